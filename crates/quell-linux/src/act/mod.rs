@@ -1,0 +1,1 @@
+//! Makes a plan hold, journals what held before, and undoes it.

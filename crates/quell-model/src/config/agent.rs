@@ -1,0 +1,196 @@
+//! `quell.toml`: the agent's configuration.
+
+use super::{ConfigError, TenantSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A whole `quell.toml`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentFile {
+    /// The `[agent]` table.
+    #[serde(default)]
+    pub agent: AgentSettings,
+    /// The `[asymmetry]` table: DASEC's settings.
+    #[serde(default)]
+    pub asymmetry: AsymmetrySettings,
+    /// The `[[tenant]]` tables.
+    #[serde(default, rename = "tenant")]
+    pub tenants: Vec<TenantSpec>,
+}
+
+/// The `[agent]` table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentSettings {
+    /// Mechanisms to apply. Empty: observe only.
+    pub policy: Vec<Mechanism>,
+    /// How to act.
+    pub backend: Backend,
+    /// Control period in ms, 10 to 10 000. DASEC's example uses 80 ms; so do we.
+    pub period_ms: u64,
+}
+
+/// One of Quell's four mechanisms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mechanism {
+    /// Which of a tenant's threads must not wait (DASEC).
+    Asymmetry,
+}
+
+/// How the agent acts on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// The most precise one this kernel has.
+    #[default]
+    Auto,
+    /// Stock interfaces: nice, EEVDF slices, affinity, cgroup weights.
+    Stock,
+}
+
+/// The `[asymmetry]` table: settings of DASEC (section 4.2), the paper's values as defaults and
+/// ours where the paper gives none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AsymmetrySettings {
+    /// Time-slice allocator on or off (for decompositions such as the paper's Fig. 13).
+    pub slices: bool,
+    /// Rescheduling-latency adjuster on or off.
+    pub latencies: bool,
+    /// Resource-conflict resolver on or off.
+    pub conflicts: bool,
+    /// Weight a depleted thread gains in a period, in percent (paper: 10).
+    pub weight_step_percent: f64,
+    /// Share of its initial weight below which a thread never gives, in percent, 1 to 100 (ours).
+    pub weight_floor_percent: f64,
+    /// Change of rescheduling latency in a period, in percent (paper: 10 down; up is ours, the same).
+    pub latency_step_percent: f64,
+    /// Least rescheduling latency in µs (ours: the least slice EEVDF takes, 100 µs).
+    pub latency_min_us: u64,
+    /// Greatest rescheduling latency in µs (ours: the greatest slice EEVDF takes, 100 ms).
+    pub latency_max_us: u64,
+    /// Rescheduling latency a thread starts with, in µs (ours: EEVDF's base slice on most hosts).
+    pub latency_initial_us: u64,
+    /// Slice sums of two cores further apart than this, in percent, are a conflict (paper: 10).
+    pub slice_imbalance_percent: f64,
+    /// Latency conflicts of two cores further apart than this factor are spread (paper: 2).
+    pub conflict_ratio: f64,
+    /// Fewest latency conflicts on a core in a period that are worth a migration (ours: a ratio
+    /// of small counts says nothing).
+    pub conflict_min: u64,
+    /// Periods for which a swapped thread stays where it was put before the kernel may move it
+    /// again (ours: placements of the paper's kind would otherwise keep a core idle beside a queue).
+    pub placement_periods: u32,
+}
+
+impl Default for AgentSettings {
+    fn default() -> Self {
+        AgentSettings {
+            policy: vec![Mechanism::Asymmetry],
+            backend: Backend::Auto,
+            period_ms: 80,
+        }
+    }
+}
+
+impl Default for AsymmetrySettings {
+    fn default() -> Self {
+        AsymmetrySettings {
+            slices: true,
+            latencies: true,
+            conflicts: true,
+            weight_step_percent: 10.0,
+            weight_floor_percent: 10.0,
+            latency_step_percent: 10.0,
+            latency_min_us: 100,
+            latency_max_us: 100_000,
+            latency_initial_us: 3_000,
+            slice_imbalance_percent: 10.0,
+            conflict_ratio: 2.0,
+            conflict_min: 8,
+            placement_periods: 12,
+        }
+    }
+}
+
+impl AgentFile {
+    /// Reads and checks `quell.toml`; `file` is only for messages.
+    pub fn parse(file: &Path, text: &str) -> Result<AgentFile, ConfigError> {
+        let config: AgentFile = super::parse(file, text)?;
+        config.check(file)?;
+        Ok(config)
+    }
+
+    /// Checks what spans keys.
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        if !(10..=10_000).contains(&self.agent.period_ms) {
+            let message = format!("{} is outside 10 to 10000", self.agent.period_ms);
+            return Err(ConfigError::at(file, "agent.period_ms", message));
+        }
+        self.asymmetry.check(file)?;
+        let mut names = BTreeSet::new();
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            let key = format!("tenant[{index}]");
+            tenant.check(file, &key)?;
+            if !names.insert(&tenant.name) {
+                let message = format!("`{}` is the name of an earlier tenant", tenant.name);
+                return Err(ConfigError::at(file, format!("{key}.name"), message));
+            }
+            if !tenant.has_selector() {
+                let message = "has no selector; give at least one of `pid`, `cgroup`, `unit`, \
+                               `exe`, `cmdline`, `libvirt`";
+                return Err(ConfigError::at(file, key, message));
+            }
+            if tenant.count != 1 {
+                let message = "is for scenarios; give each tenant of a live host its own table";
+                return Err(ConfigError::at(file, format!("{key}.count"), message));
+            }
+            for (field, given) in [
+                ("app", tenant.app.is_some()),
+                ("thread", !tenant.threads.is_empty()),
+                ("load", tenant.load.is_some()),
+            ] {
+                if given {
+                    let message = "is for scenarios (`quell bench`); the agent selects what runs";
+                    return Err(ConfigError::at(file, format!("{key}.{field}"), message));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsymmetrySettings {
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let percent = |key: &str, value: f64, low: f64, high: f64| {
+            if value.is_finite() && (low..=high).contains(&value) {
+                return Ok(());
+            }
+            let message = format!("{value} is outside {low} to {high}");
+            Err(ConfigError::at(file, format!("asymmetry.{key}"), message))
+        };
+        percent("weight_step_percent", self.weight_step_percent, 0.1, 100.0)?;
+        percent("weight_floor_percent", self.weight_floor_percent, 1.0, 100.0)?;
+        percent("latency_step_percent", self.latency_step_percent, 0.1, 90.0)?;
+        percent("slice_imbalance_percent", self.slice_imbalance_percent, 0.1, 1000.0)?;
+        percent("conflict_ratio", self.conflict_ratio, 1.0, 1000.0)?;
+        let (low, high) = (self.latency_min_us, self.latency_max_us);
+        if low < 1 || high > 10_000_000 || low > high {
+            let message = format!(
+                "latency_min_us {low} and latency_max_us {high} must satisfy 1 <= min <= max <= 10000000"
+            );
+            return Err(ConfigError::at(file, "asymmetry.latency_min_us", message));
+        }
+        if !(low..=high).contains(&self.latency_initial_us) {
+            let message = format!(
+                "{} is outside latency_min_us to latency_max_us ({low} to {high})",
+                self.latency_initial_us
+            );
+            return Err(ConfigError::at(file, "asymmetry.latency_initial_us", message));
+        }
+        Ok(())
+    }
+}

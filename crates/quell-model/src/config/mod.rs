@@ -1,0 +1,14 @@
+//! The TOML files: one vocabulary for the agent's `quell.toml`, scenarios and admission's hosts.
+//!
+//! A file is read whole and checked whole before anything uses it. Every error names the file, the
+//! key and what would be right; an unknown key gets the nearest known one as a suggestion.
+
+mod agent;
+mod parse;
+mod program;
+mod tenant;
+
+pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism};
+pub use parse::{ConfigError, parse};
+pub use program::{App, Load, ThreadProgram};
+pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

@@ -1,0 +1,149 @@
+//! A tenant: who it is, what it is owed, and (in scenarios) what it does.
+
+use super::program::{App, Load, ThreadProgram};
+use super::ConfigError;
+use crate::TenantWeight;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// One `[[tenant]]` table.
+///
+/// Selectors (`pid`, `cgroup`, `unit`, `exe`, `cmdline`, `libvirt`) say which processes of a live
+/// host belong to it; a process belongs to the first tenant of which any selector matches. `app`,
+/// `thread` and `load` say what it does in a scenario. No file may use both.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSpec {
+    /// Unique name: letters, digits, `.`, `_`, `-`; at most 64.
+    pub name: String,
+    /// How many tenants alike (`img` becomes `img-0`, `img-1`, ... when more than 1). Scenarios only.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// What kind of tenant it is.
+    #[serde(default)]
+    pub kind: TenantKind,
+    /// Whether its latency or only its throughput matters.
+    #[serde(default)]
+    pub class: TenantClass,
+    /// Weight among tenants, 1 to 10 000.
+    #[serde(default)]
+    pub weight: TenantWeight,
+    /// Selector: processes of these ids, and their descendants.
+    #[serde(default)]
+    pub pid: Vec<u32>,
+    /// Selector: processes in cgroups matching this glob (path below the hierarchy's root, no
+    /// leading `/`; `*` does not cross `/`, `**` does).
+    pub cgroup: Option<String>,
+    /// Selector: processes of this systemd unit.
+    pub unit: Option<String>,
+    /// Selector: processes whose executable's path, or its last component, matches this glob.
+    pub exe: Option<String>,
+    /// Selector: processes whose command line (arguments joined by blanks) matches this regular
+    /// expression.
+    pub cmdline: Option<String>,
+    /// Selector: QEMU processes of libvirt domains whose name matches this glob.
+    pub libvirt: Option<String>,
+    /// Virtual CPUs (kind `vm`).
+    pub vcpus: Option<u32>,
+    /// What the operator promises of it.
+    pub objective: Option<Objective>,
+    /// A real application to run (scenarios).
+    pub app: Option<App>,
+    /// Its threads' programs (scenarios).
+    #[serde(default, rename = "thread")]
+    pub threads: Vec<ThreadProgram>,
+    /// The requests it gets (scenarios).
+    pub load: Option<Load>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Kind of tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantKind {
+    /// A process or a group of processes.
+    #[default]
+    Process,
+    /// A container: the processes of a cgroup.
+    Container,
+    /// A virtual machine: a QEMU process.
+    Vm,
+}
+
+/// What matters for a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantClass {
+    /// How soon it answers.
+    #[default]
+    Latency,
+    /// How much it gets done.
+    Batch,
+}
+
+/// A service-level objective.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objective {
+    /// 99th percentile of latency, in milliseconds.
+    pub p99_ms: f64,
+}
+
+impl TenantSpec {
+    /// A tenant with this name and the default of everything else.
+    pub fn named(name: &str) -> TenantSpec {
+        TenantSpec {
+            name: name.to_string(),
+            count: 1,
+            kind: TenantKind::default(),
+            class: TenantClass::default(),
+            weight: TenantWeight::DEFAULT,
+            pid: Vec::new(),
+            cgroup: None,
+            unit: None,
+            exe: None,
+            cmdline: None,
+            libvirt: None,
+            vcpus: None,
+            objective: None,
+            app: None,
+            threads: Vec::new(),
+            load: None,
+        }
+    }
+
+    /// Whether it has at least one selector.
+    pub fn has_selector(&self) -> bool {
+        !self.pid.is_empty()
+            || [&self.cgroup, &self.unit, &self.exe, &self.cmdline, &self.libvirt]
+                .iter()
+                .any(|selector| selector.is_some())
+    }
+
+    /// Checks what every file demands of a tenant; `key` is where it stands (`tenant[2]`).
+    pub fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
+        let error = |field: &str, message: String| {
+            Err(ConfigError::at(file, format!("{key}.{field}"), message))
+        };
+        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {
+            let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
+            return error("name", format!("`{}` {message}", self.name.escape_debug()));
+        }
+        if !(1..=10_000).contains(&self.weight.0) {
+            return error("weight", format!("{} is outside 1 to 10000", self.weight));
+        }
+        if !(1..=1024).contains(&self.count) {
+            return error("count", format!("{} is outside 1 to 1024", self.count));
+        }
+        if let Some(objective) = &self.objective {
+            if !(objective.p99_ms.is_finite() && objective.p99_ms > 0.0) {
+                return error("objective.p99_ms", "must be a positive number of ms".to_string());
+            }
+        }
+        Ok(())
+    }
+}
