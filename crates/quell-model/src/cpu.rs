@@ -63,7 +63,9 @@ impl CpuSet {
 
     /// Whether the CPU is in the set.
     pub fn contains(&self, cpu: CpuId) -> bool {
-        self.words.get(cpu.0 as usize / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 == 1)
+        self.words
+            .get(cpu.0 as usize / 64)
+            .is_some_and(|w| w >> (cpu.0 % 64) & 1 == 1)
     }
 
     /// How many CPUs are in the set.
@@ -79,14 +81,22 @@ impl CpuSet {
     /// The CPUs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, &word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| CpuId(i as u32 * 64 + bit))
+            (0..64)
+                .filter(move |bit| word >> bit & 1 == 1)
+                .map(move |bit| CpuId(i as u32 * 64 + bit))
         })
     }
 
     /// The CPUs in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
-        let mut set =
-            CpuSet { words: self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect() };
+        let mut set = CpuSet {
+            words: self
+                .words
+                .iter()
+                .zip(&other.words)
+                .map(|(a, b)| a & b)
+                .collect(),
+        };
         set.trim();
         set
     }
@@ -98,7 +108,9 @@ impl CpuSet {
 
     /// The inverse of [`CpuSet::words`].
     pub fn from_words(words: &[u64]) -> CpuSet {
-        let mut set = CpuSet { words: words.to_vec() };
+        let mut set = CpuSet {
+            words: words.to_vec(),
+        };
         set.trim();
         set
     }
@@ -130,7 +142,10 @@ impl FromStr for CpuSet {
             if !s.bytes().all(|b| b.is_ascii_digit()) {
                 return Err(bad());
             }
-            s.parse::<u32>().ok().filter(|&n| n <= MAX_CPU).ok_or_else(bad)
+            s.parse::<u32>()
+                .ok()
+                .filter(|&n| n <= MAX_CPU)
+                .ok_or_else(bad)
         };
         let mut set = CpuSet::new();
         for part in text.trim().split(',').filter(|p| !p.trim().is_empty()) {
@@ -185,7 +200,9 @@ impl Serialize for CpuSet {
 
 impl<'de> Deserialize<'de> for CpuSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -212,7 +229,14 @@ pub struct Topology {
 impl Topology {
     /// `count` CPUs on one socket with one last-level cache and no hyperthreads.
     pub fn flat(count: u32) -> Topology {
-        let cpus = (0..count).map(|n| Cpu { id: CpuId(n), core: n, llc: 0, socket: 0 }).collect();
+        let cpus = (0..count)
+            .map(|n| Cpu {
+                id: CpuId(n),
+                core: n,
+                llc: 0,
+                socket: 0,
+            })
+            .collect();
         Topology { cpus }
     }
 
@@ -248,7 +272,10 @@ mod tests {
             a.remove(CpuId(cpu));
         }
         assert_eq!(a, CpuSet::first(2));
-        assert_eq!(a.intersection(&"1-99".parse().unwrap()), "1".parse().unwrap());
+        assert_eq!(
+            a.intersection(&"1-99".parse().unwrap()),
+            "1".parse().unwrap()
+        );
         assert_eq!(CpuSet::first(3).len(), 3);
     }
 }

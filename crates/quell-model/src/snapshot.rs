@@ -158,7 +158,13 @@ impl ReadyTime {
     pub fn longer_than(&self, limit_ns: u64) -> Option<u64> {
         let histogram = self.histogram.as_ref()?;
         let bucket = limit_ns.max(1).ilog2() as usize;
-        Some(histogram.iter().skip(bucket + 1).map(|&n| u64::from(n)).sum())
+        Some(
+            histogram
+                .iter()
+                .skip(bucket + 1)
+                .map(|&n| u64::from(n))
+                .sum(),
+        )
     }
 }
 

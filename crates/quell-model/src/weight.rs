@@ -7,7 +7,9 @@ use std::fmt;
 ///
 /// Integers, so that a tenant's total can be kept to the digit; thousandths, so that steps of a
 /// few percent do not vanish in rounding at the light end of the scale (nice 19 is 15).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Weight(pub u64);
 
@@ -17,7 +19,9 @@ pub struct Weight(pub u64);
 pub struct TenantWeight(pub u32);
 
 /// A nice value: -20 (heaviest) to 19 (lightest).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Nice(i8);
 
@@ -89,7 +93,11 @@ impl fmt::Display for TenantWeight {
 impl Nice {
     /// The nice value, or `None` outside -20 to 19.
     pub const fn new(value: i32) -> Option<Nice> {
-        if value >= -20 && value <= 19 { Some(Nice(value as i8)) } else { None }
+        if value >= -20 && value <= 19 {
+            Some(Nice(value as i8))
+        } else {
+            None
+        }
     }
 
     /// All nice values, heaviest first.

@@ -173,9 +173,19 @@ impl AsymmetrySettings {
             Err(ConfigError::at(file, format!("asymmetry.{key}"), message))
         };
         percent("weight_step_percent", self.weight_step_percent, 0.1, 100.0)?;
-        percent("weight_floor_percent", self.weight_floor_percent, 1.0, 100.0)?;
+        percent(
+            "weight_floor_percent",
+            self.weight_floor_percent,
+            1.0,
+            100.0,
+        )?;
         percent("latency_step_percent", self.latency_step_percent, 0.1, 90.0)?;
-        percent("slice_imbalance_percent", self.slice_imbalance_percent, 0.1, 1000.0)?;
+        percent(
+            "slice_imbalance_percent",
+            self.slice_imbalance_percent,
+            0.1,
+            1000.0,
+        )?;
         percent("conflict_ratio", self.conflict_ratio, 1.0, 1000.0)?;
         let (low, high) = (self.latency_min_us, self.latency_max_us);
         if low < 1 || high > 10_000_000 || low > high {
@@ -189,7 +199,11 @@ impl AsymmetrySettings {
                 "{} is outside latency_min_us to latency_max_us ({low} to {high})",
                 self.latency_initial_us
             );
-            return Err(ConfigError::at(file, "asymmetry.latency_initial_us", message));
+            return Err(ConfigError::at(
+                file,
+                "asymmetry.latency_initial_us",
+                message,
+            ));
         }
         Ok(())
     }

@@ -21,7 +21,12 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error about one key.
     pub fn at(file: &Path, key: impl Into<String>, message: impl Into<String>) -> ConfigError {
-        ConfigError { file: file.into(), line: None, key: key.into(), message: message.into() }
+        ConfigError {
+            file: file.into(),
+            line: None,
+            key: key.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -30,7 +35,9 @@ impl ConfigError {
 pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     let error = |e: &toml::de::Error, key: String| ConfigError {
         file: file.into(),
-        line: e.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
+        line: e
+            .span()
+            .map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
         key,
         message: suggest(e.message().trim()),
     };
@@ -46,7 +53,9 @@ pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigEr
 fn suggest(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
-    let (true, Some(given)) = (unknown, quoted.next()) else { return message.to_string() };
+    let (true, Some(given)) = (unknown, quoted.next()) else {
+        return message.to_string();
+    };
     let near = quoted
         .map(|known| (strsim::jaro_winkler(given, known), known))
         .filter(|(similarity, _)| *similarity > 0.75)

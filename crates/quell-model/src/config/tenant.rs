@@ -1,7 +1,7 @@
 //! A tenant: who it is, what it is owed, and (in scenarios) what it does.
 
-use super::program::{App, Load, ThreadProgram};
 use super::ConfigError;
+use super::program::{App, Load, ThreadProgram};
 use crate::TenantWeight;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -118,9 +118,15 @@ impl TenantSpec {
     /// Whether it has at least one selector.
     pub fn has_selector(&self) -> bool {
         !self.pid.is_empty()
-            || [&self.cgroup, &self.unit, &self.exe, &self.cmdline, &self.libvirt]
-                .iter()
-                .any(|selector| selector.is_some())
+            || [
+                &self.cgroup,
+                &self.unit,
+                &self.exe,
+                &self.cmdline,
+                &self.libvirt,
+            ]
+            .iter()
+            .any(|selector| selector.is_some())
     }
 
     /// Checks what every file demands of a tenant; `key` is where it stands (`tenant[2]`).
@@ -141,7 +147,10 @@ impl TenantSpec {
         }
         if let Some(objective) = &self.objective {
             if !(objective.p99_ms.is_finite() && objective.p99_ms > 0.0) {
-                return error("objective.p99_ms", "must be a positive number of ms".to_string());
+                return error(
+                    "objective.p99_ms",
+                    "must be a positive number of ms".to_string(),
+                );
             }
         }
         Ok(())

@@ -1,0 +1,247 @@
+//! What the API says: the types of its answers, shared by server and client.
+//!
+//! Version 1. Fields are only ever added to it; a field's meaning or unit never changes. Times are
+//! nanoseconds (`_ns`), microseconds (`_us`) or seconds (`_s`) as the names say; whatever the
+//! source cannot see is `null`, never zero. `docs/api.md` is the reference for users.
+
+use crate::edges::Missing;
+use quell_model::config::{Mechanism, TenantClass, TenantKind};
+use quell_model::{CgroupPath, CpuSet, Plan, Rule, Snapshot, Source, TenantName, TenantWeight};
+use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The agent's version.
+    pub version: String,
+    /// The agent's process id.
+    pub pid: u32,
+    /// The configuration in force.
+    pub config: PathBuf,
+    /// Time since the agent started.
+    pub uptime_s: f64,
+    /// The mechanisms in force; empty: only observing.
+    pub policy: Vec<Mechanism>,
+    /// Where its figures come from.
+    pub source: Source,
+    /// Why they do not come from BPF, when they do not.
+    pub fallback_reason: Option<String>,
+    /// Whether it changes anything on the host.
+    pub acting: bool,
+    /// Why it does not, when it does not.
+    pub not_acting_reason: Option<String>,
+    /// What this host or this user does not allow, and how to get it.
+    pub missing: Vec<Missing>,
+    /// The control period.
+    pub period_ms: u64,
+    /// Periods completed.
+    pub periods: u64,
+    /// Periods that began late or not at all because the one before took too long.
+    pub overruns: u64,
+    /// Periods without a snapshot because observing failed.
+    pub observe_errors: u64,
+    /// Successful reloads of the configuration.
+    pub reloads: u64,
+    /// Why the last reload was refused, until one succeeds.
+    pub reload_error: Option<String>,
+    /// Settings written to the host since the start.
+    pub changes: u64,
+    /// What the last period cost the agent.
+    pub last_period: PeriodCost,
+    /// What the agent itself uses.
+    pub agent: AgentUse,
+    /// What was left alone, and why; the latest, oldest first.
+    pub notes: Vec<String>,
+    /// The time that the tenants' figures cover.
+    pub window_s: f64,
+    /// The tenants, ascending by name.
+    pub tenants: Vec<TenantStatus>,
+}
+
+/// The wall time of one period's steps, in µs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PeriodCost {
+    /// Taking the snapshot.
+    pub observe_us: u64,
+    /// Deciding.
+    pub decide_us: u64,
+    /// Acting.
+    pub act_us: u64,
+}
+
+/// What the agent itself uses.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct AgentUse {
+    /// CPU time since its start, user and system.
+    pub cpu_ns: u64,
+    /// CPU time since its start, in percent of one CPU.
+    pub cpu_percent: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+}
+
+/// One tenant in [`Status`]. Times are sums over its threads and the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// Its name.
+    pub name: TenantName,
+    /// Its class.
+    pub class: TenantClass,
+    /// Its kind.
+    pub kind: TenantKind,
+    /// Its weight among tenants.
+    pub weight: TenantWeight,
+    /// The cgroup that holds exactly its threads, if any.
+    pub cgroup: Option<CgroupPath>,
+    /// Its threads now.
+    pub threads: u64,
+    /// Of them, those with settings of Quell's.
+    pub managed: u64,
+    /// CPU time, in percent of one CPU.
+    pub run_percent: f64,
+    /// CPU time, in percent of all the host's.
+    pub cpu_share_percent: f64,
+    /// Time ready and not served, in percent of one CPU.
+    pub ready_percent: Option<f64>,
+    /// Median wait for a CPU (upper edge of its power-of-two bucket).
+    pub wait_p50_us: Option<f64>,
+    /// 99th percentile of the waits for a CPU (upper edge of its power-of-two bucket).
+    pub wait_p99_us: Option<f64>,
+    /// Least rescheduling latency of its threads.
+    pub latency_min_us: Option<u64>,
+    /// Greatest rescheduling latency of its threads.
+    pub latency_max_us: Option<u64>,
+}
+
+/// `GET /v1/matrix?window_s=N`: who made whom wait.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Matrix {
+    /// Where the figures come from.
+    pub source: Source,
+    /// Waits in the window.
+    pub window: MatrixPart,
+    /// Waits since the agent started.
+    pub total: MatrixPart,
+}
+
+/// The matrix of some length of time.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MatrixPart {
+    /// How long that was.
+    pub length_ns: u64,
+    /// One row for each tenant that waited or could have, ascending by name.
+    pub rows: Vec<MatrixRow>,
+}
+
+/// Whom one tenant waited for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MatrixRow {
+    /// The tenant that waited.
+    pub tenant: TenantName,
+    /// Its ready time by cause, in ns; `null` where the source does not see causes.
+    pub waits: Option<WaitBreakdown>,
+    /// For how long, in ns, some of its threads were ready and unserved while exactly `n` of its
+    /// others were blocked (entry `n`; DASEC, Fig. 3); `null` where not seen.
+    pub occasions_ns: Option<Vec<u64>>,
+}
+
+/// `GET /v1/explain/TENANT`: what a tenant has, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explain {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// The snapshot and plan that the threads are of.
+    pub seq: u64,
+    /// The length of that period.
+    pub period_ns: u64,
+    /// Its threads, ascending by id.
+    pub threads: Vec<ThreadExplain>,
+    /// The last decisions, oldest first.
+    pub decisions: Vec<Arc<Decision>>,
+}
+
+/// One thread in [`Explain`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadExplain {
+    /// Its id.
+    pub tid: Tid,
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it does for its tenant.
+    pub role: ThreadRole,
+    /// What it was doing at the period's end.
+    pub state: ThreadState,
+    /// CPU time in the period.
+    pub run_ns: u64,
+    /// Time ready and not served in the period.
+    pub ready_ns: Option<u64>,
+    /// Nice value as last seen.
+    pub nice: i32,
+    /// EEVDF slice as last seen.
+    pub slice_ns: Option<u64>,
+    /// CPUs it may use, as last seen.
+    pub cpus: Arc<CpuSet>,
+    /// Weight planned.
+    pub planned_weight: Option<Weight>,
+    /// Rescheduling latency planned.
+    pub planned_latency_ns: Option<u64>,
+    /// CPUs planned.
+    pub planned_cpus: Option<CpuSet>,
+}
+
+/// `GET /v1/decisions?since=N&limit=N`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Decisions {
+    /// Ask with `since` set to this to get what comes after.
+    pub next: u64,
+    /// How many decisions from `since` on are no longer kept.
+    pub lost: u64,
+    /// Oldest first.
+    pub decisions: Vec<Arc<Decision>>,
+}
+
+/// One change of a plan, and its evidence.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Counts decisions from 0 since the agent started.
+    pub number: u64,
+    /// The period, as the snapshot counts it.
+    pub seq: u64,
+    /// CLOCK_MONOTONIC at the end of that period.
+    pub time_ns: u64,
+    /// The tenant.
+    pub tenant: TenantName,
+    /// The thread.
+    pub thread: ThreadId,
+    /// The thread's name.
+    pub name: Arc<str>,
+    /// The rule.
+    pub rule: Rule,
+    /// The change and the figures it rests on.
+    pub text: String,
+    /// Weight from now on.
+    pub weight: Option<Weight>,
+    /// Rescheduling latency from now on.
+    pub latency_ns: Option<u64>,
+    /// CPUs from now on.
+    pub cpus: Option<CpuSet>,
+}
+
+/// `GET /v1/snapshot`: the last period's input and output, whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotAnswer {
+    /// What was seen.
+    pub snapshot: Arc<Snapshot>,
+    /// What was decided.
+    pub plan: Arc<Plan>,
+}
+
+/// Any answer but success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorAnswer {
+    /// What is wrong and what would be right.
+    pub error: String,
+}
