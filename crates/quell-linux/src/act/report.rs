@@ -1,0 +1,201 @@
+//! What acting and undoing report: typed for machines (serde), in words for people (`Display`).
+
+use quell_model::{CgroupPath, TenantName, ThreadId};
+use serde::Serialize;
+use std::fmt;
+
+/// What this host lets Quell change, found out by trying it on Quell's own threads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// The kernel's release, such as `6.12.9-amd64`.
+    pub kernel: String,
+    /// Thread weights, through nice values.
+    pub nice: Capability,
+    /// Rescheduling latencies, through EEVDF's custom slices (Linux >= 6.12).
+    pub slice: Capability,
+    /// Layout, through CPU affinity.
+    pub affinity: Capability,
+    /// Tenant weights, through the cgroups' CPU controller (v1 or v2).
+    pub cgroup_weight: Capability,
+    /// What else limits the effect, such as autogroups.
+    pub notes: Vec<String>,
+}
+
+/// Whether one kind of setting can be changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// Whether it can.
+    pub available: bool,
+    /// By what means and with which limits, or why not.
+    pub detail: String,
+}
+
+/// What one [`crate::act::Actuator::apply`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ApplyReport {
+    /// Settings written because the plan says so, by kind.
+    pub writes: Writes,
+    /// Settings given back because the plan no longer mentions them.
+    pub given_back: u64,
+    /// Settings of the plan that already held.
+    pub unchanged: u64,
+    /// Threads and cgroups of the plan that were gone.
+    pub gone: u64,
+    /// Settings of the plan that are left alone, each for a reason said once in a note.
+    pub left_alone: u64,
+    /// What is new to say; nothing is said twice.
+    pub notes: Vec<Note>,
+    /// Why the journal could not be written. No setting was changed then, and the next call tries
+    /// again.
+    pub journal_error: Option<String>,
+}
+
+/// Settings written, by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Writes {
+    /// Nice values.
+    pub nice: u64,
+    /// Slices.
+    pub slice: u64,
+    /// Affinities.
+    pub affinity: u64,
+    /// Cgroup weights.
+    pub cgroup_weight: u64,
+}
+
+/// What an undo did.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RestoreReport {
+    /// Settings put back.
+    pub restored: u64,
+    /// Settings that already were as before Quell.
+    pub unchanged: u64,
+    /// Threads and cgroups that are gone.
+    pub gone: u64,
+    /// Settings that someone else has changed since Quell did: not touched.
+    pub left_alone: u64,
+    /// Settings that could not be put back; they stay in the journal for another try.
+    pub failed: u64,
+    /// Journal records of an earlier boot: void, since what they name went with it.
+    pub earlier_boot: u64,
+    /// Damaged journal lines (not counting a last line cut short by a crash): what they said is lost.
+    pub damaged: u64,
+    /// One for each setting left alone or failed, and each damaged place.
+    pub notes: Vec<Note>,
+}
+
+/// Something an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// The tenant, where known.
+    pub tenant: Option<TenantName>,
+    /// What it is about.
+    pub subject: Subject,
+    /// What happened and what follows from it.
+    pub text: String,
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A thread.
+    Thread(ThreadId),
+    /// A cgroup.
+    Cgroup(CgroupPath),
+    /// A tenant as a whole.
+    Tenant,
+    /// The journal.
+    Journal,
+}
+
+impl Writes {
+    /// Settings written, of any kind.
+    pub fn total(&self) -> u64 {
+        self.nice + self.slice + self.affinity + self.cgroup_weight
+    }
+}
+
+impl RestoreReport {
+    /// Whether everything that Quell changed and that still is as Quell left it, was put back.
+    pub fn is_complete(&self) -> bool {
+        self.failed == 0 && self.damaged == 0
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}",
+            if self.available { "yes" } else { "no" },
+            self.detail
+        )
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Linux {}", self.kernel)?;
+        writeln!(f, "  nice           {}", self.nice)?;
+        writeln!(f, "  slice          {}", self.slice)?;
+        writeln!(f, "  affinity       {}", self.affinity)?;
+        write!(f, "  cgroup weight  {}", self.cgroup_weight)?;
+        self.notes
+            .iter()
+            .try_for_each(|note| write!(f, "\n  note: {note}"))
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(tenant) = &self.tenant {
+            write!(f, "tenant {tenant}: ")?;
+        }
+        match &self.subject {
+            Subject::Thread(id) => write!(f, "thread {id}: ")?,
+            Subject::Cgroup(path) => write!(f, "cgroup {path}: ")?,
+            Subject::Tenant => {}
+            Subject::Journal => write!(f, "journal: ")?,
+        }
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for ApplyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Writes {
+            nice,
+            slice,
+            affinity,
+            cgroup_weight,
+        } = self.writes;
+        write!(
+            f,
+            "wrote {nice} nice values, {slice} slices, {affinity} affinities, {cgroup_weight} cgroup \
+             weights; gave back {}; {} unchanged, {} gone, {} left alone",
+            self.given_back, self.unchanged, self.gone, self.left_alone
+        )?;
+        if let Some(error) = &self.journal_error {
+            write!(f, "; nothing could be changed: {error}")?;
+        }
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
+}
+
+impl fmt::Display for RestoreReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "put back {} settings; {} already were; {} threads or cgroups gone; {} left alone; {} failed",
+            self.restored, self.unchanged, self.gone, self.left_alone, self.failed
+        )?;
+        if self.earlier_boot > 0 {
+            write!(f, "; {} records of an earlier boot void", self.earlier_boot)?;
+        }
+        if self.damaged > 0 {
+            write!(f, "; {} damaged journal lines", self.damaged)?;
+        }
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
+}
