@@ -1,1 +1,9 @@
-//! placeholder
+//! Benchmarks: one scenario, several schedulers, an honest comparison.
+//!
+//! [`run`] plays a scenario under each side in interleaved pairs, [`stats`] compares the pairs,
+//! [`result`] is what was found and its JSON, [`report`] shows it in a terminal and in HTML.
+//! [`agent_bench`] measures what the agent itself costs.
+
+pub mod result;
+pub mod side;
+pub mod stats;

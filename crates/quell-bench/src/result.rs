@@ -1,0 +1,354 @@
+//! What a benchmark found, in the form that `--json` writes and the reports read.
+//!
+//! docs/bench-json.md describes every field for readers of the file; the names here are the names
+//! there. Whatever was not measured is `null`, never zero. Latency is in microseconds, shares are
+//! fractions of the whole host (1 = every CPU), percentages say so in their name.
+
+use quell_model::config::TenantClass;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The version of the JSON this build writes. It changes when a field changes its meaning or goes;
+/// new fields do not change it.
+pub const SCHEMA: u32 = 1;
+
+/// The tenant name that stands for all tenants of a class.
+pub const ALL: &str = "*";
+
+/// Everything one benchmark found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BenchResult {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The version of Quell that measured.
+    pub quell_version: String,
+    /// The scenario's name.
+    pub scenario: String,
+    /// What it ran on.
+    pub substrate: Substrate,
+    /// When it began, in seconds since 1970 (UTC).
+    pub started_unix_s: u64,
+    /// Whether every pair was measured; `false` after an interrupt.
+    pub complete: bool,
+    /// The machine.
+    pub host: Host,
+    /// How it was measured.
+    pub options: Options,
+    /// Each side's figures for each tenant over all pairs, then for each class (tenant `*`).
+    pub results: Vec<SideResult>,
+    /// Each side against the baseline.
+    pub comparisons: Vec<Comparison>,
+    /// The agent's cost: its mean CPU use and its greatest memory over all runs that had one.
+    pub agent: Option<AgentCost>,
+    /// The host during each side.
+    pub sides: Vec<SideSummary>,
+    /// The raw values: each side of each pair, in the order measured.
+    pub runs: Vec<Run>,
+    /// Latency by percentile of each latency tenant on each side, all pairs pooled.
+    pub latency: Vec<LatencyCurve>,
+    /// What the agent decided, for each run that had one and could be asked.
+    pub decisions: Vec<AgentLog>,
+    /// What a reader must know before trusting the figures.
+    pub notes: Vec<String>,
+}
+
+/// What a scenario ran on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Substrate {
+    /// The simulated machine.
+    Sim,
+    /// The kernel lab's guest.
+    Vm,
+    /// Real threads on this machine.
+    Host,
+}
+
+/// The machine a benchmark ran on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Online CPUs.
+    pub cpus: u32,
+    /// The CPU's model name.
+    pub model: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution, as it calls itself.
+    pub os: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Whether the machine is itself a virtual machine.
+    pub virtualized: bool,
+    /// Scheduler settings that change what is measured: autogroup, preemption model, EEVDF's base
+    /// slice. As `name=value`, only those this kernel shows.
+    pub scheduler: Vec<String>,
+}
+
+/// How a benchmark was done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Pairs asked for.
+    pub pairs: u32,
+    /// Length of each measured window, in seconds.
+    pub seconds: f64,
+    /// Warm-up before each window, in seconds.
+    pub warmup_seconds: f64,
+    /// The sides, the baseline first.
+    pub sides: Vec<String>,
+    /// Confidence of the intervals, such as 0.95.
+    pub confidence: f64,
+    /// Bootstrap resamples behind each interval.
+    pub resamples: u32,
+}
+
+/// Latency, throughput and CPU time of a tenant or a class.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Figures {
+    /// Mean latency from the intended start, in µs.
+    pub mean_us: Option<f64>,
+    /// Median latency in µs.
+    pub p50_us: Option<f64>,
+    /// 99th percentile in µs.
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile in µs.
+    pub p999_us: Option<f64>,
+    /// Greatest latency in µs.
+    pub max_us: Option<f64>,
+    /// Answered requests per second.
+    pub requests_per_s: Option<f64>,
+    /// Batch work done per second, in `work_unit`.
+    pub work_per_s: Option<f64>,
+    /// What a unit of batch work is.
+    pub work_unit: Option<String>,
+    /// CPU time as a share of the whole host, 0 to 1.
+    pub cpu_share: f64,
+    /// Answered requests.
+    pub requests: u64,
+    /// Requests that failed or were never answered.
+    pub errors: u64,
+}
+
+/// A side's figures for one tenant or one class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SideResult {
+    /// The side.
+    pub side: String,
+    /// The tenant, or `*`.
+    pub tenant: String,
+    /// Its class.
+    pub class: TenantClass,
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// A figure that sides are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// [`Figures::mean_us`].
+    MeanUs,
+    /// [`Figures::p50_us`].
+    P50Us,
+    /// [`Figures::p99_us`].
+    P99Us,
+    /// [`Figures::p999_us`].
+    P999Us,
+    /// [`Figures::requests_per_s`].
+    RequestsPerS,
+    /// [`Figures::work_per_s`].
+    WorkPerS,
+    /// [`Figures::cpu_share`].
+    CpuShare,
+}
+
+impl Metric {
+    /// All of them, in the order reports show them.
+    pub const ALL: [Metric; 7] = [
+        Metric::MeanUs,
+        Metric::P50Us,
+        Metric::P99Us,
+        Metric::P999Us,
+        Metric::RequestsPerS,
+        Metric::WorkPerS,
+        Metric::CpuShare,
+    ];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Metric::MeanUs => "mean_us",
+            Metric::P50Us => "p50_us",
+            Metric::P99Us => "p99_us",
+            Metric::P999Us => "p999_us",
+            Metric::RequestsPerS => "requests_per_s",
+            Metric::WorkPerS => "work_per_s",
+            Metric::CpuShare => "cpu_share",
+        }
+    }
+
+    /// Its value, where measured.
+    pub fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Metric::MeanUs => figures.mean_us,
+            Metric::P50Us => figures.p50_us,
+            Metric::P99Us => figures.p99_us,
+            Metric::P999Us => figures.p999_us,
+            Metric::RequestsPerS => figures.requests_per_s,
+            Metric::WorkPerS => figures.work_per_s,
+            Metric::CpuShare => Some(figures.cpu_share),
+        }
+    }
+
+    /// Whether a lower value is better; `None` where neither is (CPU share).
+    pub fn lower_is_better(self) -> Option<bool> {
+        match self {
+            Metric::MeanUs | Metric::P50Us | Metric::P99Us | Metric::P999Us => Some(true),
+            Metric::RequestsPerS | Metric::WorkPerS => Some(false),
+            Metric::CpuShare => None,
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One metric of one tenant or class: a side against the baseline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The tenant, or `*`.
+    pub tenant: String,
+    /// Its class.
+    pub class: TenantClass,
+    /// The metric.
+    pub metric: Metric,
+    /// The side compared with.
+    pub baseline: String,
+    /// The side compared.
+    pub side: String,
+    /// Geometric mean over the pairs of side / baseline; 1 is no difference.
+    pub ratio: f64,
+    /// Lower end of the ratio's interval; `null` with fewer than two pairs.
+    pub ci_low: Option<f64>,
+    /// Upper end of the ratio's interval.
+    pub ci_high: Option<f64>,
+    /// Pairs in which both sides had a value.
+    pub pairs: u32,
+}
+
+impl Comparison {
+    /// Whether the interval leaves out "no difference". `None` without an interval.
+    pub fn significant(&self) -> Option<bool> {
+        Some(!(self.ci_low? <= 1.0 && 1.0 <= self.ci_high?))
+    }
+}
+
+/// What the agent cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AgentCost {
+    /// CPU time in percent of one CPU, within the measured windows.
+    pub cpu_percent: f64,
+    /// Peak resident memory in bytes.
+    pub rss_bytes: u64,
+}
+
+/// The host during one side's windows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SideSummary {
+    /// The side.
+    pub side: String,
+    /// CPU time not idle, in percent of all CPUs.
+    pub busy_percent: f64,
+    /// CPU time that the hypervisor below took, in percent of all CPUs.
+    pub steal_percent: f64,
+    /// The agent's cost, where the side had one.
+    pub agent: Option<AgentCost>,
+}
+
+/// One side of one pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The pair, from 0.
+    pub pair: u32,
+    /// Its place within the pair, from 0.
+    pub position: u32,
+    /// The side.
+    pub side: String,
+    /// Seed of the pair's arrivals.
+    pub seed: u64,
+    /// CPU time not idle in the window, in percent of all CPUs.
+    pub busy_percent: f64,
+    /// CPU time that the hypervisor below took, in percent of all CPUs.
+    pub steal_percent: f64,
+    /// Figures by tenant, then by class (tenant `*`).
+    pub tenants: Vec<TenantRun>,
+    /// The agent's cost, where the side had one.
+    pub agent: Option<AgentCost>,
+}
+
+/// One tenant's or class's figures in one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TenantRun {
+    /// The tenant, or `*`.
+    pub tenant: String,
+    /// Its class.
+    pub class: TenantClass,
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// Latency by percentile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LatencyCurve {
+    /// The side.
+    pub side: String,
+    /// The tenant, or `*` for all latency tenants pooled.
+    pub tenant: String,
+    /// Quantile (0 to 1, rising) and the latency there in µs.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What the agent of one run decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentLog {
+    /// The pair, from 0.
+    pub pair: u32,
+    /// The side.
+    pub side: String,
+    /// Length of a decision period in ms.
+    pub period_ms: f64,
+    /// Changes by period and tenant, oldest first; only as far back as the agent remembers.
+    pub changes: Vec<ChangeCount>,
+    /// Who made whom wait, where the agent can see it.
+    pub waits: Vec<WaitCause>,
+}
+
+/// How often a rule changed a tenant's threads in one period.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeCount {
+    /// When, in ms since the start of this side's warm-up.
+    pub at_ms: u64,
+    /// The tenant.
+    pub tenant: String,
+    /// The rule's stable name.
+    pub rule: String,
+    /// Changes.
+    pub count: u64,
+}
+
+/// Ready time of one tenant that one cause was responsible for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitCause {
+    /// Who waited.
+    pub tenant: String,
+    /// Who had the CPU: a tenant's name, or `own`, `host`, `bandwidth`, `steal`, `unknown`.
+    pub cause: String,
+    /// Ready time in ms, over what the agent remembers.
+    pub ready_ms: f64,
+}
