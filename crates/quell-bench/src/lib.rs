@@ -7,3 +7,4 @@
 pub mod result;
 pub mod side;
 pub mod stats;
+pub mod workload;

@@ -4,11 +4,18 @@
 //! key and what would be right; an unknown key gets the nearest known one as a suggestion.
 
 mod agent;
+mod app;
+mod flow;
 mod parse;
 mod program;
+mod scenario;
 mod tenant;
 
 pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism};
+pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use parse::{ConfigError, parse};
-pub use program::{App, Load, ThreadProgram};
+pub use program::{
+    Arrival, Count, Critical, ForkJoin, Load, QUEUE_CAPACITY, Repeat, Step, ThreadProgram, TimeUs,
+};
+pub use scenario::{HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

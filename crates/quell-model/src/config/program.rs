@@ -1,18 +1,397 @@
-//! What a scenario's tenants do: thread programs, real applications and load.
+//! What a scenario's tenants do: thread programs and the load they get.
+//!
+//! A tenant's threads each repeat a small program for ever. A program is a list of steps; the few
+//! steps there are compose into the patterns of the papers:
+//!
+//! ```toml
+//! [[tenant.thread]]                       # fork-join: half the serial part, the parallel parts
+//! name = "main"                           # (one its own), the other half
+//! program = ["request", { run_us = 200 },
+//!            { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } },
+//!            { run_us = 200 }, "respond"]
+//! [[tenant.thread]]
+//! name = "helper"
+//! count = 3
+//! program = [{ help = "p" }]
+//! ```
+//!
+//! A request is held by one thread at a time: `request` takes the tenant's next one, `send` passes
+//! it on with the message, `receive` gets it, `respond` answers it. Drawn times depend on the
+//! request's own seed, so a request is the same amount of work on every side of a comparison.
+//!
+//! Times are microseconds (`_us`), fixed or drawn from a distribution ([`TimeUs`]).
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::path::PathBuf;
 
-/// A real application run as a tenant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct App {}
-
-/// The requests a tenant gets.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Load {}
+/// The longest time a step may take, in µs, fixed or as a distribution's parameter: a minute.
+pub(super) const MAX_TIME_US: f64 = 60e6;
 
 /// One `[[tenant.thread]]` table: threads that run the same program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ThreadProgram {}
+pub struct ThreadProgram {
+    /// The threads' name as the kernel shows it; `helper` becomes `helper-0`, `helper-1`, ... when
+    /// there are several. At most 15 characters with its number.
+    pub name: String,
+    /// How many such threads.
+    #[serde(default)]
+    pub count: Count,
+    /// How long a thread spins before it blocks, wherever it waits for another thread or for a
+    /// request, in µs (spin-then-block). 0: it blocks at once.
+    #[serde(default)]
+    pub spin_us: f64,
+    /// The steps, repeated for ever.
+    pub program: Vec<Step>,
+}
+
+/// One step of a thread's program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Uses this much CPU time, in µs. Preemption makes it take longer, never do less.
+    RunUs(TimeUs),
+    /// Sleeps, in µs.
+    SleepUs(TimeUs),
+    /// Waits for the tenant's next request.
+    Request,
+    /// Answers the request it holds.
+    Respond,
+    /// Runs a program (`run_us`, `sleep_us`, `lock`, `repeat`) with a lock of the tenant held.
+    Lock(Critical),
+    /// Waits until every thread whose program names this barrier has come to it.
+    Barrier(String),
+    /// Hands all parts but one to the threads that help this pool, does one itself, and waits for
+    /// all.
+    ForkJoin(ForkJoin),
+    /// Does one part of a `fork_join` of this pool, waiting for it if there is none.
+    Help(String),
+    /// Puts a message in a queue, with the request it holds, if any. Waits while the queue is
+    /// full ([`QUEUE_CAPACITY`]).
+    Send(String),
+    /// Takes a message from a queue, and the request that comes with it.
+    Receive(String),
+    /// Does a program several times.
+    Repeat(Repeat),
+}
+
+/// Messages a queue of a thread program holds before its senders wait.
+pub const QUEUE_CAPACITY: usize = 1024;
+
+/// The parameters of [`Step::Lock`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Critical {
+    /// The lock's name.
+    pub name: String,
+    /// What is done with the lock held.
+    pub program: Vec<Step>,
+}
+
+/// The parameters of [`Step::ForkJoin`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkJoin {
+    /// The pool whose helpers do the other parts.
+    pub pool: String,
+    /// How many parts there are, the caller's own among them: 2 to 1024.
+    pub parts: u32,
+    /// What each part is: `run_us`, `sleep_us`, `lock` and `repeat`.
+    pub program: Vec<Step>,
+}
+
+/// The parameters of [`Step::Repeat`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Repeat {
+    /// How often: 1 to 1 000 000.
+    pub times: u32,
+    /// What.
+    pub program: Vec<Step>,
+}
+
+/// A time in microseconds, fixed (`400`) or drawn anew each time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeUs {
+    /// `400` or `{ constant = 400 }`: always this.
+    Constant(f64),
+    /// `{ exponential = 400 }`: exponentially distributed with this mean.
+    Exponential(f64),
+    /// `{ uniform = [100, 300] }`: uniformly distributed between these two.
+    Uniform(f64, f64),
+    /// `{ lognormal = { mean = 400, sigma = 0.5 } }`.
+    Lognormal {
+        /// The mean, in µs.
+        mean: f64,
+        /// Standard deviation of the logarithm: 0 to 5.
+        sigma: f64,
+    },
+}
+
+impl TimeUs {
+    /// The mean, in µs.
+    pub fn mean_us(&self) -> f64 {
+        match *self {
+            TimeUs::Constant(mean) | TimeUs::Exponential(mean) | TimeUs::Lognormal { mean, .. } => {
+                mean
+            }
+            TimeUs::Uniform(low, high) => (low + high) / 2.0,
+        }
+    }
+
+    /// Draws a time, in ns, at most a minute. `uniform` yields numbers uniform over [0, 1); the
+    /// same numbers give the same time, on real threads and simulated ones.
+    pub fn draw_ns(&self, mut uniform: impl FnMut() -> f64) -> u64 {
+        let us = match *self {
+            TimeUs::Constant(time) => time,
+            TimeUs::Exponential(mean) => -mean * (1.0 - uniform()).ln(),
+            TimeUs::Uniform(low, high) => low + (high - low) * uniform(),
+            TimeUs::Lognormal { mean, sigma } => {
+                // Box and Muller's normal deviate.
+                let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
+                let normal = radius * (std::f64::consts::TAU * uniform()).cos();
+                mean * (sigma * normal - sigma * sigma / 2.0).exp()
+            }
+        };
+        (us.clamp(0.0, MAX_TIME_US) * 1e3) as u64
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeUs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Serde's untagged enums would do, but answer every mistake with "did not match any
+        // variant"; this names what is wrong.
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Distribution {
+            Constant(f64),
+            Exponential(f64),
+            Uniform(f64, f64),
+            Lognormal(Lognormal),
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Lognormal {
+            mean: f64,
+            sigma: f64,
+        }
+        struct TimeVisitor;
+        impl<'de> Visitor<'de> for TimeVisitor {
+            type Value = TimeUs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a number of microseconds or a distribution such as { exponential = 400 }",
+                )
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<TimeUs, E> {
+                Ok(TimeUs::Constant(value as f64))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<TimeUs, E> {
+                Ok(TimeUs::Constant(value as f64))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<TimeUs, E> {
+                Ok(TimeUs::Constant(value))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TimeUs, A::Error> {
+                Ok(
+                    match Distribution::deserialize(MapAccessDeserializer::new(map))? {
+                        Distribution::Constant(time) => TimeUs::Constant(time),
+                        Distribution::Exponential(mean) => TimeUs::Exponential(mean),
+                        Distribution::Uniform(low, high) => TimeUs::Uniform(low, high),
+                        Distribution::Lognormal(Lognormal { mean, sigma }) => {
+                            TimeUs::Lognormal { mean, sigma }
+                        }
+                    },
+                )
+            }
+        }
+        deserializer.deserialize_any(TimeVisitor)
+    }
+}
+
+/// A number of threads: fixed, or `"cpus"` for one on each online CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// This many.
+    Fixed(u32),
+    /// As many as there are online CPUs; also written `0`.
+    Cpus,
+}
+
+impl Count {
+    /// The number on a host with this many CPUs.
+    pub fn on(self, cpus: u32) -> u32 {
+        match self {
+            Count::Fixed(count) => count,
+            Count::Cpus => cpus,
+        }
+    }
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Count::Fixed(1)
+    }
+}
+
+impl Serialize for Count {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Count::Fixed(count) => serializer.serialize_u32(*count),
+            Count::Cpus => serializer.serialize_str("cpus"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CountVisitor;
+        impl Visitor<'_> for CountVisitor {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number from 1 to 1024, or \"cpus\" for one on each CPU")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Count, E> {
+                self.visit_u64(u64::try_from(value).unwrap_or(u64::MAX))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Count, E> {
+                match value {
+                    0 => Ok(Count::Cpus),
+                    1..=1024 => Ok(Count::Fixed(value as u32)),
+                    _ => Err(E::invalid_value(
+                        serde::de::Unexpected::Unsigned(value),
+                        &self,
+                    )),
+                }
+            }
+
+            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Count, E> {
+                match value {
+                    "cpus" => Ok(Count::Cpus),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(value), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+/// The requests a tenant gets: an open loop, which sends at the intended times whether earlier
+/// requests have been answered or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// How the intended times are drawn.
+    #[serde(default)]
+    pub arrival: Arrival,
+    /// Requests per second (`poisson`, `fixed`).
+    pub rate: Option<f64>,
+    /// Requests per second and online CPU, so that a scenario asks the same share of any machine
+    /// (`poisson`, `fixed`).
+    pub rate_per_cpu: Option<f64>,
+    /// The file of [`Arrival::Trace`], relative to the scenario's folder.
+    pub trace: Option<PathBuf>,
+    /// Connections the requests are spread over (applications; thread programs have one queue).
+    #[serde(default = "default_connections")]
+    pub connections: u32,
+    /// How long after the last intended time answers are waited for, in ms. What is unanswered
+    /// then is an error, and its latency counts as the time until then.
+    #[serde(default = "default_timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+fn default_connections() -> u32 {
+    8
+}
+
+fn default_timeout_ms() -> u64 {
+    2000
+}
+
+/// How the intended times of requests are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrival {
+    /// Independent arrivals: exponentially distributed gaps.
+    #[default]
+    Poisson,
+    /// Equal gaps.
+    Fixed,
+    /// From a file ([`super::Trace`]).
+    Trace,
+}
+
+impl Load {
+    /// Requests per second on a host with this many CPUs; `None` for a trace.
+    pub fn rate_on(&self, cpus: u32) -> Option<f64> {
+        self.rate
+            .or(self.rate_per_cpu.map(|rate| rate * f64::from(cpus)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cheap uniform sequence, good enough for means.
+    fn uniform() -> impl FnMut() -> f64 {
+        let mut state = 1u64;
+        move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    #[test]
+    fn every_distribution_has_the_mean_it_states() {
+        for time in [
+            TimeUs::Constant(400.0),
+            TimeUs::Exponential(400.0),
+            TimeUs::Uniform(100.0, 700.0),
+            TimeUs::Lognormal {
+                mean: 400.0,
+                sigma: 0.5,
+            },
+        ] {
+            let (mut draw, n) = (uniform(), 100_000);
+            let sum: u64 = (0..n).map(|_| time.draw_ns(&mut draw)).sum();
+            let mean_us = sum as f64 / n as f64 / 1e3;
+            assert!((mean_us / 400.0 - 1.0).abs() < 0.02, "{time:?}: {mean_us}");
+            assert_eq!(time.mean_us(), 400.0);
+        }
+    }
+
+    #[test]
+    fn steps_survive_the_way_to_a_player_process() {
+        let steps = vec![
+            Step::Request,
+            Step::RunUs(TimeUs::Lognormal {
+                mean: 3.0,
+                sigma: 1.0,
+            }),
+            Step::SleepUs(TimeUs::Uniform(1.0, 2.0)),
+            Step::ForkJoin(ForkJoin {
+                pool: "p".into(),
+                parts: 4,
+                program: vec![],
+            }),
+            Step::Respond,
+        ];
+        let text = serde_json::to_string(&steps).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Step>>(&text).unwrap(), steps);
+    }
+}

@@ -1,7 +1,8 @@
 //! A tenant: who it is, what it is owed, and (in scenarios) what it does.
 
 use super::ConfigError;
-use super::program::{App, Load, ThreadProgram};
+use super::app::App;
+use super::program::{Load, ThreadProgram};
 use crate::TenantWeight;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,0 +1,75 @@
+//! What one measuring window yields for one tenant.
+
+use hdrhistogram::Histogram;
+use quell_model::TenantName;
+use quell_model::config::TenantClass;
+
+/// The least latency told apart, in ns.
+const LEAST_NS: u64 = 1_000;
+/// The greatest; longer ones count as this.
+const GREATEST_NS: u64 = 60_000_000_000;
+
+/// An empty latency histogram: ns, 1 µs to 60 s, three significant digits.
+pub fn latency_histogram() -> Histogram<u64> {
+    // The only errors are bounds that contradict each other; these do not.
+    #[expect(clippy::expect_used)]
+    Histogram::new_with_bounds(LEAST_NS, GREATEST_NS, 3).expect("sound bounds")
+}
+
+/// What one window yielded for one tenant. Requests belong to the window in which they were
+/// *intended*, whenever they were answered.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// Its class.
+    pub class: TenantClass,
+    /// Time from the intended start to the answer, in ns, one value for each request of the window,
+    /// failed ones included. Empty for a tenant without load.
+    pub latency: Histogram<u64>,
+    /// Requests intended in the window.
+    pub requests: u64,
+    /// Those of them that failed: wrong answer, connection lost, or no answer in time.
+    pub errors: u64,
+    /// Work done in the window by a tenant without load.
+    pub work: Option<f64>,
+    /// What `work` counts: `bytes` (xz) or `rounds` (turns of thread programs); else empty.
+    pub work_unit: &'static str,
+    /// CPU time its processes used in the window, in ns.
+    pub cpu_ns: u64,
+    /// How long the window was for `work` and `cpu_ns`, in ns.
+    pub length_ns: u64,
+    /// Latency over time, one point for each second of the window with answers in it.
+    pub series: Vec<SeriesPoint>,
+    /// How well the load generator did its own part; `None` without load.
+    pub generator: Option<GeneratorReport>,
+}
+
+/// The requests answered in one second of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeriesPoint {
+    /// Which second, from 0.
+    pub second: u64,
+    /// How many.
+    pub requests: u64,
+    /// Their mean latency, in ns.
+    pub mean_ns: u64,
+    /// Median, in ns.
+    pub p50_ns: u64,
+    /// 99th percentile, in ns.
+    pub p99_ns: u64,
+}
+
+/// How well the load generator did its own part, on which latencies depend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GeneratorReport {
+    /// Why its thread could not run at real-time priority, if it could not: then it may itself
+    /// have waited for the tenants it loads.
+    pub not_realtime: Option<String>,
+    /// 99th percentile of how late requests were sent, in ns. Part of their latency.
+    pub late_p99_ns: u64,
+    /// The latest, in ns.
+    pub late_max_ns: u64,
+    /// CPU time its thread used in the window and its drain, in ns.
+    pub cpu_ns: u64,
+}

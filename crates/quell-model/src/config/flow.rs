@@ -1,0 +1,409 @@
+//! What must hold between the steps of a tenant's thread programs.
+//!
+//! Locks, barriers, queues and pools are not declared, they exist by being named. So a mistyped
+//! name shows as a thing with one side only: a queue that is filled and never emptied, a lock that
+//! one thread alone takes. These are errors, as is whatever would deadlock, spin for ever or lose a
+//! request.
+
+use super::ConfigError;
+use super::program::{Count, MAX_TIME_US, Step, ThreadProgram, TimeUs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Programs nested deeper than this are mistakes (and would recurse deep in the player).
+const MAX_DEPTH: usize = 8;
+
+/// Most threads of one tenant.
+const MAX_THREADS: u32 = 4096;
+
+/// Who uses a named thing, and where it was first seen.
+#[derive(Default)]
+struct Users {
+    /// Key of the first step that uses it.
+    key: String,
+    /// Threads that do the first side: take the lock, pass the barrier, send, fork.
+    first: u32,
+    /// Threads that do the other side: receive, help.
+    second: u32,
+    /// Index of the last program counted, for each side.
+    counted: [Option<usize>; 2],
+}
+
+/// Whether a thread holds a request at some point of its program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    No,
+    Yes,
+    /// After `receive`: if the message brought one.
+    Perhaps,
+}
+
+struct Checker<'a> {
+    file: &'a Path,
+    /// Index of the program being checked, and how many threads run it.
+    thread: usize,
+    threads: u32,
+    named: BTreeMap<(&'static str, String), Users>,
+    /// For each lock, the locks taken while it is held, with the key where.
+    lock_order: BTreeMap<String, BTreeMap<String, String>>,
+    takes_requests: bool,
+}
+
+/// Checks a tenant's thread programs; `key` is where the tenant stands. Returns whether they take
+/// requests.
+pub(super) fn check_threads(
+    threads: &[ThreadProgram],
+    file: &Path,
+    key: &str,
+) -> Result<bool, ConfigError> {
+    let mut checker = Checker {
+        file,
+        thread: 0,
+        threads: 0,
+        named: BTreeMap::new(),
+        lock_order: BTreeMap::new(),
+        takes_requests: false,
+    };
+    let mut names = BTreeSet::new();
+    let mut total = 0u32;
+    for (index, thread) in threads.iter().enumerate() {
+        let key = format!("{key}.thread[{index}]");
+        let error = |field: &str, message: String| {
+            Err(ConfigError::at(file, format!("{key}.{field}"), message))
+        };
+        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        // The kernel keeps 15 characters of a thread's name; a number of up to 4 digits and its
+        // dash must fit too where there are several.
+        let longest = if thread.count == Count::Fixed(1) {
+            15
+        } else {
+            10
+        };
+        if thread.name.is_empty() || thread.name.len() > longest || !thread.name.chars().all(sound)
+        {
+            let message = format!("must be 1 to {longest} letters, digits, `.`, `_` or `-`");
+            return error(
+                "name",
+                format!("`{}` {message}", thread.name.escape_debug()),
+            );
+        }
+        if !names.insert(&thread.name) {
+            return error(
+                "name",
+                format!("`{}` is the name of an earlier thread", thread.name),
+            );
+        }
+        if !(thread.spin_us.is_finite() && (0.0..=MAX_TIME_US).contains(&thread.spin_us)) {
+            return error(
+                "spin_us",
+                format!("{} is outside 0 to 60000000", thread.spin_us),
+            );
+        }
+        checker.thread = index;
+        // One thread per CPU counts as several: that is what it is nearly everywhere.
+        checker.threads = thread.count.on(2);
+        total = total.saturating_add(checker.threads);
+        let key = format!("{key}.program");
+        let held = checker.steps(&thread.program, &key, Holds::No, 0)?;
+        if held == Holds::Yes {
+            let message = "ends without `respond` or `send` for the request it took";
+            return Err(ConfigError::at(file, key, message));
+        }
+        if !thread.program.iter().any(takes_time) {
+            let message =
+                "would spin for ever; it needs a step that takes time or waits, such as run_us";
+            return Err(ConfigError::at(file, key, message));
+        }
+    }
+    if total > MAX_THREADS {
+        let message = format!("{total} threads in one tenant are more than {MAX_THREADS}");
+        return Err(ConfigError::at(file, format!("{key}.thread"), message));
+    }
+    checker.both_sides()?;
+    checker.no_lock_cycle()?;
+    Ok(checker.takes_requests)
+}
+
+/// Whether a step certainly takes time or waits for something.
+fn takes_time(step: &Step) -> bool {
+    match step {
+        Step::RunUs(time) | Step::SleepUs(time) => time.mean_us() > 0.0,
+        Step::Request | Step::Barrier(_) | Step::Help(_) | Step::Receive(_) | Step::ForkJoin(_) => {
+            true
+        }
+        Step::Lock(critical) => critical.program.iter().any(takes_time),
+        Step::Repeat(repeat) => repeat.program.iter().any(takes_time),
+        Step::Respond | Step::Send(_) => false,
+    }
+}
+
+impl Checker<'_> {
+    fn error<T>(&self, key: &str, message: impl Into<String>) -> Result<T, ConfigError> {
+        Err(ConfigError::at(self.file, key, message))
+    }
+
+    /// Checks steps in order, from a state of holding a request to the state after them.
+    fn steps(
+        &mut self,
+        steps: &[Step],
+        key: &str,
+        mut holds: Holds,
+        depth: usize,
+    ) -> Result<Holds, ConfigError> {
+        if steps.is_empty() {
+            return self.error(key, "has no steps");
+        }
+        if depth > MAX_DEPTH {
+            return self.error(key, format!("is nested more than {MAX_DEPTH} deep"));
+        }
+        for (index, step) in steps.iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            holds = self.step(step, &key, holds, depth)?;
+        }
+        Ok(holds)
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        key: &str,
+        holds: Holds,
+        depth: usize,
+    ) -> Result<Holds, ConfigError> {
+        match step {
+            Step::RunUs(time) => self.time(time, &format!("{key}.run_us"))?,
+            Step::SleepUs(time) => self.time(time, &format!("{key}.sleep_us"))?,
+            Step::Request => {
+                self.takes_requests = true;
+                if holds != Holds::No {
+                    return self.error(
+                        key,
+                        "comes before the earlier request is answered or sent on",
+                    );
+                }
+                return Ok(Holds::Yes);
+            }
+            Step::Respond => {
+                if holds == Holds::No {
+                    return self.error(
+                        key,
+                        "has no request to answer; `request` or `receive` first",
+                    );
+                }
+                return Ok(Holds::No);
+            }
+            Step::Send(queue) => {
+                self.use_name("queue", queue, &format!("{key}.send"), 0)?;
+                return Ok(Holds::No);
+            }
+            Step::Receive(queue) => {
+                self.use_name("queue", queue, &format!("{key}.receive"), 1)?;
+                if holds == Holds::Yes {
+                    return self.error(
+                        key,
+                        "comes before the earlier request is answered or sent on",
+                    );
+                }
+                return Ok(Holds::Perhaps);
+            }
+            Step::Barrier(name) => self.use_name("barrier", name, &format!("{key}.barrier"), 0)?,
+            Step::Help(pool) => self.use_name("pool", pool, &format!("{key}.help"), 1)?,
+            Step::Lock(critical) => {
+                let key = format!("{key}.lock");
+                self.use_name("lock", &critical.name, &format!("{key}.name"), 0)?;
+                self.inner(
+                    &critical.program,
+                    &format!("{key}.program"),
+                    Some(&critical.name),
+                    depth,
+                )?;
+            }
+            Step::ForkJoin(fork) => {
+                let key = format!("{key}.fork_join");
+                self.use_name("pool", &fork.pool, &format!("{key}.pool"), 0)?;
+                if !(2..=1024).contains(&fork.parts) {
+                    let message = format!("{} is outside 2 to 1024", fork.parts);
+                    return self.error(&format!("{key}.parts"), message);
+                }
+                // The parts run on several threads at once, whoever forks them.
+                let threads = std::mem::replace(&mut self.threads, fork.parts);
+                self.inner(&fork.program, &format!("{key}.program"), None, depth)?;
+                self.threads = threads;
+            }
+            Step::Repeat(repeat) => {
+                let key = format!("{key}.repeat");
+                if !(1..=1_000_000).contains(&repeat.times) {
+                    let message = format!("{} is outside 1 to 1000000", repeat.times);
+                    return self.error(&format!("{key}.times"), message);
+                }
+                let key = format!("{key}.program");
+                let after = self.steps(&repeat.program, &key, holds, depth + 1)?;
+                if after != holds && (after == Holds::Yes || holds == Holds::Yes) {
+                    let message = "takes or answers a request in some turns only; do it outside, or do both inside";
+                    return self.error(&key, message);
+                }
+                return Ok(after);
+            }
+        }
+        Ok(holds)
+    }
+
+    /// Checks a program that runs with a lock held or as a part of a fork-join: it must not wait
+    /// for other threads except for a lock.
+    fn inner(
+        &mut self,
+        steps: &[Step],
+        key: &str,
+        lock: Option<&str>,
+        depth: usize,
+    ) -> Result<(), ConfigError> {
+        let mut stack: Vec<(&Step, String)> = steps
+            .iter()
+            .enumerate()
+            .map(|(i, step)| (step, format!("{key}[{i}]")))
+            .collect();
+        while let Some((step, key)) = stack.pop() {
+            match step {
+                Step::RunUs(_) | Step::SleepUs(_) => {}
+                Step::Repeat(repeat) => {
+                    stack.extend(repeat.program.iter().map(|step| (step, key.clone())));
+                }
+                Step::Lock(inner) => {
+                    if let Some(outer) = lock {
+                        let taken = self.lock_order.entry(outer.to_string()).or_default();
+                        taken
+                            .entry(inner.name.clone())
+                            .or_insert(format!("{key}.lock.name"));
+                    }
+                    // What stands inside is checked when that lock's own turn comes, below; here
+                    // it counts as taken under the outer one too.
+                    stack.extend(inner.program.iter().map(|step| (step, key.clone())));
+                }
+                _ => {
+                    let place = if lock.is_some() {
+                        "with a lock held"
+                    } else {
+                        "in a parallel part"
+                    };
+                    let message =
+                        format!("cannot stand {place}; run_us, sleep_us, lock and repeat can");
+                    return self.error(&key, message);
+                }
+            }
+        }
+        self.steps(steps, key, Holds::No, depth + 1)?;
+        Ok(())
+    }
+
+    fn time(&self, time: &TimeUs, key: &str) -> Result<(), ConfigError> {
+        let range = |name: &str, value: f64, high: f64| {
+            if value.is_finite() && (0.0..=high).contains(&value) {
+                return Ok(());
+            }
+            self.error(key, format!("{name}{value} is outside 0 to {high}"))
+        };
+        match *time {
+            TimeUs::Constant(time) | TimeUs::Exponential(time) => range("", time, MAX_TIME_US),
+            TimeUs::Uniform(low, high) => {
+                range("", low, MAX_TIME_US)?;
+                range("", high, MAX_TIME_US)?;
+                if low > high {
+                    return self.error(
+                        key,
+                        format!("the range from {low} to {high} is upside down"),
+                    );
+                }
+                Ok(())
+            }
+            TimeUs::Lognormal { mean, sigma } => {
+                range("mean ", mean, MAX_TIME_US)?;
+                range("sigma ", sigma, 5.0)
+            }
+        }
+    }
+
+    /// Notes that the current program's threads use a named thing on this side of it.
+    fn use_name(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        key: &str,
+        side: usize,
+    ) -> Result<(), ConfigError> {
+        if name.is_empty() || name.len() > 64 {
+            return self.error(key, format!("a {kind}'s name has 1 to 64 characters"));
+        }
+        let (thread, threads) = (self.thread, self.threads);
+        let users = self.named.entry((kind, name.to_string())).or_default();
+        if users.key.is_empty() {
+            users.key = key.to_string();
+        }
+        if users.counted[side].replace(thread) != Some(thread) {
+            let count = if side == 0 {
+                &mut users.first
+            } else {
+                &mut users.second
+            };
+            *count += threads;
+        }
+        Ok(())
+    }
+
+    /// Every named thing must have whoever it takes.
+    fn both_sides(&self) -> Result<(), ConfigError> {
+        for ((kind, name), users) in &self.named {
+            let fault = match (*kind, users.first, users.second) {
+                ("lock", 1, _) => "is taken by one thread only",
+                ("barrier", 1, _) => "has one thread only, which waits for nobody",
+                ("queue", 0, _) => "is never sent to",
+                ("queue", _, 0) => "is never received from",
+                ("pool", 0, _) => "is never forked to",
+                ("pool", _, 0) => "has no thread that helps",
+                _ => continue,
+            };
+            let near = self
+                .named
+                .keys()
+                .filter(|(other_kind, other)| other_kind == kind && other != name)
+                .map(|(_, other)| (strsim::jaro_winkler(name, other), other))
+                .filter(|(similarity, _)| *similarity > 0.75)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            let hint = near.map(|(_, other)| format!("; did you mean `{other}`?"));
+            let message = format!("{kind} `{name}` {fault}{}", hint.unwrap_or_default());
+            return self.error(&users.key, message);
+        }
+        Ok(())
+    }
+
+    /// Locks must be nested in one order everywhere.
+    fn no_lock_cycle(&self) -> Result<(), ConfigError> {
+        for (outer, inner) in &self.lock_order {
+            for (name, key) in inner {
+                let mut seen = BTreeSet::new();
+                let mut next = vec![name];
+                while let Some(lock) = next.pop() {
+                    if lock == outer {
+                        let message = if name == outer {
+                            format!("lock `{name}` is taken again while it is held")
+                        } else {
+                            format!(
+                                "locks `{outer}` and `{name}` are nested in both orders and can deadlock"
+                            )
+                        };
+                        return self.error(key, message);
+                    }
+                    if seen.insert(lock) {
+                        next.extend(
+                            self.lock_order
+                                .get(lock)
+                                .into_iter()
+                                .flatten()
+                                .map(|(l, _)| l),
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,435 @@
+//! A scenario: a host, its tenants, what they do and the load they get. One file runs on real
+//! threads and on simulated ones.
+//!
+//! Everything is checked before anything runs: names, ranges, and what only the whole file tells,
+//! such as a queue that somebody fills and nobody empties.
+
+use super::flow::check_threads;
+use super::program::{Arrival, Load};
+use super::{ConfigError, TenantClass, TenantKind, TenantSpec};
+use crate::{Cpu, CpuId, TenantName, Topology};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A whole scenario file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name: letters, digits, `.`, `_`, `-`; at most 64.
+    pub name: String,
+    /// What it is for, in a sentence or two.
+    #[serde(default)]
+    pub description: String,
+    /// The paper's figure or table it follows, if any (`DASEC, Fig. 9`).
+    pub figure: Option<String>,
+    /// How long each side is measured unless the command line says otherwise, in seconds: 0.1 to 3600.
+    #[serde(default = "default_seconds")]
+    pub seconds: f64,
+    /// How long the load runs before that, in seconds: 0 to 600.
+    #[serde(default = "default_warmup_seconds")]
+    pub warmup_seconds: f64,
+    /// How many interleaved pairs of sides are run unless the command line says otherwise: 1 to 1000.
+    #[serde(default = "default_pairs")]
+    pub pairs: u32,
+    /// The host. Needed to simulate; a run on a real host takes the host as it is.
+    pub host: Option<HostSpec>,
+    /// The tenants.
+    #[serde(default, rename = "tenant")]
+    pub tenants: Vec<TenantSpec>,
+    /// Where the scenario was read from; paths in it are relative to its folder.
+    #[serde(skip)]
+    pub file: PathBuf,
+}
+
+fn default_seconds() -> f64 {
+    10.0
+}
+
+fn default_warmup_seconds() -> f64 {
+    2.0
+}
+
+fn default_pairs() -> u32 {
+    5
+}
+
+/// The `[host]` table: `cpus` or `topology`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSpec {
+    /// Number of CPUs, on one socket with one last-level cache: 1 to 8192.
+    pub cpus: Option<u32>,
+    /// How the CPUs share cores, caches and sockets.
+    pub topology: Option<TopologySpec>,
+}
+
+/// The shape of a host: `topology = { sockets = 4, cores = 20, smt = 2, llc = 10 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopologySpec {
+    /// Sockets.
+    pub sockets: u32,
+    /// Cores of each socket.
+    pub cores: u32,
+    /// Logical CPUs of each core.
+    #[serde(default = "one")]
+    pub smt: u32,
+    /// Cores that share a last-level cache; divides `cores`. All of the socket's unless given.
+    pub llc: Option<u32>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// One tenant of a scenario after `count` is expanded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantInstance<'a> {
+    /// Its own name: `spec.name`, or `spec.name-0`, ... where there are several.
+    pub name: TenantName,
+    /// What the scenario says of it.
+    pub spec: &'a TenantSpec,
+}
+
+impl Scenario {
+    /// Reads and checks a scenario; `file` is for messages and for the paths in it.
+    pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
+        let mut scenario: Scenario = super::parse(file, text)?;
+        scenario.file = file.into();
+        scenario.check(file)?;
+        Ok(scenario)
+    }
+
+    /// The tenants, one by one.
+    pub fn instances(&self) -> Vec<TenantInstance<'_>> {
+        let mut instances = Vec::new();
+        for spec in &self.tenants {
+            if spec.count == 1 {
+                instances.push(TenantInstance {
+                    name: spec.name.as_str().into(),
+                    spec,
+                });
+                continue;
+            }
+            for n in 0..spec.count {
+                let name = format!("{}-{n}", spec.name).as_str().into();
+                instances.push(TenantInstance { name, spec });
+            }
+        }
+        instances
+    }
+
+    /// A path that stands in the scenario, relative to its folder.
+    pub fn resolve(&self, path: &Path) -> PathBuf {
+        self.file.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
+        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {
+            let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
+            return error("name", format!("`{}` {message}", self.name.escape_debug()));
+        }
+        if !(0.1..=3600.0).contains(&self.seconds) {
+            return error(
+                "seconds",
+                format!("{} is outside 0.1 to 3600", self.seconds),
+            );
+        }
+        if !(0.0..=600.0).contains(&self.warmup_seconds) {
+            return error(
+                "warmup_seconds",
+                format!("{} is outside 0 to 600", self.warmup_seconds),
+            );
+        }
+        if !(1..=1000).contains(&self.pairs) {
+            return error("pairs", format!("{} is outside 1 to 1000", self.pairs));
+        }
+        if let Some(host) = &self.host {
+            host.check(file)?;
+        }
+        if self.tenants.is_empty() {
+            return error(
+                "tenant",
+                "a scenario needs at least one [[tenant]]".to_string(),
+            );
+        }
+        let mut names: BTreeMap<TenantName, usize> = BTreeMap::new();
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            let key = format!("tenant[{index}]");
+            check_tenant(tenant, file, &key)?;
+            // Only this tenant's own instances, so that a name is blamed on the later of two.
+            let several = tenant.count > 1;
+            for n in 0..tenant.count {
+                let number = if several {
+                    format!("-{n}")
+                } else {
+                    String::new()
+                };
+                let name: TenantName = format!("{}{number}", tenant.name).as_str().into();
+                if let Some(earlier) = names.insert(name.clone(), index) {
+                    let message = format!("`{name}` is also a name of tenant[{earlier}]");
+                    return error(&format!("{key}.name"), message);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks one tenant of a scenario; `key` is where it stands.
+fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), ConfigError> {
+    let error = |field: &str, message: String| {
+        let key = if field.is_empty() {
+            key.to_string()
+        } else {
+            format!("{key}.{field}")
+        };
+        Err(ConfigError::at(file, key, message))
+    };
+    tenant.check(file, key)?;
+    for (field, given) in [
+        ("pid", !tenant.pid.is_empty()),
+        ("cgroup", tenant.cgroup.is_some()),
+        ("unit", tenant.unit.is_some()),
+        ("exe", tenant.exe.is_some()),
+        ("cmdline", tenant.cmdline.is_some()),
+        ("libvirt", tenant.libvirt.is_some()),
+    ] {
+        if given {
+            let message = "selects processes of a live host and belongs into quell.toml; a scenario \
+                           starts its tenants itself, from `app` or `[[tenant.thread]]`";
+            return error(field, message.to_string());
+        }
+    }
+    if tenant.vcpus.is_some() && tenant.kind != TenantKind::Vm {
+        return error("vcpus", "is for tenants with kind = \"vm\"".to_string());
+    }
+    let takes_requests = match (&tenant.app, tenant.threads.is_empty()) {
+        (Some(app), true) => {
+            app.check(file, &format!("{key}.app"))?;
+            app.takes_requests()
+        }
+        (None, false) => check_threads(&tenant.threads, file, key)?,
+        (None, true) => {
+            return error(
+                "",
+                "does nothing; give it an `app` or `[[tenant.thread]]` programs".into(),
+            );
+        }
+        (Some(_), false) => {
+            return error(
+                "app",
+                "stands beside `thread`; a tenant has one or the other".into(),
+            );
+        }
+    };
+    match (&tenant.load, takes_requests) {
+        (Some(load), true) => load.check(file, &format!("{key}.load")),
+        (Some(_), false) => {
+            let message = match &tenant.app {
+                Some(app) => format!("{} takes no requests", app.name()),
+                None => "no program of this tenant has a `request` step".to_string(),
+            };
+            error("load", message)
+        }
+        (None, true) => {
+            let message = "takes requests and gets none; add load = { rate = 100.0 }";
+            error("", message.to_string())
+        }
+        (None, false) if tenant.class == TenantClass::Latency => {
+            let message = "is \"latency\" (the default), but the tenant gets no requests whose latency \
+                           could be measured; give it class = \"batch\"";
+            error("class", message.to_string())
+        }
+        (None, false) => Ok(()),
+    }
+}
+
+impl HostSpec {
+    /// The CPUs it describes.
+    pub fn topology(&self) -> Topology {
+        let Some(spec) = &self.topology else {
+            return Topology::flat(self.cpus.unwrap_or(1));
+        };
+        let llc_cores = spec.llc.unwrap_or(spec.cores).max(1);
+        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
+        let cores = spec.sockets * spec.cores;
+        let cpus = (0..cores * spec.smt)
+            .map(|n| {
+                let core = n % cores;
+                Cpu {
+                    id: CpuId(n),
+                    core,
+                    llc: core / llc_cores,
+                    socket: core / spec.cores,
+                }
+            })
+            .collect();
+        Topology { cpus }
+    }
+
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let error =
+            |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
+        match (self.cpus, &self.topology) {
+            (Some(cpus), None) if (1..=8192).contains(&cpus) => Ok(()),
+            (Some(cpus), None) => error(".cpus", format!("{cpus} is outside 1 to 8192")),
+            (None, Some(shape)) => {
+                let product = [shape.sockets, shape.cores, shape.smt]
+                    .into_iter()
+                    .try_fold(1u32, |product, n| product.checked_mul(n));
+                if !product.is_some_and(|cpus| (1..=8192).contains(&cpus)) {
+                    let message = "sockets x cores x smt must be 1 to 8192 CPUs";
+                    return error(".topology", message.to_string());
+                }
+                match shape.llc {
+                    Some(llc) if llc == 0 || shape.cores % llc != 0 => {
+                        let message = format!("{llc} does not divide the {} cores", shape.cores);
+                        error(".topology.llc", message)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (None, None) => error("", "needs `cpus` or `topology`".to_string()),
+            (Some(_), Some(_)) => error(".cpus", "stands beside `topology`; give one".to_string()),
+        }
+    }
+}
+
+impl Load {
+    fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
+        let error = |field: &str, message: String| {
+            Err(ConfigError::at(file, format!("{key}.{field}"), message))
+        };
+        for (field, rate) in [("rate", self.rate), ("rate_per_cpu", self.rate_per_cpu)] {
+            let Some(rate) = rate else { continue };
+            if !(rate.is_finite() && (1e-3..=1e6).contains(&rate)) {
+                return error(
+                    field,
+                    format!("{rate} is outside 0.001 to 1000000 per second"),
+                );
+            }
+            if self.arrival == Arrival::Trace {
+                return error(field, "a trace brings its own rates".to_string());
+            }
+        }
+        match (self.arrival, self.rate, self.rate_per_cpu, &self.trace) {
+            (Arrival::Trace, _, _, None) => {
+                return error(
+                    "trace",
+                    "names the file of arrival = \"trace\"; it is missing".into(),
+                );
+            }
+            (Arrival::Poisson | Arrival::Fixed, _, _, Some(_)) => {
+                return error("trace", "is for arrival = \"trace\"".to_string());
+            }
+            (Arrival::Poisson | Arrival::Fixed, None, None, None) => {
+                return error(
+                    "rate",
+                    "is missing; give `rate` or `rate_per_cpu`".to_string(),
+                );
+            }
+            (_, Some(_), Some(_), _) => {
+                return error("rate", "stands beside `rate_per_cpu`; give one".to_string());
+            }
+            _ => {}
+        }
+        if !(1..=1024).contains(&self.connections) {
+            return error(
+                "connections",
+                format!("{} is outside 1 to 1024", self.connections),
+            );
+        }
+        if !(1..=60_000).contains(&self.timeout_ms) {
+            return error(
+                "timeout_ms",
+                format!("{} is outside 1 to 60000", self.timeout_ms),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Arrivals read from a file, one entry a line, `#` starting a comment, times in seconds from the
+/// start and ascending. One number a line is the intended time of one request; two numbers are a
+/// time and the rate (requests per second, Poisson) that holds from then on. A trace that is
+/// shorter than the run starts over at its last line's time.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trace {
+    /// Intended times, in ns from the start.
+    Arrivals(Vec<u64>),
+    /// (from when, in ns from the start; requests per second).
+    Rates(Vec<(u64, f64)>),
+}
+
+impl Trace {
+    /// Reads and checks a trace; `file` is for messages.
+    pub fn parse(file: &Path, text: &str) -> Result<Trace, ConfigError> {
+        let mut rows: Vec<(u64, Option<f64>)> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let error = |message: &str| ConfigError {
+                file: file.into(),
+                line: Some(index + 1),
+                key: String::new(),
+                message: message.to_string(),
+            };
+            let content = line.split('#').next().unwrap_or_default();
+            let mut numbers = Vec::new();
+            for word in content
+                .split([' ', '\t', ','])
+                .filter(|word| !word.is_empty())
+            {
+                match word.trim().parse::<f64>() {
+                    Ok(number) if number.is_finite() && (0.0..=1e6).contains(&number) => {
+                        numbers.push(number);
+                    }
+                    _ => return Err(error("not a number from 0 to 1000000")),
+                }
+            }
+            let row = match numbers[..] {
+                [] => continue,
+                [time] => ((time * 1e9) as u64, None),
+                [time, rate] => ((time * 1e9) as u64, Some(rate)),
+                _ => return Err(error("more than a time and a rate")),
+            };
+            if let Some(last) = rows.last() {
+                if row.0 < last.0 {
+                    return Err(error("earlier than the line before"));
+                }
+                if row.1.is_some() != last.1.is_some() {
+                    return Err(error("a trace has a rate on every line or on none"));
+                }
+            }
+            rows.push(row);
+        }
+        let fault = |message: &str| ConfigError::at(file, "", message);
+        let Some(&(last, rate)) = rows.last() else {
+            return Err(fault("holds no arrivals"));
+        };
+        if last == 0 {
+            return Err(fault(
+                "ends at second 0; its last line says when it starts over",
+            ));
+        }
+        Ok(match rate {
+            None => Trace::Arrivals(rows.into_iter().map(|(time, _)| time).collect()),
+            Some(_) => {
+                let rates: Vec<_> = rows
+                    .into_iter()
+                    .map(|(time, rate)| (time, rate.unwrap_or(0.0)))
+                    .collect();
+                if rates.iter().all(|&(_, rate)| rate == 0.0) {
+                    return Err(fault("every rate is 0"));
+                }
+                Trace::Rates(rates)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "scenario_tests.rs"]
+mod tests;
