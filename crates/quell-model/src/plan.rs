@@ -61,6 +61,8 @@ pub enum Rule {
     SliceDepleted,
     /// Time-slice allocator: gave weight so that the tenant's total stays (DASEC 4.2).
     GaveWeight,
+    /// The tenant's total changed with its threads or its own weight, so its threads' weights did.
+    Rescaled,
     /// Rescheduling-latency adjuster: wants to run with an unconsumed slice (DASEC 4.2).
     LatencyLowered,
     /// Rescheduling-latency adjuster: consumed its slice and idles (DASEC 4.2).
@@ -82,6 +84,7 @@ impl Rule {
             Rule::Adopted => "adopted",
             Rule::SliceDepleted => "slice_depleted",
             Rule::GaveWeight => "gave_weight",
+            Rule::Rescaled => "rescaled",
             Rule::LatencyLowered => "latency_lowered",
             Rule::LatencyRaised => "latency_raised",
             Rule::WakerChased => "waker_chased",

@@ -5,6 +5,8 @@
 
 use quell_model::{Plan, Snapshot};
 
+pub mod dasec;
+
 /// A mechanism's decision rule together with what it remembers from period to period.
 pub trait Policy: Send {
     /// The mechanism's name, as the configuration spells it.
@@ -14,4 +16,21 @@ pub trait Policy: Send {
     /// what it does not mention should be as its owner left it. Equal histories of snapshots give
     /// equal plans.
     fn decide(&mut self, snapshot: &Snapshot) -> Plan;
+}
+
+/// Changes nothing: what runs when the configuration names no mechanism (`policy = []`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ObserveOnly;
+
+impl Policy for ObserveOnly {
+    fn name(&self) -> &'static str {
+        "observe_only"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        Plan {
+            seq: snapshot.seq,
+            tenants: Vec::new(),
+        }
+    }
 }

@@ -1,0 +1,106 @@
+//! Dynamic asymmetric scheduling: which of a tenant's threads must not wait.
+//!
+//! # Problem
+//! Where tenants share CPUs, some of their threads wait. A tenant does not notice when a thread
+//! waits that nobody waits for; it does when a thread on its critical path does, for then all its
+//! others stand still too.
+//!
+//! # Approach
+//! DASEC (Jia, Zhang, Shan, Li and Ding, *Achieving Low Latency in Public Edges by Hiding Workloads Mutual
+//! Interference*, ACM SoCC, section 4) finds those threads by what they did in the last period and
+//! moves the waiting to the others, in small steps, period after period:
+//! - `slices`, the time-slice allocator: threads that need more CPU time get it from others of
+//!   their tenant, whose total is fixed;
+//! - `latency`, the rescheduling-latency adjuster: threads that are served too late get a lower
+//!   rescheduling latency, threads that are served in time a higher one;
+//! - `conflicts`, the resource-conflict resolver: what the two leave on one core that should not be
+//!   together is swapped, seldom and little.
+//!
+//! All three judge by the slices that were in force in the period. `state` follows tenants and
+//! threads. Where the paper is silent the modules say what we chose.
+//!
+//! # Units
+//! Times in ns, weights in thousandths of the kernel's load weight, latencies as stated in
+//! [`AsymmetrySettings`].
+
+mod apportion;
+mod conflicts;
+mod latency;
+mod slices;
+mod state;
+mod text;
+
+use crate::Policy;
+use quell_model::config::AsymmetrySettings;
+use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, ThreadPlan};
+use state::{Tenant, Thread};
+
+/// The policy `asymmetry`.
+#[derive(Debug)]
+pub struct Dasec {
+    settings: AsymmetrySettings,
+    /// Ascending by name.
+    tenants: Vec<Tenant>,
+    resolver: conflicts::Resolver,
+}
+
+impl Dasec {
+    /// A policy that has seen nothing yet. `settings` must have passed the configuration's checks;
+    /// others give senseless plans, but do not panic.
+    pub fn new(settings: AsymmetrySettings) -> Dasec {
+        Dasec {
+            settings,
+            tenants: Vec::new(),
+            resolver: conflicts::Resolver::default(),
+        }
+    }
+
+    fn plan(&mut self, snapshot: &Snapshot) -> Plan {
+        let settings = &self.settings;
+        let plan_thread = |thread: &mut Thread| ThreadPlan {
+            id: thread.id,
+            weight: settings.slices.then_some(thread.weight),
+            latency_ns: settings.latencies.then_some(thread.latency_ns),
+            cpus: match thread.placement {
+                Some(placement) => Some(CpuSet::from_iter([placement.cpu])),
+                None if thread.inherited_affinity => Some((*thread.affinity).clone()),
+                None => None,
+            },
+            reasons: std::mem::take(&mut thread.reasons),
+        };
+        let plan_tenant = |tenant: &mut Tenant| TenantPlan {
+            name: tenant.name.clone(),
+            weight: snapshot.tenants[tenant.sample].spec.weight,
+            threads: tenant.threads.iter_mut().map(plan_thread).collect(),
+        };
+        Plan {
+            seq: snapshot.seq,
+            tenants: self.tenants.iter_mut().map(plan_tenant).collect(),
+        }
+    }
+}
+
+impl Policy for Dasec {
+    fn name(&self) -> &'static str {
+        "asymmetry"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        let (tenants, settings) = (&mut self.tenants, &self.settings);
+        state::follow(tenants, snapshot, settings);
+        // Nothing can be judged by a period without time, CPUs or threads.
+        if let Some(worth) = slices::Worth::new(tenants, snapshot) {
+            worth.set_slices(tenants, snapshot);
+            if settings.latencies {
+                latency::adjust(tenants, snapshot, settings);
+            }
+            if settings.slices {
+                slices::adjust(tenants, snapshot, &worth, settings);
+            }
+            if settings.conflicts {
+                self.resolver.resolve(tenants, snapshot, settings);
+            }
+        }
+        self.plan(snapshot)
+    }
+}

@@ -1,0 +1,406 @@
+//! What DASEC remembers of tenants and threads, and how it follows their coming and going.
+//!
+//! The paper's VMs have a fixed number of vCPUs; ordinary tenants' threads come and go, and what
+//! that means for a total that must not change is our choice:
+//!
+//! - A thread's *initial weight* is that of the nice value its owner chose. A thread forked by a
+//!   managed one shows what Quell gave its creator, so it starts from its creator's owner's choice
+//!   instead; the same holds for its affinity.
+//! - Where a tenant has a cgroup of its own, its weight among tenants acts there. Where it has
+//!   none, its threads' initial weights are scaled by weight / 100, so that a tenant's weight means
+//!   the same in both cases. Initial weights stay within [`Weight::MIN`] and [`Weight::MAX`].
+//! - A tenant's total is the sum of its threads' initial weights. A thread that comes brings its
+//!   initial weight; one that goes takes its *initial* weight out of the total, and what it gained
+//!   or gave meanwhile is divided among the rest in proportion.
+//! - Only [`SchedClass::Fair`] threads are managed: the others' owners have decided.
+
+use super::apportion::apportion;
+use super::text::millis;
+use quell_model::config::{AsymmetrySettings, TenantClass};
+use quell_model::{
+    CpuId, CpuSet, Reason, Rule, SchedClass, Snapshot, TenantName, TenantSample, TenantWeight,
+    ThreadId, ThreadSample, Weight,
+};
+use std::sync::Arc;
+
+/// A tenant, as DASEC remembers it.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub name: TenantName,
+    /// Its place in the snapshot's list, this period.
+    pub sample: usize,
+    /// What its threads' weights are scaled by: its weight among tenants, or the default where a
+    /// cgroup carries that weight.
+    pub scale: TenantWeight,
+    /// The sum of its threads' weights, which is that of their initial weights.
+    pub total: u64,
+    /// Ascending by id.
+    pub threads: Vec<Thread>,
+}
+
+/// A thread, as DASEC remembers it.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub id: ThreadId,
+    /// Its place in its tenant's list in the snapshot, this period.
+    pub sample: usize,
+    /// The weight of the nice value its owner chose.
+    pub owner_weight: Weight,
+    /// Its share of the tenant's total when it came.
+    pub initial: Weight,
+    /// Its weight now.
+    pub weight: Weight,
+    /// Its rescheduling latency now.
+    pub latency_ns: u64,
+    /// The rescheduling latency it had in the period the snapshot describes.
+    pub latency_before_ns: u64,
+    /// The CPU time its weight entitles it to in a period.
+    pub slice_ns: u64,
+    /// The CPUs its owner lets it use.
+    pub affinity: Arc<CpuSet>,
+    /// Whether it was forked with an affinity of Quell's instead of `affinity`.
+    pub inherited_affinity: bool,
+    /// Where it was put, while that lasts.
+    pub placement: Option<Placement>,
+    /// The CPU of a placement that ended with the last plan: one observation may still show it.
+    pub released: Option<CpuId>,
+    /// What changed this period, and why.
+    pub reasons: Vec<Reason>,
+}
+
+/// A single CPU a thread was put on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placement {
+    pub cpu: CpuId,
+    /// Plans it will still be in.
+    pub periods_left: u32,
+}
+
+impl Thread {
+    pub fn because(&mut self, rule: Rule, text: String) {
+        self.reasons.push(Reason { rule, text });
+    }
+
+    /// The least weight it can be left with: it still gets a share, so it never starves.
+    pub fn floor(&self, settings: &AsymmetrySettings) -> u64 {
+        let share = self.initial.0 as f64 * settings.weight_floor_percent / 100.0;
+        (share.ceil() as u64).clamp(Weight::MIN.0, self.initial.0.max(Weight::MIN.0))
+    }
+
+    /// The CPU it counts for: where it was put, else where it was seen.
+    pub fn core(&self, sample: &ThreadSample) -> CpuId {
+        self.placement.map_or(sample.cpu, |placement| placement.cpu)
+    }
+}
+
+/// Makes `tenants` the ones of `snapshot`, ascending by name, with their threads.
+pub(super) fn follow(tenants: &mut Vec<Tenant>, snapshot: &Snapshot, settings: &AsymmetrySettings) {
+    let order = ascending(&snapshot.tenants, |_| true, |tenant| &tenant.name);
+
+    // Newcomers are read against the threads as they were, their creators among them.
+    let mut newcomers: Vec<Vec<Thread>> = Vec::with_capacity(order.len());
+    for &index in &order {
+        let sample = &snapshot.tenants[index];
+        let known = tenants.binary_search_by(|tenant| tenant.name.cmp(&sample.name));
+        let old: &[Thread] = known.map_or(&[], |i| &tenants[i].threads);
+        newcomers.push(find_newcomers(tenants, old, sample, settings));
+    }
+
+    let mut before = std::mem::take(tenants).into_iter().peekable();
+    for (&index, newcomers) in order.iter().zip(newcomers) {
+        let sample = &snapshot.tenants[index];
+        while before.next_if(|tenant| tenant.name < sample.name).is_some() {}
+        let mut tenant = before
+            .next_if(|tenant| tenant.name == sample.name)
+            .unwrap_or(Tenant {
+                name: sample.name.clone(),
+                sample: index,
+                scale: scale(sample),
+                total: 0,
+                threads: Vec::new(),
+            });
+        tenant.sample = index;
+        tenant.follow(sample, newcomers, settings);
+        tenants.push(tenant);
+    }
+}
+
+impl Tenant {
+    fn follow(
+        &mut self,
+        sample: &TenantSample,
+        newcomers: Vec<Thread>,
+        settings: &AsymmetrySettings,
+    ) {
+        let unchanged = newcomers.is_empty() && self.same_threads(sample);
+        if !unchanged {
+            let fair = ascending(&sample.threads, is_managed, |thread| &thread.id);
+            let mut left = 0u64;
+            self.threads.retain_mut(|thread| {
+                match fair.binary_search_by(|&i| sample.threads[i].id.cmp(&thread.id)) {
+                    Ok(found) => {
+                        thread.sample = fair[found];
+                        true
+                    }
+                    Err(_) => {
+                        self.total -= thread.initial.0;
+                        left += 1;
+                        false
+                    }
+                }
+            });
+            if left > 0 {
+                self.rescale(left, settings);
+            }
+        }
+        for thread in &mut self.threads {
+            thread.see_affinity(&sample.threads[thread.sample]);
+        }
+        if !newcomers.is_empty() {
+            self.total += newcomers.iter().map(|thread| thread.initial.0).sum::<u64>();
+            self.threads.extend(newcomers);
+            self.threads.sort_by_key(|thread| thread.id);
+        }
+        if self.scale != scale(sample) {
+            self.scale = scale(sample);
+            self.start_over();
+        }
+    }
+
+    /// The usual case, without an allocation: the threads are those of the last period.
+    fn same_threads(&mut self, sample: &TenantSample) -> bool {
+        let mut known = self.threads.iter_mut();
+        for (index, seen) in sample
+            .threads
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| is_managed(t))
+        {
+            match known.next() {
+                Some(thread) if thread.id == seen.id => thread.sample = index,
+                _ => return false,
+            }
+        }
+        known.next().is_none()
+    }
+
+    /// Makes the weights sum to the total again after `left` threads have gone.
+    fn rescale(&mut self, left: u64, settings: &AsymmetrySettings) {
+        let weights: Vec<u64> = self.threads.iter().map(|thread| thread.weight.0).collect();
+        let sum: u64 = weights.iter().sum();
+        let gain = self.total > sum;
+        let room: Vec<u64> = (self.threads.iter())
+            .map(|thread| match gain {
+                true => Weight::MAX.0 - thread.weight.0,
+                false => thread.weight.0.saturating_sub(thread.floor(settings)),
+            })
+            .collect();
+        let parts = apportion(self.total.abs_diff(sum), &weights, &room);
+        for (thread, part) in self.threads.iter_mut().zip(parts) {
+            if part == 0 {
+                continue;
+            }
+            let old = thread.weight;
+            thread.weight.0 = if gain { old.0 + part } else { old.0 - part };
+            if settings.slices {
+                let text = format!(
+                    "weight {old} -> {}: {left} thread(s) left the tenant, the rest keep its total",
+                    thread.weight
+                );
+                thread.because(Rule::Rescaled, text);
+            }
+        }
+    }
+
+    /// Gives every thread its initial weight under a new scale.
+    fn start_over(&mut self) {
+        self.total = 0;
+        for thread in &mut self.threads {
+            let old = thread.weight;
+            thread.initial = initial(thread.owner_weight, self.scale);
+            thread.weight = thread.initial;
+            self.total += thread.initial.0;
+            if thread.weight != old {
+                let text = format!(
+                    "weight {old} -> {}: the tenant's own cgroup or weight has changed",
+                    thread.weight
+                );
+                thread.because(Rule::Rescaled, text);
+            }
+        }
+    }
+}
+
+impl Thread {
+    /// Learns the affinity its owner chose, which is not what a placement of ours shows.
+    fn see_affinity(&mut self, seen: &ThreadSample) {
+        let shown = &seen.settings.affinity;
+        let ours = self
+            .placement
+            .map(|placement| placement.cpu)
+            .or(self.released.take());
+        if Arc::ptr_eq(shown, &self.affinity) || **shown == *self.affinity {
+            return;
+        }
+        if ours.is_some_and(|cpu| shown.len() == 1 && shown.contains(cpu)) {
+            return;
+        }
+        if self.inherited_affinity && shown.len() == 1 {
+            return; // not yet undone
+        }
+        self.affinity = shown.clone();
+        self.inherited_affinity = false;
+    }
+}
+
+/// The threads of `sample` that are not in `old`, this tenant's threads in the period before.
+fn find_newcomers(
+    tenants: &[Tenant],
+    old: &[Thread],
+    sample: &TenantSample,
+    settings: &AsymmetrySettings,
+) -> Vec<Thread> {
+    let is_known = |id: &ThreadId| old.binary_search_by_key(id, |thread| thread.id).is_ok();
+    // The usual case first: all in step.
+    let mut in_step = old.iter();
+    let unknown = |seen: &ThreadSample| {
+        in_step.next().is_none_or(|thread| thread.id != seen.id) && !is_known(&seen.id)
+    };
+    let mut unknown = unknown;
+    if !sample
+        .threads
+        .iter()
+        .filter(|seen| is_managed(seen))
+        .any(&mut unknown)
+    {
+        return Vec::new();
+    }
+    let fair = ascending(&sample.threads, is_managed, |thread| &thread.id);
+    let creator_sample = |id: ThreadId| {
+        let found = fair
+            .binary_search_by(|&i| sample.threads[i].id.cmp(&id))
+            .ok()?;
+        Some(&sample.threads[fair[found]])
+    };
+    let managed = |id: ThreadId| {
+        let find = |threads: &'_ [Thread]| threads.binary_search_by_key(&id, |t| t.id).ok();
+        find(old).map(|i| &old[i]).or_else(|| {
+            tenants
+                .iter()
+                .find_map(|tenant| find(&tenant.threads).map(|i| &tenant.threads[i]))
+        })
+    };
+    (fair.iter().map(|&index| (index, &sample.threads[index])))
+        .filter(|(_, seen)| !is_known(&seen.id))
+        .map(|(index, seen)| {
+            // A thread another tenant had, or the nearest ancestor that was managed before.
+            let mut origin = managed(seen.id);
+            let mut ancestor = seen;
+            for _ in 0..MAX_GENERATIONS {
+                let (None, Some(creator)) = (origin, ancestor.forked_by) else {
+                    break;
+                };
+                origin = managed(creator);
+                match creator_sample(creator) {
+                    Some(seen) => ancestor = seen,
+                    None => break,
+                }
+            }
+            adopt(index, seen, origin, sample, settings)
+        })
+        .collect()
+}
+
+/// How far a newcomer's ancestry within one period is followed.
+const MAX_GENERATIONS: usize = 16;
+
+fn adopt(
+    index: usize,
+    seen: &ThreadSample,
+    origin: Option<&Thread>,
+    tenant: &TenantSample,
+    settings: &AsymmetrySettings,
+) -> Thread {
+    let owner_weight = origin.map_or(seen.settings.nice.weight(), |origin| origin.owner_weight);
+    let weight = initial(owner_weight, scale(tenant));
+    // Ours, not its owner's, if its creator was or may still have been on a single CPU of ours.
+    let inherits = |origin: &&Thread| {
+        let shown = &seen.settings.affinity;
+        let ours = origin
+            .placement
+            .map(|placement| placement.cpu)
+            .or(origin.released);
+        shown.len() == 1
+            && **shown != *origin.affinity
+            && (origin.inherited_affinity || ours.is_some_and(|cpu| shown.contains(cpu)))
+    };
+    let creator_affinity = origin
+        .filter(inherits)
+        .map(|origin| origin.affinity.clone());
+    let latency_ns = match tenant.spec.class {
+        TenantClass::Latency => settings.latency_initial_us,
+        TenantClass::Batch => settings.latency_max_us,
+    }
+    .saturating_mul(1000);
+    let mut thread = Thread {
+        id: seen.id,
+        sample: index,
+        owner_weight,
+        initial: weight,
+        weight,
+        latency_ns,
+        latency_before_ns: latency_ns,
+        slice_ns: 0,
+        inherited_affinity: creator_affinity.is_some(),
+        affinity: creator_affinity.unwrap_or_else(|| seen.settings.affinity.clone()),
+        placement: None,
+        released: None,
+        reasons: Vec::new(),
+    };
+    let source = match origin {
+        Some(origin) => format!("as thread {} started", origin.id),
+        None => format!("nice {}", seen.settings.nice),
+    };
+    let text = match (settings.slices, settings.latencies) {
+        (true, true) => format!(
+            "starts with weight {weight} ({source}) and rescheduling latency {}",
+            millis(latency_ns)
+        ),
+        (true, false) => format!("starts with weight {weight} ({source})"),
+        (false, true) => format!("starts with rescheduling latency {}", millis(latency_ns)),
+        (false, false) => "may be placed".to_string(),
+    };
+    thread.because(Rule::Adopted, text);
+    thread
+}
+
+fn is_managed(thread: &ThreadSample) -> bool {
+    thread.settings.class == SchedClass::Fair
+}
+
+fn scale(tenant: &TenantSample) -> TenantWeight {
+    if tenant.cgroup.is_some() {
+        TenantWeight::DEFAULT
+    } else {
+        tenant.spec.weight
+    }
+}
+
+fn initial(owner_weight: Weight, scale: TenantWeight) -> Weight {
+    let scaled = owner_weight.0 * u64::from(scale.0) / u64::from(TenantWeight::DEFAULT.0);
+    Weight(scaled.clamp(Weight::MIN.0, Weight::MAX.0))
+}
+
+/// Where the items that `keep` says to keep stand, ascending by key; of equal ones the first.
+fn ascending<T, K: Ord>(
+    items: &[T],
+    keep: impl Fn(&T) -> bool,
+    key: impl Fn(&T) -> &K,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..items.len()).filter(|&i| keep(&items[i])).collect();
+    if !order.is_sorted_by(|&a, &b| key(&items[a]) < key(&items[b])) {
+        order.sort_by(|&a, &b| key(&items[a]).cmp(key(&items[b])));
+        order.dedup_by(|b, a| key(&items[*a]) == key(&items[*b]));
+    }
+    order
+}
