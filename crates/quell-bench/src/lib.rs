@@ -4,7 +4,9 @@
 //! [`result`] is what was found and its JSON, [`report`] shows it in a terminal and in HTML.
 //! [`agent_bench`] measures what the agent itself costs.
 
+pub mod progress;
 pub mod result;
+pub mod run;
 pub mod side;
 pub mod stats;
 pub mod workload;

@@ -325,6 +325,8 @@ pub struct AgentLog {
     pub period_ms: f64,
     /// Changes by period and tenant, oldest first; only as far back as the agent remembers.
     pub changes: Vec<ChangeCount>,
+    /// What each thread that was changed had, over time.
+    pub threads: Vec<ThreadTrack>,
     /// Who made whom wait, where the agent can see it.
     pub waits: Vec<WaitCause>,
 }
@@ -340,6 +342,30 @@ pub struct ChangeCount {
     pub rule: String,
     /// Changes.
     pub count: u64,
+}
+
+/// One thread's planned settings over time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadTrack {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its kernel thread id.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// One for each period in which something changed, in the order of time.
+    pub points: Vec<TrackPoint>,
+}
+
+/// A thread's planned settings from one moment on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TrackPoint {
+    /// When, in ms since the start of this side's warm-up.
+    pub at_ms: u64,
+    /// Rescheduling latency in µs.
+    pub latency_us: Option<f64>,
+    /// Weight in the kernel's scale (nice 0 is 1024).
+    pub weight: Option<f64>,
 }
 
 /// Ready time of one tenant that one cause was responsible for.

@@ -1,0 +1,339 @@
+//! The real agent as a child process: one side of a comparison, or what is measured itself.
+
+use super::host;
+use crate::result::{AgentLog, ChangeCount, ThreadTrack, TrackPoint, WaitCause};
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use quell_agent::client::Client;
+use quell_agent::wire::{Decision, Status};
+use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Mechanism, TenantSpec};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the agent may take to answer its first request (it loads BPF programs).
+const READY: Duration = Duration::from_secs(30);
+
+/// How long it may take to put everything back and exit.
+const STOP: Duration = Duration::from_secs(15);
+
+/// A running agent with its own socket, journal and configuration in a temporary folder.
+pub(crate) struct AgentChild {
+    child: Child,
+    client: Client,
+    exe: PathBuf,
+    folder: TempDir,
+    stopped: bool,
+}
+
+impl AgentChild {
+    /// Starts an agent for these tenants and waits until it has completed its first period.
+    pub(crate) fn start(
+        exe: &Path,
+        mechanisms: Vec<Mechanism>,
+        tenants: Vec<TenantSpec>,
+    ) -> anyhow::Result<AgentChild> {
+        let folder = TempDir::with_prefix("quell-bench-")?;
+        let config = folder.path().join("quell.toml");
+        let file = AgentFile {
+            agent: AgentSettings {
+                policy: mechanisms,
+                ..AgentSettings::default()
+            },
+            asymmetry: AsymmetrySettings::default(),
+            tenants,
+        };
+        let text = toml::to_string(&file)?;
+        AgentFile::parse(&config, &text).context("the agent's generated configuration")?;
+        std::fs::write(&config, text).with_context(|| config.display().to_string())?;
+        let log = File::create(folder.path().join("agent.log"))?;
+        let socket = folder.path().join("agent.sock");
+        let mut command = Command::new(exe);
+        command
+            .arg("run")
+            .arg("-c")
+            .arg(&config)
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--journal")
+            .arg(folder.path().join("journal"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C reaches the terminal's whole process group; the agent must outlive the
+            // measurement that it is part of and be stopped in order.
+            .process_group(0);
+        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+        }
+        let child = command.spawn().with_context(|| exe.display().to_string())?;
+        let client = Client::new(socket);
+        let exe = exe.to_path_buf();
+        let mut agent = AgentChild {
+            child,
+            client,
+            exe,
+            folder,
+            stopped: false,
+        };
+        agent.wait_ready()?;
+        Ok(agent)
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the agent says of itself.
+    pub(crate) fn status(&self) -> anyhow::Result<Status> {
+        Ok(self.client.status()?)
+    }
+
+    /// Peak resident memory in bytes.
+    pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
+        host::peak_rss_bytes(self.pid())
+    }
+
+    /// What it decided and saw since `start_ns` (CLOCK_MONOTONIC), and how many decisions it has
+    /// already forgotten.
+    pub(crate) fn log(
+        &self,
+        pair: u32,
+        side: &str,
+        start_ns: u64,
+    ) -> anyhow::Result<(AgentLog, u64)> {
+        let mut decisions = Vec::new();
+        let (mut since, mut lost) = (0, 0);
+        loop {
+            let answer = self.client.decisions(since)?;
+            lost += answer.lost;
+            if answer.decisions.is_empty() {
+                break;
+            }
+            since = answer.next;
+            decisions.extend(answer.decisions);
+        }
+        let matrix = self.client.matrix(1)?.total;
+        let mut waits = Vec::new();
+        for row in matrix.rows {
+            let Some(breakdown) = row.waits else { continue };
+            let mut add = |cause: &str, ns: u64| {
+                if ns > 0 {
+                    let tenant = row.tenant.to_string();
+                    waits.push(WaitCause {
+                        tenant,
+                        cause: cause.into(),
+                        ready_ms: ns as f64 / 1e6,
+                    });
+                }
+            };
+            add("own", breakdown.own_ns);
+            for (other, ns) in &breakdown.tenants {
+                add(other.as_str(), *ns);
+            }
+            add("host", breakdown.host_ns);
+            add("bandwidth", breakdown.bandwidth_ns);
+            add("steal", breakdown.steal_ns);
+            add("unknown", breakdown.unknown_ns);
+        }
+        let log = AgentLog {
+            pair,
+            side: side.to_string(),
+            period_ms: self.status()?.period_ms as f64,
+            changes: count_changes(&decisions, start_ns),
+            threads: thread_tracks(&decisions, start_ns),
+            waits,
+        };
+        Ok((log, lost))
+    }
+
+    /// Ends it with SIGTERM and waits; an error unless it exits with success.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        let status = self.terminate()?;
+        if !status.success() {
+            bail!("the agent ended with {status}:\n{}", self.last_words());
+        }
+        Ok(())
+    }
+
+    fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                self.stopped = true;
+                bail!(
+                    "the agent ended with {status} instead of starting:\n{}",
+                    self.last_words()
+                );
+            }
+            match self.client.status() {
+                Ok(status) if status.periods > 0 => return Ok(()),
+                Ok(_) => {}
+                Err(error) if began.elapsed() > READY => {
+                    bail!(
+                        "the agent is not ready after {READY:?}: {error}\n{}",
+                        self.last_words()
+                    )
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// SIGTERM, and SIGKILL with `quell restore` after it where that does not help.
+    fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        self.stopped = true;
+        // Not reaped yet, so the id is still its own.
+        kill(
+            nix::unistd::Pid::from_raw(self.pid() as i32),
+            Signal::SIGTERM,
+        )?;
+        let began = Instant::now();
+        while began.elapsed() < STOP {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        let journal = self.folder.path().join("journal");
+        let restored = Command::new(&self.exe)
+            .arg("restore")
+            .arg("--journal")
+            .arg(&journal)
+            .status()?;
+        bail!(
+            "the agent did not end {STOP:?} after SIGTERM; killed it, `quell restore`: {restored}"
+        )
+    }
+
+    /// The end of its log.
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.folder.path().join("agent.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for AgentChild {
+    fn drop(&mut self) {
+        if !self.stopped {
+            if let Err(error) = self.terminate() {
+                tracing::error!("{error:#}");
+            }
+        }
+    }
+}
+
+/// Milliseconds since `start_ns`; what came before is at 0.
+fn at_ms(decision: &Decision, start_ns: u64) -> u64 {
+    decision.time_ns.saturating_sub(start_ns) / 1_000_000
+}
+
+fn count_changes(decisions: &[Arc<Decision>], start_ns: u64) -> Vec<ChangeCount> {
+    let mut counts: BTreeMap<(u64, &str, &str), u64> = BTreeMap::new();
+    for decision in decisions {
+        let at = at_ms(decision, start_ns);
+        *counts
+            .entry((at, decision.tenant.as_str(), decision.rule.as_str()))
+            .or_default() += 1;
+    }
+    counts
+        .into_iter()
+        .map(|((at_ms, tenant, rule), count)| ChangeCount {
+            at_ms,
+            tenant: tenant.to_string(),
+            rule: rule.to_string(),
+            count,
+        })
+        .collect()
+}
+
+fn thread_tracks(decisions: &[Arc<Decision>], start_ns: u64) -> Vec<ThreadTrack> {
+    let mut tracks: BTreeMap<_, ThreadTrack> = BTreeMap::new();
+    for decision in decisions {
+        let key = (decision.tenant.clone(), decision.thread);
+        let track = tracks.entry(key).or_insert_with(|| ThreadTrack {
+            tenant: decision.tenant.to_string(),
+            tid: decision.thread.tid.0,
+            name: decision.name.to_string(),
+            points: Vec::new(),
+        });
+        let point = TrackPoint {
+            at_ms: at_ms(decision, start_ns),
+            latency_us: decision.latency_ns.map(|ns| ns as f64 / 1e3),
+            weight: decision.weight.map(|weight| weight.as_load()),
+        };
+        // Several decisions of one period end in the same settings: one point.
+        match track.points.last_mut() {
+            Some(last) if last.at_ms == point.at_ms => *last = point,
+            _ => track.points.push(point),
+        }
+    }
+    tracks.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_model::{Rule, ThreadId, Tid};
+
+    fn decision(at_ms: u64, tid: u32, rule: Rule, latency_us: u64) -> Arc<Decision> {
+        Arc::new(Decision {
+            number: 0,
+            seq: 0,
+            time_ns: 1_000_000_000 + at_ms * 1_000_000,
+            tenant: "web".into(),
+            thread: ThreadId {
+                tid: Tid(tid),
+                start_ticks: 1,
+            },
+            name: "worker".into(),
+            rule,
+            text: String::new(),
+            weight: None,
+            latency_ns: Some(latency_us * 1_000),
+            cpus: None,
+        })
+    }
+
+    #[test]
+    fn decisions_become_counts_and_tracks() {
+        let decisions = [
+            decision(80, 7, Rule::LatencyLowered, 2_700),
+            decision(80, 8, Rule::LatencyLowered, 2_700),
+            decision(160, 7, Rule::LatencyLowered, 2_430),
+            decision(160, 7, Rule::WakerChased, 2_400),
+        ];
+        let counts = count_changes(&decisions, 1_000_000_000);
+        let seen: Vec<_> = counts
+            .iter()
+            .map(|c| (c.at_ms, c.rule.as_str(), c.count))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (80, "latency_lowered", 2),
+                (160, "latency_lowered", 1),
+                (160, "waker_chased", 1)
+            ]
+        );
+        let tracks = thread_tracks(&decisions, 1_000_000_000);
+        let points: Vec<_> = tracks[0]
+            .points
+            .iter()
+            .map(|p| (p.at_ms, p.latency_us))
+            .collect();
+        assert_eq!(points, [(80, Some(2_700.0)), (160, Some(2_400.0))]);
+        assert_eq!(tracks.len(), 2);
+    }
+}

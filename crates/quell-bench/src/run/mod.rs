@@ -1,0 +1,459 @@
+//! Measures a scenario on this machine under two or more sides.
+//!
+//! Problem: a machine is not the same machine a minute later. Approach: the tenants are started once
+//! and run throughout; the sides take turns on them in pairs (with more than two sides: rounds), each
+//! with a warm-up and a measured window. Within a pair every side gets the same arrivals (one seed),
+//! each pair has another seed, and the order alternates A B, B A, A B, so that a drift of the machine
+//! favours neither. A side of Quell's is the real agent as a child process, started before
+//! the warm-up, in which it settles, and stopped with SIGTERM after the window; then every
+//! tenant thread must have the settings it had before, or the run fails.
+//!
+//! Units: seconds in options, as users give them; `Duration` inside.
+
+pub(crate) mod agent;
+pub(crate) mod host;
+pub(crate) mod settings;
+mod summary;
+
+use crate::progress::Progress;
+use crate::result::{AgentCost, AgentLog, BenchResult, Options, SCHEMA, Substrate};
+use crate::side::{Side, SideError};
+use crate::stats;
+use crate::workload::{Interrupted, Measurement, Workload};
+use agent::AgentChild;
+use anyhow::{Context, bail, ensure};
+use host::HostTimes;
+use quell_model::config::{Scenario, TenantSpec};
+use settings::Inventory;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use summary::{RawRun, Summariser, agent_cost, complete_pairs};
+
+/// Steal above this share of the host, in percent, makes latencies the hypervisor's and not ours.
+pub const STEAL_WARNING_PERCENT: f64 = 5.0;
+
+/// Where an agent of the host itself would answer.
+const HOST_AGENT: &str = "/run/quell/agent.sock";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// The sides, the baseline first; at least two.
+    pub sides: Vec<Side>,
+    /// Length of each measured window, in seconds, above 0.
+    pub seconds: f64,
+    /// Warm-up before each window, in seconds.
+    pub warmup_seconds: f64,
+    /// How many pairs, at least 1.
+    pub pairs: u32,
+    /// Seed of arrivals and bootstrap.
+    pub seed: u64,
+    /// The `quell` program: it plays tenants and is the agent.
+    pub quell_exe: PathBuf,
+}
+
+impl BenchOptions {
+    /// What the scenario itself asks for, with the kernel's default against Quell.
+    pub fn new(scenario: Scenario, quell_exe: PathBuf) -> BenchOptions {
+        BenchOptions {
+            sides: vec![Side::Default, Side::Quell],
+            seconds: scenario.seconds,
+            warmup_seconds: scenario.warmup_seconds,
+            pairs: scenario.pairs,
+            seed: 1,
+            scenario,
+            quell_exe,
+        }
+    }
+
+    /// How long the measuring takes, without starting and stopping.
+    pub fn planned(&self) -> Duration {
+        let each = self.warmup_seconds + self.seconds;
+        Duration::from_secs_f64(each * self.sides.len() as f64 * f64::from(self.pairs))
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set from now on, instead of ending the process; a second signal
+/// while it is set ends it with exit code 130 at once.
+pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
+
+/// Measures. Setting `interrupt` ends it in order: with the pairs measured so far
+/// ([`BenchResult::complete`] is then false), or with [`Interrupted`] when there is none yet.
+/// In every case the tenants and the agent are gone and all settings are back when this returns.
+pub fn run(
+    options: &BenchOptions,
+    interrupt: &Arc<AtomicBool>,
+    progress: &Progress,
+) -> anyhow::Result<BenchResult> {
+    ensure!(options.sides.len() >= 2, SideError::TooFew);
+    ensure!(options.pairs >= 1, "at least one pair must be measured");
+    for (name, seconds, least) in [
+        ("seconds", options.seconds, 0.1),
+        ("warm-up seconds", options.warmup_seconds, 0.0),
+    ] {
+        let fits = seconds.is_finite() && (least..=86_400.0).contains(&seconds);
+        ensure!(fits, "{name}: {seconds} is outside {least} to 86400");
+    }
+    ensure!(
+        UnixStream::connect(HOST_AGENT).is_err(),
+        "an agent runs on this host ({HOST_AGENT} answers), so its kernel's default cannot be \
+         measured; stop it first (`systemctl stop quell`)"
+    );
+    let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let host = host::describe()?;
+    progress.step(
+        Duration::ZERO,
+        &format!("starting the tenants of `{}`", options.scenario.name),
+    );
+    let workload = Workload::start(&options.scenario, &options.quell_exe, interrupt.clone())
+        .context("starting the tenants")?;
+    let labels = Side::labels(&options.sides);
+    let mut session = Session {
+        options,
+        labels: &labels,
+        interrupt,
+        progress,
+        workload,
+        raw: Vec::new(),
+        decisions: Vec::new(),
+        notes: Vec::new(),
+    };
+    let ended = session.measure_all();
+    let Session {
+        workload,
+        raw,
+        decisions,
+        mut notes,
+        ..
+    } = session;
+    let stopped = workload.stop().context("stopping the tenants");
+    progress.finish();
+    let pairs_done = complete_pairs(&raw, labels.len()).len() as u32;
+    match ended {
+        Err(error) if error.is::<Interrupted>() && pairs_done > 0 => {
+            notes.push(format!(
+                "Interrupted after {pairs_done} of {} pairs.",
+                options.pairs
+            ));
+        }
+        Err(error) => return Err(error),
+        Ok(()) => {}
+    }
+    stopped?;
+    let summariser = Summariser {
+        labels: &labels,
+        cpus: host.cpus,
+        seconds: options.seconds,
+        seed: options.seed,
+    };
+    let sides = summariser.sides(&raw);
+    for side in sides
+        .iter()
+        .filter(|side| side.steal_percent > STEAL_WARNING_PERCENT)
+    {
+        notes.push(format!(
+            "The hypervisor took {:.1} % of the CPUs' time while `{}` was measured: repeat on a quieter host.",
+            side.steal_percent, side.side
+        ));
+    }
+    notes.dedup();
+    Ok(BenchResult {
+        schema: SCHEMA,
+        quell_version: env!("CARGO_PKG_VERSION").to_string(),
+        scenario: options.scenario.name.clone(),
+        substrate: Substrate::Host,
+        started_unix_s: started,
+        complete: pairs_done == options.pairs,
+        host,
+        options: Options {
+            seed: options.seed,
+            pairs: options.pairs,
+            seconds: options.seconds,
+            warmup_seconds: options.warmup_seconds,
+            sides: labels.clone(),
+            confidence: stats::CONFIDENCE,
+            resamples: stats::RESAMPLES,
+        },
+        results: summariser.results(&raw),
+        comparisons: summariser.comparisons(&raw),
+        agent: agent_cost(raw.iter().filter_map(|run| run.agent)),
+        sides,
+        runs: summariser.runs(&raw),
+        latency: summariser.latency(&raw),
+        decisions,
+        notes,
+    })
+}
+
+/// The order of the sides in a pair: as given in even pairs, reversed in odd ones.
+fn order(sides: usize, pair: u32) -> Vec<usize> {
+    if pair % 2 == 0 {
+        (0..sides).collect()
+    } else {
+        (0..sides).rev().collect()
+    }
+}
+
+struct Session<'a> {
+    options: &'a BenchOptions,
+    labels: &'a [String],
+    interrupt: &'a Arc<AtomicBool>,
+    progress: &'a Progress,
+    workload: Workload,
+    raw: Vec<RawRun>,
+    decisions: Vec<AgentLog>,
+    notes: Vec<String>,
+}
+
+impl Session<'_> {
+    fn measure_all(&mut self) -> anyhow::Result<()> {
+        for pair in 0..self.options.pairs {
+            for (position, side) in order(self.labels.len(), pair).into_iter().enumerate() {
+                if self.interrupt.load(Ordering::Relaxed) {
+                    bail!(Interrupted);
+                }
+                self.measure_side(pair, position as u32, side)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure_side(&mut self, pair: u32, position: u32, side: usize) -> anyhow::Result<()> {
+        let label = &self.labels[side];
+        let before = self.inventory()?;
+        let agent = match self.options.sides[side].mechanisms() {
+            None => None,
+            Some(mechanisms) => Some(
+                AgentChild::start(&self.options.quell_exe, mechanisms, self.tenants())
+                    .with_context(|| format!("side `{label}`"))?,
+            ),
+        };
+        let start_ns = host::monotonic_ns()?;
+        let seed = stats::pair_seed(self.options.seed, pair);
+        let (measurements, window) = self.measure_window(pair, side, seed, agent.as_ref())?;
+        if let Some(agent) = agent {
+            self.question(&agent, pair, label, start_ns);
+            agent.stop().with_context(|| format!("side `{label}`"))?;
+            let differences = self.inventory()?.differences(&before);
+            ensure!(
+                differences.is_empty(),
+                "side `{label}` did not put back the settings of {} of {} threads:\n{}",
+                differences.len(),
+                before.threads(),
+                differences.join("\n")
+            );
+        }
+        for m in &measurements {
+            if let Some(reason) = m.generator.as_ref().and_then(|g| g.not_realtime.as_ref()) {
+                self.note(format!(
+                    "The load generator of {} ran at ordinary priority ({reason}), so its own waiting counts as latency.",
+                    m.tenant
+                ));
+            }
+        }
+        self.raw.push(RawRun {
+            pair,
+            position,
+            side,
+            seed,
+            busy_percent: window.busy_percent,
+            steal_percent: window.steal_percent,
+            agent: window.agent,
+            measurements,
+        });
+        Ok(())
+    }
+
+    /// Loads and measures, while a second thread reads the host's and the agent's CPU time at the
+    /// window's two ends and keeps the progress going.
+    fn measure_window(
+        &mut self,
+        pair: u32,
+        side: usize,
+        seed: u64,
+        agent: Option<&AgentChild>,
+    ) -> anyhow::Result<(Vec<Measurement>, Window)> {
+        let options = self.options;
+        let warmup = Duration::from_secs_f64(options.warmup_seconds);
+        let length = Duration::from_secs_f64(options.seconds);
+        let text = format!(
+            "pair {} of {}: {}",
+            pair + 1,
+            options.pairs,
+            self.labels[side]
+        );
+        let done = (warmup + length) * self.raw.len() as u32;
+        self.progress.step(done, &text);
+        let progress = self.progress;
+        let workload = &mut self.workload;
+        let (end, ended) = channel::<()>();
+        std::thread::scope(|scope| {
+            let probe = scope.spawn(move || -> anyhow::Result<Window> {
+                let began = Instant::now();
+                let tick = |elapsed| progress.tick(done + elapsed, &text);
+                sleep_until(&ended, began, warmup, tick);
+                let first = Reading::take(agent)?;
+                sleep_until(&ended, began, warmup + length, tick);
+                Reading::take(agent)?.since(&first, agent)
+            });
+            let measured = workload.measure(warmup, length, seed);
+            drop(end);
+            let window = probe
+                .join()
+                .map_err(|_| anyhow::anyhow!("the probe failed"))?;
+            Ok((measured?, window?))
+        })
+    }
+
+    /// Asks the agent what it did. The figures stand without this, so failing is only noted.
+    fn question(&mut self, agent: &AgentChild, pair: u32, label: &str, start_ns: u64) {
+        match agent.log(pair, label, start_ns) {
+            Ok((log, lost)) => {
+                if lost > 0 {
+                    self.note(format!(
+                        "The timeline of `{label}` lacks the oldest {lost} decisions; the agent keeps only the latest."
+                    ));
+                }
+                self.decisions.push(log);
+            }
+            Err(error) => self.note(format!("No timeline of `{label}`: {error:#}.")),
+        }
+        match agent.status() {
+            Ok(status) => {
+                if let Some(reason) = status.not_acting_reason {
+                    self.note(format!("The agent of `{label}` changed nothing: {reason}"));
+                }
+                if let Some(reason) = status.fallback_reason {
+                    self.note(format!(
+                        "The agent of `{label}` observed without BPF: {reason}"
+                    ));
+                }
+                for missing in status.missing {
+                    self.note(format!(
+                        "Not available here: {}. {}",
+                        missing.what, missing.remedy
+                    ));
+                }
+                if status.overruns > 0 {
+                    self.note(format!(
+                        "The agent of `{label}` overran its period at least once."
+                    ));
+                }
+            }
+            Err(error) => self.note(format!("No status of `{label}`: {error:#}.")),
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.progress.say(&text);
+            self.notes.push(text);
+        }
+    }
+
+    fn inventory(&self) -> anyhow::Result<Inventory> {
+        Inventory::read(
+            self.workload
+                .tenants()
+                .iter()
+                .flat_map(|tenant| tenant.pids.iter().copied()),
+        )
+    }
+
+    /// The tenants as the agent's configuration selects them.
+    fn tenants(&self) -> Vec<TenantSpec> {
+        let spec = |tenant: &crate::workload::RunningTenant| TenantSpec {
+            class: tenant.class,
+            weight: tenant.weight,
+            pid: tenant.pids.iter().map(|pid| pid.0).collect(),
+            ..TenantSpec::named(tenant.name.as_str())
+        };
+        self.workload.tenants().iter().map(spec).collect()
+    }
+}
+
+/// The host and the agent within one window.
+struct Window {
+    busy_percent: f64,
+    steal_percent: f64,
+    agent: Option<AgentCost>,
+}
+
+/// Cumulative CPU times at one moment.
+struct Reading {
+    at: Instant,
+    host: HostTimes,
+    agent_ns: u64,
+}
+
+impl Reading {
+    fn take(agent: Option<&AgentChild>) -> anyhow::Result<Reading> {
+        let agent_ns = agent.map_or(Ok(0), |agent| host::cpu_ns(agent.pid()))?;
+        Ok(Reading {
+            at: Instant::now(),
+            host: HostTimes::read()?,
+            agent_ns,
+        })
+    }
+
+    fn since(&self, first: &Reading, agent: Option<&AgentChild>) -> anyhow::Result<Window> {
+        let (busy_percent, steal_percent) = self.host.percent_since(&first.host);
+        let elapsed_ns = self.at.duration_since(first.at).as_nanos().max(1) as f64;
+        let agent = match agent {
+            None => None,
+            Some(agent) => Some(AgentCost {
+                cpu_percent: 100.0 * self.agent_ns.saturating_sub(first.agent_ns) as f64
+                    / elapsed_ns,
+                rss_bytes: agent.peak_rss_bytes()?,
+            }),
+        };
+        Ok(Window {
+            busy_percent,
+            steal_percent,
+            agent,
+        })
+    }
+}
+
+/// Sleeps until `after` from `began`, or until the other end of `ended` is dropped.
+fn sleep_until(ended: &Receiver<()>, began: Instant, after: Duration, tick: impl Fn(Duration)) {
+    loop {
+        let elapsed = began.elapsed();
+        let left = after.saturating_sub(elapsed);
+        if left.is_zero() {
+            return;
+        }
+        tick(elapsed);
+        match ended.recv_timeout(left.min(Duration::from_millis(250))) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_alternate() {
+        assert_eq!(
+            [order(2, 0), order(2, 1), order(2, 2)],
+            [[0, 1], [1, 0], [0, 1]]
+        );
+        assert_eq!(order(3, 1), [2, 1, 0]);
+    }
+}

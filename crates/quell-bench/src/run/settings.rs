@@ -1,0 +1,199 @@
+//! Checks that a side of Quell's leaves the tenants' threads as it found them.
+//!
+//! Independent of the actuator on purpose: it reads the kernel's own account of every thread before
+//! and after, and compares. A thread born meanwhile must have what some thread of its process had
+//! before (it inherited it, and must not have inherited Quell's).
+
+use anyhow::Context;
+use quell_model::CpuSet;
+use quell_model::Pid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::{fmt, io};
+
+/// A thread's scheduling settings.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Settings {
+    policy: u32,
+    nice: i32,
+    /// `sched_runtime`: EEVDF's slice in ns (Linux >= 6.12), 0 before.
+    slice_ns: u64,
+    affinity: CpuSet,
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings {
+            policy,
+            nice,
+            slice_ns,
+            affinity,
+        } = self;
+        write!(
+            f,
+            "policy {policy}, nice {nice}, slice {slice_ns} ns, CPUs {affinity}"
+        )
+    }
+}
+
+/// The settings of every thread of some processes, by process and thread id.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Inventory(BTreeMap<i32, BTreeMap<i32, Settings>>);
+
+impl Inventory {
+    /// Reads all threads of the processes; those that are gone or go meanwhile are left out.
+    pub(crate) fn read(processes: impl IntoIterator<Item = Pid>) -> anyhow::Result<Inventory> {
+        let mut inventory = Inventory::default();
+        for Pid(pid) in processes {
+            let pid = pid as i32;
+            let Ok(tasks) = procfs::process::Process::new(pid).and_then(|p| p.tasks()) else {
+                continue;
+            };
+            let threads = inventory.0.entry(pid).or_default();
+            for task in tasks.flatten() {
+                if let Some(settings) = read_thread(&task)? {
+                    threads.insert(task.tid, settings);
+                }
+            }
+        }
+        Ok(inventory)
+    }
+
+    /// What is not as it was in `before`, one line for each thread; empty when all is.
+    pub(crate) fn differences(&self, before: &Inventory) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (pid, threads) in &self.0 {
+            let Some(earlier) = before.0.get(pid) else {
+                continue;
+            };
+            let inheritable: BTreeSet<&Settings> = earlier.values().collect();
+            for (tid, now) in threads {
+                match earlier.get(tid) {
+                    Some(was) if was != now => {
+                        lines.push(format!("thread {tid} of {pid}: was {was}; is {now}"));
+                    }
+                    None if !inheritable.contains(now) => {
+                        lines.push(format!(
+                            "new thread {tid} of {pid}: {now}, unlike its process"
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        lines
+    }
+
+    /// How many threads were read.
+    pub(crate) fn threads(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+}
+
+/// One thread's settings; `None` when it is gone.
+fn read_thread(task: &procfs::process::Task) -> anyhow::Result<Option<Settings>> {
+    let Ok(status) = task.status() else {
+        return Ok(None);
+    };
+    let ranges = status.cpus_allowed_list.context("no Cpus_allowed_list")?;
+    let affinity = ranges
+        .into_iter()
+        .flat_map(|(low, high)| low..=high)
+        .map(quell_model::CpuId)
+        .collect();
+    let attributes = match sched_getattr(task.tid) {
+        Ok(attributes) => attributes,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("sched_getattr of thread {}", task.tid));
+        }
+    };
+    Ok(Some(Settings {
+        policy: attributes.sched_policy,
+        nice: attributes.sched_nice,
+        slice_ns: attributes.sched_runtime,
+        affinity,
+    }))
+}
+
+fn sched_getattr(tid: i32) -> io::Result<libc::sched_attr> {
+    let mut attributes = libc::sched_attr {
+        size: 0,
+        sched_policy: 0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    let size = size_of::<libc::sched_attr>() as libc::c_uint;
+    // SAFETY: the kernel writes at most `size` bytes to the pointer, which is valid for that many
+    // and exclusively borrowed; every bit pattern is a valid sched_attr.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
+    if rc == 0 {
+        Ok(attributes)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_nice_value_is_found() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw()).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = told.recv().unwrap();
+        let read = || Inventory::read([Pid(std::process::id())]).unwrap();
+        let before = read();
+        assert!(before.threads() >= 2);
+        // SAFETY: no memory is passed; the thread is this test's own.
+        assert_eq!(
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, 7) },
+            0
+        );
+        let lines = read().differences(&before);
+        // Other tests run in threads of this process too; only ours changed its settings.
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].contains(&tid.to_string()) && lines[0].contains("nice 7"),
+            "{lines:?}"
+        );
+        drop(go);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_new_thread_must_look_like_its_process() {
+        let plain = Settings {
+            policy: 0,
+            nice: 0,
+            slice_ns: 3,
+            affinity: CpuSet::first(2),
+        };
+        let changed = Settings {
+            nice: 5,
+            ..plain.clone()
+        };
+        let of = |threads: &[(i32, &Settings)]| {
+            let threads = threads.iter().map(|&(tid, s)| (tid, s.clone())).collect();
+            Inventory(BTreeMap::from([(1, threads)]))
+        };
+        let before = of(&[(1, &plain), (2, &plain)]);
+        assert_eq!(
+            of(&[(1, &plain), (3, &plain)]).differences(&before),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            of(&[(1, &plain), (3, &changed)]).differences(&before).len(),
+            1
+        );
+        assert_eq!(of(&[(1, &changed)]).differences(&before).len(), 1);
+    }
+}

@@ -1,0 +1,470 @@
+//! From the measurements of all runs to figures and comparisons.
+//!
+//! A tenant's figures over several runs pool the requests of all of them: mean and percentiles are
+//! of the merged histogram, rates are totals over total time. The class line (tenant `*`) pools the
+//! requests of all its tenants within a run in the same way, so that a request counts once whoever
+//! got it; since both sides of a pair get the same arrivals, a tenant weighs the same on both.
+//! Comparisons never use figures pooled over pairs, only those of the single runs ([`crate::stats`]).
+
+use crate::result::{
+    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Run, SideResult, SideSummary,
+    TenantRun,
+};
+use crate::stats::paired_ratio;
+use crate::workload::{Measurement, latency_histogram};
+use hdrhistogram::Histogram;
+use quell_model::config::TenantClass;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one run of one side yielded.
+pub(super) struct RawRun {
+    pub(super) pair: u32,
+    pub(super) position: u32,
+    /// Index of the side.
+    pub(super) side: usize,
+    pub(super) seed: u64,
+    pub(super) busy_percent: f64,
+    pub(super) steal_percent: f64,
+    pub(super) agent: Option<AgentCost>,
+    pub(super) measurements: Vec<Measurement>,
+}
+
+/// How to summarise.
+pub(super) struct Summariser<'a> {
+    /// Sides' labels, the baseline first.
+    pub(super) labels: &'a [String],
+    /// Online CPUs.
+    pub(super) cpus: u32,
+    /// Length of a window, in s.
+    pub(super) seconds: f64,
+    /// Seed of the bootstrap.
+    pub(super) seed: u64,
+}
+
+/// A line of the results: a tenant, or all of a class.
+type Line<'a> = (&'a str, TenantClass);
+
+impl Summariser<'_> {
+    /// The runs as the JSON has them.
+    pub(super) fn runs(&self, raw: &[RawRun]) -> Vec<Run> {
+        raw.iter()
+            .map(|run| Run {
+                pair: run.pair,
+                position: run.position,
+                side: self.labels[run.side].clone(),
+                seed: run.seed,
+                busy_percent: run.busy_percent,
+                steal_percent: run.steal_percent,
+                tenants: lines(raw)
+                    .into_iter()
+                    .map(|line| TenantRun {
+                        tenant: line.0.to_string(),
+                        class: line.1,
+                        figures: self.figures(&[run], line),
+                    })
+                    .collect(),
+                agent: run.agent,
+            })
+            .collect()
+    }
+
+    /// Each side's figures over all complete pairs.
+    pub(super) fn results(&self, raw: &[RawRun]) -> Vec<SideResult> {
+        let mut results = Vec::new();
+        for line in lines(raw) {
+            for (index, side) in self.labels.iter().enumerate() {
+                results.push(SideResult {
+                    side: side.clone(),
+                    tenant: line.0.to_string(),
+                    class: line.1,
+                    figures: self.figures(&self.of_side(raw, index), line),
+                });
+            }
+        }
+        results
+    }
+
+    /// Each side against the first, by pairs.
+    pub(super) fn comparisons(&self, raw: &[RawRun]) -> Vec<Comparison> {
+        let mut comparisons = Vec::new();
+        for line in lines(raw) {
+            for (index, side) in self.labels.iter().enumerate().skip(1) {
+                for metric in Metric::ALL {
+                    let value = |run| metric.of(&self.figures(&[run], line));
+                    let baselines = self.of_side(raw, 0);
+                    let pairs: Vec<(f64, f64)> = self
+                        .of_side(raw, index)
+                        .into_iter()
+                        .filter_map(|run| {
+                            let baseline = baselines.iter().find(|b| b.pair == run.pair)?;
+                            Some((value(baseline)?, value(run)?))
+                        })
+                        .collect();
+                    let Some(estimate) = paired_ratio(&pairs, self.seed) else {
+                        continue;
+                    };
+                    comparisons.push(Comparison {
+                        tenant: line.0.to_string(),
+                        class: line.1,
+                        metric,
+                        baseline: self.labels[0].clone(),
+                        side: side.clone(),
+                        ratio: estimate.ratio,
+                        ci_low: estimate.interval.map(|(low, _)| low),
+                        ci_high: estimate.interval.map(|(_, high)| high),
+                        pairs: estimate.pairs as u32,
+                    });
+                }
+            }
+        }
+        comparisons
+    }
+
+    /// The host during each side.
+    pub(super) fn sides(&self, raw: &[RawRun]) -> Vec<SideSummary> {
+        let summary = |(index, side): (usize, &String)| {
+            let runs = self.of_side(raw, index);
+            let mean = |of: fn(&RawRun) -> f64| {
+                runs.iter().map(|run| of(run)).sum::<f64>() / runs.len().max(1) as f64
+            };
+            SideSummary {
+                side: side.clone(),
+                busy_percent: mean(|run| run.busy_percent),
+                steal_percent: mean(|run| run.steal_percent),
+                agent: agent_cost(runs.iter().filter_map(|run| run.agent)),
+            }
+        };
+        self.labels.iter().enumerate().map(summary).collect()
+    }
+
+    /// Latency by percentile, for every line that has latencies.
+    pub(super) fn latency(&self, raw: &[RawRun]) -> Vec<LatencyCurve> {
+        let mut curves = Vec::new();
+        for line in lines(raw) {
+            for (index, side) in self.labels.iter().enumerate() {
+                let pooled = pool(&self.of_side(raw, index), line);
+                if !pooled.latency.is_empty() {
+                    curves.push(LatencyCurve {
+                        side: side.clone(),
+                        tenant: line.0.to_string(),
+                        points: curve(&pooled.latency),
+                    });
+                }
+            }
+        }
+        curves
+    }
+
+    /// A side's runs of complete pairs.
+    fn of_side<'r>(&self, raw: &'r [RawRun], side: usize) -> Vec<&'r RawRun> {
+        let complete = complete_pairs(raw, self.labels.len());
+        raw.iter()
+            .filter(|run| run.side == side && complete.contains(&run.pair))
+            .collect()
+    }
+
+    fn figures(&self, runs: &[&RawRun], line: Line<'_>) -> Figures {
+        let pooled = pool(runs, line);
+        let us = |ns: u64| ns as f64 / 1e3;
+        let some = !pooled.latency.is_empty();
+        let quantile = |q: f64| some.then(|| us(pooled.latency.value_at_quantile(q)));
+        let answered = pooled.requests.saturating_sub(pooled.errors);
+        let asked_s = runs.len() as f64 * self.seconds;
+        let length_s = pooled.length_ns as f64 / 1e9;
+        Figures {
+            mean_us: some.then(|| pooled.latency.mean() / 1e3),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: some.then(|| us(pooled.latency.max())),
+            requests_per_s: (pooled.requests > 0).then(|| answered as f64 / asked_s),
+            work_per_s: pooled
+                .work
+                .filter(|_| length_s > 0.0)
+                .map(|work| work / length_s),
+            work_unit: pooled.work.map(|_| pooled.work_unit.to_string()),
+            cpu_share: pooled.cpu_ns as f64
+                / (pooled.length_ns.max(1) as f64 * f64::from(self.cpus)),
+            requests: answered,
+            errors: pooled.errors,
+        }
+    }
+}
+
+/// Mean CPU use and peak memory.
+pub(super) fn agent_cost(costs: impl Iterator<Item = AgentCost>) -> Option<AgentCost> {
+    let costs: Vec<AgentCost> = costs.collect();
+    Some(AgentCost {
+        rss_bytes: costs.iter().map(|cost| cost.rss_bytes).max()?,
+        cpu_percent: costs.iter().map(|cost| cost.cpu_percent).sum::<f64>() / costs.len() as f64,
+    })
+}
+
+/// The pairs of which every side was measured.
+pub(super) fn complete_pairs(raw: &[RawRun], sides: usize) -> BTreeSet<u32> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for run in raw {
+        *counts.entry(run.pair).or_default() += 1;
+    }
+    counts
+        .into_iter()
+        .filter(|&(_, count)| count == sides)
+        .map(|(pair, _)| pair)
+        .collect()
+}
+
+/// The tenants in the scenario's order, then the classes that have any.
+fn lines(raw: &[RawRun]) -> Vec<Line<'_>> {
+    let Some(first) = raw.first() else {
+        return Vec::new();
+    };
+    let tenants = first
+        .measurements
+        .iter()
+        .map(|m| (m.tenant.as_str(), m.class));
+    let classes = [TenantClass::Latency, TenantClass::Batch]
+        .into_iter()
+        .filter(|class| first.measurements.iter().any(|m| m.class == *class))
+        .map(|class| (ALL, class));
+    tenants.chain(classes).collect()
+}
+
+struct Pooled {
+    latency: Histogram<u64>,
+    requests: u64,
+    errors: u64,
+    /// `None` where there is none, or where units differ.
+    work: Option<f64>,
+    work_unit: &'static str,
+    cpu_ns: u64,
+    /// Each run counted once.
+    length_ns: u64,
+}
+
+fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
+    let mut pooled = Pooled {
+        latency: latency_histogram(),
+        requests: 0,
+        errors: 0,
+        work: None,
+        work_unit: "",
+        cpu_ns: 0,
+        length_ns: 0,
+    };
+    let mut units = BTreeSet::new();
+    for run in runs {
+        let belongs = |m: &&Measurement| {
+            if line.0 == ALL {
+                m.class == line.1
+            } else {
+                m.tenant.as_str() == line.0
+            }
+        };
+        let members = run.measurements.iter().filter(belongs);
+        pooled.length_ns += members.clone().map(|m| m.length_ns).max().unwrap_or(0);
+        for m in members {
+            // Bounds are the same and saturating, so adding cannot fail.
+            if let Err(error) = pooled.latency.add(&m.latency) {
+                tracing::error!("latencies of {} are left out: {error}", m.tenant);
+            }
+            pooled.requests += m.requests;
+            pooled.errors += m.errors;
+            pooled.cpu_ns += m.cpu_ns;
+            if let Some(work) = m.work {
+                units.insert(m.work_unit);
+                pooled.work = Some(pooled.work.unwrap_or(0.0) + work);
+            }
+        }
+    }
+    match units.first() {
+        Some(unit) if units.len() == 1 => pooled.work_unit = unit,
+        _ => pooled.work = None,
+    }
+    pooled
+}
+
+/// Points evenly spaced on the axis -log10(1 - q), as far as there are requests to tell.
+fn curve(latency: &Histogram<u64>) -> Vec<(f64, f64)> {
+    const PER_DECADE: usize = 24;
+    let decades = (latency.len() as f64).log10();
+    let steps = (decades * PER_DECADE as f64).floor() as usize;
+    (0..=steps)
+        .map(|step| {
+            let q = 1.0 - 10f64.powf(-(step as f64) / PER_DECADE as f64);
+            (q, latency.value_at_quantile(q) as f64 / 1e3)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(tenant: &str, latencies_us: &[u64]) -> Measurement {
+        let mut latency = latency_histogram();
+        for &us in latencies_us {
+            latency.record(us * 1_000).unwrap();
+        }
+        Measurement {
+            tenant: tenant.into(),
+            class: TenantClass::Latency,
+            requests: latency.len(),
+            latency,
+            errors: 1,
+            work: None,
+            work_unit: "",
+            cpu_ns: 500_000_000,
+            length_ns: 2_000_000_000,
+            series: Vec::new(),
+            generator: None,
+        }
+    }
+
+    fn batch(tenant: &str, work: f64, work_unit: &'static str) -> Measurement {
+        Measurement {
+            class: TenantClass::Batch,
+            work: Some(work),
+            work_unit,
+            errors: 0,
+            ..measurement(tenant, &[])
+        }
+    }
+
+    fn run(pair: u32, side: usize, measurements: Vec<Measurement>) -> RawRun {
+        RawRun {
+            pair,
+            position: side as u32,
+            side,
+            seed: 1,
+            busy_percent: 90.0,
+            steal_percent: 0.5,
+            agent: (side == 1).then_some(AgentCost {
+                cpu_percent: 0.5,
+                rss_bytes: 1 << 20,
+            }),
+            measurements,
+        }
+    }
+
+    fn close(value: Option<f64>, expected: f64) -> bool {
+        (value.unwrap() / expected - 1.0).abs() < 0.002
+    }
+
+    /// Two tenants, two pairs; on side `b` latencies are half.
+    fn two_pairs() -> Vec<RawRun> {
+        let of = |scale: u64| {
+            vec![
+                measurement("a", &[100 / scale, 300 / scale]),
+                measurement("b", &[500 / scale, 500 / scale, 500 / scale, 1100 / scale]),
+                batch("c", 40.0 * scale as f64, "rounds"),
+            ]
+        };
+        vec![
+            run(0, 0, of(1)),
+            run(0, 1, of(2)),
+            run(1, 1, of(2)),
+            run(1, 0, of(1)),
+        ]
+    }
+
+    #[test]
+    fn classes_pool_requests_and_ratios_go_by_pair() {
+        let labels = ["default".to_string(), "quell".to_string()];
+        let summariser = Summariser {
+            labels: &labels,
+            cpus: 2,
+            seconds: 2.0,
+            seed: 1,
+        };
+        let raw = two_pairs();
+        let results = summariser.results(&raw);
+        let find = |side: &str, tenant: &str, class: TenantClass| {
+            let found = |r: &&SideResult| {
+                (r.side.as_str(), r.tenant.as_str(), r.class) == (side, tenant, class)
+            };
+            results.iter().find(found).unwrap().figures.clone()
+        };
+        let all = find("default", ALL, TenantClass::Latency);
+        assert!(close(all.mean_us, 500.0), "{all:?}"); // (100+300+3*500+1100)/6
+        assert!(close(all.p50_us, 500.0) && close(all.p99_us, 1100.0));
+        assert_eq!((all.requests, all.errors), (12 - 4, 4));
+        assert!(close(all.requests_per_s, 2.0)); // 8 in two windows of 2 s
+        assert!(close(Some(all.cpu_share), 0.25)); // 2 tenants, 0.5 s of 2 s on 2 CPUs
+        let work = find("quell", ALL, TenantClass::Batch);
+        assert!(close(work.work_per_s, 40.0) && work.mean_us.is_none());
+        let comparisons = summariser.comparisons(&raw);
+        let ratio = |tenant: &str, metric: Metric| {
+            comparisons
+                .iter()
+                .find(|c| c.tenant == tenant && c.metric == metric)
+                .unwrap()
+        };
+        assert!(close(Some(ratio("a", Metric::MeanUs).ratio), 0.5));
+        assert!(close(Some(ratio("c", Metric::WorkPerS).ratio), 2.0));
+        assert_eq!(ratio(ALL, Metric::MeanUs).significant(), Some(true));
+        assert_eq!(ratio(ALL, Metric::MeanUs).pairs, 2);
+        assert!(
+            !comparisons
+                .iter()
+                .any(|c| c.class == TenantClass::Batch && c.metric == Metric::MeanUs)
+        );
+        let sides = summariser.sides(&raw);
+        assert_eq!((sides[0].agent, sides[0].busy_percent), (None, 90.0));
+        assert_eq!(sides[1].agent.unwrap().rss_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn incomplete_pairs_count_only_as_raw_runs() {
+        let labels = ["default".to_string(), "quell".to_string()];
+        let summariser = Summariser {
+            labels: &labels,
+            cpus: 2,
+            seconds: 2.0,
+            seed: 1,
+        };
+        let mut raw = two_pairs();
+        raw.push(run(
+            2,
+            0,
+            vec![measurement("a", &[9_000]), measurement("b", &[9_000])],
+        ));
+        assert_eq!(complete_pairs(&raw, 2), BTreeSet::from([0, 1]));
+        assert!(
+            summariser
+                .results(&raw)
+                .iter()
+                .all(|r| r.figures.max_us.unwrap_or(0.0) < 2_000.0)
+        );
+        assert_eq!(summariser.runs(&raw).len(), 5);
+    }
+
+    #[test]
+    fn work_of_different_units_is_not_added() {
+        let raw = run(
+            0,
+            0,
+            vec![batch("a", 1.0, "bytes"), batch("b", 2.0, "rounds")],
+        );
+        assert_eq!(pool(&[&raw], (ALL, TenantClass::Batch)).work, None);
+        assert_eq!(pool(&[&raw], ("b", TenantClass::Batch)).work, Some(2.0));
+    }
+
+    #[test]
+    fn curves_rise_to_the_last_request_that_tells() {
+        let mut latency = latency_histogram();
+        for us in 1..=1_000 {
+            latency.record(us * 1_000).unwrap();
+        }
+        let points = curve(&latency);
+        assert!(
+            points
+                .windows(2)
+                .all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1)
+        );
+        let (q, us) = *points.last().unwrap();
+        assert!(
+            (q - 0.999).abs() < 1e-9 && (us - 999.0).abs() < 2.0,
+            "{q} {us}"
+        );
+    }
+}
