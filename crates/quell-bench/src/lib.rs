@@ -4,6 +4,7 @@
 //! [`result`] is what was found and its JSON, [`report`] shows it in a terminal and in HTML.
 //! [`agent_bench`] measures what the agent itself costs.
 
+pub mod agent_bench;
 pub mod progress;
 pub mod result;
 pub mod run;

@@ -154,10 +154,8 @@ mod tests {
         let before = read();
         assert!(before.threads() >= 2);
         // SAFETY: no memory is passed; the thread is this test's own.
-        assert_eq!(
-            unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, 7) },
-            0
-        );
+        let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, 7) };
+        assert_eq!(rc, 0);
         let lines = read().differences(&before);
         // Other tests run in threads of this process too; only ours changed its settings.
         assert_eq!(lines.len(), 1, "{lines:?}");

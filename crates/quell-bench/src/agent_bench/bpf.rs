@@ -1,0 +1,106 @@
+//! How much CPU time a process's BPF programs take, from the kernel's statistics.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// `BPF_ENABLE_STATS` of enum bpf_cmd (include/uapi/linux/bpf.h, Linux >= 5.8).
+const BPF_ENABLE_STATS: libc::c_long = 32;
+
+/// `BPF_STATS_RUN_TIME` of enum bpf_stats_type.
+const BPF_STATS_RUN_TIME: u32 = 0;
+
+/// While it lives, the kernel counts the run time of BPF programs.
+pub(super) struct BpfStats(#[allow(dead_code, reason = "held for its Drop")] OwnedFd);
+
+impl BpfStats {
+    /// Switches the counting on; needs CAP_SYS_ADMIN.
+    pub(super) fn enable() -> io::Result<BpfStats> {
+        let attributes = BPF_STATS_RUN_TIME;
+        let size = size_of_val(&attributes);
+        // SAFETY: the kernel reads `size` bytes from the pointer, which is valid for that many;
+        // shorter attributes than its own it takes as followed by zeros.
+        let fd =
+            unsafe { libc::syscall(libc::SYS_bpf, BPF_ENABLE_STATS, &raw const attributes, size) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded, so `fd` is a new descriptor that nobody else owns.
+        Ok(BpfStats(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+}
+
+/// Cumulative run time of BPF programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ProgramTime {
+    pub(super) run_ns: u64,
+    pub(super) runs: u64,
+}
+
+impl ProgramTime {
+    /// The programs that a process holds open; `None` when it holds none.
+    pub(super) fn of_process(pid: u32) -> Option<ProgramTime> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
+        let infos = entries
+            .flatten()
+            .filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+        infos
+            .filter_map(|info| ProgramTime::parse(&info))
+            .reduce(|a, b| ProgramTime {
+                run_ns: a.run_ns + b.run_ns,
+                runs: a.runs + b.runs,
+            })
+    }
+
+    /// What came since `earlier`.
+    pub(super) fn since(&self, earlier: &ProgramTime) -> ProgramTime {
+        ProgramTime {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            runs: self.runs.saturating_sub(earlier.runs),
+        }
+    }
+
+    /// Reads the fdinfo of a program; `None` for any other descriptor.
+    fn parse(info: &str) -> Option<ProgramTime> {
+        let field = |name: &str| {
+            let value = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            value.trim().parse().ok()
+        };
+        Some(ProgramTime {
+            run_ns: field("run_time_ns")?,
+            runs: field("run_cnt")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_programs_fdinfo() {
+        let info = "pos:\t0\nflags:\t02000002\nprog_type:\t26\nprog_jited:\t1\nprog_id:\t41\n\
+                    run_time_ns:\t123456\nrun_cnt:\t789\nrecursion_misses:\t0\n";
+        let expected = ProgramTime {
+            run_ns: 123_456,
+            runs: 789,
+        };
+        assert_eq!(ProgramTime::parse(info), Some(expected));
+        assert_eq!(
+            ProgramTime::parse("pos:\t0\nflags:\t0\nmap_type:\t1\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn statistics_switch_on_and_off_by_descriptor() {
+        let setting = || std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").ok();
+        let before = setting();
+        match BpfStats::enable() {
+            Ok(stats) => drop(stats),
+            Err(error) => eprintln!("skipped: bpf(BPF_ENABLE_STATS): {error}"),
+        }
+        assert_eq!(setting(), before);
+    }
+}
