@@ -1,22 +1,40 @@
 //! Runs a scenario for real on this machine: starts its tenants as processes, loads them, measures.
+//!
+//! A tenant is a player process ([`player`]) for thread programs, or a real application. All are
+//! ordinary children of this process, in one session, in the fair class at nice 0 with the default
+//! affinity: what is done to them from there is what is being compared.
 
+mod apps;
+mod load;
 mod measurement;
+mod played;
+mod process;
 
 pub mod player;
 
 pub use measurement::{GeneratorReport, Measurement, SeriesPoint, latency_histogram};
 
-use quell_model::TenantName;
-use quell_model::config::{Scenario, TenantClass};
-use quell_model::{Pid, TenantWeight};
+use anyhow::Context;
+use apps::{Launch, Started};
+use load::{Outcome, Plan, Window, become_realtime, generate, mix};
+use process::Nursery;
+use quell_model::config::{Scenario, TenantClass, TenantKind};
+use quell_model::{Pid, TenantName, TenantWeight};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The tenants of a scenario, running.
 pub struct Workload {
     tenants: Vec<RunningTenant>,
+    /// What runs for each of `tenants`.
+    running: Vec<Running>,
+    interrupt: Arc<AtomicBool>,
+    _nursery: Nursery,
+    _folder: TempDir,
 }
 
 /// One tenant that runs.
@@ -28,8 +46,21 @@ pub struct RunningTenant {
     pub class: TenantClass,
     /// Its weight among tenants.
     pub weight: TenantWeight,
-    /// Its processes, ascending; the first was started by us, others are its children.
+    /// Its processes; the first was started by us, the others, ascending, are its descendants.
     pub pids: Vec<Pid>,
+}
+
+struct Running {
+    started: Started,
+    load: Option<LoadState>,
+}
+
+/// What a tenant's load needs.
+struct LoadState {
+    plan: Plan,
+    connections: u32,
+    timeout: Duration,
+    next_id: u64,
 }
 
 /// The run was ended through its interrupt flag.
@@ -46,8 +77,69 @@ impl Workload {
         quell_exe: &Path,
         interrupt: Arc<AtomicBool>,
     ) -> anyhow::Result<Workload> {
-        let _ = (scenario, quell_exe, interrupt);
-        anyhow::bail!("not built yet")
+        let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let folder = tempfile::Builder::new().prefix("quell-bench-").tempdir();
+        let folder = folder.context("cannot make a temporary folder")?;
+        let nursery = Nursery::new()?;
+        let instances = scenario.instances();
+        let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
+        // Those that take no requests keep the CPUs busy; the others start faster without them.
+        let mut order: Vec<usize> = (0..instances.len()).collect();
+        order.sort_by_key(|&index| instances[index].spec.load.is_none());
+        for index in order {
+            let (name, spec) = (&instances[index].name, instances[index].spec);
+            if interrupt.load(Ordering::Relaxed) {
+                return Err(Interrupted.into());
+            }
+            anyhow::ensure!(
+                spec.kind == TenantKind::Process,
+                "tenant {name}: only kind = \"process\" runs on this machine yet"
+            );
+            let own = folder.path().join(name.as_str());
+            std::fs::create_dir(&own).with_context(|| format!("cannot make {}", own.display()))?;
+            let launch = Launch {
+                nursery: &nursery,
+                folder: own,
+                cpus,
+                interrupt: &interrupt,
+            };
+            let load = match &spec.load {
+                None => None,
+                Some(load) => Some(LoadState {
+                    plan: Plan::new(scenario, load, cpus)?,
+                    connections: load.connections,
+                    timeout: Duration::from_millis(load.timeout_ms),
+                    next_id: 0,
+                }),
+            };
+            let started = match &spec.app {
+                Some(app) => apps::start(app, &launch),
+                None => played::start(&spec.threads, load.is_some(), quell_exe, &launch),
+            };
+            let started = started.with_context(|| format!("tenant {name} did not start"))?;
+            running[index] = Some(Running { started, load });
+        }
+        let running: Vec<Running> = running.into_iter().flatten().collect();
+        let tenants = instances
+            .iter()
+            .zip(&running)
+            .map(|(instance, running)| RunningTenant {
+                name: instance.name.clone(),
+                class: instance.spec.class,
+                weight: instance.spec.weight,
+                pids: process::family(running.started.process.pid())
+                    .into_iter()
+                    .map(Pid)
+                    .collect(),
+            });
+        let tenants = tenants.collect();
+        Ok(Workload {
+            tenants,
+            running,
+            interrupt,
+            _nursery: nursery,
+            _folder: folder,
+        })
     }
 
     /// The tenants, in the scenario's order.
@@ -64,12 +156,168 @@ impl Workload {
         length: Duration,
         seed: u64,
     ) -> anyhow::Result<Vec<Measurement>> {
-        let _ = (warmup, length, seed);
-        anyhow::bail!("not built yet")
+        for (tenant, running) in self.tenants.iter().zip(&self.running) {
+            let alive = running.started.process.check_alive();
+            alive.with_context(|| format!("tenant {}", tenant.name))?;
+        }
+        // Connections are opened before time 0: that is no part of what is measured.
+        let mut generators = Vec::new();
+        for (index, running) in self.running.iter().enumerate() {
+            let (Some(connect), Some(load)) = (&running.started.connect, &running.load) else {
+                continue;
+            };
+            let name = &self.tenants[index].name;
+            let target = connect.connect(load.connections);
+            let target = target.with_context(|| format!("cannot load tenant {name}"))?;
+            // By position: two tenants alike must not get the same requests at the same times.
+            let seed = mix(seed ^ mix(index as u64));
+            generators.push((index, target, load, seed));
+        }
+        let start = Instant::now() + Duration::from_millis(20);
+        let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
+        let (readings, outcomes) = thread::scope(|scope| {
+            let meter = scope.spawn(move || {
+                let _ = become_realtime();
+                let first = read_at(start + warmup, tenants, running, interrupt)?;
+                let second = read_at(start + warmup + length, tenants, running, interrupt)?;
+                anyhow::Ok((first, second))
+            });
+            let mut threads = Vec::new();
+            for (index, mut target, load, seed) in generators {
+                let window = Window {
+                    start,
+                    warmup_ns: warmup.as_nanos() as u64,
+                    length_ns: length.as_nanos() as u64,
+                    timeout_ns: load.timeout.as_nanos() as u64,
+                    seed,
+                    first_id: load.next_id,
+                };
+                let arrivals = load.plan.arrivals(seed);
+                let thread =
+                    scope.spawn(move || generate(&mut *target, arrivals, window, interrupt));
+                threads.push((index, thread));
+            }
+            let mut outcomes: Vec<Option<Outcome>> = running.iter().map(|_| None).collect();
+            let mut failure = None;
+            for (index, thread) in threads {
+                match thread.join() {
+                    Ok(Ok(outcome)) => outcomes[index] = Some(outcome),
+                    Ok(Err(error)) => failure = failure.or(Some(error)),
+                    Err(_) => failure = failure.or(Some(anyhow::anyhow!("a generator panicked"))),
+                }
+            }
+            let readings = match meter.join() {
+                Ok(readings) => readings,
+                Err(_) => Err(anyhow::anyhow!("the meter panicked")),
+            };
+            match failure {
+                Some(error) => Err(error),
+                None => Ok((readings?, outcomes)),
+            }
+        })?;
+        if outcomes.iter().flatten().any(|outcome| outcome.interrupted) {
+            return Err(Interrupted.into());
+        }
+        let (first, second) = readings;
+        let mut measurements = Vec::new();
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            let (tenant, running) = (&self.tenants[index], &mut self.running[index]);
+            if let (Some(load), Some(outcome)) = (&mut running.load, &outcome) {
+                load.next_id = outcome.next_id;
+                if outcome.unanswered > 0 {
+                    tracing::warn!(
+                        tenant = %tenant.name,
+                        unanswered = outcome.unanswered,
+                        "requests had no answer when waiting for it ended; they count as errors"
+                    );
+                }
+            }
+            let (before, after) = (&first.tenants[index], &second.tenants[index]);
+            let work = &running.started.work;
+            let (requests, errors) = outcome.as_ref().map_or((0, 0), |o| (o.requests, o.errors));
+            let (latency, series, generator) = match outcome {
+                Some(outcome) => (outcome.latency, outcome.series, Some(outcome.generator)),
+                None => (latency_histogram(), Vec::new(), None),
+            };
+            measurements.push(Measurement {
+                tenant: tenant.name.clone(),
+                class: tenant.class,
+                latency,
+                requests,
+                errors,
+                work: before
+                    .work
+                    .zip(after.work)
+                    .map(|(before, after)| after - before),
+                work_unit: work.as_ref().map_or("", |work| work.unit()),
+                cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+                length_ns: (second.time - first.time).as_nanos() as u64,
+                series,
+                generator,
+            });
+        }
+        Ok(measurements)
     }
 
     /// Ends every tenant and waits until they are gone. Dropping does the same.
     pub fn stop(self) -> anyhow::Result<()> {
+        drop(self);
         Ok(())
     }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // All at once; dropping each then waits for it.
+        self.running
+            .iter()
+            .for_each(|running| running.started.process.terminate());
+    }
+}
+
+/// What every tenant has used and done at one time.
+struct Reading {
+    time: Instant,
+    tenants: Vec<TenantReading>,
+}
+
+struct TenantReading {
+    cpu_ns: u64,
+    work: Option<f64>,
+}
+
+/// Reads at this time.
+fn read_at(
+    time: Instant,
+    tenants: &[RunningTenant],
+    running: &[Running],
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Reading> {
+    loop {
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        let left = time.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    let mut reading = Reading {
+        time: Instant::now(),
+        tenants: Vec::new(),
+    };
+    for (tenant, running) in tenants.iter().zip(running) {
+        let alive = running.started.process.check_alive();
+        alive.with_context(|| format!("tenant {}", tenant.name))?;
+        reading.tenants.push(TenantReading {
+            cpu_ns: tenant
+                .pids
+                .iter()
+                .filter_map(|pid| process::cpu_ns(pid.0))
+                .sum(),
+            work: running.started.work.as_ref().map(|work| work.done()),
+        });
+    }
+    Ok(reading)
 }

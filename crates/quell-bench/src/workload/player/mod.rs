@@ -1,7 +1,150 @@
 //! Plays the thread programs of one tenant on real threads, in a process of its own.
+//!
+//! The workload starts `quell player SPEC` with one end of a `SOCK_SEQPACKET` socket pair as standard
+//! input. Every message on it is one [`Ticket`]: a request on the way in, its answer on the way out.
+//! All threads that wait for a request wait in `recv` on that one socket, where the kernel wakes one
+//! of them for each message: no thread of the player stands between a request and the thread that
+//! serves it. A first message with the id [`READY`] says that all threads run.
+//!
+//! Rounds (turns of the threads' programs) are counted in a file both processes map.
 
-/// The hidden subcommand `quell player`; `args` are the arguments after it.
+mod burn;
+mod interpret;
+mod sync;
+
+pub use burn::thread_cpu_ns;
+
+use anyhow::Context;
+use interpret::{Shared, Thread};
+use quell_model::config::ThreadProgram;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The id of the message that says the player is ready.
+pub const READY: u64 = u64::MAX;
+
+/// What a player process is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PlayerSpec {
+    /// The threads, each `count` resolved.
+    pub threads: Vec<ThreadProgram>,
+    /// Number of CPUs that `count = "cpus"` means.
+    pub cpus: u32,
+    /// The file that counts rounds, [`Rounds::SIZE`] bytes.
+    pub rounds: PathBuf,
+}
+
+/// A request or its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    /// Which request.
+    pub id: u64,
+    /// Seeds the times its steps draw.
+    pub seed: u64,
+}
+
+impl Ticket {
+    /// Bytes of a message.
+    pub const SIZE: usize = 16;
+
+    /// As it goes over the socket.
+    pub fn to_bytes(self) -> [u8; Ticket::SIZE] {
+        (u128::from(self.id) | u128::from(self.seed) << 64).to_le_bytes()
+    }
+
+    /// The inverse of [`Ticket::to_bytes`].
+    pub fn from_bytes(bytes: [u8; Ticket::SIZE]) -> Ticket {
+        let both = u128::from_le_bytes(bytes);
+        Ticket {
+            id: both as u64,
+            seed: (both >> 64) as u64,
+        }
+    }
+}
+
+/// The counter of rounds, in memory shared by the player and the workload.
+pub struct Rounds {
+    counter: &'static AtomicU64,
+}
+
+impl Rounds {
+    /// Size of the file, in bytes.
+    pub const SIZE: u64 = 4096;
+
+    /// Maps the counter in this file, which must have [`Rounds::SIZE`] bytes.
+    pub fn open(path: &Path) -> anyhow::Result<Rounds> {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        let length = std::num::NonZeroUsize::new(Rounds::SIZE as usize).context("no length")?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new shared mapping of a file that nobody truncates; it is never unmapped, so
+        // references into it live for ever (4 KiB for each tenant a process starts).
+        let address = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) };
+        let address = address.with_context(|| format!("cannot map {}", path.display()))?;
+        // SAFETY: page-aligned, 4 KiB long, and only ever accessed as this atomic.
+        let counter = unsafe { &*address.as_ptr().cast::<AtomicU64>() };
+        Ok(Rounds { counter })
+    }
+
+    /// Counts one.
+    pub fn count(&self) {
+        self.counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    pub fn get(&self) -> u64 {
+        self.counter.load(Ordering::Relaxed)
+    }
+}
+
+/// The hidden subcommand `quell player SPEC`; `args` are the arguments after it. Runs until the
+/// workload ends it or closes the socket.
 pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
-    let _ = args;
-    anyhow::bail!("not built yet")
+    let [path] = &args[..] else {
+        anyhow::bail!("usage: quell player SPEC (started by `quell bench`, not by hand)");
+    };
+    let path = Path::new(path);
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let spec: PlayerSpec = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no player's", path.display()))?;
+    // Programs and what they share live as long as the process; threads refer to them freely.
+    let programs: &'static [ThreadProgram] = Vec::leak(spec.threads);
+    let socket = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("no socket at stdin")?;
+    let rounds = Rounds::open(&spec.rounds)?;
+    let shared: &'static Shared =
+        Box::leak(Box::new(Shared::new(programs, spec.cpus, socket, rounds)));
+
+    let mut threads = Vec::new();
+    for program in programs {
+        let count = program.count.on(spec.cpus);
+        for n in 0..count {
+            let name = match count {
+                1 => program.name.clone(),
+                _ => format!("{}-{n}", program.name),
+            };
+            threads.push((name, Thread::new(shared, program, threads.len() as u64)));
+        }
+    }
+    let mut threads = threads.into_iter();
+    // The process's first thread plays too, so that a tenant has the threads its programs say and
+    // no other.
+    let (first_name, mut first) = threads.next().context("no threads")?;
+    for (name, mut thread) in threads {
+        std::thread::Builder::new()
+            .name(name)
+            .stack_size(128 << 10)
+            .spawn(move || thread.play())
+            .context("cannot start a thread")?;
+    }
+    fs::write("/proc/thread-self/comm", first_name).context("cannot name the first thread")?;
+    shared.answer(Ticket { id: READY, seed: 0 });
+    first.play()
 }

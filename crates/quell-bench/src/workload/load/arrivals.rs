@@ -1,0 +1,164 @@
+//! The intended times of an open loop's requests.
+
+use anyhow::Context;
+use quell_model::config::{Arrival, Load, Scenario, Trace};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Yields intended times in ns from the start, ascending, without end.
+pub struct Arrivals {
+    source: Source,
+    rng: ChaCha8Rng,
+    /// The latest yielded, in ns.
+    now: f64,
+    /// How many were yielded.
+    count: u64,
+}
+
+#[derive(Clone)]
+enum Source {
+    Poisson(f64),
+    Fixed(f64),
+    Trace(Trace),
+}
+
+/// Where arrivals come from, read and checked once; [`Plan::arrivals`] draws from it.
+#[derive(Clone)]
+pub struct Plan(Source);
+
+impl Plan {
+    /// Reads the trace if there is one.
+    pub fn new(scenario: &Scenario, load: &Load, cpus: u32) -> anyhow::Result<Plan> {
+        let rate = load.rate_on(cpus);
+        Ok(Plan(match (load.arrival, rate, &load.trace) {
+            (Arrival::Poisson, Some(rate), _) => Source::Poisson(rate),
+            (Arrival::Fixed, Some(rate), _) => Source::Fixed(rate),
+            (_, _, Some(path)) => {
+                let path = scenario.resolve(path);
+                let text = std::fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read the trace {}", path.display()))?;
+                Source::Trace(Trace::parse(&path, &text)?)
+            }
+            (_, _, None) => anyhow::bail!("a load has neither rate nor trace"),
+        }))
+    }
+
+    /// The arrivals that this seed gives.
+    pub fn arrivals(&self, seed: u64) -> Arrivals {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Arrivals {
+            source: self.0.clone(),
+            rng,
+            now: 0.0,
+            count: 0,
+        }
+    }
+}
+
+impl Arrivals {
+    /// An exponentially distributed number with mean 1.
+    fn exponential(rng: &mut ChaCha8Rng) -> f64 {
+        -(1.0 - rng.random::<f64>()).ln()
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        match &self.source {
+            Source::Poisson(rate) => self.now += Arrivals::exponential(&mut self.rng) * 1e9 / rate,
+            Source::Fixed(rate) => self.now = self.count as f64 * 1e9 / rate,
+            Source::Trace(Trace::Arrivals(times)) => {
+                let turn = self.count / times.len() as u64;
+                let length = times.last().copied().unwrap_or(0);
+                let time = times[(self.count % times.len() as u64) as usize];
+                self.now = (turn * length + time) as f64;
+            }
+            Source::Trace(Trace::Rates(rates)) => {
+                // The time at which the rate, summed up, reaches the next exponential number.
+                let mut due = Arrivals::exponential(&mut self.rng);
+                let length = rates.last().map_or(0, |&(time, _)| time) as f64;
+                loop {
+                    let turn = (self.now / length).floor();
+                    let within = self.now - turn * length;
+                    let next = rates.partition_point(|&(from, _)| from as f64 <= within);
+                    let rate = if next == 0 { 0.0 } else { rates[next - 1].1 };
+                    let end = rates.get(next).map_or(length, |&(from, _)| from as f64);
+                    let room = (end - within) / 1e9 * rate;
+                    if room > due {
+                        self.now += due / rate * 1e9;
+                        break;
+                    }
+                    due -= room;
+                    // At least a ns, so that rounding cannot stop time.
+                    self.now = (turn * length + end).max(self.now + 1.0);
+                }
+            }
+        }
+        self.count += 1;
+        Some(self.now as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn take(source: Source, seed: u64, end_ns: u64) -> Vec<u64> {
+        let times: Vec<u64> = Plan(source)
+            .arrivals(seed)
+            .take_while(|&t| t < end_ns)
+            .collect();
+        assert!(times.is_sorted());
+        times
+    }
+
+    #[test]
+    fn poisson_arrivals_have_their_rate_and_spread() {
+        let times = take(Source::Poisson(1000.0), 1, 100_000_000_000);
+        assert!(
+            (times.len() as f64 / 100_000.0 - 1.0).abs() < 0.02,
+            "{}",
+            times.len()
+        );
+        let gaps: Vec<f64> = times.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!(
+            (variance.sqrt() / mean - 1.0).abs() < 0.03,
+            "{}",
+            variance.sqrt() / mean
+        );
+        assert_eq!(times, take(Source::Poisson(1000.0), 1, 100_000_000_000));
+        assert_ne!(times, take(Source::Poisson(1000.0), 2, 100_000_000_000));
+    }
+
+    #[test]
+    fn fixed_arrivals_are_evenly_spaced() {
+        assert_eq!(
+            take(Source::Fixed(4.0), 9, 1_000_000_000),
+            [0, 250_000_000, 500_000_000, 750_000_000]
+        );
+    }
+
+    #[test]
+    fn traces_repeat() {
+        let trace = |text: &str| Source::Trace(Trace::parse(Path::new("t"), text).unwrap());
+        let times = take(
+            trace("0.1\n0.5\n1.0 # starts over here\n"),
+            0,
+            2_000_000_000,
+        );
+        assert_eq!(times, [100, 500, 1000, 1100, 1500].map(|ms| ms * 1_000_000));
+        // 1000/s for a second, nothing for a second, and again.
+        let times = take(trace("0 1000\n1 0\n2 0"), 3, 100_000_000_000);
+        assert!(
+            (times.len() as f64 / 50_000.0 - 1.0).abs() < 0.03,
+            "{}",
+            times.len()
+        );
+        assert!(times.iter().all(|t| t / 1_000_000_000 % 2 == 0));
+    }
+}

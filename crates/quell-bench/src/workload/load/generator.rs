@@ -1,0 +1,260 @@
+//! One tenant's open loop: sends at the intended times, receives, records.
+
+use super::{Arrivals, Completion, Connect, Target, become_realtime, mix};
+use crate::workload::Interrupted;
+use crate::workload::measurement::{GeneratorReport, SeriesPoint, latency_histogram};
+use crate::workload::player::thread_cpu_ns;
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a waiting generator looks whether it is interrupted.
+const INTERRUPT_CHECK_NS: u64 = 50_000_000;
+
+/// When requests are sent and which are recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// Time 0 of the intended times.
+    pub start: Instant,
+    /// Requests intended earlier than this, in ns, are not recorded.
+    pub warmup_ns: u64,
+    /// How long requests are intended after that, in ns.
+    pub length_ns: u64,
+    /// How long answers are waited for after that, in ns.
+    pub timeout_ns: u64,
+    /// Draws the requests.
+    pub seed: u64,
+    /// The first request's id: ids are never used twice on a connection that outlives a window.
+    pub first_id: u64,
+}
+
+/// What the requests intended in the window came to.
+pub struct Outcome {
+    /// From intended start to answer, ns, one value for each request.
+    pub latency: Histogram<u64>,
+    /// How many.
+    pub requests: u64,
+    /// How many of them failed.
+    pub errors: u64,
+    /// Latency over time.
+    pub series: Vec<SeriesPoint>,
+    /// How the generator itself did.
+    pub generator: GeneratorReport,
+    /// Requests without an answer at the end, those of the warm-up included.
+    pub unanswered: u64,
+    /// The id after the last one used.
+    pub next_id: u64,
+    /// It was interrupted: the rest is not complete.
+    pub interrupted: bool,
+}
+
+/// Runs the open loop in the calling thread, which becomes a real-time one.
+pub fn generate(
+    target: &mut dyn Target,
+    arrivals: Arrivals,
+    window: Window,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Outcome> {
+    let not_realtime = become_realtime();
+    let cpu_start = thread_cpu_ns();
+    let end = window.warmup_ns + window.length_ns;
+    let deadline = end + window.timeout_ns;
+    let clock = || window.start.elapsed().as_nanos() as u64;
+
+    let mut arrivals = arrivals.take_while(|&intended| intended < end).peekable();
+    let mut pending: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut done: Vec<Completion> = Vec::new();
+    let mut record = Record::new(window);
+    let mut late = latency_histogram();
+    let mut next_id = window.first_id;
+    let mut interrupted = false;
+
+    loop {
+        let mut now = clock();
+        while let Some(intended) = arrivals.next_if(|&intended| intended <= now) {
+            late.saturating_record(now - intended);
+            pending.insert(next_id, intended);
+            target.send(
+                next_id,
+                mix(window.seed ^ mix(next_id - window.first_id)),
+                &mut done,
+            );
+            next_id += 1;
+            now = clock();
+        }
+        record.completions(&mut done, &mut pending, now);
+        if (pending.is_empty() && arrivals.peek().is_none()) || now >= deadline {
+            break;
+        }
+        if interrupt.load(Ordering::Relaxed) {
+            interrupted = true;
+            break;
+        }
+        let next = arrivals.peek().copied().unwrap_or(deadline);
+        // The intended times may lie ahead of time 0 itself, which is still to come at first.
+        let ahead = window
+            .start
+            .saturating_duration_since(Instant::now())
+            .as_nanos() as u64;
+        let wait_ns = (next.saturating_sub(now) + ahead).min(INTERRUPT_CHECK_NS);
+        for connection in wait(target, wait_ns)? {
+            target.ready(connection, &mut done);
+            record.completions(&mut done, &mut pending, clock());
+        }
+    }
+
+    let now = clock();
+    let unanswered = pending.len() as u64;
+    for (_, intended) in std::mem::take(&mut pending) {
+        record.request(intended, now, false);
+    }
+    record.close_second();
+    Ok(Outcome {
+        latency: record.latency,
+        requests: record.requests,
+        errors: record.errors,
+        series: record.series,
+        generator: GeneratorReport {
+            not_realtime,
+            late_p99_ns: late.value_at_quantile(0.99),
+            late_max_ns: late.max(),
+            cpu_ns: thread_cpu_ns() - cpu_start,
+        },
+        unanswered,
+        next_id,
+        interrupted,
+    })
+}
+
+/// Waits until a connection is ready or the time is over; the numbers of those ready.
+fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usize>> {
+    let connections = target.connections();
+    let mut fds: Vec<PollFd<'_>> = connections
+        .iter()
+        .map(|&(_, fd, write)| {
+            let events = if write {
+                PollFlags::POLLIN | PollFlags::POLLOUT
+            } else {
+                PollFlags::POLLIN
+            };
+            PollFd::new(fd, events)
+        })
+        .collect();
+    match ppoll(
+        &mut fds,
+        Some(TimeSpec::from_duration(Duration::from_nanos(wait_ns))),
+        None,
+    ) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(errno).context("ppoll failed"),
+    }
+    let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+    let numbers = connections.iter().zip(&fds);
+    Ok(numbers
+        .filter(|(_, fd)| ready(fd))
+        .map(|(&(number, _, _), _)| number)
+        .collect())
+}
+
+/// What is recorded of a window.
+struct Record {
+    window: Window,
+    latency: Histogram<u64>,
+    requests: u64,
+    errors: u64,
+    series: Vec<SeriesPoint>,
+    /// The second being recorded, and its latencies.
+    second: u64,
+    this_second: Histogram<u64>,
+}
+
+impl Record {
+    fn new(window: Window) -> Record {
+        Record {
+            window,
+            latency: latency_histogram(),
+            requests: 0,
+            errors: 0,
+            series: Vec::new(),
+            second: 0,
+            this_second: latency_histogram(),
+        }
+    }
+
+    /// Records what was completed at time `now`. Answers nobody waits for are leftovers of an
+    /// earlier window.
+    fn completions(
+        &mut self,
+        done: &mut Vec<Completion>,
+        pending: &mut BTreeMap<u64, u64>,
+        now: u64,
+    ) {
+        for completion in done.drain(..) {
+            if let Some(intended) = pending.remove(&completion.id) {
+                self.request(intended, now, completion.ok);
+            }
+        }
+    }
+
+    fn request(&mut self, intended: u64, now: u64, ok: bool) {
+        if intended < self.window.warmup_ns {
+            return;
+        }
+        let latency = now.saturating_sub(intended);
+        self.requests += 1;
+        self.errors += u64::from(!ok);
+        self.latency.saturating_record(latency);
+        // Completions come in order of time; those of the drain count to the last second.
+        let last = self.window.length_ns.saturating_sub(1) / 1_000_000_000;
+        let second = ((now - self.window.warmup_ns) / 1_000_000_000).min(last);
+        if second != self.second {
+            self.close_second();
+            self.second = second;
+        }
+        self.this_second.saturating_record(latency);
+    }
+
+    fn close_second(&mut self) {
+        if !self.this_second.is_empty() {
+            self.series.push(SeriesPoint {
+                second: self.second,
+                requests: self.this_second.len(),
+                mean_ns: self.this_second.mean() as u64,
+                p50_ns: self.this_second.value_at_quantile(0.5),
+                p99_ns: self.this_second.value_at_quantile(0.99),
+            });
+        }
+        self.this_second.reset();
+    }
+}
+
+/// Sends a few requests and checks that all are answered rightly.
+pub fn probe(connect: &dyn Connect, interrupt: &AtomicBool) -> anyhow::Result<()> {
+    const REQUESTS: u64 = 4;
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let mut target = connect.connect(1)?;
+    let (mut done, mut answered) = (Vec::new(), 0);
+    for id in 0..REQUESTS {
+        target.send(id, mix(id), &mut done);
+    }
+    let give_up = Instant::now() + TIMEOUT;
+    while answered < REQUESTS {
+        for completion in done.drain(..) {
+            anyhow::ensure!(completion.ok, "wrong answer or lost connection");
+            answered += 1;
+        }
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        anyhow::ensure!(Instant::now() < give_up, "no answer within {TIMEOUT:?}");
+        for connection in wait(&*target, INTERRUPT_CHECK_NS)? {
+            target.ready(connection, &mut done);
+        }
+    }
+    Ok(())
+}

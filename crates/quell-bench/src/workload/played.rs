@@ -1,0 +1,103 @@
+//! A tenant of thread programs: the player process and how to reach it.
+
+use super::apps::{Launch, Started, Work};
+use super::load::{Connect, SeqpacketTarget, Target};
+use super::player::{PlayerSpec, READY, Rounds, Ticket};
+use anyhow::{Context, ensure};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, recv, setsockopt, socketpair, sockopt,
+};
+use quell_model::config::ThreadProgram;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Bytes of requests the socket holds, where permitted: a message takes about 1 KiB of it, and what
+/// does not fit waits in the load generator.
+const SOCKET_BYTES: usize = 4 << 20;
+
+/// Starts a player for these programs.
+pub fn start(
+    threads: &[ThreadProgram],
+    takes_requests: bool,
+    quell_exe: &Path,
+    launch: &Launch<'_>,
+) -> anyhow::Result<Started> {
+    let rounds_file = launch.folder.join("rounds");
+    let file = File::create(&rounds_file).context("cannot make the player's counter")?;
+    file.set_len(Rounds::SIZE)
+        .context("cannot make the player's counter")?;
+    let rounds = Rounds::open(&rounds_file)?;
+    let spec = PlayerSpec {
+        threads: threads.to_vec(),
+        cpus: launch.cpus,
+        rounds: rounds_file,
+    };
+    let spec_file = launch.folder.join("player.json");
+    std::fs::write(&spec_file, serde_json::to_vec(&spec)?)
+        .context("cannot write the player's spec")?;
+
+    let (ours, theirs) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .context("cannot make a socket pair")?;
+    // Not permitted to everyone; the default then does.
+    let _ = setsockopt(&ours, sockopt::SndBufForce, &SOCKET_BYTES);
+    let mut command = Command::new(quell_exe);
+    command
+        .arg("player")
+        .arg(&spec_file)
+        .current_dir(&launch.folder);
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    let process = launch.nursery.start(command, &launch.folder.join("log"))?;
+    launch.until(&process, || {
+        let mut bytes = [0; Ticket::SIZE];
+        match recv(ours.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(Ticket::SIZE) => {
+                ensure!(
+                    Ticket::from_bytes(bytes).id == READY,
+                    "the player's first word is wrong"
+                );
+                Ok(())
+            }
+            Ok(_) => anyhow::bail!("the player has closed its socket"),
+            Err(Errno::EAGAIN) => anyhow::bail!("the player does not start"),
+            Err(errno) => Err(errno).context("cannot reach the player"),
+        }
+    })?;
+    let connect = takes_requests.then(|| Box::new(Link(ours)) as Box<dyn Connect>);
+    let work = (!takes_requests).then(|| Box::new(rounds) as Box<dyn Work>);
+    Ok(Started {
+        process,
+        connect,
+        work,
+    })
+}
+
+/// Our end of the socket pair.
+struct Link(OwnedFd);
+
+impl Connect for Link {
+    fn connect(&self, _connections: u32) -> anyhow::Result<Box<dyn Target>> {
+        let socket = self
+            .0
+            .try_clone()
+            .context("cannot duplicate the player's socket")?;
+        Ok(Box::new(SeqpacketTarget::new(socket)))
+    }
+}
+
+impl Work for Rounds {
+    fn done(&self) -> f64 {
+        self.get() as f64
+    }
+
+    fn unit(&self) -> &'static str {
+        "rounds"
+    }
+}

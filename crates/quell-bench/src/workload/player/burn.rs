@@ -1,0 +1,75 @@
+//! Using a given amount of CPU time.
+//!
+//! The work is measured by the thread's own CPU clock, so that a preempted thread still does all of
+//! it. Reading that clock is a system call, so a calibrated loop runs between readings.
+
+use nix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+
+/// Longest stretch between two readings of the clock, in ns: bounds the error after a change of
+/// the CPU's speed, and costs about 1 % in readings.
+const STRETCH_NS: u64 = 20_000;
+
+/// Burns CPU time.
+#[derive(Debug, Clone, Copy)]
+pub struct Burner {
+    turns_per_ns: f64,
+}
+
+impl Burner {
+    /// Measures how fast this CPU runs the loop; takes a few ms of CPU time.
+    pub fn calibrate() -> Burner {
+        let mut turns_per_ns = 0f64;
+        // The fastest of several: a slow one was disturbed.
+        for _ in 0..5 {
+            let turns = 500_000;
+            let start = thread_cpu_ns();
+            spin(turns);
+            let took = (thread_cpu_ns() - start).max(1);
+            turns_per_ns = turns_per_ns.max(turns as f64 / took as f64);
+        }
+        Burner { turns_per_ns }
+    }
+
+    /// Uses this much CPU time, in ns.
+    pub fn burn(&self, ns: u64) {
+        let mut now = thread_cpu_ns();
+        let end = now.saturating_add(ns);
+        while now < end {
+            spin(((end - now).min(STRETCH_NS) as f64 * self.turns_per_ns) as u64);
+            now = thread_cpu_ns();
+        }
+    }
+}
+
+/// CPU time the calling thread has used, in ns.
+pub fn thread_cpu_ns() -> u64 {
+    // Fails only for clocks that do not exist; every Linux has this one.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
+}
+
+fn spin(turns: u64) {
+    let mut x = 1u64;
+    for _ in 0..turns {
+        x = black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burns_what_is_asked_by_its_own_cpu_clock() {
+        let burner = Burner::calibrate();
+        for ns in [0, 50_000, 1_000_000, 20_000_000] {
+            let start = thread_cpu_ns();
+            burner.burn(ns);
+            let used = thread_cpu_ns() - start;
+            assert!(used >= ns, "{used} < {ns}");
+            assert!(used < ns + ns / 2 + 200_000, "{used} for {ns}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Runs a thread's program step by step.
+
+use super::burn::Burner;
+use super::sync::{Barrier, Join, Lock, Queue};
+use super::{Rounds, Ticket};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use quell_model::config::{Step, ThreadProgram};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What all threads of a player share.
+pub struct Shared {
+    socket: OwnedFd,
+    rounds: Rounds,
+    burner: Burner,
+    locks: BTreeMap<&'static str, Lock>,
+    barriers: BTreeMap<&'static str, Barrier>,
+    /// Messages: the request that comes with them, if any.
+    queues: BTreeMap<&'static str, Queue<Option<Ticket>>>,
+    /// Parts of fork-joins that wait for a helper.
+    pools: BTreeMap<&'static str, Queue<Part>>,
+}
+
+/// One part of a fork-join.
+struct Part {
+    program: &'static [Step],
+    seed: u64,
+    join: Arc<Join>,
+}
+
+impl Shared {
+    /// Makes every lock, barrier, queue and pool that the programs name.
+    pub fn new(
+        programs: &'static [ThreadProgram],
+        cpus: u32,
+        socket: OwnedFd,
+        rounds: Rounds,
+    ) -> Shared {
+        let mut shared = Shared {
+            socket,
+            rounds,
+            burner: Burner::calibrate(),
+            locks: BTreeMap::new(),
+            barriers: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            pools: BTreeMap::new(),
+        };
+        let mut barrier_threads: BTreeMap<&'static str, u32> = BTreeMap::new();
+        for program in programs {
+            let mut barriers = Vec::new();
+            shared.find_names(&program.program, &mut barriers);
+            barriers.sort_unstable();
+            barriers.dedup();
+            for name in barriers {
+                *barrier_threads.entry(name).or_default() += program.count.on(cpus);
+            }
+        }
+        for (name, threads) in barrier_threads {
+            shared.barriers.insert(name, Barrier::new(threads));
+        }
+        shared
+    }
+
+    fn find_names(&mut self, steps: &'static [Step], barriers: &mut Vec<&'static str>) {
+        for step in steps {
+            match step {
+                Step::Lock(critical) => {
+                    self.locks.entry(&critical.name).or_insert_with(Lock::new);
+                    self.find_names(&critical.program, barriers);
+                }
+                Step::Barrier(name) => barriers.push(name),
+                Step::ForkJoin(fork) => {
+                    self.pools.entry(&fork.pool).or_insert_with(Queue::new);
+                    self.find_names(&fork.program, barriers);
+                }
+                Step::Help(pool) => {
+                    self.pools.entry(pool).or_insert_with(Queue::new);
+                }
+                Step::Send(queue) | Step::Receive(queue) => {
+                    self.queues.entry(queue).or_insert_with(Queue::new);
+                }
+                Step::Repeat(repeat) => self.find_names(&repeat.program, barriers),
+                Step::RunUs(_) | Step::SleepUs(_) | Step::Request | Step::Respond => {}
+            }
+        }
+    }
+
+    /// Sends an answer. The process ends when the workload has gone.
+    pub fn answer(&self, ticket: Ticket) {
+        loop {
+            match send(
+                self.socket.as_raw_fd(),
+                &ticket.to_bytes(),
+                MsgFlags::MSG_NOSIGNAL,
+            ) {
+                Ok(_) => return,
+                Err(Errno::EINTR) => {}
+                Err(_) => std::process::exit(0),
+            }
+        }
+    }
+
+    /// Waits for the next request. The process ends when the workload has gone.
+    fn request(&self, spin: Duration) -> Ticket {
+        let mut bytes = [0; Ticket::SIZE];
+        let spin_end = (!spin.is_zero()).then(|| Instant::now() + spin);
+        loop {
+            let spinning = spin_end.is_some_and(|end| Instant::now() < end);
+            let flags = if spinning {
+                MsgFlags::MSG_DONTWAIT
+            } else {
+                MsgFlags::empty()
+            };
+            match recv(self.socket.as_raw_fd(), &mut bytes, flags) {
+                Ok(Ticket::SIZE) => return Ticket::from_bytes(bytes),
+                Err(Errno::EAGAIN | Errno::EINTR) => std::hint::spin_loop(),
+                _ => std::process::exit(0),
+            }
+        }
+    }
+}
+
+/// One thread and where it is.
+pub struct Thread {
+    shared: &'static Shared,
+    program: &'static [Step],
+    spin: Duration,
+    /// The request it holds.
+    ticket: Option<Ticket>,
+    rng: ChaCha8Rng,
+}
+
+impl Thread {
+    /// The `index`th thread of the tenant.
+    pub fn new(shared: &'static Shared, program: &'static ThreadProgram, index: u64) -> Thread {
+        Thread {
+            shared,
+            program: &program.program,
+            spin: Duration::from_nanos((program.spin_us * 1e3) as u64),
+            ticket: None,
+            rng: ChaCha8Rng::seed_from_u64(index),
+        }
+    }
+
+    /// Repeats the program for ever.
+    pub fn play(&mut self) -> ! {
+        loop {
+            self.run(self.program);
+            self.shared.rounds.count();
+        }
+    }
+
+    fn run(&mut self, steps: &'static [Step]) {
+        // What is looked up below exists: `Shared::new` made everything that programs name.
+        let shared = self.shared;
+        for step in steps {
+            match step {
+                Step::RunUs(time) => shared.burner.burn(time.draw_ns(|| self.rng.random())),
+                Step::SleepUs(time) => {
+                    let ns = time.draw_ns(|| self.rng.random());
+                    std::thread::sleep(Duration::from_nanos(ns));
+                }
+                Step::Request => self.hold(Some(shared.request(self.spin))),
+                Step::Respond => {
+                    if let Some(ticket) = self.ticket.take() {
+                        shared.answer(ticket);
+                    }
+                }
+                Step::Lock(critical) => {
+                    let lock = &shared.locks[critical.name.as_str()];
+                    lock.acquire(self.spin);
+                    self.run(&critical.program);
+                    lock.release();
+                }
+                Step::Barrier(name) => shared.barriers[name.as_str()].wait(self.spin),
+                Step::ForkJoin(fork) => {
+                    let pool = &shared.pools[fork.pool.as_str()];
+                    let join = Arc::new(Join::new(fork.parts - 1));
+                    for _ in 1..fork.parts {
+                        let seed = self.rng.random();
+                        let join = Arc::clone(&join);
+                        pool.send(Part {
+                            program: &fork.program,
+                            seed,
+                            join,
+                        });
+                    }
+                    self.run(&fork.program);
+                    join.wait(self.spin);
+                }
+                Step::Help(pool) => {
+                    let part = shared.pools[pool.as_str()].receive(self.spin);
+                    self.rng = ChaCha8Rng::seed_from_u64(part.seed);
+                    self.run(part.program);
+                    part.join.part_done();
+                }
+                Step::Send(queue) => shared.queues[queue.as_str()].send(self.ticket.take()),
+                Step::Receive(queue) => {
+                    let ticket = shared.queues[queue.as_str()].receive(self.spin);
+                    self.hold(ticket);
+                }
+                Step::Repeat(repeat) => {
+                    for _ in 0..repeat.times {
+                        self.run(&repeat.program);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over a request: what it draws from here depends on it alone.
+    fn hold(&mut self, ticket: Option<Ticket>) {
+        if let Some(mut ticket) = ticket {
+            self.rng = ChaCha8Rng::seed_from_u64(ticket.seed);
+            // The next thread that holds it draws other numbers.
+            ticket.seed = ticket.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            self.ticket = Some(ticket);
+        }
+    }
+}

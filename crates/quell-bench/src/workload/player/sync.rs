@@ -1,0 +1,268 @@
+//! What the threads of a player wait for each other with.
+//!
+//! Problem: programs wait in five ways (lock, barrier, queue, helping, join), each of which may
+//! spin before it blocks. Approach: one monitor, a mutex and a condition, on which all five are a
+//! few lines. A waiter spins by trying the mutex, then blocks in the condition.
+
+use quell_model::config::QUEUE_CAPACITY;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A value that threads wait on.
+struct Monitor<T> {
+    value: Mutex<T>,
+    changed: Condvar,
+}
+
+impl<T> Monitor<T> {
+    fn new(value: T) -> Monitor<T> {
+        Monitor {
+            value: Mutex::new(value),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        // A panic in a player thread ends the process, so a poisoned value is never used.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `take` yields something: spins for `spin`, then blocks.
+    fn wait<R>(&self, spin: Duration, mut take: impl FnMut(&mut T) -> Option<R>) -> R {
+        if !spin.is_zero() {
+            let end = Instant::now() + spin;
+            loop {
+                if let Ok(mut value) = self.value.try_lock() {
+                    if let Some(taken) = take(&mut value) {
+                        return taken;
+                    }
+                }
+                if Instant::now() >= end {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let mut value = self.lock();
+        loop {
+            if let Some(taken) = take(&mut value) {
+                return taken;
+            }
+            value = self
+                .changed
+                .wait(value)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A lock whose holder is a thread's position in its program, not a scope.
+pub struct Lock(Monitor<bool>);
+
+impl Lock {
+    /// A free lock.
+    pub fn new() -> Lock {
+        Lock(Monitor::new(false))
+    }
+
+    /// Takes it.
+    pub fn acquire(&self, spin: Duration) {
+        self.0
+            .wait(spin, |held| (!std::mem::replace(held, true)).then_some(()));
+    }
+
+    /// Gives it back.
+    pub fn release(&self) {
+        *self.0.lock() = false;
+        self.0.changed.notify_one();
+    }
+}
+
+/// A barrier for a fixed number of threads, used again and again.
+pub struct Barrier {
+    threads: u32,
+    /// (threads that have come in this round, rounds so far)
+    state: Monitor<(u32, u64)>,
+}
+
+impl Barrier {
+    /// For this many threads.
+    pub fn new(threads: u32) -> Barrier {
+        Barrier {
+            threads,
+            state: Monitor::new((0, 0)),
+        }
+    }
+
+    /// Waits until all have come.
+    pub fn wait(&self, spin: Duration) {
+        let mut state = self.state.lock();
+        state.0 += 1;
+        let round = state.1;
+        if state.0 == self.threads {
+            *state = (0, round + 1);
+            drop(state);
+            self.state.changed.notify_all();
+            return;
+        }
+        drop(state);
+        self.state
+            .wait(spin, |state| (state.1 != round).then_some(()));
+    }
+}
+
+/// A bounded first-in-first-out queue.
+pub struct Queue<T> {
+    items: Monitor<VecDeque<T>>,
+    /// What senders wait on while the queue is full, with the mutex of `items`.
+    room: Condvar,
+}
+
+impl<T> Queue<T> {
+    /// An empty queue.
+    pub fn new() -> Queue<T> {
+        Queue {
+            items: Monitor::new(VecDeque::new()),
+            room: Condvar::new(),
+        }
+    }
+
+    /// Puts an item in, waiting while the queue is full.
+    pub fn send(&self, item: T) {
+        let mut items = self.items.lock();
+        while items.len() >= QUEUE_CAPACITY {
+            items = self
+                .room
+                .wait(items)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        items.push_back(item);
+        drop(items);
+        self.items.changed.notify_one();
+    }
+
+    /// Takes the oldest item, waiting for one.
+    pub fn receive(&self, spin: Duration) -> T {
+        let (item, was_full) = self.items.wait(spin, |items| {
+            let was_full = items.len() >= QUEUE_CAPACITY;
+            items.pop_front().map(|item| (item, was_full))
+        });
+        if was_full {
+            // Everyone: several receivers may have made room before the first sender woke.
+            self.room.notify_all();
+        }
+        item
+    }
+}
+
+/// The parts of a fork-join that are still to be done.
+pub struct Join(Monitor<u32>);
+
+impl Join {
+    /// Waits for this many parts.
+    pub fn new(parts: u32) -> Join {
+        Join(Monitor::new(parts))
+    }
+
+    /// One part is done.
+    pub fn part_done(&self) {
+        let mut left = self.0.lock();
+        *left -= 1;
+        if *left == 0 {
+            drop(left);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Waits for all.
+    pub fn wait(&self, spin: Duration) {
+        self.0.wait(spin, |left| (*left == 0).then_some(()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::sync::Arc;
+    use std::thread;
+
+    /// A counter that only a lock protects.
+    struct Unprotected(UnsafeCell<u64>);
+    // SAFETY: the test accesses it with the lock under test held; if that lock is wrong, the count
+    // comes out wrong, which is what the test looks for.
+    unsafe impl Sync for Unprotected {}
+
+    #[test]
+    fn a_lock_excludes_with_and_without_spinning() {
+        for spin in [Duration::ZERO, Duration::from_micros(20)] {
+            let shared = Arc::new((Lock::new(), Unprotected(UnsafeCell::new(0))));
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        for _ in 0..2000 {
+                            shared.0.acquire(spin);
+                            // SAFETY: the lock is held.
+                            unsafe { *shared.1.0.get() += 1 };
+                            shared.0.release();
+                        }
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            shared.0.acquire(spin);
+            // SAFETY: every other thread has ended.
+            assert_eq!(unsafe { *shared.1.0.get() }, 8000);
+        }
+    }
+
+    #[test]
+    fn nobody_passes_a_barrier_a_round_ahead() {
+        let barrier = Barrier::new(3);
+        let rounds: [Mutex<u32>; 3] = Default::default();
+        thread::scope(|scope| {
+            for me in 0..3 {
+                let (barrier, rounds) = (&barrier, &rounds);
+                scope.spawn(move || {
+                    for round in 1..=200 {
+                        *rounds[me].lock().unwrap() = round;
+                        barrier.wait(Duration::from_micros(if me == 0 { 10 } else { 0 }));
+                        for other in rounds {
+                            let other = *other.lock().unwrap();
+                            assert!(other == round || other == round + 1, "{other} in {round}");
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_full_queue_makes_senders_wait_and_loses_nothing() {
+        let queue = Queue::new();
+        let total = 4 * QUEUE_CAPACITY as u64;
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..total).for_each(|n| queue.send(n)));
+            }
+            let receivers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..total)
+                            .map(|_| queue.receive(Duration::ZERO))
+                            .sum::<u64>()
+                    })
+                })
+                .collect();
+            let sum: u64 = receivers
+                .into_iter()
+                .map(|receiver| receiver.join().unwrap())
+                .sum();
+            assert_eq!(sum, total * (total - 1));
+        });
+    }
+}

@@ -1,0 +1,259 @@
+//! Processes that are gone when we are.
+//!
+//! Every child is the leader of its own process group, so that Ctrl-C reaches only us and that its
+//! own children can be ended with it, and is ended by the kernel if we die without a chance to do it
+//! (`PR_SET_PDEATHSIG`). The kernel ties that signal to the *thread* that started the child; so one
+//! thread, the nursery, starts all of them and lives as long as the workload.
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a child may take to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Starts children.
+pub struct Nursery {
+    orders: Sender<Order>,
+}
+
+/// A child to start, and where to send it.
+type Order = (Command, Sender<io::Result<Child>>);
+
+impl Nursery {
+    /// Starts the thread; it ends when this is dropped.
+    pub fn new() -> anyhow::Result<Nursery> {
+        let (orders, inbox): (_, Receiver<Order>) = channel();
+        std::thread::Builder::new()
+            .name("nursery".to_string())
+            .spawn(move || {
+                for (mut command, reply) in inbox {
+                    // Nobody waits for the reply any more: the child would be nobody's.
+                    if let Err(unclaimed) = reply.send(command.spawn()) {
+                        if let Ok(mut child) = unclaimed.0 {
+                            let _ = child.kill();
+                            let _ = child.wait();
+                        }
+                    }
+                }
+            })
+            .context("cannot start a thread")?;
+        Ok(Nursery { orders })
+    }
+
+    /// Starts a child whose output goes to the file `log`. `stdin` and `stdout` are as the command
+    /// has them, stderr is the log.
+    pub fn start(&self, mut command: Command, log: &Path) -> anyhow::Result<Process> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let output =
+            File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        command.stderr(Stdio::from(output)).process_group(0);
+        let parent = std::process::id();
+        // SAFETY: only async-signal-safe calls between fork and exec, and no allocation.
+        unsafe {
+            command.pre_exec(move || {
+                // SIGTERM, not SIGKILL: nginx then ends its workers, which would outlive it.
+                nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+                // We may have died before that call.
+                if libc::getppid() as u32 != parent {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                Ok(())
+            })
+        };
+        let (reply, answer) = channel();
+        self.orders
+            .send((command, reply))
+            .ok()
+            .context("the nursery thread has ended")?;
+        let child = answer.recv().context("the nursery thread has ended")?;
+        let child = child.with_context(|| format!("cannot start {program}"))?;
+        Ok(Process {
+            child,
+            program,
+            log: log.into(),
+        })
+    }
+}
+
+/// A child. Dropping ends it and its process group.
+pub struct Process {
+    child: Child,
+    program: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Fails with what it last said if it has ended.
+    pub fn check_alive(&self) -> anyhow::Result<()> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.nix_pid()), flags) {
+            Ok(WaitStatus::StillAlive) => Ok(()),
+            Ok(WaitStatus::Exited(_, code)) => self.ended(format!("exit code {code}")),
+            Ok(WaitStatus::Signaled(_, signal, _)) => self.ended(format!("{signal}")),
+            other => self.ended(format!("{other:?}")),
+        }
+    }
+
+    fn ended(&self, how: String) -> anyhow::Result<()> {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let mut tail: Vec<&str> = log.lines().rev().take(5).collect();
+        tail.reverse();
+        let said = if tail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", tail.join("; "))
+        };
+        anyhow::bail!(
+            "{} (pid {}) has ended ({how}){said}",
+            self.program,
+            self.pid()
+        )
+    }
+
+    /// Asks it and its group to end; dropping then waits less.
+    pub fn terminate(&self) {
+        // The group's id cannot have been reused: its leader is our child and not reaped yet.
+        let _ = killpg(self.nix_pid(), Signal::SIGTERM);
+    }
+
+    fn nix_pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.terminate();
+        let give_up = Instant::now() + GRACE;
+        while self.check_alive().is_ok() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Whatever is left of the group, before the leader is reaped and its id is free.
+        let _ = killpg(self.nix_pid(), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A process and its descendants, ascending by pid after the process itself.
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // The name in parentheses may hold anything; the parent is the second field after it.
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        if let Some(parent) = after
+            .split_whitespace()
+            .nth(1)
+            .and_then(|field| field.parse().ok())
+        {
+            parents.push((pid, parent));
+        }
+    }
+    parents.sort_unstable();
+    let mut family = vec![pid];
+    let mut index = 0;
+    while index < family.len() {
+        let parent = family[index];
+        family.extend(
+            parents
+                .iter()
+                .filter(|&&(_, p)| p == parent)
+                .map(|&(pid, _)| pid),
+        );
+        index += 1;
+    }
+    family[1..].sort_unstable();
+    family
+}
+
+/// CPU time a process has used, its ended threads included, in ns; `None` if it is gone.
+pub fn cpu_ns(pid: u32) -> Option<u64> {
+    let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid as i32)).ok()?;
+    let time = nix::time::clock_gettime(clock).ok()?;
+    Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// Finds a program on PATH and in the places where daemons live; `package` is Debian's.
+pub fn find_program(name: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let daemons = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+    find_in(name, std::env::split_paths(&path).chain(daemons.iter().map(PathBuf::from)))
+        .with_context(|| {
+            format!("{name} is not installed (looked on PATH and in /usr/sbin); on Debian and Ubuntu: apt-get install {package}")
+        })
+}
+
+fn find_in(name: impl AsRef<OsStr>, folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    use nix::unistd::{AccessFlags, access};
+    folders
+        .map(|folder| folder.join(name.as_ref()))
+        .find(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropping_ends_the_whole_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let nursery = Nursery::new().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & exec sleep 1000"]);
+        let process = nursery.start(command, &folder.path().join("log")).unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while family(process.pid()).len() < 2 && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let pids = family(process.pid());
+        assert_eq!(pids.len(), 2);
+        drop(process);
+        // The grandchild is reaped by whoever adopts it; a zombie counts as gone.
+        for pid in pids {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+        }
+    }
+
+    #[test]
+    fn an_early_end_is_reported_with_what_was_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let nursery = Nursery::new().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo cannot go on >&2; exit 3"]);
+        let process = nursery.start(command, &folder.path().join("log")).unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while process.check_alive().is_ok() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let error = process.check_alive().unwrap_err().to_string();
+        assert!(
+            error.contains("exit code 3") && error.contains("cannot go on"),
+            "{error}"
+        );
+    }
+}
