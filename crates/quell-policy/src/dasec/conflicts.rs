@@ -206,7 +206,7 @@ impl Resolver {
             swap.coming.extend(back);
         }
         swap.evidence = format!(
-            "slices on CPU {} sum to {}, on CPU {} to {}; now {} and {}",
+            "slices on CPU {} sum to {}, on CPU {} to {}; swapped, to {} and {}",
             self.cores[full].cpu,
             millis(self.cores[full].slices_ns),
             self.cores[empty].cpu,

@@ -15,7 +15,7 @@
 //! - Threads of [`TenantClass::Batch`] have no latency to improve: theirs stays at the maximum.
 
 use super::state::{Tenant, Thread};
-use super::text::{millis, times};
+use super::text::{counted, millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{Rule, Snapshot, TenantSample, ThreadId, ThreadSample, ThreadState};
 
@@ -69,12 +69,12 @@ impl Bounds {
     }
 
     fn lower(&self, latency_ns: u64) -> u64 {
-        let lower = (latency_ns as f64 * (1.0 - self.step)) as u64;
+        let lower = (latency_ns as f64 * (1.0 - self.step)).round() as u64;
         lower.min(self.max_ns).max(self.min_ns)
     }
 
     fn raise(&self, latency_ns: u64) -> u64 {
-        let higher = (latency_ns as f64 * (1.0 + self.step)).ceil() as u64;
+        let higher = (latency_ns as f64 * (1.0 + self.step)).round() as u64;
         higher.min(self.max_ns).max(self.min_ns)
     }
 }
@@ -147,9 +147,9 @@ fn adjust_tenant(tenant: &mut Tenant, sample: &TenantSample, bounds: &Bounds, ch
         };
         let evidence = match (rule, chase) {
             (Rule::WakerChased, Some(chase)) => format!(
-                "woke thread {} {}, which is at the minimum and still late",
-                chase.wakes,
-                times(chase.count)
+                "{} of thread {}, which is at the minimum and still late",
+                counted(chase.count, "wakeup"),
+                chase.wakes
             ),
             (Rule::LatencyLowered, _) => {
                 let state = if seen.state == ThreadState::Ready {

@@ -18,7 +18,7 @@
 
 use super::apportion::apportion;
 use super::state::{Tenant, Thread};
-use super::text::{millis, times};
+use super::text::{counted, millis};
 use quell_model::config::AsymmetrySettings;
 use quell_model::{Rule, Snapshot, TenantSample, TenantWeight, ThreadSample, ThreadState, Weight};
 
@@ -137,7 +137,10 @@ fn adjust_tenant(
         let (old, slice) = (threads[i].weight, millis(threads[i].slice_ns));
         threads[i].weight.0 += gain;
         let evidence = match seen.preemptions {
-            Some(count) => format!("preempted {} after using its {slice} slice", times(count)),
+            Some(count) => format!(
+                "preempted {} after using its {slice} slice",
+                counted(count, "time")
+            ),
             None => format!("wants to run after using its {slice} slice"),
         };
         let text = format!("weight {old} -> {}: {evidence}", threads[i].weight);
@@ -148,10 +151,10 @@ fn adjust_tenant(
         let (old, slice) = (threads[i].weight, millis(threads[i].slice_ns));
         threads[i].weight.0 -= part;
         let text = format!(
-            "weight {old} -> {}: used {used} of its {slice} slice, {} depleted thread(s) of the \
-             tenant need more",
+            "weight {old} -> {}: used {used} of its {slice} slice; {} of the tenant used up \
+             theirs",
             threads[i].weight,
-            depleted.len()
+            counted(depleted.len() as u64, "thread")
         );
         threads[i].because(Rule::GaveWeight, text);
     }

@@ -15,7 +15,7 @@
 //! - Only [`SchedClass::Fair`] threads are managed: the others' owners have decided.
 
 use super::apportion::apportion;
-use super::text::millis;
+use super::text::{counted, millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{
     CpuId, CpuSet, Reason, Rule, SchedClass, Snapshot, TenantName, TenantSample, TenantWeight,
@@ -204,8 +204,9 @@ impl Tenant {
             thread.weight.0 = if gain { old.0 + part } else { old.0 - part };
             if settings.slices {
                 let text = format!(
-                    "weight {old} -> {}: {left} thread(s) left the tenant, the rest keep its total",
-                    thread.weight
+                    "weight {old} -> {}: {} left the tenant, the rest make up its total",
+                    thread.weight,
+                    counted(left, "thread")
                 );
                 thread.because(Rule::Rescaled, text);
             }

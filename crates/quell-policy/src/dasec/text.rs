@@ -11,10 +11,7 @@ pub(super) fn millis(ns: u64) -> String {
 }
 
 /// A count with its noun: `1 time`, `3 times`.
-pub(super) fn times(count: u64) -> String {
-    if count == 1 {
-        "1 time".to_string()
-    } else {
-        format!("{count} times")
-    }
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
 }
