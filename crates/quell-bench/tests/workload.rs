@@ -1,0 +1,265 @@
+//! Scenarios run for real: players and, where installed, real applications.
+
+use quell_bench::workload::{Interrupted, Measurement, Workload};
+use quell_model::config::Scenario;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// This crate's own program, which has the `player` subcommand.
+const PLAYER: &str = env!("CARGO_BIN_EXE_quell-workload");
+
+/// Short enough for tests, and seldom an error on a machine that does much else.
+const LOAD: &str = "load = { rate = 50.0, timeout_ms = 20000 }";
+
+const FORK_JOIN: &str = r#"
+[[tenant.thread]]
+name = "main"
+program = ["request", { run_us = 200 }, { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } }, { run_us = 200 }, "respond"]
+[[tenant.thread]]
+name = "helper"
+count = 3
+program = [{ help = "p" }]
+"#;
+
+fn start(tenants: &str) -> anyhow::Result<Workload> {
+    start_interruptibly(tenants, Arc::default())
+}
+
+fn start_interruptibly(tenants: &str, interrupt: Arc<AtomicBool>) -> anyhow::Result<Workload> {
+    let scenario = Scenario::parse(
+        Path::new("test.toml"),
+        &format!("name = \"test\"\n{tenants}"),
+    )?;
+    Workload::start(&scenario, Path::new(PLAYER), interrupt)
+}
+
+fn measure(workload: &mut Workload, seed: u64) -> Vec<Measurement> {
+    workload
+        .measure(Duration::from_millis(200), Duration::from_secs(1), seed)
+        .unwrap()
+}
+
+/// Whether a process runs; one that has ended and waits to be reaped does not.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn pids(workload: &Workload) -> Vec<u32> {
+    workload
+        .tenants()
+        .iter()
+        .flat_map(|tenant| &tenant.pids)
+        .map(|pid| pid.0)
+        .collect()
+}
+
+#[test]
+fn fork_join_takes_its_critical_path_and_uses_its_cpu_time() {
+    let tenants = format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
+    let mut workload = start(&tenants).unwrap();
+    let pids = pids(&workload);
+    let mut names: Vec<String> = std::fs::read_dir(format!("/proc/{}/task", pids[0]))
+        .unwrap()
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+        .map(|name| name.trim().to_string())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["helper-0", "helper-1", "helper-2", "main"]);
+
+    let first = &measure(&mut workload, 1)[0];
+    assert!((30..80).contains(&first.requests), "{}", first.requests);
+    assert_eq!((first.errors, first.latency.len()), (0, first.requests));
+    // Half the serial part, a part, the other half: 0.8 ms, whatever the machine does.
+    assert!(first.latency.min() >= 790_000, "{}", first.latency.min());
+    assert!(first.latency.value_at_quantile(0.5) < 500_000_000);
+    // 2 ms each, and nothing to speak of besides; some may lie in the drain.
+    let each = first.cpu_ns / first.requests;
+    assert!((1_000_000..6_000_000).contains(&each), "{each}");
+    // The same seed, the same requests.
+    assert_eq!(measure(&mut workload, 1)[0].requests, first.requests);
+    workload.stop().unwrap();
+    assert!(!pids.iter().any(|&pid| runs(pid)));
+}
+
+#[test]
+fn every_kind_of_step_plays() {
+    let mut workload = start(&format!(
+        r#"
+[[tenant]]
+name = "stages"
+{LOAD}
+[[tenant.thread]]
+name = "first"
+spin_us = 30
+program = ["request", {{ run_us = {{ exponential = 50 }} }}, {{ send = "q" }}]
+[[tenant.thread]]
+name = "second"
+count = 2
+spin_us = 30
+program = [{{ receive = "q" }}, {{ repeat = {{ times = 3, program = [{{ lock = {{ name = "m", program = [{{ run_us = 20 }}] }} }}] }} }}, "respond"]
+[[tenant]]
+name = "steps"
+class = "batch"
+[[tenant.thread]]
+name = "step"
+count = 2
+program = [{{ run_us = {{ uniform = [10, 100] }} }}, {{ sleep_us = 500 }}, {{ barrier = "b" }}]
+"#
+    ))
+    .unwrap();
+    let measured = measure(&mut workload, 3);
+    assert!(
+        measured[0].requests > 20 && measured[0].errors == 0,
+        "{:?}",
+        measured[0]
+    );
+    assert!(measured[0].work.is_none());
+    assert!(measured[1].work.unwrap() > 20.0 && measured[1].work_unit == "rounds");
+    assert!(measured[1].latency.is_empty() && measured[1].generator.is_none());
+}
+
+/// Runs one application for a second; every answer is verified by the load generator.
+fn application(name: &str, package: &str, table: &str) {
+    let batch = if name == "xz" {
+        "class = \"batch\""
+    } else {
+        LOAD
+    };
+    let tenants = format!("[[tenant]]\nname = \"{name}\"\n{batch}\n{table}");
+    let mut workload = match start(&tenants) {
+        Err(error) if format!("{error:#}").contains("is not installed") => {
+            assert!(format!("{error:#}").contains(&format!("apt-get install {package}")));
+            eprintln!("skipped: {name} is not installed");
+            return;
+        }
+        started => started.unwrap(),
+    };
+    let pids = pids(&workload);
+    assert!(pids.iter().all(|&pid| runs(pid)));
+    let measured = measure(&mut workload, 7).remove(0);
+    if name == "xz" {
+        assert!(measured.work.unwrap() > 100_000.0 && measured.work_unit == "bytes");
+    } else {
+        assert!(
+            (30..80).contains(&measured.requests),
+            "{}",
+            measured.requests
+        );
+        assert_eq!(measured.errors, 0);
+    }
+    assert!(measured.cpu_ns > 0);
+    workload.stop().unwrap();
+    assert!(!pids.iter().any(|&pid| runs(pid)));
+}
+
+#[test]
+fn memcached_answers_rightly() {
+    application(
+        "memcached",
+        "memcached",
+        "[tenant.app.memcached]\nkeys = 1000",
+    );
+}
+
+#[test]
+fn nginx_answers_rightly_compressed_and_plain() {
+    application("nginx", "nginx-light", "[tenant.app.nginx]\nworkers = 2");
+    application(
+        "nginx",
+        "nginx-light",
+        "[tenant.app.nginx]\nworkers = 1\ngzip = false",
+    );
+}
+
+#[test]
+fn redis_answers_rightly() {
+    let mix = "mix = { get = 1.0, lrange = 1.0, sort = 1.0, zrange = 1.0, eval = 1.0 }";
+    application(
+        "redis",
+        "redis-server",
+        &format!("[tenant.app.redis]\n{mix}"),
+    );
+}
+
+#[test]
+fn xz_works() {
+    application("xz", "xz-utils", "[tenant.app.xz]\nthreads = \"cpus\"");
+}
+
+#[test]
+fn an_interrupt_ends_measuring_soon() {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let tenants = format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
+    let mut workload = start_interruptibly(&tenants, Arc::clone(&interrupt)).unwrap();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        interrupt.store(true, Ordering::Relaxed);
+    });
+    let start = Instant::now();
+    let result = workload.measure(Duration::ZERO, Duration::from_secs(60), 1);
+    assert!(result.unwrap_err().downcast_ref::<Interrupted>().is_some());
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_tenant_that_dies_is_reported_by_name() {
+    let mut workload = start(&format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}")).unwrap();
+    let pid = pids(&workload)[0];
+    // Our own child, not reaped yet: the pid is its.
+    let killed = Command::new("kill")
+        .args(["-KILL", &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let result = workload.measure(Duration::from_millis(100), Duration::from_millis(500), 1);
+    let error = format!("{:#}", result.unwrap_err());
+    assert!(
+        error.contains("img") && error.contains("has ended"),
+        "{error}"
+    );
+}
+
+#[test]
+fn killing_us_leaves_no_tenant_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenario.toml");
+    let mut text = format!("name = \"test\"\n[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
+    // nginx has workers, whose parent is not us.
+    if Path::new("/usr/sbin/nginx").exists() {
+        text += &format!("[[tenant]]\nname = \"web\"\n{LOAD}\n[tenant.app.nginx]\n");
+    } else {
+        eprintln!("skipped in part: nginx is not installed");
+    }
+    std::fs::write(&file, text).unwrap();
+    let mut ours = Command::new(PLAYER)
+        .arg(&file)
+        .args(["60", "0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(ours.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let pids: Vec<u32> = line
+        .trim_start_matches("running: ")
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    assert!(
+        !pids.is_empty() && pids.iter().all(|&pid| runs(pid)),
+        "{line}"
+    );
+    ours.kill().unwrap();
+    ours.wait().unwrap();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while pids.iter().any(|&pid| runs(pid)) {
+        assert!(Instant::now() < give_up, "still there: {pids:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
