@@ -6,6 +6,7 @@
 
 pub mod agent_bench;
 pub mod progress;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod side;

@@ -1,0 +1,458 @@
+//! The page's charts, as SVG.
+//!
+//! Colours are roles, not colours: each is a placeholder that the page's style sheet maps to a
+//! light or a dark palette (`[stroke="#010001"] { stroke: var(--c1) }`), so that one picture reads
+//! well in both.
+
+use crate::result::{LatencyCurve, ThreadTrack};
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Text.
+pub(super) const INK: RGBColor = RGBColor(2, 0, 0);
+/// Lines of the grid.
+pub(super) const GRID: RGBColor = RGBColor(3, 0, 0);
+
+/// The `n`-th colour of a series, from 0; they repeat after [`SERIES`].
+pub(super) fn series(n: usize) -> RGBColor {
+    RGBColor(1, 0, (n % SERIES) as u8)
+}
+
+/// How many series colours the style sheet has.
+pub(super) const SERIES: usize = 8;
+
+/// The placeholder as the style sheet names it.
+pub(super) fn placeholder(RGBColor(r, g, b): RGBColor) -> String {
+    format!("#{r:02X}{g:02X}{b:02X}")
+}
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws into a new SVG element of that size, labelled for those who cannot see it.
+fn svg(
+    (width, height): (u32, u32),
+    label: &str,
+    draw: impl FnOnce(&Canvas<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    {
+        let canvas = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
+        draw(&canvas)?;
+        canvas.present().map_err(|e| anyhow!("drawing: {e}"))?;
+    }
+    let label = super::html::escape(label);
+    Ok(svg.replacen(
+        "<svg ",
+        &format!("<svg class=\"chart\" role=\"img\" aria-label=\"{label}\" "),
+        1,
+    ))
+}
+
+fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("drawing: {error}")
+}
+
+fn label_style() -> TextStyle<'static> {
+    TextStyle::from(("sans-serif", 15).into_font()).color(&INK)
+}
+
+/// A linear axis with ticks at given values. It may run backwards.
+struct Ticked {
+    from: f64,
+    to: f64,
+    ticks: Vec<f64>,
+}
+
+impl Ticked {
+    fn new(from: f64, to: f64, ticks: Vec<f64>) -> Ticked {
+        Ticked { from, to, ticks }
+    }
+}
+
+impl Ranged for Ticked {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (first, last): (i32, i32)) -> i32 {
+        let part = (value - self.from) / (self.to - self.from);
+        first + (part * f64::from(last - first)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        self.ticks.clone()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.from..self.to
+    }
+}
+
+/// Round values (1, 2, 5 times a power of ten) between two logarithms, as logarithms; thinned to a
+/// few per chart.
+fn log_ticks(low: f64, high: f64) -> Vec<f64> {
+    let steps: &[f64] = match high - low {
+        span if span > 3.2 => &[1.0],
+        span if span > 1.6 => &[1.0, 3.0],
+        span if span > 0.5 => &[1.0, 2.0, 5.0],
+        _ => &[1.0, 1.2, 1.4, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+    };
+    let (first, last) = (low.floor() as i32, high.ceil() as i32);
+    (first..=last)
+        .flat_map(|exponent| {
+            steps
+                .iter()
+                .map(move |step| step.log10() + f64::from(exponent))
+        })
+        .filter(|tick| (low..=high).contains(tick))
+        .collect()
+}
+
+/// Least and greatest with a margin; `None` for no values.
+fn range(values: impl Iterator<Item = f64>, margin: f64) -> Option<(f64, f64)> {
+    let (low, high) = values
+        .filter(|value| value.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| {
+            (l.min(v), h.max(v))
+        });
+    let pad = ((high - low) * margin).max(0.02);
+    (low <= high).then_some((low - pad, high + pad))
+}
+
+fn tick_latency(log_us: f64) -> String {
+    let us = 10f64.powf(log_us);
+    let (value, unit) = match us {
+        us if us < 999.0 => (us, "µs"),
+        us if us < 999_000.0 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    let digits = usize::from((value - value.round()).abs() > 0.04);
+    format!("{value:.digits$} {unit}")
+}
+
+/// Latency over percentile, with an axis that spreads the tail: each further nine has equal room.
+/// Curves come with their colours.
+pub(super) fn percentiles(
+    title: &str,
+    curves: &[(&LatencyCurve, RGBColor)],
+    size: (u32, u32),
+) -> anyhow::Result<String> {
+    // The axis is -log10(1 - q): 0 for the least, 1 for p90, 2 for p99.
+    let nines = |q: f64| -(1.0 - q).log10();
+    let points = |curve: &LatencyCurve| -> Vec<(f64, f64)> {
+        curve
+            .points
+            .iter()
+            .map(|&(q, us)| (nines(q), us.max(0.1).log10()))
+            .collect()
+    };
+    let all: Vec<(f64, f64)> = curves.iter().flat_map(|(curve, _)| points(curve)).collect();
+    let Some((low, high)) = range(all.iter().map(|p| p.1), 0.06) else {
+        return Ok(String::new());
+    };
+    let right = all.iter().map(|p| p.0).fold(1.0, f64::max);
+    svg(size, &format!("Latency by percentile: {title}"), |canvas| {
+        let ticks = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
+        let x_ticks: Vec<f64> = ticks
+            .into_iter()
+            .map(nines)
+            .filter(|x| *x <= right)
+            .collect();
+        let y_ticks = log_ticks(low, high);
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(30)
+            .y_label_area_size(64)
+            .build_cartesian_2d(
+                Ticked::new(0.0, right, x_ticks),
+                Ticked::new(low, high, y_ticks),
+            )
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(label_style())
+            .x_label_formatter(&|x| percentile_name(*x))
+            .y_label_formatter(&|y| tick_latency(*y))
+            .draw()
+            .map_err(drawing)?;
+        for (curve, colour) in curves {
+            chart
+                .draw_series(LineSeries::new(points(curve), colour.stroke_width(2)))
+                .map_err(drawing)?;
+        }
+        Ok(())
+    })
+}
+
+fn percentile_name(nines: f64) -> String {
+    let percent = 100.0 * (1.0 - 10f64.powf(-nines));
+    if percent < 0.01 {
+        return "min".into();
+    }
+    let digits = (nines.round() as usize).saturating_sub(2);
+    format!("p{percent:.digits$}")
+}
+
+/// One row of [`ratios`].
+pub(super) struct RatioRow {
+    /// What it is of.
+    pub(super) label: String,
+    /// The estimate.
+    pub(super) ratio: f64,
+    /// Its interval.
+    pub(super) interval: Option<(f64, f64)>,
+    /// Each pair's ratio.
+    pub(super) pairs: Vec<f64>,
+    /// The side's colour.
+    pub(super) colour: RGBColor,
+}
+
+/// Ratios against the baseline: each pair a dot, the interval a bar, the estimate a tick.
+pub(super) fn ratios(title: &str, rows: &[RatioRow], width: u32) -> anyhow::Result<String> {
+    let logs = rows.iter().flat_map(|row| {
+        let ends = row
+            .interval
+            .map_or([row.ratio, row.ratio], |(low, high)| [low, high]);
+        row.pairs.iter().copied().chain(ends).map(f64::ln)
+    });
+    let Some((low, high)) = range(logs.chain([0.0]), 0.06) else {
+        return Ok(String::new());
+    };
+    let height = 44 + 34 * rows.len() as u32;
+    svg(
+        (width, height),
+        &format!("{title}: change by pair"),
+        |canvas| {
+            let bottom = rows.len() as f64 - 0.5;
+            let mut chart = ChartBuilder::on(canvas)
+                .margin(6)
+                .margin_right(30)
+                .x_label_area_size(28)
+                .y_label_area_size(120)
+                .build_cartesian_2d(
+                    Ticked::new(low, high, ratio_ticks(low, high)),
+                    Ticked::new(bottom, -0.5, (0..rows.len()).map(|n| n as f64).collect()),
+                )
+                .map_err(drawing)?;
+            chart
+                .configure_mesh()
+                .light_line_style(TRANSPARENT)
+                .bold_line_style(GRID)
+                .axis_style(TRANSPARENT)
+                .disable_y_mesh()
+                .label_style(label_style())
+                .x_label_formatter(&|log| super::words::change(log.exp()))
+                .y_label_formatter(&|row| {
+                    rows.get(row.round() as usize)
+                        .map(|r| r.label.clone())
+                        .unwrap_or_default()
+                })
+                .draw()
+                .map_err(drawing)?;
+            let line = PathElement::new([(0.0, bottom), (0.0, -0.5)], INK.stroke_width(1));
+            chart.draw_series([line]).map_err(drawing)?;
+            for (index, row) in rows.iter().enumerate() {
+                let y = index as f64;
+                if let Some((from, to)) = row.interval {
+                    let bar = Rectangle::new(
+                        [(from.ln(), y - 0.2), (to.ln(), y + 0.2)],
+                        row.colour.mix(0.28).filled(),
+                    );
+                    chart.draw_series([bar]).map_err(drawing)?;
+                }
+                let dots = row
+                    .pairs
+                    .iter()
+                    .map(|r| Circle::new((r.ln(), y), 4, row.colour.filled()));
+                chart.draw_series(dots).map_err(drawing)?;
+                let at = row.ratio.ln();
+                let tick = PathElement::new([(at, y - 0.32), (at, y + 0.32)], INK.stroke_width(2));
+                chart.draw_series([tick]).map_err(drawing)?;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Round changes within a range of logarithms, no two too close to read.
+fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
+    let fine = (1..=40).map(|n| f64::from(n) * 0.05);
+    let coarse = [3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 0.02, 0.01];
+    let finest = [
+        0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1,
+    ];
+    // From no change outwards, so that this one is always there.
+    let mut candidates: Vec<f64> = fine.chain(coarse).chain(finest).map(f64::ln).collect();
+    candidates.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let apart = (high - low) * 0.14;
+    let mut ticks: Vec<f64> = Vec::new();
+    for tick in candidates
+        .into_iter()
+        .filter(|tick| (low..=high).contains(tick))
+    {
+        if ticks.iter().all(|other| (other - tick).abs() >= apart) {
+            ticks.push(tick);
+        }
+    }
+    ticks.sort_by(f64::total_cmp);
+    ticks
+}
+
+/// What a timeline shows of each thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Track {
+    /// Planned rescheduling latency.
+    Latency,
+    /// Planned weight.
+    Weight,
+}
+
+/// The threads' planned settings over time, as steps. Tracks come with their colours; `end_ms` is
+/// the run's end, `window_ms` where its measured part begins.
+pub(super) fn timeline(
+    what: Track,
+    tracks: &[(&ThreadTrack, RGBColor)],
+    window_ms: f64,
+    end_ms: f64,
+    size: (u32, u32),
+) -> anyhow::Result<String> {
+    let lines: Vec<(Vec<(f64, f64)>, RGBColor)> = tracks
+        .iter()
+        .map(|&(track, colour)| (steps(track, what, end_ms), colour))
+        .filter(|(points, _)| !points.is_empty())
+        .collect();
+    let values = lines
+        .iter()
+        .flat_map(|(points, _)| points.iter().map(|p| p.1));
+    let Some((low, high)) = range(values, 0.06) else {
+        return Ok(String::new());
+    };
+    let label = match what {
+        Track::Latency => "Planned rescheduling latency of each thread over time",
+        Track::Weight => "Planned weight of each thread over time",
+    };
+    svg(size, label, |canvas| {
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(30)
+            .y_label_area_size(64)
+            .build_cartesian_2d(
+                0.0..end_ms / 1e3,
+                Ticked::new(low, high, log_ticks(low, high)),
+            )
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(label_style())
+            .x_labels(8)
+            .x_label_formatter(&|s| format!("{s:.0} s"))
+            .y_label_formatter(&|y| match what {
+                Track::Latency => tick_latency(*y),
+                Track::Weight => format!("{:.0}", 10f64.powf(*y)),
+            })
+            .draw()
+            .map_err(drawing)?;
+        for (points, colour) in lines {
+            chart
+                .draw_series(LineSeries::new(points, colour.mix(0.75).stroke_width(1)))
+                .map_err(drawing)?;
+        }
+        let window = window_ms / 1e3;
+        let line = PathElement::new(
+            [(window, low), (window, high)],
+            INK.mix(0.6).stroke_width(1),
+        );
+        chart.draw_series([line]).map_err(drawing)?;
+        let style = label_style().pos(Pos::new(HPos::Left, VPos::Top));
+        let text = Text::new(
+            "measured from here",
+            (window + end_ms / 1e3 * 0.01, high),
+            style,
+        );
+        chart.draw_series([text]).map_err(drawing)?;
+        Ok(())
+    })
+}
+
+/// A track as corners of a step line, values as logarithms.
+fn steps(track: &ThreadTrack, what: Track, end_ms: f64) -> Vec<(f64, f64)> {
+    let mut corners: Vec<(f64, f64)> = Vec::new();
+    for point in &track.points {
+        let value = match what {
+            Track::Latency => point.latency_us,
+            Track::Weight => point.weight,
+        };
+        let Some(value) = value.filter(|value| *value > 0.0) else {
+            continue;
+        };
+        let at = point.at_ms as f64 / 1e3;
+        if let Some(&(_, before)) = corners.last() {
+            corners.push((at, before));
+        }
+        corners.push((at, value.log10()));
+    }
+    if let Some(&(_, last)) = corners.last() {
+        corners.push((end_ms / 1e3, last));
+    }
+    corners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::TrackPoint;
+
+    #[test]
+    fn percentiles_have_their_usual_names() {
+        let name = |q: f64| percentile_name(-(1.0f64 - q).log10());
+        let names = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999].map(name);
+        assert_eq!(names, ["min", "p50", "p90", "p99", "p99.9", "p99.99"]);
+    }
+
+    #[test]
+    fn ticks_are_round_and_apart() {
+        assert_eq!(log_ticks(2.9, 4.1).len(), 4); // 1, 2, 5, 10 ms
+        let ticks = ratio_ticks(-0.7, 0.2);
+        assert!(ticks.contains(&0.0));
+        assert!(ticks.windows(2).all(|w| w[1] - w[0] >= 0.9 * 0.14 - 1e-9));
+        assert!(
+            ratio_ticks(-0.03, 0.03).len() >= 3,
+            "{:?}",
+            ratio_ticks(-0.03, 0.03)
+        );
+    }
+
+    #[test]
+    fn steps_hold_until_the_next_change_and_to_the_end() {
+        let point = |at_ms, us| TrackPoint {
+            at_ms,
+            latency_us: us,
+            weight: None,
+        };
+        let track = ThreadTrack {
+            tenant: "t".into(),
+            tid: 1,
+            name: "n".into(),
+            points: vec![
+                point(0, Some(1_000.0)),
+                point(80, None),
+                point(160, Some(100.0)),
+            ],
+        };
+        assert_eq!(
+            steps(&track, Track::Latency, 1_000.0),
+            [(0.0, 3.0), (0.16, 3.0), (0.16, 2.0), (1.0, 2.0)]
+        );
+        assert!(steps(&track, Track::Weight, 1_000.0).is_empty());
+    }
+}

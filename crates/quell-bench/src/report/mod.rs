@@ -1,0 +1,71 @@
+//! Shows a [`BenchResult`]: a table for terminals, JSON, and an HTML page that works offline.
+//!
+//! All three are made from the same result and nothing else, so a saved JSON file gives the same
+//! table and page again.
+
+mod charts;
+mod html;
+mod text;
+mod words;
+
+pub use html::html;
+pub use text::text;
+
+use crate::result::BenchResult;
+use anyhow::Context;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+/// The result as the JSON of docs/bench-json.md.
+pub fn json(result: &BenchResult) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(result)? + "\n")
+}
+
+/// Writes a result where the user wants it: JSON to `json_file` (`-`: standard output, and then the
+/// table goes to standard error), the page to `html_file`, the table to the terminal.
+pub fn deliver(
+    result: &BenchResult,
+    json_file: Option<&Path>,
+    html_file: Option<&Path>,
+) -> anyhow::Result<()> {
+    // The files first: a closed terminal must not cost the figures.
+    let json_to_stdout = json_file == Some(Path::new("-"));
+    if let Some(path) = json_file.filter(|_| !json_to_stdout) {
+        write(path, &json(result)?)?;
+    }
+    if let Some(path) = html_file {
+        write(path, &html(result)?)?;
+    }
+    let plain = std::env::var_os("NO_COLOR").is_some();
+    if json_to_stdout {
+        let styled = std::io::stderr().is_terminal() && !plain;
+        eprint!("{}", text(result, styled));
+        std::io::stdout()
+            .write_all(json(result)?.as_bytes())
+            .context("standard output")?;
+    } else {
+        let styled = std::io::stdout().is_terminal() && !plain;
+        let text = text(result, styled);
+        std::io::stdout()
+            .write_all(text.as_bytes())
+            .context("standard output")?;
+    }
+    if let Some(path) = html_file {
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        eprintln!("Report: {}", path.display());
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! The result for a terminal: what each tenant got, what changed, and what that means in words.
+
+use super::words;
+use crate::result::{BenchResult, Comparison, Metric, SideResult};
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, TableComponent, presets};
+use std::fmt::Write;
+
+/// The result as text; `styled` for a terminal that shows colours.
+pub fn text(result: &BenchResult, styled: bool) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let mut line = |parts: &str| {
+        let _ = writeln!(text, "{parts}");
+    };
+    line(&format!(
+        "Scenario `{}` on {}.",
+        result.scenario,
+        words::host(result)
+    ));
+    line(&format!("{}.", words::method(result)));
+    line(&figures(result, styled).to_string());
+    if !result.comparisons.is_empty() {
+        let baseline = &result.options.sides[0];
+        line(&format!(
+            "Change against `{baseline}`, with the 95 % interval over pairs:"
+        ));
+        line(&changes(result, styled).to_string());
+    }
+    for finding in words::findings(result) {
+        line(&finding);
+    }
+    line(&words::busy(result));
+    if let Some(agent) = words::agent(result) {
+        line(&agent);
+    }
+    for note in &result.notes {
+        line(&format!("Note: {note}"));
+    }
+    text
+}
+
+fn table(styled: bool, header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    for lines_between_rows in [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ] {
+        table.remove_style(lines_between_rows);
+    }
+    if styled {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    table.set_header(
+        header
+            .iter()
+            .map(|name| Cell::new(name).add_attribute(Attribute::Bold)),
+    );
+    table
+}
+
+fn right_align(table: &mut Table) {
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+fn figures(result: &BenchResult, styled: bool) -> Table {
+    let mut table = table(
+        styled,
+        &[
+            "tenant",
+            "side",
+            "mean",
+            "p50",
+            "p99",
+            "p99.9",
+            "throughput",
+            "CPU",
+            "errors",
+        ],
+    );
+    let mut before = None;
+    for row in &result.results {
+        let SideResult {
+            side,
+            tenant,
+            class,
+            figures,
+        } = row;
+        let latency = |us: Option<f64>| us.map_or(String::new(), words::latency);
+        let first = before != Some((tenant, class));
+        before = Some((tenant, class));
+        table.add_row([
+            if first {
+                words::tenant(tenant, *class)
+            } else {
+                ""
+            }
+            .to_string(),
+            side.clone(),
+            latency(figures.mean_us),
+            latency(figures.p50_us),
+            latency(figures.p99_us),
+            latency(figures.p999_us),
+            words::throughput(figures).unwrap_or_default(),
+            format!("{:.1} %", figures.cpu_share * 100.0),
+            if figures.errors > 0 {
+                figures.errors.to_string()
+            } else {
+                String::new()
+            },
+        ]);
+    }
+    right_align(&mut table);
+    table
+}
+
+fn changes(result: &BenchResult, styled: bool) -> Table {
+    let mut table = table(styled, &["tenant", "side", "mean", "p99", "throughput"]);
+    for row in result
+        .results
+        .iter()
+        .filter(|row| row.side != result.options.sides[0])
+    {
+        let cell = |metrics: &[Metric]| {
+            let found = result.comparisons.iter().find(|c| {
+                (&c.tenant, c.class, &c.side) == (&row.tenant, row.class, &row.side)
+                    && metrics.contains(&c.metric)
+            });
+            found.map_or(Cell::new(""), change_cell)
+        };
+        table.add_row([
+            Cell::new(words::tenant(&row.tenant, row.class)),
+            Cell::new(&row.side),
+            cell(&[Metric::MeanUs]),
+            cell(&[Metric::P99Us]),
+            cell(&[Metric::RequestsPerS, Metric::WorkPerS]),
+        ]);
+    }
+    right_align(&mut table);
+    table
+}
+
+/// Green or red where the interval excludes "no difference"; plain where it does not.
+fn change_cell(comparison: &Comparison) -> Cell {
+    let cell = Cell::new(words::change_with_interval(comparison));
+    match (
+        comparison.significant(),
+        comparison.metric.lower_is_better(),
+    ) {
+        (Some(true), Some(lower)) if (comparison.ratio < 1.0) == lower => cell.fg(Color::Green),
+        (Some(true), Some(_)) => cell.fg(Color::Red),
+        _ => cell,
+    }
+}

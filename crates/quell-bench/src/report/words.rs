@@ -1,0 +1,288 @@
+//! Numbers and findings in words, the same in every report.
+
+use crate::result::{ALL, BenchResult, Comparison, Figures, Metric};
+use quell_model::config::TenantClass;
+
+/// A latency with a fitting unit, about three digits.
+pub(super) fn latency(us: f64) -> String {
+    let (value, unit) = match us {
+        us if us < 999.5 => (us, "µs"),
+        us if us < 999_500.0 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// About three significant digits, without an exponent.
+pub(super) fn three_digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => thousands(value),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A whole number with its thousands apart.
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 {
+        format!("-{text}")
+    } else {
+        text
+    }
+}
+
+/// What a tenant got done: batch work, else requests, per second.
+pub(super) fn throughput(figures: &Figures) -> Option<String> {
+    if let Some(work) = figures.work_per_s {
+        return Some(match figures.work_unit.as_deref() {
+            Some("bytes") => format!("{} MB/s", three_digits(work / 1e6)),
+            unit => format!("{} {}/s", three_digits(work), unit.unwrap_or("units")),
+        });
+    }
+    figures
+        .requests_per_s
+        .map(|rate| format!("{} req/s", three_digits(rate)))
+}
+
+/// A tenant's or class's name.
+pub(super) fn tenant(name: &str, class: TenantClass) -> &str {
+    match (name, class) {
+        (ALL, TenantClass::Latency) => "all latency",
+        (ALL, TenantClass::Batch) => "all batch",
+        (name, _) => name,
+    }
+}
+
+/// A ratio as a signed change: `-41 %`, `+2.3 %`, `x 4.2`.
+pub(super) fn change(ratio: f64) -> String {
+    if ratio >= 3.0 {
+        return format!("x {}", three_digits(ratio));
+    }
+    let percent = (ratio - 1.0) * 100.0;
+    let digits = usize::from(percent.abs() < 9.95);
+    let text = format!("{percent:+.digits$}");
+    // Rounding may leave a signed zero.
+    let text = if text.trim_start_matches(['+', '-']) == "0.0" {
+        "0.0"
+    } else {
+        &text
+    };
+    format!("{} %", text.replace('-', "−"))
+}
+
+/// A comparison as `-41 % (-45 to -37 %)`.
+pub(super) fn change_with_interval(comparison: &Comparison) -> String {
+    let estimate = change(comparison.ratio);
+    match comparison.ci_low.zip(comparison.ci_high) {
+        Some((low, high)) => {
+            let low = change(low);
+            format!(
+                "{estimate} ({} to {})",
+                low.trim_end_matches(" %"),
+                change(high)
+            )
+        }
+        None => estimate,
+    }
+}
+
+/// The findings that matter most, a sentence each, for every side against the baseline.
+pub(super) fn findings(result: &BenchResult) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for side in result.options.sides.iter().skip(1) {
+        for (class, metric, what, less, more) in [
+            (
+                TenantClass::Latency,
+                Metric::MeanUs,
+                "Mean latency of the latency-critical tenants",
+                "lower",
+                "higher",
+            ),
+            (
+                TenantClass::Latency,
+                Metric::P99Us,
+                "Their 99th percentile",
+                "lower",
+                "higher",
+            ),
+            (
+                TenantClass::Batch,
+                Metric::WorkPerS,
+                "Work done by the batch tenants",
+                "less",
+                "more",
+            ),
+        ] {
+            let found = result.comparisons.iter().find(|c| {
+                c.tenant == ALL && c.class == class && c.metric == metric && c.side == *side
+            });
+            if let Some(comparison) = found {
+                sentences.push(format!("{what}: {}.", sentence(comparison, less, more)));
+            }
+        }
+    }
+    sentences
+}
+
+fn sentence(comparison: &Comparison, less: &str, more: &str) -> String {
+    let Comparison { side, baseline, .. } = comparison;
+    let signed = |ratio: f64| {
+        format!(
+            "{} {}",
+            magnitude(ratio),
+            if ratio <= 1.0 { less } else { more }
+        )
+    };
+    let estimate = signed(comparison.ratio);
+    let versus = format!("under {side} than under {baseline}");
+    let Some((low, high)) = comparison.ci_low.zip(comparison.ci_high) else {
+        return format!("{estimate} {versus} (one pair, so no interval)");
+    };
+    match comparison.significant() {
+        Some(true) if high < 1.0 => {
+            let (near, far) = (magnitude(high), magnitude(low));
+            format!(
+                "{estimate} {versus} (95 % interval {} to {far})",
+                near.trim_end_matches(" %")
+            )
+        }
+        Some(true) => {
+            let (near, far) = (magnitude(low), magnitude(high));
+            format!(
+                "{estimate} {versus} (95 % interval {} to {far})",
+                near.trim_end_matches(" %")
+            )
+        }
+        _ => format!(
+            "no difference shown; {estimate} {versus}, but the 95 % interval goes from {} to {}",
+            signed(low),
+            signed(high)
+        ),
+    }
+}
+
+/// How far a ratio is from 1: `41 %`.
+fn magnitude(ratio: f64) -> String {
+    change(ratio).trim_start_matches(['+', '−']).to_string()
+}
+
+/// How it was measured, in a sentence.
+pub(super) fn method(result: &BenchResult) -> String {
+    let options = &result.options;
+    format!(
+        "{} interleaved {} of {} s each after {} s of warm-up; seed {}",
+        options.pairs,
+        if options.sides.len() == 2 {
+            "pairs"
+        } else {
+            "rounds"
+        },
+        options.seconds,
+        options.warmup_seconds,
+        options.seed
+    )
+}
+
+/// The machine, in a sentence.
+pub(super) fn host(result: &BenchResult) -> String {
+    let host = &result.host;
+    let virtualized = if host.virtualized {
+        ", a virtual machine"
+    } else {
+        ""
+    };
+    format!(
+        "{} CPUs ({}), Linux {}{virtualized}",
+        host.cpus, host.model, host.kernel
+    )
+}
+
+/// The agent's cost, in a sentence.
+pub(super) fn agent(result: &BenchResult) -> Option<String> {
+    let agent = result.agent?;
+    Some(format!(
+        "The agent itself used {:.2} % of one CPU and at most {:.1} MiB of memory.",
+        agent.cpu_percent,
+        agent.rss_bytes as f64 / f64::from(1 << 20)
+    ))
+}
+
+/// How busy the CPUs were, in a sentence.
+pub(super) fn busy(result: &BenchResult) -> String {
+    let busy: Vec<String> = result
+        .sides
+        .iter()
+        .map(|s| format!("{:.0} % under {}", s.busy_percent, s.side))
+        .collect();
+    let steal = result
+        .sides
+        .iter()
+        .map(|s| s.steal_percent)
+        .fold(0.0, f64::max);
+    format!(
+        "CPUs busy: {}; taken by the hypervisor: at most {steal:.1} %.",
+        busy.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_get_fitting_units() {
+        let latencies = [0.4, 87.23, 999.4, 999.6, 12_345.0, 1_234_567.0].map(latency);
+        assert_eq!(
+            latencies,
+            [
+                "0.40 µs", "87.2 µs", "999 µs", "1.00 ms", "12.3 ms", "1.23 s"
+            ]
+        );
+        assert_eq!(three_digits(1_234_567.0), "1,234,567");
+        let changes = [0.59, 0.977, 1.0, 1.0001, 1.023, 2.5, 4.2].map(change);
+        assert_eq!(
+            changes,
+            [
+                "−41 %", "−2.3 %", "0.0 %", "0.0 %", "+2.3 %", "+150 %", "x 4.20"
+            ]
+        );
+    }
+
+    #[test]
+    fn sentences_say_when_nothing_is_shown() {
+        let comparison = |ratio, interval: Option<(f64, f64)>| Comparison {
+            tenant: ALL.into(),
+            class: TenantClass::Latency,
+            metric: Metric::MeanUs,
+            baseline: "default".into(),
+            side: "quell".into(),
+            ratio,
+            ci_low: interval.map(|i| i.0),
+            ci_high: interval.map(|i| i.1),
+            pairs: 5,
+        };
+        let say = |ratio, interval| sentence(&comparison(ratio, interval), "lower", "higher");
+        assert_eq!(
+            say(0.59, Some((0.55, 0.63))),
+            "41 % lower under quell than under default (95 % interval 37 to 45 %)"
+        );
+        assert_eq!(
+            say(1.2, Some((1.1, 1.3))),
+            "20 % higher under quell than under default (95 % interval 10 to 30 %)"
+        );
+        assert_eq!(
+            say(0.97, Some((0.92, 1.02))),
+            "no difference shown; 3.0 % lower under quell than under default, but the 95 % interval \
+             goes from 8.0 % lower to 2.0 % higher"
+        );
+        assert!(say(0.5, None).contains("one pair"));
+    }
+}
