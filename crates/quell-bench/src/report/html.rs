@@ -209,8 +209,8 @@ fn verdict(comparison: &Comparison) -> &'static str {
 fn figures(result: &BenchResult) -> String {
     let mut table = String::from(
         "<div class=\"wide\"><table>\n<thead><tr><th>tenant</th><th>side</th><th>mean</th><th>p50</th>\
-         <th>p99</th><th>p99.9</th><th>throughput</th><th>CPU of host</th><th>errors</th>\
-         <th>mean, change</th><th>p99, change</th><th>throughput, change</th></tr></thead>\n<tbody>\n",
+         <th>p99</th><th>p99.9</th><th>throughput</th><th>CPU</th><th>errors</th>\
+         <th>change of mean</th><th>of p99</th><th>of throughput</th></tr></thead>\n<tbody>\n",
     );
     for row in &result.results {
         let SideResult {
@@ -258,11 +258,12 @@ fn figures(result: &BenchResult) -> String {
             let found = metrics
                 .iter()
                 .find_map(|m| comparison(result, tenant, *class, *m, side));
-            let text = found.map(words::change_with_interval).unwrap_or_default();
+            let (change, interval) = found.map(words::change_and_interval).unwrap_or_default();
             let class = found.map(verdict).unwrap_or_default();
+            let (change, interval) = (escape(&change), escape(&interval));
             put(
                 &mut table,
-                format_args!("<td class=\"{class}\">{}</td>", escape(&text)),
+                format_args!("<td class=\"{class}\">{change} <small>{interval}</small></td>"),
             );
         }
         table.push_str("</tr>\n");

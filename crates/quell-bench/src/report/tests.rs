@@ -215,9 +215,23 @@ pub(crate) fn sample() -> BenchResult {
     }
 }
 
+/// The same, short enough to read as a file.
+fn small() -> BenchResult {
+    let mut result = sample();
+    result.runs.truncate(2);
+    for curve in &mut result.latency {
+        curve.points = curve.points.iter().copied().step_by(24).collect();
+    }
+    result.latency.truncate(2);
+    for track in &mut result.decisions[0].threads {
+        track.points.truncate(2);
+    }
+    result
+}
+
 #[test]
 fn json_round_trips_and_matches_the_golden_file() {
-    let result = sample();
+    let result = small();
     let text = json(&result).unwrap();
     assert_eq!(serde_json::from_str::<BenchResult>(&text).unwrap(), result);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/result.json");

@@ -148,7 +148,13 @@ fn changes(result: &BenchResult, styled: bool) -> Table {
 
 /// Green or red where the interval excludes "no difference"; plain where it does not.
 fn change_cell(comparison: &Comparison) -> Cell {
-    let cell = Cell::new(words::change_with_interval(comparison));
+    let (change, interval) = words::change_and_interval(comparison);
+    let text = if interval.is_empty() {
+        change
+    } else {
+        format!("{change} ({interval})")
+    };
+    let cell = Cell::new(text);
     match (
         comparison.significant(),
         comparison.metric.lower_is_better(),

@@ -78,20 +78,15 @@ pub(super) fn change(ratio: f64) -> String {
     format!("{} %", text.replace('-', "−"))
 }
 
-/// A comparison as `-41 % (-45 to -37 %)`.
-pub(super) fn change_with_interval(comparison: &Comparison) -> String {
-    let estimate = change(comparison.ratio);
-    match comparison.ci_low.zip(comparison.ci_high) {
-        Some((low, high)) => {
-            let low = change(low);
-            format!(
-                "{estimate} ({} to {})",
-                low.trim_end_matches(" %"),
-                change(high)
-            )
-        }
-        None => estimate,
-    }
+/// A comparison as `-41 %` and `-45 to -37 %`; the latter empty without an interval.
+pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
+    let interval = comparison
+        .ci_low
+        .zip(comparison.ci_high)
+        .map_or(String::new(), |(low, high)| {
+            format!("{} to {}", change(low).trim_end_matches(" %"), change(high))
+        });
+    (change(comparison.ratio), interval)
 }
 
 /// The findings that matter most, a sentence each, for every side against the baseline.
