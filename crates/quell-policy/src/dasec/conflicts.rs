@@ -32,7 +32,7 @@
 //!   which what is seen still holds times from before the swap.
 
 use super::state::{Placement, Tenant};
-use super::text::millis;
+use super::text::Millis;
 use quell_model::config::AsymmetrySettings;
 use quell_model::{CpuId, Rule, Snapshot, ThreadState};
 use std::collections::BTreeMap;
@@ -208,11 +208,11 @@ impl Resolver {
         swap.evidence = format!(
             "slices on CPU {} sum to {}, on CPU {} to {}; swapped, to {} and {}",
             self.cores[full].cpu,
-            millis(self.cores[full].slices_ns),
+            Millis(self.cores[full].slices_ns),
             self.cores[empty].cpu,
-            millis(self.cores[empty].slices_ns),
-            millis(high),
-            millis(low),
+            Millis(self.cores[empty].slices_ns),
+            Millis(high),
+            Millis(low),
         );
         swap.some()
     }

@@ -15,7 +15,7 @@
 //! - Threads of [`TenantClass::Batch`] have no latency to improve: theirs stays at the maximum.
 
 use super::state::{Tenant, Thread};
-use super::text::{counted, millis};
+use super::text::{Counted, Millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{Rule, Snapshot, TenantSample, ThreadId, ThreadSample, ThreadState};
 
@@ -141,14 +141,14 @@ fn adjust_tenant(tenant: &mut Tenant, sample: &TenantSample, bounds: &Bounds, ch
         let used = || {
             format!(
                 "{} of its {} slice",
-                millis(seen.run_ns),
-                millis(thread.slice_ns)
+                Millis(seen.run_ns),
+                Millis(thread.slice_ns)
             )
         };
         let evidence = match (rule, chase) {
             (Rule::WakerChased, Some(chase)) => format!(
                 "{} of thread {}, which is at the minimum and still late",
-                counted(chase.count, "wakeup"),
+                Counted(chase.count, "wakeup"),
                 chase.wakes
             ),
             (Rule::LatencyLowered, _) => {
@@ -163,8 +163,8 @@ fn adjust_tenant(tenant: &mut Tenant, sample: &TenantSample, bounds: &Bounds, ch
         };
         let text = format!(
             "rescheduling latency {} -> {}: {evidence}",
-            millis(old),
-            millis(new)
+            Millis(old),
+            Millis(new)
         );
         thread.because(rule, text);
     }

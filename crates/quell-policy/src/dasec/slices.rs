@@ -18,7 +18,7 @@
 
 use super::apportion::apportion;
 use super::state::{Tenant, Thread};
-use super::text::{counted, millis};
+use super::text::{Counted, Load, Millis};
 use quell_model::config::AsymmetrySettings;
 use quell_model::{Rule, Snapshot, TenantSample, TenantWeight, ThreadSample, ThreadState, Weight};
 
@@ -134,27 +134,27 @@ fn adjust_tenant(
     let gained = apportion(moved, &wanted, &wanted);
     for (&i, gain) in depleted.iter().zip(gained).filter(|(_, gain)| *gain > 0) {
         let seen = &sample.threads[threads[i].sample];
-        let (old, slice) = (threads[i].weight, millis(threads[i].slice_ns));
+        let (old, slice) = (Load(threads[i].weight), Millis(threads[i].slice_ns));
         threads[i].weight.0 += gain;
         let evidence = match seen.preemptions {
             Some(count) => format!(
                 "preempted {} after using its {slice} slice",
-                counted(count, "time")
+                Counted(count, "time")
             ),
             None => format!("wants to run after using its {slice} slice"),
         };
-        let text = format!("weight {old} -> {}: {evidence}", threads[i].weight);
+        let text = format!("weight {old} -> {}: {evidence}", Load(threads[i].weight));
         threads[i].because(Rule::SliceDepleted, text);
     }
     for (&i, part) in givers.iter().zip(given).filter(|(_, part)| *part > 0) {
-        let used = millis(sample.threads[threads[i].sample].run_ns);
-        let (old, slice) = (threads[i].weight, millis(threads[i].slice_ns));
+        let used = Millis(sample.threads[threads[i].sample].run_ns);
+        let (old, slice) = (Load(threads[i].weight), Millis(threads[i].slice_ns));
         threads[i].weight.0 -= part;
         let text = format!(
             "weight {old} -> {}: used {used} of its {slice} slice; {} of the tenant used up \
              theirs",
-            threads[i].weight,
-            counted(depleted.len() as u64, "thread")
+            Load(threads[i].weight),
+            Counted(depleted.len() as u64, "thread")
         );
         threads[i].because(Rule::GaveWeight, text);
     }

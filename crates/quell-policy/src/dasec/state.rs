@@ -15,7 +15,7 @@
 //! - Only [`SchedClass::Fair`] threads are managed: the others' owners have decided.
 
 use super::apportion::apportion;
-use super::text::{counted, millis};
+use super::text::{Counted, Load, Millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{
     CpuId, CpuSet, Reason, Rule, SchedClass, Snapshot, TenantName, TenantSample, TenantWeight,
@@ -204,9 +204,10 @@ impl Tenant {
             thread.weight.0 = if gain { old.0 + part } else { old.0 - part };
             if settings.slices {
                 let text = format!(
-                    "weight {old} -> {}: {} left the tenant, the rest make up its total",
-                    thread.weight,
-                    counted(left, "thread")
+                    "weight {} -> {}: {} left the tenant, the rest make up its total",
+                    Load(old),
+                    Load(thread.weight),
+                    Counted(left, "thread")
                 );
                 thread.because(Rule::Rescaled, text);
             }
@@ -223,8 +224,9 @@ impl Tenant {
             self.total += thread.initial.0;
             if thread.weight != old {
                 let text = format!(
-                    "weight {old} -> {}: the tenant's own cgroup or weight has changed",
-                    thread.weight
+                    "weight {} -> {}: the tenant's own cgroup or weight has changed",
+                    Load(old),
+                    Load(thread.weight)
                 );
                 thread.because(Rule::Rescaled, text);
             }
@@ -362,13 +364,14 @@ fn adopt(
         Some(origin) => format!("as thread {} started", origin.id),
         None => format!("nice {}", seen.settings.nice),
     };
+    let start = Load(weight);
     let text = match (settings.slices, settings.latencies) {
         (true, true) => format!(
-            "starts with weight {weight} ({source}) and rescheduling latency {}",
-            millis(latency_ns)
+            "starts with weight {start} ({source}) and rescheduling latency {}",
+            Millis(latency_ns)
         ),
-        (true, false) => format!("starts with weight {weight} ({source})"),
-        (false, true) => format!("starts with rescheduling latency {}", millis(latency_ns)),
+        (true, false) => format!("starts with weight {start} ({source})"),
+        (false, true) => format!("starts with rescheduling latency {}", Millis(latency_ns)),
         (false, false) => "may be placed".to_string(),
     };
     thread.because(Rule::Adopted, text);
