@@ -1,0 +1,337 @@
+//! Control groups: which ones a process is in, and which one is a tenant's own.
+//!
+//! A host has cgroup v2 (one hierarchy), v1 (one per controller) or both side by side ("hybrid",
+//! where the `cpu` controller sits in v1 and v2 only groups). Selectors look at the paths in the v2
+//! hierarchy, in v1's `cpu` and in systemd's own (`name=systemd`). A tenant's weight can be set
+//! where the `cpu` controller is ([`CpuHierarchy`]), and only in a cgroup that holds all of the
+//! tenant's threads and nobody else's: see [`CpuHierarchy::exclusive`].
+
+use super::proc;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A process's cgroup paths, from `/proc/PID/cgroup`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Paths<'a> {
+    /// In the v2 hierarchy.
+    pub(crate) unified: Option<&'a str>,
+    /// In v1's `cpu` hierarchy.
+    pub(crate) cpu: Option<&'a str>,
+    /// In systemd's own v1 hierarchy.
+    pub(crate) systemd: Option<&'a str>,
+}
+
+impl<'a> Paths<'a> {
+    /// Parses lines `ID:CONTROLLERS:PATH`; lines that are no such are skipped.
+    pub(crate) fn parse(text: &'a [u8]) -> Paths<'a> {
+        let mut paths = Paths::default();
+        for line in text.split(|&b| b == b'\n') {
+            let Ok(line) = std::str::from_utf8(line) else {
+                continue;
+            };
+            let mut parts = line.splitn(3, ':');
+            let (Some(id), Some(controllers), Some(path)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            if id == "0" && controllers.is_empty() {
+                paths.unified = Some(path);
+            } else if controllers.split(',').any(|c| c == "cpu") {
+                paths.cpu = Some(path);
+            } else if controllers == "name=systemd" {
+                paths.systemd = Some(path);
+            }
+        }
+        paths
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'a str> {
+        [self.unified, self.cpu, self.systemd].into_iter().flatten()
+    }
+}
+
+/// Version of the cgroup interface a hierarchy has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `cpu.shares` in a hierarchy of the `cpu` controller.
+    V1,
+    /// `cpu.weight` in the one hierarchy of all controllers.
+    V2,
+}
+
+/// The hierarchy that has the `cpu` controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuHierarchy {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// Its interface.
+    pub version: Version,
+}
+
+impl CpuHierarchy {
+    /// The host's; `None` where no hierarchy has the controller.
+    pub fn find() -> Option<CpuHierarchy> {
+        CpuHierarchy::from_mountinfo(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    }
+
+    fn from_mountinfo(text: &str) -> Option<CpuHierarchy> {
+        let mut unified = None;
+        for line in text.lines() {
+            // "36 35 98:0 ROOT MOUNT OPTIONS optional... - TYPE SOURCE SUPEROPTIONS" (proc(5))
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
+            let mut left = left.split(' ').skip(3);
+            let (Some("/"), Some(mount)) = (left.next(), left.next()) else {
+                continue;
+            };
+            let mount = PathBuf::from(unescape(mount));
+            let mut right = right.split(' ');
+            match (right.next(), right.nth(1)) {
+                (Some("cgroup"), Some(options)) if options.split(',').any(|o| o == "cpu") => {
+                    return Some(CpuHierarchy {
+                        mount,
+                        version: Version::V1,
+                    });
+                }
+                (Some("cgroup2"), _) => unified = unified.or(Some(mount)),
+                _ => {}
+            }
+        }
+        let mount = unified?;
+        let controllers = fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
+        let has_cpu = controllers.split_whitespace().any(|c| c == "cpu");
+        has_cpu.then_some(CpuHierarchy {
+            mount,
+            version: Version::V2,
+        })
+    }
+
+    /// The file that holds a cgroup's weight, relative to its directory.
+    pub fn weight_file(&self) -> &'static str {
+        match self.version {
+            Version::V1 => "cpu.shares",
+            Version::V2 => "cpu.weight",
+        }
+    }
+
+    /// The directory of a cgroup in this hierarchy.
+    pub fn directory(&self, cgroup: &str) -> PathBuf {
+        self.mount.join(cgroup.trim_start_matches('/'))
+    }
+
+    /// A process's path in this hierarchy.
+    pub(crate) fn path_of<'a>(&self, paths: &Paths<'a>) -> Option<&'a str> {
+        match self.version {
+            Version::V1 => paths.cpu,
+            Version::V2 => paths.unified,
+        }
+    }
+
+    /// The cgroup that holds these processes and no others: the deepest that contains all of
+    /// `paths`, if it has a weight and no process outside `pids` is in it or below it.
+    ///
+    /// The root is never a tenant's. `None` also while processes move.
+    pub(crate) fn exclusive<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a str>,
+        pids: &BTreeSet<u32>,
+    ) -> Option<String> {
+        let mut common = common_ancestor(paths)?;
+        // The deepest one may be a threaded cgroup of v2, which cannot tell its processes (and
+        // whose domain, further up, can), or a v2 cgroup without the controller's files.
+        loop {
+            if common.is_empty() {
+                return None;
+            }
+            let directory = self.directory(&common);
+            let threaded = fs::read_to_string(directory.join("cgroup.type"))
+                .is_ok_and(|kind| kind.trim() == "threaded");
+            if !threaded {
+                let weighed = directory.join(self.weight_file()).exists();
+                return (weighed && holds_only(&directory, pids)).then_some(common);
+            }
+            common.truncate(common.rfind('/').unwrap_or(0));
+        }
+    }
+}
+
+/// The longest path that is, component by component, at the start of all; empty for the root.
+/// `None` if there are no paths or one lies outside the visible hierarchy (`/../..`).
+fn common_ancestor<'a>(mut paths: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut common: Vec<&str> = parts(paths.next()?).collect();
+    if common.contains(&"..") {
+        return None;
+    }
+    for path in paths {
+        let same = common
+            .iter()
+            .zip(parts(path))
+            .take_while(|(a, b)| *a == b)
+            .count();
+        common.truncate(same);
+    }
+    Some(common.iter().flat_map(|part| ["/", part]).collect())
+}
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !part.is_empty())
+}
+
+/// Whether every process in this cgroup and those below it is one of `pids`.
+fn holds_only(directory: &Path, pids: &BTreeSet<u32>) -> bool {
+    // A threaded cgroup below a domain refuses (EOPNOTSUPP); the domain's own list has its processes.
+    let listed = fs::read(directory.join("cgroup.procs")).unwrap_or_default();
+    let all_ours = listed
+        .split(|&b| b == b'\n')
+        .filter_map(proc::number::<u32>)
+        .all(|pid| pid != 0 && pids.contains(&pid));
+    let Ok(entries) = fs::read_dir(directory) else {
+        return false;
+    };
+    all_ours
+        && entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .all(|entry| holds_only(&entry.path(), pids))
+}
+
+/// Undoes mountinfo's octal escapes for blank, tab, newline and backslash.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn paths_of_v1_hybrid_and_v2_hosts() {
+        let v1 = b"9:name=systemd:/a.service\n4:cpu,cpuacct:/a\n3:cpuset:/x\n0::/u:v\n";
+        let expected = Paths {
+            unified: Some("/u:v"),
+            cpu: Some("/a"),
+            systemd: Some("/a.service"),
+        };
+        assert_eq!(Paths::parse(v1), expected);
+        let v2 = b"0::/system.slice/a.service (deleted)\n";
+        assert_eq!(Paths::parse(v2).unified, Some("/system.slice/a.service"));
+        assert_eq!(Paths::parse(b"7:cpuset:/x\nnonsense\n\n"), Paths::default());
+    }
+
+    #[test]
+    fn the_hierarchy_with_the_controller() {
+        let v1 = "1 0 0:1 / /sys/fs/cgroup/cpu\\040x rw - cgroup cgroup rw,cpu,cpuacct\n\
+                  2 0 0:2 / /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup rw\n";
+        let found = CpuHierarchy::from_mountinfo(v1).unwrap();
+        assert_eq!(found.mount, Path::new("/sys/fs/cgroup/cpu x"));
+        assert_eq!(
+            (found.version, found.weight_file()),
+            (Version::V1, "cpu.shares")
+        );
+
+        let dir = tempfile::tempdir().unwrap();
+        let v2 = format!(
+            "1 0 0:1 / {} rw - cgroup2 cgroup2 rw\n",
+            dir.path().display()
+        );
+        assert_eq!(
+            CpuHierarchy::from_mountinfo(&v2),
+            None,
+            "v2 without the controller"
+        );
+        fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io\n").unwrap();
+        assert_eq!(
+            CpuHierarchy::from_mountinfo(&v2).unwrap().version,
+            Version::V2
+        );
+        // Part of a hierarchy (as bind-mounted into containers) would give wrong paths.
+        assert_eq!(
+            CpuHierarchy::from_mountinfo(&v2.replace("0:1 / ", "0:1 /sub ")),
+            None
+        );
+    }
+
+    /// A v2 hierarchy; each cgroup is its path and its processes.
+    fn tree(cgroups: &[(&str, &str)]) -> (tempfile::TempDir, CpuHierarchy) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, processes) in cgroups {
+            let cgroup = dir.path().join(path);
+            fs::create_dir_all(&cgroup).unwrap();
+            fs::write(cgroup.join("cgroup.procs"), processes).unwrap();
+            fs::write(cgroup.join("cpu.weight"), "100\n").unwrap();
+        }
+        let hierarchy = CpuHierarchy {
+            mount: dir.path().into(),
+            version: Version::V2,
+        };
+        (dir, hierarchy)
+    }
+
+    #[test]
+    fn a_cgroup_is_a_tenants_only_if_all_in_it_and_below_is() {
+        let (dir, hierarchy) = tree(&[
+            ("", "1\n"),
+            ("s", ""),
+            ("s/a", "10\n"),
+            ("s/a/x", "11\n12\n"),
+            ("s/b", "20\n"),
+        ]);
+        let own = |paths: &[&str], pids: &[u32]| {
+            hierarchy.exclusive(paths.iter().copied(), &pids.iter().copied().collect())
+        };
+        assert_eq!(
+            own(&["/s/a", "/s/a/x"], &[10, 11, 12]).as_deref(),
+            Some("/s/a")
+        );
+        assert_eq!(own(&["/s/a/x"], &[11, 12]).as_deref(), Some("/s/a/x"));
+        assert_eq!(own(&["/s/a"], &[10]), None, "11 and 12 are below it");
+        assert_eq!(
+            own(&["/s/a/x", "/s/b"], &[11, 12, 20]),
+            None,
+            "10 is in /s/a"
+        );
+        assert_eq!(
+            own(&["/s/a", "/s/a/x", "/s/b"], &[10, 11, 12, 20]).as_deref(),
+            Some("/s")
+        );
+        assert_eq!(own(&["/"], &[1]), None, "the root is never a tenant's");
+        assert_eq!(own(&["/../other"], &[10]), None);
+        assert_eq!(own(&[], &[10]), None);
+        assert_eq!(own(&["/gone"], &[10]), None);
+        fs::remove_file(dir.path().join("s/b/cpu.weight")).unwrap();
+        assert_eq!(own(&["/s/b"], &[20]), None, "no controller");
+    }
+
+    #[test]
+    fn threaded_cgroups_belong_to_their_domain() {
+        let (dir, hierarchy) = tree(&[("vm", "10\n"), ("vm/vcpu0", ""), ("vm/emulator", "")]);
+        for threaded in ["vcpu0", "emulator"] {
+            fs::write(
+                dir.path().join("vm").join(threaded).join("cgroup.type"),
+                "threaded\n",
+            )
+            .unwrap();
+        }
+        let pids = BTreeSet::from([10]);
+        let found = hierarchy.exclusive(["/vm/emulator"].into_iter(), &pids);
+        assert_eq!(found.as_deref(), Some("/vm"));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_never_panics(bytes: Vec<u8>, text: String, paths: Vec<String>) {
+            let _ = Paths::parse(&bytes).all().count();
+            let _ = CpuHierarchy::from_mountinfo(&text);
+            let _ = common_ancestor(paths.iter().map(String::as_str));
+        }
+    }
+}

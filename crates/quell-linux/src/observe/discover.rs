@@ -1,0 +1,650 @@
+//! The processes of the host, and the tenant each belongs to.
+//!
+//! Everything is seen from the initial pid namespace, so containers need no special case. All
+//! processes are kept, not only those of tenants: whether a process descends from a selected pid
+//! is known only from its ancestors, also when they are long gone.
+//!
+//! A first scan reads all of `/proc`. Later changes come from the monitor's events
+//! ([`Discovery::forked`], [`Discovery::execed`], [`Discovery::exited`]) or, without it, from
+//! listing `/proc` ([`Discovery::relist`]). A process that forks has the same executable, command
+//! line and cgroup in its child, so the child joins the same tenant without being looked at; after
+//! exec it is looked at anew. Being moved to another cgroup raises no event, and events may get
+//! lost, so that [`Discovery::step`] also looks again at a slice of all processes each period.
+
+use super::ObserveError;
+use super::cgroup::Paths;
+use super::proc::{self, NumberWalk, Reader, Stat};
+use super::qemu;
+use super::selector::{Facts, Selectors, TenantIndex};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Processes looked at again in a period at most, in the background and for events each. What
+/// exceeds it waits for the next period.
+const STEP_LIMIT: usize = 16;
+const PENDING_LIMIT: usize = 64;
+
+/// Periods in which the background looks at every process once, if [`STEP_LIMIT`] allows: 10 s of
+/// 80 ms periods.
+const PERIODS_PER_PASS: usize = 125;
+
+/// A process of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Start time, as in [`quell_model::ThreadId`]; `None` of a fork not looked at yet.
+    start_ticks: Option<u64>,
+    pub(crate) tenant: Option<TenantIndex>,
+    pub(crate) kind: Kind,
+    parent: u32,
+    /// The first tenant whose `pid` selector names this process or an ancestor.
+    lineage: Option<TenantIndex>,
+    /// The background's pass that saw it last.
+    pass: u32,
+}
+
+/// What kind of process, as far as its threads' roles depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ordinary,
+    Qemu,
+    /// A kernel thread; a tenant's only if it is one of its vhost workers.
+    Kernel,
+}
+
+pub(crate) struct Discovery {
+    root: String,
+    selectors: Selectors,
+    processes: BTreeMap<u32, Process>,
+    members: Vec<BTreeSet<u32>>,
+    /// Start times of the processes that `pid` selectors took: a later process of the same id is
+    /// another one.
+    taken: BTreeMap<u32, u64>,
+    /// To be looked at.
+    pending: BTreeSet<u32>,
+    /// Where the background stands, and the number of its passes so far.
+    walk: NumberWalk,
+    pass: u32,
+    /// Tenants that gained or lost a process since [`Discovery::take_changed`].
+    changed: BTreeSet<TenantIndex>,
+    stat: Reader,
+    cgroup: Reader,
+    cmdline: Reader,
+}
+
+impl Discovery {
+    /// Scans all processes below `root` (`/proc`).
+    pub(crate) fn new(
+        root: &str,
+        selectors: Selectors,
+        tenants: usize,
+    ) -> Result<Discovery, ObserveError> {
+        let mut discovery = Discovery {
+            root: root.to_string(),
+            selectors,
+            processes: BTreeMap::new(),
+            members: vec![BTreeSet::new(); tenants],
+            taken: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            walk: NumberWalk::open(root)?,
+            pass: 0,
+            changed: BTreeSet::new(),
+            stat: Reader::default(),
+            cgroup: Reader::default(),
+            cmdline: Reader::default(),
+        };
+        discovery.relist()?;
+        Ok(discovery)
+    }
+
+    /// The processes of a tenant, ascending.
+    pub(crate) fn members(&self, tenant: TenantIndex) -> &BTreeSet<u32> {
+        &self.members[tenant]
+    }
+
+    pub(crate) fn process(&self, pid: u32) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// The tenants that gained or lost a process since this was last asked.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<TenantIndex> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Lists `/proc`: forgets who is gone, looks at who is new.
+    pub(crate) fn relist(&mut self) -> Result<(), ObserveError> {
+        let listed = proc::numbers_in(&self.root)?.ok_or_else(|| {
+            ObserveError::read(&self.root, std::io::Error::from_raw_os_error(libc::ENOENT))
+        })?;
+        let gone: Vec<u32> = self
+            .processes
+            .keys()
+            .copied()
+            .filter(|p| listed.binary_search(p).is_err())
+            .collect();
+        gone.into_iter().for_each(|pid| self.exited(pid));
+        let new: Vec<u32> = listed
+            .into_iter()
+            .filter(|pid| !self.processes.contains_key(pid))
+            .collect();
+        // All first enter the table, so that a child finds its parent whatever their ids.
+        for &pid in &new {
+            self.enter(pid)?;
+        }
+        // Kernel threads last: a vhost worker belongs to its owner's tenant.
+        let (kernel, user): (Vec<u32>, Vec<u32>) = new.into_iter().partition(|pid| {
+            self.processes
+                .get(pid)
+                .is_some_and(|p| p.kind == Kind::Kernel)
+        });
+        for pid in user.into_iter().chain(kernel) {
+            self.look(pid)?;
+        }
+        Ok(())
+    }
+
+    /// A process was created by another.
+    pub(crate) fn forked(&mut self, parent: u32, child: u32) {
+        self.exited(child); // an earlier process of this id, whose exit was not seen
+        let Some(origin) = self.processes.get(&parent) else {
+            self.pending.insert(child);
+            return;
+        };
+        let process = Process {
+            start_ticks: None,
+            parent,
+            pass: self.pass,
+            ..origin.clone()
+        };
+        let tenant = process.tenant;
+        self.processes.insert(child, process);
+        self.join(child, tenant);
+        if self.selectors.by_pid(child).is_some() {
+            self.pending.insert(child);
+        }
+    }
+
+    /// A process runs another program now.
+    pub(crate) fn execed(&mut self, pid: u32) {
+        self.pending.insert(pid);
+    }
+
+    /// A process is gone.
+    pub(crate) fn exited(&mut self, pid: u32) {
+        self.pending.remove(&pid);
+        self.join(pid, None);
+        self.processes.remove(&pid);
+    }
+
+    /// Looks at processes that had events and at the next slice of all.
+    pub(crate) fn step(&mut self) -> Result<(), ObserveError> {
+        for _ in 0..PENDING_LIMIT {
+            let Some(pid) = self.pending.pop_first() else {
+                break;
+            };
+            self.enter(pid)?;
+            self.look(pid)?;
+        }
+        let slice = self
+            .processes
+            .len()
+            .div_ceil(PERIODS_PER_PASS)
+            .min(STEP_LIMIT);
+        for _ in 0..slice.max(1) {
+            match self.walk.next()? {
+                Some(pid) => {
+                    self.enter(pid)?;
+                    self.look(pid)?;
+                }
+                None => self.end_pass(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the processes that the pass just ended did not see.
+    fn end_pass(&mut self) {
+        let pass = self.pass;
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.pass != pass)
+            .map(|(&pid, _)| pid)
+            .collect();
+        gone.into_iter().for_each(|pid| self.exited(pid));
+        self.pass = pass.wrapping_add(1);
+    }
+
+    /// Puts a process into the table, or refreshes what its stat says. Removes it if it is gone.
+    fn enter(&mut self, pid: u32) -> Result<(), ObserveError> {
+        let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
+        let Some(stat) = text.and_then(Stat::parse) else {
+            self.exited(pid);
+            return Ok(());
+        };
+        let (start_ticks, parent) = (Some(stat.starttime), stat.ppid);
+        let (kernel, pass) = (stat.kernel_thread, self.pass);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            if process.start_ticks.is_none() || process.start_ticks == start_ticks {
+                *process = Process {
+                    start_ticks,
+                    parent,
+                    pass,
+                    ..process.clone()
+                };
+                return Ok(());
+            }
+        }
+        self.exited(pid);
+        let kind = if kernel { Kind::Kernel } else { Kind::Ordinary };
+        let process = Process {
+            start_ticks,
+            tenant: None,
+            kind,
+            parent,
+            lineage: None,
+            pass,
+        };
+        self.processes.insert(pid, process);
+        Ok(())
+    }
+
+    /// Finds the tenant of a process in the table by everything that can be read about it.
+    fn look(&mut self, pid: u32) -> Result<(), ObserveError> {
+        let Some(process) = self.processes.get(&pid) else {
+            return Ok(());
+        };
+        if process.kind == Kind::Kernel {
+            let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
+            let owner = text
+                .and_then(Stat::parse)
+                .and_then(|stat| qemu::vhost_owner(stat.comm));
+            let tenant = owner.and_then(|owner| self.processes.get(&owner)?.tenant);
+            self.join(pid, tenant);
+            return Ok(());
+        }
+        let lineage = self.lineage(pid);
+        let root = &self.root;
+        let needs = self.selectors.needs;
+        let cgroup = match needs.cgroup {
+            true => self
+                .cgroup
+                .read(format_args!("{root}/{pid}/cgroup"))?
+                .unwrap_or_default(),
+            false => &[],
+        };
+        let cgroups: Vec<&str> = Paths::parse(cgroup).all().collect();
+        let mut exe = if needs.exe {
+            executable(root, pid)?
+        } else {
+            None
+        };
+        let mut cmdline: &[u8] = &[];
+        if needs.cmdline {
+            let text = self.cmdline.read(format_args!("{root}/{pid}/cmdline"))?;
+            cmdline = text.unwrap_or_default();
+        }
+        let facts = Facts {
+            lineage,
+            cgroups: &cgroups,
+            exe: exe.as_deref(),
+            cmdline,
+        };
+        let tenant = self.selectors.classify(&facts);
+        let mut kind = Kind::Ordinary;
+        if tenant.is_some() {
+            if !needs.exe {
+                exe = executable(root, pid)?;
+            }
+            if exe.as_deref().is_some_and(qemu::is_qemu) {
+                kind = Kind::Qemu;
+            }
+        }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.lineage = lineage;
+            process.kind = kind;
+        }
+        self.join(pid, tenant);
+        Ok(())
+    }
+
+    /// The first tenant whose `pid` selector named this process or an ancestor. What was once
+    /// found stays: a process remains a descendant when its parent ends and init adopts it.
+    fn lineage(&mut self, pid: u32) -> Option<TenantIndex> {
+        let mut found = None;
+        let mut current = pid;
+        // Parents form a tree; the limit only guards against a table that changed half-way.
+        for _ in 0..1024 {
+            let Some(process) = self.processes.get(&current) else {
+                break;
+            };
+            let by_pid = self.selectors.by_pid(current).filter(|_| {
+                let start = process.start_ticks;
+                start.is_some_and(|start| *self.taken.entry(current).or_insert(start) == start)
+            });
+            found = [found, process.lineage, by_pid].into_iter().flatten().min();
+            current = process.parent;
+        }
+        found
+    }
+
+    /// Moves a process from the tenant it was in to this one.
+    fn join(&mut self, pid: u32, tenant: Option<TenantIndex>) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let before = std::mem::replace(&mut process.tenant, tenant);
+        if before != tenant {
+            if let Some(before) = before {
+                self.members[before].remove(&pid);
+                self.changed.insert(before);
+            }
+        }
+        if let Some(tenant) = tenant {
+            if self.members[tenant].insert(pid) {
+                self.changed.insert(tenant);
+            }
+        }
+    }
+}
+
+/// The path of a process's executable; without the mark of a file that was replaced meanwhile.
+fn executable(root: &str, pid: u32) -> Result<Option<Vec<u8>>, ObserveError> {
+    let path = format!("{root}/{pid}/exe");
+    let target = proc::present(&path, std::fs::read_link(&path))?;
+    Ok(target.map(|target| {
+        let mut bytes = target.into_os_string().into_encoded_bytes();
+        if bytes.ends_with(b" (deleted)") {
+            bytes.truncate(bytes.len() - b" (deleted)".len());
+        }
+        bytes
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_model::config::TenantSpec;
+    use std::fs;
+    use std::path::Path;
+
+    /// A process of a made-up `/proc`.
+    struct Fake<'a> {
+        pid: u32,
+        parent: u32,
+        start: u64,
+        comm: &'a str,
+        kernel: bool,
+        exe: &'a str,
+        cmdline: &'a str,
+        cgroup: &'a str,
+    }
+
+    const ORDINARY: Fake<'_> = Fake {
+        pid: 0,
+        parent: 1,
+        start: 100,
+        comm: "x",
+        kernel: false,
+        exe: "/bin/x",
+        cmdline: "x",
+        cgroup: "0::/\n",
+    };
+
+    fn write(root: &Path, fake: &Fake<'_>) {
+        let dir = root.join(fake.pid.to_string());
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let Fake {
+            pid,
+            parent,
+            start,
+            comm,
+            ..
+        } = fake;
+        let flags = if fake.kernel { PF_KTHREAD } else { 0 };
+        let line = format!(
+            "{pid} ({comm}) S {parent} 0 0 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0 0 0 0 0 0 0 \
+             0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+        );
+        fs::write(dir.join("stat"), line).unwrap();
+        if !fake.kernel {
+            std::os::unix::fs::symlink(fake.exe, dir.join("exe")).unwrap();
+            fs::write(dir.join("cmdline"), fake.cmdline.replace(' ', "\0")).unwrap();
+        }
+        fs::write(dir.join("cgroup"), fake.cgroup).unwrap();
+    }
+
+    const PF_KTHREAD: u64 = 0x0020_0000;
+
+    fn named(name: &str, change: impl Fn(&mut TenantSpec)) -> TenantSpec {
+        let mut spec = TenantSpec::named(name);
+        change(&mut spec);
+        spec
+    }
+
+    fn discover(root: &Path, specs: &[TenantSpec]) -> Discovery {
+        let selectors = Selectors::new(specs).unwrap();
+        Discovery::new(root.to_str().unwrap(), selectors, specs.len()).unwrap()
+    }
+
+    fn members(discovery: &Discovery, tenant: usize) -> Vec<u32> {
+        discovery.members(tenant).iter().copied().collect()
+    }
+
+    #[test]
+    fn descendants_of_a_pid_stay_when_their_parent_ends_and_when_they_exec() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &Fake {
+                pid: 1,
+                parent: 0,
+                ..ORDINARY
+            },
+        );
+        write(
+            dir.path(),
+            &Fake {
+                pid: 50,
+                ..ORDINARY
+            },
+        );
+        // The child's id is below its parent's: ids wrap around.
+        write(
+            dir.path(),
+            &Fake {
+                pid: 7,
+                parent: 50,
+                ..ORDINARY
+            },
+        );
+        write(
+            dir.path(),
+            &Fake {
+                pid: 8,
+                parent: 7,
+                ..ORDINARY
+            },
+        );
+        write(dir.path(), &Fake { pid: 9, ..ORDINARY });
+        let mut discovery = discover(dir.path(), &[named("a", |s| s.pid = vec![50])]);
+        assert_eq!(members(&discovery, 0), [7, 8, 50]);
+
+        fs::remove_dir_all(dir.path().join("50")).unwrap();
+        write(
+            dir.path(),
+            &Fake {
+                pid: 7,
+                parent: 1,
+                exe: "/bin/other",
+                ..ORDINARY
+            },
+        );
+        discovery.relist().unwrap();
+        discovery.execed(7);
+        discovery.step().unwrap();
+        assert_eq!(members(&discovery, 0), [7, 8]);
+
+        // Another process gets the selected id: not the one that was meant.
+        write(
+            dir.path(),
+            &Fake {
+                pid: 50,
+                start: 900,
+                ..ORDINARY
+            },
+        );
+        discovery.relist().unwrap();
+        assert_eq!(members(&discovery, 0), [7, 8]);
+    }
+
+    #[test]
+    fn a_child_follows_its_parent_until_it_execs() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &Fake {
+                pid: 10,
+                exe: "/usr/bin/app",
+                ..ORDINARY
+            },
+        );
+        let mut discovery = discover(dir.path(), &[named("a", |s| s.exe = Some("app".into()))]);
+        discovery.forked(10, 11);
+        assert_eq!(members(&discovery, 0), [10, 11]);
+
+        write(
+            dir.path(),
+            &Fake {
+                pid: 11,
+                parent: 10,
+                start: 200,
+                exe: "/bin/sh",
+                ..ORDINARY
+            },
+        );
+        discovery.execed(11);
+        discovery.step().unwrap();
+        assert_eq!(members(&discovery, 0), [10]);
+
+        discovery.exited(10);
+        assert_eq!(members(&discovery, 0), []);
+        assert_eq!(discovery.take_changed().len(), 1);
+    }
+
+    #[test]
+    fn a_reused_id_is_another_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = [named("a", |s| s.exe = Some("app".into()))];
+        write(
+            dir.path(),
+            &Fake {
+                pid: 10,
+                exe: "/usr/bin/app",
+                ..ORDINARY
+            },
+        );
+        let mut discovery = discover(dir.path(), &specs);
+        write(
+            dir.path(),
+            &Fake {
+                pid: 10,
+                start: 300,
+                exe: "/bin/sh",
+                ..ORDINARY
+            },
+        );
+        discovery.step().unwrap();
+        assert_eq!(members(&discovery, 0), []);
+        assert_eq!(discovery.process(10).unwrap().start_ticks, Some(300));
+    }
+
+    #[test]
+    fn the_background_notices_a_move_to_another_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        for pid in 1..300 {
+            write(dir.path(), &Fake { pid, ..ORDINARY });
+        }
+        let spec = named("a", |s| s.unit = Some("app".into()));
+        let mut discovery = discover(dir.path(), &[spec]);
+        assert_eq!(members(&discovery, 0), []);
+        write(
+            dir.path(),
+            &Fake {
+                pid: 137,
+                cgroup: "0::/system.slice/app.service\n",
+                ..ORDINARY
+            },
+        );
+        for _ in 0..=PERIODS_PER_PASS {
+            discovery.step().unwrap();
+        }
+        assert_eq!(members(&discovery, 0), [137]);
+    }
+
+    #[test]
+    fn virtual_machines_and_their_vhost_workers() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &Fake {
+                pid: 20,
+                kernel: true,
+                comm: "vhost-30",
+                ..ORDINARY
+            },
+        );
+        write(
+            dir.path(),
+            &Fake {
+                pid: 21,
+                kernel: true,
+                comm: "kworker/0:1",
+                ..ORDINARY
+            },
+        );
+        write(
+            dir.path(),
+            &Fake {
+                pid: 30,
+                exe: "/usr/bin/qemu-system-x86_64 (deleted)",
+                cmdline: "qemu -name guest=web-1,debug-threads=on -S",
+                ..ORDINARY
+            },
+        );
+        let specs = [
+            named("web", |s| s.libvirt = Some("web-*".into())),
+            named("all", |s| s.cgroup = Some("**".into())),
+        ];
+        let discovery = discover(dir.path(), &specs);
+        assert_eq!(members(&discovery, 0), [20, 30]);
+        assert_eq!(members(&discovery, 1), [], "kernel threads are no tenant's");
+        assert_eq!(discovery.process(30).unwrap().kind, Kind::Qemu);
+    }
+
+    #[test]
+    fn many_events_are_worked_off_over_periods() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut discovery = discover(dir.path(), &[named("a", |s| s.exe = Some("app".into()))]);
+        for pid in 1000..1200 {
+            write(
+                dir.path(),
+                &Fake {
+                    pid,
+                    exe: "/bin/app",
+                    ..ORDINARY
+                },
+            );
+            discovery.forked(999, pid); // a parent nobody has seen
+        }
+        discovery.step().unwrap();
+        let found = members(&discovery, 0).len();
+        assert!(
+            (PENDING_LIMIT..=PENDING_LIMIT + STEP_LIMIT).contains(&found),
+            "{found}"
+        );
+        for _ in 0..3 {
+            discovery.step().unwrap();
+        }
+        assert_eq!(members(&discovery, 0).len(), 200);
+    }
+}

@@ -1,0 +1,124 @@
+//! Which cgroup is each tenant's own, kept up to date at a bounded cost per period.
+//!
+//! Finding out reads the cgroup of each of the tenant's processes and the lists of the cgroup's
+//! members, too much for every period: a tenant that gained or lost a process is asked about soon,
+//! the others in turn, so that a stranger in a tenant's cgroup is noticed within about 10 s.
+
+use super::ObserveError;
+use super::cgroup::{CpuHierarchy, Paths};
+use super::discover::{Discovery, Kind};
+use super::proc::{self, Reader};
+use quell_model::CgroupPath;
+
+/// Periods in which every tenant has its turn, and the least number between two looks at one.
+const PERIODS_PER_PASS: u64 = 125;
+const PERIODS_BETWEEN: u64 = 12;
+/// Changed tenants looked at in one period.
+const CHANGED_LIMIT: usize = 4;
+
+pub(crate) struct OwnCgroups {
+    hierarchy: Option<CpuHierarchy>,
+    tenants: Vec<Own>,
+    period: u64,
+    reader: Reader,
+}
+
+#[derive(Clone)]
+struct Own {
+    cgroup: Option<CgroupPath>,
+    changed: bool,
+    looked: Option<u64>,
+}
+
+impl OwnCgroups {
+    pub(crate) fn new(tenants: usize) -> OwnCgroups {
+        let unknown = Own {
+            cgroup: None,
+            changed: true,
+            looked: None,
+        };
+        OwnCgroups {
+            hierarchy: CpuHierarchy::find(),
+            tenants: vec![unknown; tenants],
+            period: 0,
+            reader: Reader::default(),
+        }
+    }
+
+    pub(crate) fn of(&self, tenant: usize) -> Option<&CgroupPath> {
+        self.tenants[tenant].cgroup.as_ref()
+    }
+
+    /// Looks at the tenants whose turn it is.
+    pub(crate) fn step(
+        &mut self,
+        discovery: &Discovery,
+        changed: impl Iterator<Item = usize>,
+    ) -> Result<(), ObserveError> {
+        changed.for_each(|tenant| self.tenants[tenant].changed = true);
+        let period = self.period;
+        self.period += 1;
+        let due = |own: &Own| {
+            let rested = own.looked.is_none_or(|at| period - at >= PERIODS_BETWEEN);
+            own.changed && rested
+        };
+        // The longest neglected first, so that tenants that change all the time hold up nobody.
+        let mut soon: Vec<usize> = (0..self.tenants.len())
+            .filter(|&t| due(&self.tenants[t]))
+            .collect();
+        soon.sort_by_key(|&tenant| self.tenants[tenant].looked);
+        // At the start everybody at once: the first plan should know every tenant's cgroup.
+        soon.truncate(if period == 0 {
+            usize::MAX
+        } else {
+            CHANGED_LIMIT
+        });
+        let count = self.tenants.len() as u64;
+        let turn = |at: u64| at * count / PERIODS_PER_PASS;
+        soon.extend((turn(period)..turn(period + 1)).map(|n| (n % count) as usize));
+        for tenant in soon {
+            let cgroup = self.find(discovery, tenant)?;
+            let own = &mut self.tenants[tenant];
+            if own.cgroup.as_ref().map(|c| &*c.0) != cgroup.as_deref() {
+                own.cgroup = cgroup.map(|path| CgroupPath(path.into()));
+            }
+            (own.changed, own.looked) = (false, Some(period));
+        }
+        Ok(())
+    }
+
+    fn find(
+        &mut self,
+        discovery: &Discovery,
+        tenant: usize,
+    ) -> Result<Option<String>, ObserveError> {
+        let Some(hierarchy) = &self.hierarchy else {
+            return Ok(None);
+        };
+        let pids = discovery.members(tenant);
+        let mut paths: Vec<String> = Vec::new();
+        for &pid in pids {
+            // libvirt puts each of a machine's threads into a cgroup of its own; nobody else does
+            // that, so that of other processes the main thread speaks for all.
+            let tids = match discovery.process(pid).map(|p| p.kind) {
+                Some(Kind::Qemu) => {
+                    proc::numbers_in(&format!("/proc/{pid}/task"))?.unwrap_or_default()
+                }
+                _ => vec![pid],
+            };
+            for tid in tids {
+                let text = self
+                    .reader
+                    .read(format_args!("/proc/{pid}/task/{tid}/cgroup"))?;
+                let Some(text) = text else { continue };
+                let Some(path) = hierarchy.path_of(&Paths::parse(text)) else {
+                    return Ok(None);
+                };
+                if paths.last().is_none_or(|last| last != path) {
+                    paths.push(path.to_string());
+                }
+            }
+        }
+        Ok(hierarchy.exclusive(paths.iter().map(String::as_str), pids))
+    }
+}

@@ -1,0 +1,169 @@
+//! QEMU processes: which domain one runs, and which of its threads is what.
+//!
+//! libvirt starts QEMU with `-name guest=NAME,debug-threads=on`, and QEMU then names its threads:
+//! `CPU n/KVM` and `CPU n/TCG` run virtual CPUs, `IO NAME` are iothreads, `vhost-PID` move packets
+//! for virtio in the kernel. Without `debug-threads=on` all threads carry the program's name, so
+//! that all of them count as the emulator's.
+
+use quell_model::ThreadRole;
+
+/// Whether a program is QEMU's system emulator: `qemu-system-ARCH`, `qemu-kvm` (Red Hat) or `kvm`
+/// (Debian's older wrapper).
+pub(crate) fn is_qemu(program: &[u8]) -> bool {
+    let name = program.rsplit(|&b| b == b'/').next().unwrap_or(program);
+    name.starts_with(b"qemu-system-") || name == b"qemu-kvm" || name == b"kvm"
+}
+
+/// The guest's name in a QEMU command line (NUL-separated, as `/proc/PID/cmdline` has it).
+///
+/// The value of `-name` is a list of options, of which the first may leave out its key `guest`; a
+/// comma within a value is written twice.
+pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
+    let mut arguments = cmdline.split(|&b| b == 0);
+    arguments
+        .by_ref()
+        .find(|a| *a == b"-name" || *a == b"--name")?;
+    let value = String::from_utf8_lossy(arguments.next()?).into_owned();
+    options(&value)
+        .enumerate()
+        .find_map(|(position, option)| match option.split_once('=') {
+            Some(("guest", name)) => Some(name.to_string()),
+            None if position == 0 && !option.is_empty() => Some(option),
+            _ => None,
+        })
+}
+
+/// Splits at single commas; a double comma stands for one comma.
+fn options(text: &str) -> impl Iterator<Item = String> {
+    let mut list = vec![String::new()];
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        if c == ',' && characters.next_if_eq(&',').is_none() {
+            list.push(String::new());
+        } else if let Some(last) = list.last_mut() {
+            last.push(c);
+        }
+    }
+    list.into_iter()
+}
+
+/// What a QEMU thread of this name does.
+pub(crate) fn role(thread_name: &str) -> ThreadRole {
+    if let Some(rest) = thread_name.strip_prefix("CPU ") {
+        let (number, accelerator) = rest.split_once('/').unwrap_or((rest, ""));
+        // The kernel cuts names to 15 bytes, so a high number may cut the accelerator short.
+        if let (Ok(n), true) = (
+            number.parse(),
+            ["KVM", "TCG", "HVF", "XEN"]
+                .iter()
+                .any(|a| a.starts_with(accelerator)),
+        ) {
+            return ThreadRole::Vcpu(n);
+        }
+    }
+    match thread_name {
+        // Single-threaded emulation: one thread runs all virtual CPUs.
+        "ALL CPUs/TCG" => ThreadRole::Vcpu(0),
+        name if name.starts_with("IO ") || name.starts_with("vhost-") => ThreadRole::Io,
+        _ => ThreadRole::Emulator,
+    }
+}
+
+/// The process that a kernel thread of this name works for (`vhost-PID`, before Linux 6.4; since
+/// then vhost's workers are threads of that process).
+pub(crate) fn vhost_owner(thread_name: &[u8]) -> Option<u32> {
+    std::str::from_utf8(thread_name.strip_prefix(b"vhost-")?)
+        .ok()?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn programs() {
+        for yes in [
+            "/usr/bin/qemu-system-x86_64",
+            "qemu-system-aarch64",
+            "/usr/libexec/qemu-kvm",
+        ] {
+            assert!(is_qemu(yes.as_bytes()), "{yes}");
+        }
+        for no in [
+            "/usr/bin/qemu-img",
+            "/opt/kvm/tool",
+            "",
+            "/usr/bin/qemu-x86_64",
+        ] {
+            assert!(!is_qemu(no.as_bytes()), "{no}");
+        }
+    }
+
+    #[test]
+    fn names_as_libvirt_and_people_write_them() {
+        let cases = [
+            (
+                "qemu\0-name\0guest=web-1,debug-threads=on\0-S\0",
+                Some("web-1"),
+            ),
+            ("qemu\0-name\0web-1\0", Some("web-1")),
+            ("qemu\0-name\0web-1,process=x\0", Some("web-1")),
+            (
+                "qemu\0--name\0debug-threads=on,guest=web-2\0",
+                Some("web-2"),
+            ),
+            ("qemu\0-name\0guest=a,,b,debug-threads=on\0", Some("a,b")),
+            ("qemu\0-name\0debug-threads=on\0", None),
+            ("qemu\0-name\0", None),
+            ("qemu\0-S\0", None),
+            ("", None),
+        ];
+        for (cmdline, name) in cases {
+            assert_eq!(
+                guest_name(cmdline.as_bytes()).as_deref(),
+                name,
+                "{cmdline:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn roles() {
+        let cases = [
+            ("CPU 0/KVM", ThreadRole::Vcpu(0)),
+            ("CPU 17/TCG", ThreadRole::Vcpu(17)),
+            ("CPU 12345678/KV", ThreadRole::Vcpu(12_345_678)),
+            ("ALL CPUs/TCG", ThreadRole::Vcpu(0)),
+            ("CPU x/KVM", ThreadRole::Emulator),
+            ("CPU 1/other", ThreadRole::Emulator),
+            ("IO iothread1", ThreadRole::Io),
+            ("IO mon_iothread", ThreadRole::Io),
+            ("vhost-4711", ThreadRole::Io),
+            ("qemu-system-x86", ThreadRole::Emulator),
+            ("call_rcu", ThreadRole::Emulator),
+            ("worker", ThreadRole::Emulator),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(role(name), expected, "{name}");
+        }
+        assert_eq!(vhost_owner(b"vhost-4711"), Some(4711));
+        assert_eq!(vhost_owner(b"vhost-"), None);
+        assert_eq!(vhost_owner(b"kworker/0:1"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>, text: String) {
+            let _ = (is_qemu(&bytes), guest_name(&bytes), vhost_owner(&bytes), role(&text));
+        }
+
+        #[test]
+        fn any_guest_name_is_found_again(name in "[^\0]{1,20}") {
+            let cmdline = format!("qemu\0-name\0guest={}\0", name.replace(',', ",,"));
+            prop_assert_eq!(guest_name(cmdline.as_bytes()), Some(name));
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Threads seen by sampling `/proc`, for hosts where the BPF monitor cannot load.
+//!
+//! `schedstat` tells how long a thread ran, how long it waited and how often it got a CPU, exactly
+//! (a running thread's own figure is up to one scheduler tick old). `status` tells how often it
+//! lost its CPU while it still wanted to run; it is read only for threads that ran. Wakeups,
+//! wakers, migrations and who made whom wait are not seen, and neither are the lengths of single
+//! waits. On kernels without CONFIG_SCHED_INFO only the run time is seen, in steps of 10 ms.
+//!
+//! Two things `/proc` does not tell are inferred:
+//! - State `R` is both running and ready. Of the tenants' `R` threads last seen on a CPU, the one
+//!   that ran longest in the period counts as running, if it ran at all; the others as ready.
+//! - `schedstat` counts a wait when it ends. A thread that was `R` at both ends of a period and got
+//!   no CPU in it has waited all of it, which is counted at once and taken off the wait's length
+//!   when that is counted. The part of an unfinished wait before its first whole period is counted
+//!   when it ends.
+
+use super::discover::{Discovery, Kind};
+use super::proc::{self, Reader, Stat, TICK_NS};
+use super::selector::TenantIndex;
+use super::settings::SettingsReader;
+use super::{ObserveError, qemu};
+use quell_model::{CpuId, Pid, ReadyTime, ThreadId, ThreadRole, ThreadSample, ThreadState, Tid};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) struct Sampler {
+    threads: BTreeMap<ThreadId, Thread>,
+    /// Whether the kernel keeps `schedstat`.
+    schedstat: bool,
+    settings: SettingsReader,
+    reader: Reader,
+    round: u64,
+}
+
+/// What is remembered of a thread from one period to the next.
+struct Thread {
+    name: Arc<str>,
+    counters: Counters,
+    wanted_cpu: bool,
+    /// Waiting time counted before `schedstat` counts it.
+    ahead_ns: u64,
+    /// The round that saw it last.
+    round: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counters {
+    run_ns: u64,
+    wait_ns: u64,
+    switches: u64,
+    preemptions: Option<u64>,
+}
+
+/// A period's bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Period {
+    /// How long it was, in ns.
+    pub(crate) length_ns: u64,
+    /// CLOCK_BOOTTIME at its start, in ns: the clock that thread start times are in.
+    pub(crate) start_boottime_ns: u64,
+}
+
+impl Sampler {
+    pub(crate) fn new() -> Result<Sampler, ObserveError> {
+        let mut reader = Reader::default();
+        let own = reader.read(format_args!("/proc/thread-self/schedstat"))?;
+        // The caller has run, so 0 means that the kernel does not count.
+        let schedstat = own
+            .and_then(proc::parse_schedstat)
+            .is_some_and(|(run, _, _)| run > 0);
+        let (threads, settings) = (BTreeMap::new(), SettingsReader::default());
+        Ok(Sampler {
+            threads,
+            schedstat,
+            settings,
+            reader,
+            round: 0,
+        })
+    }
+
+    /// All threads of all tenants, by tenant and ascending. Processes whose name changed are told
+    /// to `discovery` as having run another program.
+    pub(crate) fn sample(
+        &mut self,
+        discovery: &mut Discovery,
+        tenants: usize,
+        period: Period,
+    ) -> Result<Vec<Vec<ThreadSample>>, ObserveError> {
+        self.round += 1;
+        let mut lists = Vec::with_capacity(tenants);
+        let mut wanting = Wanting::default();
+        for tenant in 0..tenants {
+            let mut list = Vec::new();
+            let mut renamed = Vec::new();
+            for &pid in discovery.members(tenant) {
+                let kind = discovery.process(pid).map_or(Kind::Ordinary, |p| p.kind);
+                let Some(tids) = proc::numbers_in(&format!("/proc/{pid}/task"))? else {
+                    continue;
+                };
+                for tid in tids {
+                    let Some(seen) = self.thread(pid, tid, kind, period)? else {
+                        continue;
+                    };
+                    if seen.renamed && tid == pid {
+                        renamed.push(pid);
+                    }
+                    if seen.wants_cpu {
+                        wanting.add(&seen.sample, (tenant, seen.sample.id));
+                    }
+                    list.push(seen.sample);
+                }
+            }
+            renamed.into_iter().for_each(|pid| discovery.execed(pid));
+            list.sort_unstable_by_key(|thread| thread.id);
+            lists.push(list);
+        }
+        for (tenant, id) in wanting.running() {
+            let list: &mut Vec<ThreadSample> = &mut lists[tenant];
+            if let Ok(at) = list.binary_search_by_key(&id, |thread| thread.id) {
+                list[at].state = ThreadState::Running;
+            }
+        }
+        let round = self.round;
+        self.threads.retain(|_, thread| thread.round == round);
+        Ok(lists)
+    }
+
+    /// One thread; `None` when it is gone.
+    fn thread(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        kind: Kind,
+        period: Period,
+    ) -> Result<Option<Seen>, ObserveError> {
+        let path = |file: &'static str| format!("/proc/{pid}/task/{tid}/{file}");
+        let mut now = Counters::default();
+        if self.schedstat {
+            let text = self
+                .reader
+                .read(format_args!("/proc/{pid}/task/{tid}/schedstat"))?;
+            let Some((run, wait, switches)) = text.and_then(proc::parse_schedstat) else {
+                return Ok(None);
+            };
+            now = Counters {
+                run_ns: run,
+                wait_ns: wait,
+                switches,
+                preemptions: None,
+            };
+        }
+        let text = self
+            .reader
+            .read(format_args!("/proc/{pid}/task/{tid}/stat"))?;
+        let Some(stat) = text.and_then(Stat::parse) else {
+            return Ok(None);
+        };
+        if matches!(stat.state, b'Z' | b'X' | b'x') {
+            return Ok(None); // exited, and nobody has asked for its status yet
+        }
+        if !self.schedstat {
+            now.run_ns = stat
+                .utime
+                .saturating_add(stat.stime)
+                .saturating_mul(TICK_NS);
+        }
+        let id = ThreadId {
+            tid: Tid(tid),
+            start_ticks: stat.starttime,
+        };
+        let wants_cpu = stat.state == b'R';
+        let cpu = CpuId(stat.processor);
+        let known = self.threads.get(&id);
+        let same_name = known.filter(|t| t.name.as_bytes() == stat.comm);
+        let name = match same_name {
+            Some(thread) => Arc::clone(&thread.name),
+            None => Arc::from(String::from_utf8_lossy(stat.comm)),
+        };
+        let renamed = known.is_some() && same_name.is_none();
+        let settings = self
+            .settings
+            .read(tid)
+            .map_err(|e| ObserveError::read(path("settings"), e))?;
+        let Some(settings) = settings else {
+            return Ok(None);
+        };
+
+        now.preemptions = known.and_then(|thread| thread.counters.preemptions);
+        let idle = known.is_some_and(|thread| thread.counters == now);
+        if !idle {
+            let text = self
+                .reader
+                .read(format_args!("/proc/{pid}/task/{tid}/status"))?;
+            let status = text.unwrap_or_default();
+            now.preemptions = proc::status_number(status, "nonvoluntary_ctxt_switches");
+        }
+
+        let born_in_period = id.start_ticks.saturating_mul(TICK_NS) >= period.start_boottime_ns;
+        let before = match known {
+            Some(thread) => thread.counters,
+            // All it did was in this period.
+            None if born_in_period => Counters {
+                preemptions: Some(0),
+                ..Counters::default()
+            },
+            // It was there before and what it did then is not this period's.
+            None => now,
+        };
+        let ahead_ns = known.map_or(0, |thread| thread.ahead_ns);
+        let wanted_cpu = known.is_some_and(|thread| thread.wanted_cpu);
+        let run_ns = now
+            .run_ns
+            .saturating_sub(before.run_ns)
+            .min(period.length_ns);
+        let switches = now.switches.saturating_sub(before.switches);
+        let counted_ns = now.wait_ns.saturating_sub(before.wait_ns);
+        let (ready_ns, ahead_ns) = if wanted_cpu && wants_cpu && run_ns == 0 && switches == 0 {
+            (
+                period.length_ns,
+                (ahead_ns + period.length_ns).saturating_sub(counted_ns),
+            )
+        } else {
+            let left_ns = if wants_cpu {
+                ahead_ns.saturating_sub(counted_ns)
+            } else {
+                0
+            };
+            (
+                counted_ns
+                    .saturating_sub(ahead_ns)
+                    .min(period.length_ns - run_ns),
+                left_ns,
+            )
+        };
+        let seen = |value: u64| self.schedstat.then_some(value);
+        let ready = seen(ready_ns).map(|sum_ns| ReadyTime {
+            sum_ns,
+            count: Some(switches),
+            histogram: None,
+        });
+        let preemptions = match (now.preemptions, before.preemptions) {
+            (Some(now), Some(before)) => Some(now.saturating_sub(before)),
+            _ => None,
+        };
+        let role = role(kind, &name);
+        let sample = ThreadSample {
+            id,
+            process: Pid(pid),
+            name: Arc::clone(&name),
+            role,
+            forked_by: None,
+            state: if wants_cpu {
+                ThreadState::Ready
+            } else {
+                ThreadState::Blocked
+            },
+            cpu,
+            run_ns,
+            ready,
+            preemptions,
+            wakeups: None,
+            wakers: None,
+            switches: seen(switches),
+            migrations: None,
+            settings,
+        };
+        let (round, wanted_cpu) = (self.round, wants_cpu);
+        self.threads.insert(
+            id,
+            Thread {
+                name,
+                counters: now,
+                wanted_cpu,
+                ahead_ns,
+                round,
+            },
+        );
+        Ok(Some(Seen {
+            sample,
+            wants_cpu,
+            renamed,
+        }))
+    }
+}
+
+/// What a thread of a process of this kind does.
+pub(crate) fn role(kind: Kind, name: &str) -> ThreadRole {
+    match kind {
+        Kind::Ordinary => ThreadRole::Ordinary,
+        Kind::Qemu => qemu::role(name),
+        Kind::Kernel => ThreadRole::Io,
+    }
+}
+
+struct Seen {
+    sample: ThreadSample,
+    wants_cpu: bool,
+    renamed: bool,
+}
+
+/// Per CPU, the thread in state `R` that ran longest.
+#[derive(Default)]
+struct Wanting(BTreeMap<CpuId, (u64, (TenantIndex, ThreadId))>);
+
+impl Wanting {
+    fn add(&mut self, sample: &ThreadSample, thread: (TenantIndex, ThreadId)) {
+        let best = self.0.entry(sample.cpu).or_insert((0, thread));
+        if sample.run_ns > best.0 {
+            *best = (sample.run_ns, thread);
+        }
+    }
+
+    fn running(self) -> impl Iterator<Item = (TenantIndex, ThreadId)> {
+        self.0
+            .into_values()
+            .filter(|(run_ns, _)| *run_ns > 0)
+            .map(|(_, thread)| thread)
+    }
+}
