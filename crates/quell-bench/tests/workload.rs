@@ -1,5 +1,8 @@
 //! Scenarios run for real: players and, where installed, real applications.
 
+// clippy.toml allows it in tests, but does not know helpers of integration tests as such.
+#![allow(clippy::unwrap_used)]
+
 use quell_bench::workload::{Interrupted, Measurement, Workload};
 use quell_model::config::Scenario;
 use std::io::{BufRead, BufReader};
@@ -239,6 +242,7 @@ fn killing_us_leaves_no_tenant_behind() {
     let mut ours = Command::new(PLAYER)
         .arg(&file)
         .args(["60", "0"])
+        .env("TMPDIR", folder.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

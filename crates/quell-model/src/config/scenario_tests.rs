@@ -33,7 +33,7 @@ name = "reply"
 program = [{ receive = "q" }, { repeat = { times = 3, program = [{ run_us = { lognormal = { mean = 5, sigma = 0.5 } } }] } }, "respond"]
 [[tenant]]
 name = "cache"
-app = { memcached = { threads = "cpus", keys = 100 } }
+app = { memcached = { threads = "cpus", keys = 1000 } }
 load = { arrival = "trace", trace = "day.trace" }
 [[tenant]]
 name = "batch"
@@ -109,13 +109,13 @@ const BAD: &[(&str, &str, &str, &str)] = &[
     ("class = \"batch\"", "class = \"batch\"\nload = { rate = 1.0 }", "tenant[2].load", "no program of this tenant"),
     // Applications.
     ("app = { memcached = {", "app = { memcache = {", "tenant[1].app", "did you mean `memcached`?"),
-    ("keys = 100", "key = 100", "tenant[1].app.memcached.key", "did you mean `keys`?"),
-    ("keys = 100", "keys = 0", "tenant[1].app.memcached.keys", "outside 1 to 10000000"),
-    ("keys = 100", "keys = 9000000", "tenant[1].app.memcached.memory_mb", "do not hold"),
+    ("keys = 1000", "key = 1000", "tenant[1].app.memcached.key", "did you mean `keys`?"),
+    ("keys = 1000", "keys = 0", "tenant[1].app.memcached.keys", "outside 1 to 10000000"),
+    ("keys = 1000", "keys = 9000000", "tenant[1].app.memcached.memory_mb", "do not hold"),
     ("threads = \"cpus\"", "threads = \"all\"", "tenant[1].app.memcached.threads", "\"cpus\""),
-    ("app = { memcached = { threads = \"cpus\", keys = 100 } }", "app = { xz = {} }", "tenant[1].load", "xz takes no requests"),
-    ("app = { memcached = { threads = \"cpus\", keys = 100 } }", "", "tenant[1]", "does nothing"),
-    ("app = { memcached = { threads = \"cpus\", keys = 100 } }", "app = { redis = { mix = {} } }", "tenant[1].app.redis.mix", "at least one command"),
+    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "app = { xz = {} }", "tenant[1].load", "xz takes no requests"),
+    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "", "tenant[1]", "does nothing"),
+    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "app = { redis = { mix = {} } }", "tenant[1].app.redis.mix", "at least one command"),
     ("objective = {", "app = { xz = {} }\nobjective = {", "tenant[0].app", "one or the other"),
     // Load.
     ("load = { arrival = \"trace\", trace = \"day.trace\" }", "", "tenant[1]", "takes requests and gets none"),

@@ -64,16 +64,21 @@ pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<
     })
 }
 
-/// `get` of several keys.
+/// `get` of several consecutive keys: consecutive, so that request and right answer are each one
+/// stretch of memory and cost the load generator little. The server hashes every key anyway.
 struct Multiget {
     keys: u32,
     keys_per_request: u32,
-    /// Every key's part of an answer, one after the other: all have the same length.
+    /// ` KEY` of every key.
+    names: Vec<u8>,
+    /// Every key's part of an answer.
     parts: Vec<u8>,
     part_length: usize,
     value_start: usize,
 }
 
+/// Length of ` k00000000`.
+const NAME_LENGTH: usize = 10;
 const END: &[u8] = b"END\r\n";
 
 impl Multiget {
@@ -81,9 +86,10 @@ impl Multiget {
         let length = app.value_bytes as usize;
         // Values are stretches of one text, each starting elsewhere.
         let source = text(1, length + 4096);
-        let mut parts = Vec::new();
+        let (mut names, mut parts) = (Vec::new(), Vec::new());
         let (mut part_length, mut value_start) = (0, 0);
         for key in 0..app.keys {
+            names.extend_from_slice(format!(" k{key:08}").as_bytes());
             let head = format!("VALUE k{key:08} 0 {length}\r\n");
             let offset = key as usize % 4096;
             value_start = head.len();
@@ -96,56 +102,50 @@ impl Multiget {
         Multiget {
             keys,
             keys_per_request,
+            names,
             parts,
             part_length,
             value_start,
         }
     }
 
-    fn part(&self, key: u32) -> &[u8] {
-        &self.parts[key as usize * self.part_length..][..self.part_length]
+    fn parts(&self, first: u32, count: u32) -> &[u8] {
+        &self.parts[first as usize * self.part_length..][..count as usize * self.part_length]
     }
 
     fn value(&self, key: u32) -> &[u8] {
-        let part = self.part(key);
+        let part = self.parts(key, 1);
         &part[self.value_start..part.len() - 2]
     }
 }
 
 impl Protocol for Multiget {
-    type Expected = Vec<u32>;
+    /// The first key.
+    type Expected = u32;
 
-    fn request(&self, rng: &mut ChaCha8Rng, out: &mut Vec<u8>) -> Vec<u32> {
+    fn request(&self, rng: &mut ChaCha8Rng, out: &mut Vec<u8>) -> u32 {
+        let first = rng.random_range(0..=self.keys - self.keys_per_request);
+        let (start, count) = (first as usize, self.keys_per_request as usize);
         out.extend_from_slice(b"get");
-        let mut keys = Vec::with_capacity(self.keys_per_request as usize);
-        for _ in 0..self.keys_per_request {
-            let key = rng.random_range(0..self.keys);
-            keys.push(key);
-            out.push(b' ');
-            // `VALUE ` comes before the key, 9 characters long.
-            out.extend_from_slice(&self.part(key)[6..15]);
-        }
+        out.extend_from_slice(&self.names[start * NAME_LENGTH..][..count * NAME_LENGTH]);
         out.extend_from_slice(b"\r\n");
-        keys
+        first
     }
 
-    fn answer(&self, keys: &Vec<u32>, bytes: &[u8]) -> Answer {
-        let length = keys.len() * self.part_length + END.len();
+    fn answer(&self, &first: &u32, bytes: &[u8]) -> Answer {
+        let parts = self.parts(first, self.keys_per_request);
+        let length = parts.len() + END.len();
         if bytes.len() < length {
-            // An error, or a missing first value, is short: do not wait for what will not come.
-            let first = self.part(keys[0]);
-            let seen = bytes.len().min(first.len());
-            return if bytes[..seen] == first[..seen] && !bytes.ends_with(END) {
+            // An error, or an answer without some value, is short: do not wait for the rest.
+            let seen = bytes.len().min(self.part_length);
+            let starts_well = bytes[..seen] == parts[..seen];
+            return if starts_well && !bytes.ends_with(END) {
                 Answer::Partial
             } else {
                 Answer::Wrong
             };
         }
-        let parts = bytes.chunks(self.part_length).zip(keys);
-        let right = parts
-            .take(keys.len())
-            .all(|(part, &key)| part == self.part(key));
-        if right && &bytes[length - END.len()..length] == END {
+        if bytes[..parts.len()] == *parts && bytes[parts.len()..length] == *END {
             Answer::Right(length)
         } else {
             Answer::Wrong
@@ -167,14 +167,13 @@ mod tests {
             ..Default::default()
         };
         let protocol = Multiget::new(&app);
-        let keys = protocol.request(&mut ChaCha8Rng::seed_from_u64(1), &mut Vec::new());
-        let mut answer: Vec<u8> = keys
-            .iter()
-            .flat_map(|&key| protocol.part(key).to_vec())
-            .collect();
-        answer.extend_from_slice(END);
+        let mut request = Vec::new();
+        let first = protocol.request(&mut ChaCha8Rng::seed_from_u64(1), &mut request);
+        let asked = format!("get k{first:08} k{:08} k{:08}\r\n", first + 1, first + 2);
+        assert_eq!(request, asked.as_bytes());
+        let answer = [protocol.parts(first, 3), END].concat();
         let length = answer.len();
-        let check = |bytes: &[u8]| protocol.answer(&keys, bytes);
+        let check = |bytes: &[u8]| protocol.answer(&first, bytes);
         assert_eq!(check(&answer), Answer::Right(length));
         assert_eq!(
             check(&[&answer[..], b"VALUE"].concat()),
@@ -185,7 +184,7 @@ mod tests {
         }
         assert_eq!(check(END), Answer::Wrong);
         assert_eq!(check(b"SERVER_ERROR out of memory\r\n"), Answer::Wrong);
-        let first_two = [protocol.part(keys[0]), protocol.part(keys[1]), END].concat();
+        let first_two = [protocol.parts(first, 2), END].concat();
         assert_eq!(check(&first_two), Answer::Wrong);
         for at in [0, 10, length / 2, length - 2] {
             let mut wrong = answer.clone();
