@@ -195,6 +195,37 @@ fn xz_works() {
 }
 
 #[test]
+fn an_overloaded_window_does_not_burden_the_next() {
+    // 200 requests of 20 ms in a second: four times what one thread can do.
+    let mut workload = start(
+        "[[tenant]]\nname = \"slow\"\nload = { arrival = \"fixed\", rate = 200.0, timeout_ms = 1000 }\n\
+         [[tenant.thread]]\nname = \"t\"\nprogram = [\"request\", { sleep_us = 20000 }, \"respond\"]",
+    )
+    .unwrap();
+    let mut window = |milliseconds| {
+        workload
+            .measure(Duration::ZERO, Duration::from_millis(milliseconds), 1)
+            .unwrap()
+            .remove(0)
+    };
+    let overloaded = window(1000);
+    assert_eq!(overloaded.requests, 200);
+    assert!(
+        (100..200).contains(&overloaded.errors),
+        "{}",
+        overloaded.errors
+    );
+    // 2 requests: were the backlog of 2 s before them, they would time out.
+    let light = window(10);
+    assert_eq!(
+        (light.requests, light.errors),
+        (2, 0),
+        "{:?}",
+        light.latency.max()
+    );
+}
+
+#[test]
 fn an_interrupt_ends_measuring_soon() {
     let interrupt = Arc::new(AtomicBool::new(false));
     let tenants = format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");

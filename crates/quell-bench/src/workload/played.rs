@@ -13,10 +13,16 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Bytes of requests the socket holds, where permitted: a message takes about 1 KiB of it, and what
 /// does not fit waits in the load generator.
 const SOCKET_BYTES: usize = 4 << 20;
+
+/// How long a player may take to answer what an earlier window left with it.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a player for these programs.
 pub fn start(
@@ -70,7 +76,12 @@ pub fn start(
             Err(errno) => Err(errno).context("cannot reach the player"),
         }
     })?;
-    let connect = takes_requests.then(|| Box::new(Link(ours)) as Box<dyn Connect>);
+    let connect = takes_requests.then(|| {
+        Box::new(Link {
+            socket: ours,
+            inside: Arc::default(),
+        }) as Box<dyn Connect>
+    });
     let work = (!takes_requests).then(|| Box::new(rounds) as Box<dyn Work>);
     Ok(Started {
         process,
@@ -80,15 +91,21 @@ pub fn start(
 }
 
 /// Our end of the socket pair.
-struct Link(OwnedFd);
+struct Link {
+    socket: OwnedFd,
+    /// Requests the player has and has not answered.
+    inside: Arc<AtomicU64>,
+}
 
 impl Connect for Link {
     fn connect(&self, _connections: u32) -> anyhow::Result<Box<dyn Target>> {
         let socket = self
-            .0
+            .socket
             .try_clone()
             .context("cannot duplicate the player's socket")?;
-        Ok(Box::new(SeqpacketTarget::new(socket)))
+        let mut target = SeqpacketTarget::new(socket, Arc::clone(&self.inside));
+        target.settle(SETTLE_TIMEOUT)?;
+        Ok(Box::new(target))
     }
 }
 

@@ -179,7 +179,12 @@ impl App {
                 range("memory_mb", app.memory_mb, 8, 1 << 20)?;
                 range("keys", app.keys, 1, 10_000_000)?;
                 range("value_bytes", app.value_bytes, 1, 512 << 10)?;
-                range("keys_per_request", app.keys_per_request, 1, app.keys.min(10_000))?;
+                range(
+                    "keys_per_request",
+                    app.keys_per_request,
+                    1,
+                    app.keys.min(10_000),
+                )?;
                 // Memcached's own bookkeeping takes about 60 bytes an item, and slabs round up.
                 let needed = u64::from(app.keys) * (u64::from(app.value_bytes) + 60) * 5 / 4;
                 if needed > u64::from(app.memory_mb) << 20 {

@@ -51,19 +51,43 @@ fn parse(text: &str) -> Result<Scenario, ConfigError> {
 #[test]
 fn a_good_file_is_read_as_it_says() {
     let scenario = parse(GOOD).unwrap();
-    let names: Vec<String> = scenario.instances().iter().map(|i| i.name.to_string()).collect();
+    let names: Vec<String> = scenario
+        .instances()
+        .iter()
+        .map(|i| i.name.to_string())
+        .collect();
     assert_eq!(names, ["img-0", "img-1", "cache", "batch"]);
-    assert_eq!(scenario.resolve(Path::new("day.trace")), Path::new("dir/day.trace"));
+    assert_eq!(
+        scenario.resolve(Path::new("day.trace")),
+        Path::new("dir/day.trace")
+    );
     let img = &scenario.tenants[0];
     assert_eq!(img.threads[0].program[0], Step::Request);
-    assert_eq!(img.threads[0].program[1], Step::RunUs(TimeUs::Constant(10.0)));
+    assert_eq!(
+        img.threads[0].program[1],
+        Step::RunUs(TimeUs::Constant(10.0))
+    );
     assert_eq!(img.threads[1].count, Count::Fixed(3));
     assert_eq!(scenario.tenants[2].threads[0].count.on(7), 7);
     // Two sockets of four cores, two cores to a cache, two threads to a core.
     let topology = scenario.host.unwrap().topology();
     assert_eq!(topology.cpus.len(), 16);
-    assert_eq!((topology.cpus[7].core, topology.cpus[7].llc, topology.cpus[7].socket), (7, 3, 1));
-    assert_eq!((topology.cpus[8].core, topology.cpus[8].llc, topology.cpus[8].socket), (0, 0, 0));
+    assert_eq!(
+        (
+            topology.cpus[7].core,
+            topology.cpus[7].llc,
+            topology.cpus[7].socket
+        ),
+        (7, 3, 1)
+    );
+    assert_eq!(
+        (
+            topology.cpus[8].core,
+            topology.cpus[8].llc,
+            topology.cpus[8].socket
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -72,7 +96,10 @@ fn the_scenarios_we_ship_are_right() {
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().path();
-        if file.extension().is_some_and(|extension| extension == "toml") {
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
             let text = std::fs::read_to_string(&file).unwrap();
             let scenario = Scenario::parse(&file, &text).unwrap();
             assert_eq!(file.file_stem().unwrap().to_str().unwrap(), scenario.name);
@@ -85,78 +112,378 @@ fn the_scenarios_we_ship_are_right() {
 /// Replaces one piece of the good file; what is wrong then, at which key, and what is said.
 const BAD: &[(&str, &str, &str, &str)] = &[
     // The file as a whole.
-    ("seconds = 2.5", "second = 2.5", "second", "did you mean `seconds`?"),
-    ("seconds = 2.5", "seconds = 0", "seconds", "outside 0.1 to 3600"),
-    ("seconds = 2.5", "seconds = nan", "seconds", "outside 0.1 to 3600"),
+    (
+        "seconds = 2.5",
+        "second = 2.5",
+        "second",
+        "did you mean `seconds`?",
+    ),
+    (
+        "seconds = 2.5",
+        "seconds = 0",
+        "seconds",
+        "outside 0.1 to 3600",
+    ),
+    (
+        "seconds = 2.5",
+        "seconds = nan",
+        "seconds",
+        "outside 0.1 to 3600",
+    ),
     ("pairs = 3", "pairs = 0", "pairs", "outside 1 to 1000"),
-    ("name = \"all\"", "name = \"a b\"", "name", "must be 1 to 64 letters"),
+    (
+        "name = \"all\"",
+        "name = \"a b\"",
+        "name",
+        "must be 1 to 64 letters",
+    ),
     ("name = \"all\"", "", "", "missing field `name`"),
     // The host.
     ("llc = 2", "llc = 3", "host.topology.llc", "does not divide"),
-    ("sockets = 2", "sockets = 4000000000", "host.topology", "1 to 8192"),
+    (
+        "sockets = 2",
+        "sockets = 4000000000",
+        "host.topology",
+        "1 to 8192",
+    ),
     ("[host]", "[host]\ncpus = 8", "host.cpus", "give one"),
     // Tenants.
-    ("name = \"cache\"", "name = \"img-1\"", "tenant[1].name", "also a name of tenant[0]"),
-    ("name = \"cache\"", "name = \"ca/che\"", "tenant[1].name", "must be 1 to 64 letters"),
-    ("weight = 200", "weight = 0", "tenant[0].weight", "outside 1 to 10000"),
-    ("count = 2", "count = 0", "tenant[0].count", "outside 1 to 1024"),
-    ("weight = 200", "exe = \"x\"", "tenant[0].exe", "belongs into quell.toml"),
-    ("weight = 200", "pid = [1]", "tenant[0].pid", "belongs into quell.toml"),
-    ("weight = 200", "vcpus = 4", "tenant[0].vcpus", "kind = \"vm\""),
-    ("class = \"batch\"", "class = \"latency\"", "tenant[2].class", "class = \"batch\""),
-    ("class = \"batch\"", "clas = \"batch\"", "tenant[2].clas", "did you mean `class`?"),
-    ("class = \"batch\"", "class = \"bach\"", "tenant[2].class", "did you mean `batch`?"),
-    ("class = \"batch\"", "class = \"batch\"\nload = { rate = 1.0 }", "tenant[2].load", "no program of this tenant"),
+    (
+        "name = \"cache\"",
+        "name = \"img-1\"",
+        "tenant[1].name",
+        "also a name of tenant[0]",
+    ),
+    (
+        "name = \"cache\"",
+        "name = \"ca/che\"",
+        "tenant[1].name",
+        "must be 1 to 64 letters",
+    ),
+    (
+        "weight = 200",
+        "weight = 0",
+        "tenant[0].weight",
+        "outside 1 to 10000",
+    ),
+    (
+        "count = 2",
+        "count = 0",
+        "tenant[0].count",
+        "outside 1 to 1024",
+    ),
+    (
+        "weight = 200",
+        "exe = \"x\"",
+        "tenant[0].exe",
+        "belongs into quell.toml",
+    ),
+    (
+        "weight = 200",
+        "pid = [1]",
+        "tenant[0].pid",
+        "belongs into quell.toml",
+    ),
+    (
+        "weight = 200",
+        "vcpus = 4",
+        "tenant[0].vcpus",
+        "kind = \"vm\"",
+    ),
+    (
+        "class = \"batch\"",
+        "class = \"latency\"",
+        "tenant[2].class",
+        "class = \"batch\"",
+    ),
+    (
+        "class = \"batch\"",
+        "clas = \"batch\"",
+        "tenant[2].clas",
+        "did you mean `class`?",
+    ),
+    (
+        "class = \"batch\"",
+        "class = \"bach\"",
+        "tenant[2].class",
+        "did you mean `batch`?",
+    ),
+    (
+        "class = \"batch\"",
+        "class = \"batch\"\nload = { rate = 1.0 }",
+        "tenant[2].load",
+        "no program of this tenant",
+    ),
     // Applications.
-    ("app = { memcached = {", "app = { memcache = {", "tenant[1].app", "did you mean `memcached`?"),
-    ("keys = 1000", "key = 1000", "tenant[1].app.memcached.key", "did you mean `keys`?"),
-    ("keys = 1000", "keys = 0", "tenant[1].app.memcached.keys", "outside 1 to 10000000"),
-    ("keys = 1000", "keys = 9000000", "tenant[1].app.memcached.memory_mb", "do not hold"),
-    ("threads = \"cpus\"", "threads = \"all\"", "tenant[1].app.memcached.threads", "\"cpus\""),
-    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "app = { xz = {} }", "tenant[1].load", "xz takes no requests"),
-    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "", "tenant[1]", "does nothing"),
-    ("app = { memcached = { threads = \"cpus\", keys = 1000 } }", "app = { redis = { mix = {} } }", "tenant[1].app.redis.mix", "at least one command"),
-    ("objective = {", "app = { xz = {} }\nobjective = {", "tenant[0].app", "one or the other"),
+    (
+        "app = { memcached = {",
+        "app = { memcache = {",
+        "tenant[1].app",
+        "did you mean `memcached`?",
+    ),
+    (
+        "keys = 1000",
+        "key = 1000",
+        "tenant[1].app.memcached.key",
+        "did you mean `keys`?",
+    ),
+    (
+        "keys = 1000",
+        "keys = 0",
+        "tenant[1].app.memcached.keys",
+        "outside 1 to 10000000",
+    ),
+    (
+        "keys = 1000",
+        "keys = 9000000",
+        "tenant[1].app.memcached.memory_mb",
+        "do not hold",
+    ),
+    (
+        "threads = \"cpus\"",
+        "threads = \"all\"",
+        "tenant[1].app.memcached.threads",
+        "\"cpus\"",
+    ),
+    (
+        "app = { memcached = { threads = \"cpus\", keys = 1000 } }",
+        "app = { xz = {} }",
+        "tenant[1].load",
+        "xz takes no requests",
+    ),
+    (
+        "app = { memcached = { threads = \"cpus\", keys = 1000 } }",
+        "",
+        "tenant[1]",
+        "does nothing",
+    ),
+    (
+        "app = { memcached = { threads = \"cpus\", keys = 1000 } }",
+        "app = { redis = { mix = {} } }",
+        "tenant[1].app.redis.mix",
+        "at least one command",
+    ),
+    (
+        "objective = {",
+        "app = { xz = {} }\nobjective = {",
+        "tenant[0].app",
+        "one or the other",
+    ),
     // Load.
-    ("load = { arrival = \"trace\", trace = \"day.trace\" }", "", "tenant[1]", "takes requests and gets none"),
-    ("trace = \"day.trace\"", "", "tenant[1].load.trace", "it is missing"),
+    (
+        "load = { arrival = \"trace\", trace = \"day.trace\" }",
+        "",
+        "tenant[1]",
+        "takes requests and gets none",
+    ),
+    (
+        "trace = \"day.trace\"",
+        "",
+        "tenant[1].load.trace",
+        "it is missing",
+    ),
     (", rate = 100.0", "", "tenant[0].load.rate", "is missing"),
-    ("rate = 100.0", "rate = -1.0", "tenant[0].load.rate", "outside 0.001"),
-    ("rate = 100.0", "rate = inf", "tenant[0].load.rate", "outside 0.001"),
-    ("rate = 100.0", "rate = 1.0, rate_per_cpu = 1.0", "tenant[0].load.rate", "give one"),
-    ("connections = 2", "connections = 0", "tenant[0].load.connections", "outside 1 to 1024"),
-    ("timeout_ms = 500", "timeout_ms = 0", "tenant[0].load.timeout_ms", "outside 1 to 60000"),
-    ("arrival = \"fixed\"", "arrival = \"fixed\", trace = \"x\"", "tenant[0].load.trace", "is for arrival"),
-    ("arrival = \"trace\"", "arrival = \"trace\", rate = 5.0", "tenant[1].load.rate", "brings its own rates"),
+    (
+        "rate = 100.0",
+        "rate = -1.0",
+        "tenant[0].load.rate",
+        "outside 0.001",
+    ),
+    (
+        "rate = 100.0",
+        "rate = inf",
+        "tenant[0].load.rate",
+        "outside 0.001",
+    ),
+    (
+        "rate = 100.0",
+        "rate = 1.0, rate_per_cpu = 1.0",
+        "tenant[0].load.rate",
+        "give one",
+    ),
+    (
+        "connections = 2",
+        "connections = 0",
+        "tenant[0].load.connections",
+        "outside 1 to 1024",
+    ),
+    (
+        "timeout_ms = 500",
+        "timeout_ms = 0",
+        "tenant[0].load.timeout_ms",
+        "outside 1 to 60000",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"fixed\", trace = \"x\"",
+        "tenant[0].load.trace",
+        "is for arrival",
+    ),
+    (
+        "arrival = \"trace\"",
+        "arrival = \"trace\", rate = 5.0",
+        "tenant[1].load.rate",
+        "brings its own rates",
+    ),
     // Threads.
-    ("name = \"main\"", "name = \"helper\"", "tenant[0].thread[1].name", "name of an earlier thread"),
-    ("name = \"main\"", "name = \"a-very-long-thread\"", "tenant[0].thread[0].name", "1 to 15"),
-    ("spin_us = 20", "spin_us = -1", "tenant[0].thread[0].spin_us", "outside 0"),
-    ("spin_us = 20", "spinus = 20", "tenant[0].thread[0].spinus", "did you mean `spin_us`?"),
-    ("count = 3", "count = 5000", "tenant[0].thread[1].count", "1 to 1024"),
+    (
+        "name = \"main\"",
+        "name = \"helper\"",
+        "tenant[0].thread[1].name",
+        "name of an earlier thread",
+    ),
+    (
+        "name = \"main\"",
+        "name = \"a-very-long-thread\"",
+        "tenant[0].thread[0].name",
+        "1 to 15",
+    ),
+    (
+        "spin_us = 20",
+        "spin_us = -1",
+        "tenant[0].thread[0].spin_us",
+        "outside 0",
+    ),
+    (
+        "spin_us = 20",
+        "spinus = 20",
+        "tenant[0].thread[0].spinus",
+        "did you mean `spin_us`?",
+    ),
+    (
+        "count = 3",
+        "count = 5000",
+        "tenant[0].thread[1].count",
+        "1 to 1024",
+    ),
     // Steps.
-    ("{ run_us = 10 }", "{ run = 10 }", "tenant[0].thread[0].program[1]", "did you mean `run_us`?"),
-    ("{ run_us = 10 }", "\"reqest\"", "tenant[0].thread[0].program[1]", "did you mean `request`?"),
-    ("{ run_us = 10 }", "{ run_us = -1 }", "tenant[0].thread[0].program[1].run_us", "outside 0"),
-    ("{ run_us = 10 }", "{ run_us = \"10\" }", "tenant[0].thread[0].program[1].run_us", "number of microseconds"),
-    ("{ exponential = 5.0 }", "{ exponental = 5.0 }", "fork_join.program[0].run_us.exponental", "did you mean `exponential`?"),
-    ("uniform = [1, 2]", "uniform = [2, 1]", "lock.program[0].run_us", "upside down"),
-    ("sigma = 0.5", "sigma = 50", "repeat.program[0].run_us", "sigma 50"),
-    ("times = 3", "times = 0", "repeat.times", "outside 1 to 1000000"),
-    ("parts = 4", "parts = 1", "fork_join.parts", "outside 2 to 1024"),
-    ("{ run_us = 1000 }, { barrier = \"b\" }", "", "tenant[2].thread[0].program", "has no steps"),
-    ("{ run_us = 1000 }, { barrier = \"b\" }", "{ run_us = 0 }", "tenant[2].thread[0].program", "spin for ever"),
+    (
+        "{ run_us = 10 }",
+        "{ run = 10 }",
+        "tenant[0].thread[0].program[1]",
+        "did you mean `run_us`?",
+    ),
+    (
+        "{ run_us = 10 }",
+        "\"reqest\"",
+        "tenant[0].thread[0].program[1]",
+        "did you mean `request`?",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = -1 }",
+        "tenant[0].thread[0].program[1].run_us",
+        "outside 0",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = \"10\" }",
+        "tenant[0].thread[0].program[1].run_us",
+        "number of microseconds",
+    ),
+    (
+        "{ exponential = 5.0 }",
+        "{ exponental = 5.0 }",
+        "fork_join.program[0].run_us.exponental",
+        "did you mean `exponential`?",
+    ),
+    (
+        "uniform = [1, 2]",
+        "uniform = [2, 1]",
+        "lock.program[0].run_us",
+        "upside down",
+    ),
+    (
+        "sigma = 0.5",
+        "sigma = 50",
+        "repeat.program[0].run_us",
+        "sigma 50",
+    ),
+    (
+        "times = 3",
+        "times = 0",
+        "repeat.times",
+        "outside 1 to 1000000",
+    ),
+    (
+        "parts = 4",
+        "parts = 1",
+        "fork_join.parts",
+        "outside 2 to 1024",
+    ),
+    (
+        "{ run_us = 1000 }, { barrier = \"b\" }",
+        "",
+        "tenant[2].thread[0].program",
+        "has no steps",
+    ),
+    (
+        "{ run_us = 1000 }, { barrier = \"b\" }",
+        "{ run_us = 0 }",
+        "tenant[2].thread[0].program",
+        "spin for ever",
+    ),
     // What only the whole tells.
-    ("\"request\", { run_us = 10 }", "\"request\", \"request\"", "tenant[0].thread[0].program[1]", "before the earlier request"),
-    ("\"request\", { run_us = 10 }", "{ run_us = 10 }", "tenant[0].load", "no program of this tenant"),
-    (", { send = \"q\" }", "", "tenant[0].thread[0].program", "ends without `respond`"),
-    ("{ send = \"q\" }", "{ send = \"queue\" }", "tenant[0].thread[2].program[0].receive", "is never sent to"),
-    ("{ help = \"p\" }", "{ help = \"pp\" }", "tenant[0].thread[0].program[2].fork_join.pool", "has no thread that helps; did you mean `pp`?"),
-    ("{ help = \"p\" }, { lock = { name = \"m\"", "{ help = \"p\" }, { lock = { name = \"o\"", "lock.name", "is taken by one thread only"),
-    ("count = \"cpus\"", "count = 1", "tenant[2].thread[0].program[1].barrier", "waits for nobody"),
-    ("[{ sleep_us = 1 }]", "[\"respond\"]", "lock.program[1]", "cannot stand with a lock held"),
-    ("[{ sleep_us = 1 }]", "[{ lock = { name = \"m\", program = [{ run_us = 1 }] } }]", "lock.name", "taken again while it is held"),
-    ("{ name = \"n\", program = [{ run_us = 1 }] }", "{ name = \"n\", program = [{ lock = { name = \"m\", program = [{ run_us = 1 }] } }] }", "lock.name", "in both orders"),
+    (
+        "\"request\", { run_us = 10 }",
+        "\"request\", \"request\"",
+        "tenant[0].thread[0].program[1]",
+        "before the earlier request",
+    ),
+    (
+        "\"request\", { run_us = 10 }",
+        "{ run_us = 10 }",
+        "tenant[0].load",
+        "no program of this tenant",
+    ),
+    (
+        ", { send = \"q\" }",
+        "",
+        "tenant[0].thread[0].program",
+        "ends without `respond`",
+    ),
+    (
+        "{ send = \"q\" }",
+        "{ send = \"queue\" }",
+        "tenant[0].thread[2].program[0].receive",
+        "is never sent to",
+    ),
+    (
+        "{ help = \"p\" }",
+        "{ help = \"pp\" }",
+        "tenant[0].thread[0].program[2].fork_join.pool",
+        "has no thread that helps; did you mean `pp`?",
+    ),
+    (
+        "{ help = \"p\" }, { lock = { name = \"m\"",
+        "{ help = \"p\" }, { lock = { name = \"o\"",
+        "lock.name",
+        "is taken by one thread only",
+    ),
+    (
+        "count = \"cpus\"",
+        "count = 1",
+        "tenant[2].thread[0].program[1].barrier",
+        "waits for nobody",
+    ),
+    (
+        "[{ sleep_us = 1 }]",
+        "[\"respond\"]",
+        "lock.program[1]",
+        "cannot stand with a lock held",
+    ),
+    (
+        "[{ sleep_us = 1 }]",
+        "[{ lock = { name = \"m\", program = [{ run_us = 1 }] } }]",
+        "lock.name",
+        "taken again while it is held",
+    ),
+    (
+        "{ name = \"n\", program = [{ run_us = 1 }] }",
+        "{ name = \"n\", program = [{ lock = { name = \"m\", program = [{ run_us = 1 }] } }] }",
+        "lock.name",
+        "in both orders",
+    ),
 ];
 
 #[test]
@@ -170,7 +497,9 @@ fn mistakes_name_file_key_and_remedy() {
             }
             other => {
                 let is = other.map_or_else(|error| error.to_string(), |_| "accepted".to_string());
-                faults.push(format!("`{piece}` -> `{instead}`\n  is:     {is}\n  wanted: `{key}`: {message}"));
+                faults.push(format!(
+                    "`{piece}` -> `{instead}`\n  is:     {is}\n  wanted: `{key}`: {message}"
+                ));
             }
         }
     }
@@ -180,8 +509,14 @@ fn mistakes_name_file_key_and_remedy() {
 #[test]
 fn traces_are_checked() {
     let parse = |text| Trace::parse(Path::new("t"), text);
-    assert_eq!(parse("0.5 # x\n\n1"), Ok(Trace::Arrivals(vec![500_000_000, 1_000_000_000])));
-    assert_eq!(parse("0, 5\n2, 0"), Ok(Trace::Rates(vec![(0, 5.0), (2_000_000_000, 0.0)])));
+    assert_eq!(
+        parse("0.5 # x\n\n1"),
+        Ok(Trace::Arrivals(vec![500_000_000, 1_000_000_000]))
+    );
+    assert_eq!(
+        parse("0, 5\n2, 0"),
+        Ok(Trace::Rates(vec![(0, 5.0), (2_000_000_000, 0.0)]))
+    );
     for (text, line, message) in [
         ("1\nx", Some(2), "not a number"),
         ("1\n-1", Some(2), "not a number"),
@@ -193,7 +528,10 @@ fn traces_are_checked() {
         ("0 0\n1 0", None, "every rate is 0"),
     ] {
         let error = parse(text).unwrap_err();
-        assert!(error.line == line && error.message.contains(message), "{text:?}: {error}");
+        assert!(
+            error.line == line && error.message.contains(message),
+            "{text:?}: {error}"
+        );
     }
 }
 

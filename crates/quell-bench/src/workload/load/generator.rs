@@ -132,7 +132,7 @@ pub fn generate(
 }
 
 /// Waits until a connection is ready or the time is over; the numbers of those ready.
-fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usize>> {
+pub(super) fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usize>> {
     let connections = target.connections();
     let mut fds: Vec<PollFd<'_>> = connections
         .iter()

@@ -1,27 +1,56 @@
 //! Requests to a player process.
 
+use super::generator::wait;
 use super::{Completion, Target};
 use crate::workload::player::Ticket;
+use anyhow::ensure;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// One end of a player's socket pair.
 pub struct SeqpacketTarget {
     socket: OwnedFd,
+    /// Requests the player has and has not answered, over all windows: the socket outlives them.
+    inside: Arc<AtomicU64>,
     /// What the socket did not take yet.
     backlog: VecDeque<Ticket>,
     lost: bool,
 }
 
 impl SeqpacketTarget {
-    /// Over this socket.
-    pub fn new(socket: OwnedFd) -> SeqpacketTarget {
+    /// Over this socket. `inside` counts the requests that are with the player.
+    pub fn new(socket: OwnedFd, inside: Arc<AtomicU64>) -> SeqpacketTarget {
         SeqpacketTarget {
             socket,
+            inside,
             backlog: VecDeque::new(),
             lost: false,
+        }
+    }
+
+    /// Waits until the player has answered what an earlier window left with it, so that this
+    /// window does not pay for that one.
+    pub fn settle(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        let give_up = Instant::now() + timeout;
+        loop {
+            let inside = self.inside.load(Ordering::Relaxed);
+            if inside == 0 {
+                return Ok(());
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            ensure!(
+                !left.is_zero(),
+                "{inside} requests of an earlier window are unanswered yet"
+            );
+            ensure!(!self.lost, "the player has closed its socket");
+            for connection in wait(self, left.as_nanos() as u64)? {
+                self.ready(connection, &mut Vec::new());
+            }
         }
     }
 
@@ -30,6 +59,7 @@ impl SeqpacketTarget {
         while let Some(ticket) = self.backlog.front() {
             match send(self.socket.as_raw_fd(), &ticket.to_bytes(), flags) {
                 Ok(_) => {
+                    self.inside.fetch_add(1, Ordering::Relaxed);
                     self.backlog.pop_front();
                 }
                 Err(Errno::EAGAIN) => return,
@@ -65,6 +95,7 @@ impl Target for SeqpacketTarget {
         loop {
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
                 Ok(Ticket::SIZE) => {
+                    self.inside.fetch_sub(1, Ordering::Relaxed);
                     done.push(Completion {
                         id: Ticket::from_bytes(bytes).id,
                         ok: true,
