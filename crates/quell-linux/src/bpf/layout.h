@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Layouts that the monitor's programs and its reader share.
+ *
+ * Problem: user space reads these structures from mapped memory while the kernel writes them.
+ * How:     fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs);
+ *          every field is a naturally aligned integer, read and written whole.
+ *
+ *   thread_slot.stamp is both the thread's state and the lock of the fields marked S:
+ *
+ *     63                          3 2      0
+ *     | CLOCK_MONOTONIC ns, since  | state |
+ *
+ *   Whoever changes them replaces the state by FLUX (compare and swap, so at most one does), writes
+ *   them, then stores the new stamp. A reader that finds the same stamp, not FLUX, before and
+ *   after has a consistent copy. Other fields are meaningful one by one.
+ */
+#ifndef QUELL_LAYOUT_H
+#define QUELL_LAYOUT_H
+
+#define MAX_TENANTS 256
+#define WAIT_BUCKETS 32
+#define WAKERS 6
+#define OCCASION_BUCKETS 64
+#define LOG_SEGMENTS 128 /* a power of two */
+#define TIDS_PER_PAGE 4096
+
+enum thread_state {
+	STATE_FREE = 0,
+	STATE_FLUX = 1,
+	STATE_ENDED = 2,
+	STATE_UNSEEN = 3, /* followed, but no event seen yet */
+	STATE_RUNNING = 4,
+	STATE_READY = 5,
+	STATE_BLOCKED = 6,
+	STATE_BITS = 3,
+	STATE_MASK = 7,
+};
+
+/* Who had the CPU: a tenant's number, or one of these. */
+enum cause {
+	CAUSE_HOST = 256,
+	CAUSE_IDLE = 257,
+	CAUSE_BANDWIDTH = 258,
+	CAUSE_STEAL = 259,
+	CAUSE_UNKNOWN = 260,
+	CAUSE_SPACE = 512, /* a power of two, so that an index is bounded by a mask */
+};
+
+struct waker {
+	__u64 id;    /* thread id: see thread_id(); 0: unused */
+	__u32 count; /* wakeups since it entered the table */
+	__u32 score; /* for replacement, see wakers.bpf.h */
+};
+
+struct thread_slot {
+	__u64 stamp;
+	__u64 run_ns;	   /* S */
+	__u64 ready_ns;	   /* S, all of it charged to causes */
+	__u64 waits;	   /* S */
+	__u64 switches;	   /* S */
+	__u64 preemptions; /* S */
+	__u64 wakeups;	   /* S */
+	__u64 migrations;
+
+	__u64 id; /* start in 1/100 s << 22 | thread id */
+	__u64 creator;
+	__u32 tgid;
+	__u32 generation;
+	__u16 tenant;
+	__u16 allowed_cpus;
+	__u32 cpu; /* S */
+	char comm[16];
+	__u64 affinity_word;
+
+	__u64 slice_ns; /* 0: not known */
+	__u8 static_prio;
+	__u8 policy;
+	__u16 unused;
+	__u32 tid;
+	/* The monitor's own. */
+	__u64 start_ns;	     /* the task's start_boottime */
+	__u64 waking_ns;     /* when somebody last began to wake it */
+	__u64 wait_began_ns; /* start of the present wait, on whatever CPU */
+	__u64 steal_ns;	     /* its CPU's when the wait on that CPU began; all ones: not known */
+	__u64 throttled_ns;  /* its run queue's then; all ones: not known */
+	__u64 scored;	     /* wakeups since the wakers' scores were halved */
+
+	struct waker wakers[WAKERS];
+	__u32 wait_histogram[WAIT_BUCKETS]; /* S */
+	struct {
+		__u64 from, upper, rest, ratio;
+	} walk; /* the monitor's own, see waits.bpf.h */
+	__u64 spare;
+};
+
+/* What a CPU ran: the last LOG_SEGMENTS changes of who had it. Written by that CPU only. */
+struct cpu_log {
+	__u64 seq; /* odd while the next four change */
+	__u64 first_ns;
+	__u64 last_ns; /* last switch */
+	__u64 idle_ns;
+	__u64 steal_ns;
+	__u32 running; /* who, since last_ns */
+	__u32 head;    /* segments ever written */
+	__u64 unused[2];
+	struct {
+		__u64 end_ns; /* its start is the end of the one before */
+		__u64 who;
+	} segments[LOG_SEGMENTS];
+};
+
+/* A tenant's ready time by cause, in ns. */
+struct wait_row {
+	__u64 ns[CAUSE_SPACE];
+};
+
+struct monitor_stats {
+	__u64 next_slot;   /* slots from here on were never used */
+	__u64 unmonitored; /* threads that found no slot */
+	__u64 events_lost;
+};
+
+enum process_event_kind {
+	PROCESS_EXECUTED = 1,
+	PROCESS_FORKED = 2,
+	PROCESS_EXITED = 3,
+};
+
+struct process_event {
+	__u32 kind;
+	__u32 tgid;
+	__u32 parent; /* of FORKED */
+	__u32 tenant; /* all ones: none */
+};
+
+_Static_assert(sizeof(struct waker) == 16, "reader's layout");
+_Static_assert(sizeof(struct thread_slot) == 448, "reader's layout");
+_Static_assert(__builtin_offsetof(struct thread_slot, id) == 64, "reader's layout");
+_Static_assert(__builtin_offsetof(struct thread_slot, comm) == 96, "reader's layout");
+_Static_assert(__builtin_offsetof(struct thread_slot, slice_ns) == 120, "reader's layout");
+_Static_assert(__builtin_offsetof(struct thread_slot, wakers) == 184, "reader's layout");
+_Static_assert(__builtin_offsetof(struct thread_slot, wait_histogram) == 280, "reader's layout");
+_Static_assert(sizeof(struct cpu_log) == 64 + 16 * LOG_SEGMENTS, "reader's layout");
+_Static_assert(sizeof(struct wait_row) == 4096, "reader's layout");
+_Static_assert(sizeof(struct process_event) == 16, "reader's layout");
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Occasions: how many of a tenant's threads wait behind its ready ones.
+ *
+ * Problem: many threads blocked while a few are ready and unserved means that interference hits
+ *          the critical path. Sampling states misses short occasions.
+ * How:     per tenant the numbers of ready and of blocked threads are kept, and at every change
+ *          the time since the last one goes to the bucket of the blocked number it had, if
+ *          any thread was ready. One spin lock per tenant makes the three agree.
+ * Limits:  changes on several CPUs reach the lock in an order that may differ from their
+ *          time stamps by as long as a CPU waits for it; a change that comes late counts
+ *          from the last one. The lock is taken by every switch and wakeup of the tenant's
+ *          threads: with one tenant on very many CPUs it is a shared cache line.
+ */
+#ifndef QUELL_OCCASIONS_BPF_H
+#define QUELL_OCCASIONS_BPF_H
+
+struct tenant_occasions {
+	struct bpf_spin_lock lock;
+	u32 ready;
+	u32 blocked;
+	u32 unused;
+	u64 last_ns;
+	u64 by_blocked_ns[OCCASION_BUCKETS];
+};
+
+_Static_assert(sizeof(struct tenant_occasions) == 24 + 8 * OCCASION_BUCKETS, "reader's layout");
+
+/* Not mapped: the kernel maps no memory with locks in it. Read under the lock (BPF_F_LOCK). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TENANTS);
+	__type(key, u32);
+	__type(value, struct tenant_occasions);
+} occasions SEC(".maps");
+
+static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 now)
+{
+	if (old == new)
+		return;
+	struct tenant_occasions *o = bpf_map_lookup_elem(&occasions, &tenant);
+	if (!o)
+		return;
+	bpf_spin_lock(&o->lock);
+	if (now > o->last_ns) {
+		if (o->ready) {
+			u32 bucket = o->blocked;
+			if (bucket >= OCCASION_BUCKETS)
+				bucket = OCCASION_BUCKETS - 1;
+			o->by_blocked_ns[bucket] += now - o->last_ns;
+		}
+		o->last_ns = now;
+	}
+	o->ready += (new == STATE_READY) - (old == STATE_READY);
+	o->blocked += (new == STATE_BLOCKED) - (old == STATE_BLOCKED);
+	bpf_spin_unlock(&o->lock);
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Processes: which belong to which tenant, and their children after them.
+ *
+ * Problem: looking through /proc for new processes is late (a short-lived one is never seen) and
+ *          costs more than everything else the agent does.
+ * How:     user space assigns processes; the kernel adds the children they fork, removes those that
+ *          exit, and queues one small event for each fork, exit and program execution, so that
+ *          user space looks at those processes only.
+ * Limits:  the queue holds PROCESS_EVENTS; with it full, events are counted as lost and
+ *          user space looks through /proc. A process that changes its cgroup does neither.
+ */
+#ifndef QUELL_PROCESSES_BPF_H
+#define QUELL_PROCESSES_BPF_H
+
+#define PROCESS_EVENTS 8192
+#define NO_TENANT (~0U)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set by the loader */
+	__type(key, u32);
+	__type(value, u32);
+} processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, PROCESS_EVENTS);
+	__type(value, struct process_event);
+} process_events SEC(".maps");
+
+static __always_inline u32 tenant_of(u32 tgid)
+{
+	u32 *tenant = bpf_map_lookup_elem(&processes, &tgid);
+	return tenant ? *tenant : NO_TENANT;
+}
+
+static __always_inline void tell(u32 kind, u32 tgid, u32 parent, u32 tenant)
+{
+	struct process_event event = { kind, tgid, parent, tenant };
+	struct monitor_stats *counts = monitor_stats();
+
+	if (bpf_map_push_elem(&process_events, &event, BPF_ANY) && counts)
+		__sync_fetch_and_add(&counts->events_lost, 1);
+}
+
+/* The tenant of a task just created: its process's, or for a new process its creator's. */
+static __always_inline u32 inherit(struct task_struct *task, struct task_struct *creator)
+{
+	u32 tgid = task->tgid, parent = creator->tgid;
+	u32 tenant = tenant_of(tgid);
+
+	if (tenant != NO_TENANT || (u32)task->pid != tgid)
+		return tenant;
+	tenant = tenant_of(parent);
+	if (tenant != NO_TENANT) {
+		bpf_map_update_elem(&processes, &tgid, &tenant, BPF_ANY);
+		tell(PROCESS_FORKED, tgid, parent, tenant);
+	}
+	return tenant;
+}
+
+#endif

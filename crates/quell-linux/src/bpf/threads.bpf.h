@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Threads: a slot of counters for each thread of each tenant.
+ *
+ * Problem: user space must read a thousand threads' counters within microseconds, and threads
+ *          outside every tenant must cost next to nothing at each switch.
+ * How:     slots lie in one mapped array. A table indexed by thread id says which slot a thread
+ *          has (0: none), so looking a thread up is two loads. The id is checked against the
+ *          task's start time, because a dying task keeps its id for a moment after the id was
+ *          given to another.
+ *          A thread gets a slot when it is created, when its process comes under the monitor, or
+ *          when it executes a program under another thread's id; it leaves it when it exits. The
+ *          slot keeps its final counters until user space has read them and puts it on the
+ *          stack of free slots. Each use has a new generation number.
+ *          State changes are serialised by the kernel (the run queue's lock, or the CPU the thread
+ *          is on); the stamp (see layout.h) keeps user space's reading and its unassigning of
+ *          processes consistent with them.
+ * Limits:  with every slot taken, new threads are counted as unmonitored and otherwise ignored. A
+ *          thread that comes under the monitor in the middle of a context switch may show the
+ *          state it just left until its next switch.
+ */
+#ifndef QUELL_THREADS_BPF_H
+#define QUELL_THREADS_BPF_H
+
+struct tid_page {
+	u16 slot[TIDS_PER_PAGE];
+};
+
+struct publish_lock {
+	struct bpf_spin_lock lock;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2); /* slots, and slot 0 which is none; set by the loader */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct thread_slot);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* for every possible thread id, set by the loader */
+	__type(key, u32);
+	__type(value, struct tid_page);
+} tid_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 1); /* slots, set by the loader */
+	__type(value, u32);
+} free_slots SEC(".maps");
+
+/* Taken while an entry of tid_slots changes from none to a slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct publish_lock);
+} publish SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct monitor_stats);
+} stats SEC(".maps");
+
+static __always_inline struct monitor_stats *monitor_stats(void)
+{
+	u32 zero = 0;
+	return bpf_map_lookup_elem(&stats, &zero);
+}
+
+/* Start in hundredths of a second, as /proc tells it, and thread id: quell_model::ThreadId. */
+static __always_inline u64 thread_id(u64 start_ns, u32 tid)
+{
+	return (start_ns / 10000000) << 22 | tid;
+}
+
+static __always_inline u64 id_of_task(struct task_struct *task)
+{
+	return thread_id(task->start_boottime, task->pid);
+}
+
+static __always_inline u16 *tid_entry(u32 tid)
+{
+	u32 page = tid / TIDS_PER_PAGE;
+	struct tid_page *p = bpf_map_lookup_elem(&tid_slots, &page);
+	return p ? &p->slot[tid & (TIDS_PER_PAGE - 1)] : NULL;
+}
+
+static __always_inline struct thread_slot *slot_of(struct task_struct *task)
+{
+	u32 tid = task->pid;
+	u16 *entry = tid_entry(tid);
+	u32 index = entry ? *entry : 0;
+
+	if (!index)
+		return NULL;
+	struct thread_slot *slot = bpf_map_lookup_elem(&threads, &index);
+	if (!slot || slot->tid != tid || slot->start_ns != task->start_boottime)
+		return NULL;
+	return slot;
+}
+
+/* Claims the right to change a slot's state; false if it has ended or somebody else has it. */
+static __always_inline bool change_begin(struct thread_slot *slot, u64 *stamp)
+{
+	u64 old = *(volatile u64 *)&slot->stamp;
+
+	if ((old & STATE_MASK) <= STATE_ENDED)
+		return false;
+	if (__sync_val_compare_and_swap(&slot->stamp, old, (old & ~(u64)STATE_MASK) | STATE_FLUX) !=
+	    old)
+		return false;
+	*stamp = old;
+	return true;
+}
+
+static __always_inline void change_end(struct thread_slot *slot, u64 old, u32 state, u64 since,
+				       u64 now)
+{
+	u32 tenant = slot->tenant;
+
+	store_release(&slot->stamp, since << STATE_BITS | state);
+	occasion_change(tenant, old & STATE_MASK, state, now);
+}
+
+static __always_inline u64 since(u64 stamp, u64 now)
+{
+	u64 start = stamp >> STATE_BITS;
+	return now > start ? now - start : 0;
+}
+
+static __always_inline u32 log2_bucket(u64 ns)
+{
+	u32 v, bucket = 0;
+
+	if (ns >> WAIT_BUCKETS)
+		return WAIT_BUCKETS - 1;
+	v = ns;
+	if (v >> 16) { v >>= 16; bucket += 16; }
+	if (v >> 8) { v >>= 8; bucket += 8; }
+	if (v >> 4) { v >>= 4; bucket += 4; }
+	if (v >> 2) { v >>= 2; bucket += 2; }
+	if (v >> 1) bucket += 1;
+	return bucket & (WAIT_BUCKETS - 1);
+}
+
+/* What the thread's owner (or Quell) has set. Read at switches, where the task is in the cache. */
+static __always_inline void refresh_settings(struct thread_slot *slot, struct task_struct *task)
+{
+	u64 *comm = (u64 *)slot->comm;
+
+	slot->static_prio = task->static_prio;
+	slot->policy = task->policy;
+	slot->allowed_cpus = task->nr_cpus_allowed;
+	slot->affinity_word = task->cpus_mask.bits[0];
+	if (bpf_core_field_exists(task->se.custom_slice))
+		slot->slice_ns = task->se.slice;
+	comm[0] = *(u64 *)&task->comm[0];
+	comm[1] = *(u64 *)&task->comm[8];
+}
+
+/* The thread in the slot is no longer followed; its counters stay. */
+static __always_inline bool end_slot(struct thread_slot *slot, struct task_struct *task, u64 now)
+{
+	u64 old;
+
+	if (!change_begin(slot, &old))
+		return false;
+	if ((old & STATE_MASK) == STATE_RUNNING)
+		slot->run_ns += since(old, now);
+	else if ((old & STATE_MASK) == STATE_READY)
+		charge(slot, task, slot->cpu, old >> STATE_BITS, now);
+	change_end(slot, old, STATE_ENDED, now, now);
+	return true;
+}
+
+static __always_inline void forget_tid(u32 tid)
+{
+	u16 *entry = tid_entry(tid);
+	if (entry)
+		*entry = 0;
+}
+
+/* Gives a thread a slot; NULL if there is none left or it got one meanwhile. */
+static __always_inline struct thread_slot *follow(struct task_struct *task, u32 tenant, u64 creator,
+						  u64 now)
+{
+	u32 zero = 0, index = 0, tid = task->pid;
+	struct monitor_stats *counts = monitor_stats();
+	struct publish_lock *lock = bpf_map_lookup_elem(&publish, &zero);
+	u16 *entry = tid_entry(tid);
+
+	if (!counts || !lock)
+		return NULL;
+	if (!entry) { /* kernel.pid_max was raised after loading */
+		__sync_fetch_and_add(&counts->unmonitored, 1);
+		return NULL;
+	}
+	u16 before = *entry;
+	if (bpf_map_pop_elem(&free_slots, &index))
+		index = __sync_fetch_and_add(&counts->next_slot, 1) + 1;
+	struct thread_slot *slot = bpf_map_lookup_elem(&threads, &index);
+	if (!slot) {
+		__sync_fetch_and_add(&counts->next_slot, -1);
+		__sync_fetch_and_add(&counts->unmonitored, 1);
+		return NULL;
+	}
+
+	__sync_lock_test_and_set(&slot->stamp, STATE_FLUX);
+	u32 generation = slot->generation + 1;
+	__builtin_memset(&slot->run_ns, 0, sizeof(*slot) - sizeof(slot->stamp));
+	slot->generation = generation;
+	slot->tid = tid;
+	slot->start_ns = task->start_boottime;
+	slot->id = thread_id(slot->start_ns, tid);
+	slot->creator = creator;
+	slot->tgid = task->tgid;
+	slot->tenant = tenant;
+	slot->cpu = cpu_of(task);
+	refresh_settings(slot, task);
+	store_release(&slot->stamp, now << STATE_BITS | STATE_UNSEEN);
+
+	bpf_spin_lock(&lock->lock);
+	bool first = *entry == before;
+	if (first)
+		*entry = index;
+	bpf_spin_unlock(&lock->lock);
+	if (!first) {
+		store_release(&slot->stamp, STATE_FREE);
+		bpf_map_push_elem(&free_slots, &index, BPF_ANY);
+		return NULL;
+	}
+	if (before) {
+		/* Its thread took another's id by executing a program, and this one got its old id. */
+		u32 stale = before;
+		struct thread_slot *old = bpf_map_lookup_elem(&threads, &stale);
+		if (old && old->tid == tid)
+			end_slot(old, task, now);
+	}
+	return slot;
+}
+
+static __always_inline void switch_out(struct thread_slot *slot, struct task_struct *task,
+				       bool preempt, u32 cpu, u64 now)
+{
+	u64 old;
+
+	if (!change_begin(slot, &old))
+		return;
+	if ((old & STATE_MASK) == STATE_RUNNING)
+		slot->run_ns += since(old, now);
+	refresh_settings(slot, task);
+	/*
+	 * The kernel lets a preempted task sleep only after it ran again, whatever its state says.
+	 * The state is safe to read here: a wakeup on another CPU can have made it TASK_WAKING, but
+	 * TASK_RUNNING only under this run queue's lock.
+	 */
+	u32 state = STATE_BLOCKED;
+	if (preempt || !task->__state) {
+		state = STATE_READY;
+		slot->preemptions++;
+		slot->wait_began_ns = now;
+		wait_on(slot, task, cpu);
+	}
+	change_end(slot, old, state, now, now);
+}
+
+static __always_inline void switch_in(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+				      u64 now)
+{
+	u64 old;
+
+	if (!change_begin(slot, &old))
+		return;
+	if ((old & STATE_MASK) == STATE_READY) {
+		charge(slot, task, cpu, old >> STATE_BITS, now);
+		slot->waits++;
+		u64 began = slot->wait_began_ns;
+		slot->wait_histogram[log2_bucket(now > began ? now - began : 0)]++;
+	} else if ((old & STATE_MASK) == STATE_RUNNING) {
+		slot->run_ns += since(old, now); /* came under the monitor during a switch */
+	}
+	slot->switches++;
+	slot->cpu = cpu;
+	change_end(slot, old, STATE_RUNNING, now, now);
+}
+
+/* Blocked (or new) to ready. */
+static __always_inline void woken(struct thread_slot *slot, struct task_struct *task, bool is_new)
+{
+	u64 old, start = slot->waking_ns;
+
+	if (!change_begin(slot, &old))
+		return;
+	u32 state = old & STATE_MASK;
+	if (state != STATE_BLOCKED && state != STATE_UNSEEN) {
+		/* It was on its way to sleep, and now will not. */
+		store_release(&slot->stamp, old);
+		return;
+	}
+	/*
+	 * The wait begins with the waker's call: an idle CPU may take long to hear of it. A call
+	 * from before it fell asleep does not count.
+	 */
+	if (start < old >> STATE_BITS || !start)
+		start = bpf_ktime_get_ns();
+	if (!is_new)
+		slot->wakeups++;
+	slot->wait_began_ns = start;
+	wait_on(slot, task, cpu_of(task));
+	change_end(slot, old, STATE_READY, start, start);
+}
+
+/* A ready thread moves to another CPU's queue: what it waited so far is that of its old CPU. */
+static __always_inline void moved(struct thread_slot *slot, struct task_struct *task, u32 to, u64 now)
+{
+	u64 old;
+
+	slot->migrations++;
+	if ((*(volatile u64 *)&slot->stamp & STATE_MASK) != STATE_READY || !change_begin(slot, &old))
+		return;
+	if ((old & STATE_MASK) != STATE_READY) {
+		store_release(&slot->stamp, old);
+		return;
+	}
+	u64 from = old >> STATE_BITS;
+	if (now < from)
+		now = from;
+	charge(slot, task, slot->cpu, from, now);
+	wait_elsewhere(slot, to);
+	store_release(&slot->stamp, now << STATE_BITS | STATE_READY);
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Waits: who had the CPU while a thread was ready.
+ *
+ * Problem: "this thread waited 3 ms" is no help without "for whom". Recording every switch for
+ *          user space to work it out costs more than the answer is worth.
+ * How:     each CPU keeps a short log of who ran (a tenant, the rest of the host, nobody) until
+ *          when; runs of the same tenant in a row are one segment. When a wait on that CPU
+ *          ends, or moves to another CPU, the log is walked back over the wait and each overlap is
+ *          added to the waiting tenant's row. Time stolen by the hypervisor and time for
+ *          which the bandwidth limit of its cgroup stopped the thread come from the kernel's own
+ *          counters; they are taken off the others in proportion.
+ *          A row's sum is exactly the ready time of the tenant's threads, as far as charged.
+ * Limits:  what lies further back than LOG_SEGMENTS changes is "unknown". The kernel updates steal
+ *          at its tick or when a run queue's clock is read, so a short wait may see all or none of
+ *          a stretch of steal. After a waiting thread changed CPU, neither steal nor bandwidth is
+ *          known for the rest of that wait, and it goes to whoever ran.
+ */
+#ifndef QUELL_WAITS_BPF_H
+#define QUELL_WAITS_BPF_H
+
+#define NOT_KNOWN (~0ULL)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* possible CPUs, set by the loader */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct cpu_log);
+} cpu_logs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TENANTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct wait_row);
+} wait_rows SEC(".maps");
+
+/* Ends the present segment at now; the CPU belongs to next from then on. */
+static __always_inline void log_switch(struct cpu_log *log, u32 who, u32 next, u64 steal,
+					u64 now)
+{
+	u32 head = log->head;
+	u32 last = (head - 1) & (LOG_SEGMENTS - 1);
+
+	if (head && log->segments[last].who == who) {
+		log->segments[last].end_ns = now;
+	} else {
+		u32 slot = head & (LOG_SEGMENTS - 1);
+		log->segments[slot].end_ns = now;
+		log->segments[slot].who = who;
+		log->head = head + 1;
+	}
+	store_release(&log->seq, log->seq + 1);
+	if (!log->first_ns)
+		log->first_ns = now;
+	else if (who == CAUSE_IDLE)
+		log->idle_ns += now - log->last_ns;
+	log->last_ns = now;
+	log->steal_ns = steal;
+	log->running = next;
+	store_release(&log->seq, log->seq + 1);
+}
+
+/* A thread is ready on this CPU from now on. */
+static __always_inline void wait_on(struct thread_slot *slot, struct task_struct *task, u32 cpu)
+{
+	slot->cpu = cpu;
+	slot->steal_ns = steal_of(task);
+	slot->throttled_ns = throttled_of(task);
+}
+
+/* The same for a CPU whose run queue the task is not on yet. */
+static __always_inline void wait_elsewhere(struct thread_slot *slot, u32 cpu)
+{
+	slot->cpu = cpu;
+	slot->steal_ns = NOT_KNOWN;
+	slot->throttled_ns = NOT_KNOWN;
+}
+
+/* How far a kernel counter went since the wait began, at most limit. */
+static __always_inline u64 counted(u64 before, u64 after, u64 limit)
+{
+	if (before == NOT_KNOWN || after <= before)
+		return 0;
+	return after - before < limit ? after - before : limit;
+}
+
+static __always_inline void charge_part(struct wait_row *row, u64 who, u64 ns)
+{
+	if (ns)
+		__sync_fetch_and_add(&row->ns[who & (CAUSE_SPACE - 1)], ns);
+}
+
+/* Parts of a whole, without overflow for waits up to some hours. */
+#define RATIO_BITS 20
+
+/* Charges the part of what is left that lies after start to who; false when nothing is left. */
+static __always_inline bool charge_segment(struct thread_slot *slot, struct wait_row *row,
+					   u64 start, u64 who)
+{
+	u64 from = *(volatile u64 *)&slot->walk.from;
+	u64 upper = *(volatile u64 *)&slot->walk.upper;
+	u64 rest = *(volatile u64 *)&slot->walk.rest;
+	u64 ratio = *(volatile u64 *)&slot->walk.ratio;
+	u64 lower = start > from ? start : from;
+
+	if (lower >= upper)
+		return upper > from;
+	u64 part = ((upper - lower) * ratio) >> RATIO_BITS;
+	if (part > rest)
+		part = rest;
+	charge_part(row, who, part);
+	*(volatile u64 *)&slot->walk.rest = rest - part;
+	*(volatile u64 *)&slot->walk.upper = lower;
+	return start > from;
+}
+
+/*
+ * Adds a wait on cpu, from until now, to the thread's ready time and charges it to who had that CPU.
+ * The CPU's run queue is locked, so its log stands still.
+ */
+static __always_inline void charge(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+				   u64 from, u64 now)
+{
+	u32 tenant = slot->tenant;
+	struct wait_row *row = bpf_map_lookup_elem(&wait_rows, &tenant);
+	struct cpu_log *log = bpf_map_lookup_elem(&cpu_logs, &cpu);
+	u64 total, rest, stolen, throttled, ratio = 1ULL << RATIO_BITS;
+
+	if (!row || now <= from)
+		return;
+	total = rest = now - from;
+	slot->ready_ns += total;
+	if (!log) {
+		charge_part(row, CAUSE_UNKNOWN, total);
+		return;
+	}
+
+	stolen = counted(slot->steal_ns, steal_of(task), rest);
+	rest -= stolen;
+	throttled = counted(slot->throttled_ns, throttled_of(task), rest);
+	rest -= throttled;
+	if (stolen | throttled) {
+		charge_part(row, CAUSE_STEAL, stolen);
+		charge_part(row, CAUSE_BANDWIDTH, throttled);
+		ratio = (rest << RATIO_BITS) / total;
+	}
+
+	/*
+	 * What is left of the wait, to be charged from its end to its start. In the slot and not in
+	 * variables: the verifier follows what it knows of variables through every turn of the
+	 * loop along every path, which is more than it accepts.
+	 */
+	slot->walk.from = from;
+	slot->walk.upper = now;
+	slot->walk.rest = rest;
+	slot->walk.ratio = ratio;
+	/* First the segment that is not over yet (none at a switch: it was ended just now). */
+	charge_segment(slot, row, log->last_ns, log->running);
+	u32 head = log->head;
+	for (u32 i = 1; i < LOG_SEGMENTS; i++) {
+		u32 at = (head - i) & (LOG_SEGMENTS - 1);
+		u64 start = log->segments[(at - 1) & (LOG_SEGMENTS - 1)].end_ns;
+		if (!start) /* the first ever */
+			break;
+		if (!charge_segment(slot, row, start, log->segments[at].who))
+			break;
+	}
+	charge_part(row, CAUSE_UNKNOWN, *(volatile u64 *)&slot->walk.rest);
+}
+
+#endif

@@ -1,0 +1,437 @@
+//! The reader's side of `bpf/layout.h`: structures that the kernel writes while they are read.
+//!
+//! Every field is an atomic of its own size, so a reference to such a structure in mapped memory
+//! is sound and each field is read whole. Fields that belong together are read by
+//! [`ThreadSlot::copy`] and [`CpuLog::copy`], which try again until no writer was at it.
+
+use super::reading::{OCCASION_BUCKETS, RawThread, RawWaker, TenantIndex, WAIT_BUCKETS, WAKERS};
+use quell_model::{Pid, ThreadId, ThreadState, Tid};
+use std::sync::atomic::{
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
+
+/// `enum thread_state`.
+pub mod state {
+    pub const BITS: u32 = 3;
+    pub const MASK: u64 = 7;
+    pub const FREE: u64 = 0;
+    pub const FLUX: u64 = 1;
+    pub const ENDED: u64 = 2;
+    pub const RUNNING: u64 = 4;
+    pub const READY: u64 = 5;
+    pub const BLOCKED: u64 = 6;
+}
+
+/// `enum cause`: below [`cause::HOST`] it is a tenant's number.
+pub mod cause {
+    pub const HOST: usize = 256;
+    pub const IDLE: usize = 257;
+    pub const BANDWIDTH: usize = 258;
+    pub const STEAL: usize = 259;
+    pub const UNKNOWN: usize = 260;
+    pub const SPACE: usize = 512;
+}
+
+/// `enum process_event_kind`.
+pub mod event {
+    pub const EXECUTED: u32 = 1;
+    pub const FORKED: u32 = 2;
+    pub const EXITED: u32 = 3;
+    pub const NO_TENANT: u32 = u32::MAX;
+}
+
+/// Bits of the thread id in a packed id; the start time is above.
+const TID_BITS: u32 = 22;
+/// How often a copy is tried again before it is given up.
+const TRIES: u32 = 10_000;
+
+#[derive(Debug)]
+#[repr(C)]
+pub struct Waker {
+    id: AtomicU64,
+    count: AtomicU32,
+    score: AtomicU32,
+}
+
+/// `struct thread_slot`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ThreadSlot {
+    stamp: AtomicU64,
+    run_ns: AtomicU64,
+    ready_ns: AtomicU64,
+    waits: AtomicU64,
+    switches: AtomicU64,
+    preemptions: AtomicU64,
+    wakeups: AtomicU64,
+    migrations: AtomicU64,
+    id: AtomicU64,
+    creator: AtomicU64,
+    tgid: AtomicU32,
+    generation: AtomicU32,
+    tenant: AtomicU16,
+    allowed_cpus: AtomicU16,
+    cpu: AtomicU32,
+    comm: [AtomicU64; 2],
+    affinity_word: AtomicU64,
+    slice_ns: AtomicU64,
+    static_prio: AtomicU8,
+    policy: AtomicU8,
+    unused: AtomicU16,
+    tid: AtomicU32,
+    own: [AtomicU64; 6],
+    wakers: [Waker; WAKERS],
+    wait_histogram: [AtomicU32; WAIT_BUCKETS],
+    walk: [AtomicU64; 4],
+    spare: AtomicU64,
+}
+
+const LOG_SEGMENTS: usize = 128;
+
+/// `struct cpu_log`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CpuLog {
+    seq: AtomicU64,
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+    idle_ns: AtomicU64,
+    steal_ns: AtomicU64,
+    running: AtomicU32,
+    head: AtomicU32,
+    unused: [AtomicU64; 2],
+    segments: [[AtomicU64; 2]; LOG_SEGMENTS],
+}
+
+/// `struct wait_row`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct WaitRow {
+    /// By cause, in ns.
+    pub ns: [AtomicU64; cause::SPACE],
+}
+
+/// `struct monitor_stats`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Stats {
+    /// Slots ever used.
+    pub used_slots: AtomicU64,
+    /// Threads that found no slot.
+    pub unmonitored: AtomicU64,
+    /// Process events that found the queue full.
+    pub events_lost: AtomicU64,
+}
+
+/// Size of `struct tid_page`, and how many thread ids it holds.
+pub const TID_PAGE_BYTES: usize = 8192;
+pub const TIDS_PER_PAGE: u32 = 4096;
+/// Size of `struct process_event`.
+pub const EVENT_BYTES: usize = 16;
+/// Size of `struct tenant_occasions`: a lock and two numbers, a time, the histogram.
+pub const OCCASIONS_BYTES: usize = 24 + 8 * OCCASION_BUCKETS;
+
+// The same offsets as layout.h asserts.
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<Waker>() == 16);
+    assert!(size_of::<ThreadSlot>() == 448);
+    assert!(offset_of!(ThreadSlot, id) == 64);
+    assert!(offset_of!(ThreadSlot, comm) == 96);
+    assert!(offset_of!(ThreadSlot, slice_ns) == 120);
+    assert!(offset_of!(ThreadSlot, wakers) == 184);
+    assert!(offset_of!(ThreadSlot, wait_histogram) == 280);
+    assert!(size_of::<CpuLog>() == 64 + 16 * LOG_SEGMENTS);
+    assert!(size_of::<WaitRow>() == 4096);
+};
+
+impl ThreadSlot {
+    /// The slot's generation and whether its thread has ended, without reading the rest.
+    pub fn ended(&self) -> Option<u32> {
+        (self.stamp.load(Acquire) & state::MASK == state::ENDED)
+            .then(|| self.generation.load(Relaxed))
+    }
+
+    /// Adds a consistent copy as of `time_ns` to `out`. False if the slot is free, or was being
+    /// written for so long (its CPU stopped by a hypervisor) that there is none this time.
+    pub fn copy(&self, slot: u32, time_ns: u64, out: &mut Vec<RawThread>) -> bool {
+        for attempt in 0..TRIES {
+            let stamp = self.stamp.load(Acquire);
+            match stamp & state::MASK {
+                state::FREE => return false,
+                state::FLUX => {
+                    if attempt % 100 == 99 {
+                        std::thread::yield_now();
+                    }
+                    std::hint::spin_loop();
+                    continue;
+                }
+                _ => {}
+            }
+            let thread = self.decode(slot, stamp, time_ns);
+            fence(Acquire);
+            if self.stamp.load(Relaxed) == stamp {
+                out.push(thread);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn decode(&self, slot: u32, stamp: u64, time_ns: u64) -> RawThread {
+        let since_ns = stamp >> state::BITS;
+        let unfinished_ns = time_ns.saturating_sub(since_ns);
+        let (state, running_ns, waiting_ns) = match stamp & state::MASK {
+            state::RUNNING => (Some(ThreadState::Running), unfinished_ns, 0),
+            state::READY => (Some(ThreadState::Ready), 0, unfinished_ns),
+            state::BLOCKED => (Some(ThreadState::Blocked), 0, 0),
+            _ => (None, 0, 0),
+        };
+        let charged_ns = self.ready_ns.load(Relaxed);
+        let slice_ns = self.slice_ns.load(Relaxed);
+        let mut name = [0; 16];
+        for (bytes, word) in name.chunks_exact_mut(8).zip(&self.comm) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        RawThread {
+            slot,
+            generation: self.generation.load(Relaxed),
+            id: thread_id(self.id.load(Relaxed)),
+            process: Pid(self.tgid.load(Relaxed)),
+            tenant: TenantIndex(self.tenant.load(Relaxed)),
+            ended: stamp & state::MASK == state::ENDED,
+            state,
+            since_ns,
+            cpu: self.cpu.load(Relaxed),
+            run_ns: self.run_ns.load(Relaxed) + running_ns,
+            ready_ns: charged_ns + waiting_ns,
+            charged_ns,
+            waits: self.waits.load(Relaxed),
+            wait_histogram: std::array::from_fn(|i| self.wait_histogram[i].load(Relaxed)),
+            switches: self.switches.load(Relaxed),
+            preemptions: self.preemptions.load(Relaxed),
+            wakeups: self.wakeups.load(Relaxed),
+            migrations: self.migrations.load(Relaxed),
+            wakers: std::array::from_fn(|i| {
+                let id = self.wakers[i].id.load(Acquire);
+                let count = self.wakers[i].count.load(Relaxed);
+                (id != 0).then(|| RawWaker {
+                    id: thread_id(id),
+                    count,
+                })
+            }),
+            creator: Some(self.creator.load(Relaxed))
+                .filter(|&id| id != 0)
+                .map(thread_id),
+            name,
+            nice: (i16::from(self.static_prio.load(Relaxed)) - 120).clamp(-20, 19) as i8,
+            policy: self.policy.load(Relaxed),
+            allowed_cpus: self.allowed_cpus.load(Relaxed),
+            affinity_word: self.affinity_word.load(Relaxed),
+            slice_ns: (slice_ns != 0).then_some(slice_ns),
+        }
+    }
+}
+
+/// A CPU's figures, copied together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuCopy {
+    pub first_ns: u64,
+    pub last_ns: u64,
+    pub idle_ns: u64,
+    pub steal_ns: u64,
+    pub running: u32,
+}
+
+impl CpuLog {
+    /// A consistent copy; `None` if its writer did not come to an end in time.
+    pub fn copy(&self) -> Option<CpuCopy> {
+        for _ in 0..TRIES {
+            let seq = self.seq.load(Acquire);
+            let copy = CpuCopy {
+                first_ns: self.first_ns.load(Relaxed),
+                last_ns: self.last_ns.load(Relaxed),
+                idle_ns: self.idle_ns.load(Relaxed),
+                steal_ns: self.steal_ns.load(Relaxed),
+                running: self.running.load(Relaxed),
+            };
+            fence(Acquire);
+            if seq % 2 == 0 && self.seq.load(Relaxed) == seq {
+                return Some(copy);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+impl CpuCopy {
+    /// Time not idle from the first switch seen until `time_ns`; `None` before that switch.
+    pub fn busy_ns(&self, time_ns: u64) -> Option<u64> {
+        if self.first_ns == 0 {
+            return None;
+        }
+        let open = if self.running as usize == cause::IDLE {
+            time_ns.saturating_sub(self.last_ns)
+        } else {
+            0
+        };
+        Some(
+            time_ns
+                .saturating_sub(self.first_ns)
+                .saturating_sub(self.idle_ns + open),
+        )
+    }
+}
+
+/// The inverse of `thread_id()` in threads.bpf.h.
+fn thread_id(packed: u64) -> ThreadId {
+    ThreadId {
+        tid: Tid((packed & ((1 << TID_BITS) - 1)) as u32),
+        start_ticks: packed >> TID_BITS,
+    }
+}
+
+/// A copied `struct tenant_occasions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OccasionsCopy {
+    pub ready: u32,
+    pub blocked: u32,
+    pub by_blocked_ns: [u64; OCCASION_BUCKETS],
+}
+
+impl OccasionsCopy {
+    /// From the map's bytes; the time from the last change to `time_ns` is added.
+    /// `None` if the length is wrong.
+    pub fn decode(bytes: &[u8], time_ns: u64) -> Option<OccasionsCopy> {
+        if bytes.len() != OCCASIONS_BYTES {
+            return None;
+        }
+        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
+        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
+        let (ready, blocked, last_ns) = (u32_at(4)?, u32_at(8)?, u64_at(16)?);
+        let mut by_blocked_ns = [0; OCCASION_BUCKETS];
+        for (i, ns) in by_blocked_ns.iter_mut().enumerate() {
+            *ns = u64_at(24 + 8 * i)?;
+        }
+        if ready > 0 {
+            by_blocked_ns[(blocked as usize).min(OCCASION_BUCKETS - 1)] +=
+                time_ns.saturating_sub(last_ns);
+        }
+        Some(OccasionsCopy {
+            ready,
+            blocked,
+            by_blocked_ns,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(stamp: u64) -> ThreadSlot {
+        // SAFETY: all fields are atomic integers, for which zero bytes are valid.
+        let slot: ThreadSlot = unsafe { std::mem::zeroed() };
+        slot.stamp.store(stamp, Relaxed);
+        slot.run_ns.store(1_000, Relaxed);
+        slot.ready_ns.store(500, Relaxed);
+        slot.static_prio.store(115, Relaxed);
+        slot.id.store(7 << TID_BITS | 42, Relaxed);
+        slot.comm[0].store(u64::from_ne_bytes(*b"worker-1"), Relaxed);
+        slot
+    }
+
+    #[test]
+    fn unfinished_time_goes_to_what_the_thread_is_doing() {
+        let read = |state: u64| {
+            let mut out = Vec::new();
+            assert!(slot(100 << state::BITS | state).copy(3, 160, &mut out));
+            out.remove(0)
+        };
+        let running = read(state::RUNNING);
+        assert_eq!(
+            (running.run_ns, running.ready_ns, running.charged_ns),
+            (1_060, 500, 500)
+        );
+        let ready = read(state::READY);
+        assert_eq!(
+            (ready.run_ns, ready.ready_ns, ready.charged_ns),
+            (1_000, 560, 500)
+        );
+        let blocked = read(state::BLOCKED);
+        assert_eq!((blocked.run_ns, blocked.ready_ns), (1_000, 500));
+        let ended = read(state::ENDED);
+        assert!(ended.ended && ended.state.is_none());
+        assert_eq!((ended.run_ns, ended.ready_ns), (1_000, 500));
+    }
+
+    #[test]
+    fn a_change_after_the_readings_time_does_not_count_backwards() {
+        let mut out = Vec::new();
+        assert!(slot(200 << state::BITS | state::RUNNING).copy(3, 160, &mut out));
+        assert_eq!(out[0].run_ns, 1_000);
+    }
+
+    #[test]
+    fn identity_and_settings_are_decoded() {
+        let mut out = Vec::new();
+        assert!(slot(state::BLOCKED).copy(3, 0, &mut out));
+        let thread = out[0];
+        assert_eq!(
+            thread.id,
+            ThreadId {
+                tid: Tid(42),
+                start_ticks: 7
+            }
+        );
+        assert_eq!(thread.name(), "worker-1");
+        assert_eq!((thread.slot, thread.nice, thread.slice_ns), (3, -5, None));
+        assert_eq!(thread.creator, None);
+        assert_eq!(thread.wakers, [None; WAKERS]);
+    }
+
+    #[test]
+    fn free_slots_and_slots_in_flux_give_nothing() {
+        let mut out = Vec::new();
+        assert!(!slot(state::FREE).copy(1, 0, &mut out));
+        assert!(!slot(state::FLUX).copy(1, 0, &mut out));
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn occasions_add_the_time_since_the_last_change_while_a_thread_is_ready() {
+        let mut bytes = vec![0u8; OCCASIONS_BYTES];
+        bytes[4..8].copy_from_slice(&1u32.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&99u32.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&1_000u64.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&5u64.to_ne_bytes());
+        let copy = OccasionsCopy::decode(&bytes, 1_400).unwrap();
+        assert_eq!((copy.ready, copy.blocked), (1, 99));
+        assert_eq!(copy.by_blocked_ns[0], 5);
+        assert_eq!(copy.by_blocked_ns[OCCASION_BUCKETS - 1], 400);
+
+        bytes[4..8].copy_from_slice(&0u32.to_ne_bytes());
+        let idle = OccasionsCopy::decode(&bytes, 1_400).unwrap();
+        assert_eq!(idle.by_blocked_ns.iter().sum::<u64>(), 5);
+        assert_eq!(OccasionsCopy::decode(&bytes[1..], 0), None);
+    }
+
+    #[test]
+    fn busy_time_leaves_out_the_idle_time_going_on() {
+        let mut cpu = CpuCopy {
+            first_ns: 100,
+            last_ns: 800,
+            idle_ns: 300,
+            steal_ns: 0,
+            running: 3,
+        };
+        assert_eq!(cpu.busy_ns(1_100), Some(700));
+        cpu.running = cause::IDLE as u32;
+        assert_eq!(cpu.busy_ns(1_100), Some(400));
+        cpu.first_ns = 0;
+        assert_eq!(cpu.busy_ns(1_100), None);
+    }
+}

@@ -1,0 +1,734 @@
+//! The BPF monitor against real threads and processes. Each test loads its own monitor; where BPF
+//! cannot load it says so and passes. They run one at a time: each is about who has the CPU.
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{gettid, pipe, read, write};
+use quell_linux::observe::monitor::{
+    Limits, Monitor, ProcessEvent, RawTenant, RawThread, Reading, TenantIndex, WAIT_BUCKETS,
+};
+use quell_model::{Pid, ThreadState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const A: TenantIndex = TenantIndex(0);
+const B: TenantIndex = TenantIndex(7);
+const MS: u64 = 1_000_000;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A monitor and the right to run, or `None` with the reason printed.
+fn monitor(limits: Limits) -> Option<(Monitor, MutexGuard<'static, ()>)> {
+    let guard = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    match Monitor::load(limits) {
+        Ok(monitor) => Some((monitor, guard)),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// A process of the test that ends with it.
+struct Process(Child);
+
+impl Process {
+    fn pid(&self) -> Pid {
+        Pid(self.0.id())
+    }
+
+    /// A shell that spins on one CPU.
+    fn spinner(cpu: usize) -> Process {
+        let mut command = Command::new("sh");
+        let child = command.args(["-c", "while :; do :; done"]).spawn().unwrap();
+        pin(nix::unistd::Pid::from_raw(child.id() as i32), cpu);
+        Process(child)
+    }
+
+    /// This test binary again, doing what [`child_role`] has for the role; returns when it is ready.
+    fn role(role: &str) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "child_role", "--nocapture"])
+            .env("QUELL_TEST_ROLE", role);
+        let mut process = Process(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        assert!(
+            lines.any(|line| line.unwrap().contains("ready")),
+            "{role} did not start"
+        );
+        process
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn pin(thread: nix::unistd::Pid, cpu: usize) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu).unwrap();
+    sched_setaffinity(thread, &cpus).unwrap();
+}
+
+fn own_pid() -> Pid {
+    Pid(std::process::id())
+}
+
+fn read_now(monitor: &mut Monitor) -> Reading {
+    monitor.read().unwrap().clone()
+}
+
+fn of_process(reading: &Reading, process: Pid) -> Vec<RawThread> {
+    reading
+        .threads
+        .iter()
+        .filter(|t| t.process == process && !t.ended)
+        .copied()
+        .collect()
+}
+
+fn of_tid(reading: &Reading, tid: u32) -> RawThread {
+    *reading
+        .threads
+        .iter()
+        .find(|t| t.id.tid.0 == tid && !t.ended)
+        .unwrap()
+}
+
+fn of_tenant(reading: &Reading, tenant: TenantIndex) -> &RawTenant {
+    reading.tenants.iter().find(|t| t.tenant == tenant).unwrap()
+}
+
+/// A part of a reading's tenant charged to another tenant.
+fn charged_to(reading: &Reading, waiting: TenantIndex, running: TenantIndex) -> u64 {
+    let waits = &of_tenant(reading, waiting).waits;
+    waits
+        .tenants
+        .iter()
+        .find(|(tenant, _)| *tenant == running)
+        .map_or(0, |&(_, ns)| ns)
+}
+
+/// Runs in the child processes that [`Process::role`] starts; does nothing as a test.
+#[test]
+fn child_role() {
+    let forever = || thread::sleep(Duration::from_secs(600));
+    match std::env::var("QUELL_TEST_ROLE").as_deref() {
+        Ok("one spins on cpu 0, five sleep") => {
+            for _ in 0..5 {
+                thread::spawn(forever);
+            }
+            pin(gettid(), 0);
+            thread::sleep(Duration::from_millis(50)); // until the five sleep
+            println!("ready");
+            let end = Instant::now() + Duration::from_secs(60);
+            while Instant::now() < end {}
+        }
+        Ok("a thread executes sleep") => {
+            println!("ready");
+            thread::sleep(Duration::from_millis(500));
+            let mut sleep = Command::new("sleep");
+            let error = std::os::unix::process::CommandExt::exec(sleep.arg("60"));
+            panic!("{error}");
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn two_spinners_on_one_cpu_wait_for_each_other() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let (a, b) = (Process::spinner(0), Process::spinner(0));
+    monitor.assign(a.pid(), A).unwrap();
+    monitor.assign(b.pid(), B).unwrap();
+    read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(100)); // both have switched since they were assigned
+    let first = read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(800));
+    let last = read_now(&mut monitor);
+    let length = last.time_ns - first.time_ns;
+
+    let delta = |process: &Process| {
+        let (old, new) = (
+            of_process(&first, process.pid()),
+            of_process(&last, process.pid()),
+        );
+        assert_eq!((old.len(), new.len()), (1, 1));
+        assert_eq!(
+            (old[0].slot, old[0].generation),
+            (new[0].slot, new[0].generation)
+        );
+        (old[0], new[0])
+    };
+    for process in [&a, &b] {
+        let (old, new) = delta(process);
+        let (run, ready) = (new.run_ns - old.run_ns, new.ready_ns - old.ready_ns);
+        // A spinner is always on its CPU or ready for it.
+        assert!(
+            (run + ready).abs_diff(length) < length / 50,
+            "{run} + {ready} of {length}"
+        );
+        assert!(run > 0 && ready > 0);
+        assert!(new.preemptions > old.preemptions);
+        assert!(new.switches > old.switches);
+        let waits = new.waits - old.waits;
+        assert!(waits > 0);
+        let counted: u32 = (0..WAIT_BUCKETS)
+            .map(|i| new.wait_histogram[i] - old.wait_histogram[i])
+            .sum();
+        assert_eq!(u64::from(counted), waits);
+        assert_eq!((new.cpu, new.affinity_word, new.allowed_cpus), (0, 1, 1));
+        assert_eq!((new.name().as_str(), new.nice, new.policy), ("sh", 0, 0));
+    }
+
+    // Whenever b runs on this CPU, a waits for b, and the other way round.
+    for (waiting, tenant, running, cause) in [(&a, A, &b, B), (&b, B, &a, A)] {
+        let charged = charged_to(&last, tenant, cause) - charged_to(&first, tenant, cause);
+        let (old, new) = delta(running);
+        let ran = new.run_ns - old.run_ns;
+        let stolen = of_tenant(&last, tenant).waits.steal_ns;
+        let (_, waiter) = delta(waiting);
+        let open = waiter.ready_ns - waiter.charged_ns;
+        assert!(
+            charged <= ran + 50 * MS,
+            "{charged} ns charged, ran {ran} ns"
+        );
+        assert!(
+            charged + stolen + open + 50 * MS >= ran,
+            "{charged} + {stolen} + {open} < {ran}"
+        );
+        assert!(charged > 0);
+    }
+    for reading in [&first, &last] {
+        check_books(reading);
+    }
+}
+
+/// Every ns of ready time that was charged is in the matrix, and no other. Readings are not taken
+/// at one instant, so a wait may end in between: hence the tolerance of a few.
+fn check_books(reading: &Reading) {
+    for tenant in &reading.tenants {
+        let threads = reading.threads.iter().filter(|t| t.tenant == tenant.tenant);
+        let charged: u64 = threads.map(|t| t.charged_ns).sum();
+        let total = tenant.waits.total_ns();
+        assert!(
+            total >= charged && total - charged < 100 * MS,
+            "tenant {:?}: {charged} ns waited, {total} ns in the matrix",
+            tenant.tenant
+        );
+    }
+}
+
+#[test]
+fn the_matrix_is_exactly_the_ready_time_once_all_is_quiet() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let mut processes = Vec::new();
+    for (i, tenant) in [A, B, A, B].into_iter().enumerate() {
+        let process = Process::spinner(i % 2);
+        monitor.assign(process.pid(), tenant).unwrap();
+        processes.push(process);
+    }
+    read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(300));
+    drop(processes);
+    let mut charged: BTreeMap<TenantIndex, u64> = BTreeMap::new();
+    let reading = read_now(&mut monitor);
+    for thread in &reading.threads {
+        assert!(thread.ended, "{thread:?}");
+        *charged.entry(thread.tenant).or_default() += thread.charged_ns;
+    }
+    for tenant in [A, B] {
+        assert_eq!(
+            of_tenant(&reading, tenant).waits.total_ns(),
+            charged[&tenant]
+        );
+        assert!(charged[&tenant] > 0);
+        assert_eq!(of_tenant(&reading, tenant).ready, 0);
+        assert_eq!(of_tenant(&reading, tenant).blocked, 0);
+    }
+}
+
+#[test]
+fn a_ping_pong_pair_wakes_each_other_and_timers_are_nobody() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    monitor.assign(own_pid(), A).unwrap();
+    let first = read_now(&mut monitor);
+
+    const ROUNDS: u64 = 2000;
+    let ((there_read, there_write), (back_read, back_write)) = (pipe().unwrap(), pipe().unwrap());
+    let done = Arc::new(Barrier::new(4));
+    let tids: [Arc<AtomicU32>; 3] = Default::default();
+    let started = |tid: &Arc<AtomicU32>, done: &Arc<Barrier>| (tid.clone(), done.clone());
+    let mut threads = Vec::new();
+    let (tid, at_end) = started(&tids[0], &done);
+    threads.push(thread::spawn(move || {
+        tid.store(gettid().as_raw() as u32, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            write(&there_write, b"x").unwrap();
+            read(&back_read, &mut [0]).unwrap();
+        }
+        at_end.wait();
+        at_end.wait();
+    }));
+    let (tid, at_end) = started(&tids[1], &done);
+    threads.push(thread::spawn(move || {
+        tid.store(gettid().as_raw() as u32, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            read(&there_read, &mut [0]).unwrap();
+            write(&back_write, b"x").unwrap();
+        }
+        at_end.wait();
+        at_end.wait();
+    }));
+    let (tid, at_end) = started(&tids[2], &done);
+    threads.push(thread::spawn(move || {
+        tid.store(gettid().as_raw() as u32, Ordering::SeqCst);
+        for _ in 0..100 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        at_end.wait();
+        at_end.wait();
+    }));
+    done.wait();
+    let last = read_now(&mut monitor);
+    done.wait();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+
+    let [ping, pong, sleeper] = tids.map(|tid| of_tid(&last, tid.load(Ordering::SeqCst)));
+    for (woken, waker) in [(ping, pong), (pong, ping)] {
+        assert!(woken.wakeups > ROUNDS / 10, "{woken:?}");
+        let top = woken
+            .wakers
+            .iter()
+            .flatten()
+            .max_by_key(|w| w.count)
+            .unwrap();
+        assert_eq!(top.id, waker.id);
+        assert!(u64::from(top.count) > ROUNDS / 10);
+        let me = own_pid();
+        assert_eq!(woken.process, me);
+        assert_eq!(
+            woken.creator.map(|c| c.tid.0),
+            Some(gettid().as_raw() as u32)
+        );
+        assert!(woken.id.start_ticks > 0);
+    }
+    assert!(sleeper.wakeups >= 100, "{sleeper:?}");
+    let by_threads: u32 = sleeper.wakers.iter().flatten().map(|w| w.count).sum();
+    assert!(
+        by_threads < 20,
+        "{by_threads} of the timer's wakeups were put down to threads"
+    );
+    // Ids are those of /proc.
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let start = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(19)
+        .unwrap();
+    let this = of_tid(&last, gettid().as_raw() as u32);
+    assert_eq!(this.id.start_ticks.to_string(), start);
+    assert!(first.threads.iter().any(|t| t.id == this.id));
+}
+
+#[test]
+fn churn_loses_no_thread_and_no_slot() {
+    let Some((mut monitor, _guard)) = monitor(Limits { threads: 200 }) else {
+        return;
+    };
+    monitor.assign(own_pid(), A).unwrap();
+    read_now(&mut monitor);
+    monitor.process_events().unwrap();
+
+    const THREADS: usize = 3000;
+    let spawner = thread::spawn(move || {
+        for batch in 0..THREADS / 20 {
+            let threads: Vec<_> = (0..20)
+                .map(|i| thread::spawn(move || std::hint::black_box(batch * i)))
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        }
+        gettid().as_raw() as u32
+    });
+    // The reader frees slots while threads come and go.
+    let mut ended: BTreeSet<(u32, u32)> = BTreeSet::new();
+    let mut by_creator: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut note = |reading: &Reading| {
+        for thread in reading.threads.iter().filter(|t| t.ended) {
+            assert!(
+                ended.insert((thread.slot, thread.generation)),
+                "twice: {thread:?}"
+            );
+            assert!(thread.switches > 0 && thread.run_ns > 0, "{thread:?}");
+            *by_creator
+                .entry(thread.creator.map_or(0, |c| c.tid.0))
+                .or_default() += 1;
+        }
+    };
+    while !spawner.is_finished() {
+        note(monitor.read().unwrap());
+        thread::sleep(Duration::from_millis(2));
+    }
+    let spawner = spawner.join().unwrap();
+    thread::sleep(Duration::from_millis(20)); // joined threads may still be on their way out
+    note(&read_now(&mut monitor));
+    let last = read_now(&mut monitor);
+    note(&last);
+    // With few slots and a busy machine some threads may find none, and are counted.
+    let seen = by_creator.get(&spawner).copied().unwrap_or(0) as u64;
+    assert_eq!(seen + last.unmonitored, THREADS as u64);
+    assert!(
+        ended.iter().any(|&(_, generation)| generation > 5),
+        "slots were not used again"
+    );
+    // What is left is what lives.
+    let live = std::fs::read_dir("/proc/self/task").unwrap().count();
+    assert_eq!(of_process(&last, own_pid()).len(), live);
+    assert_eq!(last.threads.iter().filter(|t| !t.ended).count(), live);
+    let tenant = of_tenant(&last, A);
+    assert!((tenant.ready + tenant.blocked) as usize <= live);
+}
+
+#[test]
+fn children_follow_their_tenant_and_are_told() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    monitor.assign(own_pid(), B).unwrap();
+    read_now(&mut monitor);
+    monitor.process_events().unwrap();
+    const CHILDREN: usize = 300;
+    let pids: BTreeSet<u32> = (0..CHILDREN)
+        .map(|_| {
+            let mut child = Command::new("true").spawn().unwrap();
+            let pid = child.id();
+            assert!(child.wait().unwrap().success());
+            pid
+        })
+        .collect();
+    let told = monitor.process_events().unwrap();
+    assert!(!told.lost);
+    let (mut forked, mut executed, mut exited) = (0, 0, 0);
+    for event in told.events {
+        match event {
+            ProcessEvent::Forked {
+                process,
+                parent,
+                tenant,
+            } if pids.contains(&process.0) => {
+                assert_eq!((parent, tenant), (own_pid(), B));
+                forked += 1;
+            }
+            ProcessEvent::Executed { process, tenant } if pids.contains(&process.0) => {
+                assert_eq!(tenant, Some(B));
+                executed += 1;
+            }
+            ProcessEvent::Exited { process, tenant } if pids.contains(&process.0) => {
+                assert_eq!(tenant, B);
+                exited += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((forked, executed, exited), (CHILDREN, CHILDREN, CHILDREN));
+    let reading = read_now(&mut monitor);
+    let finals: Vec<_> = reading
+        .threads
+        .iter()
+        .filter(|t| pids.contains(&t.process.0))
+        .collect();
+    assert_eq!(finals.len(), CHILDREN);
+    assert!(
+        finals
+            .iter()
+            .all(|t| t.ended && t.name() == "true" && t.tenant == B)
+    );
+    assert_eq!(monitor.process_events().unwrap().events.len(), 0);
+}
+
+#[test]
+fn one_ready_thread_with_six_blocked_ones_is_an_occasion_of_six() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let group = Process::role("one spins on cpu 0, five sleep");
+    let rival = Process::spinner(0);
+    monitor.assign(group.pid(), A).unwrap();
+    monitor.assign(rival.pid(), B).unwrap();
+    read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(100));
+    let first = read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(600));
+    let last = read_now(&mut monitor);
+
+    // Five sleepers and the harness's main thread.
+    assert_eq!(of_process(&last, group.pid()).len(), 7);
+    assert_eq!(of_tenant(&last, A).blocked, 6);
+    let bucket = |reading: &Reading, n: usize| of_tenant(reading, A).occasions_ns[n];
+    let six = bucket(&last, 6) - bucket(&first, 6);
+    let all: u64 = (0..64).map(|n| bucket(&last, n) - bucket(&first, n)).sum();
+    let ready = |reading: &Reading| {
+        of_process(reading, group.pid())
+            .iter()
+            .map(|t| t.ready_ns)
+            .sum::<u64>()
+    };
+    let ready = ready(&last) - ready(&first);
+    assert!(all > 10 * MS, "the spinner never waited: {all}");
+    assert!(six >= all / 10 * 9, "{six} of {all}");
+    assert!(
+        all.abs_diff(ready) < ready / 20 + 5 * MS,
+        "occasions {all}, ready {ready}"
+    );
+    // The rival is alone in its tenant: nobody is blocked behind it.
+    let alone: u64 = of_tenant(&last, B).occasions_ns[1..].iter().sum();
+    assert_eq!(alone, 0);
+}
+
+#[test]
+fn threads_that_exist_already_are_picked_up_and_let_go_again() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let group = Process::role("one spins on cpu 0, five sleep");
+    let in_state =
+        |threads: &[RawThread], state| threads.iter().filter(|t| t.state == Some(state)).count();
+
+    monitor.assign(group.pid(), A).unwrap();
+    let first = of_process(&read_now(&mut monitor), group.pid());
+    assert_eq!(first.len(), 7);
+    assert_eq!(in_state(&first, ThreadState::Blocked), 6);
+    thread::sleep(Duration::from_millis(50));
+    let second = of_process(&read_now(&mut monitor), group.pid());
+    assert_eq!(
+        in_state(&second, ThreadState::Running) + in_state(&second, ThreadState::Ready),
+        1
+    );
+    assert!(second.iter().map(|t| t.run_ns).sum::<u64>() > 0);
+
+    monitor.assign(group.pid(), B).unwrap();
+    let moved = read_now(&mut monitor);
+    let (ended, live): (Vec<RawThread>, Vec<RawThread>) =
+        moved.threads.iter().partition(|t| t.ended);
+    assert!(ended.len() == 7 && ended.iter().all(|t| t.tenant == A));
+    assert!(live.len() == 7 && live.iter().all(|t| t.tenant == B));
+    assert_eq!(
+        (of_tenant(&moved, A).ready, of_tenant(&moved, A).blocked),
+        (0, 0)
+    );
+
+    monitor.unassign(group.pid()).unwrap();
+    assert!(monitor.read().unwrap().threads.iter().all(|t| t.ended));
+    assert!(monitor.read().unwrap().threads.is_empty());
+    monitor.unassign(group.pid()).unwrap();
+}
+
+#[test]
+fn a_thread_that_executes_takes_the_process_over() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let process = Process::role("a thread executes sleep");
+    monitor.assign(process.pid(), A).unwrap();
+    assert_eq!(of_process(&read_now(&mut monitor), process.pid()).len(), 2);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        thread::sleep(Duration::from_millis(50));
+        let threads = of_process(&read_now(&mut monitor), process.pid());
+        if let [only] = threads[..] {
+            if only.name() == "sleep" && only.state == Some(ThreadState::Blocked) {
+                assert_eq!(only.id.tid.0, process.pid().0);
+                break;
+            }
+        }
+        assert!(Instant::now() < deadline, "{threads:?}");
+    }
+    assert_eq!(of_tenant(&read_now(&mut monitor), A).blocked, 1);
+}
+
+#[test]
+fn a_process_that_is_gone_when_it_is_assigned_is_told_to_have_exited() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = Pid(child.id());
+    child.wait().unwrap();
+    monitor.assign(pid, A).unwrap();
+    assert!(monitor.read().unwrap().threads.is_empty());
+    let events = monitor.process_events().unwrap().events;
+    assert!(events.contains(&ProcessEvent::Exited {
+        process: pid,
+        tenant: A
+    }));
+}
+
+#[test]
+fn with_all_slots_taken_the_rest_is_counted_and_reading_goes_on() {
+    let Some((mut monitor, _guard)) = monitor(Limits { threads: 5 }) else {
+        return;
+    };
+    let group = Process::role("one spins on cpu 0, five sleep");
+    monitor.assign(group.pid(), A).unwrap();
+    let reading = read_now(&mut monitor);
+    assert_eq!(of_process(&reading, group.pid()).len(), 5);
+    assert_eq!(reading.unmonitored, 2);
+    monitor.unassign(group.pid()).unwrap();
+    monitor.read().unwrap();
+    monitor.read().unwrap();
+    // The slots are free again.
+    let other = Process::spinner(1);
+    monitor.assign(other.pid(), B).unwrap();
+    assert_eq!(of_process(&read_now(&mut monitor), other.pid()).len(), 1);
+}
+
+/// A cgroup of the test with a CPU bandwidth limit, cgroup v2 or v1.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn new() -> Result<Limited, String> {
+        let name = format!("quell-test-{}", std::process::id());
+        let v1 = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
+        let v1 = v1
+            .into_iter()
+            .find(|dir| Path::new(dir).join("cpu.cfs_quota_us").exists());
+        let write = |path: PathBuf, text: &str| {
+            std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        let root = Path::new(v1.unwrap_or("/sys/fs/cgroup"));
+        let dir = root.join(name);
+        std::fs::create_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let group = Limited(dir.clone());
+        if v1.is_some() {
+            write(dir.join("cpu.cfs_period_us"), "50000")?;
+            write(dir.join("cpu.cfs_quota_us"), "10000")?;
+        } else {
+            write(dir.join("cpu.max"), "10000 50000")?;
+        }
+        Ok(group)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_bandwidth_limit_is_named_as_the_cause() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let group = match Limited::new() {
+        Ok(group) => group,
+        Err(reason) => return eprintln!("skipped: no cgroup with a bandwidth limit: {reason}"),
+    };
+    let spinner = Process::spinner(1);
+    std::fs::write(group.0.join("cgroup.procs"), spinner.pid().0.to_string()).unwrap();
+    monitor.assign(spinner.pid(), A).unwrap();
+    let first = read_now(&mut monitor);
+    thread::sleep(Duration::from_millis(700));
+    let last = read_now(&mut monitor);
+    let waits = |reading: &Reading| of_tenant(reading, A).waits.clone();
+    let bandwidth = waits(&last).bandwidth_ns - waits(&first).bandwidth_ns;
+    let total = waits(&last).total_ns() - waits(&first).total_ns();
+    // It may run 10 ms of 50; the rest of the time it is ready but for its limit.
+    assert!(total > 100 * MS, "{:?}", waits(&last));
+    assert!(bandwidth > total / 3, "{:?}", waits(&last));
+    drop(spinner);
+}
+
+#[test]
+fn the_books_balance_while_everything_happens_at_once() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    monitor.assign(own_pid(), A).unwrap();
+    let rivals = [Process::spinner(0), Process::spinner(1)];
+    for rival in &rivals {
+        monitor.assign(rival.pid(), B).unwrap();
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..8)
+        .map(|i| {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let end = Instant::now() + Duration::from_micros(200 * i);
+                    while Instant::now() < end {}
+                    pin(gettid(), (i % 2) as usize);
+                    thread::sleep(Duration::from_micros(100 * i));
+                }
+            })
+        })
+        .collect();
+    let mut ended_charged: BTreeMap<TenantIndex, u64> = BTreeMap::new();
+    let mut before: BTreeMap<(u32, u32), RawThread> = BTreeMap::new();
+    let mut busy_before = None;
+    for _ in 0..40 {
+        thread::sleep(Duration::from_millis(20));
+        let reading = read_now(&mut monitor);
+        for thread in &reading.threads {
+            let key = (thread.slot, thread.generation);
+            if let Some(old) = before.insert(key, *thread) {
+                assert!(thread.run_ns >= old.run_ns, "{old:?} {thread:?}");
+                assert!(thread.ready_ns >= old.ready_ns, "{old:?} {thread:?}");
+                assert_eq!(thread.id, old.id);
+            }
+            if thread.ended {
+                *ended_charged.entry(thread.tenant).or_default() += thread.charged_ns;
+            }
+        }
+        for tenant in [A, B] {
+            let live = reading
+                .threads
+                .iter()
+                .filter(|t| t.tenant == tenant && !t.ended);
+            let charged = live.map(|t| t.charged_ns).sum::<u64>()
+                + ended_charged.get(&tenant).copied().unwrap_or(0);
+            let total = of_tenant(&reading, tenant).waits.total_ns();
+            assert!(total.abs_diff(charged) < 200 * MS, "{charged} {total}");
+        }
+        let busy: u64 = reading.cpus.iter().filter_map(|c| c.busy_ns).sum();
+        if let Some((old_busy, old_time)) = busy_before.replace((busy, reading.time_ns)) {
+            let cpus = reading.cpus.len() as u64;
+            assert!(
+                busy >= old_busy && busy - old_busy <= cpus * (reading.time_ns - old_time) + MS
+            );
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+}
