@@ -1,10 +1,54 @@
 //! Makes a plan hold, journals what held before, and undoes it.
+//!
+//! # From plan to kernel
+//!
+//! | plan | kernel | finer points |
+//! |---|---|---|
+//! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
+//! | rescheduling latency | EEVDF custom slice, 0.1 to 100 ms (Linux >= 6.12) | changes of up to 5 % are not worth a write |
+//! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
+//! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has a cgroup of its own |
+//!
+//! Only differences are written, and a steady plan costs no system calls. Where nice and slice change
+//! together one `sched_setattr` sets both. Policy, reset-on-fork and utilisation clamps stay.
+//!
+//! # Whose a setting is
+//!
+//! Quell changes only threads of the plan, only ordinary ones (SCHED_OTHER, SCHED_BATCH), and only
+//! settings that are as it last saw them: before each write the present value is read, and when it
+//! is not what Quell left, someone else has decided: the setting is left alone from then on while
+//! the thread is in the plan, and when undoing. A thread that leaves the plan gets its originals
+//! back. A child inherits its creator's settings; what it has from Quell that way is recognised by
+//! its value and replaced, in the end, by the creator's original.
+//!
+//! # Undoing
+//!
+//! Every write is in the journal before it happens (`journal`), so [`restore`] puts everything back
+//! after a death at any point. The same rule serves all undoing: a setting that has its original is
+//! done; one that has what Quell wrote (or was about to overwrite) gets its original back; any other
+//! value is someone else's and is left alone and said. Children born since the last period are
+//! searched for in the managed processes and their descendants.
+//!
+//! Limits: a child that left its tenant and whose whole ancestry is gone, cannot be told from a
+//! thread whose owner chose the same values, and keeps them. Two different settings of one owner
+//! that read alike (a custom slice of exactly the kernel's own length; an affinity of exactly all
+//! allowed CPUs) are restored as the kernel's own.
 
+mod apply;
+mod capabilities;
+mod cgroup;
+mod diffusion;
+mod journal;
 mod report;
+mod state;
+mod thread;
 
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
 
-use quell_model::{Plan, Snapshot};
+use apply::Said;
+use journal::{Contents, Journal};
+use state::{Host, State};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -40,20 +84,54 @@ pub enum ActError {
     },
 }
 
-/// The stock backend: nice values, EEVDF slices, affinity and cgroup weights.
+/// The stock backend: nice values, EEVDF slices, affinity and cgroup weights. Dropping it undoes
+/// everything, as [`Actuator::restore`] does.
 #[derive(Debug)]
 pub struct Actuator {
     capabilities: Capabilities,
     recovered: Option<RestoreReport>,
+    host: Host,
+    journal: Journal,
+    state: State,
+    /// Counts calls of `apply`.
+    period: u64,
+    /// When the kernel's own slice was last read; it follows CPU hotplug.
+    probed: u64,
+    said: Said,
+    /// Cgroups whose weight cannot be read; looked at again now and then.
+    unreadable: BTreeSet<quell_model::CgroupPath>,
 }
 
 impl Actuator {
-    /// Takes the journal (one actuator at a time) and first undoes what a previous run left.
+    /// Takes the journal (one actuator at a time), making its folder if need be, and first undoes
+    /// what a previous run left: see [`Actuator::recovered`].
     pub fn open(journal: &Path) -> Result<Actuator, ActError> {
-        Err(ActError::Journal {
-            path: journal.to_path_buf(),
-            action: "open",
-            source: io::Error::from(io::ErrorKind::Unsupported),
+        let (capabilities, host) = capabilities::detect();
+        Actuator::open_on(journal, capabilities, host)
+    }
+
+    fn open_on(path: &Path, capabilities: Capabilities, host: Host) -> Result<Actuator, ActError> {
+        let (mut journal, contents) = Journal::open(path)?;
+        let fresh = contents == Contents::default();
+        let (state, report) = undo(&journal, contents, &host)?;
+        journal
+            .start(&state.records())
+            .map_err(|source| ActError::Journal {
+                path: path.to_path_buf(),
+                action: "write",
+                source,
+            })?;
+        let recovered = (!fresh && report != RestoreReport::default()).then_some(report);
+        Ok(Actuator {
+            capabilities,
+            recovered,
+            host,
+            journal,
+            state,
+            period: 0,
+            probed: 0,
+            said: Said::default(),
+            unreadable: BTreeSet::new(),
         })
     }
 
@@ -67,22 +145,97 @@ impl Actuator {
         self.recovered.as_ref()
     }
 
-    /// Makes the plan hold: writes what differs, and journals old values first.
-    pub fn apply(&mut self, _snapshot: &Snapshot, _plan: &Plan) -> ApplyReport {
-        ApplyReport {
-            journal_error: Some("no journal".into()),
-            ..ApplyReport::default()
+    /// Puts everything back and empties the journal. What could not be put back stays in it.
+    pub fn restore(&mut self) -> RestoreReport {
+        self.probe();
+        let mut report = self.state.undo(&self.host, self.journal.opened_ticks());
+        if let Err(error) = self.journal.rewrite(&self.state.records()) {
+            let text = format!(
+                "{}: could not be emptied: {error}",
+                self.journal.path().display()
+            );
+            report.notes.push(Note {
+                tenant: None,
+                subject: Subject::Journal,
+                text,
+            });
         }
+        report
     }
 
-    /// Puts everything back and empties the journal.
-    pub fn restore(&mut self) -> RestoreReport {
-        RestoreReport::default()
+    /// Reads the kernel's own slice again, once a period.
+    fn probe(&mut self) {
+        if self.host.default_slice.is_some() && self.probed != self.period {
+            self.probed = self.period;
+            if let Ok(Some(default)) = thread::default_slice() {
+                self.host.default_slice = Some(default);
+            }
+        }
+    }
+}
+
+impl Drop for Actuator {
+    fn drop(&mut self) {
+        if !self.state.is_empty() {
+            let report = self.restore();
+            tracing::warn!(%report, "the actuator was dropped without restore");
+        }
     }
 }
 
 /// Undoes what a run that did not end well left; fails while an agent holds the journal.
 /// A journal that does not exist means there is nothing to undo.
 pub fn restore(journal: &Path) -> Result<RestoreReport, ActError> {
-    Actuator::open(journal).map(|a| a.recovered.unwrap_or_default())
+    if matches!(journal.try_exists(), Ok(false)) {
+        return Ok(RestoreReport::default());
+    }
+    let (_, host) = capabilities::detect();
+    let (mut file, contents) = Journal::open(journal)?;
+    let (state, report) = undo(&file, contents, &host)?;
+    file.rewrite(&state.records())
+        .map_err(|source| ActError::Journal {
+            path: journal.to_path_buf(),
+            action: "empty",
+            source,
+        })?;
+    Ok(report)
+}
+
+/// Undoes what a journal says, and keeps a copy of a damaged one for inspection.
+fn undo(
+    journal: &Journal,
+    contents: Contents,
+    host: &Host,
+) -> Result<(State, RestoreReport), ActError> {
+    let mut copy = journal.path().as_os_str().to_owned();
+    copy.push(".damaged");
+    let copy = PathBuf::from(copy);
+    let (damaged, earlier_boot) = (contents.damaged.clone(), contents.earlier_boot);
+    if !damaged.is_empty() {
+        std::fs::copy(journal.path(), &copy).map_err(|source| ActError::Journal {
+            path: copy.clone(),
+            action: "keep a copy of",
+            source,
+        })?;
+    }
+    // Without the first line the age of children is unknown: then none is taken for one.
+    let opened_ticks = contents.opened_ticks.unwrap_or(u64::MAX);
+    let mut state = State::from_journal(contents);
+    let mut report = state.undo(host, opened_ticks);
+    report.earlier_boot = earlier_boot;
+    report.damaged = damaged.len() as u64;
+    if let [first, ..] = damaged[..] {
+        let text = format!(
+            "{} damaged lines, the first is line {first}: what they said is lost, the rest was used; \
+             a copy is in {}",
+            damaged.len(),
+            copy.display()
+        );
+        report.notes.push(Note {
+            tenant: None,
+            subject: Subject::Journal,
+            text,
+        });
+    }
+    Ok((state, report))
 }

@@ -1,0 +1,456 @@
+//! The journal: what held before Quell's first change, and what Quell wrote last.
+//!
+//! A text file of one record per line, appended to, readable by people:
+//!
+//! ```text
+//! quell-journal 1 <boot id> <ticks since boot when opened>
+//! <checksum> thread 812 40211 810 nice 0 0 -3
+//! <checksum> thread 812 40211 810 slice default default 1840000
+//! <checksum> cgroup 91 100 100 300 /shop.slice/web
+//! <checksum> drop-thread 812 40211
+//! ```
+//!
+//! A thread is named by its id, start time and process; a cgroup by inode and path. Three values
+//! follow: the original, the one held before the write, and the one written. A record is appended
+//! *before* its write, so after a kill at any point the setting has one of the latter two, unless
+//! someone else changed it. Records that bring a new original are synced to disk first, all those
+//! of one period at once. Later ones are not: data handed to the kernel survives the death of the
+//! process, and when the machine goes down the threads go too.
+//!
+//! The checksum covers the boot id, so a record of an earlier boot can never be taken for one of
+//! this boot even if its thread id and start time come again and the first line is lost. A last
+//! line cut short is dropped silently (its write never happened); other damage is counted, and what
+//! can be read is used.
+//!
+//! The file is rewritten with what still matters when it has grown to four times that. A lock file
+//! beside it, which is never removed, admits one process at a time.
+
+use super::ActError;
+use nix::fcntl::{Flock, FlockArg};
+use quell_model::{CgroupPath, CpuSet, Nice, Pid, ThreadId, Tid};
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Size below which compaction is not worth its sync.
+const COMPACT_MIN_BYTES: u64 = 256 * 1024;
+
+/// A setting's value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Value {
+    Nice(i32),
+    /// In ns; 0 is the kernel's own.
+    Slice(u64),
+    /// The empty set is all CPUs that the thread's cpuset allows.
+    Cpus(CpuSet),
+    /// In the unit of the cgroup's file.
+    Weight(u64),
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A thread's setting is about to become `to`.
+    Thread {
+        id: ThreadId,
+        process: Pid,
+        original: Value,
+        from: Value,
+        to: Value,
+    },
+    /// A cgroup's weight is about to become `to`.
+    Cgroup {
+        inode: u64,
+        path: CgroupPath,
+        original: u64,
+        from: u64,
+        to: u64,
+    },
+    /// A thread has its originals back.
+    DropThread(ThreadId),
+    /// A cgroup has its original back.
+    DropCgroup { inode: u64 },
+}
+
+/// What a journal says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub records: Vec<Record>,
+    /// When the run that wrote it began, in ticks since boot; `None` if the first line is lost.
+    pub opened_ticks: Option<u64>,
+    /// Records of an earlier boot.
+    pub earlier_boot: u64,
+    /// Numbers of the damaged lines, from 1.
+    pub damaged: Vec<usize>,
+}
+
+/// An open, locked journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    boot: String,
+    opened_ticks: u64,
+    size: u64,
+    /// Size after the last rewrite.
+    base: u64,
+    _lock: Flock<File>,
+}
+
+impl Journal {
+    /// Locks the journal at `path` and reads what it says, making it if need be.
+    pub fn open(path: &Path) -> Result<(Journal, Contents), ActError> {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| ActError::Journal {
+                path: folder.to_path_buf(),
+                action: "make the folder of",
+                source,
+            })?;
+        let lock = lock(path)?;
+        let error = |action| {
+            move |source| ActError::Journal {
+                path: path.to_path_buf(),
+                action,
+                source,
+            }
+        };
+        let boot = boot_id()?;
+        let mut file = options().create(true).open(path).map_err(error("open"))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(error("read"))?;
+        let contents = parse(&bytes, &boot);
+        sync_folder(folder).map_err(error("sync the folder of"))?;
+        let size = bytes.len() as u64;
+        let journal = Journal {
+            path: path.to_path_buf(),
+            file,
+            boot,
+            opened_ticks: contents.opened_ticks.unwrap_or_else(now_ticks),
+            size,
+            base: size,
+            _lock: lock,
+        };
+        Ok((journal, contents))
+    }
+
+    /// The journal's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// When the run began, in ticks since boot.
+    pub fn opened_ticks(&self) -> u64 {
+        self.opened_ticks
+    }
+
+    /// Appends records with one write, and one sync if `durable`. On an error none of them counts.
+    pub fn append(&mut self, records: &[Record], durable: bool) -> io::Result<()> {
+        let mut text = String::new();
+        records
+            .iter()
+            .for_each(|record| self.line(record, &mut text));
+        let result = self.file.write_all(text.as_bytes()).and_then(|()| {
+            if durable {
+                self.file.sync_data()
+            } else {
+                Ok(())
+            }
+        });
+        match result {
+            Ok(()) => self.size += text.len() as u64,
+            // A part may be there: cut it off, or at least keep it from touching the next line.
+            Err(_) if self.file.set_len(self.size).is_ok() => {}
+            Err(_) => {
+                let _ = self.file.write_all(b"\n");
+            }
+        }
+        result
+    }
+
+    /// Whether most of the file is history.
+    pub fn wants_compaction(&self) -> bool {
+        self.size > COMPACT_MIN_BYTES.max(4 * self.base)
+    }
+
+    /// Replaces everything by `records`: the file has the old or the new contents, never a mixture.
+    /// On an error the old journal is still in use.
+    pub fn rewrite(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut text = format!("quell-journal 1 {} {}\n", self.boot, self.opened_ticks);
+        records
+            .iter()
+            .for_each(|record| self.line(record, &mut text));
+        let new = self.path.with_extension("new");
+        let result = (|| {
+            match std::fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = options().create_new(true).open(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_data()?;
+            std::fs::rename(&new, &self.path)?;
+            Ok(file)
+        })();
+        match result {
+            Ok(file) => {
+                self.file = file;
+                self.size = text.len() as u64;
+                self.base = self.size;
+                self.path.parent().map_or(Ok(()), sync_folder)
+            }
+            Err(error) => {
+                let _ = std::fs::remove_file(&new);
+                self.base = self.size; // try again when it has grown, not every period
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts a new run's journal with what the previous run could not undo.
+    pub fn start(&mut self, records: &[Record]) -> io::Result<()> {
+        self.opened_ticks = now_ticks();
+        self.rewrite(records)
+    }
+
+    fn line(&self, record: &Record, text: &mut String) {
+        use fmt::Write;
+        let body = record.to_string();
+        let _ = writeln!(
+            text,
+            "{:016x} {body}",
+            checksum(&self.boot, body.as_bytes())
+        );
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).mode(0o600);
+    options
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    File::open(folder)?.sync_all()
+}
+
+/// Takes the journal's lock, or says who has it.
+fn lock(path: &Path) -> Result<Flock<File>, ActError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let error = |source| ActError::Journal {
+        path: name.clone(),
+        action: "lock",
+        source,
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&name)
+        .map_err(error)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(mut lock) => {
+            let pid = format!("{}\n", std::process::id());
+            lock.set_len(0)
+                .and_then(|()| lock.write_all(pid.as_bytes()))
+                .map_err(error)?;
+            Ok(lock)
+        }
+        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+            let mut text = String::new();
+            let _ = file.read_to_string(&mut text);
+            Err(ActError::Locked {
+                path: path.to_path_buf(),
+                pid: text.trim().parse().ok(),
+            })
+        }
+        Err((_, errno)) => Err(error(errno.into())),
+    }
+}
+
+fn boot_id() -> Result<String, ActError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    std::fs::read_to_string(path)
+        .map(|id| id.trim().to_string())
+        .map_err(|source| ActError::Kernel {
+            path: path.to_path_buf(),
+            source,
+        })
+}
+
+/// Ticks of 10 ms since boot, suspend included: the clock of thread start times.
+fn now_ticks() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME);
+    now.map_or(u64::MAX, |t| {
+        t.tv_sec() as u64 * 100 + t.tv_nsec() as u64 / 10_000_000
+    })
+}
+
+/// FNV-1a, 64 bits: every change of one byte shows, others escape once in 2^64.
+fn checksum(boot: &str, body: &[u8]) -> u64 {
+    boot.bytes()
+        .chain([0])
+        .chain(body.iter().copied())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+}
+
+/// Reads a journal written during boot `boot`, whatever the bytes are.
+pub(super) fn parse(bytes: &[u8], boot: &str) -> Contents {
+    let mut contents = Contents::default();
+    let mut lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
+    // What follows the last line end is empty, or a line cut short.
+    lines.pop();
+    let mut other_boot = false;
+    for (index, line) in lines.iter().enumerate() {
+        if let Some(record) = parse_line(line, boot) {
+            contents.records.push(record);
+        } else if let Some((written_boot, ticks)) = (index == 0).then(|| parse_head(line)).flatten()
+        {
+            other_boot = written_boot != boot;
+            contents.opened_ticks = (!other_boot).then_some(ticks);
+        } else if other_boot {
+            contents.earlier_boot += 1;
+        } else {
+            contents.damaged.push(index + 1);
+        }
+    }
+    contents
+}
+
+fn parse_head(line: &[u8]) -> Option<(&str, u64)> {
+    let (boot, ticks) = std::str::from_utf8(line)
+        .ok()?
+        .strip_prefix("quell-journal 1 ")?
+        .split_once(' ')?;
+    Some((boot, ticks.parse().ok()?))
+}
+
+fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
+    let (sum, body) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+    let valid =
+        sum.len() == 16 && u64::from_str_radix(sum, 16).ok()? == checksum(boot, body.as_bytes());
+    if !valid {
+        return None;
+    }
+    let (kind, rest) = body.split_once(' ')?;
+    if kind == "cgroup" {
+        let mut fields = rest.splitn(5, ' ');
+        let mut number = || fields.next()?.parse().ok();
+        let (inode, original, from, to) = (number()?, number()?, number()?, number()?);
+        let path = CgroupPath(fields.next()?.into());
+        return Some(Record::Cgroup {
+            inode,
+            path,
+            original,
+            from,
+            to,
+        });
+    }
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let id = |tid: &str, start: &str| {
+        Some(ThreadId {
+            tid: Tid(tid.parse().ok()?),
+            start_ticks: start.parse().ok()?,
+        })
+    };
+    match (kind, fields.as_slice()) {
+        ("thread", [tid, start, process, name, original, from, to]) => Some(Record::Thread {
+            id: id(tid, start)?,
+            process: Pid(process.parse().ok()?),
+            original: Value::parse(name, original)?,
+            from: Value::parse(name, from)?,
+            to: Value::parse(name, to)?,
+        }),
+        ("drop-thread", [tid, start]) => Some(Record::DropThread(id(tid, start)?)),
+        ("drop-cgroup", [inode]) => Some(Record::DropCgroup {
+            inode: inode.parse().ok()?,
+        }),
+        _ => None,
+    }
+}
+
+impl Value {
+    /// The setting's name in the journal and in notes.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Value::Nice(_) => "nice",
+            Value::Slice(_) => "slice",
+            Value::Cpus(_) => "cpus",
+            Value::Weight(_) => "weight",
+        }
+    }
+
+    fn parse(name: &str, text: &str) -> Option<Value> {
+        match (name, text) {
+            ("nice", _) => Nice::new(text.parse().ok()?).map(|nice| Value::Nice(nice.get())),
+            ("slice", "default") => Some(Value::Slice(0)),
+            ("slice", _) => Some(Value::Slice(text.parse().ok()?)),
+            ("cpus", "all") => Some(Value::Cpus(CpuSet::new())),
+            ("cpus", _) => text.parse().ok().map(Value::Cpus),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Nice(nice) => nice.fmt(f),
+            Value::Slice(0) => f.write_str("default"),
+            Value::Slice(ns) => ns.fmt(f),
+            Value::Cpus(cpus) if cpus.is_empty() => f.write_str("all"),
+            Value::Cpus(cpus) => cpus.fmt(f),
+            Value::Weight(weight) => weight.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Record::Thread {
+                id,
+                process,
+                original,
+                from,
+                to,
+            } => {
+                let (ticks, name) = (id.start_ticks, original.name());
+                write!(
+                    f,
+                    "thread {id} {ticks} {process} {name} {original} {from} {to}"
+                )
+            }
+            Record::Cgroup {
+                inode,
+                path,
+                original,
+                from,
+                to,
+            } => {
+                write!(f, "cgroup {inode} {original} {from} {to} {path}")
+            }
+            Record::DropThread(id) => write!(f, "drop-thread {id} {}", id.start_ticks),
+            Record::DropCgroup { inode } => write!(f, "drop-cgroup {inode}"),
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! What Quell holds: for each setting it manages, the original and what it wrote. Built up while
+//! acting, or from the journal after a run that did not end well; undone the same way from both.
+
+use super::cgroup::{self, Cgroups};
+use super::journal::{Contents, Record, Value};
+use super::report::{Note, RestoreReport, Subject};
+use super::thread::{self, Sched};
+use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// How many values written lately are remembered, to recognise them in children, which inherit.
+const WRITTEN_MAX: usize = 8;
+
+/// A thread's settings, as indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attr {
+    Nice = 0,
+    Slice = 1,
+    Cpus = 2,
+}
+
+pub(super) const ATTRS: [Attr; 3] = [Attr::Nice, Attr::Slice, Attr::Cpus];
+
+/// One managed setting.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Setting {
+    /// What its owner had.
+    pub original: Value,
+    /// What holds, unless someone else has changed it.
+    pub last: Value,
+    /// From the journal only: what held before the last write, which may not have happened.
+    also: Option<Value>,
+    /// What Quell wrote lately.
+    written: Vec<Value>,
+    /// Whether the journal has the original.
+    pub journaled: bool,
+    /// The thread was born with what Quell had given its creator, whose original this is.
+    pub inherited: bool,
+    /// Left alone from now on.
+    pub hands_off: Option<HandsOff>,
+}
+
+/// Why a setting is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HandsOff {
+    /// Someone else has changed it, so it is no longer Quell's to give back.
+    Foreign,
+    /// The kernel did not let Quell change it. What Quell wrote before is still to be given back.
+    Refused,
+}
+
+/// One managed thread.
+#[derive(Debug, Clone)]
+pub(super) struct Thread {
+    pub process: Pid,
+    /// Unknown when it comes from the journal.
+    pub tenant: Option<TenantName>,
+    pub settings: [Option<Setting>; 3],
+    /// What was last asked of the kernel, which may have given less (cpusets).
+    pub cpus_requested: Option<CpuSet>,
+    pub diffuser: super::diffusion::Diffuser,
+    /// The last period in which it was in the plan.
+    pub planned: u64,
+    /// It has exited; kept a while, since children may yet show up with what it had.
+    pub gone: bool,
+}
+
+/// One managed cgroup.
+#[derive(Debug, Clone)]
+pub(super) struct Cgroup {
+    pub inode: u64,
+    pub tenant: Option<TenantName>,
+    pub setting: Setting,
+    pub planned: u64,
+}
+
+/// Everything Quell holds.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub threads: BTreeMap<ThreadId, Thread>,
+    pub cgroups: BTreeMap<CgroupPath, Cgroup>,
+}
+
+/// What undoing needs to know of the host.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// The kernel's own slice in ns; `None` if it takes no custom ones.
+    pub default_slice: Option<u64>,
+    pub cgroups: Cgroups,
+}
+
+impl Setting {
+    pub fn new(original: Value, last: Value) -> Setting {
+        Setting {
+            original,
+            last,
+            also: None,
+            written: Vec::new(),
+            journaled: false,
+            inherited: false,
+            hands_off: None,
+        }
+    }
+
+    /// Whether the value is what Quell left.
+    pub fn expects(&self, value: &Value) -> bool {
+        self.last == *value || self.also.as_ref() == Some(value)
+    }
+
+    /// Whether a child may have this value from the thread.
+    pub fn gave(&self, value: &Value) -> bool {
+        self.written.contains(value) || self.expects(value)
+    }
+
+    /// Whether Quell has changed it, here or in the thread's creator.
+    pub fn touched(&self) -> bool {
+        self.inherited || !self.written.is_empty()
+    }
+
+    /// Notes a write.
+    pub fn wrote(&mut self, value: Value) {
+        self.last = value.clone();
+        self.also = None;
+        if !self.written.contains(&value) {
+            if self.written.len() == WRITTEN_MAX {
+                self.written.remove(0);
+            }
+            self.written.push(value);
+        }
+    }
+}
+
+impl Thread {
+    pub fn new(process: Pid, tenant: Option<TenantName>) -> Thread {
+        Thread {
+            process,
+            tenant,
+            settings: [None, None, None],
+            cpus_requested: None,
+            diffuser: Default::default(),
+            planned: 0,
+            gone: false,
+        }
+    }
+
+    pub fn get(&self, attr: Attr) -> Option<&Setting> {
+        self.settings[attr as usize].as_ref()
+    }
+
+    pub fn get_mut(&mut self, attr: Attr) -> Option<&mut Setting> {
+        self.settings[attr as usize].as_mut()
+    }
+
+    /// The journal record for a setting about to become `to`.
+    pub fn record(&self, id: ThreadId, attr: Attr, to: Value) -> Option<Record> {
+        let setting = self.get(attr)?;
+        let (original, from) = (setting.original.clone(), setting.last.clone());
+        Some(Record::Thread {
+            id,
+            process: self.process,
+            original,
+            from,
+            to,
+        })
+    }
+}
+
+impl Host {
+    /// Reads a setting, in terms of the journal: the kernel's own slice is 0.
+    pub fn value(&self, sched: &Sched, cpus: &CpuSet, attr: Attr) -> Value {
+        match attr {
+            Attr::Nice => Value::Nice(sched.nice),
+            Attr::Cpus => Value::Cpus(cpus.clone()),
+            Attr::Slice if Some(sched.slice_ns) == self.default_slice => Value::Slice(0),
+            Attr::Slice => Value::Slice(sched.slice_ns),
+        }
+    }
+
+    /// Whether the affinity is all that the thread's cpuset and the online CPUs allow, so that its
+    /// owner has not chosen one.
+    pub fn is_unrestricted(&self, tid: Tid, cpus: &CpuSet) -> bool {
+        let online = online();
+        online == *cpus || self.allowed(tid) == *cpus
+    }
+
+    /// Whether a setting is still as Quell left it. An affinity is also when only CPUs that went
+    /// offline or out of the cpuset are missing.
+    pub fn is_as_left(&self, tid: Tid, setting: &Setting, now: &Value) -> bool {
+        if setting.hands_off == Some(HandsOff::Foreign) {
+            return false;
+        }
+        setting.expects(now)
+            || match (&setting.original, &setting.last, now) {
+                (Value::Cpus(original), Value::Cpus(last), Value::Cpus(now)) => {
+                    last.intersection(&self.allowed(tid)) == *now
+                        || (original.is_empty()
+                            && setting.written.is_empty()
+                            && self.is_unrestricted(tid, now))
+                }
+                _ => false,
+            }
+    }
+
+    /// What the thread's cpuset and the online CPUs allow.
+    fn allowed(&self, tid: Tid) -> CpuSet {
+        let online = online();
+        self.cgroups
+            .cpuset_of(tid)
+            .map_or(online.clone(), |set| set.intersection(&online))
+    }
+}
+
+fn online() -> CpuSet {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    text.parse().unwrap_or_default()
+}
+
+impl State {
+    /// What a journal says Quell holds. Later records supersede earlier ones.
+    pub fn from_journal(contents: Contents) -> State {
+        let mut state = State::default();
+        let setting = |slot: &mut Option<Setting>, original: Value, from: Value, to: Value| {
+            let setting = slot.get_or_insert_with(|| Setting::new(original.clone(), from.clone()));
+            setting.original = original;
+            setting.wrote(to);
+            setting.also = Some(from);
+            setting.journaled = true;
+        };
+        for record in contents.records {
+            match record {
+                Record::Thread {
+                    id,
+                    process,
+                    original,
+                    from,
+                    to,
+                } => {
+                    let thread = state
+                        .threads
+                        .entry(id)
+                        .or_insert_with(|| Thread::new(process, None));
+                    let attr = match original {
+                        Value::Nice(_) => Attr::Nice,
+                        Value::Slice(_) => Attr::Slice,
+                        _ => Attr::Cpus,
+                    };
+                    setting(&mut thread.settings[attr as usize], original, from, to);
+                }
+                Record::Cgroup {
+                    inode,
+                    path,
+                    original,
+                    from,
+                    to,
+                } => {
+                    let old = state.cgroups.remove(&path).filter(|old| old.inode == inode);
+                    let mut slot = old.map(|old| old.setting);
+                    let [original, from, to] = [original, from, to].map(Value::Weight);
+                    setting(&mut slot, original, from, to);
+                    if let Some(setting) = slot {
+                        let cgroup = Cgroup {
+                            inode,
+                            tenant: None,
+                            setting,
+                            planned: 0,
+                        };
+                        state.cgroups.insert(path, cgroup);
+                    }
+                }
+                Record::DropThread(id) => drop(state.threads.remove(&id)),
+                Record::DropCgroup { inode } => state.cgroups.retain(|_, c| c.inode != inode),
+            }
+        }
+        state
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.cgroups.is_empty()
+    }
+
+    /// The shortest journal that says what this state holds.
+    pub fn records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        let live = |s: &&Setting| s.journaled && s.hands_off != Some(HandsOff::Foreign);
+        for (&id, thread) in self.threads.iter().filter(|(_, t)| !t.gone) {
+            for setting in thread.settings.iter().flatten().filter(live) {
+                let from = setting.also.clone().unwrap_or_else(|| setting.last.clone());
+                let (original, to) = (setting.original.clone(), setting.last.clone());
+                records.push(Record::Thread {
+                    id,
+                    process: thread.process,
+                    original,
+                    from,
+                    to,
+                });
+            }
+        }
+        for (path, cgroup) in self.cgroups.iter().filter(|(_, c)| live(&&c.setting)) {
+            let setting = &cgroup.setting;
+            let from = setting.also.as_ref().unwrap_or(&setting.last);
+            if let (Value::Weight(original), Value::Weight(from), Value::Weight(to)) =
+                (&setting.original, from, &setting.last)
+            {
+                let (inode, path) = (cgroup.inode, path.clone());
+                let (original, from, to) = (*original, *from, *to);
+                records.push(Record::Cgroup {
+                    inode,
+                    path,
+                    original,
+                    from,
+                    to,
+                });
+            }
+        }
+        records
+    }
+
+    /// Puts every original back where the present value is Quell's. Afterwards the state holds only
+    /// what could not be put back. `opened_ticks`: when Quell began, in ticks since boot.
+    pub fn undo(&mut self, host: &Host, opened_ticks: u64) -> RestoreReport {
+        let mut report = RestoreReport::default();
+        for (id, thread) in self.children(host, opened_ticks) {
+            self.threads.insert(id, thread);
+        }
+        let mut failed = BTreeMap::new();
+        for (id, mut thread) in std::mem::take(&mut self.threads) {
+            let known = !thread.gone && thread.settings.iter().any(Option::is_some);
+            if known && undo_thread(id, &mut thread, host, &mut report) {
+                failed.insert(id, thread);
+            }
+        }
+        self.threads = failed;
+        self.cgroups
+            .retain(|path, cgroup| undo_cgroup(path, cgroup, host, &mut report));
+        report
+    }
+
+    /// Threads that Quell does not know and that have what they have from one it manages: born to
+    /// it, or in its process or a child process, after Quell began, with all of its values.
+    fn children(&self, host: &Host, opened_ticks: u64) -> Vec<(ThreadId, Thread)> {
+        let mut by_process: BTreeMap<u32, Vec<&Thread>> = BTreeMap::new();
+        for thread in self
+            .threads
+            .values()
+            .filter(|t| t.settings.iter().any(Option::is_some))
+        {
+            by_process.entry(thread.process.0).or_default().push(thread);
+        }
+        let known: BTreeSet<Tid> = self.threads.keys().map(|id| id.tid).collect();
+        let mut found = Vec::new();
+        if by_process.is_empty() {
+            return found;
+        }
+        let parents: BTreeMap<u32, u32> = numbers("/proc")
+            .filter_map(|pid| Some((pid, thread::stat(Tid(pid)).ok()?.parent)))
+            .collect();
+        for &process in parents.keys() {
+            // The nearest process upwards that Quell manages; parents have no cycles, but the table
+            // was not read in one moment.
+            let lineage = std::iter::successors(Some(process), |pid| parents.get(pid).copied());
+            let Some(creators) = lineage.take(64).find_map(|pid| by_process.get(&pid)) else {
+                continue;
+            };
+            for tid in numbers(&format!("/proc/{process}/task")).map(Tid) {
+                let Ok(stat) = thread::stat(tid) else {
+                    continue;
+                };
+                if known.contains(&tid) || stat.start_ticks < opened_ticks {
+                    continue;
+                }
+                let (Ok(sched), Ok(cpus)) = (thread::sched(tid), thread::affinity(tid)) else {
+                    continue;
+                };
+                let inherited = creators.iter().find(|creator| {
+                    ATTRS.iter().all(|&attr| {
+                        creator
+                            .get(attr)
+                            .is_none_or(|s| s.gave(&host.value(&sched, &cpus, attr)))
+                    })
+                });
+                if let Some(creator) = inherited {
+                    let mut thread = Thread::new(Pid(process), creator.tenant.clone());
+                    thread.settings = creator.settings.clone();
+                    for attr in ATTRS {
+                        if let Some(setting) = thread.get_mut(attr) {
+                            setting.hands_off = None;
+                            setting.also = None;
+                            setting.last = host.value(&sched, &cpus, attr);
+                        }
+                    }
+                    found.push((
+                        ThreadId {
+                            tid,
+                            start_ticks: stat.start_ticks,
+                        },
+                        thread,
+                    ));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The entries of a `/proc` folder that are numbers, ascending.
+fn numbers(folder: &str) -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let found: BTreeSet<u32> = entries
+        .filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok()))
+        .collect();
+    found.into_iter()
+}
+
+/// Puts one thread's originals back. Whether something failed and should be tried again.
+fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut RestoreReport) -> bool {
+    let tid = id.tid;
+    match thread::stat(tid) {
+        Ok(stat) if stat.start_ticks == id.start_ticks => {}
+        _ => {
+            report.gone += 1;
+            return false;
+        }
+    }
+    let note = |text: String| Note {
+        tenant: thread.tenant.clone(),
+        subject: Subject::Thread(id),
+        text,
+    };
+    let mut back: [Option<Value>; 3] = [None, None, None];
+    for attr in ATTRS {
+        let Some(setting) = &thread.settings[attr as usize] else {
+            continue;
+        };
+        let now = match (attr, thread::sched(tid), thread::affinity(tid)) {
+            (Attr::Cpus, _, Ok(cpus)) => Value::Cpus(cpus),
+            (Attr::Nice | Attr::Slice, Ok(sched), Ok(cpus)) if sched.fair => {
+                host.value(&sched, &cpus, attr)
+            }
+            (Attr::Nice | Attr::Slice, Ok(_), Ok(_)) => {
+                report.left_alone += 1;
+                let name = setting.original.name();
+                report.notes.push(note(format!(
+                    "{name} left alone: it is no longer an ordinary thread"
+                )));
+                continue;
+            }
+            _ => {
+                report.gone += 1;
+                return false;
+            }
+        };
+        let whole = |cpus: &CpuSet| cpus.is_empty();
+        let same = match (&setting.original, &now) {
+            (Value::Cpus(all), Value::Cpus(cpus)) if whole(all) => {
+                !setting.expects(&now) && host.is_unrestricted(tid, cpus)
+            }
+            (original, now) => original == now,
+        };
+        if same {
+            report.unchanged += 1;
+        } else if !host.is_as_left(tid, setting, &now) {
+            report.left_alone += 1;
+            report.notes.push(note(format!(
+                "{} left at {now}: someone else changed it since Quell wrote {} (it was {})",
+                now.name(),
+                setting.last,
+                setting.original
+            )));
+        } else if !setting.touched() {
+            report.unchanged += 1; // planned or refused, but never written
+        } else {
+            back[attr as usize] = Some(setting.original.clone());
+        }
+    }
+    let wanted = back.iter().flatten().count() as u64;
+    if wanted == 0 {
+        return false;
+    }
+    match write_back(tid, &back) {
+        Ok(()) => {
+            report.restored += wanted;
+            false
+        }
+        Err(error) if thread::is_gone(&error) => {
+            report.gone += 1;
+            false
+        }
+        Err(error) => {
+            report.failed += wanted;
+            let text = format!("could not be put back: {error}{}", hint(&error));
+            let note = note(text);
+            report.notes.push(note);
+            true
+        }
+    }
+}
+
+/// Writes originals to a thread known to be the right one.
+pub(super) fn write_back(tid: Tid, back: &[Option<Value>; 3]) -> io::Result<()> {
+    match (&back[Attr::Nice as usize], &back[Attr::Slice as usize]) {
+        (Some(Value::Nice(nice)), Some(Value::Slice(slice))) => {
+            thread::set_sched(tid, *nice, *slice)?;
+        }
+        (None, Some(Value::Slice(slice))) => {
+            thread::set_sched(tid, thread::sched(tid)?.nice, *slice)?;
+        }
+        (Some(Value::Nice(nice)), _) => thread::set_nice(tid, *nice)?,
+        _ => {}
+    }
+    if let Some(Value::Cpus(cpus)) = &back[Attr::Cpus as usize] {
+        thread::set_affinity(tid, cpus)?;
+    }
+    Ok(())
+}
+
+/// Puts one cgroup's weight back. Whether it failed and should be tried again.
+pub(super) fn undo_cgroup(
+    path: &CgroupPath,
+    cgroup: &Cgroup,
+    host: &Host,
+    report: &mut RestoreReport,
+) -> bool {
+    let setting = &cgroup.setting;
+    let file = host.cgroups.cpu.as_ref().and_then(|h| h.weight_file(path));
+    let now = file
+        .as_ref()
+        .and_then(|file| cgroup::read_weight(file).ok());
+    let (Some(file), Some((inode, now))) = (file, now) else {
+        report.gone += 1;
+        return false;
+    };
+    let mut note = |text: String| {
+        let subject = Subject::Cgroup(path.clone());
+        report.notes.push(Note {
+            tenant: cgroup.tenant.clone(),
+            subject,
+            text,
+        });
+    };
+    let now = Value::Weight(now);
+    if inode != cgroup.inode {
+        report.gone += 1;
+    } else if now == setting.original {
+        report.unchanged += 1;
+    } else if setting.hands_off == Some(HandsOff::Foreign) || !setting.expects(&now) {
+        note(format!(
+            "weight left at {now}: someone else changed it since Quell wrote {} (it was {})",
+            setting.last, setting.original
+        ));
+        report.left_alone += 1;
+    } else if let Value::Weight(original) = setting.original {
+        match cgroup::write_weight(&file, original) {
+            Ok(()) => report.restored += 1,
+            Err(error) => {
+                note(format!(
+                    "weight could not be put back: {error}{}",
+                    hint(&error)
+                ));
+                report.failed += 1;
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// What an operator can do about an error.
+pub(super) fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => " (run as root or with CAP_SYS_NICE)",
+        Some(libc::EACCES | libc::EROFS) => " (run as root, with a writable cgroup file system)",
+        Some(libc::EINVAL) => " (its cpuset or policy does not allow it)",
+        _ => "",
+    }
+}

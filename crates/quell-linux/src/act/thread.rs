@@ -1,0 +1,242 @@
+//! One thread's settings, read and written with system calls. Nothing here remembers anything.
+
+use quell_model::{CpuSet, Tid};
+use std::io;
+use std::mem::size_of;
+
+/// Least slice EEVDF takes, in ns (`__setparam_fair`, kernel/sched/syscalls.c, Linux 6.12).
+pub(super) const SLICE_MIN_NS: u64 = 100_000;
+/// Greatest slice EEVDF takes, in ns.
+pub(super) const SLICE_MAX_NS: u64 = 100_000_000;
+
+/// Keeps policy and reset-on-fork as they are (linux/sched.h, Linux 5.3).
+const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
+
+/// Words of the largest CPU mask a kernel has (CONFIG_NR_CPUS <= 8192).
+const MASK_WORDS: usize = 8192 / 64;
+
+/// `struct sched_attr` without utilisation clamps (SCHED_ATTR_SIZE_VER0), so writing it keeps them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// For fair threads: the slice in ns; 0 means the kernel's own (Linux >= 6.12).
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// How a thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sched {
+    /// SCHED_OTHER or SCHED_BATCH: the classes that nice and slice are for.
+    pub fair: bool,
+    pub nice: i32,
+    /// 0 before Linux 6.12.
+    pub slice_ns: u64,
+}
+
+/// What `/proc/TID/task/TID/stat` says that cannot change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub parent: u32,
+    pub start_ticks: u64,
+}
+
+fn check(result: libc::c_long) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether the error says that the thread is gone.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+}
+
+/// Reads how a thread is scheduled.
+pub(super) fn sched(tid: Tid) -> io::Result<Sched> {
+    let mut attr = SchedAttr::default();
+    // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns
+    // are valid for its integer fields.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            tid.0,
+            &raw mut attr,
+            size_of::<SchedAttr>(),
+            0,
+        )
+    })?;
+    let policy = attr.policy as i32;
+    let fair = policy == libc::SCHED_OTHER || policy == libc::SCHED_BATCH;
+    Ok(Sched {
+        fair,
+        nice: attr.nice,
+        slice_ns: if fair { attr.runtime } else { 0 },
+    })
+}
+
+/// Sets nice value and slice in one call, keeping policy, reset-on-fork and utilisation clamps.
+/// A slice of 0 gives back the kernel's own. `EINVAL` if the thread has become real-time.
+pub(super) fn set_sched(tid: Tid, nice: i32, slice_ns: u64) -> io::Result<()> {
+    let attr = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        flags: SCHED_FLAG_KEEP_POLICY,
+        nice,
+        runtime: slice_ns,
+        ..SchedAttr::default()
+    };
+    // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`.
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid.0, &raw const attr, 0) })?;
+    Ok(())
+}
+
+/// Sets the nice value only. `sched_setattr` would also set the slice: to the kernel's own, or to a
+/// custom one of the present length, neither of which is what its owner chose.
+pub(super) fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid.0, nice) })?;
+    Ok(())
+}
+
+/// Reads a thread's affinity: what it chose, within its cpuset and the online CPUs.
+pub(super) fn affinity(tid: Tid) -> io::Result<CpuSet> {
+    let mut words = [0u64; MASK_WORDS];
+    // SAFETY: the kernel writes at most the size passed, which is that of `words`.
+    let bytes = check(unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            tid.0,
+            size_of_val(&words),
+            words.as_mut_ptr(),
+        )
+    })?;
+    Ok(CpuSet::from_words(
+        &words[..bytes.div_ceil(8).min(MASK_WORDS)],
+    ))
+}
+
+/// Sets a thread's affinity; the empty set stands for all CPUs its cpuset allows, now and later.
+pub(super) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+    let mut words = [if cpus.is_empty() { u64::MAX } else { 0 }; MASK_WORDS];
+    for (word, &given) in words.iter_mut().zip(cpus.words()) {
+        *word = given;
+    }
+    // SAFETY: the kernel reads at most the size passed, which is that of `words`.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            tid.0,
+            size_of_val(&words),
+            words.as_ptr(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Reads a thread's parent process and start time: with the thread id, its identity for all time.
+pub(super) fn stat(tid: Tid) -> io::Result<Stat> {
+    let bytes = std::fs::read(format!("/proc/{tid}/task/{tid}/stat"))?;
+    parse_stat(&bytes).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    // The name in parentheses may hold anything, so fields count from the last one on.
+    let end = bytes.iter().rposition(|&b| b == b')')?;
+    let mut fields = std::str::from_utf8(&bytes[end + 1..])
+        .ok()?
+        .split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat {
+        parent,
+        start_ticks,
+    })
+}
+
+/// This thread's id.
+pub(super) fn own_tid() -> Tid {
+    Tid(nix::unistd::gettid().as_raw().unsigned_abs())
+}
+
+/// The kernel's own slice in ns, if it takes custom ones: tried on a thread made for it. Before
+/// Linux 6.12 the setting is taken without an error but changes nothing, hence the reading back.
+pub(super) fn default_slice() -> io::Result<Option<u64>> {
+    let probe = || -> io::Result<Option<u64>> {
+        let tid = own_tid();
+        let before = sched(tid)?;
+        if !before.fair {
+            // Started under real-time scheduling: only this scratch thread leaves it.
+            let param = libc::sched_param { sched_priority: 0 };
+            let param = &raw const param;
+            // SAFETY: the parameter outlives the call; 0 is the calling thread.
+            check(unsafe {
+                libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, param)
+            })?;
+        }
+        set_sched(tid, before.nice, 0)?;
+        let default = sched(tid)?.slice_ns;
+        let other = if default == SLICE_MIN_NS {
+            SLICE_MIN_NS * 2
+        } else {
+            SLICE_MIN_NS
+        };
+        set_sched(tid, before.nice, other)?;
+        Ok((default != 0 && sched(tid)?.slice_ns == other).then_some(default))
+    };
+    let thread = std::thread::Builder::new()
+        .name("quell-probe".into())
+        .spawn(probe)?;
+    thread
+        .join()
+        .map_err(|_| io::Error::other("the probing thread panicked"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_past_names_that_look_like_fields() {
+        let line = b"77 (a) R 9 (b) S 12 77 77 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0";
+        assert_eq!(
+            parse_stat(line),
+            Some(Stat {
+                parent: 12,
+                start_ticks: 4711
+            })
+        );
+        assert_eq!(parse_stat(b"77 (a) S 12"), None);
+        assert_eq!(parse_stat(b""), None);
+    }
+
+    #[test]
+    fn a_thread_reads_what_was_set() {
+        let handle = std::thread::spawn(|| {
+            let tid = own_tid();
+            let before = affinity(tid).unwrap();
+            set_nice(tid, 5).unwrap();
+            set_affinity(tid, &before.iter().take(1).collect()).unwrap();
+            assert_eq!(sched(tid).unwrap().nice, 5);
+            assert_eq!(affinity(tid).unwrap().len(), 1);
+            set_affinity(tid, &CpuSet::new()).unwrap();
+            assert!(affinity(tid).unwrap().intersection(&before) == before);
+            if let Some(default) = default_slice().unwrap() {
+                set_sched(tid, 6, 3_000_000).unwrap();
+                let now = sched(tid).unwrap();
+                assert_eq!((now.nice, now.slice_ns), (6, 3_000_000));
+                set_sched(tid, 6, 0).unwrap();
+                assert_eq!(sched(tid).unwrap().slice_ns, default);
+            } else {
+                eprintln!("skipped: this kernel has no custom slices");
+            }
+            assert!(stat(tid).unwrap().start_ticks > 0);
+        });
+        handle.join().unwrap();
+        assert!(is_gone(&sched(Tid(0x3fff_fff0)).unwrap_err()));
+        assert!(is_gone(&stat(Tid(0x3fff_fff0)).unwrap_err()));
+    }
+}
