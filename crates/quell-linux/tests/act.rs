@@ -3,6 +3,8 @@
 //!
 //! The threads belong to copies of this test program, started in a role (see [`role`]).
 
+#![allow(clippy::unwrap_used)] // helpers outside #[test] functions are test code too
+
 use quell_linux::act::{self, ActError, Actuator, Subject};
 use quell_model::{
     CgroupPath, CpuId, CpuSet, HostSample, Nice, Pid, Plan, SchedClass, Snapshot, Source,

@@ -454,3 +454,148 @@ impl fmt::Display for Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOOT: &str = "0d1c";
+
+    fn id(tid: u32) -> ThreadId {
+        ThreadId {
+            tid: Tid(tid),
+            start_ticks: 77,
+        }
+    }
+
+    fn thread(tid: u32, original: Value, from: Value, to: Value) -> Record {
+        Record::Thread {
+            id: id(tid),
+            process: Pid(5),
+            original,
+            from,
+            to,
+        }
+    }
+
+    fn examples() -> Vec<Record> {
+        let cpus = |text: &str| Value::Cpus(text.parse().unwrap());
+        vec![
+            thread(812, Value::Nice(0), Value::Nice(-20), Value::Nice(19)),
+            thread(
+                812,
+                Value::Slice(0),
+                Value::Slice(0),
+                Value::Slice(1_840_000),
+            ),
+            thread(9, cpus(""), cpus("0-3"), cpus("1,3")),
+            Record::Cgroup {
+                inode: 91,
+                path: CgroupPath("/a b/ü".into()),
+                original: 100,
+                from: 100,
+                to: 300,
+            },
+            Record::DropThread(id(9)),
+            Record::DropCgroup { inode: 91 },
+        ]
+    }
+
+    fn text(records: &[Record]) -> Vec<u8> {
+        let mut text = format!("quell-journal 1 {BOOT} 4711\n");
+        for record in records {
+            let body = record.to_string();
+            text += &format!("{:016x} {body}\n", checksum(BOOT, body.as_bytes()));
+        }
+        text.into_bytes()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let contents = parse(&text(&examples()), BOOT);
+        assert_eq!(contents.records, examples());
+        assert_eq!(
+            (contents.opened_ticks, contents.damaged.len()),
+            (Some(4711), 0)
+        );
+        assert_eq!(parse(b"", BOOT), Contents::default());
+    }
+
+    #[test]
+    fn records_of_another_boot_are_void_even_without_the_first_line() {
+        let text = text(&examples());
+        let contents = parse(&text, "other");
+        assert_eq!((contents.records.len(), contents.earlier_boot), (0, 6));
+        assert_eq!((contents.opened_ticks, contents.damaged.len()), (None, 0));
+        let headless = &text[text.iter().position(|&b| b == b'\n').unwrap() + 1..];
+        assert_eq!(parse(headless, "other").records, []);
+        assert_eq!(parse(headless, BOOT).records, examples());
+    }
+
+    #[test]
+    fn a_torn_last_line_is_dropped_silently_and_damage_is_counted() {
+        let whole = text(&examples());
+        for length in 0..whole.len() {
+            let contents = parse(&whole[..length], BOOT);
+            assert_eq!(contents.damaged, [0usize; 0], "cut at {length}");
+            assert!(examples().starts_with(&contents.records));
+        }
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            let contents = parse(&damaged, BOOT);
+            assert!(
+                contents.records.iter().all(|r| examples().contains(r)),
+                "flip at {at}"
+            );
+            assert!(
+                contents.records.len() >= 4,
+                "flip at {at}: the other lines are used"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_believe(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            prop_assert_eq!(parse(&bytes, BOOT).records, []);
+        }
+
+        #[test]
+        fn lines_that_look_right_need_the_checksum(lines in "([0-9a-f]{16} (thread|cgroup|drop-thread) ([0-9]{1,9} ){1,7}(nice|slice|all)?\n){0,20}") {
+            prop_assert_eq!(parse(lines.as_bytes(), BOOT).records, []);
+        }
+
+        #[test]
+        fn any_body_with_a_checksum_is_parsed_without_panic(body in "(thread|cgroup|drop-thread|drop-cgroup)( [-0-9a-z,/]{0,12}){0,9}") {
+            let line = format!("{:016x} {body}\n", checksum(BOOT, body.as_bytes()));
+            for record in parse(line.as_bytes(), BOOT).records {
+                let text = record.to_string();
+                let line = format!("{:016x} {text}\n", checksum(BOOT, text.as_bytes()));
+                prop_assert_eq!(parse(line.as_bytes(), BOOT).records, [record]);
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_rewritten_when_it_has_grown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        journal.start(&[]).unwrap();
+        let many: Vec<Record> = (0..6000)
+            .map(|n| thread(n, Value::Nice(0), Value::Nice(0), Value::Nice(1)))
+            .collect();
+        journal.append(&many, false).unwrap();
+        assert!(journal.wants_compaction());
+        journal.rewrite(&many[..10]).unwrap();
+        assert!(!journal.wants_compaction());
+        journal.append(&many[10..12], true).unwrap();
+        let opened = journal.opened_ticks();
+        drop(journal);
+        let (_, contents) = Journal::open(&path).unwrap();
+        assert_eq!(contents.records, many[..12]);
+        assert_eq!(contents.opened_ticks, Some(opened));
+    }
+}

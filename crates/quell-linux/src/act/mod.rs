@@ -41,6 +41,8 @@ mod diffusion;
 mod journal;
 mod report;
 mod state;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};

@@ -367,7 +367,7 @@ impl State {
                 let Ok(stat) = thread::stat(tid) else {
                     continue;
                 };
-                if known.contains(&tid) || stat.start_ticks < opened_ticks {
+                if known.contains(&tid) || stat.start_ticks <= opened_ticks {
                     continue;
                 }
                 let (Ok(sched), Ok(cpus)) = (thread::sched(tid), thread::affinity(tid)) else {
