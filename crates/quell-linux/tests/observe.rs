@@ -1,9 +1,13 @@
 //! Observes real processes of this machine, all started by the tests.
 
-use quell_linux::observe::{ObserveError, Observer, Preference};
+#![allow(clippy::unwrap_used)]
+
+use quell_linux::observe::{CpuHierarchy, ObserveError, Observer, Preference};
 use quell_model::config::TenantSpec;
-use quell_model::{Snapshot, Source, TenantSample, ThreadState};
+use quell_model::{Snapshot, Source, TenantSample, ThreadRole, ThreadState};
+use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -161,5 +165,184 @@ fn a_wrong_selector_is_the_users_error() {
         Err(ObserveError::Selector(error)) => assert_eq!(error.key, "cmdline"),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("took a wrong regular expression"),
+    }
+}
+
+#[test]
+fn both_sources_agree_on_run_time() {
+    let spinner = Started::spinner("spinner");
+    let specs = [spec("spin", |s| s.pid = vec![spinner.pid()])];
+    let mut observers = observers(&specs);
+    // Making the second took a while, which only the first has seen.
+    observers.iter_mut().for_each(|observer| drop(observer.sample().unwrap()));
+    let mut run_ns = vec![0u64; observers.len()];
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50));
+        for (observer, sum) in observers.iter_mut().zip(&mut run_ns) {
+            *sum += tenant(&observer.sample().unwrap(), "spin").threads[0].run_ns;
+        }
+    }
+    // /proc is up to a tick (10 ms at most) behind at either end.
+    let (low, high) = (run_ns.iter().min().unwrap(), run_ns.iter().max().unwrap());
+    let tolerance = high / 10 + 25_000_000;
+    assert!(high - low <= tolerance, "{run_ns:?}");
+}
+
+#[test]
+fn hundreds_of_short_lived_threads_and_processes_never_break_a_period() {
+    // Each round of the shell forks ten children, half of which run another program.
+    let script = "while :; do for i in 1 2 3 4 5; do true & /bin/true & done; wait; done";
+    let forks = Started::new(Command::new("sh").args(["-c", script]));
+    let specs = [
+        spec("forks", |s| s.pid = vec![forks.pid()]),
+        spec("own", |s| s.pid = vec![std::process::id()]),
+    ];
+    for mut observer in observers(&specs) {
+        let mut seen = BTreeSet::new();
+        for _ in 0..60 {
+            let threads: Vec<_> = (0..10)
+                .map(|n| std::thread::spawn(move || sleep(Duration::from_micros(n * 300))))
+                .collect();
+            let snapshot = observer.sample().unwrap();
+            for sample in &snapshot.tenants {
+                assert!(
+                    sample
+                        .threads
+                        .windows(2)
+                        .all(|pair| pair[0].id < pair[1].id)
+                );
+                for thread in &sample.threads {
+                    seen.insert(thread.id);
+                    let ready = thread.ready.as_ref().map_or(0, |ready| ready.sum_ns);
+                    assert!(thread.run_ns + ready <= snapshot.period_ns, "{thread:?}");
+                }
+            }
+            assert!(pids(tenant(&snapshot, "forks")).contains(&forks.pid()));
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        }
+        assert!(seen.len() > 10, "{} threads", seen.len());
+    }
+}
+
+#[test]
+fn a_child_leaves_its_tenant_when_it_runs_another_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let shell = dir.path().join("quell-test-sh");
+    std::fs::copy("/bin/sh", &shell).unwrap();
+    // One child goes on as the shell, the other becomes a sleep.
+    let script = "(while :; do read x; done) < /dev/zero & sleep 1000 & wait";
+    let specs = [spec("shells", |s| {
+        s.exe = Some("quell-test-sh".to_string())
+    })];
+    for mut observer in observers(&specs) {
+        let parent = Started::new(Command::new(&shell).args(["-c", script]));
+        let snapshot = until(&mut observer, |s| {
+            let names = &tenant(s, "shells").threads;
+            names.len() == 2 && names.iter().all(|t| &*t.name == "quell-test-sh")
+        });
+        assert!(pids(tenant(&snapshot, "shells")).contains(&parent.pid()));
+        drop(parent);
+        until(&mut observer, |s| tenant(s, "shells").threads.is_empty());
+    }
+}
+
+#[test]
+fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
+    let Some(hierarchy) = CpuHierarchy::find() else {
+        return eprintln!("skipped: no cgroup hierarchy has the cpu controller");
+    };
+    let name = format!("quell-test-{}", std::process::id());
+    let directory = hierarchy.directory(&name);
+    if let Err(error) = std::fs::create_dir(&directory) {
+        return eprintln!("skipped: cannot make a cgroup: {error}");
+    }
+    let cgroup = Cgroup(directory);
+    if !cgroup.0.join(hierarchy.weight_file()).exists() {
+        return eprintln!("skipped: the root does not delegate the cpu controller");
+    }
+    let inside = Started::new(Command::new("sleep").arg("1000"));
+    std::fs::write(cgroup.0.join("cgroup.procs"), inside.pid().to_string()).unwrap();
+    let outside = Started::new(Command::new("sleep").arg("1000"));
+    let specs = [
+        spec("inside", |s| s.cgroup = Some(format!("{name}/**"))),
+        spec("glob", |s| {
+            s.cgroup = Some(name[..name.len() - 1].to_string() + "?")
+        }),
+        spec("outside", |s| s.pid = vec![outside.pid()]),
+    ];
+    for mut observer in observers(&specs) {
+        let snapshot = observer.sample().unwrap();
+        let found = tenant(&snapshot, "glob");
+        assert_eq!(pids(found), [inside.pid()]);
+        assert_eq!(
+            found.cgroup.as_ref().map(|c| c.0.to_string()),
+            Some(format!("/{name}"))
+        );
+        assert!(
+            tenant(&snapshot, "inside").threads.is_empty(),
+            "`x/**` is what is below x"
+        );
+        assert_eq!(tenant(&snapshot, "outside").cgroup, None);
+    }
+    // With a stranger in it, it is nobody's.
+    std::fs::write(cgroup.0.join("cgroup.procs"), outside.pid().to_string()).unwrap();
+    let specs = [spec("inside", |s| s.pid = vec![inside.pid()])];
+    for mut observer in observers(&specs) {
+        assert_eq!(tenant(&observer.sample().unwrap(), "inside").cgroup, None);
+    }
+    drop((inside, outside));
+}
+
+/// A scratch cgroup, removed when its processes are gone.
+struct Cgroup(PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(5);
+        while std::fs::remove_dir(&self.0).is_err() && Instant::now() < end {
+            sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_virtual_machine_is_found_by_name_and_its_threads_told_apart() {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args([
+        "-accel",
+        "tcg,thread=multi",
+        "-smp",
+        "2",
+        "-nodefaults",
+        "-display",
+        "none",
+    ]);
+    command.args(["-S", "-object", "iothread,id=io1"]);
+    command.args(["-name", "guest=quell-test,debug-threads=on"]);
+    if Command::new("qemu-system-x86_64")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return eprintln!("skipped: qemu-system-x86_64 is not installed");
+    }
+    let machine = Started::new(&mut command);
+    let specs = [spec("vm", |s| s.libvirt = Some("quell-te*".to_string()))];
+    for mut observer in observers(&specs) {
+        let has = |s: &Snapshot, role| tenant(s, "vm").threads.iter().any(|t| t.role == role);
+        let snapshot = until(&mut observer, |s| {
+            [
+                ThreadRole::Vcpu(0),
+                ThreadRole::Vcpu(1),
+                ThreadRole::Io,
+                ThreadRole::Emulator,
+            ]
+            .into_iter()
+            .all(|role| has(s, role))
+        });
+        assert_eq!(pids(tenant(&snapshot, "vm")), [machine.pid()]);
+        assert!(!has(&snapshot, ThreadRole::Ordinary));
     }
 }

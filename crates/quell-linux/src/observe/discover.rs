@@ -65,6 +65,8 @@ pub(crate) struct Discovery {
     pass: u32,
     /// Tenants that gained or lost a process since [`Discovery::take_changed`].
     changed: BTreeSet<TenantIndex>,
+    /// Counts changes of a process's [`Kind`].
+    kinds_epoch: u64,
     stat: Reader,
     cgroup: Reader,
     cmdline: Reader,
@@ -87,6 +89,7 @@ impl Discovery {
             walk: NumberWalk::open(root)?,
             pass: 0,
             changed: BTreeSet::new(),
+            kinds_epoch: 0,
             stat: Reader::default(),
             cgroup: Reader::default(),
             cmdline: Reader::default(),
@@ -102,6 +105,11 @@ impl Discovery {
 
     pub(crate) fn process(&self, pid: u32) -> Option<&Process> {
         self.processes.get(&pid)
+    }
+
+    /// Another number than before when some process became another [`Kind`].
+    pub(crate) fn kinds_epoch(&self) -> u64 {
+        self.kinds_epoch
     }
 
     /// The tenants that gained or lost a process since this was last asked.
@@ -300,6 +308,7 @@ impl Discovery {
         }
         if let Some(process) = self.processes.get_mut(&pid) {
             process.lineage = lineage;
+            self.kinds_epoch += u64::from(process.kind != kind);
             process.kind = kind;
         }
         self.join(pid, tenant);

@@ -13,6 +13,7 @@
 //! listed. Everything is seen from the initial pid namespace, where the agent has to run.
 
 mod cgroup;
+mod counted;
 mod discover;
 mod error;
 mod host;
@@ -29,14 +30,18 @@ pub use cgroup::{CpuHierarchy, Version as CgroupVersion};
 pub use error::{ObserveError, SelectorError};
 pub use selector::check_selectors;
 
+use counted::Counted;
 use discover::Discovery;
-use host::Host;
+use host::{CpuTimes, Host};
 use nix::time::{ClockId, clock_gettime};
 use own::OwnCgroups;
 use quell_model::config::TenantSpec;
-use quell_model::{Snapshot, Source, TenantName, TenantSample};
+use quell_model::{
+    Occasions, Snapshot, Source, TenantName, TenantSample, ThreadSample, WaitBreakdown,
+};
 use sampler::{Period, Sampler};
 use selector::Selectors;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Which source to use.
@@ -53,11 +58,12 @@ pub enum Preference {
 
 /// Observes this host.
 pub struct Observer {
-    tenants: Vec<Tenant>,
+    names: Vec<TenantName>,
+    specs: Vec<Arc<TenantSpec>>,
     /// The tenants' indices, ascending by name.
     by_name: Vec<usize>,
     discovery: Discovery,
-    sampler: Sampler,
+    counters: Counters,
     host: Host,
     own_cgroups: OwnCgroups,
     fallback_reason: Option<String>,
@@ -67,9 +73,10 @@ pub struct Observer {
     boottime_ns: u64,
 }
 
-struct Tenant {
-    name: TenantName,
-    spec: Arc<TenantSpec>,
+/// Where the threads' figures come from.
+enum Counters {
+    Bpf(Box<Counted>),
+    Procfs(Box<Sampler>),
 }
 
 impl Observer {
@@ -80,34 +87,27 @@ impl Observer {
     /// cannot load; a host without `/proc` or `/sys`.
     pub fn new(tenants: &[TenantSpec], preference: Preference) -> Result<Observer, ObserveError> {
         let selectors = Selectors::new(tenants)?;
-        let fallback_reason = match preference {
-            Preference::Procfs => Some("the configuration asks for /proc".to_string()),
-            Preference::Bpf | Preference::Auto => {
-                let reason = match monitor::Monitor::load(monitor::Limits::default()) {
-                    Ok(_) => "not connected yet".to_string(),
-                    Err(error) => error.to_string(),
-                };
-                if preference == Preference::Bpf {
-                    return Err(ObserveError::Bpf { reason });
-                }
-                Some(reason)
-            }
+        let loaded = match preference {
+            Preference::Procfs => Err("/proc was asked for".to_string()),
+            Preference::Bpf | Preference::Auto => Counted::load(tenants.len()),
         };
-        let tenants: Vec<Tenant> = tenants
-            .iter()
-            .map(|spec| Tenant {
-                name: spec.name.as_str().into(),
-                spec: Arc::new(spec.clone()),
-            })
-            .collect();
-        let mut by_name: Vec<usize> = (0..tenants.len()).collect();
-        by_name.sort_by(|&a, &b| tenants[a].name.cmp(&tenants[b].name));
+        let (counters, fallback_reason) = match loaded {
+            Ok(counted) => (Counters::Bpf(Box::new(counted)), None),
+            Err(reason) if preference == Preference::Bpf => {
+                return Err(ObserveError::Bpf { reason });
+            }
+            Err(reason) => (Counters::Procfs(Box::new(Sampler::new()?)), Some(reason)),
+        };
+        let names: Vec<TenantName> = tenants.iter().map(|s| s.name.as_str().into()).collect();
+        let mut by_name: Vec<usize> = (0..names.len()).collect();
+        by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
         let mut observer = Observer {
             discovery: Discovery::new("/proc", selectors, tenants.len())?,
-            sampler: Sampler::new()?,
+            counters,
             host: Host::new()?,
-            own_cgroups: OwnCgroups::new(tenants.len()),
-            tenants,
+            own_cgroups: OwnCgroups::new(names.len()),
+            names,
+            specs: tenants.iter().cloned().map(Arc::new).collect(),
             by_name,
             fallback_reason,
             seq: 0,
@@ -122,7 +122,10 @@ impl Observer {
 
     /// Where the figures come from.
     pub fn source(&self) -> Source {
-        Source::Procfs
+        match self.counters {
+            Counters::Bpf(_) => Source::Bpf,
+            Counters::Procfs(_) => Source::Procfs,
+        }
     }
 
     /// Why BPF is not used and what would be needed, when it is not used.
@@ -136,31 +139,64 @@ impl Observer {
     /// Only when the host itself cannot be read any more. Processes and threads that vanish
     /// meanwhile are no errors.
     pub fn sample(&mut self) -> Result<Snapshot, ObserveError> {
-        self.discovery.relist()?;
-        self.discovery.step()?;
-        let time_ns = clock(ClockId::CLOCK_MONOTONIC);
-        let period_ns = time_ns.saturating_sub(self.monotonic_ns);
-        let period = Period {
-            length_ns: period_ns,
-            start_boottime_ns: self.boottime_ns,
+        let (period, mut seen) = match &mut self.counters {
+            Counters::Bpf(counted) => {
+                let changed = counted.follow(&mut self.discovery)?;
+                let before_ns = self.monotonic_ns;
+                let counts = counted.sample(&self.discovery, &self.names, before_ns)?;
+                let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
+                let explained = Some((counts.waits, counts.occasions));
+                (
+                    period,
+                    Seen {
+                        threads: counts.threads,
+                        explained,
+                        cpus: counts.cpus,
+                        changed,
+                    },
+                )
+            }
+            Counters::Procfs(sampler) => {
+                self.discovery.relist()?;
+                self.discovery.step()?;
+                let time_ns = clock(ClockId::CLOCK_MONOTONIC);
+                let length_ns = time_ns.saturating_sub(self.monotonic_ns);
+                let period = Period {
+                    length_ns,
+                    start_boottime_ns: self.boottime_ns,
+                };
+                self.boottime_ns = clock(ClockId::CLOCK_BOOTTIME);
+                let threads = sampler.sample(&mut self.discovery, self.names.len(), period)?;
+                let (cpus, changed) = (self.host.proc_times()?, self.discovery.take_changed());
+                (
+                    (length_ns, time_ns),
+                    Seen {
+                        threads,
+                        explained: None,
+                        cpus,
+                        changed,
+                    },
+                )
+            }
         };
-        self.boottime_ns = clock(ClockId::CLOCK_BOOTTIME);
+        let (period_ns, time_ns) = period;
         self.monotonic_ns = time_ns;
-        let count = self.tenants.len();
-        let mut threads = self.sampler.sample(&mut self.discovery, count, period)?;
-        let times = self.host.proc_times()?;
-        let host = self.host.sample(times)?;
-        let changed = self.discovery.take_changed();
-        self.own_cgroups
-            .step(&self.discovery, changed.into_iter())?;
+        let host = self.host.sample(seen.cpus)?;
+        self.own_cgroups.step(&self.discovery, seen.changed)?;
 
         let tenants = self.by_name.iter().map(|&index| TenantSample {
-            name: self.tenants[index].name.clone(),
-            spec: Arc::clone(&self.tenants[index].spec),
+            name: self.names[index].clone(),
+            spec: Arc::clone(&self.specs[index]),
             cgroup: self.own_cgroups.of(index).cloned(),
-            threads: std::mem::take(&mut threads[index]),
-            waits: None,
-            occasions: None,
+            threads: std::mem::take(&mut seen.threads[index]),
+            waits: seen
+                .explained
+                .as_mut()
+                .map(|(waits, _)| std::mem::take(&mut waits[index])),
+            occasions: seen
+                .explained
+                .as_mut()
+                .map(|(_, all)| std::mem::take(&mut all[index])),
         });
         let tenants = tenants.collect();
         let seq = self.seq;
@@ -174,6 +210,14 @@ impl Observer {
             tenants,
         })
     }
+}
+
+/// What one period showed, by tenant in the order of the configuration.
+struct Seen {
+    threads: Vec<Vec<ThreadSample>>,
+    explained: Option<(Vec<WaitBreakdown>, Vec<Occasions>)>,
+    cpus: BTreeMap<u32, CpuTimes>,
+    changed: BTreeSet<usize>,
 }
 
 /// A clock's time in ns.

@@ -9,6 +9,7 @@ use super::cgroup::{CpuHierarchy, Paths};
 use super::discover::{Discovery, Kind};
 use super::proc::{self, Reader};
 use quell_model::CgroupPath;
+use std::collections::BTreeSet;
 
 /// Periods in which every tenant has its turn, and the least number between two looks at one.
 const PERIODS_PER_PASS: u64 = 125;
@@ -53,9 +54,11 @@ impl OwnCgroups {
     pub(crate) fn step(
         &mut self,
         discovery: &Discovery,
-        changed: impl Iterator<Item = usize>,
+        changed: BTreeSet<usize>,
     ) -> Result<(), ObserveError> {
-        changed.for_each(|tenant| self.tenants[tenant].changed = true);
+        changed
+            .into_iter()
+            .for_each(|tenant| self.tenants[tenant].changed = true);
         let period = self.period;
         self.period += 1;
         let due = |own: &Own| {

@@ -1,0 +1,458 @@
+//! Threads counted by the BPF monitor: from two readings to a period's figures.
+//!
+//! The monitor's counters only grow, so a period is a difference. A thread that is new under the
+//! monitor starts from zero. A slot whose generation changed is another thread. In the steady
+//! state nothing here enters the kernel per thread: settings are read by system calls only for
+//! threads that are new, of which the monitor saw a setting change, or whose turn it is (one in
+//! 128 per period, which catches changes to threads that sleep).
+//!
+//! Waits are attributed when they end, so that a tenant's [`WaitBreakdown`] of one period may hold
+//! time from before it. Time in which the CPU was idle and being woken up counts as the host's.
+
+use super::ObserveError;
+use super::discover::{Discovery, Kind};
+use super::host::CpuTimes;
+use super::monitor::{
+    Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, RawWaits, Reading,
+    TenantIndex as MonitorIndex,
+};
+use super::proc::{Reader, Stat};
+use super::sampler::role;
+use super::selector::TenantIndex;
+use super::settings::SettingsReader;
+use quell_model::{
+    CpuId, Occasions, Pid, ReadyTime, TenantName, ThreadRole, ThreadSample, ThreadSettings,
+    ThreadState, WaitBreakdown, Waker,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Periods in which the settings of every thread are read once though nothing seemed to change.
+const PERIODS_PER_REFRESH: u64 = 128;
+
+pub(crate) struct Counted {
+    monitor: Monitor,
+    /// By tenant, the processes assigned to it in the monitor.
+    assigned: Vec<BTreeSet<u32>>,
+    /// By slot.
+    known: Vec<Option<Known>>,
+    /// By tenant, its counters in the reading before.
+    tenants: Vec<Option<RawTenant>>,
+    settings: SettingsReader,
+    reader: Reader,
+    round: u64,
+    kinds_epoch: u64,
+    unmonitored: u64,
+}
+
+/// What is remembered of a thread from one reading to the next.
+struct Known {
+    raw: RawThread,
+    name: Arc<str>,
+    role: ThreadRole,
+    settings: ThreadSettings,
+    /// Its state as long as the monitor has seen nothing of it.
+    first_state: ThreadState,
+}
+
+/// What one period showed.
+pub(crate) struct Counts {
+    pub(crate) time_ns: u64,
+    /// By tenant, ascending by id.
+    pub(crate) threads: Vec<Vec<ThreadSample>>,
+    pub(crate) waits: Vec<WaitBreakdown>,
+    pub(crate) occasions: Vec<Occasions>,
+    /// Cumulative.
+    pub(crate) cpus: BTreeMap<u32, CpuTimes>,
+}
+
+impl Counted {
+    /// Loads the monitor. `Err` says why it cannot be used and what would be needed.
+    pub(crate) fn load(tenants: usize) -> Result<Counted, String> {
+        let limit = usize::from(MonitorIndex::LIMIT);
+        if tenants > limit {
+            return Err(format!(
+                "{tenants} tenants are more than the {limit} it can tell apart"
+            ));
+        }
+        Ok(Counted {
+            monitor: Monitor::load(Limits::default()).map_err(|error| explain(&error))?,
+            assigned: vec![BTreeSet::new(); tenants],
+            known: Vec::new(),
+            tenants: vec![None; tenants],
+            settings: SettingsReader::default(),
+            reader: Reader::default(),
+            round: 0,
+            kinds_epoch: 0,
+            unmonitored: 0,
+        })
+    }
+
+    /// Brings discovery up to date with what processes did, and the monitor with whose they are.
+    /// Returns the tenants that gained or lost a process.
+    pub(crate) fn follow(
+        &mut self,
+        discovery: &mut Discovery,
+    ) -> Result<BTreeSet<TenantIndex>, ObserveError> {
+        let happened = self.monitor.process_events().map_err(failed)?;
+        let mut touched = BTreeSet::new();
+        for event in happened.events {
+            match event {
+                ProcessEvent::Executed { process, .. } => discovery.execed(process.0),
+                ProcessEvent::Forked {
+                    process,
+                    parent,
+                    tenant,
+                } => {
+                    discovery.forked(parent.0, process.0);
+                    self.assigned[usize::from(tenant.0)].insert(process.0);
+                    touched.insert(usize::from(tenant.0));
+                }
+                ProcessEvent::Exited { process, tenant } => {
+                    discovery.exited(process.0);
+                    self.assigned[usize::from(tenant.0)].remove(&process.0);
+                }
+            }
+        }
+        if happened.lost {
+            discovery.relist()?;
+        }
+        discovery.step()?;
+        let changed = discovery.take_changed();
+        touched.extend(&changed);
+        for &tenant in &touched {
+            let members = discovery.members(tenant);
+            let left: Vec<u32> = self.assigned[tenant].difference(members).copied().collect();
+            for pid in left {
+                self.monitor.unassign(Pid(pid)).map_err(failed)?;
+                self.assigned[tenant].remove(&pid);
+            }
+        }
+        // After all have left, because a process may have moved to another tenant.
+        for &tenant in &touched {
+            let members = discovery.members(tenant);
+            let joined: Vec<u32> = members
+                .difference(&self.assigned[tenant])
+                .copied()
+                .collect();
+            for pid in joined {
+                let index = MonitorIndex(tenant as u16); // below its limit: checked by `load`
+                self.monitor.assign(Pid(pid), index).map_err(failed)?;
+                self.assigned[tenant].insert(pid);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Reads all counters. The period is from `before_ns` to now.
+    pub(crate) fn sample(
+        &mut self,
+        discovery: &Discovery,
+        names: &[TenantName],
+        before_ns: u64,
+    ) -> Result<Counts, ObserveError> {
+        self.round += 1;
+        let reading = self.monitor.read().map_err(failed)?;
+        if reading.unmonitored > self.unmonitored {
+            let threads = reading.unmonitored - self.unmonitored;
+            tracing::warn!(
+                threads,
+                "more threads than the monitor can follow: some are not seen"
+            );
+            self.unmonitored = reading.unmonitored;
+        }
+        let period_ns = reading.time_ns.saturating_sub(before_ns);
+        let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
+        self.kinds_epoch = discovery.kinds_epoch();
+        let mut threads: Vec<Vec<ThreadSample>> = names.iter().map(|_| Vec::new()).collect();
+        for raw in reading.threads.iter().filter(|raw| !raw.ended) {
+            let slot = raw.slot as usize;
+            if self.known.len() <= slot {
+                self.known.resize_with(slot + 1, || None);
+            }
+            let known = &mut self.known[slot];
+            if known
+                .as_ref()
+                .is_some_and(|known| known.raw.generation != raw.generation)
+            {
+                *known = None;
+            }
+            let kind = || {
+                discovery
+                    .process(raw.process.0)
+                    .map_or(Kind::Ordinary, |p| p.kind)
+            };
+            let (known, before) = match known {
+                Some(known) => {
+                    let before =
+                        (known.raw != *raw).then(|| std::mem::replace(&mut known.raw, *raw));
+                    (known, before)
+                }
+                None => {
+                    let Some(settings) = read_settings(&mut self.settings, raw)? else {
+                        continue;
+                    };
+                    let Some(first_state) = first_state(&mut self.reader, raw)? else {
+                        continue;
+                    };
+                    let name: Arc<str> = raw.name().into();
+                    let role = role(kind(), &name);
+                    let new = Known {
+                        raw: *raw,
+                        name,
+                        role,
+                        settings,
+                        first_state,
+                    };
+                    (known.insert(new), Some(unseen(raw)))
+                }
+            };
+            let renamed = before
+                .as_ref()
+                .is_some_and(|before| before.name != raw.name);
+            if renamed {
+                known.name = raw.name().into();
+            }
+            if renamed || kinds_changed {
+                known.role = role(kind(), &known.name);
+            }
+            let reset = before
+                .as_ref()
+                .is_some_and(|before| settings_key(before) != settings_key(raw));
+            if reset || (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0 {
+                if let Some(settings) = read_settings(&mut self.settings, raw)? {
+                    known.settings = settings;
+                }
+            }
+            let sample = thread_sample(known, before.as_ref(), period_ns);
+            if let Some(list) = threads.get_mut(usize::from(raw.tenant.0)) {
+                list.push(sample);
+            }
+        }
+        threads
+            .iter_mut()
+            .for_each(|list| list.sort_unstable_by_key(|thread| thread.id));
+
+        let mut waits = vec![WaitBreakdown::default(); names.len()];
+        let mut occasions = vec![Occasions::default(); names.len()];
+        for raw in &reading.tenants {
+            let index = usize::from(raw.tenant.0);
+            let Some(before) = self.tenants.get_mut(index) else {
+                continue;
+            };
+            let none = RawWaits::default();
+            let earlier = before.as_ref().map_or(&none, |before| &before.waits);
+            waits[index] = breakdown(index, &raw.waits, earlier, names);
+            occasions[index] = since_occasions(raw, before.as_ref());
+            *before = Some(raw.clone());
+        }
+        Ok(Counts {
+            time_ns: reading.time_ns,
+            threads,
+            waits,
+            occasions,
+            cpus: cpu_times(reading),
+        })
+    }
+}
+
+/// The monitor's error with what would help.
+fn explain(error: &MonitorError) -> String {
+    match error {
+        MonitorError::Capability { .. } => {
+            format!("{error}; run as root or give the program CAP_BPF and CAP_PERFMON")
+        }
+        // The verifier's log is for the monitor's developers; its last line says the most.
+        MonitorError::Refused { reason, log } => {
+            let last = log
+                .lines()
+                .rev()
+                .find(|line| !line.trim().is_empty())
+                .unwrap_or("no log");
+            format!("the kernel refused the BPF programs ({reason}): {last}")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn failed(error: MonitorError) -> ObserveError {
+    ObserveError::Bpf {
+        reason: error.to_string(),
+    }
+}
+
+/// The settings that the monitor sees; a change of them says that the rest is worth reading.
+fn settings_key(raw: &RawThread) -> (i8, u8, u16, u64, Option<u64>) {
+    (
+        raw.nice,
+        raw.policy,
+        raw.allowed_cpus,
+        raw.affinity_word,
+        raw.slice_ns,
+    )
+}
+
+fn read_settings(
+    reader: &mut SettingsReader,
+    raw: &RawThread,
+) -> Result<Option<ThreadSettings>, ObserveError> {
+    let tid = raw.id.tid.0;
+    reader
+        .read(tid)
+        .map_err(|e| ObserveError::read(format!("settings of thread {tid}"), e))
+}
+
+/// What a new thread does, when the monitor has seen nothing of it yet: it neither woke nor gave up
+/// a CPU since it came under the monitor. `None`: it is gone.
+fn first_state(reader: &mut Reader, raw: &RawThread) -> Result<Option<ThreadState>, ObserveError> {
+    if raw.state.is_some() {
+        return Ok(raw.state);
+    }
+    let text = reader.read(format_args!(
+        "/proc/{}/task/{}/stat",
+        raw.process, raw.id.tid
+    ))?;
+    Ok(text.and_then(Stat::parse).map(|stat| match stat.state {
+        b'R' => ThreadState::Running,
+        _ => ThreadState::Blocked,
+    }))
+}
+
+/// The counters of a thread before it came under the monitor: none. What is no counter is as now.
+fn unseen(raw: &RawThread) -> RawThread {
+    RawThread {
+        run_ns: 0,
+        ready_ns: 0,
+        charged_ns: 0,
+        waits: 0,
+        wait_histogram: Default::default(),
+        switches: 0,
+        preemptions: 0,
+        wakeups: 0,
+        migrations: 0,
+        wakers: Default::default(),
+        ..*raw
+    }
+}
+
+/// `before`: its counters in the reading before, `None` if nothing changed since.
+fn thread_sample(known: &Known, before: Option<&RawThread>, period_ns: u64) -> ThreadSample {
+    let now = &known.raw;
+    let since = |counter: fn(&RawThread) -> u64| {
+        before.map_or(0, |before| counter(now).saturating_sub(counter(before)))
+    };
+    let run_ns = since(|t| t.run_ns).min(period_ns);
+    let mut histogram = Vec::new();
+    if let Some(before) = before.filter(|before| before.waits != now.waits) {
+        let pairs = now.wait_histogram.iter().zip(&before.wait_histogram);
+        histogram.extend(pairs.map(|(now, before)| now.wrapping_sub(*before)));
+        trim(&mut histogram);
+    }
+    let ready = ReadyTime {
+        sum_ns: since(|t| t.ready_ns).min(period_ns - run_ns),
+        count: Some(since(|t| t.waits)),
+        histogram: Some(histogram),
+    };
+    ThreadSample {
+        id: now.id,
+        process: now.process,
+        name: Arc::clone(&known.name),
+        role: known.role,
+        forked_by: now.creator,
+        state: now.state.unwrap_or(known.first_state),
+        cpu: CpuId(now.cpu),
+        run_ns,
+        ready: Some(ready),
+        preemptions: Some(since(|t| t.preemptions)),
+        wakeups: Some(since(|t| t.wakeups)),
+        wakers: Some(before.map_or_else(Vec::new, |before| wakers(now, before))),
+        switches: Some(since(|t| t.switches)),
+        migrations: Some(since(|t| t.migrations)),
+        settings: known.settings.clone(),
+    }
+}
+
+/// Who woke a thread between two readings, most frequent first.
+fn wakers(now: &RawThread, before: &RawThread) -> Vec<Waker> {
+    if now.wakers == before.wakers {
+        return Vec::new();
+    }
+    let earlier = |id| before.wakers.iter().flatten().find(|waker| waker.id == id);
+    let mut list: Vec<Waker> = Vec::new();
+    for waker in now.wakers.iter().flatten() {
+        let count = match earlier(waker.id) {
+            Some(earlier) if earlier.count <= waker.count => waker.count - earlier.count,
+            // It left the table and came back.
+            _ => waker.count,
+        };
+        if count > 0 {
+            list.push(Waker {
+                id: waker.id,
+                count: count.into(),
+            });
+        }
+    }
+    list.sort_unstable_by_key(|waker| (std::cmp::Reverse(waker.count), waker.id));
+    list
+}
+
+/// A tenant's waits between two readings.
+fn breakdown(
+    own: TenantIndex,
+    now: &RawWaits,
+    before: &RawWaits,
+    names: &[TenantName],
+) -> WaitBreakdown {
+    let since = |now: u64, before: u64| now.saturating_sub(before);
+    let mut waits = WaitBreakdown {
+        host_ns: since(now.host_ns, before.host_ns) + since(now.idle_ns, before.idle_ns),
+        bandwidth_ns: since(now.bandwidth_ns, before.bandwidth_ns),
+        steal_ns: since(now.steal_ns, before.steal_ns),
+        unknown_ns: since(now.unknown_ns, before.unknown_ns),
+        ..WaitBreakdown::default()
+    };
+    for &(index, ns) in &now.tenants {
+        let earlier = before.tenants.iter().find(|(other, _)| *other == index);
+        let ns = since(ns, earlier.map_or(0, |&(_, ns)| ns));
+        let index = usize::from(index.0);
+        if index == own {
+            waits.own_ns = ns;
+        } else if let (1.., Some(name)) = (ns, names.get(index)) {
+            waits.tenants.push((name.clone(), ns));
+        }
+    }
+    waits.tenants.sort();
+    waits
+}
+
+fn since_occasions(now: &RawTenant, before: Option<&RawTenant>) -> Occasions {
+    let mut by_blocked_ns: Vec<u64> = now.occasions_ns.to_vec();
+    if let Some(before) = before {
+        let pairs = by_blocked_ns.iter_mut().zip(&before.occasions_ns);
+        pairs.for_each(|(now, before)| *now = now.saturating_sub(*before));
+    }
+    trim(&mut by_blocked_ns);
+    Occasions { by_blocked_ns }
+}
+
+fn cpu_times(reading: &Reading) -> BTreeMap<u32, CpuTimes> {
+    let times = reading.cpus.iter().map(|cpu| {
+        (
+            cpu.cpu,
+            CpuTimes {
+                busy_ns: cpu.busy_ns,
+                steal_ns: cpu.steal_ns,
+            },
+        )
+    });
+    times.collect()
+}
+
+/// Leaves out trailing zeros.
+fn trim<T: Default + PartialEq>(list: &mut Vec<T>) {
+    let used = list
+        .iter()
+        .rposition(|entry| *entry != T::default())
+        .map_or(0, |last| last + 1);
+    list.truncate(used);
+}
