@@ -202,8 +202,12 @@ fn a_tenants_weight_in_v2() {
         };
         Actuator::open_on(&dir.path().join("journal"), capabilities, host).unwrap()
     };
-    let spec = serde_json::from_value(serde_json::json!({"name": "t", "pid": [1]})).unwrap();
-    let spec = Arc::new(spec);
+    let text = "[[tenant]]
+name = 't'
+pid = [1]
+";
+    let config = quell_model::config::AgentFile::parse(Path::new("t.toml"), text);
+    let spec = Arc::new(config.unwrap().tenants.remove(0));
     let tenant = |name: &str, cgroup: &str| TenantSample {
         name: name.into(),
         spec: Arc::clone(&spec),
