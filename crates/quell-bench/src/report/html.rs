@@ -450,8 +450,9 @@ fn rule_counts(log: &AgentLog) -> String {
         let of_tenant = counts.entry(&change.tenant).or_default();
         *of_tenant.entry(&change.rule).or_default() += change.count;
     }
-    let mut table =
-        String::from("<div class=\"wide\"><table>\n<thead><tr><th>changes by rule</th>");
+    let mut table = String::from(
+        "<div class=\"wide\"><table class=\"matrix\">\n<thead><tr><th>changes by rule</th>",
+    );
     for rule in &rules {
         put(
             &mut table,
@@ -575,7 +576,7 @@ fn method(result: &BenchResult) -> String {
         ),
         ("Checked", "after every run of the agent, each thread of each tenant had its former nice value, slice and affinity again".to_string()),
         ("Load", words::busy(result)),
-        ("Program", format!("Quell {}, {} s after 1970-01-01 UTC", result.quell_version, result.started_unix_s)),
+        ("Program", format!("Quell {}, {}", result.quell_version, words::date(result.started_unix_s))),
     ];
     let mut list = String::from("<dl>\n");
     for (term, text) in rows.into_iter().filter(|(_, text)| !text.is_empty()) {

@@ -12,6 +12,7 @@ pub use html::html;
 pub use text::text;
 
 use crate::result::BenchResult;
+use crate::workload::Interrupted;
 use anyhow::Context;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -22,7 +23,9 @@ pub fn json(result: &BenchResult) -> anyhow::Result<String> {
 }
 
 /// Writes a result where the user wants it: JSON to `json_file` (`-`: standard output, and then the
-/// table goes to standard error), the page to `html_file`, the table to the terminal.
+/// table goes to standard error), the page to `html_file`, the table to the terminal. For a result
+/// cut short by an interrupt it does all that and then returns [`Interrupted`], so that callers exit
+/// accordingly.
 pub fn deliver(
     result: &BenchResult,
     json_file: Option<&Path>,
@@ -54,6 +57,7 @@ pub fn deliver(
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         eprintln!("Report: {}", path.display());
     }
+    anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }
 

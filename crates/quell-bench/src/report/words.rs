@@ -210,6 +210,22 @@ pub(super) fn agent(result: &BenchResult) -> Option<String> {
     ))
 }
 
+/// Seconds since 1970 as date and time of day (UTC).
+pub(super) fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Days since 1 March of year 0: years that begin in March put the leap day last (Gregorian
+    // eras of 400 years have 146 097 days).
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (era * 400 + year + month / 10, (month + 2) % 12 + 1);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
 /// How busy the CPUs were, in a sentence.
 pub(super) fn busy(result: &BenchResult) -> String {
     let busy: Vec<String> = result
@@ -247,6 +263,21 @@ mod tests {
             changes,
             [
                 "−41 %", "−2.3 %", "0.0 %", "0.0 %", "+2.3 %", "+150 %", "x 4.20"
+            ]
+        );
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let dates = [0, 951_782_399, 951_782_400, 1_709_251_199, 1_780_000_000].map(date);
+        assert_eq!(
+            dates,
+            [
+                "1970-01-01 00:00 UTC",
+                "2000-02-28 23:59 UTC",
+                "2000-02-29 00:00 UTC",
+                "2024-02-29 23:59 UTC",
+                "2026-05-28 20:26 UTC"
             ]
         );
     }
