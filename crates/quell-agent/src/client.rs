@@ -70,9 +70,14 @@ impl Client {
         &self.socket
     }
 
-    /// `GET /v1/status`.
+    /// `GET /v1/status`, the tenants' figures over the last ten seconds.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.json("/v1/status")
+    }
+
+    /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
+    pub fn status_over(&self, window_s: u32) -> Result<Status, ClientError> {
+        self.json(&format!("/v1/status?window_s={window_s}"))
     }
 
     /// `GET /v1/matrix`, the window being the last `window_s` seconds.

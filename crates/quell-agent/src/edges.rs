@@ -1,12 +1,50 @@
-//! The loop's two edges, observe and act, as it sees them: a live host, or in tests a recording.
+//! The loop's two edges, observe and act, as it sees them: a live host, or a recording in tests.
 
-use serde::{Deserialize, Serialize};
+use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
+use quell_linux::observe::{ObserveError, Observer};
+use quell_model::{Plan, Snapshot, Source};
 
-/// Something the host or the user does not allow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
-    /// What is missing, such as `CAP_BPF` or `custom slices`.
-    pub what: String,
-    /// What does not work without it, and how to get it.
-    pub remedy: String,
+/// Where snapshots come from.
+pub trait Observe {
+    /// Where its figures come from.
+    fn source(&self) -> Source;
+    /// Why they do not come from BPF, when they do not.
+    fn fallback_reason(&self) -> Option<&str>;
+    /// The period since the previous call.
+    ///
+    /// # Errors
+    /// When the host could not be read; the next call may succeed.
+    fn sample(&mut self) -> Result<Snapshot, ObserveError>;
+}
+
+/// Where plans go.
+pub trait Act {
+    /// Makes the plan hold.
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// Puts everything back.
+    fn restore(&mut self) -> RestoreReport;
+}
+
+impl Observe for Observer {
+    fn source(&self) -> Source {
+        Observer::source(self)
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        Observer::fallback_reason(self)
+    }
+
+    fn sample(&mut self) -> Result<Snapshot, ObserveError> {
+        Observer::sample(self)
+    }
+}
+
+impl Act for Actuator {
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        Actuator::apply(self, snapshot, plan)
+    }
+
+    fn restore(&mut self) -> RestoreReport {
+        Actuator::restore(self)
+    }
 }

@@ -1,7 +1,36 @@
-//! The control loop and its API: the only place that joins observe, decide and act.
+//! The agent: the control loop and its API. The only place that joins observe, decide and act.
+//!
+//! [`run`] is the whole program behind `quell run`: one thread does observe, decide, act each period
+//! ([`control`]); another answers the API ([`api`]) from what the first publishes ([`board`]).
+//! [`client`] asks that API for the command line, in the types of [`wire`].
 
+pub mod api;
+pub mod board;
 pub mod client;
-mod edges;
+pub mod clock;
+pub mod control;
+pub mod edges;
+mod error;
+mod load;
+mod metrics;
+mod notify;
+mod privileges;
+mod rarely;
+mod run;
+#[cfg(test)]
+mod testing;
+mod totals;
+mod usage;
 pub mod wire;
 
-pub use edges::Missing;
+pub use error::AgentError;
+pub use load::{load, parse};
+pub use privileges::missing_privileges;
+pub use run::{AgentOptions, run};
+
+/// Where the API listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/quell/agent.sock";
+/// Where the journal is unless told otherwise.
+pub const DEFAULT_JOURNAL: &str = "/var/lib/quell/journal";
+/// Where the configuration is unless told otherwise.
+pub const DEFAULT_CONFIG: &str = "/etc/quell/quell.toml";

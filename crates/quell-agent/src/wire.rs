@@ -4,7 +4,6 @@
 //! nanoseconds (`_ns`), microseconds (`_us`) or seconds (`_s`) as the names say; whatever the
 //! source cannot see is `null`, never zero. `docs/api.md` is the reference for users.
 
-use crate::edges::Missing;
 use quell_model::config::{Mechanism, TenantClass, TenantKind};
 use quell_model::{CgroupPath, CpuSet, Plan, Rule, Snapshot, Source, TenantName, TenantWeight};
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
@@ -59,6 +58,15 @@ pub struct Status {
     pub window_s: f64,
     /// The tenants, ascending by name.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// Something the host or the user does not allow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// What is missing, such as `CAP_BPF` or `slice`.
+    pub what: String,
+    /// What does not work without it, and how to get it.
+    pub remedy: String,
 }
 
 /// The wall time of one period's steps, in µs.
@@ -155,6 +163,8 @@ pub struct Explain {
     pub tenant: TenantName,
     /// The snapshot and plan that the threads are of.
     pub seq: u64,
+    /// CLOCK_MONOTONIC at the end of that period.
+    pub time_ns: u64,
     /// The length of that period.
     pub period_ns: u64,
     /// Its threads, ascending by id.

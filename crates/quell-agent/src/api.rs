@@ -1,0 +1,360 @@
+//! The API's server: HTTP and JSON on a unix socket, never on TCP.
+//!
+//! It runs on a thread of its own with a single-threaded runtime, reads the [`Board`] and nothing
+//! else, and changes nothing. Limits: [`MAX_CONNECTIONS`] at a time (more wait to be accepted), one
+//! request per connection, 16 KiB of request head, [`HEAD_TIME`] to send it and
+//! [`CONNECTION_TIME`] for the whole exchange. `docs/api.md` describes the API for users.
+
+use crate::board::Board;
+use crate::totals::MAX_WINDOW_S;
+use crate::wire::ErrorAnswer;
+use crate::{AgentError, metrics};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path as UrlPath, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{fs, io};
+use tokio::sync::{Semaphore, oneshot};
+use tracing::{debug, warn};
+
+/// Connections served at a time.
+const MAX_CONNECTIONS: usize = 32;
+/// The largest request head, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// How long a client may take to send its request's head.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long a connection may last.
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// The longest answer of `/v1/decisions`.
+const MAX_DECISIONS: usize = 10_000;
+
+/// The running server. Dropping it ends it and removes the socket.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    inode: u64,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on `socket`, replacing a socket that nobody listens on any more, and serves the
+    /// board from a new thread. Only the agent's own user may connect (mode 0600).
+    ///
+    /// # Errors
+    /// When the path cannot be a socket, or another agent listens there.
+    pub fn start(socket: &Path, board: Arc<Board>) -> Result<Server, AgentError> {
+        let listener = listen(socket)?;
+        let error = |e: io::Error| socket_error(socket, e.to_string());
+        let inode = fs::symlink_metadata(socket).map_err(error)?.ino();
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(error)?;
+        let serve = move || runtime.block_on(serve(listener, board, stopped));
+        let thread = std::thread::Builder::new()
+            .name("quell-api".into())
+            .spawn(serve);
+        Ok(Server {
+            socket: socket.into(),
+            inode,
+            stop: Some(stop),
+            thread: Some(thread.map_err(error)?),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The receiver only hangs up when the thread is gone already.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            if thread.join().is_err() {
+                warn!("the API's thread had panicked");
+            }
+        }
+        // Another agent may have put its own socket there meanwhile.
+        if fs::symlink_metadata(&self.socket).is_ok_and(|m| m.ino() == self.inode) {
+            let _ = fs::remove_file(&self.socket);
+        }
+    }
+}
+
+fn socket_error(path: &Path, message: impl Into<String>) -> AgentError {
+    AgentError::Socket {
+        path: path.into(),
+        message: message.into(),
+    }
+}
+
+/// A listening socket at `path` that was never open to others: it is bound under a name of this
+/// process, closed to others there, and moved over the path in one step.
+fn listen(path: &Path) -> Result<UnixListener, AgentError> {
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(|e| {
+        socket_error(
+            path,
+            format!("cannot make its folder: {e}; choose another path with `--socket`"),
+        )
+    })?;
+    if let Ok(there) = fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            return Err(socket_error(
+                path,
+                "exists and is no socket; choose another path with `--socket`",
+            ));
+        }
+        if UnixStream::connect(path).is_ok() {
+            let message = "another agent listens there; stop it first, or choose another path with `--socket`";
+            return Err(socket_error(path, message));
+        }
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let bind = || {
+        // A leftover of a dead process of the same id.
+        match fs::remove_file(&temporary) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&temporary)?;
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&temporary, path)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|e| {
+        let _ = fs::remove_file(&temporary);
+        socket_error(
+            path,
+            format!("cannot listen there: {e}; choose another path with `--socket`"),
+        )
+    })
+}
+
+async fn serve(listener: UnixListener, board: Arc<Board>, mut stopped: oneshot::Receiver<()>) {
+    let listener = match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(e) => return warn!("the API cannot serve: {e}"),
+    };
+    let router = router(board);
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accept = async {
+            // Never closed, so this only ever waits.
+            let slot = slots.clone().acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        let (slot, accepted) = tokio::select! {
+            _ = &mut stopped => return,
+            accepted = accept => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                // Out of descriptors: give those in use time to be closed.
+                warn!("the API cannot accept a connection: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .max_buf_size(MAX_HEAD)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            match tokio::time::timeout(CONNECTION_TIME, connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => debug!("API connection ended: {e}"),
+                Err(_) => debug!("API connection ended after {CONNECTION_TIME:?}"),
+            }
+            drop(slot);
+        });
+    }
+}
+
+/// The routes, for the server and for tests.
+pub fn router(board: Arc<Board>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/matrix", get(matrix))
+        .route("/v1/explain/{tenant}", get(explain))
+        .route("/v1/decisions", get(decisions))
+        .route("/v1/snapshot", get(snapshot))
+        .route("/metrics", get(metrics_text))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_a_get)
+        .with_state(board)
+}
+
+/// An answer that is an error, as JSON.
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorAnswer { error: self.1 })).into_response()
+    }
+}
+
+impl From<QueryRejection> for Refusal {
+    fn from(rejection: QueryRejection) -> Refusal {
+        Refusal(StatusCode::BAD_REQUEST, rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Refusal {
+    fn from(rejection: PathRejection) -> Refusal {
+        Refusal(StatusCode::BAD_REQUEST, rejection.body_text())
+    }
+}
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Window {
+    #[serde(default = "ten")]
+    window_s: u32,
+}
+
+fn ten() -> u32 {
+    10
+}
+
+impl Window {
+    fn checked(self) -> Result<u32, Refusal> {
+        if (1..=MAX_WINDOW_S).contains(&self.window_s) {
+            return Ok(self.window_s);
+        }
+        let message = format!(
+            "`window_s`: {} is outside 1 to {MAX_WINDOW_S}",
+            self.window_s
+        );
+        Err(Refusal(StatusCode::BAD_REQUEST, message))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    #[serde(default)]
+    since: u64,
+    #[serde(default = "thousand")]
+    limit: usize,
+}
+
+fn thousand() -> usize {
+    1000
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+async fn status(
+    State(board): State<Arc<Board>>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Answer<crate::wire::Status> {
+    let window_s = window?.0.checked()?;
+    Ok(Json(board.status(window_s)))
+}
+
+async fn matrix(
+    State(board): State<Arc<Board>>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Answer<crate::wire::Matrix> {
+    let window_s = window?.0.checked()?;
+    Ok(Json(board.matrix(window_s)))
+}
+
+async fn explain(
+    State(board): State<Arc<Board>>,
+    tenant: Result<UrlPath<String>, PathRejection>,
+    query: Result<Query<Nothing>, QueryRejection>,
+) -> Answer<crate::wire::Explain> {
+    query?;
+    let tenant = tenant?.0;
+    board
+        .explain(&tenant.as_str().into())
+        .map(Json)
+        .map_err(|there_are| {
+            let names: Vec<_> = there_are
+                .iter()
+                .take(50)
+                .map(|name| format!("`{name}`"))
+                .collect();
+            let tenant = tenant.escape_debug().to_string();
+            Refusal(
+                StatusCode::NOT_FOUND,
+                match names.is_empty() {
+                    true => format!("no tenant `{tenant}`; the agent has none yet"),
+                    false => format!("no tenant `{tenant}`; there are {}", names.join(", ")),
+                },
+            )
+        })
+}
+
+async fn decisions(
+    State(board): State<Arc<Board>>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Answer<crate::wire::Decisions> {
+    let page = page?.0;
+    if !(1..=MAX_DECISIONS).contains(&page.limit) {
+        let message = format!("`limit`: {} is outside 1 to {MAX_DECISIONS}", page.limit);
+        return Err(Refusal(StatusCode::BAD_REQUEST, message));
+    }
+    Ok(Json(board.decisions(page.since, page.limit)))
+}
+
+async fn snapshot(
+    State(board): State<Arc<Board>>,
+    query: Result<Query<Nothing>, QueryRejection>,
+) -> Answer<crate::wire::SnapshotAnswer> {
+    query?;
+    board.snapshot().map(Json).ok_or_else(|| {
+        let message = "no period has been completed yet; ask again after one";
+        Refusal(StatusCode::SERVICE_UNAVAILABLE, message.to_string())
+    })
+}
+
+async fn metrics_text(State(board): State<Arc<Board>>) -> Result<Response, Refusal> {
+    let text = metrics::encode(&board)
+        .map_err(|e| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, format)], text).into_response())
+}
+
+async fn unknown() -> Refusal {
+    let message = "no such resource; there are /v1/status, /v1/matrix, /v1/explain/TENANT, \
+                   /v1/decisions, /v1/snapshot, /metrics";
+    Refusal(StatusCode::NOT_FOUND, message.to_string())
+}
+
+async fn not_a_get() -> Refusal {
+    Refusal(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "only GET: the API changes nothing".to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

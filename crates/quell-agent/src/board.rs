@@ -1,0 +1,523 @@
+//! What the loop publishes and the API reads.
+//!
+//! Problem: an API client, however slow or many, must not delay the control loop, and the loop
+//! must not pay for answers nobody asked for.
+//! Approach: the loop moves each period's snapshot and plan in behind an `Arc` and adds to running
+//! sums; an answer is put together only when asked for, from clones of those `Arc`s. The lock is
+//! held for copies only, never for encoding or I/O.
+//! Bounds: the last [`KEPT`] decisions, and the last [`KEPT_PER_TENANT`] of each tenant so that a
+//! busy tenant does not push out a quiet one's.
+
+use crate::totals::{Sums, TenantSums, Totals};
+use crate::usage;
+use crate::wire::{
+    Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing, PeriodCost,
+    SnapshotAnswer, Status, TenantStatus, ThreadExplain,
+};
+use quell_linux::act::ApplyReport;
+use quell_model::config::Mechanism;
+use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How many decisions are kept.
+const KEPT: usize = 10_000;
+/// How many decisions are kept of each tenant.
+const KEPT_PER_TENANT: usize = 200;
+/// How many notes are kept.
+const KEPT_NOTES: usize = 100;
+
+/// What holds from one start or reload to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// The mechanisms in force.
+    pub policy: Vec<Mechanism>,
+    /// The control period.
+    pub period_ms: u64,
+    /// Where the figures come from.
+    pub source: Source,
+    /// Why not from BPF.
+    pub fallback_reason: Option<String>,
+    /// Why nothing is changed on the host, if so.
+    pub not_acting_reason: Option<String>,
+    /// What this host or user does not allow.
+    pub missing: Vec<Missing>,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Periods completed.
+    pub periods: u64,
+    /// Deadlines missed.
+    pub overruns: u64,
+    /// Periods without a snapshot.
+    pub observe_errors: u64,
+    /// Reloads.
+    pub reloads: u64,
+    /// Settings written.
+    pub changes: u64,
+}
+
+/// The shared state.
+#[derive(Debug)]
+pub struct Board {
+    config: PathBuf,
+    started: Instant,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    facts: Arc<Facts>,
+    counts: Counts,
+    cost: PeriodCost,
+    reload_error: Option<String>,
+    last: Option<(Arc<Snapshot>, Arc<Plan>)>,
+    totals: Totals,
+    decisions: VecDeque<Arc<Decision>>,
+    by_tenant: BTreeMap<TenantName, VecDeque<Arc<Decision>>>,
+    by_rule: BTreeMap<Rule, u64>,
+    next_decision: u64,
+    notes: VecDeque<String>,
+}
+
+impl Board {
+    /// A board on which no period has been published.
+    pub fn new(config: PathBuf, facts: Facts) -> Board {
+        let inner = Inner {
+            facts: Arc::new(facts),
+            counts: Counts::default(),
+            cost: PeriodCost::default(),
+            reload_error: None,
+            last: None,
+            totals: Totals::default(),
+            decisions: VecDeque::new(),
+            by_tenant: BTreeMap::new(),
+            by_rule: BTreeMap::new(),
+            next_decision: 0,
+            notes: VecDeque::new(),
+        };
+        Board {
+            config,
+            started: Instant::now(),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// A panic while the lock was held can at worst have left one period half counted.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes a completed period.
+    pub fn publish(
+        &self,
+        snapshot: Snapshot,
+        plan: Plan,
+        report: Option<&ApplyReport>,
+        cost: PeriodCost,
+    ) {
+        let mut decisions = decisions_of(&snapshot, &plan);
+        let last = (Arc::new(snapshot), Arc::new(plan));
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        inner.counts.periods += 1;
+        inner.cost = cost;
+        inner.totals.add(&last.0);
+        for decision in &mut decisions {
+            decision.number = inner.next_decision;
+            inner.next_decision += 1;
+        }
+        for decision in decisions {
+            *inner.by_rule.entry(decision.rule).or_default() += 1;
+            let decision = Arc::new(decision);
+            let of_tenant = inner.by_tenant.entry(decision.tenant.clone()).or_default();
+            push_bounded(of_tenant, decision.clone(), KEPT_PER_TENANT);
+            push_bounded(&mut inner.decisions, decision, KEPT);
+        }
+        // Tenants that a reload removed would otherwise stay for ever.
+        let tenants = &last.0.tenants;
+        if inner.by_tenant.len() > tenants.len() {
+            inner
+                .by_tenant
+                .retain(|name, _| find(tenants, name).is_some());
+        }
+        if let Some(report) = report {
+            inner.counts.changes += report.writes.total() + report.given_back;
+            for note in &report.notes {
+                push_bounded(&mut inner.notes, note.to_string(), KEPT_NOTES);
+            }
+        }
+        inner.last = Some(last);
+    }
+
+    /// Counts deadlines for which there was no period.
+    pub fn count_overruns(&self, missed: u64) {
+        self.lock().counts.overruns += missed;
+    }
+
+    /// Counts a period without a snapshot.
+    pub fn count_observe_error(&self) {
+        self.lock().counts.observe_errors += 1;
+    }
+
+    /// Keeps something an operator should know.
+    pub fn note(&self, text: String) {
+        push_bounded(&mut self.lock().notes, text, KEPT_NOTES);
+    }
+
+    /// A reload took effect.
+    pub fn reloaded(&self, facts: Facts) {
+        let mut inner = self.lock();
+        inner.facts = Arc::new(facts);
+        inner.counts.reloads += 1;
+        inner.reload_error = None;
+    }
+
+    /// A reload was refused.
+    pub fn reload_refused(&self, error: String) {
+        self.lock().reload_error = Some(error);
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// How often each rule decided something.
+    pub fn decisions_by_rule(&self) -> BTreeMap<Rule, u64> {
+        self.lock().by_rule.clone()
+    }
+
+    /// Sums since the start.
+    pub fn total(&self) -> Sums {
+        self.lock().totals.total().clone()
+    }
+
+    /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
+    pub fn status(&self, window_s: u32) -> Status {
+        let (facts, counts, cost, reload_error, last, window, notes) = {
+            let inner = self.lock();
+            (
+                inner.facts.clone(),
+                inner.counts,
+                inner.cost,
+                inner.reload_error.clone(),
+                inner.last.clone(),
+                inner.totals.window(u64::from(window_s) * 1_000_000_000),
+                inner.notes.iter().cloned().collect(),
+            )
+        };
+        let tenants = last.iter().flat_map(|(snapshot, plan)| {
+            let cpus = snapshot.host.cpus.len();
+            let status = |tenant| tenant_status(tenant, plan, &window, cpus);
+            snapshot.tenants.iter().map(status).collect::<Vec<_>>()
+        });
+        let uptime = self.started.elapsed();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            config: self.config.clone(),
+            uptime_s: uptime.as_secs_f64(),
+            policy: facts.policy.clone(),
+            source: facts.source,
+            fallback_reason: facts.fallback_reason.clone(),
+            acting: facts.not_acting_reason.is_none(),
+            not_acting_reason: facts.not_acting_reason.clone(),
+            missing: facts.missing.clone(),
+            period_ms: facts.period_ms,
+            periods: counts.periods,
+            overruns: counts.overruns,
+            observe_errors: counts.observe_errors,
+            reloads: counts.reloads,
+            reload_error,
+            changes: counts.changes,
+            last_period: cost,
+            agent: usage::of_this_process(uptime),
+            notes,
+            window_s: window.length_ns as f64 / 1e9,
+            tenants: tenants.collect(),
+        }
+    }
+
+    /// `GET /v1/matrix`.
+    pub fn matrix(&self, window_s: u32) -> Matrix {
+        let inner = self.lock();
+        let window = inner.totals.window(u64::from(window_s) * 1_000_000_000);
+        let total = inner.totals.total().clone();
+        let source = inner.facts.source;
+        drop(inner);
+        Matrix {
+            source,
+            window: matrix_part(window),
+            total: matrix_part(total),
+        }
+    }
+
+    /// `GET /v1/explain/TENANT`; `Err` has the names of the tenants there are.
+    pub fn explain(&self, name: &TenantName) -> Result<Explain, Vec<TenantName>> {
+        let (last, decisions) = {
+            let inner = self.lock();
+            let decisions = inner
+                .by_tenant
+                .get(name)
+                .map(|d| d.iter().cloned().collect());
+            (inner.last.clone(), decisions.unwrap_or_default())
+        };
+        let Some((snapshot, plan)) = last else {
+            return Err(Vec::new());
+        };
+        let Some(tenant) = find(&snapshot.tenants, name) else {
+            return Err(snapshot.tenants.iter().map(|t| t.name.clone()).collect());
+        };
+        let planned = find_plan(&plan, name);
+        let threads = tenant.threads.iter().map(|thread| {
+            let planned = planned.and_then(|tenant| {
+                let at = tenant.threads.binary_search_by(|t| t.id.cmp(&thread.id));
+                at.ok().map(|at| &tenant.threads[at])
+            });
+            ThreadExplain {
+                tid: thread.id.tid,
+                name: thread.name.clone(),
+                role: thread.role,
+                state: thread.state,
+                run_ns: thread.run_ns,
+                ready_ns: thread.ready.as_ref().map(|ready| ready.sum_ns),
+                nice: thread.settings.nice.get(),
+                slice_ns: thread.settings.slice_ns,
+                cpus: thread.settings.affinity.clone(),
+                planned_weight: planned.and_then(|p| p.weight),
+                planned_latency_ns: planned.and_then(|p| p.latency_ns),
+                planned_cpus: planned.and_then(|p| p.cpus.clone()),
+            }
+        });
+        Ok(Explain {
+            tenant: name.clone(),
+            seq: snapshot.seq,
+            time_ns: snapshot.time_ns,
+            period_ns: snapshot.period_ns,
+            threads: threads.collect(),
+            decisions,
+        })
+    }
+
+    /// `GET /v1/decisions`: at most `limit` from number `since` on.
+    pub fn decisions(&self, since: u64, limit: usize) -> Decisions {
+        let inner = self.lock();
+        let first = inner.next_decision - inner.decisions.len() as u64;
+        let from = since.clamp(first, inner.next_decision);
+        let decisions: Vec<_> = inner
+            .decisions
+            .iter()
+            .skip((from - first) as usize)
+            .take(limit)
+            .cloned()
+            .collect();
+        Decisions {
+            next: from + decisions.len() as u64,
+            lost: first.saturating_sub(since),
+            decisions,
+        }
+    }
+
+    /// `GET /v1/snapshot`; `None` before the first period.
+    pub fn snapshot(&self) -> Option<SnapshotAnswer> {
+        let (snapshot, plan) = self.lock().last.clone()?;
+        Some(SnapshotAnswer { snapshot, plan })
+    }
+}
+
+fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, bound: usize) {
+    if ring.len() == bound {
+        ring.pop_front();
+    }
+    ring.push_back(item);
+}
+
+fn find<'a>(tenants: &'a [TenantSample], name: &TenantName) -> Option<&'a TenantSample> {
+    tenants
+        .binary_search_by(|t| t.name.cmp(name))
+        .ok()
+        .map(|at| &tenants[at])
+}
+
+fn find_plan<'a>(plan: &'a Plan, name: &TenantName) -> Option<&'a TenantPlan> {
+    plan.tenants
+        .binary_search_by(|t| t.name.cmp(name))
+        .ok()
+        .map(|at| &plan.tenants[at])
+}
+
+/// The plan's reasons as decisions, not yet numbered.
+fn decisions_of(snapshot: &Snapshot, plan: &Plan) -> Vec<Decision> {
+    let mut decisions = Vec::new();
+    for tenant in &plan.tenants {
+        let sample = find(&snapshot.tenants, &tenant.name);
+        for thread in tenant
+            .threads
+            .iter()
+            .filter(|thread| !thread.reasons.is_empty())
+        {
+            let name = sample.and_then(|sample| {
+                let at = sample.threads.binary_search_by(|t| t.id.cmp(&thread.id));
+                at.ok().map(|at| sample.threads[at].name.clone())
+            });
+            let name = name.unwrap_or_else(|| "".into());
+            decisions.extend(thread.reasons.iter().map(|reason| Decision {
+                number: 0,
+                seq: plan.seq,
+                time_ns: snapshot.time_ns,
+                tenant: tenant.name.clone(),
+                thread: thread.id,
+                name: name.clone(),
+                rule: reason.rule,
+                text: reason.text.clone(),
+                weight: thread.weight,
+                latency_ns: thread.latency_ns,
+                cpus: thread.cpus.clone(),
+            }));
+        }
+    }
+    decisions
+}
+
+fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize) -> TenantStatus {
+    let planned = find_plan(plan, &tenant.name).map_or(&[][..], |plan| &plan.threads);
+    let sums = window.tenant(&tenant.name);
+    let percent = |ns: u64| 100.0 * ns as f64 / window.length_ns.max(1) as f64;
+    let run_percent = percent(sums.map_or(0, |s| s.run_ns));
+    let latencies = || planned.iter().filter_map(|t| t.latency_ns);
+    TenantStatus {
+        name: tenant.name.clone(),
+        class: tenant.spec.class,
+        kind: tenant.spec.kind,
+        weight: tenant.spec.weight,
+        cgroup: tenant.cgroup.clone(),
+        threads: tenant.threads.len() as u64,
+        managed: planned.len() as u64,
+        run_percent,
+        cpu_share_percent: run_percent / cpus.max(1) as f64,
+        ready_percent: sums.and_then(|s| s.ready_ns).map(percent),
+        wait_p50_us: sums.and_then(|s| s.wait_quantile_us(0.5)),
+        wait_p99_us: sums.and_then(|s| s.wait_quantile_us(0.99)),
+        latency_min_us: latencies().min().map(|ns| ns / 1000),
+        latency_max_us: latencies().max().map(|ns| ns / 1000),
+    }
+}
+
+fn matrix_part(sums: Sums) -> MatrixPart {
+    let row = |tenant: TenantSums| MatrixRow {
+        tenant: tenant.name,
+        waits: tenant.waits,
+        occasions_ns: tenant.occasions,
+    };
+    MatrixPart {
+        length_ns: sums.length_ns,
+        rows: sums.tenants.into_iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{facts, plan_with_reasons, snapshot, waits};
+
+    fn board() -> Board {
+        Board::new("quell.toml".into(), facts())
+    }
+
+    fn publish(board: &Board, seq: u64, tenants: &[(&str, u32)], reasons: usize) {
+        let snapshot = snapshot(seq, tenants);
+        let plan = plan_with_reasons(&snapshot, reasons);
+        board.publish(snapshot, plan, None, PeriodCost::default());
+    }
+
+    #[test]
+    fn decisions_are_numbered_and_paged_and_what_is_lost_is_said() {
+        let board = board();
+        let periods = KEPT as u64 / 10 + 5;
+        for seq in 0..periods {
+            publish(&board, seq, &[("a", 10)], 1);
+        }
+        let page = board.decisions(0, 100);
+        assert_eq!((page.lost, page.decisions.len(), page.next), (50, 100, 150));
+        assert_eq!(page.decisions[0].number, 50);
+        let rest = board.decisions(page.next, usize::MAX);
+        assert_eq!((rest.lost, rest.next), (0, periods * 10));
+        assert_eq!(
+            board.decisions(rest.next, 10),
+            Decisions {
+                next: rest.next,
+                ..Default::default()
+            }
+        );
+        assert_eq!(board.decisions(u64::MAX, 10).decisions.len(), 0);
+    }
+
+    #[test]
+    fn a_busy_tenant_does_not_push_out_a_quiet_ones_decisions() {
+        let board = board();
+        publish(&board, 0, &[("busy", 1), ("quiet", 1)], 1);
+        for seq in 1..=KEPT as u64 {
+            let now = snapshot(seq, &[("busy", 1), ("quiet", 1)]);
+            let mut plan = plan_with_reasons(&now, 1);
+            plan.tenants[1].threads[0].reasons.clear();
+            board.publish(now, plan, None, PeriodCost::default());
+        }
+        assert_eq!(board.explain(&"quiet".into()).unwrap().decisions.len(), 1);
+        assert_eq!(
+            board.explain(&"busy".into()).unwrap().decisions.len(),
+            KEPT_PER_TENANT
+        );
+    }
+
+    #[test]
+    fn explain_of_an_unknown_tenant_names_those_there_are() {
+        let board = board();
+        assert_eq!(board.explain(&"a".into()).unwrap_err(), []);
+        publish(&board, 0, &[("a", 1), ("b", 0)], 0);
+        assert_eq!(
+            board.explain(&"x".into()).unwrap_err(),
+            ["a".into(), "b".into()]
+        );
+        assert_eq!(board.explain(&"b".into()).unwrap().threads, []);
+    }
+
+    #[test]
+    fn tenants_that_a_reload_removed_are_forgotten() {
+        let board = board();
+        publish(&board, 0, &[("a", 1), ("b", 1)], 1);
+        publish(&board, 1, &[("b", 1)], 0);
+        assert!(board.explain(&"a".into()).is_err());
+        assert_eq!(board.lock().by_tenant.len(), 1);
+    }
+
+    #[test]
+    fn status_and_matrix_show_what_was_published() {
+        let board = board();
+        let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
+        now.tenants[0].waits = Some(waits(5, &[("b", 7)]));
+        let plan = plan_with_reasons(&now, 0);
+        board.publish(now, plan, None, PeriodCost::default());
+        let status = board.status(10);
+        assert_eq!(status.periods, 1);
+        let names: Vec<_> = status.tenants.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        // Two threads that ran a quarter of the period each, on two CPUs.
+        assert!(
+            (status.tenants[0].run_percent - 50.0).abs() < 0.1,
+            "{status:?}"
+        );
+        assert!(
+            (status.tenants[0].cpu_share_percent - 25.0).abs() < 0.1,
+            "{status:?}"
+        );
+        assert!(status.agent.rss_bytes > 0);
+        let matrix = board.matrix(10);
+        assert_eq!(matrix.window, matrix.total);
+        assert_eq!(matrix.total.rows[0].waits, Some(waits(5, &[("b", 7)])));
+    }
+}

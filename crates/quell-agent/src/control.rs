@@ -1,0 +1,298 @@
+//! The control loop: observe, decide, act, once per period.
+//!
+//! Whatever happens, the host is left as it was: every way out of [`Controller::run`], a panic
+//! included, goes through [`Actuator::restore`](quell_linux::act::Actuator::restore). What a
+//! period cannot do is said once and counted; a period never waits for a client or a log reader.
+
+use crate::board::{Board, Facts};
+use crate::clock::{Clock, Wake};
+use crate::edges::{Act, Observe};
+use crate::notify::Notifier;
+use crate::wire::PeriodCost;
+use crate::{AgentError, rarely::Rarely};
+use quell_linux::act::{ApplyReport, RestoreReport};
+use quell_linux::observe::ObserveError;
+use quell_model::{Plan, Snapshot, TenantName};
+use quell_policy::Policy;
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::{debug, error, info, warn};
+
+/// So many failed observations in a row end the agent: it must not hold settings in place that it
+/// can no longer judge.
+const MAX_FAILURES: u32 = 10;
+
+/// What a configuration makes: the parts that a reload replaces.
+pub struct Assembly {
+    /// Where snapshots come from.
+    pub observer: Box<dyn Observe>,
+    /// What decides; `None` only observes.
+    pub policy: Option<Box<dyn Policy>>,
+    /// What the API says of them.
+    pub facts: Facts,
+}
+
+/// Reads the configuration anew and makes its parts, or says what is wrong with it.
+pub type Assemble = Box<dyn FnMut() -> Result<Assembly, AgentError>>;
+
+/// The loop and its parts.
+pub struct Controller {
+    parts: Assembly,
+    actuator: Option<Box<dyn Act>>,
+    assemble: Assemble,
+    board: Arc<Board>,
+    notifier: Notifier,
+    /// Failed observations in a row.
+    failures: u32,
+    /// Whether everything has been put back.
+    finished: bool,
+    /// Tenants warned about since the configuration was read.
+    unmatched: BTreeSet<TenantName>,
+    say_overrun: Rarely,
+    say_failure: Rarely,
+    say_journal: Rarely,
+}
+
+impl Controller {
+    /// A loop that has not begun. Without an actuator it decides and changes nothing.
+    pub fn new(
+        parts: Assembly,
+        actuator: Option<Box<dyn Act>>,
+        assemble: Assemble,
+        board: Arc<Board>,
+    ) -> Controller {
+        Controller {
+            parts,
+            actuator,
+            assemble,
+            board,
+            notifier: Notifier::new(),
+            failures: 0,
+            finished: false,
+            unmatched: BTreeSet::new(),
+            say_overrun: Rarely::default(),
+            say_failure: Rarely::default(),
+            say_journal: Rarely::default(),
+        }
+    }
+
+    /// Runs periods until the clock says stop, then puts everything back. `None`: there was
+    /// nothing to put back as nothing was ever changed.
+    ///
+    /// # Errors
+    /// Why the loop had to end before it was told to, or what could not be put back.
+    pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Option<RestoreReport>, AgentError> {
+        // The loop's own state is not used after a panic, except to put back what is journaled.
+        let ended = catch_unwind(AssertUnwindSafe(|| self.periods(clock)))
+            .unwrap_or_else(|panic| Err(AgentError::Panicked(panic_text(&*panic))));
+        self.notifier.stopping();
+        if let Err(e) = &ended {
+            error!("{e}; putting everything back");
+        }
+        let restored = self.finish();
+        // The first failure is the one to report; what could not be put back is logged.
+        ended.and(restored)
+    }
+
+    fn periods(&mut self, clock: &mut dyn Clock) -> Result<(), AgentError> {
+        let clock_error = |source| AgentError::System {
+            what: "wait for the next period",
+            source,
+        };
+        let period = |parts: &Assembly| Duration::from_millis(parts.facts.period_ms);
+        clock.set_period(period(&self.parts)).map_err(clock_error)?;
+        loop {
+            match clock.wait().map_err(clock_error)? {
+                Wake::Stop(signal) => {
+                    info!("{signal}: stopping");
+                    return Ok(());
+                }
+                Wake::Reload => {
+                    let before = period(&self.parts);
+                    self.reload();
+                    if period(&self.parts) != before {
+                        clock.set_period(period(&self.parts)).map_err(clock_error)?;
+                    }
+                }
+                Wake::Period { missed } => {
+                    if missed > 0 {
+                        self.overrun(missed);
+                    }
+                    self.period()?;
+                }
+            }
+        }
+    }
+
+    /// One period. Errors only when the loop must end.
+    fn period(&mut self) -> Result<(), AgentError> {
+        let start = Instant::now();
+        let snapshot = match self.parts.observer.sample() {
+            Ok(snapshot) => snapshot,
+            Err(e) => return self.failed(e),
+        };
+        if self.failures > 0 {
+            info!(
+                "observing works again after {} failed periods",
+                self.failures
+            );
+            self.failures = 0;
+        }
+        let observed = Instant::now();
+        self.warn_of_unmatched(&snapshot);
+        let plan = match &mut self.parts.policy {
+            Some(policy) => policy.decide(&snapshot),
+            None => Plan {
+                seq: snapshot.seq,
+                tenants: Vec::new(),
+            },
+        };
+        let decided = Instant::now();
+        let report = self
+            .actuator
+            .as_mut()
+            .map(|actuator| actuator.apply(&snapshot, &plan));
+        let acted = Instant::now();
+        if let Some(report) = &report {
+            self.tell(report);
+        }
+        let cost = PeriodCost {
+            observe_us: micros(observed - start),
+            decide_us: micros(decided - observed),
+            act_us: micros(acted - decided),
+        };
+        let tenants = snapshot.tenants.len();
+        let threads: usize = snapshot.tenants.iter().map(|t| t.threads.len()).sum();
+        self.board.publish(snapshot, plan, report.as_ref(), cost);
+        self.notifier
+            .period_completed(|| format!("{threads} threads of {tenants} tenants"));
+        Ok(())
+    }
+
+    fn failed(&mut self, e: ObserveError) -> Result<(), AgentError> {
+        self.failures += 1;
+        self.board.count_observe_error();
+        if self.failures >= MAX_FAILURES {
+            return Err(AgentError::TooManyErrors {
+                count: self.failures,
+                last: e,
+            });
+        }
+        if let Some(untold) = self.say_failure.now() {
+            warn!(
+                untold,
+                "no snapshot this period, all settings stay as they are: {e}"
+            );
+        }
+        Ok(())
+    }
+
+    fn overrun(&mut self, missed: u64) {
+        self.board.count_overruns(missed);
+        if let Some(untold) = self.say_overrun.now() {
+            let total = self.board.counts().overruns;
+            warn!(
+                missed,
+                total,
+                untold,
+                "overrun: periods were skipped because one took too long; \
+                a longer `period_ms` helps if this goes on"
+            );
+        }
+    }
+
+    fn tell(&mut self, report: &ApplyReport) {
+        for note in &report.notes {
+            info!("{note}");
+        }
+        if let Some(e) = &report.journal_error {
+            if let Some(untold) = self.say_journal.now() {
+                warn!(untold, "nothing was changed this period: {e}");
+                self.board.note(format!("nothing can be changed: {e}"));
+            }
+        }
+        if report.writes.total() + report.given_back > 0 {
+            debug!("{report}");
+        }
+    }
+
+    /// A selector that matches nothing is often a typing mistake, so it is said, once.
+    fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
+        for tenant in snapshot.tenants.iter().filter(|t| t.threads.is_empty()) {
+            if !self.unmatched.contains(&tenant.name) {
+                self.unmatched.insert(tenant.name.clone());
+                let text = format!(
+                    "tenant {}: no process matches its selectors now",
+                    tenant.name
+                );
+                warn!("{text}");
+                self.board.note(text);
+            }
+        }
+    }
+
+    /// Reads the configuration anew; a bad one changes nothing.
+    fn reload(&mut self) {
+        match (self.assemble)() {
+            Ok(parts) => {
+                self.board.reloaded(parts.facts.clone());
+                self.parts = parts;
+                self.unmatched.clear();
+                self.failures = 0;
+                info!("configuration reloaded");
+            }
+            Err(e) => {
+                error!("configuration not reloaded, the old one stays in force: {e}");
+                self.board.reload_refused(e.to_string());
+            }
+        }
+    }
+
+    /// Puts everything back, once.
+    fn finish(&mut self) -> Result<Option<RestoreReport>, AgentError> {
+        self.finished = true;
+        let Some(actuator) = &mut self.actuator else {
+            return Ok(None);
+        };
+        match catch_unwind(AssertUnwindSafe(|| actuator.restore())) {
+            Ok(report) if report.is_complete() => {
+                info!("{report}");
+                Ok(Some(report))
+            }
+            Ok(report) => {
+                error!("{report}");
+                Err(AgentError::NotRestored(report.to_string()))
+            }
+            Err(panic) => {
+                let text = panic_text(&*panic);
+                error!("a bug while putting everything back: {text}; run `quell restore`");
+                Err(AgentError::NotRestored(text))
+            }
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Already logged, and there is nobody left to tell.
+            let _ = self.finish();
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "panic without a message".to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+//! The loop on recorded snapshots: what it does when all goes well, and when it does not.
+
+use super::*;
+use crate::testing::{facts, plan_with_reasons, snapshot};
+use quell_linux::act::{Note, Subject, Writes};
+use quell_model::Source;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Mutex;
+
+/// Plays a script of wakes, then says stop.
+struct Script {
+    wakes: VecDeque<Wake>,
+    periods_set: Vec<Duration>,
+}
+
+impl Clock for Script {
+    fn wait(&mut self) -> io::Result<Wake> {
+        Ok(self.wakes.pop_front().unwrap_or(Wake::Stop("SIGTERM")))
+    }
+
+    fn set_period(&mut self, period: Duration) -> io::Result<()> {
+        self.periods_set.push(period);
+        Ok(())
+    }
+}
+
+fn periods(count: usize) -> Vec<Wake> {
+    vec![Wake::Period { missed: 0 }; count]
+}
+
+/// Plays recorded snapshots; `None` is a failed observation.
+struct Recording(VecDeque<Option<Snapshot>>);
+
+impl Observe for Recording {
+    fn source(&self) -> Source {
+        Source::Bpf
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        None
+    }
+
+    fn sample(&mut self) -> Result<Snapshot, ObserveError> {
+        self.0
+            .pop_front()
+            .flatten()
+            .ok_or_else(|| ObserveError::Malformed {
+                path: "/proc/stat".into(),
+                message: "is cut short".into(),
+            })
+    }
+}
+
+fn recording(seqs: std::ops::Range<u64>) -> Box<Recording> {
+    Box::new(Recording(
+        seqs.map(|seq| Some(snapshot(seq, &[("a", 2), ("b", 1)])))
+            .collect(),
+    ))
+}
+
+fn failures(count: usize) -> Box<Recording> {
+    Box::new(Recording(vec![None; count].into()))
+}
+
+/// Plans what `testing` plans, and panics in the period of this number.
+struct PanicsAt(u64);
+
+impl Policy for PanicsAt {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        assert!(snapshot.seq != self.0, "cannot decide period {}", self.0);
+        plan_with_reasons(snapshot, 1)
+    }
+}
+
+/// What the actuator was told, in order.
+type Told = Arc<Mutex<Vec<String>>>;
+
+struct Actor {
+    told: Told,
+    complete: bool,
+}
+
+impl Act for Actor {
+    fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
+        self.told
+            .lock()
+            .unwrap()
+            .push(format!("apply {}", plan.seq));
+        let note = Note {
+            tenant: None,
+            subject: Subject::Journal,
+            text: "noted".into(),
+        };
+        let writes = Writes {
+            nice: 2,
+            ..Writes::default()
+        };
+        ApplyReport {
+            writes,
+            notes: vec![note],
+            ..ApplyReport::default()
+        }
+    }
+
+    fn restore(&mut self) -> RestoreReport {
+        self.told.lock().unwrap().push("restore".into());
+        RestoreReport {
+            restored: 3,
+            failed: u64::from(!self.complete),
+            ..RestoreReport::default()
+        }
+    }
+}
+
+struct Rig {
+    controller: Controller,
+    board: Arc<Board>,
+    told: Told,
+}
+
+fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reload: Assemble) -> Rig {
+    let told = Told::default();
+    let actor = Actor {
+        told: told.clone(),
+        complete: true,
+    };
+    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let parts = Assembly {
+        observer,
+        policy,
+        facts: facts(),
+    };
+    let controller = Controller::new(parts, Some(Box::new(actor)), reload, board.clone());
+    Rig {
+        controller,
+        board,
+        told,
+    }
+}
+
+fn never() -> Assemble {
+    Box::new(|| panic!("nobody asked for a reload"))
+}
+
+fn play(rig: &mut Rig, wakes: Vec<Wake>) -> Result<Option<RestoreReport>, AgentError> {
+    let mut clock = Script {
+        wakes: wakes.into(),
+        periods_set: vec![],
+    };
+    rig.controller.run(&mut clock)
+}
+
+fn told(rig: &Rig) -> Vec<String> {
+    rig.told.lock().unwrap().clone()
+}
+
+#[test]
+fn each_period_is_applied_and_published_and_stopping_puts_all_back() {
+    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), never());
+    let report = play(&mut rig, periods(2)).unwrap().unwrap();
+    assert_eq!(report.restored, 3);
+    assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
+    let status = rig.board.status(10);
+    assert_eq!((status.periods, status.changes, status.overruns), (2, 4, 0));
+    assert_eq!(status.notes, ["journal: noted", "journal: noted"]);
+    assert_eq!(rig.board.decisions(0, 100).decisions.len(), 6);
+    // Dropping the controller must not restore a second time.
+    let told = rig.told.clone();
+    drop(rig);
+    assert_eq!(told.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn missed_deadlines_are_counted_and_not_made_up_for() {
+    let mut rig = rig(recording(0..2), None, never());
+    let wakes = vec![Wake::Period { missed: 0 }, Wake::Period { missed: 7 }];
+    play(&mut rig, wakes).unwrap();
+    let counts = rig.board.counts();
+    assert_eq!((counts.periods, counts.overruns), (2, 7));
+}
+
+#[test]
+fn without_a_policy_nothing_is_planned() {
+    let mut rig = rig(recording(0..1), None, never());
+    play(&mut rig, periods(1)).unwrap();
+    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+}
+
+#[test]
+fn a_dry_run_decides_and_changes_nothing() {
+    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let parts = Assembly {
+        observer: recording(0..1),
+        policy: Some(Box::new(PanicsAt(9))),
+        facts: facts(),
+    };
+    let mut controller = Controller::new(parts, None, never(), board.clone());
+    let mut clock = Script {
+        wakes: periods(1).into(),
+        periods_set: vec![],
+    };
+    assert_eq!(controller.run(&mut clock).unwrap(), None);
+    assert_eq!(board.decisions(0, 100).decisions.len(), 3);
+    assert_eq!(board.counts().changes, 0);
+}
+
+#[test]
+fn a_panic_in_the_policy_puts_all_back_and_is_an_error() {
+    let mut rig = rig(recording(0..3), Some(Box::new(PanicsAt(1))), never());
+    let error = play(&mut rig, periods(3)).unwrap_err();
+    assert!(
+        error.to_string().contains("cannot decide period 1"),
+        "{error}"
+    );
+    assert!(!error.is_users());
+    assert_eq!(told(&rig), ["apply 0", "restore"]);
+}
+
+#[test]
+fn a_controller_that_is_dropped_unused_puts_back_what_opening_may_have_left() {
+    let rig = rig(recording(0..1), None, never());
+    let told = rig.told.clone();
+    drop(rig);
+    assert_eq!(*told.lock().unwrap(), ["restore"]);
+}
+
+#[test]
+fn failed_observations_are_tolerated_and_counted() {
+    let mut observer = failures(MAX_FAILURES as usize - 1);
+    observer.0.push_back(Some(snapshot(0, &[("a", 1)])));
+    observer.0.extend(vec![None; MAX_FAILURES as usize - 1]);
+    let mut rig = rig(observer, None, never());
+    play(&mut rig, periods(2 * MAX_FAILURES as usize - 1)).unwrap();
+    let counts = rig.board.counts();
+    assert_eq!(
+        (counts.periods, counts.observe_errors),
+        (1, 2 * u64::from(MAX_FAILURES) - 2)
+    );
+}
+
+#[test]
+fn too_many_failed_observations_in_a_row_put_all_back_and_end_the_agent() {
+    let mut observer = recording(0..1);
+    observer.0.extend(vec![None; MAX_FAILURES as usize]);
+    let mut rig = rig(observer, None, never());
+    let error = play(&mut rig, periods(100)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            AgentError::TooManyErrors {
+                count: MAX_FAILURES,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("/proc/stat: is cut short"),
+        "{error}"
+    );
+    assert_eq!(told(&rig), ["apply 0", "restore"]);
+}
+
+#[test]
+fn what_could_not_be_put_back_is_an_error_with_the_remedy() {
+    let told = Told::default();
+    let actor = Box::new(Actor {
+        told: told.clone(),
+        complete: false,
+    });
+    let board = Arc::new(Board::new("quell.toml".into(), facts()));
+    let parts = Assembly {
+        observer: recording(0..1),
+        policy: None,
+        facts: facts(),
+    };
+    let mut controller = Controller::new(parts, Some(actor), never(), board);
+    let mut clock = Script {
+        wakes: periods(1).into(),
+        periods_set: vec![],
+    };
+    let error = controller.run(&mut clock).unwrap_err();
+    assert!(error.to_string().contains("quell restore"), "{error}");
+}
+
+#[test]
+fn a_reload_replaces_the_parts_and_the_period() {
+    let reload: Assemble = Box::new(|| {
+        let facts = Facts {
+            period_ms: 200,
+            ..facts()
+        };
+        Ok(Assembly {
+            observer: recording(0..1),
+            policy: None,
+            facts,
+        })
+    });
+    let mut rig = rig(recording(0..1), Some(Box::new(PanicsAt(9))), reload);
+    let wakes = vec![
+        Wake::Period { missed: 0 },
+        Wake::Reload,
+        Wake::Period { missed: 0 },
+    ];
+    let mut clock = Script {
+        wakes: wakes.into(),
+        periods_set: vec![],
+    };
+    rig.controller.run(&mut clock).unwrap();
+    assert_eq!(clock.periods_set, [80, 200].map(Duration::from_millis));
+    let status = rig.board.status(10);
+    assert_eq!(
+        (status.reloads, status.period_ms, status.reload_error),
+        (1, 200, None)
+    );
+    // The new configuration has no policy, so its plan is empty and settings are given back.
+    assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+}
+
+#[test]
+fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
+    let reload: Assemble = Box::new(|| {
+        Err(crate::parse("q.toml".as_ref(), "agnet = 1")
+            .unwrap_err()
+            .into())
+    });
+    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), reload);
+    let wakes = vec![
+        Wake::Period { missed: 0 },
+        Wake::Reload,
+        Wake::Period { missed: 0 },
+    ];
+    play(&mut rig, wakes).unwrap();
+    assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
+    let status = rig.board.status(10);
+    assert_eq!((status.reloads, status.periods), (0, 2));
+    assert!(status.reload_error.unwrap().contains("agent"));
+}
+
+#[test]
+fn a_tenant_that_matches_nothing_is_said_once() {
+    let empty = |seq| Some(snapshot(seq, &[("a", 1), ("ghost", 0)]));
+    let observer = Box::new(Recording([empty(0), empty(1), empty(2)].into()));
+    let mut rig = rig(observer, None, never());
+    play(&mut rig, periods(3)).unwrap();
+    let notes = rig.board.status(10).notes;
+    let said: Vec<_> = notes.iter().filter(|n| n.contains("ghost")).collect();
+    assert_eq!(said.len(), 1, "{notes:?}");
+    assert!(!notes.iter().any(|n| n.contains("tenant a")), "{notes:?}");
+}

@@ -1,0 +1,33 @@
+//! From `quell.toml` to checked settings.
+
+use crate::AgentError;
+use quell_linux::observe::check_selectors;
+use quell_model::config::{AgentFile, ConfigError};
+use std::path::Path;
+
+/// Reads `quell.toml` and checks all of it, selectors included, without touching the host.
+///
+/// # Errors
+/// What is wrong, with file, key and what would be right.
+pub fn load(path: &Path) -> Result<AgentFile, AgentError> {
+    let text = std::fs::read(path).map_err(|source| AgentError::ReadConfig {
+        path: path.into(),
+        source,
+    })?;
+    let text = String::from_utf8(text)
+        .map_err(|_| ConfigError::at(path, "", "is not UTF-8 text, as TOML must be"))?;
+    Ok(parse(path, &text)?)
+}
+
+/// Checks the text of a `quell.toml`; `path` is only for messages.
+///
+/// # Errors
+/// What is wrong, with file, key and what would be right.
+pub fn parse(path: &Path, text: &str) -> Result<AgentFile, ConfigError> {
+    let file = AgentFile::parse(path, text)?;
+    check_selectors(&file.tenants).map_err(|e| {
+        let message = format!("`{}` {}", e.value.escape_debug(), e.message);
+        ConfigError::at(path, format!("tenant[{}].{}", e.index, e.key), message)
+    })?;
+    Ok(file)
+}

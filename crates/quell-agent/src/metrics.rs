@@ -1,0 +1,308 @@
+//! `GET /metrics`: the board in the Prometheus (OpenMetrics) text format.
+//!
+//! Nothing is counted twice: every value is read from the board when it is asked for.
+
+use crate::board::Board;
+use crate::totals::TenantSums;
+use crate::wire::Status;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::Arc;
+
+/// The metrics as text.
+///
+/// # Errors
+/// Never in practice: writing to a string does not fail.
+pub fn encode(board: &Arc<Board>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("quell");
+    registry.register_collector(Box::new(Metrics(board.clone())));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Metrics(Arc<Board>);
+
+impl Collector for Metrics {
+    fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
+        let status = self.0.status(10);
+        agent(&mut to, &status)?;
+        let rules: Vec<_> = self
+            .0
+            .decisions_by_rule()
+            .into_iter()
+            .map(|(rule, count)| ([("rule", rule.as_str())], count))
+            .collect();
+        counters(
+            &mut to,
+            "decisions",
+            "Changes of plans, by rule.",
+            None,
+            &rules,
+        )?;
+        tenants(&mut to, &status, &self.0.total().tenants)
+    }
+}
+
+fn agent(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
+    let build = [([("version", status.version.as_str())], 1)];
+    gauges(to, "build_info", "The agent's version.", None, &build)?;
+    let source = match status.source {
+        quell_model::Source::Bpf => "bpf",
+        quell_model::Source::Procfs => "procfs",
+        quell_model::Source::Simulator => "simulator",
+    };
+    let source = [([("source", source)], 1)];
+    gauges(
+        to,
+        "source_info",
+        "Where the figures come from.",
+        None,
+        &source,
+    )?;
+    let acting = i64::from(status.acting);
+    gauge(
+        to,
+        "acting",
+        "1 if the agent changes the host, 0 if it only decides.",
+        None,
+        acting,
+    )?;
+    counter(
+        to,
+        "periods",
+        "Control periods completed.",
+        None,
+        status.periods,
+    )?;
+    counter(
+        to,
+        "overruns",
+        "Deadlines missed because a period took too long.",
+        None,
+        status.overruns,
+    )?;
+    let help = "Periods without a snapshot because observing failed.";
+    counter(to, "observe_errors", help, None, status.observe_errors)?;
+    counter(
+        to,
+        "reloads",
+        "Successful reloads of the configuration.",
+        None,
+        status.reloads,
+    )?;
+    counter(
+        to,
+        "changes",
+        "Settings written to the host.",
+        None,
+        status.changes,
+    )?;
+    let cost = status.last_period;
+    let steps = [
+        ("observe", cost.observe_us),
+        ("decide", cost.decide_us),
+        ("act", cost.act_us),
+    ]
+    .map(|(step, us)| ([("step", step)], us as f64 / 1e6));
+    gauges(
+        to,
+        "last_period",
+        "Wall time of the last period's steps.",
+        Some(Unit::Seconds),
+        &steps,
+    )?;
+    let cpu_s = status.agent.cpu_ns as f64 / 1e9;
+    counter(
+        to,
+        "agent_cpu",
+        "CPU time of the agent.",
+        Some(Unit::Seconds),
+        cpu_s,
+    )?;
+    let rss = status.agent.rss_bytes as i64;
+    gauge(
+        to,
+        "agent_resident_memory",
+        "Resident memory of the agent.",
+        Some(Unit::Bytes),
+        rss,
+    )
+}
+
+fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -> fmt::Result {
+    let threads: Vec<_> = status
+        .tenants
+        .iter()
+        .map(|t| ([("tenant", t.name.as_str())], t.threads as i64))
+        .collect();
+    gauges(
+        to,
+        "tenant_threads",
+        "Threads of the tenant.",
+        None,
+        &threads,
+    )?;
+    let run: Vec<_> = totals
+        .iter()
+        .map(|t| ([("tenant", t.name.as_str())], t.run_ns as f64 / 1e9))
+        .collect();
+    counters(
+        to,
+        "tenant_run",
+        "CPU time of the tenant's threads.",
+        Some(Unit::Seconds),
+        &run,
+    )?;
+    let ready: Vec<_> = totals
+        .iter()
+        .filter_map(|t| Some(([("tenant", t.name.as_str())], t.ready_ns? as f64 / 1e9)))
+        .collect();
+    let help = "Time the tenant's threads were ready and not served.";
+    counters(to, "tenant_ready", help, Some(Unit::Seconds), &ready)?;
+
+    let mut waits = Vec::new();
+    for tenant in totals {
+        let Some(by) = &tenant.waits else { continue };
+        let mut add = |cause: &'static str, other: &str, ns: u64| {
+            let labels = [
+                ("tenant", tenant.name.to_string()),
+                ("cause", cause.to_string()),
+                ("other", other.to_string()),
+            ];
+            waits.push((labels, ns as f64 / 1e9));
+        };
+        add("own", "", by.own_ns);
+        add("host", "", by.host_ns);
+        add("bandwidth", "", by.bandwidth_ns);
+        add("steal", "", by.steal_ns);
+        add("unknown", "", by.unknown_ns);
+        for (other, ns) in &by.tenants {
+            add("tenant", other.as_str(), *ns);
+        }
+    }
+    let help = "The same by cause; `other` is the tenant that had the CPU, for cause `tenant`.";
+    counters(to, "tenant_wait", help, Some(Unit::Seconds), &waits)
+}
+
+fn counter<N>(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: N,
+) -> fmt::Result
+where
+    N: EncodeCounterValue + Copy,
+    ConstCounter<N>: EncodeMetric,
+{
+    let encoder = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    ConstCounter::new(value).encode(encoder)
+}
+
+fn gauge<N>(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    value: N,
+) -> fmt::Result
+where
+    N: EncodeGaugeValue + Copy,
+    ConstGauge<N>: EncodeMetric,
+{
+    let encoder = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    ConstGauge::new(value).encode(encoder)
+}
+
+fn counters<L: EncodeLabelSet, N: Copy>(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    values: &[(L, N)],
+) -> fmt::Result
+where
+    ConstCounter<N>: EncodeMetric,
+{
+    if values.is_empty() {
+        return Ok(());
+    }
+    let encoder = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+    family(encoder, values, ConstCounter::new)
+}
+
+fn gauges<L: EncodeLabelSet, N: Copy>(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    values: &[(L, N)],
+) -> fmt::Result
+where
+    ConstGauge<N>: EncodeMetric,
+{
+    if values.is_empty() {
+        return Ok(());
+    }
+    let encoder = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+    family(encoder, values, ConstGauge::new)
+}
+
+fn family<L: EncodeLabelSet, N: Copy, M: EncodeMetric>(
+    mut encoder: MetricEncoder,
+    values: &[(L, N)],
+    metric: impl Fn(N) -> M,
+) -> fmt::Result {
+    for (labels, value) in values {
+        metric(*value).encode(encoder.encode_family(labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{facts, plan_with_reasons, snapshot, waits};
+    use crate::wire::PeriodCost;
+
+    #[test]
+    fn every_figure_of_the_board_is_there_with_its_unit() {
+        let board = Arc::new(Board::new("quell.toml".into(), facts()));
+        let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
+        now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
+        let plan = plan_with_reasons(&now, 1);
+        let cost = PeriodCost {
+            observe_us: 1500,
+            decide_us: 20,
+            act_us: 0,
+        };
+        board.publish(now, plan, None, cost);
+        let text = encode(&board).unwrap();
+        for line in [
+            "# TYPE quell_periods counter",
+            "quell_periods_total 1",
+            "quell_acting 1",
+            r#"quell_source_info{source="bpf"} 1"#,
+            r#"quell_last_period_seconds{step="observe"} 0.0015"#,
+            r#"quell_decisions_total{rule="latency_lowered"} 3"#,
+            r#"quell_tenant_threads{tenant="a"} 2"#,
+            r#"quell_tenant_run_seconds_total{tenant="a"} 0.04"#,
+            r#"quell_tenant_wait_seconds_total{tenant="a",cause="own",other=""} 1.5"#,
+            r#"quell_tenant_wait_seconds_total{tenant="a",cause="tenant",other="b"} 0.25"#,
+            "# EOF",
+        ] {
+            assert!(
+                text.lines().any(|l| l == line),
+                "no line `{line}` in\n{text}"
+            );
+        }
+    }
+}

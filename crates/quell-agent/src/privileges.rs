@@ -1,0 +1,124 @@
+//! Which of the capabilities that Quell needs this process has, and what each is for.
+
+use crate::wire::Missing;
+use quell_model::config::TenantSpec;
+use std::fs;
+
+/// The effective capabilities of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Privileges {
+    effective: u64,
+}
+
+/// Numbers from capability.h.
+const DAC_OVERRIDE: u32 = 1;
+const SYS_PTRACE: u32 = 19;
+const SYS_NICE: u32 = 23;
+const PERFMON: u32 = 38;
+const BPF: u32 = 39;
+
+/// How to get capabilities, the same for all of them.
+const HOW: &str = "run as root, by the systemd unit, or under \
+    `setpriv --inh-caps +CAP --ambient-caps +CAP`";
+
+impl Privileges {
+    /// Those of this process. None if the kernel does not tell.
+    pub fn current() -> Privileges {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Privileges::from_status(&status)
+    }
+
+    fn from_status(status: &str) -> Privileges {
+        let effective = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .unwrap_or(0);
+        Privileges { effective }
+    }
+
+    fn has(self, capability: u32) -> bool {
+        self.effective >> capability & 1 == 1
+    }
+
+    /// Whether other users' threads may be changed at all.
+    pub fn may_act(self) -> bool {
+        self.has(SYS_NICE)
+    }
+
+    /// What is missing for these tenants.
+    pub fn missing(self, tenants: &[TenantSpec]) -> Vec<Missing> {
+        let by_exe = tenants
+            .iter()
+            .any(|t| t.exe.is_some() || t.libvirt.is_some());
+        [
+            (BPF, "CAP_BPF", true, "the BPF monitor cannot load, so causes of waits, wakers and preemptions are not seen"),
+            (PERFMON, "CAP_PERFMON", true, "the BPF monitor cannot attach to the scheduler's tracepoints"),
+            (SYS_NICE, "CAP_SYS_NICE", true, "threads' nice, slice and affinity cannot be changed, so nothing is changed at all"),
+            (SYS_PTRACE, "CAP_SYS_PTRACE", by_exe, "other users' executables cannot be read, so `exe` and `libvirt` selectors miss them"),
+            (DAC_OVERRIDE, "CAP_DAC_OVERRIDE", true, "cgroups' CPU weights cannot be written unless root owns this process and them"),
+        ]
+        .into_iter()
+        .filter(|&(number, _, needed, _)| needed && !self.has(number))
+        .map(|(_, what, _, without)| Missing {
+            what: what.to_string(),
+            remedy: format!("{without}; {HOW}").replace("+CAP", &format!("+{}", what[4..].to_lowercase())),
+        })
+        .collect()
+    }
+}
+
+/// What this process lacks to serve these tenants.
+pub fn missing_privileges(tenants: &[TenantSpec]) -> Vec<Missing> {
+    Privileges::current().missing(tenants)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(status: &str, tenants: &[TenantSpec]) -> Vec<String> {
+        let missing = Privileges::from_status(status).missing(tenants);
+        missing.into_iter().map(|m| m.what).collect()
+    }
+
+    #[test]
+    fn exactly_the_missing_ones_are_named() {
+        let mut by_exe = TenantSpec::named("a");
+        by_exe.exe = Some("nginx".into());
+        assert_eq!(
+            names("CapEff:\t000001ffffffffff\n", &[by_exe.clone()]),
+            [""; 0]
+        );
+        assert_eq!(
+            names("CapEff:\t0000000000000000\n", &[by_exe]),
+            [
+                "CAP_BPF",
+                "CAP_PERFMON",
+                "CAP_SYS_NICE",
+                "CAP_SYS_PTRACE",
+                "CAP_DAC_OVERRIDE"
+            ]
+        );
+        // CAP_SYS_NICE and CAP_DAC_OVERRIDE alone; nobody selects by executable.
+        assert_eq!(
+            names(
+                "Name:\tx\nCapEff:\t0000000000800002\n",
+                &[TenantSpec::named("a")]
+            ),
+            ["CAP_BPF", "CAP_PERFMON"]
+        );
+        assert!(Privileges::from_status("CapEff:\t0000000000800000").may_act());
+        assert!(!Privileges::from_status("nonsense").may_act());
+    }
+
+    #[test]
+    fn the_remedy_is_a_command_that_names_the_capability() {
+        let missing = Privileges::from_status("").missing(&[]);
+        assert!(
+            missing[0].remedy.contains("--ambient-caps +bpf"),
+            "{}",
+            missing[0].remedy
+        );
+    }
+}

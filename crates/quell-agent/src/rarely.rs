@@ -1,0 +1,48 @@
+//! Saying the same thing again only after a while.
+
+use std::time::{Duration, Instant};
+
+/// The least time between two messages.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Whether something may be said again.
+#[derive(Debug, Default)]
+pub struct Rarely {
+    last: Option<Instant>,
+    untold: u64,
+}
+
+impl Rarely {
+    /// If it may be said now: how often it was not said since the last time.
+    pub fn now(&mut self) -> Option<u64> {
+        self.at(Instant::now())
+    }
+
+    fn at(&mut self, now: Instant) -> Option<u64> {
+        if self
+            .last
+            .is_some_and(|last| now.duration_since(last) < EVERY)
+        {
+            self.untold += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_said_and_later_how_many_were_not() {
+        let mut rarely = Rarely::default();
+        let start = Instant::now();
+        assert_eq!(rarely.at(start), Some(0));
+        assert_eq!(rarely.at(start + EVERY / 3), None);
+        assert_eq!(rarely.at(start + EVERY / 2), None);
+        assert_eq!(rarely.at(start + EVERY), Some(2));
+        assert_eq!(rarely.at(start + EVERY * 2), Some(0));
+    }
+}

@@ -1,0 +1,163 @@
+//! `quell run`: from options to a running loop, and back.
+
+use crate::api::Server;
+use crate::board::{Board, Facts};
+use crate::clock::SystemClock;
+use crate::control::{Assemble, Assembly, Controller};
+use crate::edges::{Act, Observe};
+use crate::privileges::Privileges;
+use crate::wire::Missing;
+use crate::{AgentError, load};
+use quell_linux::act::{Actuator, Capabilities, RestoreReport};
+use quell_linux::observe::{Observer, Preference};
+use quell_model::config::{AgentFile, Mechanism};
+use quell_policy::{Policy, dasec::Dasec};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tracing::{info, warn};
+
+/// What `quell run` is told.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// `quell.toml`.
+    pub config: PathBuf,
+    /// Where the API listens.
+    pub socket: PathBuf,
+    /// Where old values are kept.
+    pub journal: PathBuf,
+    /// Observe and decide, change nothing; the journal is not opened.
+    pub dry_run: bool,
+    /// Which source of figures to use.
+    pub source: Preference,
+}
+
+/// Runs the agent until SIGTERM, SIGINT or SIGQUIT and puts everything back. SIGHUP reads the
+/// configuration anew. Call it before any other thread is started: it blocks those signals.
+///
+/// `None`: nothing was ever changed.
+///
+/// # Errors
+/// What is wrong with the configuration ([`AgentError::is_users`]), why the agent could not start
+/// or had to end, or what could not be put back.
+pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> {
+    let config = load::load(&options.config)?;
+    let system = |source| AgentError::System {
+        what: "take over signals",
+        source,
+    };
+    let mut clock = SystemClock::new().map_err(system)?;
+    let privileges = Privileges::current();
+
+    let not_acting = if options.dry_run {
+        Some("--dry-run was given".to_string())
+    } else if !privileges.may_act() {
+        Some("CAP_SYS_NICE is missing".to_string())
+    } else {
+        None
+    };
+    let actuator = match &not_acting {
+        Some(reason) => {
+            warn!("observes and decides, but changes nothing: {reason}");
+            None
+        }
+        None => Some(open(options)?),
+    };
+    let capabilities = actuator.as_ref().map(|a| a.capabilities().clone());
+    let assemble = {
+        let options = options.clone();
+        move |config: AgentFile| {
+            let missing = missing(privileges, &config, capabilities.as_ref());
+            assemble(&options, &config, missing, not_acting.clone())
+        }
+    };
+    let parts = assemble(config)?;
+    for missing in &parts.facts.missing {
+        warn!("{} is missing: {}", missing.what, missing.remedy);
+    }
+    info!(
+        source = ?parts.facts.source,
+        policy = ?parts.facts.policy,
+        period_ms = parts.facts.period_ms,
+        "running with {}",
+        options.config.display()
+    );
+    let board = Arc::new(Board::new(options.config.clone(), parts.facts.clone()));
+    let reload: Assemble = {
+        let path = options.config.clone();
+        Box::new(move || assemble(load::load(&path)?))
+    };
+    let actuator = actuator.map(|actuator| Box::new(actuator) as Box<dyn Act>);
+    // From here on every way out drops the controller, which puts everything back.
+    let mut controller = Controller::new(parts, actuator, reload, board.clone());
+    let _server = Server::start(&options.socket, board)?;
+    controller.run(&mut clock)
+}
+
+fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
+    let actuator = Actuator::open(&options.journal)?;
+    if let Some(report) = actuator.recovered() {
+        info!("an earlier run had not ended well: {report}");
+    }
+    for note in &actuator.capabilities().notes {
+        info!("{note}");
+    }
+    Ok(actuator)
+}
+
+fn assemble(
+    options: &AgentOptions,
+    config: &AgentFile,
+    missing: Vec<Missing>,
+    not_acting_reason: Option<String>,
+) -> Result<Assembly, AgentError> {
+    let observer = Observer::new(&config.tenants, options.source)?;
+    let fallback_reason = Observe::fallback_reason(&observer).map(str::to_string);
+    if let Some(reason) = &fallback_reason {
+        warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
+    }
+    let policy: Option<Box<dyn Policy>> = match config.agent.policy[..] {
+        [] => None,
+        // One mechanism so far; composing them is theirs, not the agent's.
+        [Mechanism::Asymmetry, ..] => Some(Box::new(Dasec::new(config.asymmetry.clone()))),
+    };
+    let facts = Facts {
+        policy: config.agent.policy.clone(),
+        period_ms: config.agent.period_ms,
+        source: Observe::source(&observer),
+        fallback_reason,
+        not_acting_reason,
+        missing,
+    };
+    Ok(Assembly {
+        observer: Box::new(observer),
+        policy,
+        facts,
+    })
+}
+
+/// What this process may not do and what this kernel cannot, with the remedy.
+fn missing(
+    privileges: Privileges,
+    config: &AgentFile,
+    capabilities: Option<&Capabilities>,
+) -> Vec<Missing> {
+    let mut missing = privileges.missing(&config.tenants);
+    if let Some(c) = capabilities {
+        let kinds = [
+            ("nice", &c.nice),
+            ("slice", &c.slice),
+            ("affinity", &c.affinity),
+            ("cgroup weight", &c.cgroup_weight),
+        ];
+        missing.extend(
+            kinds
+                .into_iter()
+                .filter(|(_, c)| !c.available)
+                .map(|(what, c)| Missing {
+                    what: what.to_string(),
+                    remedy: c.detail.clone(),
+                }),
+        );
+    }
+    missing
+}

@@ -1,0 +1,289 @@
+//! Sums over periods: since the start, and over a window.
+//!
+//! Problem: operators ask about the last seconds and about since-when-it-runs, and keeping every
+//! period of the last minute would cost tens of megabytes with many tenants.
+//! Approach: one running sum per tenant; about once a second a copy of it is kept as a
+//! checkpoint, and a window is the difference between now and the checkpoint nearest its start.
+//! All times are in ns.
+
+use quell_model::{Snapshot, TenantName, TenantSample, WaitBreakdown};
+use std::collections::VecDeque;
+
+/// Checkpoints are at least this far apart.
+const CHECKPOINT_NS: u64 = 1_000_000_000;
+
+/// The longest window, in seconds.
+pub const MAX_WINDOW_S: u32 = 60;
+
+/// Running sums of the host's tenants.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    now: Sums,
+    checkpoints: VecDeque<Sums>,
+}
+
+/// Sums over some length of time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sums {
+    /// How long.
+    pub length_ns: u64,
+    /// Ascending by name.
+    pub tenants: Vec<TenantSums>,
+}
+
+/// One tenant's sums. `None` where the source never saw any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantSums {
+    /// The tenant.
+    pub name: TenantName,
+    /// CPU time of its threads.
+    pub run_ns: u64,
+    /// Their time ready and not served.
+    pub ready_ns: Option<u64>,
+    /// The same by cause.
+    pub waits: Option<WaitBreakdown>,
+    /// Ended waits by length, as [`quell_model::ReadyTime::histogram`].
+    pub histogram: Option<Vec<u64>>,
+    /// As [`quell_model::Occasions::by_blocked_ns`].
+    pub occasions: Option<Vec<u64>>,
+}
+
+impl Totals {
+    /// Adds a period.
+    pub fn add(&mut self, snapshot: &Snapshot) {
+        let last = self.checkpoints.back().map_or(0, |c| c.length_ns);
+        if self.checkpoints.is_empty() || self.now.length_ns - last >= CHECKPOINT_NS {
+            self.checkpoints.push_back(self.now.clone());
+            // One more than the window is long, as the window begins at a checkpoint.
+            while self.checkpoints.len() > MAX_WINDOW_S as usize + 1 {
+                self.checkpoints.pop_front();
+            }
+        }
+        self.now.length_ns += snapshot.period_ns;
+        for tenant in &snapshot.tenants {
+            let at = self
+                .now
+                .tenants
+                .binary_search_by(|t| t.name.cmp(&tenant.name));
+            let at = at.unwrap_or_else(|at| {
+                self.now
+                    .tenants
+                    .insert(at, TenantSums::none(tenant.name.clone()));
+                at
+            });
+            self.now.tenants[at].add(tenant);
+        }
+    }
+
+    /// Sums since the start.
+    pub fn total(&self) -> &Sums {
+        &self.now
+    }
+
+    /// Sums over about the last `window_ns`: from the checkpoint at or before its start, or the
+    /// oldest one there is.
+    pub fn window(&self, window_ns: u64) -> Sums {
+        let start = self.now.length_ns.saturating_sub(window_ns);
+        let from = self.checkpoints.iter().rev().find(|c| c.length_ns <= start);
+        match from.or(self.checkpoints.front()) {
+            Some(from) => self.now.since(from),
+            None => self.now.clone(),
+        }
+    }
+}
+
+impl Sums {
+    fn since(&self, from: &Sums) -> Sums {
+        let none = |name: &TenantName| TenantSums::none(name.clone());
+        let since = |tenant: &TenantSums| {
+            let at = from.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
+            tenant.since(&at.map_or_else(|_| none(&tenant.name), |at| from.tenants[at].clone()))
+        };
+        Sums {
+            length_ns: self.length_ns - from.length_ns,
+            tenants: self.tenants.iter().map(since).collect(),
+        }
+    }
+
+    /// One tenant's sums.
+    pub fn tenant(&self, name: &TenantName) -> Option<&TenantSums> {
+        let at = self.tenants.binary_search_by(|t| t.name.cmp(name));
+        at.ok().map(|at| &self.tenants[at])
+    }
+}
+
+impl TenantSums {
+    fn none(name: TenantName) -> TenantSums {
+        TenantSums {
+            name,
+            run_ns: 0,
+            ready_ns: None,
+            waits: None,
+            histogram: None,
+            occasions: None,
+        }
+    }
+
+    fn add(&mut self, tenant: &TenantSample) {
+        for thread in &tenant.threads {
+            self.run_ns += thread.run_ns;
+            if let Some(ready) = &thread.ready {
+                *self.ready_ns.get_or_insert(0) += ready.sum_ns;
+                if let Some(histogram) = &ready.histogram {
+                    let counts = histogram.iter().map(|&n| u64::from(n));
+                    add_each(self.histogram.get_or_insert_default(), counts);
+                }
+            }
+        }
+        if let Some(waits) = &tenant.waits {
+            let sum = self.waits.get_or_insert_default();
+            sum.own_ns += waits.own_ns;
+            sum.host_ns += waits.host_ns;
+            sum.bandwidth_ns += waits.bandwidth_ns;
+            sum.steal_ns += waits.steal_ns;
+            sum.unknown_ns += waits.unknown_ns;
+            for (name, ns) in &waits.tenants {
+                match sum.tenants.binary_search_by(|(other, _)| other.cmp(name)) {
+                    Ok(at) => sum.tenants[at].1 += ns,
+                    Err(at) => sum.tenants.insert(at, (name.clone(), *ns)),
+                }
+            }
+        }
+        if let Some(occasions) = &tenant.occasions {
+            let times = occasions.by_blocked_ns.iter().copied();
+            add_each(self.occasions.get_or_insert_default(), times);
+        }
+    }
+
+    /// What came on top of `from`, which must be an earlier state of the same sums.
+    fn since(&self, from: &TenantSums) -> TenantSums {
+        let list = |now: &Option<Vec<u64>>, from: &Option<Vec<u64>>| {
+            let from = from.as_deref().unwrap_or_default();
+            let less = |(i, ns): (usize, &u64)| ns - from.get(i).unwrap_or(&0);
+            now.as_ref()
+                .map(|now| now.iter().enumerate().map(less).collect())
+        };
+        let waits = self.waits.as_ref().map(|now| {
+            let none = WaitBreakdown::default();
+            let from = from.waits.as_ref().unwrap_or(&none);
+            let before = |name: &TenantName| {
+                let at = from.tenants.binary_search_by(|(other, _)| other.cmp(name));
+                at.map_or(0, |at| from.tenants[at].1)
+            };
+            let tenants = now
+                .tenants
+                .iter()
+                .map(|(name, ns)| (name.clone(), ns - before(name)));
+            WaitBreakdown {
+                own_ns: now.own_ns - from.own_ns,
+                tenants: tenants.filter(|(_, ns)| *ns > 0).collect(),
+                host_ns: now.host_ns - from.host_ns,
+                bandwidth_ns: now.bandwidth_ns - from.bandwidth_ns,
+                steal_ns: now.steal_ns - from.steal_ns,
+                unknown_ns: now.unknown_ns - from.unknown_ns,
+            }
+        });
+        TenantSums {
+            name: self.name.clone(),
+            run_ns: self.run_ns - from.run_ns,
+            ready_ns: self.ready_ns.map(|now| now - from.ready_ns.unwrap_or(0)),
+            waits,
+            histogram: list(&self.histogram, &from.histogram),
+            occasions: list(&self.occasions, &from.occasions),
+        }
+    }
+
+    /// The wait that a share `quantile` of the ended waits did not exceed, in µs: the upper edge
+    /// of its bucket. `None` without waits.
+    pub fn wait_quantile_us(&self, quantile: f64) -> Option<f64> {
+        let histogram = self.histogram.as_ref()?;
+        let count: u64 = histogram.iter().sum();
+        let rank = (count as f64 * quantile).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let bucket = histogram.iter().position(|n| {
+            seen += n;
+            seen >= rank
+        })?;
+        Some(2f64.powi(bucket as i32 + 1) / 1000.0)
+    }
+}
+
+/// Adds entry by entry; the sum grows as needed.
+fn add_each(sum: &mut Vec<u64>, more: impl ExactSizeIterator<Item = u64>) {
+    if sum.len() < more.len() {
+        sum.resize(more.len(), 0);
+    }
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum += more;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{snapshot, waits};
+
+    /// 100 periods of 100 ms, in each of which `a` waits 1 ms for `b` and, in the last 20, 2 ms
+    /// for itself.
+    fn ten_seconds() -> Totals {
+        let mut totals = Totals::default();
+        for seq in 0..100 {
+            let mut one = snapshot(seq, &[("a", 2), ("b", 1)]);
+            one.period_ns = 100_000_000;
+            let own = if seq >= 80 { 2_000_000 } else { 0 };
+            one.tenants[0].waits = Some(waits(own, &[("b", 1_000_000)]));
+            totals.add(&one);
+        }
+        totals
+    }
+
+    #[test]
+    fn total_and_window_agree_with_the_periods_they_cover() {
+        let totals = ten_seconds();
+        let a = totals
+            .total()
+            .tenant(&"a".into())
+            .unwrap()
+            .waits
+            .clone()
+            .unwrap();
+        assert_eq!(a, waits(40_000_000, &[("b", 100_000_000)]));
+
+        let window = totals.window(2_000_000_000);
+        assert_eq!(window.length_ns, 2_000_000_000);
+        let a = window.tenant(&"a".into()).unwrap().waits.clone().unwrap();
+        assert_eq!(a, waits(40_000_000, &[("b", 20_000_000)]));
+    }
+
+    #[test]
+    fn a_window_longer_than_the_past_is_the_past() {
+        let totals = ten_seconds();
+        assert_eq!(totals.window(3_600_000_000_000), *totals.total());
+        assert_eq!(Totals::default().window(1), Sums::default());
+    }
+
+    #[test]
+    fn what_was_never_seen_stays_absent() {
+        let mut totals = Totals::default();
+        let mut one = snapshot(0, &[("a", 1)]);
+        one.tenants[0].threads[0].ready = None;
+        one.tenants[0].waits = None;
+        totals.add(&one);
+        let a = totals.total().tenant(&"a".into()).unwrap();
+        assert_eq!(
+            (a.ready_ns, a.waits.as_ref(), a.wait_quantile_us(0.5)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn quantiles_are_upper_edges_of_buckets() {
+        let mut sums = TenantSums::none("a".into());
+        sums.histogram = Some([vec![0; 10], vec![98, 1, 0, 1]].concat());
+        assert_eq!(sums.wait_quantile_us(0.5), Some(2.048));
+        assert_eq!(sums.wait_quantile_us(0.99), Some(4.096));
+        assert_eq!(sums.wait_quantile_us(1.0), Some(16.384));
+        sums.histogram = Some(vec![]);
+        assert_eq!(sums.wait_quantile_us(0.5), None);
+    }
+}

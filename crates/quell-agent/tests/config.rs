@@ -1,0 +1,229 @@
+//! `quell.toml` as users get it wrong: every mistake is named with file and key, and with what
+//! would be right.
+
+use proptest::prelude::*;
+use quell_agent::parse;
+use std::path::Path;
+
+/// A right file that uses every table.
+const RIGHT: &str = r#"
+[agent]
+policy = ["asymmetry"]
+backend = "stock"
+period_ms = 100
+
+[asymmetry]
+slices = true
+weight_step_percent = 12.5
+latency_min_us = 200
+conflict_min = 4
+
+[[tenant]]
+name = "web-1.x_y"
+kind = "process"
+class = "latency"
+weight = 300
+pid = [1, 42]
+unit = "nginx.service"
+objective = { p99_ms = 10 }
+
+[[tenant]]
+name = "vms"
+kind = "vm"
+class = "batch"
+vcpus = 4
+libvirt = "web-*"
+cgroup = "kubepods.slice/*/pod*"
+exe = "qemu-system-*"
+cmdline = "java .*-Dapp=web"
+"#;
+
+fn message(text: &str) -> String {
+    parse(Path::new("dir/quell.toml"), text)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn a_right_file_is_right() {
+    let file = parse(Path::new("quell.toml"), RIGHT).unwrap();
+    assert_eq!((file.tenants.len(), file.agent.period_ms), (2, 100));
+    // All of it has defaults.
+    parse(Path::new("quell.toml"), "").unwrap();
+}
+
+#[test]
+fn mistakes_are_named_with_file_key_and_remedy() {
+    let tenant = |rest: &str| format!("[[tenant]]\nname = \"a\"\n{rest}\n");
+    let cases = [
+        ("[agent\n".to_string(), &["quell.toml:1", "]"][..]),
+        ("[agnet]\n".to_string(), &["agnet", "did you mean `agent`"]),
+        (
+            "[agent]\nperiod = 80\n".to_string(),
+            &["quell.toml:2", "agent", "did you mean `period_ms`"],
+        ),
+        (
+            "[agent]\nperiod_ms = 5\n".to_string(),
+            &["agent.period_ms", "5 is outside 10 to 10000"],
+        ),
+        (
+            "[agent]\nperiod_ms = -80\n".to_string(),
+            &["agent.period_ms", "-80"],
+        ),
+        (
+            "[agent]\nperiod_ms = \"80\"\n".to_string(),
+            &["agent.period_ms", "string"],
+        ),
+        (
+            "[agent]\npolicy = [\"asymetry\"]\n".to_string(),
+            &["agent.policy", "did you mean `asymmetry`"],
+        ),
+        (
+            "[agent]\npolicy = \"asymmetry\"\n".to_string(),
+            &["agent.policy", "sequence"],
+        ),
+        (
+            "[agent]\nbackend = \"stok\"\n".to_string(),
+            &["agent.backend", "did you mean `stock`"],
+        ),
+        (
+            "[asymmetry]\nlatency_min_us = 0\n".to_string(),
+            &["asymmetry.latency_min_us", "1 <= min"],
+        ),
+        (
+            "[asymmetry]\nlatency_max_us = 50\n".to_string(),
+            &["asymmetry.latency_min_us", "min <= max"],
+        ),
+        (
+            "[asymmetry]\nlatency_initial_us = 5\n".to_string(),
+            &["latency_initial_us", "100 to 100000"],
+        ),
+        (
+            "[asymmetry]\nweight_step_percent = nan\n".to_string(),
+            &["weight_step_percent", "0.1 to 100"],
+        ),
+        (
+            "[asymmetry]\nconflict_ratio = 0.5\n".to_string(),
+            &["asymmetry.conflict_ratio", "1 to 1000"],
+        ),
+        (
+            "[[tenant]]\npid = [1]\n".to_string(),
+            &["tenant[0]", "missing field `name`"],
+        ),
+        (
+            "[[tenant]]\nname = \"a b\"\npid = [1]\n".to_string(),
+            &["tenant[0].name", "letters, digits"],
+        ),
+        (
+            "[[tenant]]\nname = \"\"\npid = [1]\n".to_string(),
+            &["tenant[0].name", "1 to 64"],
+        ),
+        (
+            tenant(""),
+            &["tenant[0]", "at least one of `pid`, `cgroup`, `unit`"],
+        ),
+        (tenant("pid = [-1]"), &["tenant[0].pid", "-1"]),
+        (tenant("pid = 1"), &["tenant[0].pid", "sequence"]),
+        (
+            tenant("pid = [1]\nweight = 0"),
+            &["tenant[0].weight", "0 is outside 1 to 10000"],
+        ),
+        (
+            tenant("pid = [1]\nweigth = 100"),
+            &["tenant[0]", "did you mean `weight`"],
+        ),
+        (
+            tenant("pid = [1]\nclass = \"latncy\""),
+            &["tenant[0].class", "did you mean `latency`"],
+        ),
+        (
+            tenant("pid = [1]\ncount = 3"),
+            &["tenant[0].count", "for scenarios"],
+        ),
+        (
+            tenant("pid = [1]\nobjective = { p99_ms = 0 }"),
+            &["tenant[0].objective.p99_ms", "positive"],
+        ),
+        (
+            tenant("exe = \"[nginx\""),
+            &["tenant[0].exe", "[nginx", "glob"],
+        ),
+        (
+            tenant("cgroup = \"{a,b\""),
+            &["tenant[0].cgroup", "{a,b", "glob"],
+        ),
+        (tenant("libvirt = \"\""), &["tenant[0].libvirt", "empty"]),
+        (
+            tenant("cmdline = \"java (\""),
+            &["tenant[0].cmdline", "java (", "regular expression"],
+        ),
+        (
+            tenant("unit = \"a/b\""),
+            &["tenant[0].unit", "a/b", "unit name"],
+        ),
+        (
+            tenant("pid = [1]") + &tenant("pid = [2]"),
+            &["tenant[1].name", "earlier tenant"],
+        ),
+    ];
+    for (text, says) in cases {
+        let message = message(&text);
+        assert!(message.starts_with("dir/quell.toml"), "{text}\n{message}");
+        for part in says {
+            assert!(
+                message.contains(part),
+                "{text}\nshould say `{part}`:\n{message}"
+            );
+        }
+    }
+}
+
+/// A change to a right file: bytes cut, put in, or replaced, lines doubled or dropped.
+fn mutated() -> impl Strategy<Value = String> {
+    let length = RIGHT.len();
+    let edit = (0..length, 0..20usize, "[ -~\n\u{e9}]{0,8}");
+    let edits = proptest::collection::vec(edit, 1..4).prop_map(|edits| {
+        let mut text = RIGHT.to_string();
+        for (at, cut, put) in edits {
+            let at = at.min(text.len());
+            let end = (at + cut).min(text.len());
+            if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                text.replace_range(at..end, &put);
+            }
+        }
+        text
+    });
+    let lines: Vec<&str> = RIGHT.lines().collect();
+    let shuffled = proptest::sample::subsequence(lines.clone(), 0..lines.len())
+        .prop_shuffle()
+        .prop_map(|lines| lines.join("\n"));
+    let values = "(-?[0-9]{1,20}|-?[0-9]\\.[0-9]e[0-9]{1,3}|\"[ -!#-\\[\\]-~]{0,70}\"|\\[\\]|true|nan|inf|\\{\\})";
+    let value = (0..lines.len(), values).prop_map(move |(at, value)| {
+        let mut lines: Vec<String> = lines.iter().map(|l| l.to_string()).collect();
+        if let Some((key, _)) = lines[at].clone().split_once(" = ") {
+            lines[at] = format!("{key} = {value}");
+        }
+        lines.join("\n")
+    });
+    prop_oneof![edits, shuffled, value]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_it_panic_and_every_refusal_says_where(text in mutated()) {
+        if let Err(e) = parse(Path::new("dir/quell.toml"), &text) {
+            let said = e.to_string();
+            prop_assert!(said.starts_with("dir/quell.toml"), "{}", said);
+            prop_assert!(!e.message.is_empty(), "{}", said);
+            // Where: a key, or a line for what is no TOML at all.
+            prop_assert!(!e.key.is_empty() || e.line.is_some(), "{}\n{}", said, text);
+        }
+    }
+
+    #[test]
+    fn nor_does_any_text_at_all(text in "\\PC{0,200}") {
+        let _ = parse(Path::new("dir/quell.toml"), &text);
+    }
+}

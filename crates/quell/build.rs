@@ -1,0 +1,33 @@
+//! Embeds the repository's scenarios, so that `quell bench NAME` works wherever the program is.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let folder = Path::new("../../scenarios");
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut files = Vec::new();
+    // The crate without its repository has no built-in scenarios.
+    if folder.exists() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "toml") {
+                files.push(path.canonicalize()?);
+            }
+        }
+    }
+    files.sort();
+    let mut code = String::from("&[\n");
+    for path in files {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let path = path.to_string_lossy();
+        // Writing to a string does not fail.
+        let _ = writeln!(code, "    ({name:?}, include_str!({path:?})),");
+    }
+    code.push_str("]\n");
+    let out = env::var_os("OUT_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    fs::write(out.join("scenarios.rs"), code)
+}

@@ -1,0 +1,277 @@
+//! What can be said on the command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Keeps the tenants of one Linux host out of each other's critical path.
+#[derive(Debug, Parser)]
+#[command(
+    name = "quell",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 3 the answer is no.\n\
+    Try it: quell demo"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure real co-located tenants on this machine: the kernel's default against Quell
+    Demo(Measure),
+    /// Run the agent in the foreground; it puts everything back when it ends
+    ///
+    /// SIGTERM and SIGINT end it, SIGHUP makes it read its configuration anew.
+    Run(Run),
+    /// Show the running agent, its tenants and how they fare
+    Status(Status),
+    /// Show the same live; q quits, m switches to who made whom wait
+    Top(Top),
+    /// Show what a tenant's threads have, and the last decisions with their reasons
+    Explain(Explain),
+    /// Put back what an agent that was killed had changed
+    ///
+    /// An agent that ends by itself or by SIGTERM has done so already.
+    Restore(Restore),
+    /// Check a configuration without running it
+    Check(Check),
+    /// Measure a scenario under several schedulers, interleaved
+    Bench(Bench),
+    /// Write shell completions to stdout
+    Completion {
+        /// For which shell
+        shell: Shell,
+    },
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder; made if it is not there
+        folder: PathBuf,
+    },
+    /// Be one tenant of many threads (started by `bench agent`)
+    #[command(hide = true)]
+    Fleet {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Play a scenario's thread programs (started by `bench`)
+    #[command(hide = true)]
+    Player {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG, env = "QUELL_CONFIG")]
+    pub config: PathBuf,
+    /// Observe and decide, explain on request, change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub socket: Socket,
+    /// Where the values to put back are kept
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_JOURNAL, env = "QUELL_JOURNAL")]
+    pub journal: PathBuf,
+    /// How to observe: BPF sees everything, /proc works everywhere
+    #[arg(long, value_enum, default_value_t)]
+    pub source: Source,
+    /// The least severe messages to show
+    #[arg(long, value_enum, default_value_t, env = "QUELL_LOG")]
+    pub log_level: LogLevel,
+    /// How to write messages to stderr
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum Source {
+    /// BPF where it loads, else /proc
+    #[default]
+    Auto,
+    /// BPF or nothing
+    Bpf,
+    /// /proc
+    Procfs,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum LogLevel {
+    /// Only what ends the agent
+    Error,
+    /// And what limits it
+    Warn,
+    /// And what it does once
+    #[default]
+    Info,
+    /// And what it does each period
+    Debug,
+    /// Everything
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Socket {
+    /// Where the agent listens
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, env = "QUELL_SOCKET")]
+    pub socket: PathBuf,
+}
+
+/// The time that figures cover.
+#[derive(Debug, Args)]
+pub struct Window {
+    /// The time that the figures cover, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub window: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Show who made whom wait, and how much
+    #[arg(long)]
+    pub matrix: bool,
+    /// Write the agent's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub window: Window,
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    #[command(flatten)]
+    pub window: Window,
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The tenant's name
+    pub tenant: String,
+    /// Write the agent's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// The journal of the agent that was killed
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_JOURNAL, env = "QUELL_JOURNAL")]
+    pub journal: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG, env = "QUELL_CONFIG")]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// A scenario file, the name of a built-in scenario, or `agent` for the agent's own cost
+    pub scenario: String,
+    /// Where to run it
+    #[arg(long, value_enum, default_value_t)]
+    pub on: Substrate,
+    /// The sides to compare, the baseline first: default, dasec, quell
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
+    pub policy: String,
+    #[command(flatten)]
+    pub measure: Measure,
+    #[command(flatten)]
+    pub cost: AgentCost,
+}
+
+/// What `bench agent` measures.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of `bench agent`")]
+pub struct AgentCost {
+    /// Threads altogether [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=30_000))]
+    pub threads: Option<u32>,
+    /// Tenants they belong to [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tenants: Option<u32>,
+    /// Share of the threads that wake and run, in percent [default: 10]
+    #[arg(long, value_name = "PERCENT")]
+    pub active: Option<f64>,
+    /// How the cost grows, from 100 to 10,000 threads
+    #[arg(long, conflicts_with = "threads")]
+    pub growth: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum Substrate {
+    /// The simulated machine
+    Sim,
+    /// The kernel lab's guest
+    Vm,
+    /// Real threads on this machine
+    #[default]
+    Host,
+}
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub struct Measure {
+    /// How long each side of a pair is measured, in seconds; the scenario's own unless given
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// How many interleaved pairs to measure; the scenario's own unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pairs: Option<u32>,
+    /// Seed of everything random; the same seed gives the same requests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write the result as JSON (`-`: to stdout, instead of the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Also write a self-contained HTML report
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse::<f64>()
+        .ok()
+        .filter(|n| (0.1..=3600.0).contains(n));
+    number.ok_or_else(|| "must be a number of seconds from 0.1 to 3600".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,63 @@
+//! `quell run`, `quell restore`, `quell check`.
+
+use crate::cli::{Check, Restore, Run, Source};
+use crate::log;
+use anyhow::{Context, anyhow, bail};
+use quell_agent::AgentOptions;
+use quell_linux::act::{self, ActError};
+use quell_linux::observe::Preference;
+use std::io::Write;
+
+/// Runs the agent until it is told to stop.
+pub fn run(run: &Run) -> anyhow::Result<()> {
+    log::init(run.log_level, run.log_format);
+    let options = AgentOptions {
+        config: run.config.clone(),
+        socket: run.socket.socket.clone(),
+        journal: run.journal.clone(),
+        dry_run: run.dry_run,
+        source: match run.source {
+            Source::Auto => Preference::Auto,
+            Source::Bpf => Preference::Bpf,
+            Source::Procfs => Preference::Procfs,
+        },
+    };
+    // What was put back is in the log already.
+    quell_agent::run(&options)?;
+    Ok(())
+}
+
+/// Puts back what a killed agent had changed.
+pub fn restore(restore: &Restore) -> anyhow::Result<()> {
+    let report = act::restore(&restore.journal).map_err(|e| match &e {
+        ActError::Locked { .. } => {
+            anyhow!("{e} (an agent that is stopped puts all back by itself)")
+        }
+        ActError::Journal { .. } | ActError::Kernel { .. } => {
+            anyhow!("{e}; run this as the agent's user (root), with the agent's `--journal`")
+        }
+    })?;
+    writeln!(std::io::stdout(), "{report}")?;
+    if !report.is_complete() {
+        bail!("not everything could be put back; the notes above say what and why");
+    }
+    Ok(())
+}
+
+/// Says whether a configuration is right, and what it amounts to.
+pub fn check(check: &Check) -> anyhow::Result<()> {
+    let file = quell_agent::load(&check.config)?;
+    let policy = serde_json::to_value(&file.agent.policy).context("the policy's names")?;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: ok: {} tenants, policy {policy}, period {} ms",
+        check.config.display(),
+        file.tenants.len(),
+        file.agent.period_ms
+    )?;
+    for missing in quell_agent::missing_privileges(&file.tenants) {
+        writeln!(out, "{} is missing: {}", missing.what, missing.remedy)?;
+    }
+    Ok(())
+}

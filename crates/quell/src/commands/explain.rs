@@ -1,0 +1,79 @@
+//! `quell explain TENANT`.
+
+use crate::cli;
+use crate::table::{self, or_dash};
+use quell_agent::client::Client;
+use quell_agent::wire::{Explain, ThreadExplain};
+use quell_model::ThreadRole;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// Shows what a tenant's threads have, and why.
+pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
+    let answer = Client::new(&args.socket.socket).explain(&args.tenant)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&answer)?,
+        false => render(&answer),
+    };
+    writeln!(std::io::stdout(), "{}", text.trim_end())?;
+    Ok(())
+}
+
+fn render(explain: &Explain) -> String {
+    let mut text = format!(
+        "tenant {}, {} threads\n",
+        explain.tenant,
+        explain.threads.len()
+    );
+    let headings = [
+        "THREAD", "NAME", "ROLE", "STATE", "RUN", "READY", "NICE", "SLICE", "WEIGHT", "LATENCY",
+        "CPUS",
+    ];
+    let mut table = table::new(headings, 4);
+    for thread in &explain.threads {
+        table.add_row(row(thread, explain.period_ns));
+    }
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{table}\nRUN and READY in % of the last period ({}); NICE, SLICE and CPUS as the kernel has them, \
+         WEIGHT and LATENCY as planned",
+        table::nanos(explain.period_ns)
+    );
+    if explain.decisions.is_empty() {
+        text.push_str("\nno decisions yet: its threads are as their owner left them\n");
+        return text;
+    }
+    let _ = writeln!(text, "\nlast decisions, oldest first:");
+    for decision in &explain.decisions {
+        let ago = explain.time_ns.saturating_sub(decision.time_ns) as f64 / 1e9;
+        let _ = writeln!(
+            text,
+            "  {ago:6.1} s ago  {} {}  {}: {}",
+            decision.thread, decision.name, decision.rule, decision.text
+        );
+    }
+    text
+}
+
+fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 11] {
+    let percent = |ns: u64| format!("{:.1} %", 100.0 * ns as f64 / period_ns.max(1) as f64);
+    [
+        thread.tid.to_string(),
+        thread.name.to_string(),
+        match thread.role {
+            ThreadRole::Ordinary => "-".to_string(),
+            ThreadRole::Vcpu(n) => format!("vcpu {n}"),
+            ThreadRole::Emulator => "emulator".to_string(),
+            ThreadRole::Io => "io".to_string(),
+        },
+        format!("{:?}", thread.state).to_lowercase(),
+        percent(thread.run_ns),
+        or_dash(thread.ready_ns, percent),
+        thread.nice.to_string(),
+        or_dash(thread.slice_ns, table::nanos),
+        or_dash(thread.planned_weight, |w| w.to_string()),
+        or_dash(thread.planned_latency_ns, table::nanos),
+        thread.cpus.to_string(),
+    ]
+}

@@ -1,0 +1,58 @@
+//! One function for each subcommand.
+
+mod agent;
+mod bench;
+mod explain;
+mod matrix;
+mod pages;
+mod status;
+mod top;
+
+use crate::cli::Command;
+use quell_agent::AgentError;
+use quell_agent::client::ClientError;
+use quell_bench::side::SideError;
+use quell_model::config::ConfigError;
+
+/// Does what the user asked for.
+pub fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Demo(measure) => bench::demo(&measure),
+        Command::Run(run) => agent::run(&run),
+        Command::Status(status) => status::status(&status),
+        Command::Top(top) => top::top(&top),
+        Command::Explain(explain) => explain::explain(&explain),
+        Command::Restore(restore) => agent::restore(&restore),
+        Command::Check(check) => agent::check(&check),
+        Command::Bench(bench) => bench::bench(&bench),
+        Command::Completion { shell } => pages::completion(shell),
+        Command::Man { folder } => pages::man(&folder),
+        Command::Fleet { args } => quell_bench::agent_bench::fleet_main(&args),
+        Command::Player { args } => quell_bench::workload::player::main(args),
+    }
+}
+
+/// Something about the user's input that is wrong and is no other type's to say.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InputError(pub String);
+
+/// Whether the user's input is at fault, and not the run.
+pub fn is_users(e: &anyhow::Error) -> bool {
+    e.chain().any(|cause| {
+        cause.is::<InputError>()
+            || cause.is::<ConfigError>()
+            || cause.is::<SideError>()
+            || cause
+                .downcast_ref::<AgentError>()
+                .is_some_and(AgentError::is_users)
+            || matches!(
+                cause.downcast_ref::<ClientError>(),
+                // What the agent was asked for does not exist.
+                Some(ClientError::Refused {
+                    status: 400..=499,
+                    ..
+                })
+            )
+    })
+}

@@ -1,0 +1,134 @@
+//! `quell status`.
+
+use super::matrix;
+use crate::cli;
+use crate::table::{self, or_dash};
+use quell_agent::client::Client;
+use quell_agent::wire::Status;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// Shows the agent and its tenants, or who made whom wait.
+pub fn status(args: &cli::Status) -> anyhow::Result<()> {
+    let client = Client::new(&args.socket.socket);
+    let text = if args.matrix {
+        let answer = client.matrix(args.window.window)?;
+        match args.json {
+            true => serde_json::to_string_pretty(&answer)?,
+            false => matrix::render(&answer, matrix::MOST_COLUMNS),
+        }
+    } else {
+        let answer = client.status_over(args.window.window)?;
+        match args.json {
+            true => serde_json::to_string_pretty(&answer)?,
+            false => render(&answer),
+        }
+    };
+    writeln!(std::io::stdout(), "{}", text.trim_end())?;
+    Ok(())
+}
+
+/// The whole answer for a terminal.
+pub fn render(status: &Status) -> String {
+    let mut text = head(status);
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "\n{}", tenants(status));
+    if !status.notes.is_empty() {
+        let _ = writeln!(text, "\nnotes:");
+        let shown = status.notes.len().saturating_sub(10);
+        if shown > 0 {
+            let _ = writeln!(text, "  ({shown} earlier ones: --json)");
+        }
+        for note in &status.notes[shown..] {
+            let _ = writeln!(text, "  {note}");
+        }
+    }
+    text
+}
+
+/// The lines about the agent itself.
+pub fn head(status: &Status) -> String {
+    let policy: Vec<String> = status
+        .policy
+        .iter()
+        .map(|p| format!("{p:?}").to_lowercase())
+        .collect();
+    let policy = match policy.is_empty() {
+        true => "none, only observing".to_string(),
+        false => policy.join(", "),
+    };
+    let source = format!("{:?}", status.source).to_lowercase();
+    let last = status.last_period;
+    let last_us = last.observe_us + last.decide_us + last.act_us;
+    let mut text = format!(
+        "quell {}  pid {}  up {}  {}\npolicy {policy}  period {} ms  source {source}\n\
+         {} periods, {} skipped by overruns, {} failed  last took {}  agent {:.2} % of a CPU, {}\n",
+        status.version,
+        status.pid,
+        table::duration(status.uptime_s),
+        status.config.display(),
+        status.period_ms,
+        status.periods,
+        status.overruns,
+        status.observe_errors,
+        table::micros(last_us as f64),
+        status.agent.cpu_percent,
+        table::bytes(status.agent.rss_bytes),
+    );
+    let _ = match &status.not_acting_reason {
+        None => writeln!(text, "acting: {} settings written", status.changes),
+        Some(reason) => writeln!(text, "not acting: {reason}"),
+    };
+    if let Some(reason) = &status.fallback_reason {
+        let _ = writeln!(text, "no BPF: {reason}");
+    }
+    for missing in &status.missing {
+        let _ = writeln!(text, "missing {}: {}", missing.what, missing.remedy);
+    }
+    if let Some(error) = &status.reload_error {
+        let _ = writeln!(text, "last reload refused: {error}");
+    }
+    text
+}
+
+/// The table of tenants.
+pub fn tenants(status: &Status) -> String {
+    if status.tenants.is_empty() {
+        return "no tenants: the configuration names none, or no period is complete yet"
+            .to_string();
+    }
+    let headings = [
+        "TENANT", "CLASS", "WEIGHT", "THREADS", "MANAGED", "CPU", "READY", "WAIT p50", "p99",
+        "LATENCY",
+    ];
+    let mut table = table::new(headings, 2);
+    for tenant in &status.tenants {
+        let latency = tenant
+            .latency_min_us
+            .zip(tenant.latency_max_us)
+            .map(|(low, high)| {
+                let (low, high) = (table::micros(low as f64), table::micros(high as f64));
+                if low == high {
+                    low
+                } else {
+                    format!("{low} .. {high}")
+                }
+            });
+        table.add_row([
+            tenant.name.to_string(),
+            format!("{:?}", tenant.class).to_lowercase(),
+            tenant.weight.to_string(),
+            tenant.threads.to_string(),
+            tenant.managed.to_string(),
+            format!("{:.1} %", tenant.run_percent),
+            or_dash(tenant.ready_percent, |p| format!("{p:.1} %")),
+            or_dash(tenant.wait_p50_us, |us| format!("< {}", table::micros(us))),
+            or_dash(tenant.wait_p99_us, |us| format!("< {}", table::micros(us))),
+            or_dash(latency, |l| l),
+        ]);
+    }
+    format!(
+        "{table}\nlast {:.0} s; CPU and READY (wanted a CPU and had none) in % of one CPU, summed over threads",
+        status.window_s
+    )
+}

@@ -1,0 +1,34 @@
+//! Where messages go: stderr, as text for people or as JSON for machines.
+
+use crate::cli::{LogFormat, LogLevel};
+use std::io::IsTerminal;
+use tracing::Level;
+use tracing_subscriber::fmt;
+
+/// Messages of this level and above go to stderr from now on.
+pub fn init(level: LogLevel, format: LogFormat) {
+    let level = match level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    };
+    let base = || fmt().with_max_level(level).with_writer(std::io::stderr);
+    // The journal has its own clock.
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    match format {
+        LogFormat::Json => base().json().init(),
+        LogFormat::Text if journal => base()
+            .with_ansi(false)
+            .with_target(false)
+            .without_time()
+            .init(),
+        LogFormat::Text => {
+            base()
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_target(false)
+                .init();
+        }
+    }
+}
