@@ -94,7 +94,7 @@ fn cpu_ns() -> u64 {
 fn idle(threads: usize) {
     for _ in 1..threads {
         let builder = std::thread::Builder::new().stack_size(64 * 1024);
-        builder.spawn(|| std::thread::park()).unwrap();
+        builder.spawn(std::thread::park).unwrap();
     }
     print!(".");
     std::io::Write::flush(&mut std::io::stdout()).unwrap();

@@ -174,7 +174,9 @@ fn both_sources_agree_on_run_time() {
     let specs = [spec("spin", |s| s.pid = vec![spinner.pid()])];
     let mut observers = observers(&specs);
     // Making the second took a while, which only the first has seen.
-    observers.iter_mut().for_each(|observer| drop(observer.sample().unwrap()));
+    observers
+        .iter_mut()
+        .for_each(|observer| drop(observer.sample().unwrap()));
     let mut run_ns = vec![0u64; observers.len()];
     for _ in 0..20 {
         sleep(Duration::from_millis(50));

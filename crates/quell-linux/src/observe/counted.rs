@@ -456,3 +456,211 @@ fn trim<T: Default + PartialEq>(list: &mut Vec<T>) {
         .map_or(0, |last| last + 1);
     list.truncate(used);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::monitor::{OCCASION_BUCKETS, RawWaker};
+    use super::*;
+    use proptest::prelude::*;
+    use quell_model::{SchedClass, ThreadId, Tid};
+
+    fn id(tid: u32) -> ThreadId {
+        ThreadId {
+            tid: Tid(tid),
+            start_ticks: 5,
+        }
+    }
+
+    fn raw() -> RawThread {
+        RawThread {
+            slot: 1,
+            generation: 1,
+            id: id(10),
+            process: Pid(10),
+            tenant: MonitorIndex(0),
+            ended: false,
+            state: Some(ThreadState::Blocked),
+            since_ns: 0,
+            cpu: 1,
+            run_ns: 0,
+            ready_ns: 0,
+            charged_ns: 0,
+            waits: 0,
+            wait_histogram: Default::default(),
+            switches: 0,
+            preemptions: 0,
+            wakeups: 0,
+            migrations: 0,
+            wakers: Default::default(),
+            creator: Some(id(9)),
+            name: *b"worker\0\0\0\0\0\0\0\0\0\0",
+            nice: 0,
+            policy: 0,
+            allowed_cpus: 2,
+            affinity_word: 3,
+            slice_ns: Some(3_000_000),
+        }
+    }
+
+    fn sample(now: RawThread, before: Option<&RawThread>, period_ns: u64) -> ThreadSample {
+        let known = Known {
+            raw: now,
+            name: now.name().into(),
+            role: ThreadRole::Ordinary,
+            settings: ThreadSettings {
+                class: SchedClass::Fair,
+                nice: quell_model::Nice::default(),
+                slice_ns: None,
+                affinity: Arc::default(),
+            },
+            first_state: ThreadState::Running,
+        };
+        thread_sample(&known, before, period_ns)
+    }
+
+    #[test]
+    fn a_period_is_the_difference_of_two_readings() {
+        let mut before = raw();
+        (before.run_ns, before.ready_ns, before.waits) = (1000, 500, 3);
+        (before.wait_histogram[4], before.switches, before.wakeups) = (3, 7, 6);
+        let mut now = before;
+        (now.run_ns, now.ready_ns, now.waits) = (1600, 700, 5);
+        (now.wait_histogram[4], now.wait_histogram[6], now.switches) = (4, 1, 9);
+        let seen = sample(now, Some(&before), 1000);
+        assert_eq!(
+            (seen.run_ns, seen.switches, seen.wakeups),
+            (600, Some(2), Some(0))
+        );
+        let expected = ReadyTime {
+            sum_ns: 200,
+            count: Some(2),
+            histogram: Some(vec![0, 0, 0, 0, 1, 0, 1]),
+        };
+        assert_eq!(seen.ready, Some(expected));
+        assert_eq!(
+            (&*seen.name, seen.cpu, seen.forked_by),
+            ("worker", CpuId(1), Some(id(9)))
+        );
+    }
+
+    #[test]
+    fn a_new_thread_counts_from_zero_and_an_unchanged_one_is_all_zero_but_seen() {
+        let mut now = raw();
+        (now.run_ns, now.switches) = (400, 2);
+        assert_eq!(sample(now, Some(&unseen(&now)), 1000).run_ns, 400);
+        let idle = sample(now, None, 1000);
+        assert_eq!((idle.run_ns, idle.switches), (0, Some(0)));
+        let nothing = ReadyTime {
+            sum_ns: 0,
+            count: Some(0),
+            histogram: Some(Vec::new()),
+        };
+        assert_eq!((idle.ready, idle.wakers), (Some(nothing), Some(Vec::new())));
+    }
+
+    #[test]
+    fn the_first_state_counts_until_the_monitor_sees_one() {
+        let mut now = raw();
+        assert_eq!(sample(now, None, 1).state, ThreadState::Blocked);
+        now.state = None;
+        assert_eq!(sample(now, None, 1).state, ThreadState::Running);
+    }
+
+    #[test]
+    fn wakers_by_frequency_also_when_they_left_the_table_meanwhile() {
+        let waker = |tid, count| Some(RawWaker { id: id(tid), count });
+        let (mut before, mut now) = (raw(), raw());
+        before.wakers[..3].copy_from_slice(&[waker(1, 10), waker(2, 4), waker(3, 8)]);
+        // 1 woke it twice more, 2 did not, 3 left and came back with 5, 4 is new.
+        now.wakers[..4].copy_from_slice(&[waker(4, 2), waker(1, 12), waker(2, 4), waker(3, 5)]);
+        let seen: Vec<_> = wakers(&now, &before)
+            .iter()
+            .map(|w| (w.id.tid.0, w.count))
+            .collect();
+        assert_eq!(seen, [(3, 5), (1, 2), (4, 2)]);
+    }
+
+    #[test]
+    fn waits_by_who_had_the_cpu() {
+        let names: Vec<TenantName> = vec!["own".into(), "zoo".into(), "bat".into(), "cat".into()];
+        let before = RawWaits {
+            tenants: vec![(MonitorIndex(0), 10), (MonitorIndex(3), 7)],
+            host_ns: 5,
+            idle_ns: 1,
+            ..RawWaits::default()
+        };
+        let now = RawWaits {
+            tenants: [(0, 30), (1, 4), (2, 6), (3, 7)]
+                .map(|(n, ns)| (MonitorIndex(n), ns))
+                .into(),
+            host_ns: 8,
+            idle_ns: 3,
+            bandwidth_ns: 11,
+            steal_ns: 12,
+            unknown_ns: 13,
+        };
+        let seen = breakdown(0, &now, &before, &names);
+        let expected = WaitBreakdown {
+            own_ns: 20,
+            tenants: vec![("bat".into(), 6), ("zoo".into(), 4)],
+            host_ns: 5,
+            bandwidth_ns: 11,
+            steal_ns: 12,
+            unknown_ns: 13,
+        };
+        assert_eq!(seen, expected);
+        assert_eq!(seen.total_ns(), now.total_ns() - before.total_ns());
+    }
+
+    #[test]
+    fn occasions_are_differences_without_trailing_zeros() {
+        let tenant = |first: u64, third: u64| {
+            let mut occasions_ns = [0; OCCASION_BUCKETS];
+            (occasions_ns[0], occasions_ns[2]) = (first, third);
+            let waits = RawWaits::default();
+            RawTenant {
+                tenant: MonitorIndex(0),
+                waits,
+                occasions_ns,
+                ready: 0,
+                blocked: 0,
+            }
+        };
+        let seen = since_occasions(&tenant(9, 50), Some(&tenant(4, 20)));
+        assert_eq!(seen.by_blocked_ns, [5, 0, 30]);
+        let nothing = since_occasions(&tenant(9, 50), Some(&tenant(9, 50)));
+        assert!(nothing.by_blocked_ns.is_empty());
+    }
+
+    #[test]
+    fn reasons_say_what_would_be_needed() {
+        let missing = MonitorError::Capability {
+            missing: vec!["CAP_BPF"],
+        };
+        let text = explain(&missing);
+        assert!(
+            text.contains("missing CAP_BPF") && text.contains("run as root"),
+            "{text}"
+        );
+        let log = "one\nR1 is not a pointer\n\n".to_string();
+        let refused = MonitorError::Refused {
+            reason: "Permission denied".to_string(),
+            log,
+        };
+        assert!(explain(&refused).ends_with("(Permission denied): R1 is not a pointer"));
+    }
+
+    proptest! {
+        /// Whatever two readings say, run and ready time fit into the period.
+        #[test]
+        fn never_negative_and_never_more_than_the_period(
+            run: [u64; 2], ready: [u64; 2], waits: [u64; 2], period_ns in 0..u64::MAX / 2,
+        ) {
+            let (mut before, mut now) = (raw(), raw());
+            (before.run_ns, before.ready_ns, before.waits) = (run[0], ready[0], waits[0]);
+            (now.run_ns, now.ready_ns, now.waits) = (run[1], ready[1], waits[1]);
+            let seen = sample(now, Some(&before), period_ns);
+            prop_assert!(seen.run_ns + seen.ready.unwrap().sum_ns <= period_ns);
+        }
+    }
+}

@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(members(&discovery, 0), [10]);
 
         discovery.exited(10);
-        assert_eq!(members(&discovery, 0), []);
+        assert!(members(&discovery, 0).is_empty());
         assert_eq!(discovery.take_changed().len(), 1);
     }
 
@@ -563,7 +563,7 @@ mod tests {
             },
         );
         discovery.step().unwrap();
-        assert_eq!(members(&discovery, 0), []);
+        assert!(members(&discovery, 0).is_empty());
         assert_eq!(discovery.process(10).unwrap().start_ticks, Some(300));
     }
 
@@ -575,7 +575,7 @@ mod tests {
         }
         let spec = named("a", |s| s.unit = Some("app".into()));
         let mut discovery = discover(dir.path(), &[spec]);
-        assert_eq!(members(&discovery, 0), []);
+        assert!(members(&discovery, 0).is_empty());
         write(
             dir.path(),
             &Fake {
@@ -626,7 +626,10 @@ mod tests {
         ];
         let discovery = discover(dir.path(), &specs);
         assert_eq!(members(&discovery, 0), [20, 30]);
-        assert_eq!(members(&discovery, 1), [], "kernel threads are no tenant's");
+        assert!(
+            members(&discovery, 1).is_empty(),
+            "kernel threads are no tenant's"
+        );
         assert_eq!(discovery.process(30).unwrap().kind, Kind::Qemu);
     }
 
