@@ -29,7 +29,10 @@ name = "spin"
 program = [{ run_us = 1000 }]
 "#;
 
-#[expect(clippy::unwrap_used, reason = "a helper of tests, which clippy does not see")]
+#[expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests, which clippy does not see"
+)]
 fn options(pairs: u32, seconds: f64) -> BenchOptions {
     let scenario = Scenario::parse(Path::new("tiny.toml"), SCENARIO).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_quell-workload")).to_path_buf();
