@@ -1,0 +1,196 @@
+//! The command line as users meet it: what it prints, and its exit codes.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Exit code, stdout, stderr.
+fn said(args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn help_lists_what_users_need_and_hides_what_they_do_not() {
+    let (code, out, err) = said(&["--help"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for command in [
+        "demo",
+        "run",
+        "status",
+        "top",
+        "explain",
+        "restore",
+        "check",
+        "bench",
+        "completion",
+    ] {
+        assert!(
+            out.contains(&format!("\n  {command} ")),
+            "{command}:\n{out}"
+        );
+    }
+    for hidden in ["player", "fleet", "man "] {
+        assert!(!out.contains(&format!("\n  {hidden}")), "{hidden}:\n{out}");
+    }
+    assert!(out.contains("Exit codes"), "{out}");
+    let (code, out, _) = said(&["--version"]);
+    assert_eq!(
+        (code, out),
+        (0, format!("quell {}\n", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let bad_config = file("bad.toml", b"[agent]\nperiod = 80\n");
+    let no_text = file("latin1.toml", b"[agent]\n# \xe9\n");
+    let no_selector = file("none.toml", b"[[tenant]]\nname = \"a\"\n");
+    let bad_scenario = file("scenario.toml", b"name = \"x\"\nsecnds = 3\n");
+    let absent = dir.path().join("absent.toml").display().to_string();
+    let below_a_file = format!("{bad_config}/x.html");
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["staus"], &["staus", "status"]),
+        (&["status", "--windw", "3"], &["--windw", "--window"]),
+        (&["status", "--window", "0"], &["1..=60"]),
+        (&["explain"], &["TENANT"]),
+        (
+            &["check", "-c", &bad_config],
+            &["bad.toml:2", "did you mean `period_ms`"],
+        ),
+        (&["check", "-c", &no_selector], &["tenant[0]", "selector"]),
+        (&["check", "-c", &no_text], &["latin1.toml", "UTF-8"]),
+        (
+            &["check", "-c", &absent],
+            &["absent.toml", "cannot be read", "-c FILE"],
+        ),
+        (&["run", "-c", &bad_config], &["bad.toml:2", "agent"]),
+        (&["run", "--source", "magic"], &["magic", "procfs"]),
+        (
+            &["bench", "no-such-scenario"],
+            &["no-such-scenario", "built-in", "demo", "agent"],
+        ),
+        (&["bench", &absent], &["absent.toml", "cannot be read"]),
+        (
+            &["bench", &bad_scenario],
+            &["scenario.toml:2", "did you mean `seconds`"],
+        ),
+        (
+            &["bench", "demo", "--on", "sim"],
+            &["not built yet", "host"],
+        ),
+        (&["bench", "demo", "--on", "vm"], &["not built yet", "host"]),
+        (
+            &["bench", "demo", "--policy", "default,dasc"],
+            &["dasc", "did you mean `dasec`"],
+        ),
+        (&["bench", "demo", "--policy", "default"], &["at least two"]),
+        (
+            &["bench", "demo", "--seconds", "0"],
+            &["--seconds", "0.1 to 3600"],
+        ),
+        (&["bench", "demo", "--pairs", "0"], &["--pairs", "1..=1000"]),
+        (
+            &["demo", "--report", &below_a_file],
+            &["x.html", "cannot be written"],
+        ),
+        (&["top"], &["terminal", "quell status"]),
+        (&["completion", "cmd"], &["cmd", "bash"]),
+    ];
+    for (args, says) in cases {
+        let (code, out, err) = said(args);
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(err.starts_with("quell: "), "{args:?}: {err}");
+        assert!(
+            !err.contains("backtrace") && !err.contains("panicked"),
+            "{args:?}: {err}"
+        );
+        assert_eq!(out, "", "{args:?}");
+        for part in *says {
+            assert!(err.contains(part), "{args:?} should say `{part}`: {err}");
+        }
+    }
+}
+
+#[test]
+fn without_an_agent_the_commands_say_how_to_start_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("agent.sock").display().to_string();
+    for args in [
+        &["status"][..],
+        &["status", "--matrix"],
+        &["status", "--json"],
+        &["explain", "web"],
+    ] {
+        let (code, out, err) = said(&[args, &["--socket", &socket]].concat());
+        assert_eq!((code, out.as_str()), (1, ""), "{args:?}");
+        assert!(
+            err.contains(&socket) && err.contains("quell run -c"),
+            "{args:?}: {err}"
+        );
+    }
+}
+
+#[test]
+fn nothing_to_restore_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal").display().to_string();
+    let (code, _, err) = said(&["restore", "--journal", &journal]);
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn check_says_what_a_right_file_amounts_to() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/quell.toml");
+    let (code, out, err) = said(&["check", "-c", &example.display().to_string()]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(
+        out.contains("ok: 3 tenants") && out.contains("period 80 ms"),
+        "{out}"
+    );
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    for (shell, sign) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef quell"),
+        ("fish", "complete -c quell"),
+    ] {
+        let (code, out, _) = said(&["completion", shell]);
+        assert_eq!(code, 0, "{shell}");
+        assert!(out.contains(sign), "{shell}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("man");
+    let (code, _, err) = said(&["man", &folder.display().to_string()]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let pages: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for page in ["quell.1", "quell-run.1", "quell-status.1", "quell-bench.1"] {
+        assert!(pages.contains(&page.to_string()), "{pages:?}");
+    }
+    assert!(
+        !pages
+            .iter()
+            .any(|p| p.contains("player") || p.contains("fleet")),
+        "{pages:?}"
+    );
+    let run = std::fs::read_to_string(folder.join("quell-run.1")).unwrap();
+    assert!(run.contains("dry\\-run") && run.contains("SIGHUP"), "{run}");
+}
