@@ -1,5 +1,6 @@
 //! The BPF monitor against real threads and processes. Each test loads its own monitor; where BPF
 //! cannot load it says so and passes. They run one at a time: each is about who has the CPU.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{gettid, pipe, read, write};

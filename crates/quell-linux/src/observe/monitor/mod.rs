@@ -12,6 +12,10 @@
 //! Units: ns of CLOCK_MONOTONIC. Needs Linux 5.15 with BTF (arm64: 5.18), CAP_BPF and CAP_PERFMON,
 //! and to run in the host's pid namespace. Kernel memory: 448 bytes per thread of [`Limits`],
 //! 2 bytes per possible thread id (`kernel.pid_max`), 2 KiB per CPU, 1.2 MiB besides.
+//!
+//! Cost, as CPU time of a pipe ping-pong on one CPU (Linux 6.18 in a virtual machine, 1.0 us per
+//! switch without the monitor): 0.1 us more per switch for threads of no tenant, 0.2 us for threads
+//! of a tenant, their wakeups included.
 
 mod layout;
 mod program;
