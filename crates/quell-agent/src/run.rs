@@ -81,7 +81,9 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
         "running with {}",
         options.config.display()
     );
-    let board = Arc::new(Board::new(options.config.clone(), parts.facts.clone()));
+    // Whoever asks may be in another folder.
+    let shown = std::path::absolute(&options.config).unwrap_or_else(|_| options.config.clone());
+    let board = Arc::new(Board::new(shown, parts.facts.clone()));
     let reload: Assemble = {
         let path = options.config.clone();
         Box::new(move || assemble(load::load(&path)?))

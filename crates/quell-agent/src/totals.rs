@@ -128,7 +128,10 @@ impl TenantSums {
         for thread in &tenant.threads {
             self.run_ns += thread.run_ns;
             if let Some(ready) = &thread.ready {
-                *self.ready_ns.get_or_insert(0) += ready.sum_ns;
+                // The breakdown, where seen, also has the threads that have exited.
+                if tenant.waits.is_none() {
+                    *self.ready_ns.get_or_insert(0) += ready.sum_ns;
+                }
                 if let Some(histogram) = &ready.histogram {
                     let counts = histogram.iter().map(|&n| u64::from(n));
                     add_each(self.histogram.get_or_insert_default(), counts);
@@ -136,6 +139,7 @@ impl TenantSums {
             }
         }
         if let Some(waits) = &tenant.waits {
+            *self.ready_ns.get_or_insert(0) += waits.total_ns();
             let sum = self.waits.get_or_insert_default();
             sum.own_ns += waits.own_ns;
             sum.host_ns += waits.host_ns;

@@ -1,6 +1,8 @@
 //! `quell.toml` as users get it wrong: every mistake is named with file and key, and with what
 //! would be right.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use proptest::prelude::*;
 use quell_agent::parse;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! The reference for users says everything there is to say, and the shipped examples are right.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use quell_agent::{client::Client, parse, wire};
 use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Objective, TenantSpec};
 use serde::Serialize;

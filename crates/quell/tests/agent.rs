@@ -1,6 +1,8 @@
 //! The agent on this machine, end to end: real tenants, a real run, and afterwards everything as it
 //! was. Acting needs root; without it those tests say that they were skipped.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -39,10 +41,8 @@ fn tenant_process() {
             // Nice values of their own, so that a default is not mistaken for what was.
             let tid = nix::unistd::gettid().as_raw() as u32;
             // SAFETY: a plain system call on the calling thread; no memory is passed.
-            assert_eq!(
-                unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, nice) },
-                0
-            );
+            let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, nice) };
+            assert_eq!(result, 0);
             loop {
                 std::thread::sleep(Duration::from_millis(3));
                 let until = Instant::now() + Duration::from_micros(500);

@@ -1,5 +1,7 @@
 //! The command line as users meet it: what it prints, and its exit codes.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::path::Path;
 use std::process::Command;
 
