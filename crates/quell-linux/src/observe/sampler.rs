@@ -64,10 +64,10 @@ impl Sampler {
     pub(crate) fn new() -> Result<Sampler, ObserveError> {
         let mut reader = Reader::default();
         let own = reader.read(format_args!("/proc/thread-self/schedstat"))?;
-        // The caller has run, so 0 means that the kernel does not count.
+        // The caller was given a CPU at least once, so 0 means that the kernel does not count.
         let schedstat = own
             .and_then(proc::parse_schedstat)
-            .is_some_and(|(run, _, _)| run > 0);
+            .is_some_and(|(_, _, switches)| switches > 0);
         let (threads, settings) = (BTreeMap::new(), SettingsReader::default());
         Ok(Sampler {
             threads,
@@ -214,23 +214,15 @@ impl Sampler {
             .min(period.length_ns);
         let switches = now.switches.saturating_sub(before.switches);
         let counted_ns = now.wait_ns.saturating_sub(before.wait_ns);
-        let (ready_ns, ahead_ns) = if wanted_cpu && wants_cpu && run_ns == 0 && switches == 0 {
-            (
-                period.length_ns,
-                (ahead_ns + period.length_ns).saturating_sub(counted_ns),
-            )
-        } else {
-            let left_ns = if wants_cpu {
-                ahead_ns.saturating_sub(counted_ns)
-            } else {
-                0
-            };
-            (
-                counted_ns
-                    .saturating_sub(ahead_ns)
-                    .min(period.length_ns - run_ns),
-                left_ns,
-            )
+        let waited = Waited {
+            counted_ns,
+            ahead_ns,
+            wants_cpu,
+        };
+        let nothing_else = wanted_cpu && wants_cpu && run_ns == 0 && switches == 0;
+        let (ready_ns, ahead_ns) = match nothing_else {
+            true => waited.all_of(period.length_ns),
+            false => waited.within(period.length_ns - run_ns),
         };
         let seen = |value: u64| self.schedstat.then_some(value);
         let ready = seen(ready_ns).map(|sum_ns| ReadyTime {
@@ -283,6 +275,37 @@ impl Sampler {
     }
 }
 
+/// What is known of a thread's waiting in a period.
+struct Waited {
+    /// By how much `schedstat` counted on.
+    counted_ns: u64,
+    /// What earlier periods counted ahead of it.
+    ahead_ns: u64,
+    /// Whether it waits at the period's end.
+    wants_cpu: bool,
+}
+
+impl Waited {
+    /// `(ready time, counted ahead from now on)` of a thread that waited the whole period.
+    fn all_of(self, period_ns: u64) -> (u64, u64) {
+        let ahead_ns = self.ahead_ns.saturating_add(period_ns);
+        (period_ns, ahead_ns.saturating_sub(self.counted_ns))
+    }
+
+    /// The same of any other thread, which waited `limit_ns` at most.
+    fn within(self, limit_ns: u64) -> (u64, u64) {
+        let left_ns = if self.wants_cpu {
+            self.ahead_ns.saturating_sub(self.counted_ns)
+        } else {
+            0
+        };
+        (
+            self.counted_ns.saturating_sub(self.ahead_ns).min(limit_ns),
+            left_ns,
+        )
+    }
+}
+
 /// What a thread of a process of this kind does.
 pub(crate) fn role(kind: Kind, name: &str) -> ThreadRole {
     match kind {
@@ -315,5 +338,102 @@ impl Wanting {
             .into_values()
             .filter(|(run_ns, _)| *run_ns > 0)
             .map(|(_, thread)| thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_wait_over_several_periods_is_counted_once() {
+        // Ready 10 before the first period's end, waits two periods of 80 and gets a CPU 15 into
+        // the fourth, when schedstat counts all 185 at once.
+        let first = Waited {
+            counted_ns: 0,
+            ahead_ns: 0,
+            wants_cpu: true,
+        }
+        .within(80);
+        assert_eq!(first, (0, 0));
+        let second = Waited {
+            counted_ns: 0,
+            ahead_ns: first.1,
+            wants_cpu: true,
+        }
+        .all_of(80);
+        assert_eq!(second, (80, 80));
+        let third = Waited {
+            counted_ns: 0,
+            ahead_ns: second.1,
+            wants_cpu: true,
+        }
+        .all_of(80);
+        assert_eq!(third, (80, 160));
+        let fourth = Waited {
+            counted_ns: 185,
+            ahead_ns: third.1,
+            wants_cpu: false,
+        }
+        .within(80);
+        assert_eq!(fourth, (25, 0));
+    }
+
+    #[test]
+    fn of_the_threads_that_want_a_cpu_the_one_that_ran_longest_has_it() {
+        let mut sampler = Sampler::new().unwrap();
+        let period = Period {
+            length_ns: 1_000_000_000,
+            start_boottime_ns: 0,
+        };
+        let pid = std::process::id();
+        // The calling thread is running while it looks at itself; its run time shows from the next
+        // scheduler tick on.
+        let start = std::time::Instant::now();
+        while start.elapsed() < std::time::Duration::from_millis(50) {}
+        let own = nix::unistd::gettid().as_raw() as u32;
+        let seen = sampler
+            .thread(pid, own, Kind::Ordinary, period)
+            .unwrap()
+            .unwrap();
+        assert!(seen.wants_cpu && seen.sample.run_ns > 0);
+        let mut wanting = Wanting::default();
+        let other = ThreadSample {
+            run_ns: seen.sample.run_ns - 1,
+            ..seen.sample.clone()
+        };
+        wanting.add(&other, (0, other.id));
+        wanting.add(&seen.sample, (1, seen.sample.id));
+        assert_eq!(wanting.running().collect::<Vec<_>>(), [(1, seen.sample.id)]);
+
+        let starved = ThreadSample {
+            run_ns: 0,
+            ..seen.sample
+        };
+        let mut wanting = Wanting::default();
+        wanting.add(&starved, (0, starved.id));
+        assert_eq!(
+            wanting.running().count(),
+            0,
+            "it got no CPU, so it has none"
+        );
+    }
+
+    proptest! {
+        /// Counted ahead and counted by the kernel never add up to more than was waited.
+        #[test]
+        fn never_twice(whole in 0usize..20, first in 0u64..80, last in 0u64..80) {
+            let (mut sum, mut ahead_ns) = (0, 0);
+            for _ in 0..whole {
+                let (ns, ahead) = Waited { counted_ns: 0, ahead_ns, wants_cpu: true }.all_of(80);
+                (sum, ahead_ns) = (sum + ns, ahead);
+            }
+            let counted_ns = first + 80 * whole as u64 + last;
+            let (ns, left) = Waited { counted_ns, ahead_ns, wants_cpu: false }.within(80);
+            prop_assert!(sum + ns <= counted_ns);
+            prop_assert!(sum + ns >= counted_ns.saturating_sub(80));
+            prop_assert_eq!(left, 0);
+        }
     }
 }
