@@ -184,8 +184,8 @@ impl Counted {
             };
             let (known, before) = match known {
                 Some(known) => {
-                    let before =
-                        (known.raw != *raw).then(|| std::mem::replace(&mut known.raw, *raw));
+                    let before = (activity(&known.raw) != activity(raw))
+                        .then(|| std::mem::replace(&mut known.raw, *raw));
                     (known, before)
                 }
                 None => {
@@ -279,6 +279,19 @@ fn failed(error: MonitorError) -> ObserveError {
     ObserveError::Bpf {
         reason: error.to_string(),
     }
+}
+
+/// Changes whenever anything of a thread's counters or settings does: the monitor learns of all
+/// else when the thread wakes or switches. Comparing the rest would double what a period costs.
+fn activity(raw: &RawThread) -> (u64, u64, u64, u64, u64, Option<ThreadState>) {
+    (
+        raw.since_ns,
+        raw.run_ns,
+        raw.ready_ns,
+        raw.switches,
+        raw.wakeups,
+        raw.state,
+    )
 }
 
 /// The settings that the monitor sees; a change of them says that the rest is worth reading.
