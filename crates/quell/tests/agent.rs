@@ -479,3 +479,41 @@ fn a_reload_takes_a_right_file_and_refuses_a_wrong_one() {
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.ended().0, Some(0));
 }
+
+#[test]
+fn the_service_manager_is_told_ready_alive_and_stopping() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("quell.toml"), "").unwrap();
+    let manager = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    // As systemd sets them for the main process.
+    let mut child = Command::new("sh")
+        .args([
+            "-c",
+            "export WATCHDOG_PID=$$; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_quell"),
+        ])
+        .args(["run", "--dry-run", "--log-level", "error", "-c"])
+        .arg(dir.path().join("quell.toml"))
+        .arg("--socket")
+        .arg(dir.path().join("agent.sock"))
+        .env("NOTIFY_SOCKET", dir.path().join("notify"))
+        .env("WATCHDOG_USEC", "1000000")
+        .spawn()
+        .unwrap();
+    let told = |wanted: &str, times: usize| {
+        let mut buffer = [0; 4096];
+        let mut seen = 0;
+        while seen < times {
+            let length = manager.recv(&mut buffer).unwrap();
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            seen += text.lines().filter(|line| *line == wanted).count();
+        }
+    };
+    told("READY=1", 1);
+    told("WATCHDOG=1", 3);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    told("STOPPING=1", 1);
+    assert!(child.wait().unwrap().success());
+}
