@@ -394,7 +394,7 @@ fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize)
         name: tenant.name.clone(),
         class: tenant.spec.class,
         kind: tenant.spec.kind,
-        weight: tenant.spec.weight,
+        weight: tenant.spec.weight(),
         cgroup: tenant.cgroup.clone(),
         threads: tenant.threads.len() as u64,
         managed: planned.len() as u64,

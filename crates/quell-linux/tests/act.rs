@@ -266,7 +266,7 @@ impl Case {
                 seq: 0,
                 tenants: vec![TenantPlan {
                     name,
-                    weight: TenantWeight(100),
+                    weight: Some(TenantWeight(100)),
                     threads: Vec::new(),
                 }],
             },
@@ -860,11 +860,11 @@ fn a_tenants_weight_is_its_cgroups() {
         std::fs::write(&file, "2000").unwrap();
         let mut case = Case::new(std::process::id(), &[]);
         case.snapshot.tenants[0].cgroup = Some(CgroupPath(format!("/{name}").into()));
-        case.plan.tenants[0].weight = TenantWeight(300);
+        case.plan.tenants[0].weight = Some(TenantWeight(300));
         let report = case.apply(&mut actuator);
         assert_eq!((report.writes.cgroup_weight, read()), (1, 3072), "{report}");
         assert_eq!(case.apply(&mut actuator).writes.total(), 0);
-        case.plan.tenants[0].weight = TenantWeight(200);
+        case.plan.tenants[0].weight = Some(TenantWeight(200));
         case.apply(&mut actuator);
         assert!(actuator.restore().is_complete());
         assert_eq!(read(), 2000);
@@ -875,7 +875,7 @@ fn a_tenants_weight_is_its_cgroups() {
         case.snapshot.tenants[0].cgroup = Some(CgroupPath(format!("/{name}").into()));
         case.apply(&mut actuator);
         std::fs::write(&file, "555").unwrap();
-        case.plan.tenants[0].weight = TenantWeight(700);
+        case.plan.tenants[0].weight = Some(TenantWeight(700));
         let report = case.apply(&mut actuator);
         assert_eq!(
             (report.left_alone, report.notes.len(), read()),

@@ -19,8 +19,8 @@ pub struct Plan {
 pub struct TenantPlan {
     /// The tenant.
     pub name: TenantName,
-    /// Its weight among tenants.
-    pub weight: TenantWeight,
+    /// Its weight among tenants; `None` leaves what its owner chose.
+    pub weight: Option<TenantWeight>,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadPlan>,
 }

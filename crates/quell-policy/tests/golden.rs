@@ -128,7 +128,7 @@ impl Case {
         let (spec, cgroup) = entry.or_insert_with(|| (TenantSpec::named(name), false));
         for word in words {
             match word.split_once('=').unwrap_or((word, "")) {
-                ("weight", n) => spec.weight = TenantWeight(n.parse().unwrap()),
+                ("weight", n) => spec.weight = Some(TenantWeight(n.parse().unwrap())),
                 ("class", "batch") => spec.class = TenantClass::Batch,
                 ("cgroup", _) => *cgroup = true,
                 _ => panic!("{at}: {word}"),

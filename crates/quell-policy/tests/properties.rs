@@ -74,7 +74,7 @@ fn any_spec(name: &'static str) -> impl Strategy<Value = (TenantSpec, bool)> {
     (class, prop_oneof![Just(100), 1..10_001u32], any::<bool>()).prop_map(
         move |(class, weight, cgroup)| {
             let mut spec = TenantSpec::named(name);
-            (spec.class, spec.weight) = (class, TenantWeight(weight));
+            (spec.class, spec.weight) = (class, Some(TenantWeight(weight)));
             (spec, cgroup)
         },
     )
@@ -225,7 +225,7 @@ proptest! {
         weight in 1..10_001u32,
     ) {
         let mut spec = TenantSpec::named("a");
-        spec.weight = TenantWeight(weight);
+        spec.weight = Some(TenantWeight(weight));
         let mut threads = threads;
         threads.sort_by_key(|thread| thread.id);
         threads.dedup_by_key(|thread| thread.id);

@@ -44,8 +44,8 @@ pub struct RunningTenant {
     pub name: TenantName,
     /// Its class.
     pub class: TenantClass,
-    /// Its weight among tenants.
-    pub weight: TenantWeight,
+    /// Its weight among tenants, where the scenario gives one.
+    pub weight: Option<TenantWeight>,
     /// Its processes; the first was started by us, the others, ascending, are its descendants.
     pub pids: Vec<Pid>,
 }

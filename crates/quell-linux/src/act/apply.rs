@@ -108,7 +108,8 @@ impl Actuator {
         tenant: &TenantPlan,
         period: &mut Period,
     ) {
-        let Some(path) = sample.and_then(|s| s.cgroup.as_ref()) else {
+        let (Some(weight), Some(path)) = (tenant.weight, sample.and_then(|s| s.cgroup.as_ref()))
+        else {
             return;
         };
         let Some(hierarchy) = &self.host.cgroups.cpu else {
@@ -117,7 +118,7 @@ impl Actuator {
         let Some(file) = hierarchy.weight_file(path) else {
             return;
         };
-        let want = hierarchy.units(tenant.weight);
+        let want = hierarchy.units(weight);
         if !self.state.cgroups.contains_key(path) && !self.unreadable.contains(path) {
             match cgroup::read_weight(&file) {
                 Ok((inode, now)) => {
@@ -236,7 +237,9 @@ impl Actuator {
                     // Beside a change of nice it costs nothing more to be exact.
                     let free = change.nice.is_some() && setting.journaled && off > 0;
                     let worth = off.saturating_mul(SLICE_TOLERANCE_PARTS) > held;
-                    change.slice = (worth || free).then_some(want);
+                    // The kernel's own slice is written as 0, so that it follows the kernel's setting.
+                    let written = if want == default { 0 } else { want };
+                    change.slice = (worth || free).then_some(written);
                     change.slice.is_some()
                 }
                 (Attr::Cpus, Value::Cpus(last)) => {
@@ -820,15 +823,11 @@ impl Change {
     }
 }
 
-/// The slice for a latency: within what EEVDF takes, and never exactly the kernel's own, so that one
-/// can be told from the other when it is read.
+/// The slice in ns that asks for a rescheduling latency. Never longer than the kernel's own: a slice
+/// is also how long a thread may run on while others wait, up to all of it before Linux 6.16
+/// (RUN_TO_PARITY), so a longer one would make a patient thread's neighbours late.
 fn slice_for(latency_ns: u64, default_ns: u64) -> u64 {
-    let slice = latency_ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS);
-    match slice == default_ns {
-        true if slice == SLICE_MAX_NS => slice - 1,
-        true => slice + 1,
-        false => slice,
-    }
+    latency_ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS).min(default_ns)
 }
 
 /// Reads a setting that Quell has not managed so far; `None` if it is not one of an ordinary thread.

@@ -5,7 +5,7 @@
 //! | plan | kernel | finer points |
 //! |---|---|---|
 //! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
-//! | rescheduling latency | EEVDF custom slice, 0.1 to 100 ms (Linux >= 6.12) | changes of up to 5 % are not worth a write |
+//! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own (Linux >= 6.12) | changes of up to 5 % are not worth a write |
 //! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
 //! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has a cgroup of its own |
 //!

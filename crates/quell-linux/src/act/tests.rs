@@ -232,7 +232,7 @@ pid = [1]
         tenants: ["a", "b"]
             .map(|n| TenantPlan {
                 name: n.into(),
-                weight: TenantWeight(weight),
+                weight: Some(TenantWeight(weight)),
                 threads: vec![],
             })
             .into(),

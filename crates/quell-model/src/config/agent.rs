@@ -189,7 +189,11 @@ impl AsymmetrySettings {
         percent("conflict_ratio", self.conflict_ratio, 1.0, 1000.0)?;
         if !(1..=100_000).contains(&self.placement_periods) {
             let message = format!("{} is outside 1 to 100000", self.placement_periods);
-            return Err(ConfigError::at(file, "asymmetry.placement_periods", message));
+            return Err(ConfigError::at(
+                file,
+                "asymmetry.placement_periods",
+                message,
+            ));
         }
         let (low, high) = (self.latency_min_us, self.latency_max_us);
         if low < 1 || high > 10_000_000 || low > high {

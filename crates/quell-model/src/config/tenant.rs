@@ -26,9 +26,9 @@ pub struct TenantSpec {
     /// Whether its latency or only its throughput matters.
     #[serde(default)]
     pub class: TenantClass,
-    /// Weight among tenants, 1 to 10 000.
-    #[serde(default)]
-    pub weight: TenantWeight,
+    /// Weight among tenants, 1 to 10 000. Not given: what its owner set (a cgroup's `cpu.weight`, the
+    /// threads' nice values) stays.
+    pub weight: Option<TenantWeight>,
     /// Selector: processes of these ids, and their descendants.
     #[serde(default)]
     pub pid: Vec<u32>,
@@ -101,7 +101,7 @@ impl TenantSpec {
             count: 1,
             kind: TenantKind::default(),
             class: TenantClass::default(),
-            weight: TenantWeight::DEFAULT,
+            weight: None,
             pid: Vec::new(),
             cgroup: None,
             unit: None,
@@ -114,6 +114,11 @@ impl TenantSpec {
             threads: Vec::new(),
             load: None,
         }
+    }
+
+    /// Its weight among tenants; the default where none is given.
+    pub fn weight(&self) -> TenantWeight {
+        self.weight.unwrap_or_default()
     }
 
     /// Whether it has at least one selector.
@@ -140,8 +145,8 @@ impl TenantSpec {
             let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
             return error("name", format!("`{}` {message}", self.name.escape_debug()));
         }
-        if !(1..=10_000).contains(&self.weight.0) {
-            return error("weight", format!("{} is outside 1 to 10000", self.weight));
+        if let Some(weight) = self.weight.filter(|w| !(1..=10_000).contains(&w.0)) {
+            return error("weight", format!("{weight} is outside 1 to 10000"));
         }
         if !(1..=1024).contains(&self.count) {
             return error("count", format!("{} is outside 1 to 1024", self.count));

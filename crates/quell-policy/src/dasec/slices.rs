@@ -13,13 +13,15 @@
 //! - A thread that gives keeps at least `weight_floor_percent` of its initial weight, and a little
 //!   more than it used in the period: the paper lets others give because they have unused time, so
 //!   only that is taken. Without this limit two busy threads would hand one step to and fro.
+//! - Threads of [`TenantClass::Batch`] keep their weights: they have no critical path to speed up, and
+//!   what their idle threads leave unused would only be turned against other tenants.
 //! - If what others can give is less than the depleted ones would gain, it is divided in
 //!   proportion to the gains; where all are depleted nothing changes.
 
 use super::apportion::apportion;
 use super::state::{Tenant, Thread};
 use super::text::{Counted, Load, Millis};
-use quell_model::config::AsymmetrySettings;
+use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{Rule, Snapshot, TenantSample, TenantWeight, ThreadSample, ThreadState, Weight};
 
 /// What one unit of weight is worth in a period.
@@ -67,7 +69,7 @@ impl Worth {
 /// What the weight of a tenant's cgroup makes of its threads' weights.
 fn factor(tenant: &TenantSample) -> f64 {
     match tenant.cgroup {
-        Some(_) => f64::from(tenant.spec.weight.0) / f64::from(TenantWeight::DEFAULT.0),
+        Some(_) => f64::from(tenant.spec.weight().0) / f64::from(TenantWeight::DEFAULT.0),
         None => 1.0,
     }
 }
@@ -90,6 +92,9 @@ pub(super) fn adjust(
 ) {
     for tenant in tenants {
         let sample = &snapshot.tenants[tenant.sample];
+        if sample.spec.class == TenantClass::Batch {
+            continue;
+        }
         let depleted: Vec<usize> = (tenant.threads.iter().enumerate())
             .filter(|(_, thread)| is_depleted(thread, &sample.threads[thread.sample]))
             .map(|(i, _)| i)

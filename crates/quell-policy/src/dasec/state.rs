@@ -386,7 +386,7 @@ fn scale(tenant: &TenantSample) -> TenantWeight {
     if tenant.cgroup.is_some() {
         TenantWeight::DEFAULT
     } else {
-        tenant.spec.weight
+        tenant.spec.weight()
     }
 }
 
