@@ -8,7 +8,7 @@ use crate::edges::{Act, Observe};
 use crate::privileges::Privileges;
 use crate::wire::Missing;
 use crate::{AgentError, load};
-use quell_linux::act::{Actuator, Capabilities, RestoreReport};
+use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::observe::{Observer, Preference};
 use quell_model::config::{AgentFile, Mechanism};
 use quell_policy::{Policy, dasec::Dasec};
@@ -120,7 +120,13 @@ fn assemble(
     let policy: Option<Box<dyn Policy>> = match config.agent.policy[..] {
         [] => None,
         // One mechanism so far; composing them is theirs, not the agent's.
-        [Mechanism::Asymmetry, ..] => Some(Box::new(Dasec::new(config.asymmetry.clone()))),
+        [Mechanism::Asymmetry, ..] => {
+            let settings = config.asymmetry.clone();
+            Some(Box::new(Dasec::new(match kernel_slice_ns() {
+                Some(slice_ns) => settings.within_slice(slice_ns),
+                None => settings,
+            })))
+        }
     };
     let facts = Facts {
         policy: config.agent.policy.clone(),

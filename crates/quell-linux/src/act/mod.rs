@@ -45,6 +45,12 @@ mod state;
 mod tests;
 mod thread;
 
+/// The length of this kernel's own slices in ns, tried on a thread made for it; `None` where it
+/// takes no custom ones (before Linux 6.12) or the trial fails.
+pub fn kernel_slice_ns() -> Option<u64> {
+    thread::default_slice().ok().flatten()
+}
+
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
 
 use apply::Said;

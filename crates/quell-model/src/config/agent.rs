@@ -164,6 +164,18 @@ impl AgentFile {
 }
 
 impl AsymmetrySettings {
+    /// These settings with no rescheduling latency above `slice_ns`, the kernel's own slice. On
+    /// stock interfaces a latency acts as a slice, and a slice longer than the kernel's own would
+    /// make a thread's neighbours wait: the range above it must not be one in which latencies
+    /// wander without effect.
+    pub fn within_slice(mut self, slice_ns: u64) -> AsymmetrySettings {
+        let most = (slice_ns / 1000).max(1);
+        self.latency_max_us = self.latency_max_us.min(most);
+        self.latency_initial_us = self.latency_initial_us.min(most);
+        self.latency_min_us = self.latency_min_us.min(most);
+        self
+    }
+
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let percent = |key: &str, value: f64, low: f64, high: f64| {
             if value.is_finite() && (low..=high).contains(&value) {
