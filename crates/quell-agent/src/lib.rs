@@ -1,6 +1,6 @@
 //! The agent: the control loop and its API. The only place that joins observe, decide and act.
 //!
-//! [`run`] is the whole program behind `quell run`: one thread does observe, decide, act each period
+//! [`run()`] is the whole program behind `quell run`: one thread does observe, decide, act each period
 //! ([`control`]); another answers the API ([`api`]) from what the first publishes ([`board`]).
 //! [`client`] asks that API for the command line, in the types of [`wire`].
 
