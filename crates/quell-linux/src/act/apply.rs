@@ -179,13 +179,17 @@ impl Actuator {
             latency.is_some(),
             plan.cpus.is_some(),
         ];
-        if !self.state.threads.contains_key(&plan.id)
-            && (wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period))
-        {
-            return;
-        }
-        let Some(thread) = self.state.threads.get_mut(&plan.id) else {
-            return;
+        let thread = match self.state.threads.get_mut(&plan.id) {
+            Some(thread) => thread,
+            None => {
+                if wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period) {
+                    return;
+                }
+                let Some(thread) = self.state.threads.get_mut(&plan.id) else {
+                    return;
+                };
+                thread
+            }
         };
         if thread.gone {
             period.report.gone += 1;

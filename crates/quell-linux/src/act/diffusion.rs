@@ -27,13 +27,20 @@ pub(super) const TOLERANCE: f64 = 0.01;
 pub(super) struct Diffuser {
     /// Weight owed (positive) or overpaid so far, in periods times the wanted weight.
     owed: f64,
+    /// The weight wanted last and the nice value nearest to it: most weights stay for long, and
+    /// finding the nearest is dear for something done every period for every thread.
+    nearest: Option<(Weight, Nice)>,
 }
 
 impl Diffuser {
     /// The nice value for the next period, given the one held in the period that ends now.
     pub fn next(&mut self, want: Weight, held: Nice) -> Nice {
         let load = want.clamp(Weight::MIN, Weight::MAX).as_load();
-        let nearest = want.nearest_nice();
+        let nearest = match self.nearest {
+            Some((weight, nice)) if weight == want => nice,
+            _ => want.nearest_nice(),
+        };
+        self.nearest = Some((want, nearest));
         let error = |nice: Nice| (load - nice.weight().as_load()) / load;
         let residue = error(nearest);
         let towards = if residue > 0.0 { -1 } else { 1 };

@@ -24,7 +24,7 @@ use quell_model::{
     CpuId, Occasions, Pid, ReadyTime, TenantName, ThreadRole, ThreadSample, ThreadSettings,
     ThreadState, WaitBreakdown, Waker,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Periods in which the settings of every thread are read once though nothing seemed to change.
@@ -38,7 +38,10 @@ pub(crate) struct Counted {
     known: Vec<Option<Known>>,
     /// By tenant, its counters in the reading before.
     tenants: Vec<Option<RawTenant>>,
+    /// By tenant, how many threads it had in the reading before.
+    lengths: Vec<usize>,
     settings: SettingsReader,
+    names: Names,
     reader: Reader,
     round: u64,
     kinds_epoch: u64,
@@ -53,6 +56,26 @@ struct Known {
     settings: ThreadSettings,
     /// Its state as long as the monitor has seen nothing of it.
     first_state: ThreadState,
+}
+
+/// Keeps one copy of each name: a process's threads mostly share one, and reaching for a thousand
+/// copies would cost more than all else that a sleeping thread does.
+#[derive(Default)]
+struct Names(HashSet<Arc<str>>);
+
+impl Names {
+    fn intern(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(name) {
+            return Arc::clone(known);
+        }
+        // Names nobody has any more are dropped before the table would grow.
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|name| Arc::strong_count(name) > 1);
+        }
+        let name: Arc<str> = name.into();
+        self.0.insert(Arc::clone(&name));
+        name
+    }
 }
 
 /// What one period showed.
@@ -81,6 +104,8 @@ impl Counted {
             known: Vec::new(),
             tenants: vec![None; tenants],
             settings: SettingsReader::default(),
+            names: Names::default(),
+            lengths: vec![0; tenants],
             reader: Reader::default(),
             round: 0,
             kinds_epoch: 0,
@@ -164,7 +189,11 @@ impl Counted {
         let period_ns = reading.time_ns.saturating_sub(before_ns);
         let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
         self.kinds_epoch = discovery.kinds_epoch();
-        let mut threads: Vec<Vec<ThreadSample>> = names.iter().map(|_| Vec::new()).collect();
+        let mut threads: Vec<Vec<ThreadSample>> = self
+            .lengths
+            .iter()
+            .map(|&n| Vec::with_capacity(n))
+            .collect();
         for raw in reading.threads.iter().filter(|raw| !raw.ended) {
             let slot = raw.slot as usize;
             if self.known.len() <= slot {
@@ -184,8 +213,8 @@ impl Counted {
             };
             let (known, before) = match known {
                 Some(known) => {
-                    let before = (activity(&known.raw) != activity(raw))
-                        .then(|| std::mem::replace(&mut known.raw, *raw));
+                    let before =
+                        changed(&known.raw, raw).then(|| std::mem::replace(&mut known.raw, *raw));
                     (known, before)
                 }
                 None => {
@@ -195,7 +224,7 @@ impl Counted {
                     let Some(first_state) = first_state(&mut self.reader, raw)? else {
                         continue;
                     };
-                    let name: Arc<str> = raw.name().into();
+                    let name = self.names.intern(&raw.name());
                     let role = role(kind(), &name);
                     let new = Known {
                         raw: *raw,
@@ -211,7 +240,7 @@ impl Counted {
                 .as_ref()
                 .is_some_and(|before| before.name != raw.name);
             if renamed {
-                known.name = raw.name().into();
+                known.name = self.names.intern(&raw.name());
             }
             if renamed || kinds_changed {
                 known.role = role(kind(), &known.name);
@@ -232,6 +261,8 @@ impl Counted {
         threads
             .iter_mut()
             .for_each(|list| list.sort_unstable_by_key(|thread| thread.id));
+        let lengths = self.lengths.iter_mut().zip(&threads);
+        lengths.for_each(|(length, list)| *length = list.len());
 
         let mut waits = vec![WaitBreakdown::default(); names.len()];
         let mut occasions = vec![Occasions::default(); names.len()];
@@ -281,17 +312,15 @@ fn failed(error: MonitorError) -> ObserveError {
     }
 }
 
-/// Changes whenever anything of a thread's counters or settings does: the monitor learns of all
-/// else when the thread wakes or switches. Comparing the rest would double what a period costs.
-fn activity(raw: &RawThread) -> (u64, u64, u64, u64, u64, Option<ThreadState>) {
-    (
-        raw.since_ns,
-        raw.run_ns,
-        raw.ready_ns,
-        raw.switches,
-        raw.wakeups,
-        raw.state,
-    )
+/// Whether anything of a thread's counters or settings changed: the monitor learns of all else when
+/// the thread wakes or switches. Comparing the rest would double what a period costs.
+fn changed(before: &RawThread, now: &RawThread) -> bool {
+    if (before.since_ns, before.state) != (now.since_ns, now.state) {
+        return true;
+    }
+    let counters = |raw: &RawThread| (raw.run_ns, raw.ready_ns, raw.switches, raw.wakeups);
+    // Nothing counts on while a thread sleeps.
+    now.state != Some(ThreadState::Blocked) && counters(before) != counters(now)
 }
 
 /// The settings that the monitor sees; a change of them says that the rest is worth reading.

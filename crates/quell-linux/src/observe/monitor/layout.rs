@@ -154,13 +154,20 @@ impl ThreadSlot {
             .then(|| self.generation.load(Relaxed))
     }
 
-    /// Adds a consistent copy as of `time_ns` to `out`. False if the slot is free, or was being
-    /// written for so long (its CPU stopped by a hypervisor) that there is none this time.
-    pub fn copy(&self, slot: u32, time_ns: u64, out: &mut Vec<RawThread>) -> bool {
+    /// Whether the thread still sleeps as it did in an earlier copy, so that a new one would say
+    /// the same: nothing counts on while a thread is blocked.
+    pub fn still_sleeps(&self, earlier: &RawThread) -> bool {
+        let asleep = earlier.since_ns << state::BITS | state::BLOCKED;
+        earlier.state == Some(ThreadState::Blocked) && self.stamp.load(Acquire) == asleep
+    }
+
+    /// A consistent copy as of `time_ns`. `None` if the slot is free, or was being written for so
+    /// long (its CPU stopped by a hypervisor) that there is none this time.
+    pub fn copy(&self, slot: u32, time_ns: u64) -> Option<RawThread> {
         for attempt in 0..TRIES {
             let stamp = self.stamp.load(Acquire);
             match stamp & state::MASK {
-                state::FREE => return false,
+                state::FREE => return None,
                 state::FLUX => {
                     if attempt % 100 == 99 {
                         std::thread::yield_now();
@@ -173,11 +180,10 @@ impl ThreadSlot {
             let thread = self.decode(slot, stamp, time_ns);
             fence(Acquire);
             if self.stamp.load(Relaxed) == stamp {
-                out.push(thread);
-                return true;
+                return Some(thread);
             }
         }
-        false
+        None
     }
 
     fn decode(&self, slot: u32, stamp: u64, time_ns: u64) -> RawThread {
@@ -346,11 +352,7 @@ mod tests {
 
     #[test]
     fn unfinished_time_goes_to_what_the_thread_is_doing() {
-        let read = |state: u64| {
-            let mut out = Vec::new();
-            assert!(slot(100 << state::BITS | state).copy(3, 160, &mut out));
-            out.remove(0)
-        };
+        let read = |state: u64| slot(100 << state::BITS | state).copy(3, 160).unwrap();
         let running = read(state::RUNNING);
         assert_eq!(
             (running.run_ns, running.ready_ns, running.charged_ns),
@@ -370,16 +372,29 @@ mod tests {
 
     #[test]
     fn a_change_after_the_readings_time_does_not_count_backwards() {
-        let mut out = Vec::new();
-        assert!(slot(200 << state::BITS | state::RUNNING).copy(3, 160, &mut out));
-        assert_eq!(out[0].run_ns, 1_000);
+        let running = slot(200 << state::BITS | state::RUNNING).copy(3, 160);
+        assert_eq!(running.unwrap().run_ns, 1_000);
+    }
+
+    #[test]
+    fn a_thread_sleeps_on_until_its_stamp_changes() {
+        let blocked = slot(100 << state::BITS | state::BLOCKED);
+        let earlier = blocked.copy(3, 160).unwrap();
+        assert!(blocked.still_sleeps(&earlier));
+        for other in [
+            100 << state::BITS | state::FLUX,
+            100 << state::BITS | state::ENDED,
+            101 << state::BITS | state::BLOCKED,
+        ] {
+            assert!(!slot(other).still_sleeps(&earlier));
+        }
+        let ready = slot(100 << state::BITS | state::READY);
+        assert!(!ready.still_sleeps(&ready.copy(3, 160).unwrap()));
     }
 
     #[test]
     fn identity_and_settings_are_decoded() {
-        let mut out = Vec::new();
-        assert!(slot(state::BLOCKED).copy(3, 0, &mut out));
-        let thread = out[0];
+        let thread = slot(state::BLOCKED).copy(3, 0).unwrap();
         assert_eq!(
             thread.id,
             ThreadId {
@@ -395,10 +410,8 @@ mod tests {
 
     #[test]
     fn free_slots_and_slots_in_flux_give_nothing() {
-        let mut out = Vec::new();
-        assert!(!slot(state::FREE).copy(1, 0, &mut out));
-        assert!(!slot(state::FLUX).copy(1, 0, &mut out));
-        assert!(out.is_empty());
+        assert_eq!(slot(state::FREE).copy(1, 0), None);
+        assert_eq!(slot(state::FLUX).copy(1, 0), None);
     }
 
     #[test]

@@ -240,7 +240,6 @@ impl Monitor {
 
     fn read_threads(&mut self, time_ns: u64) {
         let threads = &mut self.reading.threads;
-        threads.clear();
         let (used, unmonitored) = match self.programs.stats.get(0) {
             Some(stats) => (
                 stats.used_slots.load(Relaxed),
@@ -252,24 +251,41 @@ impl Monitor {
         // Slots are counted from 1.
         let end = self.programs.threads.len().min(used as usize + 1);
         self.reported.resize(end.max(self.reported.len()), 0);
+        // The previous reading is brought up to date in place: most threads sleep on, and of those
+        // only the stamp is read. From the first thread on that came or went all are copied.
+        let mut done = 0;
         for index in 1..end {
             let Some(slot) = self.programs.threads.get(index) else {
                 break;
             };
+            let earlier = threads.get(done).filter(|t| t.slot == index as u32);
+            let listed = earlier.is_some();
+            if earlier.is_some_and(|earlier| slot.still_sleeps(earlier)) {
+                done += 1;
+                continue;
+            }
             if slot
                 .ended()
                 .is_some_and(|generation| generation == self.reported[index])
             {
                 continue;
             }
-            if !slot.copy(index as u32, time_ns, threads) {
+            let Some(thread) = slot.copy(index as u32, time_ns) else {
                 continue;
-            }
-            if let Some(thread) = threads.last().filter(|thread| thread.ended) {
+            };
+            if thread.ended {
                 self.reported[index] = thread.generation;
                 self.ended.push(thread.slot);
             }
+            if listed {
+                threads[done] = thread;
+            } else {
+                threads.truncate(done);
+                threads.push(thread);
+            }
+            done += 1;
         }
+        threads.truncate(done);
     }
 
     fn read_tenants(&mut self, time_ns: u64) -> Result<(), MonitorError> {

@@ -41,7 +41,9 @@ pub struct Reading {
 }
 
 /// One thread's counters.
+// In memory as written here: what a sleeping thread is recognised by shares a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct RawThread {
     /// The thread's place in the monitor's table.
     pub slot: u32,
@@ -69,8 +71,6 @@ pub struct RawThread {
     pub charged_ns: u64,
     /// Waits that ended.
     pub waits: u64,
-    /// Ended waits by length (see [`WAIT_BUCKETS`]); wraps.
-    pub wait_histogram: [u32; WAIT_BUCKETS],
     /// Context switches to it.
     pub switches: u64,
     /// Times it lost its CPU while it still wanted to run (`sched_yield` counts too).
@@ -79,8 +79,6 @@ pub struct RawThread {
     pub wakeups: u64,
     /// Changes of CPU.
     pub migrations: u64,
-    /// Who woke it; unused entries are `None`.
-    pub wakers: [Option<RawWaker>; WAKERS],
     /// Who created it, where seen.
     pub creator: Option<ThreadId>,
     /// Its name (`comm`), zero-padded.
@@ -97,6 +95,10 @@ pub struct RawThread {
     pub affinity_word: u64,
     /// EEVDF slice in ns, `None` before Linux 6.12.
     pub slice_ns: Option<u64>,
+    /// Ended waits by length (see [`WAIT_BUCKETS`]); wraps.
+    pub wait_histogram: [u32; WAIT_BUCKETS],
+    /// Who woke it; unused entries are `None`.
+    pub wakers: [Option<RawWaker>; WAKERS],
 }
 
 impl RawThread {
