@@ -6,6 +6,7 @@ use quell_linux::observe::{CpuHierarchy, ObserveError, Observer, Preference};
 use quell_model::config::TenantSpec;
 use quell_model::{Snapshot, Source, TenantSample, ThreadRole, ThreadState};
 use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -155,6 +156,38 @@ fn every_selector_finds_its_process() {
         assert_eq!(pids(tenant(&snapshot, "exe")), [by_exe.pid()]);
         assert_eq!(pids(tenant(&snapshot, "cmdline")), [by_cmdline.pid()]);
         assert!(pids(tenant(&snapshot, "pid")).contains(&by_pid.pid()));
+    }
+}
+
+#[test]
+fn a_process_whose_executable_cannot_be_told_hides_nobody_else() {
+    // The kernel tells paths of less than a page. Deeper folders are reached step by step.
+    let dir = tempfile::tempdir().unwrap();
+    let mut folder = std::fs::File::open(dir.path()).unwrap();
+    let inside =
+        |folder: &std::fs::File| PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    for _ in 0..20 {
+        let next = inside(&folder).join("d".repeat(250));
+        std::fs::create_dir(&next).unwrap();
+        folder = std::fs::File::open(next).unwrap();
+    }
+    let program = inside(&folder).join("sleep");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let hidden = Started::new(Command::new(program).arg("1000"));
+    let link = std::fs::read_link(format!("/proc/{}/exe", hidden.pid()));
+    assert_eq!(
+        link.unwrap_err().raw_os_error(),
+        Some(nix::errno::Errno::ENAMETOOLONG as i32)
+    );
+
+    let shown = Started::new(Command::new("sleep").arg0("shown").arg("1000"));
+    let specs = [
+        spec("a", |s| s.cmdline = Some("^shown ".to_string())),
+        spec("b", |s| s.exe = Some("no-such-program".to_string())),
+    ];
+    for mut observer in observers(&specs) {
+        let snapshot = observer.sample().unwrap();
+        assert_eq!(pids(tenant(&snapshot, "a")), [shown.pid()]);
     }
 }
 

@@ -338,10 +338,7 @@ fn read_settings(
     reader: &mut SettingsReader,
     raw: &RawThread,
 ) -> Result<Option<ThreadSettings>, ObserveError> {
-    let tid = raw.id.tid.0;
-    reader
-        .read(tid)
-        .map_err(|e| ObserveError::read(format!("settings of thread {tid}"), e))
+    reader.read(raw.id.tid.0)
 }
 
 /// What a new thread does, when the monitor has seen nothing of it yet: it neither woke nor gave up

@@ -1,11 +1,14 @@
 //! Reading and parsing `/proc`: plain byte parsers that no content can make panic, and reads into a
-//! reused buffer in which a process that vanished is `None` and never an error.
+//! reused buffer in which a process that cannot be looked at, mostly because it vanished, is `None`
+//! and never an error.
 
 use super::ObserveError;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Once;
 
 /// Nanoseconds of one unit of `utime`, `stime`, `starttime` and `/proc/stat`: user space sees
 /// hundredths of a second (USER_HZ) on every architecture Quell builds for.
@@ -138,24 +141,30 @@ fn signed(digits: &[u8]) -> Option<i32> {
     }
 }
 
-/// Whether reading failed because the process or thread is gone, or is not ours to look at.
-fn absent(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ENOENT | libc::ESRCH | libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOTDIR
-        )
-    )
+/// Turns failures to read about one process or thread into `None`: it is gone, not ours to look
+/// at, or made itself unreadable (as by an executable whose path is longer than the kernel tells),
+/// which must not end the observation of all others. Only when we are out of files or memory is it
+/// an error.
+pub(crate) fn present<T>(
+    what: impl Display,
+    result: io::Result<T>,
+) -> Result<Option<T>, ObserveError> {
+    let error = match result {
+        Ok(value) => return Ok(Some(value)),
+        Err(error) => error,
+    };
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            return Err(ObserveError::read(what.to_string(), error));
+        }
+        Some(libc::ENOENT | libc::ESRCH | libc::EACCES | libc::EPERM) => {}
+        // Once: it may go on failing in every period.
+        _ => LOGGED.call_once(|| tracing::debug!(%what, %error, "skipped, as will be its like")),
+    }
+    Ok(None)
 }
 
-/// Turns "gone" into `None` and leaves other failures (out of files or memory) as errors.
-pub(crate) fn present<T>(path: &str, result: io::Result<T>) -> Result<Option<T>, ObserveError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if absent(&error) => Ok(None),
-        Err(error) => Err(ObserveError::read(path, error)),
-    }
-}
+static LOGGED: Once = Once::new();
 
 /// A reused buffer for files and paths, so that a period's reads allocate nothing.
 #[derive(Default)]
@@ -359,6 +368,23 @@ mod tests {
                 .unwrap()
                 .contains(&std::process::id())
         );
+    }
+
+    #[test]
+    fn only_being_out_of_files_or_memory_ends_a_sample() {
+        let result = |code| present("x", Err::<(), _>(io::Error::from_raw_os_error(code)));
+        for code in [
+            libc::ENOENT,
+            libc::ESRCH,
+            libc::EACCES,
+            libc::ENAMETOOLONG,
+            libc::EIO,
+        ] {
+            assert!(result(code).unwrap().is_none(), "{code}");
+        }
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            assert!(result(code).is_err(), "{code}");
+        }
     }
 
     #[test]

@@ -133,7 +133,6 @@ impl Sampler {
         kind: Kind,
         period: Period,
     ) -> Result<Option<Seen>, ObserveError> {
-        let path = |file: &'static str| format!("/proc/{pid}/task/{tid}/{file}");
         let mut now = Counters::default();
         if self.schedstat {
             let text = self
@@ -177,11 +176,7 @@ impl Sampler {
             None => Arc::from(String::from_utf8_lossy(stat.comm)),
         };
         let renamed = known.is_some() && same_name.is_none();
-        let settings = self
-            .settings
-            .read(tid)
-            .map_err(|e| ObserveError::read(path("settings"), e))?;
-        let Some(settings) = settings else {
+        let Some(settings) = self.settings.read(tid)? else {
             return Ok(None);
         };
 

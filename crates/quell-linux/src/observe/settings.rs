@@ -1,5 +1,6 @@
 //! A thread's settings, by system calls: two calls, under a microsecond together.
 
+use super::{ObserveError, proc};
 use quell_model::{CpuSet, Nice, SchedClass, ThreadSettings};
 use std::collections::HashSet;
 use std::io;
@@ -16,12 +17,13 @@ pub(crate) struct SettingsReader {
 }
 
 impl SettingsReader {
-    /// The settings of a thread; `None` when it is gone.
-    pub(crate) fn read(&mut self, tid: u32) -> io::Result<Option<ThreadSettings>> {
-        let Some(attr) = attributes(tid)? else {
+    /// The settings of a thread; `None` when it is gone or cannot be looked at.
+    pub(crate) fn read(&mut self, tid: u32) -> Result<Option<ThreadSettings>, ObserveError> {
+        let what = format_args!("settings of thread {tid}");
+        let Some(attr) = proc::present(what, attributes(tid))? else {
             return Ok(None);
         };
-        let Some(affinity) = affinity(tid)? else {
+        let Some(affinity) = proc::present(what, affinity(tid))? else {
             return Ok(None);
         };
         let class = class_of_policy(attr.sched_policy);
@@ -64,31 +66,28 @@ pub(crate) fn nice(value: i32) -> Nice {
     Nice::new(value.clamp(-20, 19)).unwrap_or_default()
 }
 
-fn gone<T>() -> io::Result<Option<T>> {
-    match io::Error::last_os_error() {
-        e if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
-        e => Err(e),
-    }
-}
-
-fn attributes(tid: u32) -> io::Result<Option<libc::sched_attr>> {
+fn attributes(tid: u32) -> io::Result<libc::sched_attr> {
     // SAFETY: sched_attr is plain integers, for which all zeros is a value.
     let mut attr: libc::sched_attr = unsafe { mem::zeroed() };
     let size = mem::size_of::<libc::sched_attr>();
     // SAFETY: the kernel writes at most `size` bytes to `attr`, which is that large and ours.
     let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size, 0) };
-    if rc == 0 { Ok(Some(attr)) } else { gone() }
+    if rc == 0 {
+        Ok(attr)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
-fn affinity(tid: u32) -> io::Result<Option<CpuSet>> {
+fn affinity(tid: u32) -> io::Result<CpuSet> {
     let mut words = [0u64; MASK_WORDS];
     let size = mem::size_of_val(&words);
     // SAFETY: the kernel writes at most `size` bytes to `words`, which is that large and ours.
     let rc = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size, words.as_mut_ptr()) };
     if rc < 0 {
-        gone()
+        Err(io::Error::last_os_error())
     } else {
-        Ok(Some(CpuSet::from_words(&words)))
+        Ok(CpuSet::from_words(&words))
     }
 }
 
