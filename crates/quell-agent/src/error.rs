@@ -68,6 +68,7 @@ impl AgentError {
             AgentError::Config(_)
                 | AgentError::ReadConfig { .. }
                 | AgentError::Observe(ObserveError::Selector(_))
+                | AgentError::Act(ActError::NotAJournal { .. })
         )
     }
 }

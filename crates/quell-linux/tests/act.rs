@@ -337,6 +337,19 @@ fn journal() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+/// The lock that stands for the host's, beside the journal, so that the tests can run at once.
+fn lock(journal: &Path) -> PathBuf {
+    journal.with_extension("host-lock")
+}
+
+fn open(journal: &Path) -> Result<Actuator, ActError> {
+    Actuator::open_with_lock(journal, &lock(journal))
+}
+
+fn restore(journal: &Path) -> Result<act::RestoreReport, ActError> {
+    act::restore_with_lock(journal, &lock(journal))
+}
+
 /// Whether this host allows the test at all; a reason on stderr if not.
 fn can(actuator: &Actuator) -> bool {
     let can = actuator.capabilities();
@@ -355,7 +368,7 @@ fn last_cpu() -> String {
 #[test]
 fn a_plan_holds_and_restore_puts_everything_back() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }
@@ -375,12 +388,16 @@ fn a_plan_holds_and_restore_puts_everything_back() {
     assert_eq!(report.journal_error, None);
     assert_eq!(
         (report.writes.nice, report.writes.slice),
-        (3, 3),
+        (3, 2),
         "{report}"
     );
     let now = victim.seen();
     assert_eq!((now[0].nice, now[0].slice), (-4, 1_000_000));
-    assert_eq!((now[1].nice, now[1].slice), (3, 50_000_000));
+    assert_eq!(
+        (now[1].nice, now[1].slice),
+        (3, before[1].slice),
+        "never longer than the kernel's own"
+    );
     assert_eq!(
         (now[1].policy, now[1].flags),
         (before[1].policy, before[1].flags)
@@ -431,7 +448,7 @@ fn a_plan_holds_and_restore_puts_everything_back() {
     assert!(report.is_complete() && report.left_alone == 0, "{report}");
     assert_eq!(victim.seen(), before);
     drop(actuator);
-    let report = act::restore(&path).unwrap();
+    let report = restore(&path).unwrap();
     assert_eq!(
         report,
         act::RestoreReport::default(),
@@ -442,7 +459,7 @@ fn a_plan_holds_and_restore_puts_everything_back() {
 #[test]
 fn what_leaves_the_plan_gets_its_settings_back() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }
@@ -487,7 +504,7 @@ fn what_leaves_the_plan_gets_its_settings_back() {
 #[test]
 fn what_someone_else_changed_is_left_alone_and_said() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }
@@ -539,7 +556,7 @@ fn what_someone_else_changed_is_left_alone_and_said() {
 #[test]
 fn other_classes_reused_ids_and_the_dead_are_not_touched() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }
@@ -588,7 +605,7 @@ fn other_classes_reused_ids_and_the_dead_are_not_touched() {
 #[test]
 fn children_get_the_originals_of_their_creators() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }
@@ -627,16 +644,13 @@ fn children_get_the_originals_of_their_creators() {
 #[test]
 fn two_do_not_act_at_once() {
     let (_dir, path) = journal();
-    let first = Actuator::open(&path).unwrap();
+    let first = open(&path).unwrap();
     let mode = |p: &Path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::metadata(p).unwrap().permissions().mode() & 0o777
     };
     assert_eq!((mode(path.parent().unwrap()), mode(&path)), (0o700, 0o600));
-    for error in [
-        Actuator::open(&path).map(drop),
-        act::restore(&path).map(drop),
-    ] {
+    for error in [open(&path).map(drop), restore(&path).map(drop)] {
         let error = error.unwrap_err();
         assert!(
             error
@@ -648,14 +662,89 @@ fn two_do_not_act_at_once() {
             matches!(error, ActError::Locked { pid: Some(pid), .. } if pid == std::process::id())
         );
     }
+    // With another journal it is the same host all the same.
+    let other = path.with_file_name("other");
+    let error = Actuator::open_with_lock(&other, &lock(&path)).unwrap_err();
+    assert!(
+        matches!(&error, ActError::Locked { path: held, .. } if *held == lock(&path)),
+        "{error}"
+    );
+    assert!(!other.exists());
     drop(first);
-    Actuator::open(&path).unwrap();
+    open(&path).unwrap();
+    // Where there can be no such lock, that is said.
+    let actuator = Actuator::open_with_lock(&other, Path::new("/proc/no/act.lock")).unwrap();
+    let notes = &actuator.capabilities().notes;
+    assert!(
+        notes.iter().any(|n| n.contains("/proc/no/act.lock")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
+    let (_dir, path) = journal();
+    let mut actuator = open(&path).unwrap();
+    let name = format!("quell-test-{}", std::process::id());
+    let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
+    if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
+        eprintln!("skipped: needs two CPUs and a cgroup v1 cpuset hierarchy");
+        return;
+    }
+    let victim = Victim::start(3);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let (t, last) = (&victim.tids, last_cpu());
+        let all = format!("0-{last}");
+        let cpuset = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+        let affinities = || -> Vec<String> {
+            let seen = victim.seen();
+            seen.iter().map(|s| s.affinity.to_string()).collect()
+        };
+        cpuset("cpuset.cpus", &all);
+        cpuset("cpuset.mems", "0");
+        t.iter().for_each(|tid| cpuset("tasks", &tid.to_string()));
+        let mut case = Case::new(victim.pid(), t);
+        t.iter()
+            .for_each(|&tid| case.set(tid, None, None, Some(&last)));
+        assert_eq!(case.apply(&mut actuator).writes.affinity, 3);
+        cpuset("cpuset.cpus", "0");
+        assert_eq!(
+            affinities(),
+            ["0", "0", "0"],
+            "the placement's CPU is not there"
+        );
+        // One leaves the plan, one is to be elsewhere, one ends with Quell.
+        case.plan.tenants[0].threads.retain(|p| p.id.tid.0 != t[0]);
+        case.set(t[1], None, None, Some("0"));
+        let report = case.apply(&mut actuator);
+        assert_eq!(
+            (
+                report.given_back,
+                report.writes.affinity,
+                report.notes.len()
+            ),
+            (1, 1, 0),
+            "{report}"
+        );
+        let report = actuator.restore();
+        assert!(report.is_complete() && report.left_alone == 0, "{report}");
+        cpuset("cpuset.cpus", &all);
+        assert_eq!(affinities(), [all.as_str(); 3]);
+    }));
+    drop(victim);
+    for _ in 0..100 {
+        if std::fs::remove_dir(&dir).is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    result.unwrap();
 }
 
 /// Writes as much as it can of everything until it is killed.
 fn act_until_killed(path: &Path, tids: &[&str]) {
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
-    let mut actuator = Actuator::open(path).unwrap();
+    let mut actuator = open(path).unwrap();
     let mut case = Case::new(tids[0], &tids);
     println!("@1");
     let mut random = std::process::id() as usize;
@@ -681,7 +770,7 @@ fn act_until_killed(path: &Path, tids: &[&str]) {
 #[test]
 fn after_kill_9_at_any_point_everything_is_put_back() {
     let (_dir, path) = journal();
-    if !can(&Actuator::open(&path).unwrap()) {
+    if !can(&open(&path).unwrap()) {
         return;
     }
     let victim = Victim::start(6);
@@ -714,9 +803,9 @@ fn after_kill_9_at_any_point_everything_is_put_back() {
         child.kill().unwrap();
         child.wait().unwrap();
         let report = if iteration % 2 == 0 {
-            act::restore(&path).unwrap()
+            restore(&path).unwrap()
         } else {
-            let actuator = Actuator::open(&path).unwrap();
+            let actuator = open(&path).unwrap();
             actuator.recovered().cloned().unwrap_or_default()
         };
         assert!(
@@ -749,7 +838,7 @@ fn act_on_a_full_disk(path: &Path, tids: &[&str]) {
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::signal::{SigHandler, Signal, signal};
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
-    let mut actuator = Actuator::open(path).unwrap();
+    let mut actuator = open(path).unwrap();
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
     let mut case = Case::new(tids[0], &tids);
@@ -786,7 +875,7 @@ fn act_on_a_full_disk(path: &Path, tids: &[&str]) {
 #[test]
 fn without_a_journal_nothing_is_changed() {
     let (_dir, path) = journal();
-    if !can(&Actuator::open(&path).unwrap()) {
+    if !can(&open(&path).unwrap()) {
         return;
     }
     let victim = Victim::start(2);
@@ -797,7 +886,7 @@ fn act_without_privilege(path: &Path, tids: &[&str]) {
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     nix::unistd::setuid(nobody.uid).unwrap();
-    let mut actuator = Actuator::open(path).unwrap();
+    let mut actuator = open(path).unwrap();
     assert!(actuator.capabilities().nice.detail.contains("CAP_SYS_NICE"));
     let before: Vec<Seen> = tids.iter().map(|&tid| seen(tid)).collect();
     let mut case = Case::new(tids[0], &tids);
@@ -828,7 +917,7 @@ fn act_without_privilege(path: &Path, tids: &[&str]) {
 #[test]
 fn missing_privileges_are_said_once() {
     let (dir, path) = journal();
-    if !can(&Actuator::open(&path).unwrap()) {
+    if !can(&open(&path).unwrap()) {
         return;
     }
     use std::os::unix::fs::PermissionsExt;
@@ -841,7 +930,7 @@ fn missing_privileges_are_said_once() {
 #[test]
 fn a_tenants_weight_is_its_cgroups() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     let name = format!("quell-test-{}", std::process::id());
     let dir = Path::new("/sys/fs/cgroup/cpu").join(&name);
     let file = dir.join("cpu.shares");
@@ -891,7 +980,7 @@ fn a_tenants_weight_is_its_cgroups() {
 #[test]
 fn weights_between_two_nice_values_are_right_on_average() {
     let (_dir, path) = journal();
-    let mut actuator = Actuator::open(&path).unwrap();
+    let mut actuator = open(&path).unwrap();
     if !can(&actuator) {
         return;
     }

@@ -9,6 +9,10 @@ use std::process::Command;
 fn said(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(args)
+        .env(
+            "QUELL_LOCK",
+            concat!(env!("CARGO_TARGET_TMPDIR"), "/act.lock"),
+        )
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -147,11 +151,21 @@ fn without_an_agent_the_commands_say_how_to_start_one() {
 }
 
 #[test]
-fn nothing_to_restore_is_no_failure() {
+fn restore_refuses_what_is_no_journal() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = dir.path().join("journal").display().to_string();
-    let (code, _, err) = said(&["restore", "--journal", &journal]);
-    assert_eq!((code, err.as_str()), (0, ""));
+    let path = dir.path().join("quell.toml");
+    let name = path.display().to_string();
+    let (code, _, err) = said(&["restore", "--journal", &name]);
+    assert_eq!(code, 2);
+    assert!(
+        err.contains("no journal at") && err.contains(&name),
+        "{err}"
+    );
+    std::fs::write(&path, "[agent]\n").unwrap();
+    let (code, _, err) = said(&["restore", "--journal", &name]);
+    assert_eq!(code, 2);
+    assert!(err.contains("not a Quell journal"), "{err}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "[agent]\n");
 }
 
 #[test]

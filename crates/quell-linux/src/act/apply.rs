@@ -329,7 +329,7 @@ impl Actuator {
                 return false;
             }
         };
-        if !thread::stat(id.tid).is_ok_and(|stat| stat.start_ticks == id.start_ticks) {
+        if !thread::is_there(id) {
             period.report.gone += 1;
             return false;
         }
@@ -413,11 +413,14 @@ impl Actuator {
         let unplanned = thread.planned != self.period;
         let mut back: [Option<Value>; 3] = [None, None, None];
         let wanted = ATTRS.iter().any(|&attr| {
-            attrs[attr as usize] && thread.get(attr).is_some_and(|s| s.hands_off.is_none())
+            attrs[attr as usize]
+                && thread
+                    .get(attr)
+                    .is_some_and(|s| s.hands_off != Some(HandsOff::Foreign))
         });
         if wanted {
-            let known = thread::stat(id.tid).is_ok_and(|stat| stat.start_ticks == id.start_ticks);
-            let (sched, cpus) = match (known, thread::sched(id.tid), thread::affinity(id.tid)) {
+            let there = thread::is_there(id);
+            let (sched, cpus) = match (there, thread::sched(id.tid), thread::affinity(id.tid)) {
                 (true, Ok(sched), Ok(cpus)) => (sched, cpus),
                 _ => {
                     thread.gone = true;
@@ -429,15 +432,17 @@ impl Actuator {
                 let Some(setting) = &thread.settings[attr as usize] else {
                     continue;
                 };
-                if setting.hands_off.is_some() {
+                if setting.hands_off == Some(HandsOff::Foreign) {
                     continue;
                 }
                 let now = self.host.value(&sched, &cpus, attr);
                 let ours = attr == Attr::Cpus || sched.fair;
                 if ours && self.host.is_as_left(id.tid, setting, &now) {
-                    back[attr as usize] = (setting.touched() && now != setting.original)
-                        .then(|| setting.original.clone());
-                } else {
+                    // An affinity may read as the original and yet not be it, see `Host::is_as_left`.
+                    let differs = attr == Attr::Cpus || now != setting.original;
+                    back[attr as usize] =
+                        (setting.touched() && differs).then(|| setting.original.clone());
+                } else if now != setting.original {
                     report
                         .notes
                         .push(foreign(thread.tenant.as_ref(), id, setting, &now));
@@ -445,38 +450,46 @@ impl Actuator {
                 }
             }
             let count = back.iter().flatten().count() as u64;
-            match state::write_back(id.tid, &back) {
-                Ok(()) => report.given_back += count,
+            let result = state::write_back(id.tid, &mut back);
+            report.given_back += count - back.iter().flatten().count() as u64;
+            match result {
+                Ok(()) => {}
                 Err(error) if thread::is_gone(&error) => {
                     thread.gone = true;
                     dropped.push(Record::DropThread(id));
                     return;
                 }
                 Err(error) => {
-                    for attr in ATTRS
-                        .into_iter()
-                        .filter(|&attr| back[attr as usize].is_some())
+                    let mut said = true;
+                    for (setting, _) in thread
+                        .settings
+                        .iter_mut()
+                        .zip(&back)
+                        .filter(|(_, back)| back.is_some())
                     {
-                        if let Some(setting) = thread.get_mut(attr) {
+                        if let Some(setting) = setting {
                             setting.hands_off = Some(HandsOff::Refused);
+                            said &= std::mem::replace(&mut setting.stuck, true);
                         }
                     }
-                    let text = format!(
-                        "could not be given back its settings: {error}{}",
-                        hint(&error)
-                    );
-                    let (tenant, subject) = (thread.tenant.clone(), Subject::Thread(id));
-                    report.notes.push(Note {
-                        tenant,
-                        subject,
-                        text,
-                    });
+                    if !said {
+                        let text = format!(
+                            "could not be given back its settings: {error}{}; it is tried again",
+                            hint(&error)
+                        );
+                        let (tenant, subject) = (thread.tenant.clone(), Subject::Thread(id));
+                        report.notes.push(Note {
+                            tenant,
+                            subject,
+                            text,
+                        });
+                    }
                 }
             }
         }
         for attr in ATTRS.into_iter().filter(|&attr| attrs[attr as usize]) {
-            let refused = thread.get(attr).and_then(|s| s.hands_off) == Some(HandsOff::Refused);
-            if !refused || !unplanned {
+            // What could not be written back is still Quell's.
+            if back[attr as usize].is_none() {
                 thread.settings[attr as usize] = None;
             }
             if attr == Attr::Cpus {
@@ -493,11 +506,15 @@ impl Actuator {
         let mut done = RestoreReport::default();
         let (period, host) = (self.period, &self.host);
         self.state.cgroups.retain(|path, cgroup| {
-            if cgroup.planned == period || cgroup.setting.hands_off == Some(HandsOff::Refused) {
+            if cgroup.planned == period {
                 return true;
             }
+            let notes = done.notes.len();
             if state::undo_cgroup(path, cgroup, host, &mut done) {
                 cgroup.setting.hands_off = Some(HandsOff::Refused);
+                if std::mem::replace(&mut cgroup.setting.stuck, true) {
+                    done.notes.truncate(notes);
+                }
                 return true;
             }
             dropped.push(Record::DropCgroup {
@@ -598,6 +615,9 @@ impl Actuator {
         let Some(thread) = self.state.threads.get_mut(&id) else {
             return;
         };
+        if !thread::is_there(id) {
+            return gone(id, thread, report, after);
+        }
         let host = &self.host;
         if change.nice.is_some() || change.slice.is_some() {
             let sched = match thread::sched(id.tid) {
@@ -828,7 +848,7 @@ impl Change {
 }
 
 /// The slice in ns that asks for a rescheduling latency. Never longer than the kernel's own: a slice
-/// is also how long a thread may run on while others wait, up to all of it before Linux 6.16
+/// is also how long a thread may run on while others wait, up to all of it before Linux 6.17
 /// (RUN_TO_PARITY), so a longer one would make a patient thread's neighbours late.
 fn slice_for(latency_ns: u64, default_ns: u64) -> u64 {
     latency_ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS).min(default_ns)

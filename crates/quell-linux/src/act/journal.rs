@@ -115,7 +115,11 @@ impl Journal {
                 action: "make the folder of",
                 source,
             })?;
-        let lock = lock(path)?;
+        let boot = boot_id()?;
+        recognise(path, &boot)?; // before anything is made beside a file that is not ours
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = lock(Path::new(&name))?;
         let error = |action| {
             move |source| ActError::Journal {
                 path: path.to_path_buf(),
@@ -123,7 +127,6 @@ impl Journal {
                 source,
             }
         };
-        let boot = boot_id()?;
         let mut file = options().create(true).open(path).map_err(error("open"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(error("read"))?;
@@ -188,7 +191,9 @@ impl Journal {
         records
             .iter()
             .for_each(|record| self.line(record, &mut text));
-        let new = self.path.with_extension("new");
+        let mut new = self.path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
         let result = (|| {
             match std::fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -232,6 +237,30 @@ impl Journal {
     }
 }
 
+/// Refuses a file that is no journal: using it would destroy what it has.
+fn recognise(path: &Path, boot: &str) -> Result<(), ActError> {
+    let read = || -> io::Result<bool> {
+        if !std::fs::metadata(path)?.is_file() {
+            return Ok(false);
+        }
+        let bytes = std::fs::read(path)?;
+        let head = bytes.split(|&b| b == b'\n').next().and_then(parse_head);
+        Ok(bytes.is_empty() || head.is_some() || !parse(&bytes, boot).records.is_empty())
+    };
+    match read() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ActError::NotAJournal {
+            path: path.to_path_buf(),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(ActError::Journal {
+            path: path.to_path_buf(),
+            action: "read",
+            source,
+        }),
+    }
+}
+
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).append(true).mode(0o600);
@@ -247,13 +276,10 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Takes the journal's lock, or says who has it.
-fn lock(path: &Path) -> Result<Flock<File>, ActError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let name = PathBuf::from(name);
+/// Takes the lock of a lock file, or says who has it.
+pub(super) fn lock(path: &Path) -> Result<Flock<File>, ActError> {
     let error = |source| ActError::Journal {
-        path: name.clone(),
+        path: path.to_path_buf(),
         action: "lock",
         source,
     };
@@ -263,7 +289,7 @@ fn lock(path: &Path) -> Result<Flock<File>, ActError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(&name)
+        .open(path)
         .map_err(error)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
@@ -576,6 +602,26 @@ mod tests {
                 prop_assert_eq!(parse(line.as_bytes(), BOOT).records, [record]);
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_is_no_journal_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("quell.toml");
+        let beside = dir.path().join("quell.new");
+        for text in ["[agent]\n", "no line end", "\n", "quell-journal 2 x 5\n"] {
+            std::fs::write(&path, text).unwrap();
+            let error = Journal::open(&path).unwrap_err();
+            assert!(matches!(error, ActError::NotAJournal { .. }), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let error = Journal::open(dir.path()).unwrap_err();
+        assert!(matches!(error, ActError::NotAJournal { .. }), "{error}");
+        std::fs::write(&beside, "another's").unwrap();
+        std::fs::write(&path, "").unwrap();
+        Journal::open(&path).unwrap().0.start(&[]).unwrap();
+        assert_eq!(std::fs::read_to_string(&beside).unwrap(), "another's");
     }
 
     #[test]

@@ -29,6 +29,12 @@
 //! value is someone else's and is left alone and said. Children born since the last period are
 //! searched for in the managed processes and their descendants.
 //!
+//! # One at a time
+//!
+//! Two that act would take each other's values for originals, so whoever acts or undoes holds the
+//! host's lock ([`HOST_LOCK`]) as well as its journal's. Tests that run several at once give each a
+//! lock of its own: [`Actuator::open_with_lock`], or `QUELL_LOCK` in the environment of a program.
+//!
 //! Limits: a child that left its tenant and whose whole ancestry is gone, cannot be told from a
 //! thread whose owner chose the same values, and keeps them. Two different settings of one owner
 //! that read alike (a custom slice of exactly the kernel's own length; an affinity of exactly all
@@ -55,22 +61,35 @@ pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Sub
 
 use apply::Said;
 use journal::{Contents, Journal};
+use nix::fcntl::Flock;
 use state::{Host, State};
 use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// The file whose lock (flock(2)) is held by whoever acts on this host. The environment variable
+/// `QUELL_LOCK` names another, for tests only: it takes the protection away.
+pub const HOST_LOCK: &str = "/run/quell/act.lock";
 
 /// Why acting or undoing is not possible at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// Another Quell acts on this host with the same journal.
-    #[error("{}: {} holds this journal; stop it first", path.display(),
-            pid.map_or("another process".to_string(), |pid| format!("process {pid}")))]
+    /// Another Quell acts on this host, or has the journal open.
+    #[error("another Quell acts already: {} holds {}; stop it first",
+            pid.map_or("a process".to_string(), |pid| format!("process {pid}")), path.display())]
     Locked {
-        /// The journal.
+        /// The lock file, the host's or the journal's.
         path: PathBuf,
         /// The process holding it, where known.
         pid: Option<u32>,
+    },
+    /// The file has something else in it, and is left as it is.
+    #[error("{}: this is not a Quell journal; it was left as it is", path.display())]
+    NotAJournal {
+        /// The file.
+        path: PathBuf,
     },
     /// The journal could not be read or written.
     #[error("{}: cannot {action} the journal: {source}", path.display())]
@@ -100,6 +119,7 @@ pub struct Actuator {
     recovered: Option<RestoreReport>,
     host: Host,
     journal: Journal,
+    _host_lock: HostLock,
     state: State,
     /// Counts calls of `apply`.
     period: u64,
@@ -111,14 +131,27 @@ pub struct Actuator {
 }
 
 impl Actuator {
-    /// Takes the journal (one actuator at a time), making its folder if need be, and first undoes
-    /// what a previous run left: see [`Actuator::recovered`].
+    /// Takes the host's lock and the journal, making its folder if need be, and first undoes what a
+    /// previous run left: see [`Actuator::recovered`]. Where the host's lock cannot be used (it takes
+    /// root), the notes of [`Actuator::capabilities`] say so, and only the journal's is held.
     pub fn open(journal: &Path) -> Result<Actuator, ActError> {
-        let (capabilities, host) = capabilities::detect();
-        Actuator::open_on(journal, capabilities, host)
+        Actuator::open_with_lock(journal, &host_lock_path())
     }
 
-    fn open_on(path: &Path, capabilities: Capabilities, host: Host) -> Result<Actuator, ActError> {
+    /// As [`Actuator::open`], with `lock` in place of the host's lock file: for tests.
+    pub fn open_with_lock(journal: &Path, lock: &Path) -> Result<Actuator, ActError> {
+        let (capabilities, host) = capabilities::detect();
+        Actuator::open_on(journal, lock, capabilities, host)
+    }
+
+    fn open_on(
+        path: &Path,
+        lock: &Path,
+        mut capabilities: Capabilities,
+        host: Host,
+    ) -> Result<Actuator, ActError> {
+        let host_lock = HostLock::take(lock)?;
+        capabilities.notes.extend(host_lock.missing.clone());
         let (mut journal, contents) = Journal::open(path)?;
         let fresh = contents == Contents::default();
         let (state, report) = undo(&journal, contents, &host)?;
@@ -135,6 +168,7 @@ impl Actuator {
             recovered,
             host,
             journal,
+            _host_lock: host_lock,
             state,
             period: 0,
             probed: 0,
@@ -191,22 +225,69 @@ impl Drop for Actuator {
     }
 }
 
-/// Undoes what a run that did not end well left; fails while an agent holds the journal.
+/// Undoes what a run that did not end well left; fails while an agent acts on this host.
 /// A journal that does not exist means there is nothing to undo.
 pub fn restore(journal: &Path) -> Result<RestoreReport, ActError> {
+    restore_with_lock(journal, &host_lock_path())
+}
+
+/// As [`restore`], with `lock` in place of the host's lock file: for tests.
+pub fn restore_with_lock(journal: &Path, lock: &Path) -> Result<RestoreReport, ActError> {
     if matches!(journal.try_exists(), Ok(false)) {
         return Ok(RestoreReport::default());
     }
+    let host_lock = HostLock::take(lock)?;
     let (_, host) = capabilities::detect();
     let (mut file, contents) = Journal::open(journal)?;
-    let (state, report) = undo(&file, contents, &host)?;
+    let (state, mut report) = undo(&file, contents, &host)?;
     file.rewrite(&state.records())
         .map_err(|source| ActError::Journal {
             path: journal.to_path_buf(),
             action: "empty",
             source,
         })?;
+    report.notes.extend(host_lock.missing.map(|text| Note {
+        tenant: None,
+        subject: Subject::Journal,
+        text,
+    }));
     Ok(report)
+}
+
+fn host_lock_path() -> PathBuf {
+    std::env::var_os("QUELL_LOCK").map_or_else(|| PathBuf::from(HOST_LOCK), PathBuf::from)
+}
+
+/// The host's lock, or why it could not be used.
+#[derive(Debug)]
+struct HostLock {
+    _lock: Option<Flock<File>>,
+    missing: Option<String>,
+}
+
+impl HostLock {
+    /// Takes the lock, making its folder if need be; an error only if someone else has it.
+    fn take(path: &Path) -> Result<HostLock, ActError> {
+        if let Some(folder) = path.parent() {
+            // A failure shows when the file cannot be made.
+            let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        }
+        match journal::lock(path) {
+            Ok(lock) => Ok(HostLock {
+                _lock: Some(lock),
+                missing: None,
+            }),
+            Err(ActError::Journal { source, .. }) => Ok(HostLock {
+                _lock: None,
+                missing: Some(format!(
+                    "{} cannot be used ({source}): nothing keeps another Quell with another journal \
+                     from acting at the same time",
+                    path.display()
+                )),
+            }),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Undoes what a journal says, and keeps a copy of a damaged one for inspection.

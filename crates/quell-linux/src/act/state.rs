@@ -39,6 +39,8 @@ pub(super) struct Setting {
     pub inherited: bool,
     /// Left alone from now on.
     pub hands_off: Option<HandsOff>,
+    /// It could not be given back, which has been said; it is tried again.
+    pub stuck: bool,
 }
 
 /// Why a setting is left alone.
@@ -100,6 +102,7 @@ impl Setting {
             journaled: false,
             inherited: false,
             hands_off: None,
+            stuck: false,
         }
     }
 
@@ -185,7 +188,8 @@ impl Host {
     }
 
     /// Whether a setting is still as Quell left it. An affinity is also when only CPUs that went
-    /// offline or out of the cpuset are missing.
+    /// offline or out of the cpuset are missing; when all are, the kernel lets the thread run on
+    /// all of its cpuset, but (since Linux 6.2) keeps the affinity for when they come back.
     pub fn is_as_left(&self, tid: Tid, setting: &Setting, now: &Value) -> bool {
         if setting.hands_off == Some(HandsOff::Foreign) {
             return false;
@@ -193,7 +197,10 @@ impl Host {
         setting.expects(now)
             || match (&setting.original, &setting.last, now) {
                 (Value::Cpus(original), Value::Cpus(last), Value::Cpus(now)) => {
-                    last.intersection(&self.allowed(tid)) == *now
+                    let allowed = self.allowed(tid);
+                    let left = last.intersection(&allowed);
+                    left == *now
+                        || (left.is_empty() && allowed == *now)
                         || (original.is_empty()
                             && setting.written.is_empty()
                             && self.is_unrestricted(tid, now))
@@ -416,12 +423,9 @@ fn numbers(folder: &str) -> impl Iterator<Item = u32> {
 /// Puts one thread's originals back. Whether something failed and should be tried again.
 fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut RestoreReport) -> bool {
     let tid = id.tid;
-    match thread::stat(tid) {
-        Ok(stat) if stat.start_ticks == id.start_ticks => {}
-        _ => {
-            report.gone += 1;
-            return false;
-        }
+    if !thread::is_there(id) {
+        report.gone += 1;
+        return false;
     }
     let note = |text: String| Note {
         tenant: thread.tenant.clone(),
@@ -453,14 +457,15 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
         };
         let whole = |cpus: &CpuSet| cpus.is_empty();
         let same = match (&setting.original, &now) {
-            (Value::Cpus(all), Value::Cpus(cpus)) if whole(all) => {
-                !setting.expects(&now) && host.is_unrestricted(tid, cpus)
-            }
+            (Value::Cpus(all), Value::Cpus(cpus)) if whole(all) => host.is_unrestricted(tid, cpus),
             (original, now) => original == now,
         };
-        if same {
+        // An affinity may read as the original and yet not be it, see `Host::is_as_left`.
+        let hidden =
+            attr == Attr::Cpus && setting.touched() && setting.hands_off != Some(HandsOff::Foreign);
+        if same && !hidden {
             report.unchanged += 1;
-        } else if !host.is_as_left(tid, setting, &now) {
+        } else if !same && !host.is_as_left(tid, setting, &now) {
             report.left_alone += 1;
             report.notes.push(note(format!(
                 "{} left at {now}: someone else changed it since Quell wrote {} (it was {})",
@@ -478,41 +483,55 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
     if wanted == 0 {
         return false;
     }
-    match write_back(tid, &back) {
-        Ok(()) => {
-            report.restored += wanted;
-            false
-        }
+    let result = write_back(tid, &mut back);
+    let failed = back.iter().flatten().count() as u64;
+    report.restored += wanted - failed;
+    match result {
+        Ok(()) => false,
         Err(error) if thread::is_gone(&error) => {
             report.gone += 1;
             false
         }
         Err(error) => {
-            report.failed += wanted;
+            report.failed += failed;
             let text = format!("could not be put back: {error}{}", hint(&error));
             let note = note(text);
             report.notes.push(note);
+            for (setting, back) in thread.settings.iter_mut().zip(&back) {
+                if back.is_none() {
+                    *setting = None;
+                }
+            }
             true
         }
     }
 }
 
-/// Writes originals to a thread known to be the right one.
-pub(super) fn write_back(tid: Tid, back: &[Option<Value>; 3]) -> io::Result<()> {
-    match (&back[Attr::Nice as usize], &back[Attr::Slice as usize]) {
+/// Writes originals to a thread known to be the right one. What is left in `back` on an error could
+/// not be written.
+pub(super) fn write_back(tid: Tid, back: &mut [Option<Value>; 3]) -> io::Result<()> {
+    let [nice, slice, cpus] = back;
+    let sched = match (&*nice, &*slice) {
         (Some(Value::Nice(nice)), Some(Value::Slice(slice))) => {
-            thread::set_sched(tid, *nice, *slice)?;
+            thread::set_sched(tid, *nice, *slice)
         }
         (None, Some(Value::Slice(slice))) => {
-            thread::set_sched(tid, thread::sched(tid)?.nice, *slice)?;
+            thread::sched(tid).and_then(|now| thread::set_sched(tid, now.nice, *slice))
         }
-        (Some(Value::Nice(nice)), _) => thread::set_nice(tid, *nice)?,
-        _ => {}
+        (Some(Value::Nice(nice)), _) => thread::set_nice(tid, *nice),
+        _ => Ok(()),
+    };
+    if sched.is_ok() {
+        (*nice, *slice) = (None, None);
     }
-    if let Some(Value::Cpus(cpus)) = &back[Attr::Cpus as usize] {
-        thread::set_affinity(tid, cpus)?;
+    let affinity = match &*cpus {
+        Some(Value::Cpus(set)) => thread::set_affinity(tid, set),
+        _ => Ok(()),
+    };
+    if affinity.is_ok() {
+        *cpus = None;
     }
-    Ok(())
+    sched.and(affinity)
 }
 
 /// Puts one cgroup's weight back. Whether it failed and should be tried again.

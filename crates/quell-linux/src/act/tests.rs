@@ -7,8 +7,8 @@ use super::state::{Host, State};
 use super::thread::{self, own_tid};
 use super::*;
 use quell_model::{
-    CgroupPath, HostSample, Pid, Plan, Snapshot, Source, TenantPlan, TenantSample, TenantWeight,
-    ThreadId, Tid, Topology,
+    CgroupPath, HostSample, Nice, Pid, Plan, Snapshot, Source, TenantPlan, TenantSample,
+    TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -58,6 +58,25 @@ fn left_behind(path: &Path, records: &[Record]) {
     journal.append(records, true).unwrap();
 }
 
+fn snapshot(tenants: Vec<TenantSample>) -> Snapshot {
+    Snapshot {
+        seq: 0,
+        time_ns: 0,
+        period_ns: 80_000_000,
+        source: Source::Procfs,
+        host: HostSample {
+            topology: Arc::new(Topology::flat(1)),
+            cpus: Vec::new(),
+        },
+        tenants,
+    }
+}
+
+/// `restore` under a lock of the test's own.
+fn restore_own(path: &Path) -> Result<RestoreReport, ActError> {
+    restore_with_lock(path, &path.with_extension("host-lock"))
+}
+
 #[test]
 fn only_what_quell_left_is_put_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,7 +113,7 @@ fn only_what_quell_left_is_put_back() {
         eprintln!("skipped: lowering nice values needs root");
         return;
     }
-    let report = restore(&path).unwrap();
+    let report = restore_own(&path).unwrap();
     assert_eq!((written.nice(), about_to.nice()), (2, 3), "{report}");
     assert_eq!(
         (foreign.nice(), reused.nice(), dropped.nice()),
@@ -111,7 +130,7 @@ fn only_what_quell_left_is_put_back() {
         (2, 1, 1, 0)
     );
     assert_eq!(report.notes.len(), 1, "{report}");
-    assert_eq!(restore(&path).unwrap(), RestoreReport::default());
+    assert_eq!(restore_own(&path).unwrap(), RestoreReport::default());
 }
 
 #[test]
@@ -127,7 +146,7 @@ fn a_damaged_journal_is_said_used_and_kept() {
     let second_line = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
     bytes[second_line + 20] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let report = restore(&path).unwrap();
+    let report = restore_own(&path).unwrap();
     assert_eq!(
         (report.damaged, report.unchanged, report.is_complete()),
         (1, 1, false),
@@ -200,7 +219,13 @@ fn a_tenants_weight_in_v2() {
             cgroups: Cgroups::from_mountinfo(&mounts),
             ..host
         };
-        Actuator::open_on(&dir.path().join("journal"), capabilities, host).unwrap()
+        Actuator::open_on(
+            &dir.path().join("journal"),
+            &dir.path().join("host.lock"),
+            capabilities,
+            host,
+        )
+        .unwrap()
     };
     let text = "[[tenant]]
 name = 't'
@@ -216,17 +241,7 @@ pid = [1]
         waits: None,
         occasions: None,
     };
-    let snapshot = Snapshot {
-        seq: 0,
-        time_ns: 0,
-        period_ns: 80_000_000,
-        source: Source::Procfs,
-        host: HostSample {
-            topology: Arc::new(Topology::flat(1)),
-            cpus: Vec::new(),
-        },
-        tenants: vec![tenant("a", "/web"), tenant("b", "/plain")],
-    };
+    let snapshot = snapshot(vec![tenant("a", "/web"), tenant("b", "/plain")]);
     let plan = |weight: u32| Plan {
         seq: 0,
         tenants: ["a", "b"]
@@ -271,4 +286,66 @@ pid = [1]
         (1, 0, 30),
         "{report}"
     );
+}
+
+#[test]
+fn a_thread_id_that_has_gone_to_another_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = dir.path().join("host.lock");
+    let mut actuator = Actuator::open_with_lock(&dir.path().join("journal"), &lock).unwrap();
+    let sleeper = Sleeper::start();
+    let nice = |id: ThreadId, nice: i32| Plan {
+        seq: 0,
+        tenants: vec![TenantPlan {
+            name: "t".into(),
+            weight: None,
+            threads: vec![ThreadPlan {
+                id,
+                weight: Some(Nice::new(nice).unwrap().weight()),
+                latency_ns: None,
+                cpus: None,
+                reasons: Vec::new(),
+            }],
+        }],
+    };
+    // What Quell knows of an earlier thread with this id.
+    let mut earlier = sleeper.id;
+    earlier.start_ticks -= 1;
+    let mut known = state::Thread::new(Pid(std::process::id()), Some("t".into()));
+    known.settings[0] = Some(state::Setting::new(Value::Nice(0), Value::Nice(0)));
+    actuator.state.threads.insert(earlier, known);
+    let snapshot = snapshot(Vec::new());
+    let report = actuator.apply(&snapshot, &nice(earlier, 5));
+    assert_eq!(
+        (report.writes.total(), report.gone, sleeper.nice()),
+        (0, 1, 0),
+        "{report}"
+    );
+}
+
+#[test]
+fn what_was_refused_later_is_still_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = dir.path().join("host.lock");
+    let mut actuator = Actuator::open_with_lock(&dir.path().join("journal"), &lock).unwrap();
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: lowering nice values needs root");
+        return;
+    }
+    let sleeper = Sleeper::start();
+    thread::set_nice(sleeper.id.tid, 7).unwrap();
+    let mut known = state::Thread::new(Pid(std::process::id()), Some("t".into()));
+    let mut setting = state::Setting::new(Value::Nice(2), Value::Nice(2));
+    setting.wrote(Value::Nice(7));
+    setting.hands_off = Some(state::HandsOff::Refused);
+    known.settings[0] = Some(setting);
+    actuator.state.threads.insert(sleeper.id, known);
+    let snapshot = snapshot(Vec::new());
+    let nothing = Plan {
+        seq: 0,
+        tenants: Vec::new(),
+    };
+    let report = actuator.apply(&snapshot, &nothing);
+    assert_eq!((report.given_back, sleeper.nice()), (1, 2), "{report}");
+    assert!(actuator.state.is_empty());
 }

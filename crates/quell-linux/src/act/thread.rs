@@ -1,6 +1,6 @@
 //! One thread's settings, read and written with system calls. Nothing here remembers anything.
 
-use quell_model::{CpuSet, Tid};
+use quell_model::{CpuSet, ThreadId, Tid};
 use std::io;
 use std::mem::size_of;
 
@@ -141,6 +141,11 @@ pub(super) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
 pub(super) fn stat(tid: Tid) -> io::Result<Stat> {
     let bytes = std::fs::read(format!("/proc/{tid}/task/{tid}/stat"))?;
     parse_stat(&bytes).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Whether the thread is still there, and its id has not gone to another.
+pub(super) fn is_there(id: ThreadId) -> bool {
+    stat(id.tid).is_ok_and(|stat| stat.start_ticks == id.start_ticks)
 }
 
 fn parse_stat(bytes: &[u8]) -> Option<Stat> {

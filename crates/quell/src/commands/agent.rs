@@ -1,5 +1,6 @@
 //! `quell run`, `quell restore`, `quell check`.
 
+use super::InputError;
 use crate::cli::{Check, Restore, Run, Source};
 use crate::log;
 use anyhow::{Context, anyhow, bail};
@@ -7,6 +8,7 @@ use quell_agent::AgentOptions;
 use quell_linux::act::{self, ActError};
 use quell_linux::observe::Preference;
 use std::io::Write;
+use std::path::Path;
 
 /// Runs the agent until it is told to stop.
 pub fn run(run: &Run) -> anyhow::Result<()> {
@@ -29,7 +31,22 @@ pub fn run(run: &Run) -> anyhow::Result<()> {
 
 /// Puts back what a killed agent had changed.
 pub fn restore(restore: &Restore) -> anyhow::Result<()> {
+    let path = restore.journal.display();
+    if matches!(restore.journal.try_exists(), Ok(false)) {
+        let text = format!("no journal at {path}: nothing to put back");
+        // Where it always is, that is the good case; elsewhere the name is likely wrong.
+        if restore.journal != Path::new(quell_agent::DEFAULT_JOURNAL) {
+            return Err(
+                InputError(format!("{text}; name the agent's journal with `--journal`")).into(),
+            );
+        }
+        writeln!(std::io::stdout(), "{text}")?;
+        return Ok(());
+    }
     let report = act::restore(&restore.journal).map_err(|e| match &e {
+        ActError::NotAJournal { .. } => {
+            InputError(format!("{e}; name the agent's journal with `--journal`")).into()
+        }
         ActError::Locked { .. } => {
             anyhow!("{e} (an agent that is stopped puts all back by itself)")
         }
