@@ -228,16 +228,17 @@ fn hundreds_of_short_lived_threads_and_processes_never_break_a_period() {
     // Each round of the shell forks ten children, half of which run another program.
     let script = "while :; do for i in 1 2 3 4 5; do true & /bin/true & done; wait; done";
     let forks = Started::new(Command::new("sh").args(["-c", script]));
+    let mut threads = Command::new(std::env::current_exe().unwrap());
+    threads.args(["--exact", "short_lived_threads"]);
+    let threads = Started::new(threads.env("QUELL_TEST_THREADS", "1"));
     let specs = [
         spec("forks", |s| s.pid = vec![forks.pid()]),
-        spec("own", |s| s.pid = vec![std::process::id()]),
+        spec("threads", |s| s.pid = vec![threads.pid()]),
     ];
     for mut observer in observers(&specs) {
         let mut seen = BTreeSet::new();
         for _ in 0..60 {
-            let threads: Vec<_> = (0..10)
-                .map(|n| std::thread::spawn(move || sleep(Duration::from_micros(n * 300))))
-                .collect();
+            sleep(Duration::from_millis(3));
             let snapshot = observer.sample().unwrap();
             for sample in &snapshot.tenants {
                 assert!(
@@ -253,11 +254,35 @@ fn hundreds_of_short_lived_threads_and_processes_never_break_a_period() {
                 }
             }
             assert!(pids(tenant(&snapshot, "forks")).contains(&forks.pid()));
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            assert!(pids(tenant(&snapshot, "threads")).contains(&threads.pid()));
         }
         assert!(seen.len() > 10, "{} threads", seen.len());
+    }
+}
+
+/// The other process of the test above; by itself it does nothing.
+#[test]
+fn short_lived_threads() {
+    while std::env::var_os("QUELL_TEST_THREADS").is_some() {
+        let threads = [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+            .map(|n| std::thread::spawn(move || sleep(Duration::from_micros(n * 100))));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_observer_itself_is_no_tenants() {
+    let child = Started::new(Command::new("sleep").arg("1000"));
+    let own = std::process::id();
+    let specs = [spec("own", |s| s.pid = vec![own])];
+    for mut observer in observers(&specs) {
+        let found = pids(tenant(&observer.sample().unwrap(), "own"));
+        assert!(
+            found.contains(&child.pid()) && !found.contains(&own),
+            "{found:?}"
+        );
     }
 }
 

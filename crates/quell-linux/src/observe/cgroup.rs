@@ -132,8 +132,9 @@ impl CpuHierarchy {
         }
     }
 
-    /// The cgroup that holds these processes and no others: the deepest that contains all of
-    /// `paths`, if it has a weight and no process outside `pids` is in it or below it.
+    /// The cgroup that holds these processes and no others: the highest above all of `paths` that
+    /// has a weight and no process outside `pids` in it or below it. The highest, because a weight
+    /// counts among siblings, and those below it have only siblings of the same tenant.
     ///
     /// The root is never a tenant's. `None` also while processes move.
     pub(crate) fn exclusive<'a>(
@@ -142,21 +143,23 @@ impl CpuHierarchy {
         pids: &BTreeSet<u32>,
     ) -> Option<String> {
         let mut common = common_ancestor(paths)?;
-        // The deepest one may be a threaded cgroup of v2, which cannot tell its processes (and
-        // whose domain, further up, can), or a v2 cgroup without the controller's files.
-        loop {
-            if common.is_empty() {
-                return None;
-            }
+        let mut highest = None;
+        while !common.is_empty() {
             let directory = self.directory(&common);
+            // A threaded cgroup of v2 cannot tell its processes; its domain, further up, can.
             let threaded = fs::read_to_string(directory.join("cgroup.type"))
                 .is_ok_and(|kind| kind.trim() == "threaded");
             if !threaded {
-                let weighed = directory.join(self.weight_file()).exists();
-                return (weighed && holds_only(&directory, pids)).then_some(common);
+                if !holds_only(&directory, pids) {
+                    break; // and neither does any above it
+                }
+                if directory.join(self.weight_file()).exists() {
+                    highest = Some(common.clone());
+                }
             }
             common.truncate(common.rfind('/').unwrap_or(0));
         }
+        highest
     }
 }
 
@@ -184,8 +187,12 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
 
 /// Whether every process in this cgroup and those below it is one of `pids`.
 fn holds_only(directory: &Path, pids: &BTreeSet<u32>) -> bool {
-    // A threaded cgroup below a domain refuses (EOPNOTSUPP); the domain's own list has its processes.
-    let listed = fs::read(directory.join("cgroup.procs")).unwrap_or_default();
+    let listed = match fs::read(directory.join("cgroup.procs")) {
+        Ok(listed) => listed,
+        // A threaded cgroup below a domain; the domain's own list has its processes.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+        Err(_) => return false,
+    };
     let all_ours = listed
         .split(|&b| b == b'\n')
         .filter_map(proc::number::<u32>)
@@ -309,6 +316,33 @@ mod tests {
         assert_eq!(own(&["/gone"], &[10]), None);
         fs::remove_file(dir.path().join("s/b/cpu.weight")).unwrap();
         assert_eq!(own(&["/s/b"], &[20]), None, "no controller");
+    }
+
+    #[test]
+    fn the_highest_cgroup_that_is_a_tenants_alone_has_its_weight() {
+        let (dir, hierarchy) = tree(&[
+            ("machine", ""),
+            ("machine/vm", ""),
+            ("machine/vm/libvirt", ""),
+            ("machine/vm/libvirt/vcpu0", "10\n"),
+            ("machine/other", "20\n"),
+        ]);
+        let own = || {
+            let paths = ["/machine/vm/libvirt/vcpu0"].into_iter();
+            hierarchy.exclusive(paths, &BTreeSet::from([10]))
+        };
+        assert_eq!(own().as_deref(), Some("/machine/vm"));
+        let vm = dir.path().join("machine/vm");
+        fs::remove_file(vm.join("cpu.weight")).unwrap();
+        assert_eq!(own().as_deref(), Some("/machine/vm/libvirt"));
+        fs::remove_file(vm.join("cgroup.procs")).unwrap();
+        fs::create_dir(vm.join("cgroup.procs")).unwrap();
+        fs::write(vm.join("cpu.weight"), "100\n").unwrap();
+        assert_eq!(
+            own().as_deref(),
+            Some("/machine/vm/libvirt"),
+            "a list that cannot be read is not an empty one"
+        );
     }
 
     #[test]

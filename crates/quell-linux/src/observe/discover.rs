@@ -261,6 +261,9 @@ impl Discovery {
         let Some(process) = self.processes.get(&pid) else {
             return Ok(());
         };
+        if pid == std::process::id() {
+            return Ok(()); // to slow or move ourselves would be to slow or stop observing
+        }
         if process.kind == Kind::Kernel {
             let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
             let owner = text
