@@ -14,18 +14,18 @@ use axum::extract::{Path as UrlPath, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Json, Router, body::Bytes};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fs, io};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::{debug, warn};
 
 /// Connections served at a time.
@@ -36,6 +36,8 @@ const MAX_HEAD: usize = 16 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 /// How long a connection may last.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// Answers of `/v1/snapshot` at a time: each is as large as the host has threads.
+const MAX_SNAPSHOTS: usize = 2;
 /// The longest answer of `/v1/decisions`.
 const MAX_DECISIONS: usize = 10_000;
 
@@ -99,8 +101,8 @@ fn socket_error(path: &Path, message: impl Into<String>) -> AgentError {
     }
 }
 
-/// A listening socket at `path` that was never open to others: it is bound under a name of this
-/// process, closed to others there, and moved over the path in one step.
+/// A listening socket at `path` that was never open to others: it is bound in a folder that only
+/// this user may enter, closed to others there, and moved over the path in one step.
 fn listen(path: &Path) -> Result<UnixListener, AgentError> {
     let folder = path
         .parent()
@@ -124,23 +126,27 @@ fn listen(path: &Path) -> Result<UnixListener, AgentError> {
             return Err(socket_error(path, message));
         }
     }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
+    let mut private = path.as_os_str().to_owned();
+    private.push(format!(".{}", std::process::id()));
+    let private = PathBuf::from(private);
+    let temporary = private.join("s");
+    let clean = || {
+        let _ = fs::remove_file(&temporary);
+        let _ = fs::remove_dir(&private);
+    };
     let bind = || {
-        // A leftover of a dead process of the same id.
-        match fs::remove_file(&temporary) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
+        fs::DirBuilder::new().mode(0o700).create(&private)?;
         let listener = UnixListener::bind(&temporary)?;
         fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600))?;
         fs::rename(&temporary, path)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    bind().map_err(|e| {
-        let _ = fs::remove_file(&temporary);
+    // A leftover of a dead process of the same id.
+    clean();
+    let bound = bind();
+    clean();
+    bound.map_err(|e: io::Error| {
         socket_error(
             path,
             format!("cannot listen there: {e}; choose another path with `--socket`"),
@@ -194,12 +200,16 @@ async fn serve(listener: UnixListener, board: Arc<Board>, mut stopped: oneshot::
 
 /// The routes, for the server and for tests.
 pub fn router(board: Arc<Board>) -> Router {
+    let slots = Arc::new(Semaphore::new(MAX_SNAPSHOTS));
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/matrix", get(matrix))
         .route("/v1/explain/{tenant}", get(explain))
         .route("/v1/decisions", get(decisions))
-        .route("/v1/snapshot", get(snapshot))
+        .route(
+            "/v1/snapshot",
+            get(move |board, query| snapshot(board, query, slots.clone())),
+        )
         .route("/metrics", get(metrics_text))
         .fallback(unknown)
         .method_not_allowed_fallback(not_a_get)
@@ -328,12 +338,31 @@ async fn decisions(
 async fn snapshot(
     State(board): State<Arc<Board>>,
     query: Result<Query<Nothing>, QueryRejection>,
-) -> Answer<crate::wire::SnapshotAnswer> {
+    slots: Arc<Semaphore>,
+) -> Result<Response, Refusal> {
     query?;
-    board.snapshot().map(Json).ok_or_else(|| {
+    let error =
+        |e: &dyn std::error::Error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, e.to_string());
+    let slot = slots.acquire_owned().await.map_err(|e| error(&e))?;
+    let answer = board.snapshot().ok_or_else(|| {
         let message = "no period has been completed yet; ask again after one";
         Refusal(StatusCode::SERVICE_UNAVAILABLE, message.to_string())
-    })
+    })?;
+    let text = serde_json::to_vec(&answer).map_err(|e| error(&e))?;
+    let body = Bytes::from_owner(Held { text, _slot: slot });
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// An answer that gives its slot back when the last of it is sent or the connection is gone.
+struct Held {
+    text: Vec<u8>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
 }
 
 async fn metrics_text(State(board): State<Arc<Board>>) -> Result<Response, Refusal> {

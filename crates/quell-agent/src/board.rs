@@ -15,7 +15,7 @@ use crate::wire::{
     SnapshotAnswer, Status, TenantStatus, ThreadExplain,
 };
 use quell_linux::act::ApplyReport;
-use quell_model::config::Mechanism;
+use quell_model::config::{Backend, Mechanism};
 use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ const KEPT_NOTES: usize = 100;
 pub struct Facts {
     /// The mechanisms in force.
     pub policy: Vec<Mechanism>,
+    /// How it acts: the way that is used, never [`Backend::Auto`].
+    pub backend: Backend,
     /// The control period.
     pub period_ms: u64,
     /// Where the figures come from.
@@ -193,8 +195,8 @@ impl Board {
     }
 
     /// Sums since the start.
-    pub fn total(&self) -> Sums {
-        self.lock().totals.total().clone()
+    pub fn total(&self) -> Arc<Sums> {
+        self.lock().totals.total()
     }
 
     /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
@@ -211,6 +213,7 @@ impl Board {
                 inner.notes.iter().cloned().collect(),
             )
         };
+        let window = window.sums();
         let tenants = last.iter().flat_map(|(snapshot, plan)| {
             let cpus = snapshot.host.cpus.len();
             let status = |tenant| tenant_status(tenant, plan, &window, cpus);
@@ -223,6 +226,7 @@ impl Board {
             config: self.config.clone(),
             uptime_s: uptime.as_secs_f64(),
             policy: facts.policy.clone(),
+            backend: facts.backend,
             source: facts.source,
             fallback_reason: facts.fallback_reason.clone(),
             acting: facts.not_acting_reason.is_none(),
@@ -247,13 +251,13 @@ impl Board {
     pub fn matrix(&self, window_s: u32) -> Matrix {
         let inner = self.lock();
         let window = inner.totals.window(u64::from(window_s) * 1_000_000_000);
-        let total = inner.totals.total().clone();
+        let total = inner.totals.total();
         let source = inner.facts.source;
         drop(inner);
         Matrix {
             source,
-            window: matrix_part(window),
-            total: matrix_part(total),
+            window: matrix_part(window.sums()),
+            total: matrix_part(Arc::unwrap_or_clone(total)),
         }
     }
 

@@ -35,8 +35,12 @@ pub struct Assembly {
     pub facts: Facts,
 }
 
-/// Reads the configuration anew and makes its parts, or says what is wrong with it.
-pub type Assemble = Box<dyn FnMut() -> Result<Assembly, AgentError>>;
+/// Reads the configuration anew, or says what is wrong with it. What it returns makes its parts,
+/// and is only called once everything is as the owners left it.
+pub type Assemble = Box<dyn FnMut() -> Result<Start, AgentError>>;
+
+/// Makes the parts of a configuration that has been checked.
+pub type Start = Box<dyn FnOnce() -> Result<Assembly, AgentError>>;
 
 /// The loop and its parts.
 pub struct Controller {
@@ -175,6 +179,8 @@ impl Controller {
     fn failed(&mut self, e: ObserveError) -> Result<(), AgentError> {
         self.failures += 1;
         self.board.count_observe_error();
+        // Alive: the end after too many failures is to be this loop's, not the watchdog's.
+        self.notifier.alive();
         if self.failures >= MAX_FAILURES {
             return Err(AgentError::TooManyErrors {
                 count: self.failures,
@@ -234,9 +240,20 @@ impl Controller {
         }
     }
 
-    /// Reads the configuration anew; a bad one changes nothing.
+    /// Reads the configuration anew; a bad one changes nothing. With a good one everything is put
+    /// back first: the new policy must see what the owners chose, not what the old one wrote.
     fn reload(&mut self) {
-        match (self.assemble)() {
+        let parts = (self.assemble)().and_then(|start| {
+            if let Some(actuator) = &mut self.actuator {
+                let report = actuator.restore();
+                match report.is_complete() {
+                    true => info!("before the new configuration: {report}"),
+                    false => error!("before the new configuration: {report}"),
+                }
+            }
+            start()
+        });
+        match parts {
             Ok(parts) => {
                 self.board.reloaded(parts.facts.clone());
                 self.parts = parts;

@@ -35,22 +35,23 @@ impl Notifier {
     /// A period was completed: feeds the watchdog, and says ready after the first.
     /// `status` is only asked for when it is time for one.
     pub fn period_completed(&mut self, status: impl FnOnce() -> String) {
-        let now = Instant::now();
-        let due = |last: Option<Instant>, every| last.is_none_or(|last| now - last >= every);
         if !self.ready {
             self.ready = true;
             send(&[NotifyState::Ready]);
         }
-        if self
-            .watchdog_every
-            .is_some_and(|every| due(self.last_watchdog, every))
-        {
-            self.last_watchdog = Some(now);
-            send(&[NotifyState::Watchdog]);
-        }
+        self.alive();
         if due(self.last_status, STATUS_EVERY) {
-            self.last_status = Some(now);
+            self.last_status = Some(Instant::now());
             send(&[NotifyState::Status(&status())]);
+        }
+    }
+
+    /// The loop came round, whether or not the period was completed: feeds the watchdog.
+    pub fn alive(&mut self) {
+        let every = self.watchdog_every;
+        if every.is_some_and(|every| due(self.last_watchdog, every)) {
+            self.last_watchdog = Some(Instant::now());
+            send(&[NotifyState::Watchdog]);
         }
     }
 
@@ -58,6 +59,10 @@ impl Notifier {
     pub fn stopping(&self) {
         send(&[NotifyState::Stopping]);
     }
+}
+
+fn due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= every)
 }
 
 fn send(states: &[NotifyState]) {

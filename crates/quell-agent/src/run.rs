@@ -3,16 +3,17 @@
 use crate::api::Server;
 use crate::board::{Board, Facts};
 use crate::clock::SystemClock;
-use crate::control::{Assemble, Assembly, Controller};
+use crate::control::{Assemble, Assembly, Controller, Start};
 use crate::edges::{Act, Observe};
 use crate::privileges::Privileges;
 use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::observe::{Observer, Preference};
-use quell_model::config::{AgentFile, Mechanism};
+use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_policy::{Policy, dasec::Dasec};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use tracing::{info, warn};
 
@@ -65,10 +66,10 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     let capabilities = actuator.as_ref().map(|a| a.capabilities().clone());
     let assemble = {
         let options = options.clone();
-        move |config: AgentFile| {
+        Rc::new(move |config: AgentFile| {
             let missing = missing(privileges, &config, capabilities.as_ref());
             assemble(&options, &config, missing, not_acting.clone())
-        }
+        })
     };
     let parts = assemble(config)?;
     for missing in &parts.facts.missing {
@@ -86,7 +87,10 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     let board = Arc::new(Board::new(shown, parts.facts.clone()));
     let reload: Assemble = {
         let path = options.config.clone();
-        Box::new(move || assemble(load::load(&path)?))
+        Box::new(move || {
+            let (config, assemble) = (load::load(&path)?, assemble.clone());
+            Ok(Box::new(move || assemble(config)) as Start)
+        })
     };
     let actuator = actuator.map(|actuator| Box::new(actuator) as Box<dyn Act>);
     // From here on every way out drops the controller, which puts everything back.
@@ -119,7 +123,7 @@ fn assemble(
     }
     let policy: Option<Box<dyn Policy>> = match config.agent.policy[..] {
         [] => None,
-        // One mechanism so far; composing them is theirs, not the agent's.
+        // There is one mechanism so far, and the configuration names none twice.
         [Mechanism::Asymmetry, ..] => {
             let settings = config.asymmetry.clone();
             Some(Box::new(Dasec::new(match kernel_slice_ns() {
@@ -128,7 +132,9 @@ fn assemble(
             })))
         }
     };
+    let backend = backend(config.agent.backend);
     let facts = Facts {
+        backend,
         policy: config.agent.policy.clone(),
         period_ms: config.agent.period_ms,
         source: Observe::source(&observer),
@@ -141,6 +147,14 @@ fn assemble(
         policy,
         facts,
     })
+}
+
+/// The way of acting that a choice comes to on this host.
+fn backend(chosen: Backend) -> Backend {
+    if chosen == Backend::Auto {
+        info!("backend stock: this kernel has no sched_ext scheduler of Quell's");
+    }
+    Backend::Stock
 }
 
 /// What this process may not do and what this kernel cannot, with the remedy.

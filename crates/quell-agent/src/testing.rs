@@ -1,7 +1,7 @@
 //! Recorded snapshots and plans for tests.
 
 use crate::board::Facts;
-use quell_model::config::{Mechanism, TenantSpec};
+use quell_model::config::{Backend, Mechanism, TenantSpec};
 use quell_model::*;
 use std::sync::Arc;
 
@@ -107,6 +107,7 @@ pub fn waits(own_ns: u64, tenants: &[(&str, u64)]) -> WaitBreakdown {
 pub fn facts() -> Facts {
     Facts {
         policy: vec![Mechanism::Asymmetry],
+        backend: Backend::Stock,
         period_ms: 80,
         source: Source::Bpf,
         fallback_reason: None,

@@ -4,10 +4,13 @@
 //! period of the last minute would cost tens of megabytes with many tenants.
 //! Approach: one running sum per tenant; about once a second a copy of it is kept as a
 //! checkpoint, and a window is the difference between now and the checkpoint nearest its start.
+//! The sums have an entry for each pair of tenants, so readers get them behind an `Arc` and do the
+//! copying and subtracting themselves, without keeping the loop waiting.
 //! All times are in ns.
 
 use quell_model::{Snapshot, TenantName, TenantSample, WaitBreakdown};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Checkpoints are at least this far apart.
 const CHECKPOINT_NS: u64 = 1_000_000_000;
@@ -18,8 +21,15 @@ pub const MAX_WINDOW_S: u32 = 60;
 /// Running sums of the host's tenants.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    now: Sums,
-    checkpoints: VecDeque<Sums>,
+    now: Arc<Sums>,
+    checkpoints: VecDeque<Arc<Sums>>,
+}
+
+/// A window that has not been calculated yet.
+#[derive(Debug, Clone)]
+pub struct Window {
+    now: Arc<Sums>,
+    from: Option<Arc<Sums>>,
 }
 
 /// Sums over some length of time.
@@ -59,35 +69,43 @@ impl Totals {
                 self.checkpoints.pop_front();
             }
         }
-        self.now.length_ns += snapshot.period_ns;
+        // A copy only where a checkpoint or a reader has it.
+        let now = Arc::make_mut(&mut self.now);
+        now.length_ns += snapshot.period_ns;
         for tenant in &snapshot.tenants {
-            let at = self
-                .now
-                .tenants
-                .binary_search_by(|t| t.name.cmp(&tenant.name));
+            let at = now.tenants.binary_search_by(|t| t.name.cmp(&tenant.name));
             let at = at.unwrap_or_else(|at| {
-                self.now
-                    .tenants
+                now.tenants
                     .insert(at, TenantSums::none(tenant.name.clone()));
                 at
             });
-            self.now.tenants[at].add(tenant);
+            now.tenants[at].add(tenant);
         }
     }
 
     /// Sums since the start.
-    pub fn total(&self) -> &Sums {
-        &self.now
+    pub fn total(&self) -> Arc<Sums> {
+        self.now.clone()
     }
 
     /// Sums over about the last `window_ns`: from the checkpoint at or before its start, or the
     /// oldest one there is.
-    pub fn window(&self, window_ns: u64) -> Sums {
+    pub fn window(&self, window_ns: u64) -> Window {
         let start = self.now.length_ns.saturating_sub(window_ns);
         let from = self.checkpoints.iter().rev().find(|c| c.length_ns <= start);
-        match from.or(self.checkpoints.front()) {
+        Window {
+            now: self.now.clone(),
+            from: from.or(self.checkpoints.front()).cloned(),
+        }
+    }
+}
+
+impl Window {
+    /// Its sums.
+    pub fn sums(&self) -> Sums {
+        match &self.from {
             Some(from) => self.now.since(from),
-            None => self.now.clone(),
+            None => Sums::clone(&self.now),
         }
     }
 }
@@ -253,7 +271,7 @@ mod tests {
             .unwrap();
         assert_eq!(a, waits(40_000_000, &[("b", 100_000_000)]));
 
-        let window = totals.window(2_000_000_000);
+        let window = totals.window(2_000_000_000).sums();
         assert_eq!(window.length_ns, 2_000_000_000);
         let a = window.tenant(&"a".into()).unwrap().waits.clone().unwrap();
         assert_eq!(a, waits(40_000_000, &[("b", 20_000_000)]));
@@ -262,8 +280,8 @@ mod tests {
     #[test]
     fn a_window_longer_than_the_past_is_the_past() {
         let totals = ten_seconds();
-        assert_eq!(totals.window(3_600_000_000_000), *totals.total());
-        assert_eq!(Totals::default().window(1), Sums::default());
+        assert_eq!(totals.window(3_600_000_000_000).sums(), *totals.total());
+        assert_eq!(Totals::default().window(1).sums(), Sums::default());
     }
 
     #[test]
@@ -273,7 +291,8 @@ mod tests {
         one.tenants[0].threads[0].ready = None;
         one.tenants[0].waits = None;
         totals.add(&one);
-        let a = totals.total().tenant(&"a".into()).unwrap();
+        let total = totals.total();
+        let a = total.tenant(&"a".into()).unwrap();
         assert_eq!(
             (a.ready_ns, a.waits.as_ref(), a.wait_quantile_us(0.5)),
             (None, None, None)

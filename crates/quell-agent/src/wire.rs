@@ -4,7 +4,7 @@
 //! nanoseconds (`_ns`), microseconds (`_us`) or seconds (`_s`) as the names say; whatever the
 //! source cannot see is `null`, never zero. `docs/api.md` is the reference for users.
 
-use quell_model::config::{Mechanism, TenantClass, TenantKind};
+use quell_model::config::{Backend, Mechanism, TenantClass, TenantKind};
 use quell_model::{CgroupPath, CpuSet, Plan, Rule, Snapshot, Source, TenantName, TenantWeight};
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub struct Status {
     pub uptime_s: f64,
     /// The mechanisms in force; empty: only observing.
     pub policy: Vec<Mechanism>,
+    /// How it acts: the way that is used, never `auto`.
+    pub backend: Backend,
     /// Where its figures come from.
     pub source: Source,
     /// Why they do not come from BPF, when they do not.

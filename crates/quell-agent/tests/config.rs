@@ -77,6 +77,10 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             &["agent.period_ms", "string"],
         ),
         (
+            "[agent]\npolicy = [\"asymmetry\", \"asymmetry\"]\n".to_string(),
+            &["agent.policy[1]", "earlier entry", "once"],
+        ),
+        (
             "[agent]\npolicy = [\"asymetry\"]\n".to_string(),
             &["agent.policy", "did you mean `asymmetry`"],
         ),

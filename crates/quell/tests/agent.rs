@@ -479,6 +479,39 @@ fn a_reload_takes_a_right_file_and_refuses_a_wrong_one() {
 }
 
 #[test]
+fn reloads_do_not_add_up() {
+    if !root() {
+        return;
+    }
+    let tenant = Tenant::start(1);
+    let before = settings(&[&tenant]);
+    let dir = tempfile::tempdir().unwrap();
+    // Weights among a batch tenant's threads stay, so that its nice values show the tenant's only.
+    let config = format!(
+        "[agent]\nperiod_ms = 40\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\nweight = 200\npid = [{}]\n",
+        tenant.pid()
+    );
+    let agent = Agent::start(dir.path(), &config, &[]);
+    agent.wait_for("change", |s| s.changes > 0 && s.periods >= 10);
+    for reloads in 1..=3 {
+        let so_far = agent.wait_for("period", |_| true).periods;
+        agent.signal(Signal::SIGHUP);
+        agent.wait_for("reload", |s| {
+            s.reloads == reloads && s.periods >= so_far + 10
+        });
+    }
+    for (tid, (nice, ..)) in settings(&[&tenant]) {
+        // Twice the weight is three steps of nice, or four for some periods.
+        let steps = before[&tid].0 - nice;
+        assert!((2..=5).contains(&steps), "thread {tid}: nice {nice}");
+    }
+    agent.signal(Signal::SIGTERM);
+    let (code, log) = agent.ended();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(settings(&[&tenant]), before);
+}
+
+#[test]
 fn the_service_manager_is_told_ready_alive_and_stopping() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("quell.toml"), "").unwrap();

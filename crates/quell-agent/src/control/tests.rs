@@ -295,11 +295,13 @@ fn a_reload_replaces_the_parts_and_the_period() {
             period_ms: 200,
             ..facts()
         };
-        Ok(Assembly {
-            observer: recording(0..1),
-            policy: None,
-            facts,
-        })
+        Ok(Box::new(|| {
+            Ok(Assembly {
+                observer: recording(0..1),
+                policy: None,
+                facts,
+            })
+        }))
     });
     let mut rig = rig(recording(0..1), Some(Box::new(PanicsAt(9))), reload);
     let wakes = vec![
@@ -320,6 +322,41 @@ fn a_reload_replaces_the_parts_and_the_period() {
     );
     // The new configuration has no policy, so its plan is empty and settings are given back.
     assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
+}
+
+#[test]
+fn a_reload_starts_from_what_the_owners_left() {
+    let told = Told::default();
+    let mut rig = {
+        let told = told.clone();
+        let reload: Assemble = Box::new(move || {
+            told.lock().unwrap().push("check".into());
+            let told = told.clone();
+            Ok(Box::new(move || {
+                told.lock().unwrap().push("start".into());
+                Ok(Assembly {
+                    observer: recording(1..2),
+                    policy: Some(Box::new(PanicsAt(9))),
+                    facts: facts(),
+                })
+            }))
+        });
+        rig(recording(0..1), Some(Box::new(PanicsAt(9))), reload)
+    };
+    rig.controller.actuator = Some(Box::new(Actor {
+        told: told.clone(),
+        complete: true,
+    }));
+    let wakes = vec![
+        Wake::Period { missed: 0 },
+        Wake::Reload,
+        Wake::Period { missed: 0 },
+    ];
+    play(&mut rig, wakes).unwrap();
+    assert_eq!(
+        *told.lock().unwrap(),
+        ["apply 0", "check", "restore", "start", "apply 1", "restore"]
+    );
 }
 
 #[test]

@@ -130,6 +130,14 @@ impl AgentFile {
             let message = format!("{} is outside 10 to 10000", self.agent.period_ms);
             return Err(ConfigError::at(file, "agent.period_ms", message));
         }
+        let mut mechanisms = BTreeSet::new();
+        for (index, mechanism) in self.agent.policy.iter().enumerate() {
+            if !mechanisms.insert(mechanism) {
+                let key = format!("agent.policy[{index}]");
+                let message = "names the same mechanism as an earlier entry; name each once";
+                return Err(ConfigError::at(file, key, message));
+            }
+        }
         self.asymmetry.check(file)?;
         let mut names = BTreeSet::new();
         for (index, tenant) in self.tenants.iter().enumerate() {

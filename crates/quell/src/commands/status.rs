@@ -58,10 +58,11 @@ pub fn head(status: &Status) -> String {
         false => policy.join(", "),
     };
     let source = format!("{:?}", status.source).to_lowercase();
+    let backend = format!("{:?}", status.backend).to_lowercase();
     let last = status.last_period;
     let last_us = last.observe_us + last.decide_us + last.act_us;
     let mut text = format!(
-        "quell {}  pid {}  up {}  {}\npolicy {policy}  period {} ms  source {source}\n\
+        "quell {}  pid {}  up {}  {}\npolicy {policy}  backend {backend}  period {} ms  source {source}\n\
          {} periods, {} skipped by overruns, {} failed  last took {}  agent {:.2} % of a CPU, {}\n",
         status.version,
         status.pid,
