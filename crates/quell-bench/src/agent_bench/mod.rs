@@ -168,7 +168,7 @@ fn measure(
     let fleet = Fleet::start(options, threads)?;
     let before = Inventory::read(fleet.pids())?;
     let mechanisms = Side::Quell.mechanisms().unwrap_or_default();
-    let agent = AgentChild::start(&options.quell_exe, mechanisms, fleet.specs())?;
+    let agent = AgentChild::start(&options.quell_exe, mechanisms, fleet.specs(), interrupt)?;
     sleep(SETTLE, interrupt)?;
     // Without the privilege there are no BPF programs to count either.
     let stats = BpfStats::enable().ok();

@@ -2,6 +2,7 @@
 
 use super::host;
 use crate::result::{AgentLog, ChangeCount, ThreadTrack, TrackPoint, WaitCause};
+use crate::workload::Interrupted;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use quell_agent::client::Client;
@@ -13,10 +14,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the agent may take to answer its first request (it loads BPF programs).
+/// How long the agent may take to complete its first period (it loads BPF programs).
 const READY: Duration = Duration::from_secs(30);
 
 /// How long it may take to put everything back and exit.
@@ -32,11 +34,13 @@ pub(crate) struct AgentChild {
 }
 
 impl AgentChild {
-    /// Starts an agent for these tenants and waits until it has completed its first period.
+    /// Starts an agent for these tenants and waits until it has completed its first period, or
+    /// ends it with [`Interrupted`] when that is set.
     pub(crate) fn start(
         exe: &Path,
         mechanisms: Vec<Mechanism>,
         tenants: Vec<TenantSpec>,
+        interrupt: &AtomicBool,
     ) -> anyhow::Result<AgentChild> {
         let folder = TempDir::with_prefix("quell-bench-")?;
         let config = folder.path().join("quell.toml");
@@ -82,7 +86,7 @@ impl AgentChild {
             folder,
             stopped: false,
         };
-        agent.wait_ready()?;
+        agent.wait_ready(interrupt)?;
         Ok(agent)
     }
 
@@ -156,40 +160,36 @@ impl AgentChild {
 
     /// Ends it with SIGTERM and waits; an error unless it exits with success.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
-        let status = self.terminate()?;
-        if !status.success() {
-            bail!("the agent ended with {status}:\n{}", self.last_words());
-        }
-        Ok(())
+        self.terminate()
     }
 
-    fn wait_ready(&mut self) -> anyhow::Result<()> {
+    fn wait_ready(&mut self, interrupt: &AtomicBool) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 self.stopped = true;
+                return self.ended(status).context("the agent did not start");
+            }
+            if interrupt.load(Ordering::Relaxed) {
+                bail!(Interrupted);
+            }
+            let state = match self.client.status() {
+                Ok(status) if status.periods > 0 => return Ok(()),
+                Ok(_) => "no period is complete".to_string(),
+                Err(error) => error.to_string(),
+            };
+            if began.elapsed() > READY {
                 bail!(
-                    "the agent ended with {status} instead of starting:\n{}",
+                    "the agent is not ready after {READY:?}: {state}\n{}",
                     self.last_words()
                 );
-            }
-            match self.client.status() {
-                Ok(status) if status.periods > 0 => return Ok(()),
-                Ok(_) => {}
-                Err(error) if began.elapsed() > READY => {
-                    bail!(
-                        "the agent is not ready after {READY:?}: {error}\n{}",
-                        self.last_words()
-                    )
-                }
-                Err(_) => {}
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// SIGTERM, and SIGKILL with `quell restore` after it where that does not help.
-    fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+    /// SIGTERM, and SIGKILL where that does not help.
+    fn terminate(&mut self) -> anyhow::Result<()> {
         self.stopped = true;
         // Not reaped yet, so the id is still its own.
         kill(
@@ -199,21 +199,51 @@ impl AgentChild {
         let began = Instant::now();
         while began.elapsed() < STOP {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+                return self.ended(status);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         self.child.kill()?;
-        self.child.wait()?;
+        let status = self.child.wait()?;
+        self.ended(status)
+            .with_context(|| format!("killed {STOP:?} after SIGTERM"))
+    }
+
+    /// What to make of its end: where it was not in order, the agent may have left settings
+    /// changed, so `quell restore` puts them back, and where that fails the journal is kept.
+    fn ended(&mut self, status: ExitStatus) -> anyhow::Result<()> {
+        if status.success() {
+            return Ok(());
+        }
         let journal = self.folder.path().join("journal");
+        let words = self.last_words();
+        // It ended before it could have changed anything.
+        if matches!(journal.try_exists(), Ok(false)) {
+            bail!("the agent ended with {status}:\n{words}");
+        }
         let restored = Command::new(&self.exe)
             .arg("restore")
             .arg("--journal")
             .arg(&journal)
-            .status()?;
-        bail!(
-            "the agent did not end {STOP:?} after SIGTERM; killed it, `quell restore`: {restored}"
-        )
+            .stdin(Stdio::null())
+            .output();
+        let failure = match restored {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                Some(format!("{}: {}", output.status, said.trim_end()))
+            }
+            Err(error) => Some(format!("{}: {error}", self.exe.display())),
+        };
+        if let Some(failure) = failure {
+            self.folder.disable_cleanup(true);
+            bail!(
+                "the agent ended with {status}, and not all settings could be put back: {failure}\n\
+                 try `quell restore --journal {}`\n{words}",
+                journal.display()
+            );
+        }
+        bail!("the agent ended with {status}; all settings are back\n{words}")
     }
 
     /// The end of its log.
@@ -304,6 +334,55 @@ mod tests {
             latency_ns: Some(latency_us * 1_000),
             cpus: None,
         })
+    }
+
+    /// A shell in the agent's part, as the real one ends in order, and as `quell restore` a program
+    /// of which only the exit code counts.
+    fn child(folder: TempDir, run: &str, restore: &str) -> AgentChild {
+        AgentChild {
+            child: Command::new("sh").args(["-c", run]).spawn().unwrap(),
+            client: Client::new(folder.path().join("agent.sock")),
+            exe: restore.into(),
+            folder,
+            stopped: false,
+        }
+    }
+
+    #[test]
+    fn after_an_end_that_was_not_in_order_settings_are_restored_or_the_journal_is_kept() {
+        for (run, restore, journaled, kept) in [
+            ("exec sleep 1000", "true", true, false),
+            ("kill -9 $$", "true", true, false),
+            ("kill -9 $$", "false", true, true),
+            ("exit 1", "/no/such/quell", true, true),
+            ("exit 1", "false", false, false),
+        ] {
+            let folder = TempDir::with_prefix("quell-bench-test-").unwrap();
+            let path = folder.path().to_path_buf();
+            if journaled {
+                std::fs::write(path.join("journal"), "").unwrap();
+            }
+            let error = child(folder, run, restore).stop().unwrap_err();
+            let error = format!("{error:#}");
+            let journal = path.join("journal").display().to_string();
+            assert_eq!(path.exists(), kept, "{error}");
+            assert_eq!(error.contains(&journal), kept, "{error}");
+            if kept {
+                std::fs::remove_dir_all(&path).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_for_an_agent_that_is_not_ready() {
+        let folder = TempDir::new().unwrap();
+        let mut agent = child(
+            folder,
+            "trap 'exit 0' TERM; while :; do sleep 0.1; done",
+            "true",
+        );
+        let error = agent.wait_ready(&AtomicBool::new(true)).unwrap_err();
+        assert!(error.is::<Interrupted>(), "{error:#}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use anyhow::{Context, bail, ensure};
 use host::HostTimes;
 use quell_model::config::{Scenario, TenantSpec};
 use settings::Inventory;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,9 +108,14 @@ pub fn run(
         let fits = seconds.is_finite() && (least..=86_400.0).contains(&seconds);
         ensure!(fits, "{name}: {seconds} is outside {least} to 86400");
     }
+    // One that may not be asked is there all the same.
+    let host_agent = match UnixStream::connect(HOST_AGENT) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    };
     ensure!(
-        UnixStream::connect(HOST_AGENT).is_err(),
-        "an agent runs on this host ({HOST_AGENT} answers), so its kernel's default cannot be \
+        !host_agent,
+        "an agent runs on this host ({HOST_AGENT} is in use), so its kernel's default cannot be \
          measured; stop it first (`systemctl stop quell`)"
     );
     let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
@@ -237,8 +243,13 @@ impl Session<'_> {
         let agent = match self.options.sides[side].mechanisms() {
             None => None,
             Some(mechanisms) => Some(
-                AgentChild::start(&self.options.quell_exe, mechanisms, self.tenants())
-                    .with_context(|| format!("side `{label}`"))?,
+                AgentChild::start(
+                    &self.options.quell_exe,
+                    mechanisms,
+                    self.tenants(),
+                    self.interrupt,
+                )
+                .with_context(|| format!("side `{label}`"))?,
             ),
         };
         let start_ns = host::monotonic_ns()?;

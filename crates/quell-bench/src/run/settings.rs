@@ -1,4 +1,4 @@
-//! Checks that a side of Quell's leaves the tenants' threads as it found them.
+//! Checks that a side of Quell's leaves the tenants' threads and cgroups as it found them.
 //!
 //! Independent of the actuator on purpose: it reads the kernel's own account of every thread before
 //! and after, and compares. A thread born meanwhile must have what some thread of its process had
@@ -8,6 +8,7 @@ use anyhow::Context;
 use quell_model::CpuSet;
 use quell_model::Pid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 /// A thread's scheduling settings.
@@ -35,9 +36,13 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The settings of every thread of some processes, by process and thread id.
+/// The settings of every thread of some processes, by process and thread id, and the CPU weights of
+/// their cgroups, by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Inventory(BTreeMap<i32, BTreeMap<i32, Settings>>);
+pub(crate) struct Inventory {
+    threads: BTreeMap<i32, BTreeMap<i32, Settings>>,
+    weights: BTreeMap<PathBuf, String>,
+}
 
 impl Inventory {
     /// Reads all threads of the processes; those that are gone or go meanwhile are left out.
@@ -48,7 +53,8 @@ impl Inventory {
             let Ok(tasks) = procfs::process::Process::new(pid).and_then(|p| p.tasks()) else {
                 continue;
             };
-            let threads = inventory.0.entry(pid).or_default();
+            inventory.weights.extend(cgroup_weights(pid));
+            let threads = inventory.threads.entry(pid).or_default();
             for task in tasks.flatten() {
                 if let Some(settings) = read_thread(&task)? {
                     threads.insert(task.tid, settings);
@@ -61,8 +67,13 @@ impl Inventory {
     /// What is not as it was in `before`, one line for each thread; empty when all is.
     pub(crate) fn differences(&self, before: &Inventory) -> Vec<String> {
         let mut lines = Vec::new();
-        for (pid, threads) in &self.0 {
-            let Some(earlier) = before.0.get(pid) else {
+        for (file, now) in &self.weights {
+            if let Some(was) = before.weights.get(file).filter(|was| *was != now) {
+                lines.push(format!("{}: was {was}; is {now}", file.display()));
+            }
+        }
+        for (pid, threads) in &self.threads {
+            let Some(earlier) = before.threads.get(pid) else {
                 continue;
             };
             let inheritable: BTreeSet<&Settings> = earlier.values().collect();
@@ -85,8 +96,29 @@ impl Inventory {
 
     /// How many threads were read.
     pub(crate) fn threads(&self) -> usize {
-        self.0.values().map(BTreeMap::len).sum()
+        self.threads.values().map(BTreeMap::len).sum()
     }
+}
+
+/// The CPU weight files of a process's cgroups and what they say, where they are mounted as usual.
+fn cgroup_weights(pid: i32) -> Vec<(PathBuf, String)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let files = text.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (mounts, file): (&[&str], _) = match controllers {
+            "" => (&["", "unified"], "cpu.weight"),
+            some if some.split(',').any(|c| c == "cpu") => (&["cpu", "cpu,cpuacct"], "cpu.shares"),
+            _ => return None,
+        };
+        mounts.iter().find_map(|mount| {
+            let folder = Path::new("/sys/fs/cgroup").join(mount);
+            let file = folder.join(path.trim_start_matches('/')).join(file);
+            let weight = std::fs::read_to_string(&file).ok()?;
+            Some((file, weight.trim().to_string()))
+        })
+    });
+    files.collect()
 }
 
 /// One thread's settings; `None` when it is gone.
@@ -168,6 +200,19 @@ mod tests {
     }
 
     #[test]
+    fn a_changed_cgroup_weight_is_found() {
+        let of = |weight: &str| Inventory {
+            weights: BTreeMap::from([("cpu.weight".into(), weight.to_string())]),
+            ..Inventory::default()
+        };
+        assert_eq!(of("100").differences(&of("100")), Vec::<String>::new());
+        assert_eq!(
+            of("300").differences(&of("100")),
+            ["cpu.weight: was 100; is 300"]
+        );
+    }
+
+    #[test]
     fn a_new_thread_must_look_like_its_process() {
         let plain = Settings {
             policy: 0,
@@ -181,7 +226,10 @@ mod tests {
         };
         let of = |threads: &[(i32, &Settings)]| {
             let threads = threads.iter().map(|&(tid, s)| (tid, s.clone())).collect();
-            Inventory(BTreeMap::from([(1, threads)]))
+            Inventory {
+                threads: BTreeMap::from([(1, threads)]),
+                weights: BTreeMap::new(),
+            }
         };
         let before = of(&[(1, &plain), (2, &plain)]);
         assert_eq!(
