@@ -187,6 +187,8 @@ async fn serve(listener: UnixListener, board: Arc<Board>, mut stopped: oneshot::
                 .header_read_timeout(HEAD_TIME)
                 .max_buf_size(MAX_HEAD)
                 .keep_alive(false)
+                // Who has said all there is to say still waits for the answer.
+                .half_close(true)
                 .serve_connection(TokioIo::new(stream), service);
             match tokio::time::timeout(CONNECTION_TIME, connection).await {
                 Ok(Ok(())) => {}
