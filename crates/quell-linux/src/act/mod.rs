@@ -51,12 +51,6 @@ mod state;
 mod tests;
 mod thread;
 
-/// The length of this kernel's own slices in ns, tried on a thread made for it; `None` where it
-/// takes no custom ones (before Linux 6.12) or the trial fails.
-pub fn kernel_slice_ns() -> Option<u64> {
-    thread::default_slice().ok().flatten()
-}
-
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
 
 use apply::Said;
@@ -68,6 +62,12 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// The length of this kernel's own slices in ns, tried on a thread made for it; `None` where it
+/// takes no custom ones (before Linux 6.12) or the trial fails.
+pub fn kernel_slice_ns() -> Option<u64> {
+    thread::default_slice().ok().flatten()
+}
 
 /// The file whose lock (flock(2)) is held by whoever acts on this host. The environment variable
 /// `QUELL_LOCK` names another, for tests only: it takes the protection away.
