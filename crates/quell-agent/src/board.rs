@@ -114,14 +114,14 @@ impl Board {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes a completed period.
+    /// Publishes a completed period. Returns the snapshot published before, unless a reader has it.
     pub fn publish(
         &self,
         snapshot: Snapshot,
         plan: Plan,
         report: Option<&ApplyReport>,
         cost: PeriodCost,
-    ) {
+    ) -> Option<Snapshot> {
         let mut decisions = decisions_of(&snapshot, &plan);
         let last = (Arc::new(snapshot), Arc::new(plan));
         let mut inner = self.lock();
@@ -153,7 +153,8 @@ impl Board {
                 push_bounded(&mut inner.notes, note.to_string(), KEPT_NOTES);
             }
         }
-        inner.last = Some(last);
+        let (before, _) = inner.last.replace(last)?;
+        Arc::into_inner(before)
     }
 
     /// Counts deadlines for which there was no period.

@@ -170,7 +170,10 @@ impl Controller {
         };
         let tenants = snapshot.tenants.len();
         let threads: usize = snapshot.tenants.iter().map(|t| t.threads.len()).sum();
-        self.board.publish(snapshot, plan, report.as_ref(), cost);
+        let before = self.board.publish(snapshot, plan, report.as_ref(), cost);
+        if let Some(before) = before {
+            self.parts.observer.recycle(before);
+        }
         self.notifier
             .period_completed(|| format!("{threads} threads of {tenants} tenants"));
         Ok(())

@@ -15,6 +15,8 @@ pub trait Observe {
     /// # Errors
     /// When the host could not be read; the next call may succeed.
     fn sample(&mut self) -> Result<Snapshot, ObserveError>;
+    /// Takes back a snapshot that nobody needs any more, for its memory.
+    fn recycle(&mut self, _snapshot: Snapshot) {}
 }
 
 /// Where plans go.
@@ -36,6 +38,10 @@ impl Observe for Observer {
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         Observer::sample(self)
+    }
+
+    fn recycle(&mut self, snapshot: Snapshot) {
+        Observer::recycle(self, snapshot);
     }
 }
 

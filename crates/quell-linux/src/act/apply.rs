@@ -41,6 +41,8 @@ struct Change {
 #[derive(Default)]
 struct Period {
     report: ApplyReport,
+    /// Threads under management that the plan has.
+    planned: usize,
     changes: Vec<(ThreadId, Change)>,
     weights: Vec<(CgroupPath, u64)>,
     backs: Vec<(ThreadId, [bool; 3])>,
@@ -66,6 +68,7 @@ impl Actuator {
     pub fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         self.period += 1;
         let mut period = Period::default();
+        let mut nth = 0;
         for tenant in &plan.tenants {
             let sample = snapshot
                 .tenants
@@ -74,12 +77,15 @@ impl Actuator {
                 .map(|index| &snapshot.tenants[index]);
             self.plan_weight(sample, tenant, &mut period);
             for thread in &tenant.threads {
-                self.plan_thread(sample, tenant, thread, &mut period);
+                self.plan_thread(sample, tenant, nth, thread, &mut period);
+                nth += 1;
             }
         }
-        for (&id, thread) in &self.state.threads {
-            if thread.planned != self.period && !thread.gone {
-                period.backs.push((id, [true; 3]));
+        if period.planned < self.state.threads.len() {
+            for (&id, thread) in &self.state.threads {
+                if thread.planned != self.period && !thread.gone {
+                    period.backs.push((id, [true; 3]));
+                }
             }
         }
         let mut dropped = Vec::new();
@@ -169,6 +175,7 @@ impl Actuator {
         &mut self,
         sample: Option<&TenantSample>,
         tenant: &TenantPlan,
+        nth: usize,
         plan: &ThreadPlan,
         period: &mut Period,
     ) {
@@ -179,22 +186,19 @@ impl Actuator {
             latency.is_some(),
             plan.cpus.is_some(),
         ];
-        let thread = match self.state.threads.get_mut(&plan.id) {
-            Some(thread) => thread,
-            None => {
-                if wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period) {
-                    return;
-                }
-                let Some(thread) = self.state.threads.get_mut(&plan.id) else {
-                    return;
-                };
-                thread
-            }
+        if self.state.planned_thread(nth, plan.id).is_none()
+            && (wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period))
+        {
+            return;
+        }
+        let Some(thread) = self.state.planned_thread(nth, plan.id) else {
+            return;
         };
         if thread.gone {
             period.report.gone += 1;
             return;
         }
+        period.planned += usize::from(thread.planned != self.period);
         thread.planned = self.period;
         let mut change = Change::default();
         let mut back = [false; 3];
@@ -497,7 +501,7 @@ impl Actuator {
             }
         }
         if unplanned && thread.settings.iter().all(Option::is_none) {
-            self.state.threads.remove(&id);
+            self.state.threads.swap_remove(&id);
             dropped.push(Record::DropThread(id));
         }
     }

@@ -5,6 +5,7 @@ use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
 use super::report::{Note, RestoreReport, Subject};
 use super::thread::{self, Sched};
+use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -80,8 +81,11 @@ pub(super) struct Cgroup {
 /// Everything Quell holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub threads: BTreeMap<ThreadId, Thread>,
+    /// In the order in which they came, which is nearly that of the plan.
+    pub threads: IndexMap<ThreadId, Thread>,
     pub cgroups: BTreeMap<CgroupPath, Cgroup>,
+    /// Where in `threads` the plan's threads were, by their place in the plan.
+    places: Vec<usize>,
 }
 
 /// What undoing needs to know of the host.
@@ -275,11 +279,28 @@ impl State {
                         state.cgroups.insert(path, cgroup);
                     }
                 }
-                Record::DropThread(id) => drop(state.threads.remove(&id)),
+                Record::DropThread(id) => drop(state.threads.swap_remove(&id)),
                 Record::DropCgroup { inode } => state.cgroups.retain(|_, c| c.inode != inode),
             }
         }
         state
+    }
+
+    /// The thread that is `nth` in the plan. A thread mostly keeps its place in the plan, so the
+    /// usual case needs no search.
+    pub fn planned_thread(&mut self, nth: usize, id: ThreadId) -> Option<&mut Thread> {
+        if self.places.len() <= nth {
+            self.places.resize(nth + 1, 0);
+        }
+        let place = &mut self.places[nth];
+        if self
+            .threads
+            .get_index(*place)
+            .is_none_or(|(at, _)| *at != id)
+        {
+            *place = self.threads.get_index_of(&id)?;
+        }
+        self.threads.get_index_mut(*place).map(|(_, thread)| thread)
     }
 
     /// Whether nothing is held.
@@ -331,7 +352,7 @@ impl State {
         for (id, thread) in self.children(host, opened_ticks) {
             self.threads.insert(id, thread);
         }
-        let mut failed = BTreeMap::new();
+        let mut failed = IndexMap::new();
         for (id, mut thread) in std::mem::take(&mut self.threads) {
             let known = !thread.gone && thread.settings.iter().any(Option::is_some);
             if known && undo_thread(id, &mut thread, host, &mut report) {

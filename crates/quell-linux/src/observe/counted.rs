@@ -21,8 +21,8 @@ use super::sampler::role;
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
 use quell_model::{
-    CpuId, Occasions, Pid, ReadyTime, TenantName, ThreadRole, ThreadSample, ThreadSettings,
-    ThreadState, WaitBreakdown, Waker,
+    CpuId, Nice, Occasions, Pid, SchedClass, TenantName, ThreadId, ThreadRole, ThreadSample,
+    ThreadSettings, ThreadState, Tid, WaitBreakdown, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -30,20 +30,30 @@ use std::sync::Arc;
 /// Periods in which the settings of every thread are read once though nothing seemed to change.
 const PERIODS_PER_REFRESH: u64 = 128;
 
+/// After so many periods without a change a thread's sample from two periods before says all that
+/// a new one would: nothing changed in that period, the next and this one.
+const QUIET: u8 = 3;
+
 pub(crate) struct Counted {
     monitor: Monitor,
     /// By tenant, the processes assigned to it in the monitor.
     assigned: Vec<BTreeSet<u32>>,
     /// By slot.
     known: Vec<Option<Known>>,
+    /// By slot.
+    spots: Vec<Spot>,
     /// By tenant, its counters in the reading before.
     tenants: Vec<Option<RawTenant>>,
-    /// By tenant, how many threads it had in the reading before.
+    /// The [`Reading::membership`] that `known` and `lengths` are about.
+    membership: u64,
+    /// By tenant, how many threads it has.
     lengths: Vec<usize>,
     settings: SettingsReader,
     names: Names,
     reader: Reader,
     round: u64,
+    /// Calls of [`Counted::sample`] that succeeded since one failed.
+    unbroken: u32,
     kinds_epoch: u64,
     unmonitored: u64,
 }
@@ -56,6 +66,18 @@ struct Known {
     settings: ThreadSettings,
     /// Its state as long as the monitor has seen nothing of it.
     first_state: ThreadState,
+}
+
+/// What says that there is nothing to do for a thread: kept apart, since for most threads of most
+/// periods this is all that is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Spot {
+    /// The thread's place in its tenant's list.
+    place: u32,
+    /// The [`RawThread::copied`] of [`Known::raw`]; `None` before the first.
+    copied: Option<u32>,
+    /// Periods in a row in which nothing changed, up to [`QUIET`].
+    quiet: u8,
 }
 
 /// Keeps one copy of each name: a process's threads mostly share one, and reaching for a thousand
@@ -102,12 +124,15 @@ impl Counted {
             monitor: Monitor::load(Limits::default()).map_err(|error| explain(&error))?,
             assigned: vec![BTreeSet::new(); tenants],
             known: Vec::new(),
+            spots: Vec::new(),
             tenants: vec![None; tenants],
             settings: SettingsReader::default(),
             names: Names::default(),
+            membership: 0,
             lengths: vec![0; tenants],
             reader: Reader::default(),
             round: 0,
+            unbroken: 0,
             kinds_epoch: 0,
             unmonitored: 0,
         })
@@ -169,14 +194,21 @@ impl Counted {
         Ok(changed)
     }
 
-    /// Reads all counters. The period is from `before_ns` to now.
+    /// Reads all counters. The period is from `before_ns` to now. `lists` are those of the call
+    /// before the last, or empty; their memory is used again.
     pub(crate) fn sample(
         &mut self,
         discovery: &Discovery,
         names: &[TenantName],
         before_ns: u64,
+        mut lists: Vec<Vec<ThreadSample>>,
     ) -> Result<Counts, ObserveError> {
         self.round += 1;
+        // A call that failed has counted periods for which there are no lists.
+        let unbroken = std::mem::take(&mut self.unbroken);
+        if unbroken < 2 {
+            lists.clear();
+        }
         let reading = self.monitor.read().map_err(failed)?;
         if reading.unmonitored > self.unmonitored {
             let threads = reading.unmonitored - self.unmonitored;
@@ -189,53 +221,65 @@ impl Counted {
         let period_ns = reading.time_ns.saturating_sub(before_ns);
         let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
         self.kinds_epoch = discovery.kinds_epoch();
-        let mut threads: Vec<Vec<ThreadSample>> = self
-            .lengths
-            .iter()
-            .map(|&n| Vec::with_capacity(n))
-            .collect();
-        for raw in reading.threads.iter().filter(|raw| !raw.ended) {
-            let slot = raw.slot as usize;
-            if self.known.len() <= slot {
-                self.known.resize_with(slot + 1, || None);
-            }
-            let known = &mut self.known[slot];
-            if known
-                .as_ref()
-                .is_some_and(|known| known.raw.generation != raw.generation)
-            {
-                *known = None;
-            }
-            let kind = || {
-                discovery
-                    .process(raw.process.0)
-                    .map_or(Kind::Ordinary, |p| p.kind)
-            };
-            let (known, before) = match known {
-                Some(known) => {
-                    let before =
-                        changed(&known.raw, raw).then(|| std::mem::replace(&mut known.raw, *raw));
-                    (known, before)
-                }
-                None => {
+        let kind = |raw: &RawThread| {
+            discovery
+                .process(raw.process.0)
+                .map_or(Kind::Ordinary, |p| p.kind)
+        };
+
+        if self.membership != reading.membership {
+            self.lengths = place_threads(
+                &mut self.known,
+                &mut self.spots,
+                reading,
+                names.len(),
+                |raw| {
                     let Some(settings) = read_settings(&mut self.settings, raw)? else {
-                        continue;
+                        return Ok(None);
                     };
                     let Some(first_state) = first_state(&mut self.reader, raw)? else {
-                        continue;
+                        return Ok(None);
                     };
                     let name = self.names.intern(&raw.name());
-                    let role = role(kind(), &name);
-                    let new = Known {
-                        raw: *raw,
+                    Ok(Some(Known {
+                        raw: unseen(raw),
+                        role: role(kind(raw), &name),
                         name,
-                        role,
                         settings,
                         first_state,
-                    };
-                    (known.insert(new), Some(unseen(raw)))
-                }
+                    }))
+                },
+            )?;
+            self.membership = reading.membership;
+        }
+        lists.resize_with(names.len(), Vec::new);
+        for (list, &length) in lists.iter_mut().zip(&self.lengths) {
+            list.resize_with(length, blank);
+        }
+        for raw in reading.threads.iter().filter(|raw| !raw.ended) {
+            let slot = raw.slot as usize;
+            let list = lists.get_mut(usize::from(raw.tenant.0));
+            let (Some(list), Some(spot)) = (list, self.spots.get_mut(slot)) else {
+                continue;
             };
+            let Some(sample) = list.get_mut(spot.place as usize) else {
+                continue;
+            };
+            let moved = spot.copied != Some(raw.copied);
+            let refresh = (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0;
+            if moved || refresh || kinds_changed {
+                spot.quiet = 0;
+            } else if spot.quiet < QUIET {
+                spot.quiet += 1;
+            }
+            if spot.quiet == QUIET && sample.id == raw.id {
+                continue;
+            }
+            let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
+                continue;
+            };
+            spot.copied = Some(raw.copied);
+            let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
             let renamed = before
                 .as_ref()
                 .is_some_and(|before| before.name != raw.name);
@@ -243,26 +287,18 @@ impl Counted {
                 known.name = self.names.intern(&raw.name());
             }
             if renamed || kinds_changed {
-                known.role = role(kind(), &known.name);
+                known.role = role(kind(raw), &known.name);
             }
             let reset = before
                 .as_ref()
                 .is_some_and(|before| settings_key(before) != settings_key(raw));
-            if reset || (slot as u64 + self.round) % PERIODS_PER_REFRESH == 0 {
+            if reset || refresh {
                 if let Some(settings) = read_settings(&mut self.settings, raw)? {
                     known.settings = settings;
                 }
             }
-            let sample = thread_sample(known, before.as_ref(), period_ns);
-            if let Some(list) = threads.get_mut(usize::from(raw.tenant.0)) {
-                list.push(sample);
-            }
+            fill(sample, known, before.as_ref(), period_ns);
         }
-        threads
-            .iter_mut()
-            .for_each(|list| list.sort_unstable_by_key(|thread| thread.id));
-        let lengths = self.lengths.iter_mut().zip(&threads);
-        lengths.for_each(|(length, list)| *length = list.len());
 
         let mut waits = vec![WaitBreakdown::default(); names.len()];
         let mut occasions = vec![Occasions::default(); names.len()];
@@ -277,9 +313,10 @@ impl Counted {
             occasions[index] = since_occasions(raw, before.as_ref());
             *before = Some(raw.clone());
         }
+        self.unbroken = unbroken.saturating_add(1);
         Ok(Counts {
             time_ns: reading.time_ns,
-            threads,
+            threads: lists,
             waits,
             occasions,
             cpus: cpu_times(reading),
@@ -310,17 +347,6 @@ fn failed(error: MonitorError) -> ObserveError {
     ObserveError::Bpf {
         reason: error.to_string(),
     }
-}
-
-/// Whether anything of a thread's counters or settings changed: the monitor learns of all else when
-/// the thread wakes or switches. Comparing the rest would double what a period costs.
-fn changed(before: &RawThread, now: &RawThread) -> bool {
-    if (before.since_ns, before.state) != (now.since_ns, now.state) {
-        return true;
-    }
-    let counters = |raw: &RawThread| (raw.run_ns, raw.ready_ns, raw.switches, raw.wakeups);
-    // Nothing counts on while a thread sleeps.
-    now.state != Some(ThreadState::Blocked) && counters(before) != counters(now)
 }
 
 /// The settings that the monitor sees; a change of them says that the rest is worth reading.
@@ -374,50 +400,124 @@ fn unseen(raw: &RawThread) -> RawThread {
     }
 }
 
-/// `before`: its counters in the reading before, `None` if nothing changed since.
-fn thread_sample(known: &Known, before: Option<&RawThread>, period_ns: u64) -> ThreadSample {
+/// Brings `known` up to date with who is in the reading: forgets threads that are gone, makes new
+/// ones with `make` (`None`: gone meanwhile) and gives each its place in its tenant's list,
+/// ascending by id. Returns the lists' lengths.
+fn place_threads(
+    known: &mut Vec<Option<Known>>,
+    spots: &mut Vec<Spot>,
+    reading: &Reading,
+    tenants: usize,
+    mut make: impl FnMut(&RawThread) -> Result<Option<Known>, ObserveError>,
+) -> Result<Vec<usize>, ObserveError> {
+    let mut members: Vec<Vec<(ThreadId, usize)>> = vec![Vec::new(); tenants];
+    for raw in &reading.threads {
+        let slot = raw.slot as usize;
+        if known.len() <= slot {
+            known.resize_with(slot + 1, || None);
+            spots.resize(slot + 1, Spot::default());
+        }
+        let entry = &mut known[slot];
+        if raw.ended {
+            *entry = None;
+            continue;
+        }
+        if !matches!(entry, Some(known) if known.raw.generation == raw.generation) {
+            *entry = make(raw)?;
+            spots[slot] = Spot::default();
+        }
+        if entry.is_some() {
+            if let Some(members) = members.get_mut(usize::from(raw.tenant.0)) {
+                members.push((raw.id, slot));
+            }
+        }
+    }
+    for members in &mut members {
+        members.sort_unstable();
+        for (place, &(_, slot)) in members.iter().enumerate() {
+            spots[slot].place = place as u32; // fewer than there are slots
+        }
+    }
+    Ok(members.iter().map(Vec::len).collect())
+}
+
+/// A sample to be filled.
+fn blank() -> ThreadSample {
+    ThreadSample {
+        id: ThreadId {
+            tid: Tid(0),
+            start_ticks: 0,
+        },
+        process: Pid(0),
+        name: Arc::default(),
+        role: ThreadRole::Ordinary,
+        forked_by: None,
+        state: ThreadState::Blocked,
+        cpu: CpuId(0),
+        run_ns: 0,
+        ready: None,
+        preemptions: None,
+        wakeups: None,
+        wakers: None,
+        switches: None,
+        migrations: None,
+        settings: ThreadSettings {
+            class: SchedClass::Fair,
+            nice: Nice::default(),
+            slice_ns: None,
+            affinity: Arc::default(),
+        },
+    }
+}
+
+/// Writes all of a sample, into the memory it has. `before`: its counters in the reading before,
+/// `None` if nothing changed since.
+fn fill(sample: &mut ThreadSample, known: &Known, before: Option<&RawThread>, period_ns: u64) {
     let now = &known.raw;
     let since = |counter: fn(&RawThread) -> u64| {
         before.map_or(0, |before| counter(now).saturating_sub(counter(before)))
     };
     let run_ns = since(|t| t.run_ns).min(period_ns);
-    let mut histogram = Vec::new();
+    let ready = sample.ready.get_or_insert_default();
+    ready.sum_ns = since(|t| t.ready_ns).min(period_ns - run_ns);
+    ready.count = Some(since(|t| t.waits));
+    let histogram = ready.histogram.get_or_insert_default();
+    histogram.clear();
     if let Some(before) = before.filter(|before| before.waits != now.waits) {
         let pairs = now.wait_histogram.iter().zip(&before.wait_histogram);
         histogram.extend(pairs.map(|(now, before)| now.wrapping_sub(*before)));
-        trim(&mut histogram);
+        trim(histogram);
     }
-    let ready = ReadyTime {
-        sum_ns: since(|t| t.ready_ns).min(period_ns - run_ns),
-        count: Some(since(|t| t.waits)),
-        histogram: Some(histogram),
-    };
-    ThreadSample {
-        id: now.id,
-        process: now.process,
-        name: Arc::clone(&known.name),
-        role: known.role,
-        forked_by: now.creator,
-        state: now.state.unwrap_or(known.first_state),
-        cpu: CpuId(now.cpu),
-        run_ns,
-        ready: Some(ready),
-        preemptions: Some(since(|t| t.preemptions)),
-        wakeups: Some(since(|t| t.wakeups)),
-        wakers: Some(before.map_or_else(Vec::new, |before| wakers(now, before))),
-        switches: Some(since(|t| t.switches)),
-        migrations: Some(since(|t| t.migrations)),
-        settings: known.settings.clone(),
+    let list = sample.wakers.get_or_insert_default();
+    list.clear();
+    if let Some(before) = before {
+        wakers(list, now, before);
+    }
+    sample.id = now.id;
+    sample.process = now.process;
+    if !Arc::ptr_eq(&sample.name, &known.name) {
+        sample.name = Arc::clone(&known.name);
+    }
+    sample.role = known.role;
+    sample.forked_by = now.creator;
+    sample.state = now.state.unwrap_or(known.first_state);
+    sample.cpu = CpuId(now.cpu);
+    sample.run_ns = run_ns;
+    sample.preemptions = Some(since(|t| t.preemptions));
+    sample.wakeups = Some(since(|t| t.wakeups));
+    sample.switches = Some(since(|t| t.switches));
+    sample.migrations = Some(since(|t| t.migrations));
+    if sample.settings != known.settings {
+        sample.settings = known.settings.clone();
     }
 }
 
-/// Who woke a thread between two readings, most frequent first.
-fn wakers(now: &RawThread, before: &RawThread) -> Vec<Waker> {
+/// Adds who woke a thread between two readings, most frequent first.
+fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
     if now.wakers == before.wakers {
-        return Vec::new();
+        return;
     }
     let earlier = |id| before.wakers.iter().flatten().find(|waker| waker.id == id);
-    let mut list: Vec<Waker> = Vec::new();
     for waker in now.wakers.iter().flatten() {
         let count = match earlier(waker.id) {
             Some(earlier) if earlier.count <= waker.count => waker.count - earlier.count,
@@ -432,7 +532,6 @@ fn wakers(now: &RawThread, before: &RawThread) -> Vec<Waker> {
         }
     }
     list.sort_unstable_by_key(|waker| (std::cmp::Reverse(waker.count), waker.id));
-    list
 }
 
 /// A tenant's waits between two readings.
@@ -450,8 +549,11 @@ fn breakdown(
         unknown_ns: since(now.unknown_ns, before.unknown_ns),
         ..WaitBreakdown::default()
     };
+    // Both ascend, and what was once counted stays.
+    let mut earlier = before.tenants.iter().peekable();
     for &(index, ns) in &now.tenants {
-        let earlier = before.tenants.iter().find(|(other, _)| *other == index);
+        while earlier.next_if(|(other, _)| *other < index).is_some() {}
+        let earlier = earlier.next_if(|(other, _)| *other == index);
         let ns = since(ns, earlier.map_or(0, |&(_, ns)| ns));
         let index = usize::from(index.0);
         if index == own {
@@ -501,7 +603,7 @@ mod tests {
     use super::super::monitor::{OCCASION_BUCKETS, RawWaker};
     use super::*;
     use proptest::prelude::*;
-    use quell_model::{SchedClass, ThreadId, Tid};
+    use quell_model::ReadyTime;
 
     fn id(tid: u32) -> ThreadId {
         ThreadId {
@@ -514,6 +616,7 @@ mod tests {
         RawThread {
             slot: 1,
             generation: 1,
+            copied: 0,
             id: id(10),
             process: Pid(10),
             tenant: MonitorIndex(0),
@@ -541,10 +644,10 @@ mod tests {
         }
     }
 
-    fn sample(now: RawThread, before: Option<&RawThread>, period_ns: u64) -> ThreadSample {
-        let known = Known {
-            raw: now,
-            name: now.name().into(),
+    fn known(raw: RawThread) -> Known {
+        Known {
+            raw,
+            name: raw.name().into(),
             role: ThreadRole::Ordinary,
             settings: ThreadSettings {
                 class: SchedClass::Fair,
@@ -553,8 +656,84 @@ mod tests {
                 affinity: Arc::default(),
             },
             first_state: ThreadState::Running,
+        }
+    }
+
+    fn sample(now: RawThread, before: Option<&RawThread>, period_ns: u64) -> ThreadSample {
+        let mut sample = blank();
+        fill(&mut sample, &known(now), before, period_ns);
+        sample
+    }
+
+    #[test]
+    fn whatever_the_memory_held_before_the_sample_is_the_same() {
+        let (mut before, mut now) = (raw(), raw());
+        (before.waits, before.wait_histogram[3]) = (1, 1);
+        (now.run_ns, now.waits, now.wait_histogram[9]) = (70, 4, 3);
+        now.wakers[0] = Some(RawWaker {
+            id: id(3),
+            count: 2,
+        });
+        let mut other = raw();
+        (other.id, other.name, other.creator) = (id(77), *b"other\0\0\0\0\0\0\0\0\0\0\0", None);
+        for (one, another) in [
+            ((now, Some(before)), (other, None)),
+            ((other, None), (now, Some(before))),
+        ] {
+            let mut used = sample(another.0, another.1.as_ref(), 1000);
+            used.settings.nice = Nice::new(5).unwrap();
+            fill(&mut used, &known(one.0), one.1.as_ref(), 1000);
+            assert_eq!(used, sample(one.0, one.1.as_ref(), 1000));
+        }
+    }
+
+    #[test]
+    fn places_follow_who_comes_and_goes() {
+        let thread = |slot: u32, generation: u32, tid: u32, tenant: u16| RawThread {
+            slot,
+            generation,
+            id: id(tid),
+            tenant: MonitorIndex(tenant),
+            ..raw()
         };
-        thread_sample(&known, before, period_ns)
+        let (mut table, mut spots) = (Vec::new(), Vec::new());
+        let mut made = Vec::new();
+        let mut place = |threads: Vec<RawThread>| {
+            let reading = Reading {
+                threads,
+                ..Reading::default()
+            };
+            let lengths = place_threads(&mut table, &mut spots, &reading, 2, |raw| {
+                made.push(raw.id.tid.0);
+                // 13 is gone before its settings can be read.
+                Ok((raw.id.tid.0 != 13).then(|| known(*raw)))
+            });
+            let mut places: Vec<(u16, u32, u32)> = (table.iter().flatten().zip(&spots[1..]))
+                .map(|(k, spot): (&Known, &Spot)| (k.raw.tenant.0, spot.place, k.raw.id.tid.0))
+                .collect();
+            places.sort_unstable();
+            (lengths.unwrap(), places, std::mem::take(&mut made))
+        };
+        let first = vec![
+            thread(1, 1, 30, 0),
+            thread(2, 1, 12, 0),
+            thread(3, 1, 20, 1),
+            thread(4, 1, 13, 0),
+        ];
+        let expected = (
+            vec![2, 1],
+            vec![(0, 0, 12), (0, 1, 30), (1, 0, 20)],
+            vec![30, 12, 20, 13],
+        );
+        assert_eq!(place(first), expected);
+        // 12 has ended, 30's slot is 31's now.
+        let mut ended = thread(2, 1, 12, 0);
+        ended.ended = true;
+        let second = vec![thread(1, 2, 31, 0), ended, thread(3, 1, 20, 1)];
+        assert_eq!(
+            place(second),
+            (vec![1, 1], vec![(0, 0, 31), (1, 0, 20)], vec![31])
+        );
     }
 
     #[test]
@@ -612,10 +791,9 @@ mod tests {
         before.wakers[..3].copy_from_slice(&[waker(1, 10), waker(2, 4), waker(3, 8)]);
         // 1 woke it twice more, 2 did not, 3 left and came back with 5, 4 is new.
         now.wakers[..4].copy_from_slice(&[waker(4, 2), waker(1, 12), waker(2, 4), waker(3, 5)]);
-        let seen: Vec<_> = wakers(&now, &before)
-            .iter()
-            .map(|w| (w.id.tid.0, w.count))
-            .collect();
+        let mut list = Vec::new();
+        wakers(&mut list, &now, &before);
+        let seen: Vec<_> = list.iter().map(|w| (w.id.tid.0, w.count)).collect();
         assert_eq!(seen, [(3, 5), (1, 2), (4, 2)]);
     }
 

@@ -207,6 +207,7 @@ impl ThreadSlot {
             id: thread_id(self.id.load(Relaxed)),
             process: Pid(self.tgid.load(Relaxed)),
             tenant: TenantIndex(self.tenant.load(Relaxed)),
+            copied: 0,
             ended: stamp & state::MASK == state::ENDED,
             state,
             since_ns,

@@ -31,7 +31,6 @@ use libbpf_rs::{Iter, MapCore, MapFlags};
 use nix::time::{ClockId, clock_gettime};
 use program::{Programs, io_error};
 use quell_model::Pid;
-use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -93,8 +92,10 @@ pub enum MonitorError {
 pub struct Monitor {
     programs: Programs,
     reading: Reading,
-    /// Tenants some process was ever assigned to.
-    tenants: BTreeSet<TenantIndex>,
+    /// Counts readings (wraps).
+    readings: u32,
+    /// Tenants some process was ever assigned to, ascending.
+    tenants: Vec<TenantIndex>,
     /// Processes assigned, of which it is not known yet that they lived to see it.
     unverified: Vec<(Pid, TenantIndex)>,
     /// Assignments changed since the last pass over all tasks.
@@ -115,7 +116,8 @@ impl Monitor {
         Ok(Monitor {
             programs: Programs::load(limits)?,
             reading: Reading::default(),
-            tenants: BTreeSet::new(),
+            readings: 0,
+            tenants: Vec::new(),
             unverified: Vec::new(),
             dirty: false,
             reported: Vec::new(),
@@ -143,7 +145,9 @@ impl Monitor {
             .processes
             .update(&key, &value, MapFlags::ANY)
             .map_err(io_error("assigning a process"))?;
-        self.tenants.insert(tenant);
+        if let Err(place) = self.tenants.binary_search(&tenant) {
+            self.tenants.insert(place, tenant);
+        }
         self.unverified.push((process, tenant));
         self.dirty = true;
         Ok(())
@@ -239,6 +243,7 @@ impl Monitor {
     }
 
     fn read_threads(&mut self, time_ns: u64) {
+        self.readings = self.readings.wrapping_add(1);
         let threads = &mut self.reading.threads;
         let (used, unmonitored) = match self.programs.stats.get(0) {
             Some(stats) => (
@@ -253,13 +258,14 @@ impl Monitor {
         self.reported.resize(end.max(self.reported.len()), 0);
         // The previous reading is brought up to date in place: most threads sleep on, and of those
         // only the stamp is read. From the first thread on that came or went all are copied.
-        let mut done = 0;
+        let (mut done, mut others) = (0, false);
         for index in 1..end {
             let Some(slot) = self.programs.threads.get(index) else {
                 break;
             };
             let earlier = threads.get(done).filter(|t| t.slot == index as u32);
             let listed = earlier.is_some();
+            let generation = earlier.map(|t| t.generation);
             if earlier.is_some_and(|earlier| slot.still_sleeps(earlier)) {
                 done += 1;
                 continue;
@@ -270,13 +276,15 @@ impl Monitor {
             {
                 continue;
             }
-            let Some(thread) = slot.copy(index as u32, time_ns) else {
+            let Some(mut thread) = slot.copy(index as u32, time_ns) else {
                 continue;
             };
+            thread.copied = self.readings;
             if thread.ended {
                 self.reported[index] = thread.generation;
                 self.ended.push(thread.slot);
             }
+            others |= thread.ended || generation != Some(thread.generation);
             if listed {
                 threads[done] = thread;
             } else {
@@ -285,41 +293,53 @@ impl Monitor {
             }
             done += 1;
         }
+        self.reading.membership += u64::from(others || done < threads.len());
         threads.truncate(done);
     }
 
     fn read_tenants(&mut self, time_ns: u64) -> Result<(), MonitorError> {
-        let tenants = &mut self.reading.tenants;
-        tenants.clear();
+        let Some(&TenantIndex(highest)) = self.tenants.last() else {
+            return Ok(());
+        };
+        // All in one system call; each is copied under its lock.
+        let count = u32::from(highest) + 1;
+        let mut occasions = self
+            .programs
+            .occasions
+            .lookup_batch(count, MapFlags::LOCK, MapFlags::ANY)
+            .map_err(io_error("reading occasions"))?
+            .take(count as usize)
+            .enumerate();
+        // The memory of the previous reading is used again.
+        let mut before = std::mem::take(&mut self.reading.tenants).into_iter();
         for &tenant in &self.tenants {
             let Some(row) = self.programs.wait_rows.get(tenant.0.into()) else {
                 continue;
             };
             let ns = |cause: usize| row.ns[cause].load(Relaxed);
-            let charged = self
+            let mut charged = before.next().map_or_else(Vec::new, |raw| raw.waits.tenants);
+            charged.clear();
+            let pairs = self
                 .tenants
                 .iter()
                 .map(|&other| (other, ns(other.0.into())));
+            charged.extend(pairs.filter(|&(_, ns)| ns > 0));
             let waits = RawWaits {
-                tenants: charged.filter(|&(_, ns)| ns > 0).collect(),
+                tenants: charged,
                 host_ns: ns(cause::HOST),
                 idle_ns: ns(cause::IDLE),
                 bandwidth_ns: ns(cause::BANDWIDTH),
                 steal_ns: ns(cause::STEAL),
                 unknown_ns: ns(cause::UNKNOWN),
             };
-            let key = u32::from(tenant.0).to_ne_bytes();
-            let occasions = self
-                .programs
-                .occasions
-                .lookup(&key, MapFlags::LOCK)
-                .map_err(io_error("reading occasions"))?
-                .and_then(|bytes| OccasionsCopy::decode(&bytes, time_ns))
+            let occasions = occasions
+                .find(|(index, _)| *index == usize::from(tenant.0))
+                .and_then(|(_, (_, bytes))| OccasionsCopy::decode(&bytes, time_ns))
                 .ok_or_else(|| MonitorError::Io {
                     what: "reading occasions",
                     source: io::ErrorKind::InvalidData.into(),
                 })?;
-            tenants.push(RawTenant {
+            self.reading.tenants.push(RawTenant {
                 tenant,
                 waits,
                 occasions_ns: occasions.by_blocked_ns,

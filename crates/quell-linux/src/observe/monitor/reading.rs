@@ -32,6 +32,8 @@ pub struct Reading {
     /// Every thread under the monitor, by slot; those that ended since the last reading are in it
     /// once more with `ended` set and their final counters.
     pub threads: Vec<RawThread>,
+    /// Grows whenever others are in `threads` than in the reading before, or some have ended.
+    pub membership: u64,
     /// Tenants some process was ever assigned to, ascending.
     pub tenants: Vec<RawTenant>,
     /// Every possible CPU, by number.
@@ -49,6 +51,9 @@ pub struct RawThread {
     pub slot: u32,
     /// Counts the slot's uses.
     pub generation: u32,
+    /// The number of the reading that last found anything changed (wraps): a thread that sleeps on
+    /// keeps it, and with it all else.
+    pub copied: u32,
     /// The thread.
     pub id: ThreadId,
     /// Its process.
