@@ -45,6 +45,12 @@ pub enum Command {
     Check(Check),
     /// Measure a scenario under several schedulers, interleaved
     Bench(Bench),
+    /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
+    ///
+    /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
+    /// as they are.
+    #[command(subcommand)]
+    Lab(Lab),
     /// Write shell completions to stdout
     Completion {
         /// For which shell
@@ -237,6 +243,99 @@ pub enum Substrate {
     Host,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum Lab {
+    /// Fetch QEMU and kernels, or newer ones if there are
+    ///
+    /// The other commands fetch what is missing too; they do not look for newer versions.
+    Setup {
+        /// Which kernel: sched_ext, 6.12, 6.1; all of them unless given
+        #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
+        kernel: Vec<String>,
+    },
+    /// Boot a kernel, run a command under it, and end with the command's exit code
+    ///
+    /// The command runs as root in /root, with /proc, /sys, cgroup v2, BPF and tracing there, busybox
+    /// and quell on its path, and the loopback interface as its only network. What it writes to the
+    /// folder $OUT comes back.
+    Run(LabRun),
+    /// Boot a kernel and open a shell under it; `exit` ends it, as Ctrl-A X does
+    Shell(Guest),
+}
+
+#[derive(Debug, Args)]
+pub struct LabRun {
+    #[command(flatten)]
+    pub guest: Guest,
+    /// Where what the command wrote to $OUT is put
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How long the command may take, in seconds of this machine's clock
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// What a guest is made of.
+#[derive(Debug, Args)]
+pub struct Guest {
+    /// The kernel: sched_ext (the newest with sched_ext), 6.12, 6.1, or a bzImage's path
+    #[arg(long, value_name = "KERNEL", default_value = "sched_ext")]
+    pub kernel: String,
+    /// CPUs
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: u32,
+    /// Memory, as 3G or 512M
+    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = mebibytes)]
+    pub memory: u32,
+    /// The guest's clock: virtual unless the kernel cannot, for a shell real
+    #[arg(long, value_enum)]
+    pub clock: Option<LabClock>,
+    /// Seed of the guest's own random numbers
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    /// A file or folder to put into the guest, at /root/NAME or where GUEST says; a program brings
+    /// its libraries, and one named without a slash is taken from PATH
+    #[arg(long = "file", value_name = "HOST[:GUEST]")]
+    pub files: Vec<String>,
+    /// More words for the kernel's command line
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub append: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LabClock {
+    /// One instruction is one nanosecond: the same image gives the same numbers, on any machine
+    Virtual,
+    /// This machine's time, with KVM where a guest was seen to run under it
+    Real,
+}
+
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let factor = match text.chars().last() {
+        Some('G' | 'g') => 1024,
+        Some('M' | 'm') => 1,
+        _ => 0,
+    };
+    let number = text.get(..text.len().saturating_sub(1)).unwrap_or_default();
+    let size = number
+        .parse::<u32>()
+        .ok()
+        .and_then(|n| n.checked_mul(factor));
+    size.filter(|mib| *mib >= 256)
+        .ok_or_else(|| "must be a size of at least 256M, as 3G or 512M".to_string())
+}
+
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct Measure {
@@ -273,5 +372,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_of_memory_have_a_unit() {
+        assert_eq!(mebibytes("3G"), Ok(3072));
+        assert_eq!(mebibytes("512m"), Ok(512));
+        for wrong in ["", "G", "3", "3T", "-1G", "128M", "5000000G"] {
+            assert!(mebibytes(wrong).is_err(), "{wrong}");
+        }
     }
 }

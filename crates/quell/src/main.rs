@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e),
     };
     match commands::dispatch(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // `quell status | head` ends our output early; that is no failure.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {

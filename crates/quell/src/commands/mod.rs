@@ -3,6 +3,7 @@
 mod agent;
 mod bench;
 mod explain;
+mod lab;
 mod matrix;
 mod pages;
 mod status;
@@ -12,11 +13,15 @@ use crate::cli::Command;
 use quell_agent::AgentError;
 use quell_agent::client::ClientError;
 use quell_bench::side::SideError;
+use quell_lab::LabError;
 use quell_model::config::ConfigError;
+use std::process::ExitCode;
 
-/// Does what the user asked for.
-pub fn dispatch(command: Command) -> anyhow::Result<()> {
-    match command {
+/// Does what the user asked for, and says what to exit with.
+pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        // The only one that ends as something else did.
+        Command::Lab(lab) => return lab::lab(&lab),
         Command::Demo(measure) => bench::demo(&measure),
         Command::Run(run) => agent::run(&run),
         Command::Status(status) => status::status(&status),
@@ -29,7 +34,8 @@ pub fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Man { folder } => pages::man(&folder),
         Command::Fleet { args } => quell_bench::agent_bench::fleet_main(&args),
         Command::Player { args } => quell_bench::workload::player::main(args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Something about the user's input that is wrong and is no other type's to say.
@@ -46,6 +52,9 @@ pub fn is_users(e: &anyhow::Error) -> bool {
             || cause
                 .downcast_ref::<AgentError>()
                 .is_some_and(AgentError::is_users)
+            || cause
+                .downcast_ref::<LabError>()
+                .is_some_and(LabError::is_users)
             || matches!(
                 cause.downcast_ref::<ClientError>(),
                 // What the agent was asked for does not exist.

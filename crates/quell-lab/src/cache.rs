@@ -1,0 +1,286 @@
+//! The lab's cache: what was fetched, outside the source tree.
+//!
+//! `$QUELL_LAB_CACHE`, else `$XDG_CACHE_HOME/quell/lab`, else `~/.cache/quell/lab`:
+//!
+//! ```text
+//! lock                    held while something is added
+//! apt/SUITE/              apt's own files for one suite
+//! store/NAME_VERSION/     unpacked packages, complete or not there at all
+//! NAME -> store/...       the version in use: kernel-6.12, qemu, busybox
+//! ```
+//!
+//! A download is unpacked beside the store and renamed into it, so an interrupted one leaves nothing
+//! that could be taken for whole.
+
+use crate::apt::Archive;
+use crate::error::LabError;
+use crate::kernel::{Kernel, KernelChoice};
+use crate::qemu::Qemu;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::{env, process};
+
+/// The suite that QEMU and busybox come from.
+const TOOLS_SUITE: &str = "trixie";
+
+/// What is told while something takes long.
+pub trait Progress {
+    /// What is being done from now on.
+    fn step(&self, text: &str);
+    /// How much of it is done, 0 to 100.
+    fn percent(&self, percent: f64);
+}
+
+/// Tells nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Quiet;
+
+impl Progress for Quiet {
+    fn step(&self, _: &str) {}
+    fn percent(&self, _: f64) {}
+}
+
+/// The lab's cache and what is in it.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    dir: PathBuf,
+}
+
+impl Lab {
+    /// The user's lab; nothing is fetched yet.
+    pub fn open() -> Result<Lab, LabError> {
+        let arch = env::consts::ARCH;
+        if arch != "x86_64" {
+            return Err(LabError::Architecture(arch.to_string()));
+        }
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let dir = match (set("QUELL_LAB_CACHE"), set("XDG_CACHE_HOME"), set("HOME")) {
+            (Some(dir), _, _) => PathBuf::from(dir),
+            (None, Some(dir), _) => Path::new(&dir).join("quell/lab"),
+            (None, None, Some(home)) => Path::new(&home).join(".cache/quell/lab"),
+            (None, None, None) => PathBuf::from("/var/cache/quell/lab"),
+        };
+        fs::create_dir_all(&dir).map_err(LabError::io(&dir))?;
+        let dir = dir.canonicalize().map_err(LabError::io(&dir))?;
+        Ok(Lab { dir })
+    }
+
+    /// Where the cache is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A kernel; fetched where it is not in the cache.
+    pub fn kernel(
+        &self,
+        choice: &KernelChoice,
+        progress: &dyn Progress,
+    ) -> Result<Kernel, LabError> {
+        match self.cached_kernel(choice)? {
+            Some(kernel) => Ok(kernel),
+            None => self.fetch_kernel(choice, progress),
+        }
+    }
+
+    /// A kernel, if it is there without fetching anything.
+    pub fn cached_kernel(&self, choice: &KernelChoice) -> Result<Option<Kernel>, LabError> {
+        match choice {
+            KernelChoice::File(path) => Kernel::from_file(path).map(Some),
+            KernelChoice::Debian(named) => match self.current(&kernel_item(named.0.name)) {
+                Some(root) => Kernel::from_root(&root, named.0.name).map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Fetches the newest version of a kernel, if it is not the one in the cache.
+    pub fn fetch_kernel(
+        &self,
+        choice: &KernelChoice,
+        progress: &dyn Progress,
+    ) -> Result<Kernel, LabError> {
+        let KernelChoice::Debian(named) = choice else {
+            return self.kernel(choice, progress);
+        };
+        let known = named.0;
+        let _lock = self.lock()?;
+        let archive = Archive::open(&self.dir, known.suite)?;
+        archive.update(progress)?;
+        let package = "linux-image-cloud-amd64";
+        let version = archive.version(package)?;
+        let fill = |root: &Path| {
+            let images = archive.depends(package, |name| name.starts_with("linux-image-"))?;
+            let mut packages = images.clone();
+            for image in &images {
+                // Newer releases split the kernel over several packages of one version.
+                let parts = |name: &str| {
+                    let stem = image.trim_start_matches("linux-image");
+                    name.starts_with("linux-") && name.ends_with(stem)
+                };
+                packages.extend(archive.depends(image, parts)?);
+            }
+            archive.unpack(&packages, root, progress)?;
+            Kernel::from_root(root, package).map(drop)
+        };
+        let root = self.install(&kernel_item(known.name), &version, fill)?;
+        Kernel::from_root(&root, package)
+    }
+
+    /// QEMU: `$QUELL_LAB_QEMU`, else the machine's own where it is new enough, else the lab's,
+    /// fetched where it is not in the cache.
+    pub fn qemu(&self, progress: &dyn Progress) -> Result<Qemu, LabError> {
+        match self.cached_qemu()? {
+            Some(qemu) => Ok(qemu),
+            None => self.fetch_qemu(progress),
+        }
+    }
+
+    /// QEMU, if a suitable one is there without fetching anything.
+    pub fn cached_qemu(&self) -> Result<Option<Qemu>, LabError> {
+        if let Some(own) = Qemu::of_machine()? {
+            return Ok(Some(own));
+        }
+        let root = self.current("qemu");
+        root.map(|root| Qemu::in_root(&root)).transpose()
+    }
+
+    /// Fetches the newest QEMU, if it is not the one in the cache and the machine has none.
+    pub fn fetch_qemu(&self, progress: &dyn Progress) -> Result<Qemu, LabError> {
+        if let Some(own) = Qemu::of_machine()? {
+            return Ok(own);
+        }
+        let _lock = self.lock()?;
+        let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
+        archive.update(progress)?;
+        let version = archive.version("qemu-system-x86")?;
+        // With its own C library: what is in the cache runs on whatever the machine has.
+        let fill = |root: &Path| {
+            archive.unpack_closure(&["qemu-system-x86"], root, progress)?;
+            Qemu::in_root(root).map(drop)
+        };
+        let root = self.install("qemu", &version, fill)?;
+        Qemu::in_root(&root)
+    }
+
+    /// The static busybox that is the guest's userland; fetched where it is not in the cache.
+    pub fn busybox(&self, progress: &dyn Progress) -> Result<PathBuf, LabError> {
+        const PROGRAM: &str = "usr/bin/busybox";
+        if let Some(root) = self.current("busybox") {
+            return Ok(root.join(PROGRAM));
+        }
+        let _lock = self.lock()?;
+        let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
+        archive.update(progress)?;
+        let package = "busybox-static".to_string();
+        let version = archive.version(&package)?;
+        let fill = |root: &Path| {
+            archive.unpack(std::slice::from_ref(&package), root, progress)?;
+            if root.join(PROGRAM).is_file() {
+                return Ok(());
+            }
+            Err(LabError::Layout {
+                package: package.clone(),
+                what: "usr/bin/busybox",
+            })
+        };
+        Ok(self.install("busybox", &version, fill)?.join(PROGRAM))
+    }
+
+    /// Whether a guest with this kernel can be booted without fetching anything.
+    pub fn is_ready(&self, choice: &KernelChoice) -> Result<bool, LabError> {
+        Ok(self.cached_kernel(choice)?.is_some()
+            && self.current("busybox").is_some()
+            && self.cached_qemu()?.is_some())
+    }
+
+    /// Where the version in use of an item is.
+    fn current(&self, item: &str) -> Option<PathBuf> {
+        self.dir.join(item).canonicalize().ok()
+    }
+
+    fn lock(&self) -> Result<Flock<File>, LabError> {
+        let path = self.dir.join("lock");
+        let file = File::create(&path).map_err(LabError::io(&path))?;
+        Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| LabError::io(&path)(io::Error::from(errno)))
+    }
+
+    /// Makes a version of an item the one in use, filling its folder unless it is there already.
+    fn install(
+        &self,
+        item: &str,
+        version: &str,
+        fill: impl FnOnce(&Path) -> Result<(), LabError>,
+    ) -> Result<PathBuf, LabError> {
+        let store = self.dir.join("store");
+        fs::create_dir_all(&store).map_err(LabError::io(&store))?;
+        let name = format!("{item}_{}", version.replace(['/', ':'], "_"));
+        let target = store.join(&name);
+        let before = self.current(item);
+        if !target.is_dir() {
+            let staging = tempfile::Builder::new()
+                .prefix(".staging-")
+                .tempdir_in(&self.dir)
+                .map_err(LabError::io(&self.dir))?;
+            let root = staging.path().join("root");
+            fill(&root)?;
+            fs::rename(&root, &target).map_err(LabError::io(&target))?;
+        }
+        let link = self.dir.join(format!(".{item}-{}", process::id()));
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(Path::new("store").join(&name), &link)
+            .map_err(LabError::io(&link))?;
+        let current = self.dir.join(item);
+        fs::rename(&link, &current).map_err(LabError::io(&current))?;
+        if let Some(before) = before.filter(|before| *before != target) {
+            // Guests that run from it keep what they have open; what stays is only disk space.
+            let _ = fs::remove_dir_all(before);
+        }
+        Ok(target)
+    }
+}
+
+fn kernel_item(name: &str) -> String {
+    format!("kernel-{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_whole_or_not_there_and_replaces_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let lab = Lab {
+            dir: folder.path().canonicalize().unwrap(),
+        };
+        let fail = lab.install("tool", "1", |root| {
+            fs::create_dir_all(root).unwrap();
+            Err(LabError::Interrupted)
+        });
+        assert!(matches!(fail, Err(LabError::Interrupted)));
+        assert_eq!(lab.current("tool"), None);
+        let fill = |text: &'static str| {
+            move |root: &Path| {
+                fs::create_dir_all(root).unwrap();
+                fs::write(root.join("file"), text).unwrap();
+                Ok(())
+            }
+        };
+        let first = lab.install("tool", "1:1/a", fill("one")).unwrap();
+        assert_eq!(lab.current("tool"), Some(first.clone()));
+        // The same version is not fetched again.
+        lab.install("tool", "1:1/a", |_| panic!("fetched twice"))
+            .unwrap();
+        let second = lab.install("tool", "2", fill("two")).unwrap();
+        assert_eq!(
+            fs::read_to_string(lab.dir.join("tool/file")).unwrap(),
+            "two"
+        );
+        assert!(second.is_dir() && !first.exists());
+        let leftovers = fs::read_dir(&lab.dir).unwrap();
+        assert_eq!(leftovers.count(), 2, "only the store and the link");
+    }
+}

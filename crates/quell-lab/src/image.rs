@@ -1,0 +1,498 @@
+//! The guest's initial file system, built so that the same input gives the same bytes.
+//!
+//! A guest's boot history moves what is measured in it by a few percent, and its memory's contents
+//! are part of that history. So names are sorted, times are zero, owners are root, inode numbers
+//! count up, and nothing of the build's surroundings gets in.
+//!
+//! The layout is that of a merged `/usr`: `/bin`, `/sbin`, `/lib` and `/lib64` are links, and what is
+//! put there goes to its place under `/usr`. The archive is not compressed: in emulation the guest
+//! unpacks slower than the host writes.
+
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::qemu::find_program;
+use cpio::newc::{Builder, ModeFileType, trailer};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// The guest's first process.
+const INIT: &str = include_str!("../../../lab/init");
+
+/// Modules that carry the guest's output, where a kernel does not have them built in.
+const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+
+#[derive(Debug)]
+enum Node {
+    Dir,
+    Link(PathBuf),
+    Bytes(Vec<u8>, u32),
+    File(PathBuf, u32),
+}
+
+/// A guest's initial file system.
+#[derive(Debug)]
+pub struct Image {
+    nodes: BTreeMap<PathBuf, Node>,
+}
+
+impl Image {
+    /// What every guest has: busybox, init, a few files of /etc, the kernel's configuration.
+    pub fn new(kernel: &Kernel, busybox: &Path) -> Result<Image, LabError> {
+        let mut image = Image {
+            nodes: BTreeMap::new(),
+        };
+        for (link, target) in [
+            ("bin", "usr/bin"),
+            ("sbin", "usr/sbin"),
+            ("lib", "usr/lib"),
+            ("lib64", "usr/lib64"),
+        ] {
+            image.dir(&Path::new("/").join(target));
+            image.nodes.insert(link.into(), Node::Link(target.into()));
+        }
+        for dir in [
+            "/proc",
+            "/sys",
+            "/dev",
+            "/run",
+            "/tmp",
+            "/var/tmp",
+            "/var/lib",
+            "/var/log",
+            "/root",
+            "/out",
+            "/lab/modules",
+        ] {
+            image.dir(Path::new(dir));
+        }
+        image.bytes(Path::new("/init"), INIT.as_bytes(), 0o755);
+        image.file(busybox, Path::new("/bin/busybox"))?;
+        for shell in ["sh", "cat", "mount"] {
+            image.link(&Path::new("/bin").join(shell), Path::new("busybox"));
+        }
+        for (file, text) in [
+            (
+                "/etc/passwd",
+                "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+            ),
+            ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+            ("/etc/hosts", "127.0.0.1 localhost quell-lab\n"),
+            (
+                "/etc/nsswitch.conf",
+                "passwd: files\ngroup: files\nhosts: files\n",
+            ),
+            (
+                "/etc/os-release",
+                "ID=quell-lab\nNAME=\"Quell lab guest\"\nPRETTY_NAME=\"Quell lab guest\"\n",
+            ),
+        ] {
+            image.bytes(Path::new(file), text.as_bytes(), 0o644);
+        }
+        if let Some(config) = &kernel.config {
+            // Where libbpf looks for it.
+            let at = format!("/boot/config-{}", kernel.release);
+            image.file(config, Path::new(&at))?;
+        }
+        for (index, module) in kernel.module_files(&CHANNEL_MODULES)?.iter().enumerate() {
+            let name = module.file_name().unwrap_or_default().to_string_lossy();
+            image.file(
+                module,
+                &PathBuf::from(format!("/lab/modules/{index:02}-{name}")),
+            )?;
+        }
+        Ok(image)
+    }
+
+    /// What the guest runs: a program and its arguments. Without one it is a shell on the console.
+    pub fn command(&mut self, command: &[String]) {
+        if command.is_empty() {
+            self.bytes(Path::new("/lab/interactive"), b"", 0o644);
+            return;
+        }
+        let words: Vec<String> = command.iter().map(|word| quote(word)).collect();
+        let script = format!("exec {}\n", words.join(" "));
+        self.bytes(Path::new("/lab/command"), script.as_bytes(), 0o644);
+    }
+
+    /// Puts what the user named into the guest, programs with the libraries they need.
+    ///
+    /// `HOST` or `HOST:GUEST`. A name without a slash that is no file here is a program on `PATH` and
+    /// goes to its own place; anything else goes to `/root/NAME` unless `GUEST` says where.
+    pub fn add(&mut self, what: &str) -> Result<(), LabError> {
+        let (host, guest) = match what.split_once(':') {
+            Some((host, guest)) => (host, Some(PathBuf::from(guest))),
+            None => (what, None),
+        };
+        let mut path = PathBuf::from(host);
+        let mut to = guest;
+        if !host.contains('/') && !path.exists() {
+            path = find_program(host).ok_or_else(|| LabError::GuestFile {
+                path: host.into(),
+                problem: "neither a file here nor a program on PATH".into(),
+            })?;
+            to = to.or_else(|| Some(path.clone()));
+        }
+        let to = match to {
+            Some(to) => to,
+            None => {
+                let path = path.canonicalize().map_err(LabError::io(&path))?;
+                Path::new("/root").join(path.file_name().unwrap_or_default())
+            }
+        };
+        if !to.is_absolute() {
+            return Err(LabError::GuestFile {
+                path: to,
+                problem: "the place in the guest must be an absolute path".into(),
+            });
+        }
+        self.tree(&path, &to)
+    }
+
+    /// A program at a place of its own, with the libraries it needs.
+    pub fn program(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
+        self.file(from, to)?;
+        match first_line(from)? {
+            Some(line) => self.interpreter(from, &line),
+            None => self.libraries(from),
+        }
+    }
+
+    /// A file or a folder with all that is in it.
+    fn tree(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
+        let metadata = fs::metadata(from).map_err(|e| LabError::GuestFile {
+            path: from.to_path_buf(),
+            problem: e.to_string(),
+        })?;
+        if metadata.is_dir() {
+            self.dir(to);
+            for entry in fs::read_dir(from).map_err(LabError::io(from))? {
+                let entry = entry.map_err(LabError::io(from))?;
+                self.tree(&entry.path(), &to.join(entry.file_name()))?;
+            }
+            return Ok(());
+        }
+        if !metadata.is_file() {
+            return Err(LabError::GuestFile {
+                path: from.to_path_buf(),
+                problem: "neither a file nor a folder".into(),
+            });
+        }
+        if metadata.permissions().mode() & 0o111 != 0 {
+            return self.program(from, to);
+        }
+        self.file(from, to)
+    }
+
+    /// A file as it is. Only its being executable or not is kept of its mode.
+    pub fn file(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
+        let metadata = fs::metadata(from).map_err(LabError::io(from))?;
+        let executable = metadata.permissions().mode() & 0o111 != 0;
+        let from = from.canonicalize().map_err(LabError::io(from))?;
+        self.insert(to, Node::File(from, if executable { 0o755 } else { 0o644 }));
+        Ok(())
+    }
+
+    /// A file with these bytes.
+    pub fn bytes(&mut self, to: &Path, bytes: &[u8], mode: u32) {
+        self.insert(to, Node::Bytes(bytes.to_vec(), mode));
+    }
+
+    fn link(&mut self, at: &Path, target: &Path) {
+        self.insert(at, Node::Link(target.to_path_buf()));
+    }
+
+    fn dir(&mut self, at: &Path) {
+        let at = place(at);
+        self.parents(&at);
+        self.nodes.entry(at).or_insert(Node::Dir);
+    }
+
+    fn insert(&mut self, at: &Path, node: Node) {
+        let at = place(at);
+        self.parents(&at);
+        self.nodes.insert(at, node);
+    }
+
+    fn parents(&mut self, at: &Path) {
+        for parent in at.ancestors().skip(1) {
+            if !parent.as_os_str().is_empty() {
+                self.nodes.entry(parent.to_path_buf()).or_insert(Node::Dir);
+            }
+        }
+    }
+
+    /// What a script's first line asks for.
+    fn interpreter(&mut self, script: &Path, line: &str) -> Result<(), LabError> {
+        let mut words = line.split_whitespace();
+        let mut program = words.next().unwrap_or_default();
+        if program.ends_with("/env") {
+            program = words.next().unwrap_or_default();
+        }
+        let name = Path::new(program).file_name().unwrap_or_default();
+        let at = place(Path::new(program));
+        if name == "sh" || name == "busybox" || self.nodes.contains_key(&at) {
+            return Ok(());
+        }
+        let found = if program.contains('/') {
+            Some(PathBuf::from(program)).filter(|path| path.is_file())
+        } else {
+            find_program(program)
+        };
+        let found = found.ok_or_else(|| LabError::GuestFile {
+            path: script.to_path_buf(),
+            problem: format!("its interpreter `{program}` is not on this machine"),
+        })?;
+        self.program(&found, &found)
+    }
+
+    /// The shared libraries of a program, at their own places.
+    fn libraries(&mut self, program: &Path) -> Result<(), LabError> {
+        let mut command = Command::new("ldd");
+        command.arg(program).env("LC_ALL", "C");
+        let output = command.output().map_err(|source| LabError::Tool {
+            program: "ldd".into(),
+            package: "libc-bin",
+            source,
+        })?;
+        // It fails for what is not dynamic, which then needs none.
+        let text = String::from_utf8_lossy(&output.stdout);
+        for library in libraries_in(&text).map_err(|missing| LabError::GuestFile {
+            path: program.to_path_buf(),
+            problem: format!("needs {missing}, which is not on this machine"),
+        })? {
+            self.file(Path::new(library), Path::new(library))?;
+        }
+        Ok(())
+    }
+
+    /// Writes it as an uncompressed cpio archive. Equal content gives equal bytes.
+    pub fn write(&self, to: &Path) -> Result<(), LabError> {
+        let file = File::create(to).map_err(LabError::io(to))?;
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        for (inode, (path, node)) in (1u32..).zip(&self.nodes) {
+            let name = path.to_string_lossy();
+            let entry = Builder::new(&name)
+                .ino(inode)
+                .uid(0)
+                .gid(0)
+                .mtime(0)
+                .nlink(1);
+            match node {
+                Node::Dir => {
+                    let entry = entry
+                        .mode(0o755)
+                        .set_mode_file_type(ModeFileType::Directory);
+                    finish(&mut out, entry.nlink(2), &[], to)?;
+                }
+                Node::Link(target) => {
+                    let entry = entry.mode(0o777).set_mode_file_type(ModeFileType::Symlink);
+                    finish(&mut out, entry, target.as_os_str().as_encoded_bytes(), to)?;
+                }
+                Node::Bytes(bytes, mode) => {
+                    let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
+                    finish(&mut out, entry, bytes, to)?;
+                }
+                Node::File(from, mode) => {
+                    let bytes = fs::read(from).map_err(LabError::io(from))?;
+                    let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
+                    finish(&mut out, entry, &bytes, to)?;
+                }
+            }
+        }
+        let out = trailer(out).map_err(LabError::io(to))?;
+        out.into_inner()
+            .map_err(|e| LabError::io(to)(e.into_error()))?;
+        Ok(())
+    }
+}
+
+fn finish(out: &mut impl Write, entry: Builder, bytes: &[u8], to: &Path) -> Result<(), LabError> {
+    let size = u32::try_from(bytes.len()).map_err(|_| {
+        LabError::io(to)(io::Error::other(
+            "a file of 4 GiB or more does not fit into the guest",
+        ))
+    })?;
+    let mut writer = entry.write(out, size);
+    writer.write_all(bytes).map_err(LabError::io(to))?;
+    writer.finish().map(drop).map_err(LabError::io(to))
+}
+
+/// Where a path of the guest's really is, relative to its root.
+fn place(path: &Path) -> PathBuf {
+    let mut parts: Vec<&OsStr> = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => parts.push(part),
+            Component::ParentDir => drop(parts.pop()),
+            _ => {}
+        }
+    }
+    let merged = ["bin", "sbin", "lib", "lib64"].map(OsStr::new);
+    if parts.len() > 1 && merged.contains(&parts[0]) {
+        parts.insert(0, OsStr::new("usr"));
+    }
+    parts.into_iter().collect()
+}
+
+/// The first line of a script, after `#!`; `None` for anything else.
+fn first_line(file: &Path) -> Result<Option<String>, LabError> {
+    let mut start = Vec::new();
+    let mut opened = File::open(file).map_err(LabError::io(file))?.take(256);
+    opened.read_to_end(&mut start).map_err(LabError::io(file))?;
+    let line = start.strip_prefix(b"#!").map(|rest| {
+        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        String::from_utf8_lossy(line).trim().to_string()
+    });
+    Ok(line)
+}
+
+/// The paths in what `ldd` prints; the name of a library that is not there otherwise.
+fn libraries_in(text: &str) -> Result<Vec<&str>, String> {
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let (name, rest) = line.split_once(" => ").unwrap_or((line, line));
+        if rest == "not found" {
+            return Err(name.to_string());
+        }
+        let path = rest.split(" (").next().unwrap_or_default();
+        if path.starts_with('/') && rest.contains(" (") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// A word that the shell takes as it is.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Image {
+        Image {
+            nodes: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn paths_go_to_their_place_under_usr() {
+        for (path, at) in [
+            ("/bin/sh", "usr/bin/sh"),
+            (
+                "/lib/x86_64-linux-gnu/libc.so.6",
+                "usr/lib/x86_64-linux-gnu/libc.so.6",
+            ),
+            (
+                "/lib64/ld-linux-x86-64.so.2",
+                "usr/lib64/ld-linux-x86-64.so.2",
+            ),
+            ("/usr/bin/../sbin/nginx", "usr/sbin/nginx"),
+            ("/root/x", "root/x"),
+        ] {
+            assert_eq!(place(Path::new(path)), Path::new(at));
+        }
+    }
+
+    #[test]
+    fn ldd_is_understood() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+            \tlibz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f)\n\
+            \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        assert_eq!(
+            libraries_in(text).unwrap(),
+            [
+                "/lib/x86_64-linux-gnu/libz.so.1",
+                "/lib64/ld-linux-x86-64.so.2"
+            ]
+        );
+        assert_eq!(
+            libraries_in("\tnot a dynamic executable\n").unwrap(),
+            [""; 0]
+        );
+        assert_eq!(
+            libraries_in("\tlibx.so => not found\n").unwrap_err(),
+            "libx.so"
+        );
+    }
+
+    #[test]
+    fn the_same_content_gives_the_same_bytes_whenever_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let build = |name: &str, reverse: bool| {
+            let source = folder.path().join(name);
+            fs::create_dir(&source).unwrap();
+            let mut files = ["a", "b", "c"];
+            if reverse {
+                files.reverse();
+            }
+            for file in files {
+                fs::write(source.join(file), file).unwrap();
+            }
+            let mut image = empty();
+            image.add(&format!("{}:/data", source.display())).unwrap();
+            let out = folder.path().join(format!("{name}.cpio"));
+            image.write(&out).unwrap();
+            fs::read(out).unwrap()
+        };
+        let first = build("one", false);
+        assert_eq!(first, build("two", true));
+        let mut names = Vec::new();
+        let mut rest = &first[..];
+        loop {
+            let reader = cpio::NewcReader::new(rest).unwrap();
+            if reader.entry().is_trailer() {
+                break;
+            }
+            assert_eq!((reader.entry().mtime(), reader.entry().uid()), (0, 0));
+            names.push(reader.entry().name().to_string());
+            rest = reader.finish().unwrap();
+        }
+        assert_eq!(names, ["data", "data/a", "data/b", "data/c"]);
+    }
+
+    #[test]
+    fn a_program_brings_its_libraries_and_a_script_its_interpreter() {
+        let mut image = empty();
+        image.add("bash").unwrap();
+        let libc = image.nodes.keys().any(|path| path.ends_with("libc.so.6"));
+        assert!(libc, "{:?}", image.nodes.keys());
+
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        fs::write(&script, "#!/usr/bin/env bash\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut image = empty();
+        image.add(script.to_str().unwrap()).unwrap();
+        assert!(image.nodes.contains_key(Path::new("root/script")));
+        assert!(image.nodes.keys().any(|path| path.ends_with("bin/bash")));
+    }
+
+    #[test]
+    fn what_is_not_there_is_the_users_mistake() {
+        for what in ["/no/such/file", "no-such-program", "/bin/sh:relative"] {
+            let error = empty().add(what).unwrap_err();
+            assert!(
+                matches!(error, LabError::GuestFile { .. } | LabError::Io { .. }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(format!("printf %s {}", quote("it's $HOME `x` \"y\" \\")))
+            .output()
+            .unwrap();
+        assert_eq!(output.stdout, b"it's $HOME `x` \"y\" \\");
+    }
+}

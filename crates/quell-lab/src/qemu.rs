@@ -1,0 +1,159 @@
+//! A QEMU that is new enough, wherever it is.
+
+use crate::error::LabError;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, io};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// A version of QEMU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// Older ones hand each virtual CPU whole tick periods under icount: latencies come out three
+    /// times too high.
+    pub const LEAST: Version = Version(8, 1, 0);
+
+    /// Reads it from what `--version` prints.
+    fn parse(text: &str) -> Option<Version> {
+        let words = text.strip_prefix("QEMU emulator version ")?;
+        let number = words
+            .split(|c: char| c != '.' && !c.is_ascii_digit())
+            .next()?;
+        let mut parts = number.split('.').map(|part| part.parse().ok());
+        Some(Version(
+            parts.next()??,
+            parts.next()??,
+            parts.next().flatten().unwrap_or(0),
+        ))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// A QEMU that can be started.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    /// The program.
+    pub program: PathBuf,
+    /// Its version.
+    pub version: Version,
+    /// The folder with all it needs, where it is not installed.
+    root: Option<PathBuf>,
+}
+
+impl Qemu {
+    /// The one named by `$QUELL_LAB_QEMU`, or the machine's own where it is new enough.
+    pub(crate) fn of_machine() -> Result<Option<Qemu>, LabError> {
+        if let Some(named) = env::var_os("QUELL_LAB_QEMU").filter(|value| !value.is_empty()) {
+            let qemu = Qemu::probe(named.into(), None)?;
+            if qemu.version < Version::LEAST {
+                return Err(LabError::QemuTooOld {
+                    program: qemu.program,
+                    version: qemu.version,
+                });
+            }
+            return Ok(Some(qemu));
+        }
+        let Some(program) = find_program(PROGRAM) else {
+            return Ok(None);
+        };
+        // One that cannot even say its version is as good as none.
+        let own = Qemu::probe(program, None).ok();
+        Ok(own.filter(|own| own.version >= Version::LEAST))
+    }
+
+    /// The one among unpacked packages.
+    pub(crate) fn in_root(root: &Path) -> Result<Qemu, LabError> {
+        Qemu::probe(root.join("usr/bin").join(PROGRAM), Some(root.to_path_buf()))
+    }
+
+    fn probe(program: PathBuf, root: Option<PathBuf>) -> Result<Qemu, LabError> {
+        let mut qemu = Qemu {
+            program,
+            version: Version::LEAST,
+            root,
+        };
+        let output = qemu.command().arg("--version").output();
+        let output = output.map_err(|source: io::Error| LabError::Tool {
+            program: qemu.program.display().to_string(),
+            package: "qemu-system-x86",
+            source,
+        })?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let Some(version) = Version::parse(&text) else {
+            return Err(LabError::Program {
+                program: qemu.program,
+                problem: format!(
+                    "does not say its version: {text}{}",
+                    String::from_utf8_lossy(&output.stderr)
+                ),
+            });
+        };
+        qemu.version = version;
+        Ok(qemu)
+    }
+
+    /// The command that starts it, still without a machine's arguments.
+    pub fn command(&self) -> Command {
+        let Some(root) = &self.root else {
+            return Command::new(&self.program);
+        };
+        // By the packages' own dynamic loader and C library, which need not be the machine's.
+        let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
+        command
+            .arg("--library-path")
+            .arg(root.join("usr/lib/x86_64-linux-gnu"));
+        command.arg(&self.program);
+        for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            command.arg("-L").arg(root.join(data));
+        }
+        // Modules are looked for beside the installed program otherwise.
+        command.env(
+            "QEMU_MODULE_DIR",
+            root.join("usr/lib/x86_64-linux-gnu/qemu"),
+        );
+        command
+    }
+}
+
+/// A program on `PATH`, or where daemons are.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    path.push(OsString::from(":/usr/local/sbin:/usr/sbin:/sbin"));
+    env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|program| {
+            nix::unistd::access(program, nix::unistd::AccessFlags::X_OK).is_ok()
+                && program.is_file()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_ordered() {
+        let parse = Version::parse;
+        assert_eq!(
+            parse("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\n"),
+            Some(Version(10, 0, 2))
+        );
+        assert_eq!(
+            parse("QEMU emulator version 9.2.50\n"),
+            Some(Version(9, 2, 50))
+        );
+        assert_eq!(parse("QEMU emulator version 8.1\n"), Some(Version(8, 1, 0)));
+        assert_eq!(parse("something else"), None);
+        assert!(Version(7, 2, 19) < Version::LEAST && Version(10, 0, 0) > Version::LEAST);
+    }
+}

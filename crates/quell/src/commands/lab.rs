@@ -1,0 +1,215 @@
+//! `quell lab`: commands under other kernels.
+
+use super::InputError;
+use crate::cli::{Guest, Lab as LabCommand, LabClock, LabRun};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quell_bench::run::interrupt_flag;
+use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Progress, Qemu, Stream};
+use std::cell::RefCell;
+use std::env;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Does one of the lab's commands; a guest's command gives its own exit code.
+pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        LabCommand::Setup { kernel } => setup(kernel).map(|()| ExitCode::SUCCESS),
+        LabCommand::Run(run) => run_command(run),
+        LabCommand::Shell(guest) => shell(guest).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn setup(kernels: &[String]) -> anyhow::Result<()> {
+    let mut choices = Vec::new();
+    for name in kernels {
+        choices.push(name.parse::<KernelChoice>()?);
+    }
+    if choices.is_empty() {
+        choices = KernelChoice::all();
+    }
+    let lab = Lab::open()?;
+    let progress = Bar::new();
+    let qemu = lab.fetch_qemu(&progress)?;
+    lab.busybox(&progress)?;
+    let mut fetched = Vec::new();
+    for choice in &choices {
+        fetched.push(lab.fetch_kernel(choice, &progress)?);
+    }
+    progress.finish();
+    let mut out = io::stdout();
+    writeln!(out, "QEMU {}: {}", qemu.version, qemu.program.display())?;
+    for kernel in fetched {
+        let sched_ext = match kernel.require_sched_ext() {
+            Ok(()) => "with sched_ext",
+            Err(_) => "without sched_ext",
+        };
+        writeln!(
+            out,
+            "Linux {} ({sched_ext}): {}",
+            kernel.release,
+            kernel.image.display()
+        )?;
+    }
+    Ok(())
+}
+
+fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
+    let mut prepared = prepare(&run.guest, LabClock::Virtual)?;
+    prepared.image.command(&run.command);
+    prepared.boot.limit = Duration::from_secs(run.limit);
+    let interrupt = interrupt_flag()?;
+    let Prepared {
+        qemu,
+        kernel,
+        image,
+        boot,
+    } = prepared;
+    let out = run.out.as_deref();
+    let finished = quell_lab::boot(&qemu, &kernel, &image, &boot, out, &interrupt, pass_on)?;
+    Ok(ExitCode::from(
+        u8::try_from(finished.exit_code).unwrap_or(1),
+    ))
+}
+
+fn shell(guest: &Guest) -> anyhow::Result<()> {
+    if !io::stdin().is_terminal() {
+        let message = "a shell needs a terminal; `quell lab run -- CMD` does not".to_string();
+        return Err(InputError(message).into());
+    }
+    let mut prepared = prepare(guest, LabClock::Real)?;
+    prepared.image.command(&[]);
+    let Prepared {
+        qemu,
+        kernel,
+        image,
+        boot,
+    } = prepared;
+    quell_lab::boot::shell(&qemu, &kernel, &image, &boot)?;
+    Ok(())
+}
+
+/// A guest that only lacks its command.
+struct Prepared {
+    qemu: Qemu,
+    kernel: Kernel,
+    image: Image,
+    boot: Boot,
+}
+
+fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
+    let choice: KernelChoice = guest.kernel.parse()?;
+    let lab = Lab::open()?;
+    let progress = Bar::new();
+    let kernel = lab.kernel(&choice, &progress)?;
+    let qemu = lab.qemu(&progress)?;
+    let mut image = Image::new(&kernel, &lab.busybox(&progress)?)?;
+    progress.finish();
+    image.program(&env::current_exe()?, Path::new("/usr/bin/quell"))?;
+    for file in &guest.files {
+        image.add(file)?;
+    }
+    let boot = Boot {
+        cpus: guest.cpus,
+        memory_mib: guest.memory,
+        clock: clock_for(&kernel, guest.clock, clock)?,
+        seed: guest.seed,
+        append: guest.append.clone(),
+        ..Boot::default()
+    };
+    Ok(Prepared {
+        qemu,
+        kernel,
+        image,
+        boot,
+    })
+}
+
+/// The clock asked for, or the usual one as far as the kernel runs on it.
+fn clock_for(
+    kernel: &Kernel,
+    asked: Option<LabClock>,
+    usual: LabClock,
+) -> Result<Clock, InputError> {
+    let runs = kernel.runs_on_virtual_clock();
+    match (asked, usual) {
+        (Some(LabClock::Virtual), _) if !runs => Err(InputError(format!(
+            "`--clock`: Linux {} hangs on the virtual clock; `--clock real` works",
+            kernel.release
+        ))),
+        (None, LabClock::Virtual) if !runs => {
+            let _ = writeln!(
+                io::stderr(),
+                "quell: Linux {} hangs on the virtual clock: using the real one, figures will vary",
+                kernel.release
+            );
+            Ok(Clock::Real)
+        }
+        (Some(LabClock::Virtual), _) | (None, LabClock::Virtual) => Ok(Clock::Virtual),
+        _ => Ok(Clock::Real),
+    }
+}
+
+/// What the guest's command says, to the stream it said it to.
+fn pass_on(stream: Stream, bytes: &[u8]) {
+    // A closed stream of ours must not end the guest: its files still come back.
+    let _ = match stream {
+        Stream::Stdout => io::stdout()
+            .write_all(bytes)
+            .and_then(|()| io::stdout().flush()),
+        Stream::Stderr => io::stderr().write_all(bytes),
+    };
+}
+
+/// Downloads on stderr: a bar on a terminal, plain lines elsewhere.
+struct Bar {
+    bar: Option<ProgressBar>,
+    last: RefCell<String>,
+}
+
+impl Bar {
+    fn new() -> Bar {
+        let bar = io::stderr().is_terminal().then(|| {
+            let target = ProgressDrawTarget::stderr_with_hz(5);
+            let bar = ProgressBar::with_draw_target(Some(100), target);
+            if let Ok(style) = ProgressStyle::with_template("{bar:28} {percent:>3} %  {msg}") {
+                bar.set_style(style.progress_chars("━╸─"));
+            }
+            bar
+        });
+        Bar {
+            bar,
+            last: RefCell::default(),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn step(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(0);
+                bar.set_message(text.to_string());
+            }
+            None if *self.last.borrow() != text => {
+                let _ = writeln!(io::stderr(), "quell: {text}");
+            }
+            None => {}
+        }
+        self.last.replace(text.to_string());
+    }
+
+    fn percent(&self, percent: f64) {
+        if let Some(bar) = &self.bar {
+            // Nothing is lost: a bar has 28 characters.
+            bar.set_position(percent.clamp(0.0, 100.0) as u64);
+        }
+    }
+}
