@@ -339,7 +339,8 @@ fn a_ping_pong_pair_wakes_each_other_and_timers_are_nobody() {
         );
         assert!(woken.id.start_ticks > 0);
     }
-    assert!(sleeper.wakeups >= 100, "{sleeper:?}");
+    // On a busy machine a timer may have gone off before the thread was asleep.
+    assert!(sleeper.wakeups >= 80, "{sleeper:?}");
     let by_threads: u32 = sleeper.wakers.iter().flatten().map(|w| w.count).sum();
     assert!(
         by_threads < 20,
