@@ -1,16 +1,18 @@
 //! Paired comparison of two sides of a benchmark.
 //!
-//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, and latency
-//! is nowhere near normally distributed. Approach: sides are measured in interleaved pairs that
-//! share their arrivals, each pair gives one ratio side / baseline, and only these ratios are
-//! compared. The estimate is their geometric mean, so that exchanging the sides gives exactly the
-//! inverse. Its interval is the percentile bootstrap over pairs, on logarithms, with the percentiles
-//! widened for few pairs: the plain one resamples from a spread that is too small by
+//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, latency is
+//! nowhere near normally distributed, and a percentile of a few seconds is decided by a single stall
+//! of the machine. Approach: sides are measured in interleaved pairs that share their arrivals. What
+//! is compared is the figure of all requests of one side with that of all requests of the other, so
+//! that a stall in one window weighs as many requests as it met; exchanging the sides gives exactly
+//! the inverse. Its interval is the percentile bootstrap over pairs, which are drawn as wholes, with
+//! the percentiles widened for few pairs: the plain one resamples from a spread that is too small by
 //! sqrt((n-1)/n) and knows nothing of Student's t, and at 5 pairs would cover 83 % instead of 95 %.
 //! The widening is T. Hesterberg's ("What Teachers Should Know About the Bootstrap", The American
 //! Statistician 69(4), 2015, section 4.3.2): percentile Φ(-sqrt(n/(n-1)) t) in place of α/2.
 //! Below 5 pairs no resampling can reach 95 % (the range of 2 ratios holds the median in half of all
-//! cases), so there it is Student's interval on logarithms, wide as it must be; one pair has none.
+//! cases), so there it is Student's interval of the pairs' own ratios, on logarithms and around the
+//! estimate, wide as it must be; one pair has none.
 //!
 //! Units: ratios have none.
 
@@ -30,39 +32,40 @@ const LEAST_RESAMPLED: usize = 5;
 /// A ratio and its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioEstimate {
-    /// Geometric mean of the pairs' ratios.
+    /// Of all pairs together: side / baseline.
     pub ratio: f64,
     /// Lower and upper end at [`CONFIDENCE`]; `None` with fewer than two pairs.
     pub interval: Option<(f64, f64)>,
-    /// How many pairs it rests on.
+    /// How many pairs have a ratio of their own.
     pub pairs: usize,
 }
 
-/// Compares pairs of (baseline, side). Pairs without a ratio (a value that is not a positive
-/// number) are left out; `None` when none remains. The same pairs and seed give the same estimate.
-pub fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Option<RatioEstimate> {
-    let logs: Vec<f64> = pairs
-        .iter()
-        .map(|&(baseline, side)| (side / baseline).ln())
-        .filter(|log| log.is_finite())
-        .collect();
-    if logs.is_empty() {
-        return None;
-    }
-    let interval = match logs.len() {
+/// Compares two sides over `pairs` pairs. `ratio` gives side / baseline with each pair counted as
+/// many times as it is told; `None` or what is not a positive number where that says nothing.
+/// `None` when the pairs together have no ratio. The same ratios and seed give the same estimate.
+pub fn pooled_ratio(
+    pairs: usize,
+    seed: u64,
+    ratio: impl Fn(&[u32]) -> Option<f64>,
+) -> Option<RatioEstimate> {
+    let log = |times: &[u32]| ratio(times).map(f64::ln).filter(|log| log.is_finite());
+    let estimate = log(&vec![1; pairs])?;
+    let single = |pair| log(&(0..pairs).map(|i| u32::from(i == pair)).collect::<Vec<_>>());
+    let singles: Vec<f64> = (0..pairs).filter_map(single).collect();
+    let interval = match singles.len() {
         0 | 1 => None,
-        2..LEAST_RESAMPLED => student(&logs),
+        2..LEAST_RESAMPLED => student(estimate, &singles),
         n => tail(n).map(|tail| {
-            let means = resampled_means(&logs, seed);
-            let last = means.len() - 1;
-            let low = ((tail * means.len() as f64) as usize).min(last);
-            (means[low].exp(), means[last - low].exp())
+            let logs = resampled(pairs, seed, log);
+            let last = logs.len() - 1;
+            let low = ((tail * logs.len() as f64) as usize).min(last);
+            (logs[low].exp(), logs[last - low].exp())
         }),
     };
     Some(RatioEstimate {
-        ratio: mean(&logs).exp(),
+        ratio: estimate.exp(),
         interval,
-        pairs: logs.len(),
+        pairs: singles.len(),
     })
 }
 
@@ -70,11 +73,11 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Student's interval of the mean of logarithms, as ratios.
-fn student(logs: &[f64]) -> Option<(f64, f64)> {
+/// Student's interval as ratios, from the spread of the pairs' own logarithms.
+fn student(center: f64, logs: &[f64]) -> Option<(f64, f64)> {
     let n = logs.len() as f64;
-    let center = mean(logs);
-    let variance = logs.iter().map(|log| (log - center).powi(2)).sum::<f64>() / (n - 1.0);
+    let mean = mean(logs);
+    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
     let half = t_quantile(n)? * (variance / n).sqrt();
     Some(((center - half).exp(), (center + half).exp()))
 }
@@ -98,20 +101,21 @@ fn tail(n: usize) -> Option<f64> {
     Some(Normal::standard().cdf(-(n / (n - 1.0)).sqrt() * t))
 }
 
-/// Means of resamples with replacement, ascending.
-fn resampled_means(values: &[f64], seed: u64) -> Vec<f64> {
+/// Logarithms of resamples with replacement, ascending; at least one.
+fn resampled(pairs: usize, seed: u64, log: impl Fn(&[u32]) -> Option<f64>) -> Vec<f64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut means: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let sum: f64 = values
-                .iter()
-                .map(|_| values[random.random_range(0..values.len())])
-                .sum();
-            sum / values.len() as f64
-        })
-        .collect();
-    means.sort_by(f64::total_cmp);
-    means
+    let mut logs = Vec::with_capacity(RESAMPLES as usize);
+    let mut times = vec![0; pairs];
+    // The pairs that have ratios of their own are at least five, so that few draws say nothing.
+    while logs.len() < RESAMPLES as usize {
+        times.fill(0);
+        for _ in 0..pairs {
+            times[random.random_range(0..pairs)] += 1;
+        }
+        logs.extend(log(&times));
+    }
+    logs.sort_by(f64::total_cmp);
+    logs
 }
 
 /// The seed of a pair's arrivals, from the benchmark's: both sides of a pair share it, each pair
@@ -126,6 +130,18 @@ pub fn pair_seed(seed: u64, pair: u32) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Of single values, the pool's figure being their geometric mean.
+    fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Option<RatioEstimate> {
+        let logs: Vec<f64> = pairs.iter().map(|(b, s)| (s / b).ln()).collect();
+        pooled_ratio(pairs.len(), seed, |times| {
+            let counted = logs.iter().zip(times).filter(|&(_, &times)| times > 0);
+            let (sum, n) = counted.fold((0.0, 0.0), |(sum, n), (log, &times)| {
+                (sum + log * f64::from(times), n + f64::from(times))
+            });
+            Some((sum / n).exp())
+        })
+    }
 
     #[test]
     fn widened_percentiles_match_hesterberg() {
@@ -158,16 +174,48 @@ mod tests {
         assert!((high.ln() - (2f64.ln() + half)).abs() < 1e-3);
     }
 
+    /// Sums over sums: a pool need not have its pairs' mean ratio.
+    fn pooled_sums(pairs: &[(f64, f64)]) -> Option<RatioEstimate> {
+        pooled_ratio(pairs.len(), 1, |times| {
+            let sum = |of: fn(&(f64, f64)) -> f64| -> f64 {
+                let terms = pairs.iter().zip(times);
+                terms
+                    .map(|(pair, &times)| of(pair) * f64::from(times))
+                    .sum()
+            };
+            Some(sum(|p| p.1) / sum(|p| p.0))
+        })
+    }
+
     #[test]
     fn what_has_no_ratio_is_left_out() {
-        assert_eq!(
-            paired_ratio(&[(0.0, 5.0), (5.0, 0.0), (f64::NAN, 1.0)], 1),
-            None
-        );
-        let estimate = paired_ratio(&[(0.0, 5.0), (4.0, 6.0)], 1).unwrap();
+        assert_eq!(pooled_sums(&[(0.0, 5.0)]), None);
+        assert_eq!(pooled_sums(&[(5.0, 0.0)]), None);
+        assert_eq!(pooled_sums(&[(f64::NAN, 1.0)]), None);
+        assert_eq!(pooled_sums(&[]), None);
+        let estimate = pooled_sums(&[(0.0, 0.0), (4.0, 6.0)]).unwrap();
         assert_eq!(
             (estimate.ratio, estimate.interval, estimate.pairs),
             (1.5, None, 1)
+        );
+    }
+
+    #[test]
+    fn a_pair_weighs_what_it_holds() {
+        // One window met ten times the requests of the others, and no difference.
+        let estimate = pooled_sums(&[
+            (100.0, 100.0),
+            (10.0, 5.0),
+            (10.0, 5.0),
+            (10.0, 5.0),
+            (10.0, 5.0),
+        ])
+        .unwrap();
+        assert!((estimate.ratio - 120.0 / 140.0).abs() < 1e-12);
+        let (low, high) = estimate.interval.unwrap();
+        assert!(
+            (low - 0.5).abs() < 1e-9 && (high - 1.0).abs() < 0.02,
+            "{low} {high}"
         );
     }
 

@@ -88,8 +88,8 @@ const FIGURES_TEXT: &str = "All pairs pooled. Latency runs from the moment a req
 const PERCENTILES_TEXT: &str = "All pairs pooled. Each further nine of the percentile gets the same \
     room, so the tail shows.";
 const PAIRS_TEXT: &str = "Each dot is one pair: the side's value over the baseline's, measured one \
-    after the other under the same arrivals. The bar is the 95 % interval of their geometric mean \
-    (the tick); where it crosses the vertical line, no difference is shown.";
+    after the other under the same arrivals. The tick is the ratio of all \
+    pairs pooled, the bar its 95 % interval; where it crosses the vertical line, no difference is shown.";
 const DECISIONS_TEXT: &str =
     "One run of the agent, the one with most changes. Each line is a thread.";
 const WAITS_TEXT: &str = "Time that a tenant's threads were ready and had no CPU, by who had it, \
@@ -582,8 +582,8 @@ fn method(result: &BenchResult) -> String {
         (
             "Statistics",
             format!(
-                "one ratio per pair and metric; geometric mean; {:.0} % interval by percentile \
-                 bootstrap over pairs ({} resamples), widened for few pairs after Hesterberg (2015)",
+                "ratios of all pairs' requests pooled; {:.0} % interval by percentile bootstrap \
+                 over pairs ({} resamples), widened for few pairs after Hesterberg (2015)",
                 options.confidence * 100.0,
                 options.resamples
             ),

@@ -91,7 +91,13 @@ pub(crate) fn sample() -> BenchResult {
             let pairs: Vec<(f64, f64)> = (0..3)
                 .filter_map(|p| value("default", p).zip(value("quell", p)))
                 .collect();
-            let Some(estimate) = crate::stats::paired_ratio(&pairs, 1) else {
+            let pool = |times: &[u32]| {
+                let counted = pairs.iter().zip(times).filter(|&(_, &n)| n > 0);
+                let logs = counted.map(|(&(b, s), &n)| (s / b).ln() * f64::from(n));
+                let n: u32 = times.iter().sum();
+                (!pairs.is_empty()).then(|| (logs.sum::<f64>() / f64::from(n)).exp())
+            };
+            let Some(estimate) = crate::stats::pooled_ratio(pairs.len(), 1, pool) else {
                 continue;
             };
             comparisons.push(Comparison {

@@ -4,13 +4,14 @@
 //! of the merged histogram, rates are totals over total time. The class line (tenant `*`) pools the
 //! requests of all its tenants within a run in the same way, so that a request counts once whoever
 //! got it; since both sides of a pair get the same arrivals, a tenant weighs the same on both.
-//! Comparisons never use figures pooled over pairs, only those of the single runs ([`crate::stats`]).
+//! Comparisons are of the same pooled figures; their intervals pool other draws of the pairs
+//! ([`crate::stats`]).
 
 use crate::result::{
     ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Run, SideResult, SideSummary,
     TenantRun,
 };
-use crate::stats::paired_ratio;
+use crate::stats::pooled_ratio;
 use crate::workload::{Measurement, latency_histogram};
 use hdrhistogram::Histogram;
 use quell_model::config::TenantClass;
@@ -84,23 +85,18 @@ impl Summariser<'_> {
         results
     }
 
-    /// Each side against the first, by pairs.
+    /// Each side against the first, over all complete pairs.
     pub(super) fn comparisons(&self, raw: &[RawRun]) -> Vec<Comparison> {
         let mut comparisons = Vec::new();
         for line in lines(raw) {
+            let baseline = Pool::new(&self.of_side(raw, 0), line, self);
             for (index, side) in self.labels.iter().enumerate().skip(1) {
+                let pool = Pool::new(&self.of_side(raw, index), line, self);
                 for metric in Metric::ALL {
-                    let value = |run| metric.of(&self.figures(&[run], line));
-                    let baselines = self.of_side(raw, 0);
-                    let pairs: Vec<(f64, f64)> = self
-                        .of_side(raw, index)
-                        .into_iter()
-                        .filter_map(|run| {
-                            let baseline = baselines.iter().find(|b| b.pair == run.pair)?;
-                            Some((value(baseline)?, value(run)?))
-                        })
-                        .collect();
-                    let Some(estimate) = paired_ratio(&pairs, self.seed) else {
+                    let ratio = |times: &[u32]| {
+                        Some(pool.figure(metric, times)? / baseline.figure(metric, times)?)
+                    };
+                    let Some(estimate) = pooled_ratio(pool.runs.len(), self.seed, ratio) else {
                         continue;
                     };
                     comparisons.push(Comparison {
@@ -155,12 +151,15 @@ impl Summariser<'_> {
         curves
     }
 
-    /// A side's runs of complete pairs.
+    /// A side's runs of complete pairs, by pair.
     fn of_side<'r>(&self, raw: &'r [RawRun], side: usize) -> Vec<&'r RawRun> {
         let complete = complete_pairs(raw, self.labels.len());
-        raw.iter()
+        let mut runs: Vec<&RawRun> = raw
+            .iter()
             .filter(|run| run.side == side && complete.contains(&run.pair))
-            .collect()
+            .collect();
+        runs.sort_by_key(|run| run.pair);
+        runs
     }
 
     fn figures(&self, runs: &[&RawRun], line: Line<'_>) -> Figures {
@@ -188,6 +187,87 @@ impl Summariser<'_> {
             requests: answered,
             errors: pooled.errors,
         }
+    }
+}
+
+/// One side's runs, prepared for pooling them many times over with each counted so often.
+struct Pool {
+    /// By pair.
+    runs: Vec<Figures>,
+    /// By pair, requests that have a latency.
+    counts: Vec<u64>,
+    /// All latencies of all runs, in ns, ascending and each once.
+    latencies: Vec<u64>,
+    /// By latency, then by pair: requests of at most this latency.
+    ranks: Vec<Vec<u64>>,
+}
+
+impl Pool {
+    fn new(runs: &[&RawRun], line: Line<'_>, summariser: &Summariser<'_>) -> Pool {
+        let histograms: Vec<_> = runs.iter().map(|run| pool(&[run], line).latency).collect();
+        let recorded = histograms.iter().flat_map(|h| h.iter_recorded());
+        let latencies: BTreeSet<u64> = recorded.map(|value| value.value_iterated_to()).collect();
+        let mut recorded: Vec<_> = (histograms.iter())
+            .map(|h| h.iter_recorded().peekable())
+            .collect();
+        let mut below = vec![0; runs.len()];
+        let rank = |&latency: &u64| {
+            for (recorded, below) in recorded.iter_mut().zip(&mut below) {
+                if let Some(value) = recorded.next_if(|v| v.value_iterated_to() == latency) {
+                    *below += value.count_at_value();
+                }
+            }
+            below.clone()
+        };
+        Pool {
+            ranks: latencies.iter().map(rank).collect(),
+            latencies: latencies.into_iter().collect(),
+            counts: histograms.iter().map(|h| h.len()).collect(),
+            runs: (runs.iter())
+                .map(|run| summariser.figures(&[run], line))
+                .collect(),
+        }
+    }
+
+    /// A figure of all runs together, run `i` counted `times[i]` times.
+    fn figure(&self, metric: Metric, times: &[u32]) -> Option<f64> {
+        let quantile = match metric {
+            // All windows are equally long, so rates are means.
+            Metric::RequestsPerS | Metric::WorkPerS | Metric::CpuShare => {
+                return self.mean(metric, times.iter().map(|&n| u64::from(n)));
+            }
+            Metric::MeanUs => {
+                let requests = self
+                    .counts
+                    .iter()
+                    .zip(times)
+                    .map(|(&c, &n)| c * u64::from(n));
+                return self.mean(metric, requests);
+            }
+            Metric::P50Us => 0.5,
+            Metric::P99Us => 0.99,
+            Metric::P999Us => 0.999,
+        };
+        let counted = |by_pair: &[u64]| -> u64 {
+            (by_pair.iter().zip(times))
+                .map(|(&count, &n)| count * u64::from(n))
+                .sum()
+        };
+        let rank = (counted(&self.counts) as f64 * quantile).ceil().max(1.0) as u64;
+        let at = self.ranks.partition_point(|ranks| counted(ranks) < rank);
+        self.latencies.get(at).map(|&ns| ns as f64 / 1e3)
+    }
+
+    /// The runs' mean, run `i` weighing `weights[i]`; runs that have none are left out.
+    fn mean(&self, metric: Metric, weights: impl Iterator<Item = u64>) -> Option<f64> {
+        let (mut sum, mut total) = (0.0, 0.0);
+        for (figures, weight) in self.runs.iter().zip(weights) {
+            if let Some(value) = metric.of(figures).filter(|_| weight > 0) {
+                sum += value * weight as f64;
+                total += weight as f64;
+            }
+        }
+        (total > 0.0).then(|| sum / total)
     }
 }
 
@@ -368,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_pool_requests_and_ratios_go_by_pair() {
+    fn classes_pool_requests_and_ratios_are_those_of_the_pools() {
         let labels = ["default".to_string(), "quell".to_string()];
         let summariser = Summariser {
             labels: &labels,
@@ -411,6 +491,60 @@ mod tests {
         let sides = summariser.sides(&raw);
         assert_eq!((sides[0].agent, sides[0].busy_percent), (None, 90.0));
         assert_eq!(sides[1].agent.unwrap().rss_bytes, 1 << 20);
+    }
+
+    /// A pool of all runs once has the figures of the results.
+    #[test]
+    fn pools_agree_with_the_results() {
+        let labels = ["default".to_string(), "quell".to_string()];
+        let summariser = Summariser {
+            labels: &labels,
+            cpus: 2,
+            seconds: 2.0,
+            seed: 1,
+        };
+        let raw: Vec<RawRun> = (0..4u32)
+            .map(|pair| {
+                let latencies: Vec<u64> =
+                    (1..=500).map(|i| i * u64::from(7 + pair * pair)).collect();
+                run(
+                    pair,
+                    0,
+                    vec![
+                        measurement("a", &latencies),
+                        batch("c", f64::from(pair), "rounds"),
+                    ],
+                )
+            })
+            .collect();
+        let runs: Vec<&RawRun> = raw.iter().collect();
+        for line in [("a", TenantClass::Latency), ("c", TenantClass::Batch)] {
+            let pool = Pool::new(&runs, line, &summariser);
+            for metric in Metric::ALL {
+                let expected = metric.of(&summariser.figures(&runs, line));
+                let figure = pool.figure(metric, &[1; 4]);
+                assert_eq!(
+                    figure.is_some(),
+                    expected.is_some(),
+                    "{metric} of {}",
+                    line.0
+                );
+                if let Some(expected) = expected {
+                    assert!(
+                        close(figure, expected),
+                        "{metric} of {}: {figure:?} for {expected}",
+                        line.0
+                    );
+                }
+                // Drawing one pair only is that pair.
+                let single = metric.of(&summariser.figures(&[&raw[2]], line));
+                assert_eq!(
+                    pool.figure(metric, &[0, 0, 3, 0]).map(|v| v as f32),
+                    single.map(|v| v as f32),
+                    "{metric}"
+                );
+            }
+        }
     }
 
     #[test]
