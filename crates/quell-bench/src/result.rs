@@ -4,6 +4,7 @@
 //! there. Whatever was not measured is `null`, never zero. Latency is in microseconds, shares are
 //! fractions of the whole host (1 = every CPU), percentages say so in their name.
 
+use crate::workload::Stillness;
 use quell_model::config::TenantClass;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -285,10 +286,34 @@ pub struct Run {
     pub busy_percent: f64,
     /// CPU time that the hypervisor below took, in percent of all CPUs.
     pub steal_percent: f64,
+    /// When the machine below stopped all CPUs; `null` where that could not be watched.
+    pub pauses: Option<Pauses>,
     /// Figures by tenant, then by class (tenant `*`).
     pub tenants: Vec<TenantRun>,
     /// The agent's cost, where the side had one.
     pub agent: Option<AgentCost>,
+}
+
+/// Pauses of the machine below: every CPU stood still at once for 5 ms or more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pauses {
+    /// How many.
+    pub count: u32,
+    /// How long together, in ms.
+    pub total_ms: f64,
+    /// Requests due within 100 ms of one, which latencies leave out.
+    pub requests_left_out: u64,
+}
+
+impl Pauses {
+    /// Of one window.
+    pub(crate) fn of(stillness: &Stillness) -> Option<Pauses> {
+        stillness.unwatched.is_none().then(|| Pauses {
+            count: stillness.count,
+            total_ms: stillness.still_ns as f64 / 1e6,
+            requests_left_out: stillness.left_out,
+        })
+    }
 }
 
 /// One tenant's or class's figures in one run.

@@ -51,7 +51,11 @@ fn main() -> anyhow::Result<()> {
         "late p99 us",
         "generator cpu %",
     );
-    workload.measure(warmup, length, 1)?.iter().for_each(print);
+    workload
+        .measure(warmup, length, 1)?
+        .0
+        .iter()
+        .for_each(print);
     workload.stop()
 }
 

@@ -44,6 +44,7 @@ fn measure(workload: &mut Workload, seed: u64) -> Vec<Measurement> {
     workload
         .measure(Duration::from_millis(200), Duration::from_secs(1), seed)
         .unwrap()
+        .0
 }
 
 /// Whether a process runs; one that has ended and waits to be reaped does not.
@@ -206,6 +207,7 @@ fn an_overloaded_window_does_not_burden_the_next() {
         workload
             .measure(Duration::ZERO, Duration::from_millis(milliseconds), 1)
             .unwrap()
+            .0
             .remove(0)
     };
     let overloaded = window(1000);

@@ -591,6 +591,10 @@ fn method(result: &BenchResult) -> String {
         ("Checked", checked.to_string()),
         ("Load", words::busy(result)),
         (
+            "Pauses",
+            words::pauses(result).unwrap_or_else(|| "none that stopped all CPUs".to_string()),
+        ),
+        (
             "Program",
             format!(
                 "Quell {}, {}",

@@ -62,6 +62,11 @@ pub(crate) fn sample() -> BenchResult {
                 seed: crate::stats::pair_seed(1, pair),
                 busy_percent: 93.0,
                 steal_percent: 0.25,
+                pauses: Some(Pauses {
+                    count: u32::from(quell),
+                    total_ms: if quell { 48.0 } else { 0.0 },
+                    requests_left_out: if quell { 400 } else { 0 },
+                }),
                 tenants: lines
                     .iter()
                     .map(|&(tenant, class)| TenantRun {

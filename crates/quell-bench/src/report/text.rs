@@ -30,6 +30,9 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
         line(&finding);
     }
     line(&words::busy(result));
+    if let Some(pauses) = words::pauses(result) {
+        line(&pauses);
+    }
     if let Some(agent) = words::agent(result) {
         line(&agent);
     }

@@ -244,6 +244,35 @@ pub(super) fn busy(result: &BenchResult) -> String {
     )
 }
 
+/// What the machine below did, in a sentence; `None` if nothing.
+pub(super) fn pauses(result: &BenchResult) -> Option<String> {
+    let of_side = |side: &str| {
+        let runs = result.runs.iter().filter(|run| run.side == side);
+        runs.filter_map(|run| run.pauses)
+            .fold((0, 0.0, 0), |(count, ms, left_out), p| {
+                let left_out = left_out + p.requests_left_out;
+                (count + p.count, ms + p.total_ms, left_out)
+            })
+    };
+    let sides: Vec<_> = result
+        .sides
+        .iter()
+        .map(|s| (&s.side, of_side(&s.side)))
+        .collect();
+    let left_out: u64 = sides.iter().map(|(_, (_, _, n))| n).sum();
+    if left_out == 0 {
+        return None;
+    }
+    let times: Vec<String> = sides
+        .iter()
+        .map(|(side, (count, ms, _))| format!("{count} times ({ms:.0} ms) under {side}"))
+        .collect();
+    Some(format!(
+        "The machine below stopped all CPUs at once {}; latencies leave out the {left_out} requests due within 100 ms of that.",
+        times.join(", ")
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::result::{AgentCost, AgentLog, BenchResult, Options, SCHEMA, Substrate};
 use crate::side::{Side, SideError};
 use crate::stats;
-use crate::workload::{Interrupted, Measurement, Workload};
+use crate::workload::{Interrupted, Measurement, Stillness, Workload};
 use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
@@ -254,7 +254,8 @@ impl Session<'_> {
         };
         let start_ns = host::monotonic_ns()?;
         let seed = stats::pair_seed(self.options.seed, pair);
-        let (measurements, window) = self.measure_window(pair, side, seed, agent.as_ref())?;
+        let ((measurements, stillness), window) =
+            self.measure_window(pair, side, seed, agent.as_ref())?;
         if let Some(agent) = agent {
             self.question(&agent, pair, label, start_ns);
             agent.stop().with_context(|| format!("side `{label}`"))?;
@@ -275,6 +276,11 @@ impl Session<'_> {
                 ));
             }
         }
+        if let Some(reason) = &stillness.unwatched {
+            self.note(format!(
+                "Pauses of the machine below could not be watched ({reason}), so latencies hold them."
+            ));
+        }
         self.raw.push(RawRun {
             pair,
             position,
@@ -283,6 +289,7 @@ impl Session<'_> {
             busy_percent: window.busy_percent,
             steal_percent: window.steal_percent,
             agent: window.agent,
+            stillness,
             measurements,
         });
         Ok(())
@@ -296,7 +303,7 @@ impl Session<'_> {
         side: usize,
         seed: u64,
         agent: Option<&AgentChild>,
-    ) -> anyhow::Result<(Vec<Measurement>, Window)> {
+    ) -> anyhow::Result<((Vec<Measurement>, Stillness), Window)> {
         let options = self.options;
         let warmup = Duration::from_secs_f64(options.warmup_seconds);
         let length = Duration::from_secs_f64(options.seconds);

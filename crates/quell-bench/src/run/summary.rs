@@ -8,11 +8,11 @@
 //! ([`crate::stats`]).
 
 use crate::result::{
-    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Run, SideResult, SideSummary,
-    TenantRun,
+    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Pauses, Run, SideResult,
+    SideSummary, TenantRun,
 };
 use crate::stats::pooled_ratio;
-use crate::workload::{Measurement, latency_histogram};
+use crate::workload::{Measurement, Stillness, latency_histogram};
 use hdrhistogram::Histogram;
 use quell_model::config::TenantClass;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,7 @@ pub(super) struct RawRun {
     pub(super) busy_percent: f64,
     pub(super) steal_percent: f64,
     pub(super) agent: Option<AgentCost>,
+    pub(super) stillness: Stillness,
     pub(super) measurements: Vec<Measurement>,
 }
 
@@ -56,6 +57,7 @@ impl Summariser<'_> {
                 seed: run.seed,
                 busy_percent: run.busy_percent,
                 steal_percent: run.steal_percent,
+                pauses: Pauses::of(&run.stillness),
                 tenants: lines(raw)
                     .into_iter()
                     .map(|line| TenantRun {
@@ -395,7 +397,6 @@ mod tests {
             work_unit: "",
             cpu_ns: 500_000_000,
             length_ns: 2_000_000_000,
-            series: Vec::new(),
             generator: None,
         }
     }
@@ -422,6 +423,7 @@ mod tests {
                 cpu_percent: 0.5,
                 rss_bytes: 1 << 20,
             }),
+            stillness: Stillness::default(),
             measurements,
         }
     }

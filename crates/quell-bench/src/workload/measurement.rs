@@ -25,7 +25,7 @@ pub struct Measurement {
     /// Its class.
     pub class: TenantClass,
     /// Time from the intended start to the answer, in ns, one value for each request of the window,
-    /// failed ones included. Empty for a tenant without load.
+    /// failed ones included and those due near a pause left out. Empty for a tenant without load.
     pub latency: Histogram<u64>,
     /// Requests intended in the window.
     pub requests: u64,
@@ -39,25 +39,8 @@ pub struct Measurement {
     pub cpu_ns: u64,
     /// How long the window was for `work` and `cpu_ns`, in ns.
     pub length_ns: u64,
-    /// Latency over time, one point for each second of the window with answers in it.
-    pub series: Vec<SeriesPoint>,
     /// How well the load generator did its own part; `None` without load.
     pub generator: Option<GeneratorReport>,
-}
-
-/// The requests answered in one second of a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeriesPoint {
-    /// Which second, from 0.
-    pub second: u64,
-    /// How many.
-    pub requests: u64,
-    /// Their mean latency, in ns.
-    pub mean_ns: u64,
-    /// Median, in ns.
-    pub p50_ns: u64,
-    /// 99th percentile, in ns.
-    pub p99_ns: u64,
 }
 
 /// How well the load generator did its own part, on which latencies depend.

@@ -7,16 +7,18 @@
 mod apps;
 mod load;
 mod measurement;
+mod pauses;
 mod played;
 mod process;
 
 pub mod player;
 
-pub use measurement::{GeneratorReport, Measurement, SeriesPoint, latency_histogram};
+pub use measurement::{GeneratorReport, Measurement, latency_histogram};
 
 use anyhow::Context;
 use apps::{Launch, Started};
-use load::{Outcome, Plan, Window, become_realtime, generate, mix};
+use load::{Outcome, Plan, Request, Window, become_realtime, generate, mix};
+use pauses::Pauses;
 use process::Nursery;
 use quell_model::config::{Scenario, TenantClass, TenantKind};
 use quell_model::{Pid, TenantName, TenantWeight};
@@ -61,6 +63,19 @@ struct LoadState {
     connections: u32,
     timeout: Duration,
     next_id: u64,
+}
+
+/// What the machine below did to a window: see [`pauses`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stillness {
+    /// How often all CPUs stood still.
+    pub count: u32,
+    /// How long together, in ns.
+    pub still_ns: u64,
+    /// Requests left out of latencies for it.
+    pub left_out: u64,
+    /// Why this could not be watched, if so.
+    pub unwatched: Option<String>,
 }
 
 /// The run was ended through its interrupt flag.
@@ -148,14 +163,14 @@ impl Workload {
     }
 
     /// Loads every tenant for `warmup` and then `length`, of which the latter is measured; one
-    /// measurement for each tenant, in the order of [`Workload::tenants`]. The same seed gives the
-    /// same requests at the same times.
+    /// measurement for each tenant, in the order of [`Workload::tenants`], and what the machine
+    /// below did to all. The same seed gives the same requests at the same times.
     pub fn measure(
         &mut self,
         warmup: Duration,
         length: Duration,
         seed: u64,
-    ) -> anyhow::Result<Vec<Measurement>> {
+    ) -> anyhow::Result<(Vec<Measurement>, Stillness)> {
         for (tenant, running) in self.tenants.iter().zip(&self.running) {
             let alive = running.started.process.check_alive();
             alive.with_context(|| format!("tenant {}", tenant.name))?;
@@ -175,7 +190,10 @@ impl Workload {
         }
         let start = Instant::now() + Duration::from_millis(20);
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
-        let (readings, outcomes) = thread::scope(|scope| {
+        let over = AtomicBool::new(false);
+        let over = &over;
+        let (readings, outcomes, pauses) = thread::scope(|scope| {
+            let watch = scope.spawn(move || Pauses::watch(start, over));
             let meter = scope.spawn(move || {
                 let _ = become_realtime();
                 let first = read_at(start + warmup, tenants, running, interrupt)?;
@@ -210,15 +228,30 @@ impl Workload {
                 Ok(readings) => readings,
                 Err(_) => Err(anyhow::anyhow!("the meter panicked")),
             };
+            over.store(true, Ordering::Relaxed);
+            let pauses = watch
+                .join()
+                .map_err(|_| anyhow::anyhow!("watching for pauses panicked"));
             match failure {
                 Some(error) => Err(error),
-                None => Ok((readings?, outcomes)),
+                None => Ok((readings?, outcomes, pauses?)),
             }
         })?;
         if outcomes.iter().flatten().any(|outcome| outcome.interrupted) {
             return Err(Interrupted.into());
         }
         let (first, second) = readings;
+        let (from, to) = (
+            warmup.as_nanos() as u64,
+            (warmup + length).as_nanos() as u64,
+        );
+        let (count, still_ns) = pauses.within(from..to);
+        let mut stillness = Stillness {
+            count,
+            still_ns,
+            left_out: 0,
+            unwatched: pauses.unwatched.clone(),
+        };
         let mut measurements = Vec::new();
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let (tenant, running) = (&self.tenants[index], &mut self.running[index]);
@@ -234,11 +267,18 @@ impl Workload {
             }
             let (before, after) = (&first.tenants[index], &second.tenants[index]);
             let work = &running.started.work;
-            let (requests, errors) = outcome.as_ref().map_or((0, 0), |o| (o.requests, o.errors));
-            let (latency, series, generator) = match outcome {
-                Some(outcome) => (outcome.latency, outcome.series, Some(outcome.generator)),
-                None => (latency_histogram(), Vec::new(), None),
-            };
+            let (mut latency, mut requests, mut errors) = (latency_histogram(), 0, 0);
+            let mut generator = None;
+            if let Some(outcome) = outcome {
+                requests = outcome.requests.len() as u64;
+                errors = outcome.errors;
+                let spared = |request: &&Request| pauses.spare(request.due_ns);
+                for request in outcome.requests.iter().filter(spared) {
+                    latency.saturating_record(request.latency_ns);
+                }
+                stillness.left_out += requests - latency.len();
+                generator = Some(outcome.generator);
+            }
             measurements.push(Measurement {
                 tenant: tenant.name.clone(),
                 class: tenant.class,
@@ -252,11 +292,10 @@ impl Workload {
                 work_unit: work.as_ref().map_or("", |work| work.unit()),
                 cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
                 length_ns: (second.time - first.time).as_nanos() as u64,
-                series,
                 generator,
             });
         }
-        Ok(measurements)
+        Ok((measurements, stillness))
     }
 
     /// Ends every tenant and waits until they are gone. Dropping does the same.

@@ -2,10 +2,9 @@
 
 use super::{Arrivals, Completion, Connect, Target, become_realtime, mix};
 use crate::workload::Interrupted;
-use crate::workload::measurement::{GeneratorReport, SeriesPoint, latency_histogram};
+use crate::workload::measurement::{GeneratorReport, latency_histogram};
 use crate::workload::player::thread_cpu_ns;
 use anyhow::Context;
-use hdrhistogram::Histogram;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -33,16 +32,21 @@ pub struct Window {
     pub first_id: u64,
 }
 
+/// One request: kept small, since there is one of these for each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    /// When it was due, in ns after time 0.
+    pub due_ns: u64,
+    /// From then to its answer, in ns.
+    pub latency_ns: u64,
+}
+
 /// What the requests intended in the window came to.
 pub struct Outcome {
-    /// From intended start to answer, ns, one value for each request.
-    pub latency: Histogram<u64>,
-    /// How many.
-    pub requests: u64,
+    /// The requests, failed ones included, by when they were answered.
+    pub requests: Vec<Request>,
     /// How many of them failed.
     pub errors: u64,
-    /// Latency over time.
-    pub series: Vec<SeriesPoint>,
     /// How the generator itself did.
     pub generator: GeneratorReport,
     /// Requests without an answer at the end, those of the warm-up included.
@@ -113,12 +117,9 @@ pub fn generate(
     for (_, intended) in std::mem::take(&mut pending) {
         record.request(intended, now, false);
     }
-    record.close_second();
     Ok(Outcome {
-        latency: record.latency,
         requests: record.requests,
         errors: record.errors,
-        series: record.series,
         generator: GeneratorReport {
             not_realtime,
             late_p99_ns: late.value_at_quantile(0.99),
@@ -164,25 +165,16 @@ pub(super) fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usiz
 /// What is recorded of a window.
 struct Record {
     window: Window,
-    latency: Histogram<u64>,
-    requests: u64,
+    requests: Vec<Request>,
     errors: u64,
-    series: Vec<SeriesPoint>,
-    /// The second being recorded, and its latencies.
-    second: u64,
-    this_second: Histogram<u64>,
 }
 
 impl Record {
     fn new(window: Window) -> Record {
         Record {
             window,
-            latency: latency_histogram(),
-            requests: 0,
+            requests: Vec::new(),
             errors: 0,
-            series: Vec::new(),
-            second: 0,
-            this_second: latency_histogram(),
         }
     }
 
@@ -205,31 +197,11 @@ impl Record {
         if intended < self.window.warmup_ns {
             return;
         }
-        let latency = now.saturating_sub(intended);
-        self.requests += 1;
         self.errors += u64::from(!ok);
-        self.latency.saturating_record(latency);
-        // Completions come in order of time; those of the drain count to the last second.
-        let last = self.window.length_ns.saturating_sub(1) / 1_000_000_000;
-        let second = ((now - self.window.warmup_ns) / 1_000_000_000).min(last);
-        if second != self.second {
-            self.close_second();
-            self.second = second;
-        }
-        self.this_second.saturating_record(latency);
-    }
-
-    fn close_second(&mut self) {
-        if !self.this_second.is_empty() {
-            self.series.push(SeriesPoint {
-                second: self.second,
-                requests: self.this_second.len(),
-                mean_ns: self.this_second.mean() as u64,
-                p50_ns: self.this_second.value_at_quantile(0.5),
-                p99_ns: self.this_second.value_at_quantile(0.99),
-            });
-        }
-        self.this_second.reset();
+        self.requests.push(Request {
+            due_ns: intended,
+            latency_ns: now.saturating_sub(intended),
+        });
     }
 }
 

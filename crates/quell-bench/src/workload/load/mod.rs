@@ -13,7 +13,7 @@ mod seqpacket;
 mod stream;
 
 pub use arrivals::{Arrivals, Plan};
-pub use generator::{Outcome, Window, generate, probe};
+pub use generator::{Outcome, Request, Window, generate, probe};
 pub use realtime::become_realtime;
 pub use seqpacket::SeqpacketTarget;
 pub use stream::{Answer, Protocol, StreamServer, open};

@@ -73,7 +73,8 @@ fn load(
 
 /// How many requests took at least this long.
 fn at_least(outcome: &Outcome, ms: u64) -> u64 {
-    outcome.latency.count_between(ms * 1_000_000, u64::MAX)
+    let long = |r: &&Request| r.latency_ns >= ms * 1_000_000;
+    outcome.requests.iter().filter(long).count() as u64
 }
 
 #[test]
@@ -87,25 +88,13 @@ fn a_stall_shows_in_every_request_intended_meanwhile() {
         b"!"
     });
     assert_eq!(
-        (outcome.requests, outcome.errors, outcome.unanswered),
+        (outcome.requests.len(), outcome.errors, outcome.unanswered),
         (100, 0, 0)
     );
     // The pause holds up 20 requests, each for what is left of it. A closed loop would see one.
-    assert!(
-        outcome.latency.max() > 180_000_000,
-        "{}",
-        outcome.latency.max()
-    );
+    assert!(at_least(&outcome, 180) >= 1);
     assert!(at_least(&outcome, 100) >= 9, "{}", at_least(&outcome, 100));
     assert!(at_least(&outcome, 50) >= 14, "{}", at_least(&outcome, 50));
-    assert_eq!(
-        outcome
-            .series
-            .iter()
-            .map(|point| point.requests)
-            .sum::<u64>(),
-        100
-    );
 }
 
 #[test]
@@ -117,7 +106,7 @@ fn unanswered_requests_are_errors_as_old_as_they_are() {
             b"!"
         }
     });
-    assert_eq!((outcome.requests, outcome.latency.len()), (100, 100));
+    assert_eq!(outcome.requests.len(), 100);
     assert!(
         outcome.errors >= 40 && outcome.errors == outcome.unanswered,
         "{}",
@@ -140,7 +129,7 @@ fn wrong_answers_and_lost_connections_are_errors_and_the_load_goes_on() {
             count += 1;
             if count % 10 == 0 { bad } else { b"!" }
         });
-        assert_eq!((outcome.requests, outcome.unanswered), (100, 0));
+        assert_eq!((outcome.requests.len(), outcome.unanswered), (100, 0));
         // Each fails itself and what was outstanding with it; most others are answered.
         assert!((8..=90).contains(&outcome.errors), "{}", outcome.errors);
     }
