@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let folder = Path::new("../../scenarios");
-    println!("cargo::rerun-if-changed={}", folder.display());
     let mut files = Vec::new();
-    // The crate without its repository has no built-in scenarios.
-    if folder.exists() {
+    for folder in ["../../scenarios", "../../scenarios/lab"] {
+        println!("cargo::rerun-if-changed={folder}");
+        // The crate without its repository has no built-in scenarios.
+        if !Path::new(folder).exists() {
+            continue;
+        }
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|e| e == "toml") {

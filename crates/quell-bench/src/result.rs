@@ -31,8 +31,11 @@ pub struct BenchResult {
     pub started_unix_s: u64,
     /// Whether every pair was measured; `false` after an interrupt.
     pub complete: bool,
-    /// The machine.
+    /// The machine; the guest, where it ran in the kernel lab.
     pub host: Host,
+    /// The kernel lab's guest, where it ran in one.
+    #[serde(default)]
+    pub lab: Option<LabGuest>,
     /// How it was measured.
     pub options: Options,
     /// Each side's figures for each tenant over all pairs, then for each class (tenant `*`).
@@ -63,6 +66,23 @@ pub enum Substrate {
     Vm,
     /// Real threads on this machine.
     Host,
+}
+
+/// A guest of the kernel lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabGuest {
+    /// Release of the kernel booted.
+    pub kernel: String,
+    /// `virtual` (one instruction is one nanosecond, deterministic) or `real`.
+    pub clock: String,
+    /// How its instructions were executed: `tcg` (emulated) or `kvm`.
+    pub accelerator: String,
+    /// Its CPUs.
+    pub cpus: u32,
+    /// Its memory in MiB.
+    pub memory_mib: u32,
+    /// QEMU's version.
+    pub qemu: String,
 }
 
 /// The machine a benchmark ran on.

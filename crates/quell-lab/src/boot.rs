@@ -26,6 +26,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// How long QEMU may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// What a kernel says when it gives up.
+const PANIC: &str = "Kernel panic";
+
 /// The guest's ports, in the order of `lab/init`'s description.
 const PORTS: [&str; 4] = ["status", "stdout", "stderr", "files"];
 
@@ -48,7 +51,9 @@ pub struct Boot {
     pub memory_mib: u32,
     /// Its clock.
     pub clock: Clock,
-    /// Seed of the guest's own random numbers.
+    /// Whether the real clock may use KVM: where [`crate::Lab::kvm_runs`] says so.
+    pub kvm: bool,
+    /// Seed of the guest's own random numbers, and with them of its boot history; on the virtual clock.
     pub seed: u64,
     /// More words for the kernel's command line.
     pub append: String,
@@ -65,10 +70,21 @@ impl Default for Boot {
             cpus: 8,
             memory_mib: 3072,
             clock: Clock::Virtual,
+            kvm: false,
             seed: 42,
             append: String::new(),
             boot_limit: Duration::from_secs(300),
             limit: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl Boot {
+    fn accelerator(&self) -> Accelerator {
+        match (self.clock, self.kvm) {
+            (Clock::Virtual, _) => Accelerator::Counting,
+            (Clock::Real, true) => Accelerator::Kvm,
+            (Clock::Real, false) => Accelerator::Emulated,
         }
     }
 }
@@ -113,7 +129,7 @@ pub fn boot(
     interrupt: &AtomicBool,
     mut say: impl FnMut(Stream, &[u8]),
 ) -> Result<Finished, LabError> {
-    let accelerator = accelerator(qemu, kernel, options)?;
+    let accelerator = options.accelerator();
     let folder = run_folder()?;
     let archive = folder.path().join("image.cpio");
     image.write(&archive)?;
@@ -161,7 +177,7 @@ pub fn boot(
         }
         if let Some(status) = ended {
             let console = tail();
-            if console.contains("Kernel panic") {
+            if console.contains(PANIC) {
                 return Err(LabError::Panicked { console });
             }
             let said = fs::read_to_string(folder.path().join("qemu")).unwrap_or_default();
@@ -217,7 +233,7 @@ pub fn boot(
 
 /// Boots a guest whose console is this terminal; for an image without a command.
 pub fn shell(qemu: &Qemu, kernel: &Kernel, image: &Image, options: &Boot) -> Result<(), LabError> {
-    let accelerator = accelerator(qemu, kernel, options)?;
+    let accelerator = options.accelerator();
     let folder = run_folder()?;
     let archive = folder.path().join("image.cpio");
     image.write(&archive)?;
@@ -275,8 +291,9 @@ fn machine(
         "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check",
     );
     if accelerator == Accelerator::Counting {
-        // Nothing random but the seed.
-        words.push_str(" random.trust_cpu=off nokaslr tsc=reliable");
+        // Nothing random but the seed, which the kernel mixes into its pool with all of this line.
+        words.push_str(" random.trust_cpu=off nokaslr tsc=reliable quell.seed=");
+        words.push_str(&options.seed.to_string());
     }
     if !options.append.is_empty() {
         words.push(' ');
@@ -294,21 +311,13 @@ fn chardev(command: &mut Command, id: &str, file: &Path) {
         .arg(format!("file,id={id},path={path}"));
 }
 
-/// Chooses how to execute; KVM only where a guest was seen to run under it.
-fn accelerator(qemu: &Qemu, kernel: &Kernel, options: &Boot) -> Result<Accelerator, LabError> {
-    if options.clock == Clock::Virtual {
-        return Ok(Accelerator::Counting);
-    }
-    let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if kvm.is_err() || !kvm_runs(qemu, kernel)? {
-        return Ok(Accelerator::Emulated);
-    }
-    Ok(Accelerator::Kvm)
-}
-
 /// Whether a kernel really boots under KVM here: the device may be there and open, and QEMU still
 /// abort. The kernel finds no root file system, panics, and QEMU ends in order.
-fn kvm_runs(qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
+pub(crate) fn kvm_runs(qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    if device.is_err() {
+        return Ok(false);
+    }
     let folder = run_folder()?;
     let console = folder.path().join("console");
     let mut command = qemu.command();
@@ -326,8 +335,9 @@ fn kvm_runs(qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut guest = Guest::spawn(command)?;
-    guest.wait(Duration::from_secs(30))?;
-    Ok(console_tail(&console).contains("Kernel panic"))
+    // Hardware needs a second or two for this; what needs longer is not worth having.
+    guest.wait(Duration::from_secs(10))?;
+    Ok(console_tail(&console).contains(PANIC))
 }
 
 /// QEMU's process; ended when dropped.
@@ -484,7 +494,8 @@ impl Report {
     }
 }
 
-/// The last lines of the guest's console, without what a terminal would act on.
+/// The last lines of the guest's console, without what a terminal would act on; from the panic on,
+/// if there was one.
 fn console_tail(console: &Path) -> String {
     let bytes = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -493,7 +504,14 @@ fn console_tail(console: &Path) -> String {
         .filter(|c| *c == '\n' || !c.is_control())
         .collect();
     let lines: Vec<&str> = clean.lines().filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(25)..].join("\n")
+    let end = lines.len().saturating_sub(25);
+    match lines.iter().position(|line| line.contains(PANIC)) {
+        Some(panic) => {
+            let start = panic.saturating_sub(10);
+            lines[start..lines.len().min(start + 25)].join("\n")
+        }
+        None => lines[end..].join("\n"),
+    }
 }
 
 #[cfg(test)]
@@ -558,5 +576,15 @@ mod tests {
         fs::write(&console, "\x1bc\x1b[?7lBooting\r\n\r\nKernel panic\r\n").unwrap();
         let tail = console_tail(&console);
         assert!(tail.ends_with("Booting\nKernel panic"), "{tail:?}");
+        fs::write(
+            &console,
+            format!("before\nKernel panic: x\n{}", "trace\n".repeat(100)),
+        )
+        .unwrap();
+        let tail = console_tail(&console);
+        assert!(
+            tail.starts_with("before\nKernel panic: x\ntrace"),
+            "{tail:?}"
+        );
     }
 }

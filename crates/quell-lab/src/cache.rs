@@ -7,6 +7,7 @@
 //! apt/SUITE/              apt's own files for one suite
 //! store/NAME_VERSION/     unpacked packages, complete or not there at all
 //! NAME -> store/...       the version in use: kernel-6.12, qemu, busybox
+//! kvm                     whether guests run under KVM here
 //! ```
 //!
 //! A download is unpacked beside the store and renamed into it, so an interrupted one leaves nothing
@@ -186,6 +187,24 @@ impl Lab {
             })
         };
         Ok(self.install("busybox", &version, fill)?.join(PROGRAM))
+    }
+
+    /// Whether guests really run under KVM here; tried once for each boot of this machine.
+    pub fn kvm_runs(&self, qemu: &Qemu, kernel: &Kernel) -> Result<bool, LabError> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let tried = format!("{} {} {}", boot.trim(), qemu.version, kernel.release);
+        let file = self.dir.join("kvm");
+        let known = fs::read_to_string(&file).unwrap_or_default();
+        match known.strip_prefix(&tried).map(str::trim) {
+            Some("yes") => return Ok(true),
+            Some("no") => return Ok(false),
+            _ => {}
+        }
+        let runs = crate::boot::kvm_runs(qemu, kernel)?;
+        let answer = if runs { "yes" } else { "no" };
+        // What cannot be kept is tried again.
+        let _ = fs::write(&file, format!("{tried} {answer}\n"));
+        Ok(runs)
     }
 
     /// Whether a guest with this kernel can be booted without fetching anything.

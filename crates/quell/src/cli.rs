@@ -211,6 +211,8 @@ pub struct Bench {
     #[command(flatten)]
     pub measure: Measure,
     #[command(flatten)]
+    pub guest: Guest,
+    #[command(flatten)]
     pub cost: AgentCost,
 }
 
@@ -260,13 +262,19 @@ pub enum Lab {
     /// folder $OUT comes back.
     Run(LabRun),
     /// Boot a kernel and open a shell under it; `exit` ends it, as Ctrl-A X does
-    Shell(Guest),
+    Shell {
+        #[command(flatten)]
+        guest: Guest,
+    },
 }
 
 #[derive(Debug, Args)]
 pub struct LabRun {
     #[command(flatten)]
     pub guest: Guest,
+    /// Seed of the guest's own random numbers
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
     /// Where what the command wrote to $OUT is put
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -281,23 +289,20 @@ pub struct LabRun {
 
 /// What a guest is made of.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "The lab's guest (`lab`, `--on vm`)")]
 pub struct Guest {
     /// The kernel: sched_ext (the newest with sched_ext), 6.12, 6.1, or a bzImage's path
     #[arg(long, value_name = "KERNEL", default_value = "sched_ext")]
     pub kernel: String,
-    /// CPUs
-    #[arg(long, value_name = "N", default_value_t = 8,
-          value_parser = clap::value_parser!(u32).range(1..=255))]
-    pub cpus: u32,
+    /// CPUs; the scenario's number if it says one, else 8
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: Option<u32>,
     /// Memory, as 3G or 512M
     #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = mebibytes)]
     pub memory: u32,
     /// The guest's clock: virtual unless the kernel cannot, for a shell real
     #[arg(long, value_enum)]
     pub clock: Option<LabClock>,
-    /// Seed of the guest's own random numbers
-    #[arg(long, value_name = "N", default_value_t = 42)]
-    pub seed: u64,
     /// A file or folder to put into the guest, at /root/NAME or where GUEST says; a program brings
     /// its libraries, and one named without a slash is taken from PATH
     #[arg(long = "file", value_name = "HOST[:GUEST]")]

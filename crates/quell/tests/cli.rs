@@ -36,6 +36,7 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "restore",
         "check",
         "bench",
+        "lab",
         "completion",
     ] {
         assert!(
@@ -98,7 +99,12 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["bench", "demo", "--on", "sim"],
             &["not built yet", "host"],
         ),
-        (&["bench", "demo", "--on", "vm"], &["not built yet", "host"]),
+        (
+            &["bench", "demo", "--on", "vm", "--kernel", "5.15"],
+            &["`5.15` is no kernel", "sched_ext, 6.12, 6.1"],
+        ),
+        (&["lab", "run", "--memory", "3", "--", "true"], &["as 3G"]),
+        (&["lab", "run"], &["CMD"]),
         (
             &["bench", "demo", "--policy", "default,dasc"],
             &["dasc", "did you mean `dasec`"],

@@ -166,6 +166,7 @@ pub(crate) fn sample() -> BenchResult {
         substrate: Substrate::Host,
         started_unix_s: 1_780_000_000,
         complete: true,
+        lab: None,
         host: Host {
             cpus: 2,
             model: "Example CPU @ 2.40GHz".into(),

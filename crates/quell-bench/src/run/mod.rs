@@ -184,6 +184,7 @@ pub fn run(
         started_unix_s: started,
         complete: pairs_done == options.pairs,
         host,
+        lab: None,
         options: Options {
             seed: options.seed,
             pairs: options.pairs,

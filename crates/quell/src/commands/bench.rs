@@ -1,6 +1,6 @@
 //! `quell bench` and `quell demo`.
 
-use super::InputError;
+use super::{InputError, vm};
 use crate::cli::{AgentCost, Bench, Measure, Substrate};
 use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
@@ -26,25 +26,30 @@ pub fn demo(measure: &Measure) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
     let sides = vec![Side::Default, Side::Quell];
-    compare(scenario("demo")?, sides, measure, Some(&report))
+    compare(scenario("demo")?.0, sides, measure, Some(&report))
 }
 
 /// One scenario, several sides; or the agent's own cost.
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
-    let not_built = match args.on {
-        Substrate::Host => None,
-        Substrate::Sim => Some("the simulator"),
-        Substrate::Vm => Some("the kernel lab"),
-    };
-    if let Some(what) = not_built {
-        return Err(InputError(format!("`--on`: {what} is not built yet; there is: host")).into());
+    if matches!(args.on, Substrate::Sim) {
+        let message = "`--on`: the simulator is not built yet; there are: host, vm";
+        return Err(InputError(message.to_string()).into());
     }
     if args.scenario == "agent" {
+        if matches!(args.on, Substrate::Vm) {
+            let message = "the agent's own cost is measured on the host; in a guest: \
+                `quell lab run -- quell bench agent`";
+            return Err(InputError(message.to_string()).into());
+        }
         return cost(&args.measure, &args.cost);
     }
     let sides = Side::parse_list(&args.policy).context("`--policy`")?;
+    let (scenario, text) = scenario(&args.scenario)?;
+    if matches!(args.on, Substrate::Vm) {
+        return vm::bench(args, &scenario, &text, &sides);
+    }
     compare(
-        scenario(&args.scenario)?,
+        scenario,
         sides,
         &args.measure,
         args.measure.report.as_deref(),
@@ -102,15 +107,13 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A scenario by its file's path, or by the name of a built-in one.
-fn scenario(name: &str) -> anyhow::Result<Scenario> {
+/// A scenario by its file's path, or by the name of a built-in one; and its text.
+fn scenario(name: &str) -> anyhow::Result<(Scenario, String)> {
     let looks_like_file = name.contains('/') || name.ends_with(".toml");
     if !looks_like_file {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
-            return Ok(Scenario::parse(
-                &PathBuf::from(format!("{name}.toml")),
-                text,
-            )?);
+            let file = PathBuf::from(format!("{name}.toml"));
+            return Ok((Scenario::parse(&file, text)?, text.to_string()));
         }
         if !Path::new(name).is_file() {
             let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
@@ -124,7 +127,7 @@ fn scenario(name: &str) -> anyhow::Result<Scenario> {
     let path = Path::new(name);
     let text = fs::read_to_string(path)
         .map_err(|e| InputError(format!("{name}: the scenario cannot be read: {e}")))?;
-    Ok(Scenario::parse(path, &text)?)
+    Ok((Scenario::parse(path, &text)?, text))
 }
 
 /// The running program, which also plays tenants and is the agent.
@@ -133,7 +136,7 @@ fn this_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Checks that a file can be written, without changing one that is there.
-fn writable(file: &Path) -> anyhow::Result<()> {
+pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return Ok(());
     }
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn every_built_in_scenario_is_right() {
         for (name, _) in BUILT_IN {
-            assert_eq!(scenario(name).unwrap().name, *name);
+            assert_eq!(scenario(name).unwrap().0.name, *name);
         }
     }
 

@@ -17,7 +17,7 @@ pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
         LabCommand::Setup { kernel } => setup(kernel).map(|()| ExitCode::SUCCESS),
         LabCommand::Run(run) => run_command(run),
-        LabCommand::Shell(guest) => shell(guest).map(|()| ExitCode::SUCCESS),
+        LabCommand::Shell { guest } => shell(guest).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -58,6 +58,7 @@ fn setup(kernels: &[String]) -> anyhow::Result<()> {
 fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
     let mut prepared = prepare(&run.guest, LabClock::Virtual)?;
     prepared.image.command(&run.command);
+    prepared.boot.seed = run.seed;
     prepared.boot.limit = Duration::from_secs(run.limit);
     let interrupt = interrupt_flag()?;
     let Prepared {
@@ -91,14 +92,14 @@ fn shell(guest: &Guest) -> anyhow::Result<()> {
 }
 
 /// A guest that only lacks its command.
-struct Prepared {
-    qemu: Qemu,
-    kernel: Kernel,
-    image: Image,
-    boot: Boot,
+pub(super) struct Prepared {
+    pub(super) qemu: Qemu,
+    pub(super) kernel: Kernel,
+    pub(super) image: Image,
+    pub(super) boot: Boot,
 }
 
-fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
     let choice: KernelChoice = guest.kernel.parse()?;
     let lab = Lab::open()?;
     let progress = Bar::new();
@@ -110,11 +111,12 @@ fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
     for file in &guest.files {
         image.add(file)?;
     }
+    let clock = clock_for(&kernel, guest.clock, clock)?;
     let boot = Boot {
-        cpus: guest.cpus,
+        kvm: clock == Clock::Real && lab.kvm_runs(&qemu, &kernel)?,
+        cpus: guest.cpus.unwrap_or(8),
         memory_mib: guest.memory,
-        clock: clock_for(&kernel, guest.clock, clock)?,
-        seed: guest.seed,
+        clock,
         append: guest.append.clone(),
         ..Boot::default()
     };

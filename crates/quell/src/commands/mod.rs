@@ -8,6 +8,7 @@ mod matrix;
 mod pages;
 mod status;
 mod top;
+mod vm;
 
 use crate::cli::Command;
 use quell_agent::AgentError;

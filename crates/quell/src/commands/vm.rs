@@ -1,0 +1,148 @@
+//! `quell bench --on vm`: the same benchmark, by the same program, in a guest of the kernel lab.
+//!
+//! All sides are measured in one boot. The guest sends back its result; what is shown and written is
+//! made from that here.
+
+use super::InputError;
+use super::bench::writable;
+use super::lab::{self, Prepared};
+use crate::cli::{Bench, LabClock};
+use anyhow::Context;
+use quell_bench::report;
+use quell_bench::result::{BenchResult, LabGuest, Substrate};
+use quell_bench::run::interrupt_flag;
+use quell_bench::side::Side;
+use quell_lab::{Clock, Image, Stream};
+use quell_model::config::{App, Scenario};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The scenario's folder in the guest.
+const FOLDER: &str = "/lab/scenario";
+
+/// Measures a scenario in a guest.
+pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> anyhow::Result<()> {
+    let measure = &args.measure;
+    for file in measure.json.iter().chain(&measure.report) {
+        writable(file)?;
+    }
+    let mut prepared = lab::prepare(&args.guest, LabClock::Virtual)?;
+    let host_cpus = scenario
+        .host
+        .as_ref()
+        .map(|host| host.topology().cpus.len());
+    if let (None, Some(cpus)) = (args.guest.cpus, host_cpus) {
+        prepared.boot.cpus = u32::try_from(cpus)?;
+    }
+    prepared.boot.seed = measure.seed;
+    needed(&mut prepared.image, scenario)?;
+    let file = format!("{FOLDER}/{}.toml", scenario.name);
+    prepared
+        .image
+        .bytes(Path::new(&file), text.as_bytes(), 0o644);
+    prepared.image.command(&command(args, &file, sides));
+
+    let Prepared {
+        qemu,
+        kernel,
+        image,
+        boot,
+    } = prepared;
+    let interrupt = interrupt_flag()?;
+    let folder = tempfile::tempdir()?;
+    let out = Some(folder.path());
+    // The table is made here, from the guest's result; its progress is shown as it comes.
+    let say = |stream, bytes: &[u8]| {
+        if stream == Stream::Stderr {
+            let _ = io::stderr().write_all(bytes);
+        }
+    };
+    let finished = quell_lab::boot(&qemu, &kernel, &image, &boot, out, &interrupt, say)?;
+    let json = folder.path().join("result.json");
+    if finished.exit_code != 0 && !json.exists() {
+        let code = finished.exit_code;
+        anyhow::bail!("`quell bench` ended with {code} in the guest; it says above why");
+    }
+    let text = fs::read_to_string(&json).context("the guest's result")?;
+    let mut result: BenchResult = serde_json::from_str(&text).context("the guest's result")?;
+    result.substrate = Substrate::Vm;
+    let guest = LabGuest {
+        kernel: kernel.release,
+        clock: match boot.clock {
+            Clock::Virtual => "virtual".to_string(),
+            Clock::Real => "real".to_string(),
+        },
+        accelerator: finished.accelerator.to_string(),
+        cpus: boot.cpus,
+        memory_mib: boot.memory_mib,
+        qemu: qemu.version.to_string(),
+    };
+    result.notes.insert(0, note(&guest));
+    result.lab = Some(guest);
+    report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
+}
+
+/// What a reader must know of figures from a guest.
+fn note(guest: &LabGuest) -> String {
+    let clock = if guest.clock == "virtual" {
+        "deterministic virtual time (one instruction is one nanosecond, shared by all CPUs: the kernel's \
+         own work weighs more than on hardware)"
+    } else {
+        "real time"
+    };
+    format!(
+        "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.",
+        guest.qemu, guest.accelerator
+    )
+}
+
+/// Puts what a scenario needs besides quell into the guest: applications, traces.
+fn needed(image: &mut Image, scenario: &Scenario) -> anyhow::Result<()> {
+    let mut programs = BTreeSet::new();
+    for tenant in &scenario.tenants {
+        programs.extend(tenant.app.as_ref().map(program));
+        let trace = tenant.load.as_ref().and_then(|load| load.trace.as_ref());
+        if let Some(trace) = trace {
+            image.file(&scenario.resolve(trace), &Path::new(FOLDER).join(trace))?;
+        }
+    }
+    for program in programs {
+        image
+            .add(program)
+            .map_err(|e| InputError(format!("the scenario needs {program}: {e}")))?;
+    }
+    Ok(())
+}
+
+fn program(app: &App) -> &'static str {
+    match app {
+        App::Redis(_) => "redis-server",
+        other => other.name(),
+    }
+}
+
+/// The guest's command.
+fn command(args: &Bench, file: &str, sides: &[Side]) -> Vec<String> {
+    let sides: Vec<&str> = sides.iter().map(|side| side.as_str()).collect();
+    let measure = &args.measure;
+    let mut words = vec!["quell", "bench", file, "--on", "host", "--policy"];
+    let sides = sides.join(",");
+    let seed = measure.seed.to_string();
+    words.extend([
+        sides.as_str(),
+        "--seed",
+        &seed,
+        "--json",
+        "/out/result.json",
+    ]);
+    let mut words: Vec<String> = words.into_iter().map(str::to_string).collect();
+    if let Some(seconds) = measure.seconds {
+        words.extend(["--seconds".to_string(), seconds.to_string()]);
+    }
+    if let Some(pairs) = measure.pairs {
+        words.extend(["--pairs".to_string(), pairs.to_string()]);
+    }
+    words
+}

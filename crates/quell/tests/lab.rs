@@ -1,0 +1,102 @@
+//! A benchmark in the lab's guest, from the command line. Where the lab has not been set up
+//! (`quell lab setup`, `./dev test` does it), it says so and passes: it never downloads by itself.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use quell_lab::{KernelChoice, Lab};
+use std::path::Path;
+use std::process::Command;
+
+/// A bit of everything that could differ: forks, wakeups across CPUs, a lock, a batch tenant.
+const SCENARIO: &str = r#"
+name = "tiny"
+seconds = 1
+warmup_seconds = 0.5
+pairs = 2
+
+[host]
+cpus = 4
+
+[[tenant]]
+name = "img"
+count = 2
+load = { rate = 60.0 }
+
+[[tenant.thread]]
+name = "main"
+program = [
+    "request",
+    { fork_join = { pool = "parts", parts = 3, program = [
+        { lock = { name = "l", program = [{ run_us = { exponential = 200 } }] } },
+        { run_us = { exponential = 800 } },
+    ] } },
+    "respond",
+]
+
+[[tenant.thread]]
+name = "helper"
+count = 2
+program = [{ help = "parts" }]
+
+[[tenant]]
+name = "spinner"
+class = "batch"
+
+[[tenant.thread]]
+name = "spin"
+count = "cpus"
+program = [{ run_us = 1000 }]
+"#;
+
+fn bench(folder: &Path, json: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args([
+            "bench",
+            "./tiny.toml",
+            "--on",
+            "vm",
+            "--policy",
+            "default,dasec",
+        ])
+        .args(["--json", json, "--report", "report.html"])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    std::fs::read_to_string(folder.join(json)).unwrap()
+}
+
+#[test]
+fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
+    let lab = match Lab::open() {
+        Ok(lab) => lab,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    if !lab.is_ready(&KernelChoice::SCHED_EXT).unwrap() {
+        return eprintln!(
+            "skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tiny.toml"), SCENARIO).unwrap();
+    let first = bench(folder.path(), "first.json");
+    let result: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(result["substrate"], "vm");
+    assert_eq!(result["lab"]["clock"], "virtual");
+    assert_eq!(
+        (&result["lab"]["cpus"], &result["host"]["cpus"]),
+        (&4.into(), &4.into())
+    );
+    assert_eq!(result["complete"], true);
+    // The second side's agent ran, and what it cost is of the guest's time.
+    assert!(
+        result["agent"]["cpu_percent"].as_f64().unwrap() > 0.0,
+        "{first}"
+    );
+    let report = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(report.contains("kernel lab"));
+    let second = bench(folder.path(), "second.json");
+    let differing = first.lines().zip(second.lines()).find(|(a, b)| a != b);
+    assert!(first == second, "first difference: {differing:?}");
+}
