@@ -7,7 +7,7 @@
 //! machine does, so the same image gives the same numbers to the byte.
 //!
 //! [`Lab`] keeps kernels and QEMU in a cache, fetched through apt without touching the machine's own
-//! packages ([`apt`]); [`Image`] is the guest's initial file system; [`boot`] runs one guest.
+//! packages ([`apt`]); [`Image`] is the guest's initial file system; [`boot()`] runs one guest.
 
 pub mod apt;
 pub mod boot;
