@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A side that can be measured on a live host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The kernel's own scheduler, nothing of Quell's running.
     Default,
@@ -13,6 +13,17 @@ pub enum Side {
     Dasec,
     /// Every mechanism there is, composed. Today that is asymmetry alone.
     Quell,
+    /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
+    Scheduler(ExternalScheduler),
+}
+
+/// A scheduler by name and command line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExternalScheduler {
+    /// What the side is called.
+    pub name: String,
+    /// Program and arguments; the program `quell` is this one.
+    pub command: Vec<String>,
 }
 
 /// Why a side's name is of no use.
@@ -25,28 +36,50 @@ pub enum SideError {
     #[error("`{0}` is no side{suggestion}; there are: {known}",
         suggestion = suggest(.0), known = known())]
     Unknown(String),
+    /// A scheduler of the user's without a name or a command.
+    #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
+    BadCommand(String),
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
     TooFew,
 }
 
 impl Side {
-    /// Every side there is.
-    pub const ALL: [Side; 3] = [Side::Default, Side::Dasec, Side::Quell];
+    /// Every side that has a fixed name.
+    pub const NAMES: [&'static str; 4] = ["default", "dasec", "quell", "sched"];
 
     /// Its name.
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Side::Default => "default",
             Side::Dasec => "dasec",
             Side::Quell => "quell",
+            Side::Scheduler(scheduler) => &scheduler.name,
+        }
+    }
+
+    /// Quell's own scheduler alone.
+    fn sched() -> Side {
+        Side::Scheduler(ExternalScheduler {
+            name: "sched".into(),
+            command: vec!["quell".into(), "sched".into()],
+        })
+    }
+
+    /// What `--policy` takes for it: its name, and the command of a scheduler of the user's.
+    pub fn argument(&self) -> String {
+        match self {
+            Side::Scheduler(scheduler) if *self != Side::sched() => {
+                format!("{}={}", scheduler.name, scheduler.command.join(" "))
+            }
+            _ => self.as_str().to_string(),
         }
     }
 
     /// The mechanisms the agent applies on this side; `None` where no agent runs.
-    pub fn mechanisms(self) -> Option<Vec<Mechanism>> {
+    pub fn mechanisms(&self) -> Option<Vec<Mechanism>> {
         match self {
-            Side::Default => None,
+            Side::Default | Side::Scheduler(_) => None,
             Side::Dasec | Side::Quell => Some(vec![Mechanism::Asymmetry]),
         }
     }
@@ -82,11 +115,20 @@ impl FromStr for Side {
     type Err = SideError;
 
     fn from_str(name: &str) -> Result<Side, SideError> {
+        if let Some((name, command)) = name.split_once('=') {
+            let command: Vec<String> = command.split_whitespace().map(String::from).collect();
+            if name.trim().is_empty() || command.is_empty() {
+                return Err(SideError::BadCommand(name.to_string()));
+            }
+            let name = name.trim().to_string();
+            return Ok(Side::Scheduler(ExternalScheduler { name, command }));
+        }
         let not_built = |why| Err(SideError::NotBuilt(name.to_string(), why));
         match name {
             "default" => Ok(Side::Default),
             "dasec" => Ok(Side::Dasec),
             "quell" => Ok(Side::Quell),
+            "sched" => Ok(Side::sched()),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
@@ -106,12 +148,15 @@ impl fmt::Display for Side {
 }
 
 fn known() -> String {
-    Side::ALL.map(Side::as_str).join(", ")
+    format!(
+        "{}, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
+        Side::NAMES.join(", ")
+    )
 }
 
 fn suggest(name: &str) -> String {
-    let near = Side::ALL
-        .map(|side| (strsim::jaro_winkler(name, side.as_str()), side))
+    let near = Side::NAMES
+        .map(|side| (strsim::jaro_winkler(name, side), side))
         .into_iter()
         .filter(|(similarity, _)| *similarity > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0));
@@ -131,12 +176,27 @@ mod tests {
     }
 
     #[test]
+    fn schedulers_are_names_with_command_lines() {
+        let sides = Side::parse_list("default,sched,mine=/bin/scx --slice 5").unwrap();
+        assert_eq!(Side::labels(&sides), ["default", "sched", "mine"]);
+        let Side::Scheduler(mine) = &sides[2] else {
+            panic!("{:?}", sides[2]);
+        };
+        assert_eq!(mine.command, ["/bin/scx", "--slice", "5"]);
+        let arguments: Vec<String> = sides.iter().map(Side::argument).collect();
+        assert_eq!(arguments, ["default", "sched", "mine=/bin/scx --slice 5"]);
+    }
+
+    #[test]
     fn bad_names_say_what_would_be_right() {
         let message = |text: &str| Side::parse_list(text).unwrap_err().to_string();
         assert_eq!(
             message("default,dasc"),
-            "`dasc` is no side, did you mean `dasec`?; there are: default, dasec, quell"
+            "`dasc` is no side, did you mean `dasec`?; there are: default, dasec, quell, sched, and \
+             NAME=COMMAND for a sched_ext scheduler that COMMAND loads"
         );
+        assert!(message("default,=x").contains("NAME=COMMAND"));
+        assert!(message("default,a= ").contains("NAME=COMMAND"));
         assert_eq!(
             message("default,nonsense"),
             "`nonsense` is no side; there are: default, dasec, quell"

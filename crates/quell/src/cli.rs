@@ -51,6 +51,11 @@ pub enum Command {
     /// as they are.
     #[command(subcommand)]
     Lab(Lab),
+    /// Run Quell's own scheduler alone, without an agent, until Ctrl-C (needs sched_ext)
+    ///
+    /// It schedules every ordinary thread of the host; when this command ends, in whatever way, the
+    /// kernel's own scheduler takes over.
+    Sched(Sched),
     /// Write shell completions to stdout
     Completion {
         /// For which shell
@@ -232,6 +237,28 @@ pub struct AgentCost {
     /// How the cost grows, from 100 to 10,000 threads
     #[arg(long, conflicts_with = "threads")]
     pub growth: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Sched {
+    /// Write one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// How often to write what happened, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: f64,
+    /// Order threads by when they became ready, not by how long the work they serve waits
+    #[arg(long)]
+    pub no_causal: bool,
+    /// No private latencies and no preemption by urgent threads
+    #[arg(long)]
+    pub no_asymmetry: bool,
+    /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
+    #[arg(long, value_name = "FACTOR")]
+    pub stretch: Option<f64>,
+    /// How much more urgent a thread must be to preempt another, in microseconds [default: 1000]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub margin_us: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]

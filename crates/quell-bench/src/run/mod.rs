@@ -12,18 +12,20 @@
 
 pub(crate) mod agent;
 pub(crate) mod host;
+mod scheduler;
 pub(crate) mod settings;
 mod summary;
 
 use crate::progress::Progress;
 use crate::result::{AgentCost, AgentLog, BenchResult, Options, SCHEMA, Substrate};
-use crate::side::{Side, SideError};
+use crate::side::{ExternalScheduler, Side, SideError};
 use crate::stats;
 use crate::workload::{Interrupted, Measurement, Stillness, Workload};
 use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
 use quell_model::config::{Scenario, TenantSpec};
+use scheduler::SchedulerChild;
 use settings::Inventory;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -241,6 +243,13 @@ impl Session<'_> {
     fn measure_side(&mut self, pair: u32, position: u32, side: usize) -> anyhow::Result<()> {
         let label = &self.labels[side];
         let before = self.inventory()?;
+        let scheduler = match &self.options.sides[side] {
+            Side::Scheduler(scheduler) => Some(
+                SchedulerChild::start(&self.command(scheduler), self.interrupt)
+                    .with_context(|| format!("side `{label}`"))?,
+            ),
+            _ => None,
+        };
         let agent = match self.options.sides[side].mechanisms() {
             None => None,
             Some(mechanisms) => Some(
@@ -268,6 +277,11 @@ impl Session<'_> {
                 before.threads(),
                 differences.join("\n")
             );
+        }
+        if let Some(scheduler) = scheduler {
+            scheduler
+                .stop()
+                .with_context(|| format!("side `{label}`"))?;
         }
         for m in &measurements {
             if let Some(reason) = m.generator.as_ref().and_then(|g| g.not_realtime.as_ref()) {
@@ -374,6 +388,15 @@ impl Session<'_> {
             }
             Err(error) => self.note(format!("No status of `{label}`: {error:#}.")),
         }
+    }
+
+    /// A scheduler's command line, with this program for `quell`.
+    fn command(&self, scheduler: &ExternalScheduler) -> Vec<String> {
+        let mut command = scheduler.command.clone();
+        if let Some(program) = command.first_mut().filter(|program| *program == "quell") {
+            *program = self.options.quell_exe.display().to_string();
+        }
+        command
     }
 
     fn note(&mut self, text: String) {

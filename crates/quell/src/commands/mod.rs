@@ -6,6 +6,7 @@ mod explain;
 mod lab;
 mod matrix;
 mod pages;
+mod sched;
 mod status;
 mod top;
 mod vm;
@@ -31,6 +32,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Restore(restore) => agent::restore(&restore),
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),
+        Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
         Command::Fleet { args } => quell_bench::agent_bench::fleet_main(&args),

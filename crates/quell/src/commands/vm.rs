@@ -37,7 +37,7 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
         prepared.boot.cpus = u32::try_from(cpus)?;
     }
     prepared.boot.seed = measure.seed;
-    needed(&mut prepared.image, scenario)?;
+    needed(&mut prepared.image, scenario, sides)?;
     let file = format!("{FOLDER}/{}.toml", scenario.name);
     prepared
         .image
@@ -98,8 +98,8 @@ fn note(guest: &LabGuest) -> String {
     )
 }
 
-/// Puts what a scenario needs besides quell into the guest: applications, traces.
-fn needed(image: &mut Image, scenario: &Scenario) -> anyhow::Result<()> {
+/// Puts what a run needs besides quell into the guest: applications, traces, schedulers.
+fn needed(image: &mut Image, scenario: &Scenario, sides: &[Side]) -> anyhow::Result<()> {
     let mut programs = BTreeSet::new();
     for tenant in &scenario.tenants {
         programs.extend(tenant.app.as_ref().map(program));
@@ -113,6 +113,20 @@ fn needed(image: &mut Image, scenario: &Scenario) -> anyhow::Result<()> {
             .add(program)
             .map_err(|e| InputError(format!("the scenario needs {program}: {e}")))?;
     }
+    for side in sides {
+        let Side::Scheduler(scheduler) = side else {
+            continue;
+        };
+        if let Some(program) = scheduler.command.first().filter(|p| *p != "quell") {
+            let place = match program.contains('/') {
+                true => format!("{program}:{program}"),
+                false => program.clone(),
+            };
+            image
+                .add(&place)
+                .map_err(|e| InputError(format!("side `{side}`: {e}")))?;
+        }
+    }
     Ok(())
 }
 
@@ -125,7 +139,7 @@ fn program(app: &App) -> &'static str {
 
 /// The guest's command.
 fn command(args: &Bench, file: &str, sides: &[Side]) -> Vec<String> {
-    let sides: Vec<&str> = sides.iter().map(|side| side.as_str()).collect();
+    let sides: Vec<String> = sides.iter().map(Side::argument).collect();
     let measure = &args.measure;
     let mut words = vec!["quell", "bench", file, "--on", "host", "--policy"];
     let sides = sides.join(",");

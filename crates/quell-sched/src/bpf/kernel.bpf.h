@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The kernel's side of sched_ext, as far as the scheduler uses it.
+ *
+ * Problem: types differ between kernels, and sched_ext's functions were renamed more than once.
+ * How:     only the fields used are declared; preserve_access_index makes libbpf look up where
+ *          they are in the running kernel's BTF. Every function that some kernel lacks is weak, and its use
+ *          is guarded by bpf_ksym_exists; the names used here are the wrappers below. Values
+ *          that the kernel may renumber are read from its BTF as well (bpf_core_enum_value).
+ * Limits:  Linux 6.12 to 7.2. The layouts here are no layouts: never take sizeof of these.
+ */
+#ifndef QUELL_SCHED_KERNEL_BPF_H
+#define QUELL_SCHED_KERNEL_BPF_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed int __s32;
+typedef signed long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __s32 s32;
+#include "../policy/types.h"
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+/* include/uapi/linux/bpf.h */
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_TASK_STORAGE 29
+#define BPF_F_NO_PREALLOC 1
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define CLOCK_MONOTONIC 1
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+/* Defined by the BPF interface itself: fixed layouts. */
+struct bpf_timer {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
+struct bpf_iter_scx_dsq {
+	u64 opaque[6];
+} __attribute__((aligned(8)));
+
+struct bpf_cpumask;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct cpumask {
+	unsigned long bits[1];
+};
+
+struct rq {
+	unsigned int nr_running;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+struct sched_ext_entity {
+	u64 slice;
+	u64 dsq_vtime;
+	u32 weight;
+	u32 flags;
+};
+
+struct signal_struct {
+	int nr_threads;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int prio;
+	struct sched_entity se;
+	struct sched_ext_entity scx;
+	unsigned int policy;
+	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+	struct cpumask cpus_mask; /* not used, but makes clang describe the type that pointers above point to */
+	unsigned short migration_disabled;
+	int pid;
+	char comm[16];
+	struct task_struct *group_leader;
+	struct signal_struct *signal;
+};
+
+struct thread_info___arm64 {
+	u64 preempt_count;
+};
+
+struct task_struct___arm64 {
+	struct thread_info___arm64 thread_info;
+};
+
+/* x86 until 6.14 */
+struct pcpu_hot___v6_12 {
+	int preempt_count;
+};
+
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+};
+
+struct scx_init_task_args {
+	bool fork;
+	struct cgroup *cgroup;
+};
+
+struct scx_exit_task_args {
+	bool cancelled;
+};
+
+struct scx_cgroup_init_args {
+	u32 weight;
+};
+
+enum scx_exit_kind { SCX_EXIT_NONE_ };
+
+struct scx_exit_info {
+	enum scx_exit_kind kind;
+	s64 exit_code;
+	const char *reason;
+	char *msg;
+};
+
+struct scx_dump_ctx {
+	u64 at_ns;
+};
+
+#pragma clang attribute pop
+
+
+/* libbpf finds the members by name: only those used, in any order. */
+struct sched_ext_ops {
+	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
+	void (*enqueue)(struct task_struct *p, u64 enq_flags);
+	void (*dispatch)(s32 cpu, struct task_struct *prev);
+	void (*tick)(struct task_struct *p);
+	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, bool runnable);
+	void (*set_weight)(struct task_struct *p, u32 weight);
+	void (*cpu_online)(s32 cpu);
+	void (*cpu_offline)(s32 cpu);
+	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
+	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
+	void (*enable)(struct task_struct *p);
+	void (*disable)(struct task_struct *p);
+	void (*dump)(struct scx_dump_ctx *ctx);
+	s32 (*cgroup_init)(struct cgroup *cgrp, struct scx_cgroup_init_args *args);
+	void (*cgroup_exit)(struct cgroup *cgrp);
+	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
+	void (*cgroup_set_weight)(struct cgroup *cgrp, u32 weight);
+	s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	u64 flags;
+	u32 timeout_ms;
+	u32 exit_dump_len;
+	char name[128];
+};
+
+/* include/linux/sched.h */
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+#define MAX_RT_PRIO 100
+#define SCHED_IDLE 5
+
+/* include/linux/sched/ext.h */
+#define SCX_TASK_QUEUED 1
+#define SCX_DSQ_LOCAL 0x8000000000000002ULL
+#define SCX_DSQ_LOCAL_ON 0xc000000000000000ULL
+#define SCX_ENQ_PREEMPT (1ULL << 32)
+#define SCX_KICK_IDLE 1
+#define SCX_KICK_PREEMPT 2
+#define SCX_OPS_ENQ_EXITING (1ULL << 2)
+#define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
+
+/* Follow the scheduler core's internal flags. The values here are no values. */
+enum scx_enq_flags {
+	SCX_ENQ_WAKEUP = 1,
+	SCX_ENQ_HEAD = 2,
+	SCX_ENQ_CPU_SELECTED = 3,
+};
+#define ENQ_WAKEUP bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_WAKEUP)
+#define ENQ_HEAD bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_HEAD)
+
+s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
+s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
+bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
+s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
+void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
+void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym __weak;
+u64 scx_bpf_now(void) __ksym __weak; /* 6.14 */
+bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
+struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgrp, int level) __ksym;
+void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
+void bpf_task_release(struct task_struct *p) __ksym;
+int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym __weak;
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym __weak;
+void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym __weak;
+
+/*
+ * Where a name in the kernel ends in ___v2, libbpf takes that for a flavour of ours unless another follows.
+ *
+ * Insertion: scx_bpf_dispatch() in 6.12, scx_bpf_dsq_insert() since 6.13, which since 6.19 returns
+ * a bool under another name in the kernel's BTF; the vtime variant takes its arguments in a struct since 6.19.
+ */
+struct scx_bpf_dsq_insert_vtime_args {
+	u64 dsq_id;
+	u64 slice;
+	u64 vtime;
+	u64 enq_flags;
+};
+bool scx_bpf_dsq_insert___v2___q(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
+void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
+void scx_bpf_dispatch(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
+bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
+void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+void scx_bpf_dispatch_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+
+/* Taking: scx_bpf_consume() in 6.12, then scx_bpf_dsq_move_to_local(), with flags since 7.1. */
+bool scx_bpf_dsq_move_to_local___v2___q(u64 dsq_id, u64 enq_flags) __ksym __weak;
+bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym __weak;
+bool scx_bpf_consume(u64 dsq_id) __ksym __weak;
+
+/* Since 6.19, safe since 7.1. */
+struct task_struct *scx_bpf_dsq_peek(u64 dsq_id) __ksym __weak;
+
+/* Since 6.19; before, the field is written. */
+bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
+
+/* Moving between queues by an iterator: since 6.12 under another name. */
+bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
+bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+			       u64 flags) __ksym __weak;
+
+static __always_inline u64 time_ns(void)
+{
+	return bpf_ksym_exists(scx_bpf_now) ? scx_bpf_now() : bpf_ktime_get_ns();
+}
+
+static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___q))
+		scx_bpf_dsq_insert___v2___q(p, dsq, slice, flags);
+	else if (bpf_ksym_exists(scx_bpf_dsq_insert))
+		scx_bpf_dsq_insert(p, dsq, slice, flags);
+	else
+		scx_bpf_dispatch(p, dsq, slice, flags);
+}
+
+static __always_inline void insert_ordered(struct task_struct *p, u64 dsq, u64 slice, u64 order,
+					   u64 flags)
+{
+	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime)) {
+		struct scx_bpf_dsq_insert_vtime_args args = {
+			.dsq_id = dsq,
+			.slice = slice,
+			.vtime = order,
+			.enq_flags = flags,
+		};
+		__scx_bpf_dsq_insert_vtime(p, &args);
+	} else if (bpf_ksym_exists(scx_bpf_dsq_insert_vtime)) {
+		scx_bpf_dsq_insert_vtime(p, dsq, slice, order, flags);
+	} else {
+		scx_bpf_dispatch_vtime(p, dsq, slice, order, flags);
+	}
+}
+
+static __always_inline bool take_first(u64 dsq)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q))
+		return scx_bpf_dsq_move_to_local___v2___q(dsq, 0);
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local))
+		return scx_bpf_dsq_move_to_local(dsq);
+	return scx_bpf_consume(dsq);
+}
+
+static __always_inline void set_slice(struct task_struct *p, u64 slice)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice))
+		scx_bpf_task_set_slice(p, slice);
+	else
+		p->scx.slice = slice;
+}
+
+/* The order value of a queue's first thread, 0 where it is empty (no order is 0). */
+static __always_inline u64 first_order(u64 dsq)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	u64 order = 0;
+
+	/* The function and its safe version are told apart by another change of 7.1. */
+	if (bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q)) {
+		p = scx_bpf_dsq_peek(dsq);
+		return p ? p->scx.dsq_vtime : 0;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p)
+			order = p->scx.dsq_vtime;
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return order;
+}
+
+/* Ends the scheduler with a message; the kernel's own takes over. */
+#define fail(fmt, args...)                                                                         \
+	({                                                                                         \
+		static char text[] = fmt;                                                          \
+		unsigned long long data[___bpf_narg(args) ?: 1] = {};                              \
+		___bpf_fill(data, args);                                                           \
+		scx_bpf_error_bstr(text, data, sizeof(data));                                      \
+	})
+
+#define dump_line(fmt, args...)                                                                    \
+	({                                                                                         \
+		static char text[] = fmt;                                                          \
+		unsigned long long data[___bpf_narg(args) ?: 1] = {};                              \
+		___bpf_fill(data, args);                                                           \
+		scx_bpf_dump_bstr(text, data, sizeof(data));                                       \
+	})
+
+/*
+ * Where the per-CPU preempt count lies, in bytes after the CPU's run queue (x86; set by the loader
+ * from the BTF's list of per-CPU variables). Its address would be a plain __ksym, but kernels
+ * without CONFIG_KALLSYMS_ALL refuse programs that use one.
+ */
+struct preempt_count_at {
+	u32 known;
+	u32 in_pcpu_hot; /* until 6.14 */
+	s64 offset;
+};
+
+/*
+ * Whether the current code is an interrupt: then the current task has nothing to do with what it
+ * does. Softirqs count as interrupts; those that run at the end of a task's own system call (the
+ * receiving side of a loopback connection) cannot be told from others.
+ */
+static __always_inline bool in_interrupt(struct task_struct *current,
+					 const volatile struct preempt_count_at *at)
+{
+	/* softirq being served, hardirq, NMI: include/linux/preempt.h */
+	const u32 mask = 0x00ff0100;
+	struct task_struct___arm64 *arm = (void *)current;
+	u64 address = 0;
+	u32 count = 0;
+
+	if (bpf_core_field_exists(arm->thread_info.preempt_count))
+		return arm->thread_info.preempt_count & mask;
+	if (at->known) {
+		struct cfs_rq *queue = current->se.cfs_rq;
+		if (queue && !bpf_core_read(&address, sizeof(address), &queue->rq)) {
+			address += at->offset;
+			if (at->in_pcpu_hot)
+				address += bpf_core_field_offset(struct pcpu_hot___v6_12,
+								 preempt_count);
+			if (!bpf_probe_read_kernel(&count, sizeof(count), (void *)address))
+				return count & mask;
+		}
+	}
+	return false;
+}
+
+#endif

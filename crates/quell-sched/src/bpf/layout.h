@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Layouts that the scheduler and its loader share, asserted here and in src/layout.rs.
+ */
+#ifndef QUELL_SCHED_LAYOUT_H
+#define QUELL_SCHED_LAYOUT_H
+
+#define MAX_CPUS 1024
+#define MAX_DOMAINS 256
+#define OFFLINE 0x8000
+#define REASON_BYTES 128
+#define MESSAGE_BYTES 1024
+
+struct options {
+	u64 margin_ns;		 /* see urgency_preempts() */
+	u32 stretch;		 /* see urgency_latency() */
+	u32 causal;		 /* causal age: on or off */
+	u32 asymmetry;		 /* latencies and preemption: on or off */
+	u32 domains;		 /* how many there are */
+	u32 cpus;		 /* possible CPUs */
+	u32 unused;
+	struct preempt_count_at preempt_count_at;
+	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
+};
+
+/* What a CPU does, and counters since loading. */
+struct cpu_slot {
+	u64 urgency; /* of what runs, see urgency.h */
+	u64 since;   /* when it got the CPU */
+	u64 grace;   /* for how long it usually keeps it */
+	u64 chain;   /* its chain */
+	u32 pinned;  /* threads in its pinned queue */
+	u32 offline;
+	u64 runs;	   /* times a thread got this CPU */
+	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
+	u64 wakeups_preempting; /* wakeups that preempted at once */
+	u64 wakeups_queued;
+	u64 depleted; /* turns that ended with a thread depleted */
+	u64 kept;     /* turns renewed, because nobody else was ready */
+	u64 wait_ns;  /* ready time of the threads that got this CPU */
+	u64 worst_wait_ns;
+	u64 worst_wait_tid;
+	u64 late; /* waits that outlasted the rescheduling latency, so that somebody was preempted */
+	u32 armed; /* its timer runs */
+	u32 unused;
+} __attribute__((aligned(128)));
+
+struct exit_record {
+	s64 code;
+	u32 kind; /* enum scx_exit_kind; 0: not exited */
+	u32 unused;
+	char reason[REASON_BYTES];
+	char message[MESSAGE_BYTES];
+};
+
+/* Argument of the program that sets or clears what the agent wants of a thread. */
+struct thread_setting {
+	u32 tid;
+	u32 tenant;
+	u32 weight;	/* 1 to 10000; 0: by nice */
+	u32 unused;
+	u64 latency_ns; /* 0: from the thread's own behaviour */
+};
+
+_Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
+_Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
+_Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
+_Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
+
+#endif

@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Quell's scheduler: the sched_ext operations, which join the features.
+ *
+ *   fair.bpf.h        what a thread is entitled to, by weight
+ *   causal.bpf.h      since when its work waits
+ *   asymmetry.bpf.h   its deadline, and whom it preempts
+ *
+ * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
+ * place in its domain's queue. A CPU that has nothing to do takes the first of its domain's queues,
+ * then of others': no CPU stays idle beside a ready thread that may use it.
+ */
+#include "state.bpf.h"
+#include "fair.bpf.h"
+#include "causal.bpf.h"
+#include "asymmetry.bpf.h"
+
+/* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
+#define DEPLETED_EVERY (50 * NS_PER_MS)
+/* A queue of another domain is served first if its first thread's deadline is earlier by this. */
+#define FOREIGN_MARGIN (5 * NS_PER_MS)
+
+static __always_inline u64 slice_of(struct thread *t)
+{
+	struct domain *d = domain_at(t->domain);
+
+	if (!t->depleted)
+		return fair_entitled_slice(t->credit, t->common);
+	return d ? fair_slice(d->online, d->load, t->weight) : FAIR_SLICE_LEAST;
+}
+
+static __always_inline void update_deadline(struct thread *t)
+{
+	if (options.asymmetry)
+		t->deadline = t->since +
+			      urgency_latency(t->latency, t->usual, t->present, options.stretch);
+	else
+		t->deadline = t->since;
+}
+
+/* Blocked to ready. */
+static __always_inline void wake(struct thread *t, struct task_struct *p, u32 domain, u64 now)
+{
+	struct domain *d = domain_at(domain);
+
+	earn(t, p, now);
+	if (!t->active || !t->load)
+		weigh(t);
+	if (d && t->domain != domain) {
+		leave_load(t);
+		t->domain = domain;
+		t->seen = clock_of(d, now);
+	}
+	if (d && !t->load)
+		enter_load(t, d, domain);
+	t->ready_at = now;
+	t->present = 0;
+	judge(t, p, now);
+	t->chain = options.causal && !t->depleted ? chain_of_waker(now) : 0;
+	t->since = urgency_since(t->chain, now);
+	update_deadline(t);
+}
+
+/* Puts a ready thread into the queue it belongs to. */
+static __always_inline void queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
+{
+	struct domain *d = domain_at(t->domain);
+	u64 order = t->deadline, slice = slice_of(t);
+
+	if (t->depleted && d)
+		order = position_of(t, d);
+	if (p->nr_cpus_allowed == 1) {
+		note_queue(t, QUEUE_PINNED, cpu);
+		insert_ordered(p, pinned_queue(cpu), slice,
+			       t->depleted ? URGENCY_DEPLETED + order : order, flags);
+	} else if (t->depleted) {
+		note_queue(t, QUEUE_DEPLETED, t->domain);
+		insert_ordered(p, depleted_queue(t->domain), slice, order, flags);
+	} else {
+		note_queue(t, QUEUE_ENTITLED, t->domain);
+		insert_ordered(p, entitled_queue(t->domain), slice, order, flags);
+	}
+}
+
+SEC("struct_ops/select_cpu")
+s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct cpu_slot *here = slot_of(bpf_get_smp_processor_id());
+	struct thread *t = thread_of(p);
+	u64 now = time_ns();
+	bool idle = false;
+	s32 cpu;
+
+	if (!t || !here)
+		return prev_cpu;
+	wake(t, p, domain_index(prev_cpu), now);
+	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+	if (idle) {
+		here->wakeups_idle++;
+		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		return cpu;
+	}
+	if (!t->depleted) {
+		s32 victim = preemptible_cpu(p, t->deadline, URGENCY_DEPLETED, t->domain, now);
+		if (victim >= 0) {
+			here->wakeups_preempting++;
+			insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
+			return victim;
+		}
+	}
+	here->wakeups_queued++;
+	if (!t->depleted)
+		be_patient(here, t);
+	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
+	if (p->nr_cpus_allowed >= options.cpus) {
+		queue(t, p, 0, 0);
+		return prev_cpu;
+	}
+	return cpu >= 0 ? cpu : prev_cpu;
+}
+
+/* A thread that can run on one CPU only becomes ready. */
+static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p, s32 cpu)
+{
+	struct cpu_slot *slot = slot_of(cpu);
+	u64 urgency;
+
+	if (!slot)
+		return false;
+	if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
+		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		return true;
+	}
+	urgency = slot->urgency;
+	/* A CPU's own kernel threads are part of the machine: they go first while within their share. */
+	if (!t->depleted && urgency != URGENCY_NONE &&
+	    (p->flags & PF_KTHREAD ||
+	     (options.asymmetry &&
+	      urgency_preempts(t->deadline, urgency, options.margin_ns)))) {
+		slot->urgency = URGENCY_NONE;
+		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
+		return true;
+	}
+	return false;
+}
+
+SEC("struct_ops/enqueue")
+void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct thread *t = thread_of(p);
+	u64 now = time_ns();
+
+	if (!t) {
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE_LEAST, 0);
+		return;
+	}
+	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
+		wake(t, p, domain_index(cpu), now);
+		note_queue(t, QUEUE_NONE, 0);
+		if (wake_pinned(t, p, cpu))
+			return;
+		queue(t, p, cpu, 0);
+		return;
+	}
+	if (!t->load) /* its first time, or it came from another scheduling class */
+		wake(t, p, domain_index(cpu), now);
+	change_domain(t, p, domain_index(cpu), now);
+	judge(t, p, now);
+	update_deadline(t);
+	queue(t, p, cpu, 0);
+	if (flags & ENQ_WAKEUP || p->nr_cpus_allowed == 1)
+		return;
+	/* Not this CPU's turn that ended: some setting changed, and perhaps nobody is about to look. */
+	cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
+static __always_inline bool overdue(struct domain *d, u64 order, u64 now)
+{
+	if (order >= URGENCY_DEPLETED)
+		order -= URGENCY_DEPLETED;
+	/* Weights differ; a light thread's lag is worth less, but it is not starved for that. */
+	return fair_overdue(d->clock, order, WEIGHT_ONE) ||
+	       now - d->served_at > DEPLETED_EVERY;
+}
+
+/* Takes one from the queues of a domain; prev_position as of quell_dispatch. */
+static __always_inline bool take(u32 index, struct domain *d, u64 prev_position, bool *keep,
+				 u64 now)
+{
+	u64 first = d->depleted ? first_order(depleted_queue(index)) : 0;
+
+	if (first && overdue(d, first, now) && take_first(depleted_queue(index)))
+		return true;
+	if (take_first(entitled_queue(index)))
+		return true;
+	if (!first)
+		return false;
+	if (prev_position && prev_position < first) {
+		*keep = true;
+		return false;
+	}
+	return take_first(depleted_queue(index));
+}
+
+SEC("struct_ops/dispatch")
+void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct cpu_slot *slot = slot_of(cpu);
+	u32 index = domain_index(cpu);
+	struct domain *d = domain_at(index);
+	struct thread *t = NULL;
+	u64 now = time_ns(), prev_position = 0;
+	bool keep = false;
+
+	if (!slot || !d)
+		return;
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+		t = thread_of(prev);
+		if (t) {
+			spend(t, prev, now);
+			if (judge(t, prev, now))
+				slot->depleted++;
+			if (t->depleted)
+				prev_position = position_of(t, d);
+		}
+	}
+	if (slot->pinned) {
+		u64 own = first_order(pinned_queue(cpu));
+		u64 others = first_order(entitled_queue(index));
+		if (own && (!others || own <= others || (own >= URGENCY_DEPLETED && overdue(d, own, now))) &&
+		    take_first(pinned_queue(cpu)))
+			return;
+	}
+	if (take(index, d, prev_position, &keep, now))
+		return;
+	if (!keep && !t) {
+		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
+			u32 other = index + i;
+			if (other >= options.domains)
+				other -= options.domains;
+			struct domain *o = domain_at(other);
+			if (o && take(other, o, 0, &keep, now))
+				return;
+		}
+	}
+	if (!t)
+		return;
+	/* Nobody else, or nobody before it: another turn. */
+	u64 slice = slice_of(t);
+	slot->kept++;
+	slot->urgency = t->depleted ? URGENCY_DEPLETED + prev_position : t->deadline;
+	slot->chain = t->chain;
+	set_slice(prev, slice);
+}
+
+SEC("struct_ops/running")
+void BPF_PROG(quell_running, struct task_struct *p)
+{
+	u32 cpu = scx_bpf_task_cpu(p), index = domain_index(cpu);
+	struct cpu_slot *slot = slot_of(cpu);
+	struct domain *d = domain_at(index);
+	struct thread *t = thread_of(p);
+	u64 now = time_ns();
+
+	if (!t || !slot || !d)
+		return;
+	if (t->queue != QUEUE_NONE)
+		note_queue(t, QUEUE_NONE, 0);
+	if (t->domain != index)
+		change_domain(t, p, index, now);
+	else
+		earn(t, p, now);
+	t->running = 1;
+	t->runs++;
+	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
+	if (wait > t->worst_wait)
+		t->worst_wait = wait;
+	slot->runs++;
+	slot->wait_ns += wait;
+	if (wait > slot->worst_wait_ns) {
+		slot->worst_wait_ns = wait;
+		slot->worst_wait_tid = p->pid;
+	}
+	if (t->depleted) {
+		d->served_at = now;
+		slot->urgency = URGENCY_DEPLETED + position_of(t, d);
+	} else {
+		slot->urgency = t->deadline;
+	}
+	slot->since = now;
+	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
+	slot->chain = t->chain;
+}
+
+SEC("struct_ops/stopping")
+void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
+{
+	struct cpu_slot *slot = slot_of(scx_bpf_task_cpu(p));
+	struct thread *t = thread_of(p);
+	u64 now = time_ns();
+
+	if (!t || !slot)
+		return;
+	slot->urgency = URGENCY_NONE;
+	if (!t->running)
+		return;
+	t->running = 0;
+	spend(t, p, now);
+	if (judge(t, p, now))
+		slot->depleted++;
+	if (runnable) {
+		t->ready_at = now;
+		return;
+	}
+	t->usual = urgency_usual(t->usual, t->present);
+	leave_load(t);
+	leave_group(t);
+}
+
+SEC("struct_ops/set_weight")
+void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
+{
+	struct thread *t = thread_of(p);
+
+	if (t)
+		t->own_weight = weight;
+}
+
+SEC("struct_ops/init_task")
+s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct thread *t = bpf_task_storage_get(&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *parent = NULL;
+	struct cgroup *cgroup = args->cgroup;
+
+	if (!t)
+		return -12; /* ENOMEM */
+	if (args->fork)
+		parent = thread_of(bpf_get_current_task_btf());
+	t->seen_at = time_ns();
+	t->ready_at = t->seen_at;
+	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
+	if (parent) {
+		t->credit = parent->credit >> 1;
+		t->pool = t->common = parent->common >> 1;
+		t->usual = parent->usual;
+		t->depleted = parent->depleted;
+		t->tenant = parent->tenant;
+	} else {
+		t->credit = t->pool = t->common = FAIR_BURST;
+	}
+	t->domain = NO_DOMAIN;
+	if (cgroup && cgroup->level > 0 && cgroup->kn)
+		t->group = cgroup->kn->id;
+	return 0;
+}
+
+SEC("struct_ops/enable")
+void BPF_PROG(quell_enable, struct task_struct *p)
+{
+	struct thread *t = thread_of(p);
+
+	if (t)
+		t->own_weight = p->scx.weight;
+}
+
+SEC("struct_ops/disable")
+void BPF_PROG(quell_disable, struct task_struct *p)
+{
+	struct thread *t = thread_of(p);
+
+	if (!t)
+		return;
+	note_queue(t, QUEUE_NONE, 0);
+	leave_load(t);
+	leave_group(t);
+	t->running = 0;
+}
+
+SEC("struct_ops/cpu_online")
+void BPF_PROG(quell_cpu_online, s32 cpu)
+{
+	struct cpu_slot *slot = slot_of(cpu);
+	struct domain *d = domain_at(domain_index(cpu));
+
+	if (slot && slot->offline) {
+		slot->offline = 0;
+		if (d)
+			__sync_fetch_and_add(&d->online, 1);
+	}
+}
+
+SEC("struct_ops/cpu_offline")
+void BPF_PROG(quell_cpu_offline, s32 cpu)
+{
+	struct cpu_slot *slot = slot_of(cpu);
+	struct domain *d = domain_at(domain_index(cpu));
+
+	if (slot && !slot->offline) {
+		slot->offline = 1;
+		slot->urgency = URGENCY_NONE;
+		if (d)
+			__sync_fetch_and_add(&d->online, -1);
+	}
+}
+
+SEC("struct_ops/cgroup_init")
+s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
+{
+	struct group group = { .weight = args->weight };
+	u64 id;
+
+	if (cgroup->level == 0)
+		return 0;
+	id = cgroup->kn->id;
+	if (cgroup->level > 1) {
+		struct cgroup *parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
+		if (parent) {
+			group.parent = parent->kn->id;
+			bpf_cgroup_release(parent);
+		}
+	}
+	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
+}
+
+SEC("struct_ops/cgroup_exit")
+void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
+{
+	u64 id = cgroup->kn->id;
+
+	bpf_map_delete_elem(&groups, &id);
+}
+
+SEC("struct_ops/cgroup_set_weight")
+void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+{
+	u64 id = cgroup->kn->id;
+	struct group *group = bpf_map_lookup_elem(&groups, &id);
+
+	if (group) {
+		group->weight = weight;
+		__sync_fetch_and_add(&generation, 1);
+	}
+}
+
+SEC("struct_ops/cgroup_move")
+void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct thread *t = thread_of(p);
+
+	if (!t)
+		return;
+	leave_group(t);
+	t->group = to->level > 0 ? to->kn->id : 0;
+}
+
+SEC("struct_ops.s/init")
+s32 BPF_PROG(quell_init)
+{
+	u64 now = time_ns();
+
+	for (u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
+		u32 index = domain_index(cpu);
+		struct domain *d = domain_at(index);
+		if (!d)
+			continue;
+		u32 at = d->size;
+		if (at >= DOMAIN_CPUS)
+			return -22; /* EINVAL: the loader's error */
+		d->cpu[bounded(at, DOMAIN_CPUS)] = cpu;
+		d->size = at + 1;
+		if (options.domain_of[bounded(cpu, MAX_CPUS)] & OFFLINE)
+			cpus[bounded(cpu, MAX_CPUS)].offline = 1;
+		else
+			d->online++;
+		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
+		if (!error)
+			error = init_patience(cpu);
+		if (error)
+			return error;
+	}
+	for (u32 index = 0; index < MAX_DOMAINS && index < options.domains; index++) {
+		struct domain *d = domain_at(index);
+		if (!d)
+			break;
+		d->clock = FAIR_CLOCK_START;
+		d->clock_at = now;
+		d->served_at = now;
+		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);
+		if (!error)
+			error = scx_bpf_create_dsq(depleted_queue(index), -1);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+SEC("struct_ops/exit")
+void BPF_PROG(quell_exit, struct scx_exit_info *info)
+{
+	exit_record.code = info->exit_code;
+	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason), info->reason);
+	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message), info->msg);
+	/* Last, so that whoever sees it finds the rest written. */
+	__sync_lock_test_and_set(&exit_record.kind, info->kind);
+}
+
+SEC("struct_ops/dump")
+void BPF_PROG(quell_dump, struct scx_dump_ctx *context)
+{
+	for (u32 index = 0; index < MAX_DOMAINS && index < options.domains; index++) {
+		struct domain *d = domain_at(index);
+		if (!d)
+			break;
+		dump_line("domain %d: %d entitled, %d depleted ready; load %llu on %d CPUs\n", index,
+			  scx_bpf_dsq_nr_queued(entitled_queue(index)),
+			  scx_bpf_dsq_nr_queued(depleted_queue(index)), d->load, d->online);
+	}
+}
+
+/* What the agent wants of a thread, or wants no more (all zero). Returns 0 or a negative error. */
+SEC("syscall")
+int quell_set_thread(struct thread_setting *setting)
+{
+	struct task_struct *p = bpf_task_from_pid(setting->tid);
+	int result = -3; /* ESRCH */
+
+	if (!p)
+		return result;
+	struct thread *t = thread_of(p);
+	if (t) {
+		t->tenant = setting->tenant;
+		t->set_weight = setting->weight;
+		t->latency = setting->latency_ns;
+		result = 0;
+	}
+	bpf_task_release(p);
+	return result;
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops quell_ops = {
+	.select_cpu = (void *)quell_select_cpu,
+	.enqueue = (void *)quell_enqueue,
+	.dispatch = (void *)quell_dispatch,
+	.running = (void *)quell_running,
+	.stopping = (void *)quell_stopping,
+	.set_weight = (void *)quell_set_weight,
+	.init_task = (void *)quell_init_task,
+	.enable = (void *)quell_enable,
+	.disable = (void *)quell_disable,
+	.cpu_online = (void *)quell_cpu_online,
+	.cpu_offline = (void *)quell_cpu_offline,
+	.cgroup_init = (void *)quell_cgroup_init,
+	.cgroup_exit = (void *)quell_cgroup_exit,
+	.cgroup_set_weight = (void *)quell_cgroup_set_weight,
+	.cgroup_move = (void *)quell_cgroup_move,
+	.init = (void *)quell_init,
+	.exit = (void *)quell_exit,
+	.dump = (void *)quell_dump,
+	.timeout_ms = 20000,
+	.name = "quell",
+};

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What the scheduler knows: options, and the state of threads, CPUs, domains and queues.
+ *
+ * A domain is the CPUs that share a last-level cache (at most DOMAIN_CPUS; larger caches are split).
+ *
+ *   queue             holds                                    ordered by
+ *   entitled(domain)  entitled threads that may run on         deadline
+ *                     several CPUs
+ *   depleted(domain)  depleted ones                            virtual time served (fair.h)
+ *   pinned(cpu)       threads that may run on this CPU only    deadline, or URGENCY_DEPLETED + position
+ *   the kernel's      the thread chosen to run there next      -
+ *   local queue
+ *
+ * Locking: a thread's state is written under its run queue's lock, or before it is queued (pi_lock); the rest
+ * by atomics. Counters of a CPU are written by whoever holds its run queue's lock.
+ */
+#ifndef QUELL_STATE_BPF_H
+#define QUELL_STATE_BPF_H
+
+#include "kernel.bpf.h"
+#include "../policy/fair.h"
+#include "../policy/urgency.h"
+#include "layout.h"
+
+#define DOMAIN_CPUS 64
+#define NO_DOMAIN 0x7fff
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+/* Set by the loader; the verifier removes what is off. */
+const volatile struct options options SEC(".rodata.options") = {};
+
+struct exit_record exit_record SEC(".bss.exit");
+struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
+
+struct domain {
+	u64 clock;    /* virtual, see fair.h */
+	u64 clock_at; /* when it was moved on last */
+	u64 rate;
+	u64 load;	 /* sum of the ready and running threads' weights */
+	u64 served_at;	 /* when a depleted thread got a CPU last */
+	u32 depleted;	 /* threads in its depleted queue */
+	u32 online;	 /* its CPUs that are online */
+	u32 size;
+	u32 unused;
+	u16 cpu[DOMAIN_CPUS];
+} __attribute__((aligned(64)));
+
+struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
+
+enum queue_kind {
+	QUEUE_NONE,
+	QUEUE_ENTITLED,
+	QUEUE_DEPLETED,
+	QUEUE_PINNED,
+};
+
+struct thread {
+	u64 group;	/* its cgroup's id; 0: the root, whose threads compete one by one */
+	s64 credit;	/* see fair.h */
+	s64 pool;	/* in a process's first thread: its common credit */
+	s64 common;	/* the process's, as last seen */
+	u64 seen;	/* its domain's clock when credit was updated */
+	u64 seen_at;	/* and the time */
+	u64 since;	/* see urgency.h */
+	u64 ready_at;
+	u64 deadline;
+	u64 present;	/* CPU time since it woke */
+	u64 usual;	/* and on average */
+	u64 latency;	/* set by the agent; 0: not */
+	u64 chain;	/* when the chain of events it serves began; 0: none */
+	u64 worst_wait;
+	u64 runs;
+	u32 own_weight;	/* by nice, or as the agent set it */
+	u32 set_weight;	/* 0: not */
+	u32 weight;	/* effective */
+	u32 load;	/* what its domain counts for it; 0: nothing */
+	u32 active;	/* what its group counts for it; 0: nothing */
+	u16 domain;
+	u16 queue_of;	/* CPU or domain */
+	u16 tenant;
+	u8 queue;	/* enum queue_kind */
+	u8 depleted;
+	u8 running;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static __always_inline struct thread *thread_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&threads, p, 0, 0);
+}
+
+/*
+ * Elements by index. The compiler may compute the address before it compares, which the verifier refuses;
+ * so the index is hidden from it after the comparison, and bounded by a mask for the verifier.
+ */
+static __always_inline u32 bounded(u32 index, u32 size)
+{
+	barrier_var(index);
+	return index & (size - 1);
+}
+
+static __always_inline struct cpu_slot *slot_of(u32 cpu)
+{
+	return cpu < MAX_CPUS ? &cpus[bounded(cpu, MAX_CPUS)] : NULL;
+}
+
+static __always_inline struct domain *domain_at(u32 index)
+{
+	return index < MAX_DOMAINS ? &domains[bounded(index, MAX_DOMAINS)] : NULL;
+}
+
+static __always_inline u32 domain_index(u32 cpu)
+{
+	return cpu < MAX_CPUS ? options.domain_of[bounded(cpu, MAX_CPUS)] & ~OFFLINE : NO_DOMAIN;
+}
+
+static __always_inline u64 entitled_queue(u32 domain)
+{
+	return (u64)domain << 2 | QUEUE_ENTITLED;
+}
+
+static __always_inline u64 depleted_queue(u32 domain)
+{
+	return (u64)domain << 2 | QUEUE_DEPLETED;
+}
+
+static __always_inline u64 pinned_queue(u32 cpu)
+{
+	return (u64)cpu << 2 | QUEUE_PINNED;
+}
+
+/* Notes in which queue a thread is; queues that are mostly empty are counted, so that nobody need look. */
+static __always_inline void note_queue(struct thread *t, u32 kind, u32 of)
+{
+	struct domain *d;
+	struct cpu_slot *slot;
+
+	if (t->queue == QUEUE_DEPLETED && (d = domain_at(t->queue_of)))
+		__sync_fetch_and_add(&d->depleted, -1);
+	else if (t->queue == QUEUE_PINNED && (slot = slot_of(t->queue_of)))
+		__sync_fetch_and_add(&slot->pinned, -1);
+	t->queue = kind;
+	t->queue_of = of;
+	if (kind == QUEUE_DEPLETED && (d = domain_at(of)))
+		__sync_fetch_and_add(&d->depleted, 1);
+	else if (kind == QUEUE_PINNED && (slot = slot_of(of)))
+		__sync_fetch_and_add(&slot->pinned, 1);
+}
+
+#endif

@@ -1,0 +1,121 @@
+//! The structures that the loader shares with the BPF programs: `bpf/layout.h`, field by field.
+
+use std::mem::offset_of;
+
+pub const MAX_CPUS: usize = 1024;
+pub const MAX_DOMAINS: usize = 256;
+pub const DOMAIN_CPUS: usize = 64;
+pub const OFFLINE: u16 = 0x8000;
+pub const NO_DOMAIN: u16 = 0x7fff;
+
+/// `struct preempt_count_at`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct PreemptCount {
+    pub known: u32,
+    pub in_pcpu_hot: u32,
+    pub offset: i64,
+}
+
+/// `struct options`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Options {
+    pub margin_ns: u64,
+    pub stretch: u32,
+    pub causal: u32,
+    pub asymmetry: u32,
+    pub domains: u32,
+    pub cpus: u32,
+    pub unused: u32,
+    pub preempt_count: PreemptCount,
+    pub domain_of: [u16; MAX_CPUS],
+}
+
+/// `struct cpu_slot`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct CpuSlot {
+    pub urgency: u64,
+    pub since: u64,
+    pub grace: u64,
+    pub chain: u64,
+    pub pinned: u32,
+    pub offline: u32,
+    pub runs: u64,
+    pub wakeups_idle: u64,
+    pub wakeups_preempting: u64,
+    pub wakeups_queued: u64,
+    pub depleted: u64,
+    pub kept: u64,
+    pub wait_ns: u64,
+    pub worst_wait_ns: u64,
+    pub worst_wait_tid: u64,
+    pub late: u64,
+    pub armed: u32,
+    pub unused: u32,
+}
+
+/// `struct exit_record`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ExitRecord {
+    pub code: i64,
+    pub kind: u32,
+    pub unused: u32,
+    pub reason: [u8; 128],
+    pub message: [u8; 1024],
+}
+
+/// `struct thread_setting`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ThreadSetting {
+    pub tid: u32,
+    pub tenant: u32,
+    pub weight: u32,
+    pub unused: u32,
+    pub latency_ns: u64,
+}
+
+/// A structure of integers without padding, for which any bytes are a value.
+///
+/// # Safety
+/// The implementor has no padding and no invalid bit patterns.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: repr(C) integers whose sizes sum up to the structures' sizes, asserted below.
+unsafe impl Plain for Options {}
+// SAFETY: as above.
+unsafe impl Plain for CpuSlot {}
+// SAFETY: as above.
+unsafe impl Plain for ExitRecord {}
+// SAFETY: as above.
+unsafe impl Plain for ThreadSetting {}
+
+/// Its bytes.
+pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: T has no padding (Plain), and the slice borrows the value.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// From its bytes; what lacks is zero.
+pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let length = bytes.len().min(size_of::<T>());
+    // SAFETY: at most size_of::<T>() bytes are copied into T's memory, and any bytes are a T (Plain).
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), length);
+        value.assume_init()
+    }
+}
+
+// The same as layout.h asserts.
+const _: () = {
+    assert!(size_of::<Options>() == 48 + 2 * MAX_CPUS);
+    assert!(offset_of!(Options, domain_of) == 48);
+    assert!(size_of::<CpuSlot>() == 128);
+    assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
+    assert!(size_of::<ExitRecord>() == 1168);
+    assert!(size_of::<ThreadSetting>() == 24);
+};

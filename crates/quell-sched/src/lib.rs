@@ -1,0 +1,460 @@
+//! Quell's own scheduler: a sched_ext scheduler (Linux 6.12 or newer) that runs every ordinary thread
+//! of the host, and its loader.
+//!
+//! Problem: stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
+//! Approach: BPF programs (`src/bpf`) decide who runs, when and where; the arithmetic of those
+//! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads them,
+//! tells them what the agent wants of threads, and reads what they count. Without an agent they schedule
+//! well by themselves; if their loader ends in any way, the kernel's own scheduler takes over.
+//!
+//! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
+
+mod layout;
+mod log;
+pub mod policy;
+mod stats;
+
+pub use stats::{CpuStats, Stats};
+
+use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{DataSec, Struct, Var};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use quell_model::{CpuId, Tid, Topology};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The compiled `bpf/quell.bpf.c`.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+const OPS: &str = "/sys/kernel/sched_ext/root/ops";
+
+/// What the scheduler does; fixed once loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Order threads by how long the work they serve waits, not by when they became ready themselves.
+    pub causal: bool,
+    /// Give threads private rescheduling latencies and let urgent ones preempt.
+    pub asymmetry: bool,
+    /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
+    /// runs per wakeup: 0 to 16, in steps of 1/16.
+    pub stretch: f64,
+    /// How much earlier a ready thread's deadline must be than a running one's to preempt it.
+    pub margin_ns: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            causal: true,
+            asymmetry: true,
+            stretch: 1.0,
+            margin_ns: 1_000_000,
+        }
+    }
+}
+
+/// Why this host cannot run the scheduler.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsupported {
+    /// Not compiled in (CONFIG_SCHED_CLASS_EXT).
+    #[error(
+        "the kernel has no sched_ext ({STATE} is missing; Linux 6.12 with CONFIG_SCHED_CLASS_EXT)"
+    )]
+    NoSchedExt,
+    /// No type information (CONFIG_DEBUG_INFO_BTF).
+    #[error("the kernel has no BTF (/sys/kernel/btf/vmlinux is missing)")]
+    NoBtf,
+    /// The kernel's BTF describes its functions with arguments that callers cannot give.
+    #[error(
+        "the kernel's BTF is malformed: `{0}` has an implicit argument, so no sched_ext scheduler \
+         loads on it; another build of the kernel may do"
+    )]
+    MalformedBtf(&'static str),
+}
+
+/// Why the scheduler did not load, or why a request to it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedError {
+    /// The host cannot run it.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// Another one runs.
+    #[error("another sched_ext scheduler runs (`{0}`): stop it first")]
+    Occupied(String),
+    /// More CPUs, or more caches, than it is made for.
+    #[error("{what} {value}: this scheduler handles up to {most}")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        value: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The kernel refused it.
+    #[error("the kernel refused the scheduler: {reason}{log}")]
+    Refused {
+        /// The failed step.
+        reason: String,
+        /// The end of libbpf's log, after a line break, or nothing.
+        log: String,
+    },
+    /// No such thread.
+    #[error("thread {0} is not there")]
+    NoThread(Tid),
+    /// A call on the loaded scheduler failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// The kernel's answer.
+        source: libbpf_rs::Error,
+    },
+}
+
+/// How the scheduler ended.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Exit {
+    /// The kernel's category (`enum scx_exit_kind`): 64 to 1023 on request, 1024 and above for errors.
+    pub kind: u32,
+    /// The exit code, for ends on request.
+    pub code: i64,
+    /// The category in the kernel's words.
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+}
+
+impl Exit {
+    /// Whether it was thrown out for an error (a stall, a wrong request), not ended on request.
+    pub fn is_error(&self) -> bool {
+        self.kind >= 1024
+    }
+
+    /// Whether the kernel asks to load it again.
+    pub fn wants_restart(&self) -> bool {
+        !self.is_error() && (self.code as u64) >> 48 & 1 == 1
+    }
+}
+
+/// What the agent wants of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThreadSetting {
+    /// The number of its tenant; 0: the system's.
+    pub tenant: u32,
+    /// Weight, 1 to 10 000; `None`: by nice.
+    pub weight: Option<u32>,
+    /// Rescheduling latency; `None`: from the thread's own behaviour.
+    pub latency_ns: Option<u64>,
+}
+
+/// The loaded scheduler. Dropping it ends it; the kernel's own takes over.
+#[derive(Debug)]
+pub struct Scheduler {
+    cpus: MapHandle,
+    exit: MapHandle,
+    numbers: Vec<CpuId>,
+    // Before the object: ends the scheduler.
+    _link: Link,
+    object: Object,
+}
+
+impl Scheduler {
+    /// Whether this host can run it, as far as can be told without trying.
+    pub fn supported() -> Result<(), Unsupported> {
+        if !Path::new(STATE).exists() {
+            return Err(Unsupported::NoSchedExt);
+        }
+        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+            return Err(Unsupported::NoBtf);
+        }
+        Ok(())
+    }
+
+    /// The name of the sched_ext scheduler that runs now, if one does.
+    pub fn running() -> Option<String> {
+        let state = std::fs::read_to_string(STATE).ok()?;
+        if state.trim() == "disabled" {
+            return None;
+        }
+        let name = std::fs::read_to_string(OPS).unwrap_or_else(|_| state.clone());
+        Some(name.trim().to_string())
+    }
+
+    /// Loads it; when this returns, every thread of the host under an ordinary policy is scheduled by it.
+    pub fn load(topology: &Topology, options: &Options) -> Result<Scheduler, SchedError> {
+        Scheduler::supported()?;
+        if let Some(name) = Scheduler::running() {
+            return Err(SchedError::Occupied(name));
+        }
+        let possible = libbpf_rs::num_possible_cpus().map_err(io("counting CPUs"))?;
+        let domains = domains(topology, possible)?;
+        let log = log::Log::capture();
+        let refused = |error: libbpf_rs::Error| SchedError::Refused {
+            reason: error.to_string(),
+            log: log.tail(),
+        };
+        let mut open = ObjectBuilder::default()
+            .name("quell")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .map_err(refused)?;
+        let raw = raw_options(options, &domains, possible).map_err(refused)?;
+        for mut map in open.maps_mut() {
+            if map.name() == OsStr::new(".rodata.options") {
+                map.set_initial_value(as_bytes(&raw)).map_err(refused)?;
+            }
+        }
+        let mut object = open.load().map_err(refused)?;
+        let cpus = map(&object, ".bss.cpus")?;
+        let exit = map(&object, ".bss.exit")?;
+        let mut link = None;
+        for mut map in object.maps_mut() {
+            if map.name() == OsStr::new("quell_ops") {
+                link = Some(map.attach_struct_ops().map_err(refused)?);
+            }
+        }
+        let link = link.ok_or_else(|| SchedError::Refused {
+            reason: "the object has no operations".into(),
+            log: String::new(),
+        })?;
+        let scheduler = Scheduler {
+            cpus,
+            exit,
+            numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
+            _link: link,
+            object,
+        };
+        if let Some(exit) = scheduler.exited()? {
+            return Err(SchedError::Refused {
+                reason: format!("{}: {}", exit.reason, exit.message),
+                log: String::new(),
+            });
+        }
+        Ok(scheduler)
+    }
+
+    /// Tells it what is wanted of a thread, until the thread ends.
+    ///
+    /// # Errors
+    /// [`SchedError::NoThread`] where there is no such thread.
+    pub fn set_thread(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
+        let raw = layout::ThreadSetting {
+            tid: tid.0,
+            tenant: setting.tenant,
+            weight: setting.weight.unwrap_or(0).min(10_000),
+            unused: 0,
+            latency_ns: setting.latency_ns.unwrap_or(0),
+        };
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == OsStr::new("quell_set_thread"))
+            .ok_or(SchedError::NoThread(tid))?;
+        let mut bytes = as_bytes(&raw).to_vec();
+        let input = ProgramInput {
+            context_in: Some(&mut bytes),
+            ..ProgramInput::default()
+        };
+        let output = program.test_run(input).map_err(io("setting a thread"))?;
+        if output.return_value as i32 != 0 {
+            return Err(SchedError::NoThread(tid));
+        }
+        Ok(())
+    }
+
+    /// Takes back what was wanted of a thread.
+    pub fn clear_thread(&mut self, tid: Tid) -> Result<(), SchedError> {
+        self.set_thread(tid, ThreadSetting::default())
+    }
+
+    /// What it counted since it was loaded.
+    pub fn stats(&self) -> Result<Stats, SchedError> {
+        let bytes = value(&self.cpus, "reading the CPUs' counters")?;
+        let slots: Vec<CpuSlot> = bytes
+            .chunks_exact(size_of::<CpuSlot>())
+            .map(from_bytes)
+            .collect();
+        let known = self
+            .numbers
+            .iter()
+            .filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?)));
+        Ok(Stats::of(known))
+    }
+
+    /// How it ended, once it has: thrown out by the kernel, or replaced by its order.
+    pub fn exited(&self) -> Result<Option<Exit>, SchedError> {
+        let bytes = value(&self.exit, "reading the exit record")?;
+        let record: ExitRecord = from_bytes(&bytes);
+        if record.kind == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Exit {
+            kind: record.kind,
+            code: record.code,
+            reason: text(&record.reason),
+            message: text(&record.message),
+        }))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn io(what: &'static str) -> impl Fn(libbpf_rs::Error) -> SchedError {
+    move |source| SchedError::Io { what, source }
+}
+
+fn map(object: &Object, name: &'static str) -> Result<MapHandle, SchedError> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == OsStr::new(name))
+        .ok_or_else(|| SchedError::Refused {
+            reason: format!("the object has no map `{name}`"),
+            log: String::new(),
+        })?;
+    MapHandle::try_from(&map).map_err(io("opening a map"))
+}
+
+fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {
+    let found = map
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(io(what))?;
+    Ok(found.unwrap_or_default())
+}
+
+/// The domain of each possible CPU: those that share a last-level cache, in parts of at most 64; CPUs
+/// that are offline belong where there is room, from the last one on.
+fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
+    if possible > layout::MAX_CPUS {
+        return Err(SchedError::Limit {
+            what: "possible CPUs:",
+            value: possible,
+            most: layout::MAX_CPUS,
+        });
+    }
+    let mut domain_of = vec![layout::NO_DOMAIN; layout::MAX_CPUS];
+    let mut caches: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
+    for cpu in &topology.cpus {
+        caches.entry(cpu.llc).or_default().push(cpu.id);
+    }
+    let mut next = 0u16;
+    let mut room = 0;
+    for cpus in caches.values() {
+        for part in cpus.chunks(layout::DOMAIN_CPUS) {
+            for cpu in part {
+                if let Some(entry) = domain_of.get_mut(cpu.0 as usize) {
+                    *entry = next;
+                }
+            }
+            room = layout::DOMAIN_CPUS - part.len();
+            next += 1;
+        }
+    }
+    for entry in domain_of.iter_mut().take(possible) {
+        if *entry == layout::NO_DOMAIN {
+            if room == 0 {
+                next += 1;
+                room = layout::DOMAIN_CPUS;
+            }
+            room -= 1;
+            *entry = (next - 1) | layout::OFFLINE;
+        }
+    }
+    if usize::from(next) > layout::MAX_DOMAINS {
+        return Err(SchedError::Limit {
+            what: "last-level caches:",
+            value: next.into(),
+            most: layout::MAX_DOMAINS,
+        });
+    }
+    Ok(domain_of)
+}
+
+fn raw_options(
+    options: &Options,
+    domains: &[u16],
+    possible: usize,
+) -> libbpf_rs::Result<RawOptions> {
+    let mut raw = RawOptions {
+        margin_ns: options.margin_ns,
+        stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
+        causal: options.causal.into(),
+        asymmetry: options.asymmetry.into(),
+        domains: domains
+            .iter()
+            .filter(|domain| **domain != layout::NO_DOMAIN)
+            .map(|domain| u32::from(domain & !layout::OFFLINE) + 1)
+            .max()
+            .unwrap_or(0),
+        cpus: possible as u32,
+        unused: 0,
+        preempt_count: preempt_count()?,
+        domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
+    };
+    raw.domain_of.copy_from_slice(domains);
+    Ok(raw)
+}
+
+/// Where x86 keeps its per-CPU preempt count, relative to the CPU's run queue (kernel.bpf.h). Not known
+/// where it is not among the per-CPU variables (arm64).
+fn preempt_count() -> libbpf_rs::Result<layout::PreemptCount> {
+    let btf = Btf::from_vmlinux()?;
+    let mut at = layout::PreemptCount::default();
+    let Some(section) = btf.type_by_name::<DataSec>(".data..percpu") else {
+        return Ok(at);
+    };
+    let offset_of = |name: &str| {
+        section
+            .iter()
+            .find(|v| btf.type_by_id::<Var>(v.ty).and_then(|v| v.name()) == Some(OsStr::new(name)))
+            .map(|variable| i64::from(variable.offset))
+    };
+    // Since 6.15 a variable of its own; the structure's type may outlive its use.
+    let own = offset_of("__preempt_count");
+    let hot = offset_of("pcpu_hot").filter(|_| btf.type_by_name::<Struct>("pcpu_hot").is_some());
+    if let (Some(run_queue), Some(count)) = (offset_of("runqueues"), own.or(hot)) {
+        at.known = 1;
+        at.in_pcpu_hot = own.is_none().into();
+        at.offset = count - run_queue;
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_model::Cpu;
+
+    #[test]
+    fn domains_are_caches_in_parts() {
+        let mut topology = Topology::flat(70);
+        topology.cpus.push(Cpu {
+            id: CpuId(70),
+            core: 70,
+            llc: 1,
+            socket: 0,
+        });
+        let found = domains(&topology, 73).unwrap();
+        assert_eq!(found[0], 0);
+        assert_eq!((found[63], found[64], found[69], found[70]), (0, 1, 1, 2));
+        assert_eq!(found[72], 2 | layout::OFFLINE);
+        assert_eq!(found[73], layout::NO_DOMAIN);
+        let raw = raw_options(&Options::default(), &found, 73);
+        if let Ok(raw) = raw {
+            assert_eq!(raw.domains, 3);
+        }
+    }
+
+    #[test]
+    fn too_many_cpus_are_an_error() {
+        assert!(matches!(
+            domains(&Topology::flat(1), 2000),
+            Err(SchedError::Limit { value: 2000, .. })
+        ));
+    }
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Fair: what a thread is entitled to.
+ *
+ * Problem: urgent threads may go first only as long as they stay within their share; else "urgent"
+ *          would be the way to take everybody's CPU.
+ * How:     each domain of CPUs keeps a virtual clock. It advances as fast as a thread of weight
+ *          WEIGHT_ONE would be served if all ready threads shared the CPUs exactly by weight
+ *          (generalized processor sharing). While a thread does not run, it earns what the
+ *          clock says it deserves; while it runs, it spends. Its credit, in ns of CPU time, is bounded both ways: sleeping
+ *          saves up at most FAIR_BURST, running in idle time owes at most as much.
+ *          A process's threads also have a common credit, to which what each earns and spends is
+ *          added: what its helpers do not use, its critical thread may. A thread is entitled while the common credit lasts,
+ *          depleted when it is spent, or when its own is and it runs on and on without sleeping; until there
+ *          is a quarter of FAIR_BURST again. Threads that always run stay depleted.
+ *          Entitled threads run first, in the order of urgency.h; depleted ones share the rest by
+ *          weight, in the order of fair_position: the virtual time up to which a thread was served.
+ * Bounds:  a process whose active threads weigh w together runs entitled for at most
+ *          (1 + FAIR_POOL_MOST) x FAIR_BURST + w/WEIGHT_ONE x the clock's advance. So a depleted
+ *          thread gets its share less that; and one that gets less earns, and is entitled again.
+ * Units:   ns; weights in the scale of cgroup v2 (1 to 10000, 100 by default); rates in 1/65536.
+ */
+#ifndef QUELL_POLICY_FAIR_H
+#define QUELL_POLICY_FAIR_H
+
+#include "types.h"
+
+#define WEIGHT_ONE 100ULL
+#define WEIGHT_LEAST 1ULL
+#define WEIGHT_MOST 10000ULL
+
+#define FAIR_RATE_SHIFT 16
+#define FAIR_RATE_ONE (1ULL << FAIR_RATE_SHIFT)
+
+/* Credit that a sleeper can save, and debt that a runner can make. */
+#define FAIR_BURST (100 * NS_PER_MS)
+/* Depleted threads are entitled again from here on. */
+#define FAIR_RECOVERED (FAIR_BURST / 4)
+
+/* Running for so long since it woke, a thread is taken for one that does not sleep. */
+#define FAIR_RUN_ON (50 * NS_PER_MS)
+/* Threads whose savings a process may use. */
+#define FAIR_POOL_MOST 8
+
+/* A depleted thread's turn: its part of a period in which each gets one, within these. */
+#define FAIR_PERIOD (40 * NS_PER_MS)
+#define FAIR_SLICE_LEAST (2 * NS_PER_MS)
+#define FAIR_SLICE_MOST (20 * NS_PER_MS)
+
+/* How fast the virtual clock goes when cpus serve ready threads whose weights sum up to load. */
+static inline u64 fair_rate(u64 cpus, u64 load)
+{
+	u64 capacity = cpus * WEIGHT_ONE;
+
+	if (load < cpus)
+		load = cpus; /* at most WEIGHT_ONE times real time */
+	if (!load)
+		return 0;
+	return (capacity << FAIR_RATE_SHIFT) / load;
+}
+
+/* The virtual clock's advance within real ns at a rate. */
+static inline u64 fair_advance(u64 ns, u64 rate)
+{
+	/* A jump (suspend) need not be exact, only free of overflow. */
+	if (ns > NS_PER_S)
+		ns = NS_PER_S;
+	return (ns * rate) >> FAIR_RATE_SHIFT;
+}
+
+static inline s64 fair_bounded(s64 credit)
+{
+	if (credit > (s64)FAIR_BURST)
+		return FAIR_BURST;
+	if (credit < -(s64)FAIR_BURST)
+		return -(s64)FAIR_BURST;
+	return credit;
+}
+
+/* The same for a process's common credit: its threads may save up together. */
+static inline s64 fair_bounded_pool(s64 credit, u64 threads)
+{
+	s64 most = FAIR_BURST * (threads < 1 ? 1 : threads > FAIR_POOL_MOST ? FAIR_POOL_MOST : threads);
+
+	if (credit > most)
+		return most;
+	if (credit < -(s64)FAIR_BURST)
+		return -(s64)FAIR_BURST;
+	return credit;
+}
+
+/* What real ns of not running earn, in which the clock advanced by so much. */
+static inline s64 fair_earned(u64 advance, u64 ns, u64 weight)
+{
+	u64 earned;
+
+	if (advance > 100 * FAIR_BURST)
+		advance = 100 * FAIR_BURST;
+	earned = advance * weight / WEIGHT_ONE;
+	/* Nobody deserves more than a whole CPU. */
+	if (earned > ns)
+		earned = ns;
+	return earned > FAIR_BURST ? FAIR_BURST : earned;
+}
+
+/* What running costs. */
+static inline s64 fair_spent(u64 ns)
+{
+	return ns > 2 * FAIR_BURST ? 2 * FAIR_BURST : ns;
+}
+
+/*
+ * Whether a thread is depleted, given whether it was: its process has spent everything, or it has itself, and
+ * runs on and on.
+ */
+static inline bool fair_depleted(s64 own, s64 pool, u64 present, bool was)
+{
+	s64 least = was ? (s64)FAIR_RECOVERED : 1;
+
+	return pool < least || (own < least && present > FAIR_RUN_ON);
+}
+
+/*
+ * Up to which virtual time a thread has been served: the least goes first. The clock starts at
+ * FAIR_CLOCK_START, so this is never negative.
+ */
+#define FAIR_CLOCK_START (1ULL << 44)
+
+static inline u64 fair_position(u64 clock, s64 credit, u64 weight)
+{
+	/* Divided as unsigned: BPF has no signed division before its fourth instruction set. */
+	if (credit >= 0)
+		return clock - (u64)credit * WEIGHT_ONE / weight;
+	return clock + (u64)-credit * WEIGHT_ONE / weight;
+}
+
+/* Whether a waiting depleted thread, served up to position, goes before entitled ones. */
+static inline bool fair_overdue(u64 clock, u64 position, u64 weight)
+{
+	return clock > position && (clock - position) * weight / WEIGHT_ONE >= FAIR_RECOVERED;
+}
+
+/* A depleted thread's turn, with load as for fair_rate. */
+static inline u64 fair_slice(u64 cpus, u64 load, u64 weight)
+{
+	u64 slice = load ? FAIR_PERIOD * cpus * weight / load : FAIR_SLICE_MOST;
+
+	if (slice < FAIR_SLICE_LEAST)
+		return FAIR_SLICE_LEAST;
+	return slice > FAIR_SLICE_MOST ? FAIR_SLICE_MOST : slice;
+}
+
+/* An entitled thread's turn: until it would be depleted, were nobody else to run. */
+static inline u64 fair_entitled_slice(s64 own, s64 pool)
+{
+	s64 turn = own > (s64)FAIR_RUN_ON ? own : (s64)FAIR_RUN_ON;
+
+	if (turn > pool)
+		turn = pool;
+	return turn > (s64)FAIR_SLICE_LEAST ? (u64)turn : FAIR_SLICE_LEAST;
+}
+
+/* A thread's weight where its group of the given weight has ready threads of weights summing up to active. */
+static inline u64 fair_weight(u64 group, u64 own, u64 active)
+{
+	u64 weight = active > own ? group * own / active : group;
+
+	if (weight < WEIGHT_LEAST)
+		return WEIGHT_LEAST;
+	return weight > WEIGHT_MOST ? WEIGHT_MOST : weight;
+}
+
+#endif

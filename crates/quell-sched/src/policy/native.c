@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The policy headers as a native library, for tests: one function for each of theirs. The same source that the
+ * kernel runs.
+ */
+#include "fair.h"
+#include "urgency.h"
+
+u64 quell_fair_rate(u64 cpus, u64 load) { return fair_rate(cpus, load); }
+u64 quell_fair_advance(u64 ns, u64 rate) { return fair_advance(ns, rate); }
+s64 quell_fair_earned(u64 advance, u64 ns, u64 weight) { return fair_earned(advance, ns, weight); }
+s64 quell_fair_spent(u64 ns) { return fair_spent(ns); }
+s64 quell_fair_bounded(s64 credit) { return fair_bounded(credit); }
+s64 quell_fair_bounded_pool(s64 credit, u64 threads) { return fair_bounded_pool(credit, threads); }
+bool quell_fair_depleted(s64 own, s64 pool, u64 present, bool was)
+{
+	return fair_depleted(own, pool, present, was);
+}
+u64 quell_fair_position(u64 clock, s64 credit, u64 weight)
+{
+	return fair_position(clock, credit, weight);
+}
+u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
+u64 quell_fair_entitled_slice(s64 own, s64 pool) { return fair_entitled_slice(own, pool); }
+u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
+u64 quell_urgency_since(u64 chain, u64 ready) { return urgency_since(chain, ready); }
+u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
+{
+	return urgency_latency(set, usual, present, stretch);
+}
+u64 quell_urgency_usual(u64 usual, u64 ran) { return urgency_usual(usual, ran); }
+bool quell_urgency_preempts(u64 deadline, u64 running, u64 margin)
+{
+	return urgency_preempts(deadline, running, margin);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Urgency: which of the entitled threads must not wait.
+ *
+ * Problem: a thread on the critical path delays its whole request when it waits; others do not.
+ * How:     a thread has a deadline: the time since which its work waits, plus its rescheduling
+ *          latency; the earliest goes first. Work waits since its chain began (causal.bpf.h), or
+ *          where that is off or not known, since the thread became ready.
+ *          The latency is what the agent set for this thread (DASEC's private rescheduling latency).
+ *          Where it set none, it follows from the thread itself: URGENCY_STRETCH times as
+ *          long as it usually runs before it sleeps, so that waiting delays short and long work
+ *          by the same factor; a thread that runs longer than usual loses urgency as it goes.
+ *          A ready thread preempts one whose deadline is later by more than the margin, which is what
+ *          the switch is worth.
+ * Bounds:  deadlines do not move while a thread waits and lie between ready - URGENCY_AGE_MOST and
+ *          ready + URGENCY_LATENCY_MOST. So nothing that becomes ready later than
+ *          URGENCY_AGE_MOST + URGENCY_LATENCY_MOST after a waiting thread goes before it.
+ */
+#ifndef QUELL_POLICY_URGENCY_H
+#define QUELL_POLICY_URGENCY_H
+
+#include "types.h"
+
+/* No chain counts as older than this. */
+#define URGENCY_AGE_MOST NS_PER_S
+#define URGENCY_LATENCY_LEAST (50 * NS_PER_US)
+#define URGENCY_LATENCY_MOST (100 * NS_PER_MS)
+
+/* A CPU's urgency as others see it: what runs there, the most preemptible with the greatest value. */
+#define URGENCY_NONE 0ULL		/* idle, or not to be preempted */
+#define URGENCY_DEPLETED (1ULL << 62)	/* plus its position */
+
+/* Since when the work waits that a thread ready at that time does. */
+static inline u64 urgency_since(u64 chain, u64 ready)
+{
+	if (!chain || chain > ready)
+		return ready;
+	return ready - chain > URGENCY_AGE_MOST ? ready - URGENCY_AGE_MOST : chain;
+}
+
+/* Rescheduling latency; usual and present are CPU times per wakeup, stretch in 1/16. */
+static inline u64 urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
+{
+	u64 latency = set;
+
+	if (!latency) {
+		u64 run = usual > present ? usual : present;
+		if (run > URGENCY_LATENCY_MOST)
+			run = URGENCY_LATENCY_MOST;
+		latency = run * stretch / 16;
+	}
+	if (latency < URGENCY_LATENCY_LEAST)
+		return URGENCY_LATENCY_LEAST;
+	return latency > URGENCY_LATENCY_MOST ? URGENCY_LATENCY_MOST : latency;
+}
+
+/* How long a thread usually runs before it sleeps, after it did so for this long. */
+static inline u64 urgency_usual(u64 usual, u64 ran)
+{
+	return usual - usual / 4 + ran / 4;
+}
+
+/* Whether a ready thread with that deadline preempts what runs. */
+static inline bool urgency_preempts(u64 deadline, u64 running, u64 margin)
+{
+	return running > deadline && running - deadline > margin;
+}
+
+#endif

@@ -1,0 +1,81 @@
+//! What the scheduler counts.
+
+use crate::layout::CpuSlot;
+use quell_model::CpuId;
+use serde::Serialize;
+use std::ops::AddAssign;
+
+/// Counters of one CPU, or of all, since the scheduler was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct CpuStats {
+    /// Times a thread got the CPU.
+    pub runs: u64,
+    /// Wakeups, by threads on this CPU, that found an idle CPU.
+    pub wakeups_idle: u64,
+    /// Those that took the CPU of a less urgent thread at once.
+    pub wakeups_preempting: u64,
+    /// Those that had to wait in a queue.
+    pub wakeups_queued: u64,
+    /// Waits that outlasted a thread's rescheduling latency, so that another was preempted for it.
+    pub late: u64,
+    /// Turns that ended with a thread having spent its share.
+    pub depleted: u64,
+    /// Turns that were renewed because nobody went before.
+    pub kept: u64,
+    /// Time that threads were ready before they got this CPU.
+    pub wait_ns: u64,
+    /// The longest of these waits.
+    pub worst_wait_ns: u64,
+    /// Whose that was.
+    pub worst_wait_tid: u64,
+}
+
+impl AddAssign for CpuStats {
+    fn add_assign(&mut self, other: CpuStats) {
+        self.runs += other.runs;
+        self.wakeups_idle += other.wakeups_idle;
+        self.wakeups_preempting += other.wakeups_preempting;
+        self.wakeups_queued += other.wakeups_queued;
+        self.late += other.late;
+        self.depleted += other.depleted;
+        self.kept += other.kept;
+        self.wait_ns += other.wait_ns;
+        if other.worst_wait_ns > self.worst_wait_ns {
+            self.worst_wait_ns = other.worst_wait_ns;
+            self.worst_wait_tid = other.worst_wait_tid;
+        }
+    }
+}
+
+/// Counters of the host and of each CPU, since the scheduler was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Stats {
+    /// All CPUs together.
+    #[serde(flatten)]
+    pub total: CpuStats,
+    /// Each CPU.
+    pub cpus: Vec<(CpuId, CpuStats)>,
+}
+
+impl Stats {
+    pub(crate) fn of<'a>(slots: impl Iterator<Item = (CpuId, &'a CpuSlot)>) -> Stats {
+        let mut stats = Stats::default();
+        for (cpu, slot) in slots {
+            let one = CpuStats {
+                runs: slot.runs,
+                wakeups_idle: slot.wakeups_idle,
+                wakeups_preempting: slot.wakeups_preempting,
+                wakeups_queued: slot.wakeups_queued,
+                late: slot.late,
+                depleted: slot.depleted,
+                kept: slot.kept,
+                wait_ns: slot.wait_ns,
+                worst_wait_ns: slot.worst_wait_ns,
+                worst_wait_tid: slot.worst_wait_tid,
+            };
+            stats.total += one;
+            stats.cpus.push((cpu, one));
+        }
+        stats
+    }
+}

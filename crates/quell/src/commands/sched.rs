@@ -1,0 +1,109 @@
+//! `quell sched`: the scheduler alone, without an agent.
+
+use crate::cli::Sched;
+use anyhow::{Context, bail};
+use quell_sched::{CpuStats, Exit, Options, Scheduler, Stats};
+use serde::Serialize;
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often signals and the scheduler's end are looked for.
+const POLL: Duration = Duration::from_millis(100);
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Line {
+    seconds: f64,
+    #[serde(flatten)]
+    stats: Stats,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit: Option<Exit>,
+}
+
+/// Loads the scheduler and prints what it does until SIGINT, SIGTERM, or its end.
+pub fn sched(args: &Sched) -> anyhow::Result<()> {
+    let defaults = Options::default();
+    let options = Options {
+        causal: !args.no_causal,
+        asymmetry: !args.no_asymmetry,
+        stretch: args.stretch.unwrap_or(defaults.stretch),
+        margin_ns: args.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let topology = quell_linux::observe::topology::read()?;
+    let scheduler = Scheduler::load(&topology, &options)?;
+    let began = Instant::now();
+    let interval = Duration::from_secs_f64(args.interval);
+    let mut next = interval;
+    let mut before = CpuStats::default();
+    if !args.json {
+        say("the scheduler runs; Ctrl-C ends it and the kernel's own takes over")?;
+    }
+    loop {
+        let exit = scheduler.exited()?;
+        let last = exit.is_some() || stop.load(Ordering::Relaxed);
+        let elapsed = began.elapsed();
+        if last || elapsed >= next {
+            next = elapsed + interval;
+            let stats = scheduler.stats()?;
+            if args.json {
+                let line = Line {
+                    seconds: elapsed.as_secs_f64(),
+                    stats,
+                    exit: exit.clone(),
+                };
+                say(&serde_json::to_string(&line)?)?;
+            } else {
+                say(&text(&stats.total, &before))?;
+                before = stats.total;
+            }
+        }
+        if let Some(exit) = exit {
+            if exit.is_error() {
+                bail!(
+                    "the kernel threw the scheduler out ({}): {}",
+                    exit.reason,
+                    exit.message
+                );
+            }
+            if !args.json {
+                say(&format!("ended: {} {}", exit.reason, exit.message))?;
+            }
+            return Ok(());
+        }
+        if last {
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// What happened since `before`, in a line.
+fn text(now: &CpuStats, before: &CpuStats) -> String {
+    let runs = now.runs - before.runs;
+    let mean = (now.wait_ns - before.wait_ns) / runs.max(1);
+    format!(
+        "{runs} turns, ready {} us before on average, worst since loading {:.1} ms (thread {}); \
+         wakeups: {} to an idle CPU, {} preempting, {} queued; {} depleted",
+        mean / 1000,
+        now.worst_wait_ns as f64 / 1e6,
+        now.worst_wait_tid,
+        now.wakeups_idle - before.wakeups_idle,
+        now.wakeups_preempting - before.wakeups_preempting,
+        now.wakeups_queued - before.wakeups_queued,
+        now.depleted - before.depleted,
+    )
+}
+
+/// A line on stdout. Who reads may have left; the scheduler goes on all the same.
+fn say(line: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("stdout"),
+        _ => Ok(()),
+    }
+}
