@@ -199,7 +199,8 @@ mod tests {
         assert!(message("default,a= ").contains("NAME=COMMAND"));
         assert_eq!(
             message("default,nonsense"),
-            "`nonsense` is no side; there are: default, dasec, quell"
+            "`nonsense` is no side; there are: default, dasec, quell, sched, and NAME=COMMAND for a \
+             sched_ext scheduler that COMMAND loads"
         );
         assert!(message("default,share").contains("side `share` is not built yet"));
         assert!(message("cfs,eevdf").contains("runs on the simulator"));
