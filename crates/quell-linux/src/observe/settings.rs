@@ -3,6 +3,7 @@
 use super::{ObserveError, proc};
 use quell_model::{CpuSet, Nice, SchedClass, ThreadSettings};
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -16,14 +17,22 @@ pub(crate) struct SettingsReader {
     affinities: HashSet<Arc<CpuSet>>,
 }
 
+/// What is read, in words.
+struct Settings(u32);
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "settings of thread {}", self.0)
+    }
+}
+
 impl SettingsReader {
     /// The settings of a thread; `None` when it is gone or cannot be looked at.
     pub(crate) fn read(&mut self, tid: u32) -> Result<Option<ThreadSettings>, ObserveError> {
-        let what = format_args!("settings of thread {tid}");
-        let Some(attr) = proc::present(what, attributes(tid))? else {
+        let Some(attr) = proc::present(Settings(tid), attributes(tid))? else {
             return Ok(None);
         };
-        let Some(affinity) = proc::present(what, affinity(tid))? else {
+        let Some(affinity) = proc::present(Settings(tid), affinity(tid))? else {
             return Ok(None);
         };
         let class = class_of_policy(attr.sched_policy);

@@ -139,7 +139,7 @@ impl Commands {
             if strings {
                 let name = format!("v:{key}");
                 stores.push(array(&[
-                    b"SET",
+                    &b"SET"[..],
                     name.as_bytes(),
                     &self.values[key as usize],
                 ]));
