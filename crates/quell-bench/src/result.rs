@@ -7,6 +7,7 @@
 use crate::workload::Stillness;
 use quell_model::config::TenantClass;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The version of the JSON this build writes. It changes when a field changes its meaning or goes;
@@ -83,6 +84,9 @@ pub struct LabGuest {
     pub memory_mib: u32,
     /// QEMU's version.
     pub qemu: String,
+    /// The versions of the published schedulers measured, by name.
+    #[serde(default)]
+    pub peers: BTreeMap<String, String>,
 }
 
 /// The machine a benchmark ran on.

@@ -26,6 +26,21 @@ pub struct ExternalScheduler {
     pub command: Vec<String>,
 }
 
+/// One layer of all threads, whose threads preempt: what scx_layered needs to be told to be a scheduler for
+/// tenants it does not know.
+const LAYERED: &str =
+    r#"[{"name":"all","matches":[[]],"kind":{"Open":{"preempt":true,"slice_us":20000}}}]"#;
+
+/// Published sched_ext schedulers by name, and the arguments they are measured with: their own defaults but
+/// where those are not for servers. On a host they are taken from `PATH`; the kernel lab brings its own.
+const PEERS: [(&str, &[&str]); 5] = [
+    ("scx_bpfland", &[]),
+    ("scx_rusty", &[]),
+    ("scx_flash", &[]),
+    ("scx_lavd", &["--performance"]),
+    ("scx_layered", &[LAYERED]),
+];
+
 /// Why a side's name is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
@@ -46,7 +61,10 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 4] = ["default", "dasec", "quell", "sched"];
+    pub const NAMES: [&'static str; 9] = [
+        "default", "dasec", "quell", "sched", PEERS[0].0, PEERS[1].0, PEERS[2].0, PEERS[3].0,
+        PEERS[4].0,
+    ];
 
     /// Its name.
     pub fn as_str(&self) -> &str {
@@ -66,10 +84,25 @@ impl Side {
         })
     }
 
+    /// A published scheduler.
+    fn peer(name: &str) -> Option<Side> {
+        let (name, arguments) = PEERS.iter().find(|(known, _)| *known == name)?;
+        let command = std::iter::once(name).chain(*arguments);
+        Some(Side::Scheduler(ExternalScheduler {
+            name: name.to_string(),
+            command: command.map(|word| word.to_string()).collect(),
+        }))
+    }
+
+    /// Whether it is a published scheduler, named without a command.
+    pub fn is_peer(&self) -> bool {
+        Side::peer(self.as_str()).is_some_and(|peer| peer == *self)
+    }
+
     /// What `--policy` takes for it: its name, and the command of a scheduler of the user's.
     pub fn argument(&self) -> String {
         match self {
-            Side::Scheduler(scheduler) if *self != Side::sched() => {
+            Side::Scheduler(scheduler) if *self != Side::sched() && !self.is_peer() => {
                 format!("{}={}", scheduler.name, scheduler.command.join(" "))
             }
             _ => self.as_str().to_string(),
@@ -135,8 +168,7 @@ impl FromStr for Side {
             "cfs" | "eevdf" | "credit" | "credit2" | "bvt" | "parties" | "dyniso" | "isolation" => {
                 not_built("it runs on the simulator")
             }
-            _ if name.starts_with("scx_") => not_built("it runs in the kernel lab"),
-            _ => Err(SideError::Unknown(name.to_string())),
+            _ => Side::peer(name).ok_or_else(|| SideError::Unknown(name.to_string())),
         }
     }
 }
@@ -188,23 +220,47 @@ mod tests {
     }
 
     #[test]
+    fn published_schedulers_have_their_arguments() {
+        let sides =
+            Side::parse_list("default,scx_lavd,scx_layered,scx_rusty=/opt/scx_rusty").unwrap();
+        let commands: Vec<_> = sides
+            .iter()
+            .filter_map(|side| match side {
+                Side::Scheduler(scheduler) => Some(scheduler.command.clone()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(commands[0], ["scx_lavd", "--performance"]);
+        // Its configuration is one argument, and JSON.
+        assert_eq!(commands[1].len(), 2);
+        let layers: serde_json::Value = serde_json::from_str(&commands[1][1]).unwrap();
+        assert_eq!(layers[0]["kind"]["Open"]["slice_us"], 20_000);
+        let peers: Vec<bool> = sides.iter().map(Side::is_peer).collect();
+        assert_eq!(peers, [false, true, true, false]);
+        // What the guest is told gives the same sides again.
+        let arguments: Vec<String> = sides.iter().map(Side::argument).collect();
+        assert_eq!(
+            arguments[1..],
+            ["scx_lavd", "scx_layered", "scx_rusty=/opt/scx_rusty"]
+        );
+        assert_eq!(Side::parse_list(&arguments.join(",")).unwrap(), sides);
+    }
+
+    #[test]
     fn bad_names_say_what_would_be_right() {
         let message = |text: &str| Side::parse_list(text).unwrap_err().to_string();
         assert_eq!(
             message("default,dasc"),
-            "`dasc` is no side, did you mean `dasec`?; there are: default, dasec, quell, sched, and \
-             NAME=COMMAND for a sched_ext scheduler that COMMAND loads"
+            "`dasc` is no side, did you mean `dasec`?; there are: default, dasec, quell, sched, \
+             scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered, and NAME=COMMAND for a \
+             sched_ext scheduler that COMMAND loads"
         );
         assert!(message("default,=x").contains("NAME=COMMAND"));
         assert!(message("default,a= ").contains("NAME=COMMAND"));
-        assert_eq!(
-            message("default,nonsense"),
-            "`nonsense` is no side; there are: default, dasec, quell, sched, and NAME=COMMAND for a \
-             sched_ext scheduler that COMMAND loads"
-        );
+        assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
+        assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
         assert!(message("cfs,eevdf").contains("runs on the simulator"));
-        assert!(message("default,scx_bpfland").contains("kernel lab"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

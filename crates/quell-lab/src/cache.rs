@@ -3,10 +3,11 @@
 //! `$QUELL_LAB_CACHE`, else `$XDG_CACHE_HOME/quell/lab`, else `~/.cache/quell/lab`:
 //!
 //! ```text
-//! lock                    held while something is added
+//! lock, peers.lock        held while packages are fetched, while published schedulers are built
 //! apt/SUITE/              apt's own files for one suite
 //! store/NAME_VERSION/     unpacked packages, complete or not there at all
-//! NAME -> store/...       the version in use: kernel-6.12, qemu, busybox
+//! NAME -> store/...       the version in use: kernel-6.12, qemu, busybox, scx_rusty
+//! peers-build/            what an unfinished build of a published scheduler goes on from
 //! kvm                     whether guests run under KVM here
 //! ```
 //!
@@ -25,6 +26,9 @@ use std::{env, process};
 
 /// The suite that QEMU and busybox come from.
 const TOOLS_SUITE: &str = "trixie";
+
+/// The lock of whoever fetches packages.
+const FETCHING: &str = "lock";
 
 /// What is told while something takes long.
 pub trait Progress {
@@ -63,8 +67,13 @@ impl Lab {
             (None, None, Some(home)) => Path::new(&home).join(".cache/quell/lab"),
             (None, None, None) => PathBuf::from("/var/cache/quell/lab"),
         };
-        fs::create_dir_all(&dir).map_err(LabError::io(&dir))?;
-        let dir = dir.canonicalize().map_err(LabError::io(&dir))?;
+        Lab::at(&dir)
+    }
+
+    /// A lab in a folder of its own.
+    pub(crate) fn at(dir: &Path) -> Result<Lab, LabError> {
+        fs::create_dir_all(dir).map_err(LabError::io(dir))?;
+        let dir = dir.canonicalize().map_err(LabError::io(dir))?;
         Ok(Lab { dir })
     }
 
@@ -106,7 +115,7 @@ impl Lab {
             return self.kernel(choice, progress);
         };
         let known = named.0;
-        let _lock = self.lock()?;
+        let _lock = self.lock(FETCHING)?;
         let archive = Archive::open(&self.dir, known.suite)?;
         archive.update(progress)?;
         let package = "linux-image-cloud-amd64";
@@ -152,7 +161,7 @@ impl Lab {
         if let Some(own) = Qemu::of_machine()? {
             return Ok(own);
         }
-        let _lock = self.lock()?;
+        let _lock = self.lock(FETCHING)?;
         let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
         archive.update(progress)?;
         let version = archive.version("qemu-system-x86")?;
@@ -171,7 +180,7 @@ impl Lab {
         if let Some(root) = self.current("busybox") {
             return Ok(root.join(PROGRAM));
         }
-        let _lock = self.lock()?;
+        let _lock = self.lock(FETCHING)?;
         let archive = Archive::open(&self.dir, TOOLS_SUITE)?;
         archive.update(progress)?;
         let package = "busybox-static".to_string();
@@ -215,19 +224,20 @@ impl Lab {
     }
 
     /// Where the version in use of an item is.
-    fn current(&self, item: &str) -> Option<PathBuf> {
+    pub(crate) fn current(&self, item: &str) -> Option<PathBuf> {
         self.dir.join(item).canonicalize().ok()
     }
 
-    fn lock(&self) -> Result<Flock<File>, LabError> {
-        let path = self.dir.join("lock");
+    /// Waits until nobody else adds what the lock's file stands for.
+    pub(crate) fn lock(&self, file: &str) -> Result<Flock<File>, LabError> {
+        let path = self.dir.join(file);
         let file = File::create(&path).map_err(LabError::io(&path))?;
         Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| LabError::io(&path)(io::Error::from(errno)))
     }
 
     /// Makes a version of an item the one in use, filling its folder unless it is there already.
-    fn install(
+    pub(crate) fn install(
         &self,
         item: &str,
         version: &str,

@@ -37,6 +37,18 @@ pub enum LabError {
         /// The end of what apt said.
         output: String,
     },
+    /// A published scheduler could not be built.
+    #[error(
+        "{name} could not be built; builds of published schedulers need these Debian packages: {packages}:\n{output}"
+    )]
+    Build {
+        /// The scheduler.
+        name: &'static str,
+        /// What builds need.
+        packages: &'static str,
+        /// The end of what cargo said.
+        output: String,
+    },
     /// What a package should have held was not in it.
     #[error("{package} holds no {what}; the distribution may have changed its packages' layout")]
     Layout {

@@ -7,7 +7,7 @@
 //! machine does, so the same image gives the same numbers to the byte.
 //!
 //! [`Lab`] keeps kernels and QEMU in a cache, fetched through apt without touching the machine's own
-//! packages ([`apt`]); [`Image`] is the guest's initial file system; [`boot()`] runs one guest.
+//! packages ([`apt`]), and published schedulers to compare with; [`Image`] is the guest's initial file system; [`boot()`] runs one guest.
 
 pub mod apt;
 pub mod boot;
@@ -15,6 +15,7 @@ mod cache;
 mod error;
 mod image;
 mod kernel;
+mod peers;
 mod qemu;
 
 pub use boot::{Boot, Clock, Finished, Stream, boot};
@@ -22,4 +23,5 @@ pub use cache::{Lab, Progress, Quiet};
 pub use error::LabError;
 pub use image::Image;
 pub use kernel::{Kernel, KernelChoice};
+pub use peers::{PEERS, Peer};
 pub use qemu::{Qemu, Version};

@@ -210,7 +210,8 @@ pub struct Bench {
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
-    /// The sides to compare, the baseline first: default, dasec, quell
+    /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
+    /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours
     #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
     pub policy: String,
     #[command(flatten)]
@@ -281,6 +282,10 @@ pub enum Lab {
         /// Which kernel: sched_ext, 6.12, 6.1; all of them unless given
         #[arg(long, value_name = "KERNEL", value_delimiter = ',')]
         kernel: Vec<String>,
+        /// Also build the newest published sched_ext schedulers, for `bench --on vm --policy scx_...`:
+        /// these, or all the lab knows; 5 to 15 minutes of CPU time each
+        #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 0..)]
+        peers: Option<Vec<String>>,
     },
     /// Boot a kernel, run a command under it, and end with the command's exit code
     ///

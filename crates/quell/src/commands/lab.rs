@@ -4,7 +4,7 @@ use super::InputError;
 use crate::cli::{Guest, Lab as LabCommand, LabClock, LabRun};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quell_bench::run::interrupt_flag;
-use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Progress, Qemu, Stream};
+use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Peer, Progress, Qemu, Stream};
 use std::cell::RefCell;
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -15,13 +15,23 @@ use std::time::Duration;
 /// Does one of the lab's commands; a guest's command gives its own exit code.
 pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
-        LabCommand::Setup { kernel } => setup(kernel).map(|()| ExitCode::SUCCESS),
+        LabCommand::Setup { kernel, peers } => {
+            setup(kernel, peers.as_deref()).map(|()| ExitCode::SUCCESS)
+        }
         LabCommand::Run(run) => run_command(run),
         LabCommand::Shell { guest } => shell(guest).map(|()| ExitCode::SUCCESS),
     }
 }
 
-fn setup(kernels: &[String]) -> anyhow::Result<()> {
+fn setup(kernels: &[String], peers: Option<&[String]>) -> anyhow::Result<()> {
+    let peers = match peers {
+        None => Vec::new(),
+        Some([]) => quell_lab::PEERS.to_vec(),
+        Some(names) => names
+            .iter()
+            .map(|name| peer_name(name))
+            .collect::<Result<_, _>>()?,
+    };
     let mut choices = Vec::new();
     for name in kernels {
         choices.push(name.parse::<KernelChoice>()?);
@@ -37,6 +47,7 @@ fn setup(kernels: &[String]) -> anyhow::Result<()> {
     for choice in &choices {
         fetched.push(lab.fetch_kernel(choice, &progress)?);
     }
+    let peers = lab.fetch_peers(&peers, &progress)?;
     progress.finish();
     let mut out = io::stdout();
     writeln!(out, "QEMU {}: {}", qemu.version, qemu.program.display())?;
@@ -52,7 +63,30 @@ fn setup(kernels: &[String]) -> anyhow::Result<()> {
             kernel.image.display()
         )?;
     }
+    for peer in peers {
+        writeln!(
+            out,
+            "{} {}: {}",
+            peer.name,
+            peer.version,
+            peer.program.display()
+        )?;
+    }
     Ok(())
+}
+
+/// A published scheduler by its name, with or without `scx_`.
+fn peer_name(name: &str) -> Result<&'static str, InputError> {
+    let known = quell_lab::PEERS;
+    let found = known
+        .into_iter()
+        .find(|peer| *peer == name || peer.strip_prefix("scx_") == Some(name));
+    found.ok_or_else(|| {
+        InputError(format!(
+            "`--peers`: `{name}` is no scheduler the lab knows; there are: {}",
+            known.join(", ")
+        ))
+    })
 }
 
 fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
@@ -66,6 +100,7 @@ fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
         kernel,
         image,
         boot,
+        ..
     } = prepared;
     let out = run.out.as_deref();
     let finished = quell_lab::boot(&qemu, &kernel, &image, &boot, out, &interrupt, pass_on)?;
@@ -86,6 +121,7 @@ fn shell(guest: &Guest) -> anyhow::Result<()> {
         kernel,
         image,
         boot,
+        ..
     } = prepared;
     quell_lab::boot::shell(&qemu, &kernel, &image, &boot)?;
     Ok(())
@@ -97,6 +133,20 @@ pub(super) struct Prepared {
     pub(super) kernel: Kernel,
     pub(super) image: Image,
     pub(super) boot: Boot,
+    pub(super) peers: Vec<Peer>,
+    lab: Lab,
+}
+
+/// Puts published schedulers into the guest, on its path.
+pub(super) fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Result<()> {
+    let progress = Bar::new();
+    prepared.peers = prepared.lab.peers(names, &progress)?;
+    progress.finish();
+    for peer in &prepared.peers {
+        let place = Path::new("/usr/bin").join(peer.name);
+        prepared.image.program(&peer.program, &place)?;
+    }
+    Ok(())
 }
 
 pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
@@ -125,6 +175,8 @@ pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared
         kernel,
         image,
         boot,
+        peers: Vec::new(),
+        lab,
     })
 }
 
@@ -213,5 +265,28 @@ impl Progress for Bar {
             // Nothing is lost: a bar has 28 characters.
             bar.set_position(percent.clamp(0.0, 100.0) as u64);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_bench::side::Side;
+
+    #[test]
+    fn every_scheduler_the_lab_builds_is_a_side_and_the_other_way_round() {
+        let sides: Vec<&str> = Side::NAMES
+            .into_iter()
+            .filter(|name| name.parse::<Side>().unwrap().is_peer())
+            .collect();
+        assert_eq!(sides, quell_lab::PEERS);
+    }
+
+    #[test]
+    fn schedulers_are_named_with_or_without_their_prefix() {
+        assert_eq!(peer_name("rusty").unwrap(), "scx_rusty");
+        assert_eq!(peer_name("scx_lavd").unwrap(), "scx_lavd");
+        let error = peer_name("scx_nope").unwrap_err().to_string();
+        assert!(error.contains("scx_bpfland, scx_rusty"), "{error}");
     }
 }

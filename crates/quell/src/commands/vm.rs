@@ -12,7 +12,7 @@ use quell_bench::report;
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::run::interrupt_flag;
 use quell_bench::side::Side;
-use quell_lab::{Clock, Image, Stream};
+use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,7 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
         prepared.boot.cpus = u32::try_from(cpus)?;
     }
     prepared.boot.seed = measure.seed;
-    needed(&mut prepared.image, scenario, sides)?;
+    needed(&mut prepared, scenario, sides)?;
     let file = format!("{FOLDER}/{}.toml", scenario.name);
     prepared
         .image
@@ -49,6 +49,8 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
         kernel,
         image,
         boot,
+        peers,
+        ..
     } = prepared;
     let interrupt = interrupt_flag()?;
     let folder = tempfile::tempdir()?;
@@ -78,6 +80,10 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
         cpus: boot.cpus,
         memory_mib: boot.memory_mib,
         qemu: qemu.version.to_string(),
+        peers: peers
+            .into_iter()
+            .map(|peer| (peer.name.to_string(), peer.version))
+            .collect(),
     };
     result.notes.insert(0, note(&guest));
     result.lab = Some(guest);
@@ -92,14 +98,31 @@ fn note(guest: &LabGuest) -> String {
     } else {
         "real time"
     };
+    let peers: Vec<String> = guest
+        .peers
+        .iter()
+        .map(|(name, version)| format!(" {name} is version {version}."))
+        .collect();
     format!(
-        "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.",
-        guest.qemu, guest.accelerator
+        "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.{}",
+        guest.qemu,
+        guest.accelerator,
+        peers.concat()
     )
 }
 
 /// Puts what a run needs besides quell into the guest: applications, traces, schedulers.
-fn needed(image: &mut Image, scenario: &Scenario, sides: &[Side]) -> anyhow::Result<()> {
+fn needed(prepared: &mut Prepared, scenario: &Scenario, sides: &[Side]) -> anyhow::Result<()> {
+    let names: Vec<&str> = sides
+        .iter()
+        .filter(|side| side.is_peer())
+        .map(Side::as_str)
+        .collect();
+    if !names.is_empty() {
+        prepared.kernel.require_sched_ext()?;
+        lab::add_peers(prepared, &names)?;
+    }
+    let image = &mut prepared.image;
     let mut programs = BTreeSet::new();
     for tenant in &scenario.tenants {
         programs.extend(tenant.app.as_ref().map(program));
@@ -113,7 +136,7 @@ fn needed(image: &mut Image, scenario: &Scenario, sides: &[Side]) -> anyhow::Res
             .add(program)
             .map_err(|e| InputError(format!("the scenario needs {program}: {e}")))?;
     }
-    for side in sides {
+    for side in sides.iter().filter(|side| !side.is_peer()) {
         let Side::Scheduler(scheduler) = side else {
             continue;
         };
