@@ -253,11 +253,8 @@ fn a_tenant_that_dies_is_reported_by_name() {
     let mut workload = start(&format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}")).unwrap();
     let pid = pids(&workload)[0];
     // Our own child, not reaped yet: the pid is its.
-    let killed = Command::new("kill")
-        .args(["-KILL", &pid.to_string()])
-        .status()
-        .unwrap();
-    assert!(killed.success());
+    let process = nix::unistd::Pid::from_raw(pid as i32);
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL).unwrap();
     let result = workload.measure(Duration::from_millis(100), Duration::from_millis(500), 1);
     let error = format!("{:#}", result.unwrap_err());
     assert!(
