@@ -36,6 +36,8 @@ pub struct Facts {
     pub policy: Vec<Mechanism>,
     /// How it acts: the way that is used, never [`Backend::Auto`].
     pub backend: Backend,
+    /// Why not through the scheduler, where the configuration would have it.
+    pub backend_reason: Option<String>,
     /// The control period.
     pub period_ms: u64,
     /// Where the figures come from.
@@ -172,6 +174,11 @@ impl Board {
         push_bounded(&mut self.lock().notes, text, KEPT_NOTES);
     }
 
+    /// How the agent acts has changed.
+    pub fn acts_through(&self, backend: Backend) {
+        Arc::make_mut(&mut self.lock().facts).backend = backend;
+    }
+
     /// A reload took effect.
     pub fn reloaded(&self, facts: Facts) {
         let mut inner = self.lock();
@@ -228,6 +235,7 @@ impl Board {
             uptime_s: uptime.as_secs_f64(),
             policy: facts.policy.clone(),
             backend: facts.backend,
+            backend_reason: facts.backend_reason.clone(),
             source: facts.source,
             fallback_reason: facts.fallback_reason.clone(),
             acting: facts.not_acting_reason.is_none(),

@@ -39,8 +39,8 @@ pub struct Assembly {
 /// and is only called once everything is as the owners left it.
 pub type Assemble = Box<dyn FnMut() -> Result<Start, AgentError>>;
 
-/// Makes the parts of a configuration that has been checked.
-pub type Start = Box<dyn FnOnce() -> Result<Assembly, AgentError>>;
+/// Makes the parts of a configuration that has been checked, for the actuator there is.
+pub type Start = Box<dyn FnOnce(Option<&mut dyn Act>) -> Result<Assembly, AgentError>>;
 
 /// The loop and its parts.
 pub struct Controller {
@@ -163,6 +163,13 @@ impl Controller {
         if let Some(report) = &report {
             self.tell(report);
         }
+        if let Some(actuator) = &self.actuator {
+            let backend = actuator.backend();
+            if backend != self.parts.facts.backend {
+                self.parts.facts.backend = backend;
+                self.board.acts_through(backend);
+            }
+        }
         let cost = PeriodCost {
             observe_us: micros(observed - start),
             decide_us: micros(decided - observed),
@@ -254,7 +261,10 @@ impl Controller {
                     false => error!("before the new configuration: {report}"),
                 }
             }
-            start()
+            match &mut self.actuator {
+                Some(actuator) => start(Some(actuator.as_mut())),
+                None => start(None),
+            }
         });
         match parts {
             Ok(parts) => {

@@ -2,6 +2,7 @@
 
 use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
 use quell_linux::observe::{ObserveError, Observer};
+use quell_model::config::{AgentFile, Backend};
 use quell_model::{Plan, Snapshot, Source};
 
 /// Where snapshots come from.
@@ -19,8 +20,29 @@ pub trait Observe {
     fn recycle(&mut self, _snapshot: Snapshot) {}
 }
 
+/// The way of acting that a configuration comes to on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Never [`Backend::Auto`].
+    pub backend: Backend,
+    /// Why not the scheduler, where it is not.
+    pub reason: Option<String>,
+}
+
+/// Acts through the kernel's stock interfaces.
+pub trait Stock {
+    /// Makes the plan hold.
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// Puts everything back.
+    fn restore(&mut self) -> RestoreReport;
+}
+
 /// Where plans go.
 pub trait Act {
+    /// Prepares for the plans of a configuration.
+    fn choose(&mut self, config: &AgentFile) -> Choice;
+    /// How it acts at the moment.
+    fn backend(&self) -> Backend;
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
     /// Puts everything back.
@@ -45,7 +67,7 @@ impl Observe for Observer {
     }
 }
 
-impl Act for Actuator {
+impl Stock for Actuator {
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         Actuator::apply(self, snapshot, plan)
     }

@@ -28,6 +28,12 @@ pub enum AgentError {
         "cannot act on this host: {0}; `quell run --dry-run` observes and decides without acting"
     )]
     Act(#[from] ActError),
+    /// The configuration insists on the scheduler.
+    #[error(
+        "agent.backend = \"sched_ext\", but the scheduler cannot be used: {0}; \
+         `auto` and `stock` do without it"
+    )]
+    NoScheduler(String),
     /// The API's socket cannot be used.
     #[error("{}: {message}", path.display())]
     Socket {

@@ -5,6 +5,7 @@
 //! [`client`] asks that API for the command line, in the types of [`wire`].
 
 pub mod api;
+mod backend;
 pub mod board;
 pub mod client;
 pub mod clock;

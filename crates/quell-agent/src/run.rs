@@ -1,10 +1,11 @@
 //! `quell run`: from options to a running loop, and back.
 
 use crate::api::Server;
+use crate::backend::{self, Backends, Kernel};
 use crate::board::{Board, Facts};
 use crate::clock::SystemClock;
 use crate::control::{Assemble, Assembly, Controller, Start};
-use crate::edges::{Act, Observe};
+use crate::edges::{Act, Choice, Observe};
 use crate::privileges::Privileges;
 use crate::wire::Missing;
 use crate::{AgentError, load};
@@ -56,22 +57,29 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     } else {
         None
     };
-    let actuator = match &not_acting {
+    let mut capabilities = None;
+    let mut actuator: Option<Box<dyn Act>> = match &not_acting {
         Some(reason) => {
             warn!("observes and decides, but changes nothing: {reason}");
             None
         }
-        None => Some(open(options)?),
+        None => {
+            let stock = open(options)?;
+            capabilities = Some(stock.capabilities().clone());
+            Some(Box::new(Backends::new(Box::new(stock), Kernel)))
+        }
     };
-    let capabilities = actuator.as_ref().map(|a| a.capabilities().clone());
     let assemble = {
         let options = options.clone();
-        Rc::new(move |config: AgentFile| {
+        Rc::new(move |config: AgentFile, actuator: Option<&mut dyn Act>| {
             let missing = missing(privileges, &config, capabilities.as_ref());
-            assemble(&options, &config, missing, not_acting.clone())
+            assemble(&options, &config, actuator, missing, not_acting.clone())
         })
     };
-    let parts = assemble(config)?;
+    let parts = match &mut actuator {
+        Some(actuator) => assemble(config, Some(actuator.as_mut())),
+        None => assemble(config, None),
+    }?;
     for missing in &parts.facts.missing {
         warn!("{} is missing: {}", missing.what, missing.remedy);
     }
@@ -89,10 +97,9 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
         let path = options.config.clone();
         Box::new(move || {
             let (config, assemble) = (load::load(&path)?, assemble.clone());
-            Ok(Box::new(move || assemble(config)) as Start)
+            Ok(Box::new(move |actuator: Option<&mut dyn Act>| assemble(config, actuator)) as Start)
         })
     };
-    let actuator = actuator.map(|actuator| Box::new(actuator) as Box<dyn Act>);
     // From here on every way out drops the controller, which puts everything back.
     let mut controller = Controller::new(parts, actuator, reload, board.clone());
     let _server = Server::start(&options.socket, board)?;
@@ -113,6 +120,7 @@ fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
 fn assemble(
     options: &AgentOptions,
     config: &AgentFile,
+    actuator: Option<&mut dyn Act>,
     missing: Vec<Missing>,
     not_acting_reason: Option<String>,
 ) -> Result<Assembly, AgentError> {
@@ -121,20 +129,25 @@ fn assemble(
     if let Some(reason) = &fallback_reason {
         warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
     }
+    // Nothing after it can fail, so a configuration that is refused loads nothing.
+    let choice = choose(config, actuator)?;
     let policy: Option<Box<dyn Policy>> = match config.agent.policy[..] {
         [] => None,
         // There is one mechanism so far, and the configuration names none twice.
         [Mechanism::Asymmetry, ..] => {
-            let settings = config.asymmetry.clone();
-            Some(Box::new(Dasec::new(match kernel_slice_ns() {
-                Some(slice_ns) => settings.within_slice(slice_ns),
-                None => settings,
-            })))
+            let mut settings = config.asymmetry.clone();
+            match (choice.backend, kernel_slice_ns()) {
+                // Threads wait in queues that CPUs share, so no layout has conflicts to resolve.
+                (Backend::SchedExt, _) => settings.conflicts = false,
+                (_, Some(slice_ns)) => settings = settings.within_slice(slice_ns),
+                (_, None) => {}
+            }
+            Some(Box::new(Dasec::new(settings)))
         }
     };
-    let backend = backend(config.agent.backend);
     let facts = Facts {
-        backend,
+        backend: choice.backend,
+        backend_reason: choice.reason,
         policy: config.agent.policy.clone(),
         period_ms: config.agent.period_ms,
         source: Observe::source(&observer),
@@ -149,12 +162,19 @@ fn assemble(
     })
 }
 
-/// The way of acting that a choice comes to on this host.
-fn backend(chosen: Backend) -> Backend {
-    if chosen == Backend::Auto {
-        info!("backend stock: this kernel has no sched_ext scheduler of Quell's");
+/// The way of acting; without an actuator, what it would be as far as can be told without trying.
+fn choose(config: &AgentFile, actuator: Option<&mut dyn Act>) -> Result<Choice, AgentError> {
+    let choice = match actuator {
+        Some(actuator) => actuator.choose(config),
+        None => backend::expected(config),
+    };
+    match (&choice.reason, config.agent.backend) {
+        (None, _) => info!("acting through Quell's scheduler"),
+        (Some(reason), Backend::SchedExt) => return Err(AgentError::NoScheduler(reason.clone())),
+        (Some(reason), Backend::Auto) => info!("acting through stock interfaces: {reason}"),
+        (Some(_), Backend::Stock) => {}
     }
-    Backend::Stock
+    Ok(choice)
 }
 
 /// What this process may not do and what this kernel cannot, with the remedy.

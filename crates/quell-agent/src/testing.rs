@@ -108,6 +108,7 @@ pub fn facts() -> Facts {
     Facts {
         policy: vec![Mechanism::Asymmetry],
         backend: Backend::Stock,
+        backend_reason: None,
         period_ms: 80,
         source: Source::Bpf,
         fallback_reason: None,

@@ -26,6 +26,8 @@ pub struct Status {
     pub policy: Vec<Mechanism>,
     /// How it acts: the way that is used, never `auto`.
     pub backend: Backend,
+    /// Why it does not act through the scheduler, where it does not.
+    pub backend_reason: Option<String>,
     /// Where its figures come from.
     pub source: Source,
     /// Why they do not come from BPF, when they do not.

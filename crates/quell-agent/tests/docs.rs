@@ -133,7 +133,7 @@ fn every_field_of_the_api_is_in_its_reference() {
 
 /// An answer with every field present, so that none is missed because it is absent.
 const STATUS: &str = r#"{
-    "version": "1", "pid": 1, "config": "q", "uptime_s": 1.0, "policy": [], "backend": "stock", "source": "bpf",
+    "version": "1", "pid": 1, "config": "q", "uptime_s": 1.0, "policy": [], "backend": "stock", "backend_reason": null, "source": "bpf",
     "fallback_reason": null, "acting": true, "not_acting_reason": null,
     "missing": [{"what": "a", "remedy": "b"}], "period_ms": 80, "periods": 1, "overruns": 0,
     "observe_errors": 0, "reloads": 0, "reload_error": null, "changes": 0,

@@ -1,6 +1,6 @@
 //! The sides of a comparison, by the names that `--policy` takes.
 
-use quell_model::config::Mechanism;
+use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Backend};
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,12 +9,27 @@ use std::str::FromStr;
 pub enum Side {
     /// The kernel's own scheduler, nothing of Quell's running.
     Default,
-    /// The asymmetry mechanism alone, as the DASEC paper has it.
+    /// The asymmetry mechanism alone, as the DASEC paper has it: its feedback, no causal age.
     Dasec,
+    /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
+    DasecWithout(Part),
+    /// As [`Side::Quell`], but through stock interfaces on every kernel.
+    Stock,
     /// Every mechanism there is, composed. Today that is asymmetry alone.
     Quell,
     /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
     Scheduler(ExternalScheduler),
+}
+
+/// A part of the asymmetry mechanism, by the paper's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// Time-slice allocator.
+    Tsa,
+    /// Rescheduling-latency adjuster.
+    Rla,
+    /// Resource-conflict resolver; the scheduler has none, so this matters on stock interfaces only.
+    Rcr,
 }
 
 /// A scheduler by name and command line.
@@ -61,8 +76,19 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 9] = [
-        "default", "dasec", "quell", "sched", PEERS[0].0, PEERS[1].0, PEERS[2].0, PEERS[3].0,
+    pub const NAMES: [&'static str; 13] = [
+        "default",
+        "dasec",
+        "dasec-no-tsa",
+        "dasec-no-rla",
+        "dasec-no-rcr",
+        "stock",
+        "quell",
+        "sched",
+        PEERS[0].0,
+        PEERS[1].0,
+        PEERS[2].0,
+        PEERS[3].0,
         PEERS[4].0,
     ];
 
@@ -71,6 +97,10 @@ impl Side {
         match self {
             Side::Default => "default",
             Side::Dasec => "dasec",
+            Side::DasecWithout(Part::Tsa) => "dasec-no-tsa",
+            Side::DasecWithout(Part::Rla) => "dasec-no-rla",
+            Side::DasecWithout(Part::Rcr) => "dasec-no-rcr",
+            Side::Stock => "stock",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
         }
@@ -109,12 +139,27 @@ impl Side {
         }
     }
 
-    /// The mechanisms the agent applies on this side; `None` where no agent runs.
-    pub fn mechanisms(&self) -> Option<Vec<Mechanism>> {
+    /// The agent's configuration on this side, still without tenants; `None` where no agent runs.
+    pub fn agent(&self) -> Option<AgentFile> {
+        let mut agent = AgentSettings::default();
+        let mut asymmetry = AsymmetrySettings::default();
         match self {
-            Side::Default | Side::Scheduler(_) => None,
-            Side::Dasec | Side::Quell => Some(vec![Mechanism::Asymmetry]),
+            Side::Default | Side::Scheduler(_) => return None,
+            Side::Quell => {}
+            Side::Stock => agent.backend = Backend::Stock,
+            Side::Dasec => asymmetry.causal = false,
+            Side::DasecWithout(part) => {
+                asymmetry.causal = false;
+                asymmetry.slices = *part != Part::Tsa;
+                asymmetry.latencies = *part != Part::Rla;
+                asymmetry.conflicts = *part != Part::Rcr;
+            }
         }
+        Some(AgentFile {
+            agent,
+            asymmetry,
+            tenants: Vec::new(),
+        })
     }
 
     /// Reads a comma-separated list. The first is the baseline; a side may stand there twice (A/A).
@@ -160,6 +205,10 @@ impl FromStr for Side {
         match name {
             "default" => Ok(Side::Default),
             "dasec" => Ok(Side::Dasec),
+            "dasec-no-tsa" => Ok(Side::DasecWithout(Part::Tsa)),
+            "dasec-no-rla" => Ok(Side::DasecWithout(Part::Rla)),
+            "dasec-no-rcr" => Ok(Side::DasecWithout(Part::Rcr)),
+            "stock" => Ok(Side::Stock),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
@@ -247,13 +296,26 @@ mod tests {
     }
 
     #[test]
+    fn every_name_is_a_side_and_says_what_it_is_called() {
+        for name in Side::NAMES {
+            assert_eq!(name.parse::<Side>().unwrap().as_str(), name);
+        }
+        let part = |name: &str| name.parse::<Side>().unwrap().agent().unwrap().asymmetry;
+        assert!(part("quell").causal && !part("dasec").causal);
+        assert!(!part("dasec-no-tsa").slices && part("dasec-no-tsa").latencies);
+        assert!(!part("dasec-no-rla").latencies && part("dasec-no-rla").conflicts);
+        assert!(!part("dasec-no-rcr").conflicts && part("dasec-no-rcr").slices);
+    }
+
+    #[test]
     fn bad_names_say_what_would_be_right() {
         let message = |text: &str| Side::parse_list(text).unwrap_err().to_string();
         assert_eq!(
             message("default,dasc"),
-            "`dasc` is no side, did you mean `dasec`?; there are: default, dasec, quell, sched, \
-             scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered, and NAME=COMMAND for a \
-             sched_ext scheduler that COMMAND loads"
+            format!(
+                "`dasc` is no side, did you mean `dasec`?; there are: {}",
+                known()
+            )
         );
         assert!(message("default,=x").contains("NAME=COMMAND"));
         assert!(message("default,a= ").contains("NAME=COMMAND"));

@@ -1,9 +1,11 @@
 //! The loop on recorded snapshots: what it does when all goes well, and when it does not.
 
 use super::*;
+use crate::edges::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_linux::act::{Note, Subject, Writes};
 use quell_model::Source;
+use quell_model::config::{AgentFile, Backend};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Mutex;
@@ -86,6 +88,14 @@ struct Actor {
 }
 
 impl Act for Actor {
+    fn choose(&mut self, _: &AgentFile) -> Choice {
+        panic!("the rig's reload does not ask")
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::Stock
+    }
+
     fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
         self.told
             .lock()
@@ -295,7 +305,7 @@ fn a_reload_replaces_the_parts_and_the_period() {
             period_ms: 200,
             ..facts()
         };
-        Ok(Box::new(|| {
+        Ok(Box::new(|_| {
             Ok(Assembly {
                 observer: recording(0..1),
                 policy: None,
@@ -332,7 +342,7 @@ fn a_reload_starts_from_what_the_owners_left() {
         let reload: Assemble = Box::new(move || {
             told.lock().unwrap().push("check".into());
             let told = told.clone();
-            Ok(Box::new(move || {
+            Ok(Box::new(move |_| {
                 told.lock().unwrap().push("start".into());
                 Ok(Assembly {
                     observer: recording(1..2),

@@ -167,8 +167,8 @@ fn measure(
 ) -> anyhow::Result<AgentBenchPoint> {
     let fleet = Fleet::start(options, threads)?;
     let before = Inventory::read(fleet.pids())?;
-    let mechanisms = Side::Quell.mechanisms().unwrap_or_default();
-    let agent = AgentChild::start(&options.quell_exe, mechanisms, fleet.specs(), interrupt)?;
+    let settings = Side::Quell.agent().context("the side has an agent")?;
+    let agent = AgentChild::start(&options.quell_exe, settings, fleet.specs(), interrupt)?;
     sleep(SETTLE, interrupt)?;
     // Without the privilege there are no BPF programs to count either.
     let stats = BpfStats::enable().ok();

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use quell_agent::client::Client;
 use quell_agent::wire::{Decision, Status};
-use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Mechanism, TenantSpec};
+use quell_model::config::{AgentFile, TenantSpec};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -38,19 +38,15 @@ impl AgentChild {
     /// ends it with [`Interrupted`] when that is set.
     pub(crate) fn start(
         exe: &Path,
-        mechanisms: Vec<Mechanism>,
+        settings: AgentFile,
         tenants: Vec<TenantSpec>,
         interrupt: &AtomicBool,
     ) -> anyhow::Result<AgentChild> {
         let folder = TempDir::with_prefix("quell-bench-")?;
         let config = folder.path().join("quell.toml");
         let file = AgentFile {
-            agent: AgentSettings {
-                policy: mechanisms,
-                ..AgentSettings::default()
-            },
-            asymmetry: AsymmetrySettings::default(),
             tenants,
+            ..settings
         };
         let text = toml::to_string(&file)?;
         AgentFile::parse(&config, &text).context("the agent's generated configuration")?;

@@ -250,12 +250,12 @@ impl Session<'_> {
             ),
             _ => None,
         };
-        let agent = match self.options.sides[side].mechanisms() {
+        let agent = match self.options.sides[side].agent() {
             None => None,
-            Some(mechanisms) => Some(
+            Some(settings) => Some(
                 AgentChild::start(
                     &self.options.quell_exe,
-                    mechanisms,
+                    settings,
                     self.tenants(),
                     self.interrupt,
                 )

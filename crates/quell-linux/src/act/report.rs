@@ -61,6 +61,8 @@ pub struct Writes {
     pub affinity: u64,
     /// Cgroup weights.
     pub cgroup_weight: u64,
+    /// Threads whose settings were told to Quell's scheduler.
+    pub scheduler: u64,
 }
 
 /// What an undo did.
@@ -107,12 +109,14 @@ pub enum Subject {
     Tenant,
     /// The journal.
     Journal,
+    /// Quell's scheduler.
+    Scheduler,
 }
 
 impl Writes {
     /// Settings written, of any kind.
     pub fn total(&self) -> u64 {
-        self.nice + self.slice + self.affinity + self.cgroup_weight
+        self.nice + self.slice + self.affinity + self.cgroup_weight + self.scheduler
     }
 }
 
@@ -157,6 +161,7 @@ impl fmt::Display for Note {
             Subject::Cgroup(path) => write!(f, "cgroup {path}: ")?,
             Subject::Tenant => {}
             Subject::Journal => write!(f, "journal: ")?,
+            Subject::Scheduler => {}
         }
         f.write_str(&self.text)
     }
@@ -169,11 +174,12 @@ impl fmt::Display for ApplyReport {
             slice,
             affinity,
             cgroup_weight,
+            scheduler,
         } = self.writes;
         write!(
             f,
             "wrote {nice} nice values, {slice} slices, {affinity} affinities, {cgroup_weight} cgroup \
-             weights; gave back {}; {} unchanged, {} gone, {} left alone",
+             weights; told the scheduler of {scheduler} threads; gave back {}; {} unchanged, {} gone, {} left alone",
             self.given_back, self.unchanged, self.gone, self.left_alone
         )?;
         if let Some(error) = &self.journal_error {

@@ -95,8 +95,8 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
-	int on_rq;
+	unsigned int on_cpu; /* u8 in newer kernels: only unsigned loads are adjusted */
+	unsigned int on_rq;
 	int static_prio;
 	struct sched_entity se;
 	unsigned int policy;

@@ -47,6 +47,8 @@ pub enum Backend {
     /// The most precise one this kernel has.
     #[default]
     Auto,
+    /// Quell's own scheduler (Linux >= 6.12 with sched_ext).
+    SchedExt,
     /// Stock interfaces: nice, EEVDF slices, affinity, cgroup weights.
     Stock,
 }
@@ -84,6 +86,9 @@ pub struct AsymmetrySettings {
     /// Periods for which a swapped thread stays where it was put before the kernel may move it
     /// again (ours: placements of the paper's kind would otherwise keep a core idle beside a queue).
     pub placement_periods: u32,
+    /// With the scheduler: order threads by how long the work they serve waits (causal age), not by when they
+    /// became ready themselves. Not the paper's.
+    pub causal: bool,
 }
 
 impl Default for AgentSettings {
@@ -112,6 +117,7 @@ impl Default for AsymmetrySettings {
             conflict_ratio: 2.0,
             conflict_min: 8,
             placement_periods: 12,
+            causal: true,
         }
     }
 }

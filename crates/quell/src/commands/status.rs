@@ -5,6 +5,7 @@ use crate::cli;
 use crate::table::{self, or_dash};
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
+use quell_model::config::Backend;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -58,7 +59,11 @@ pub fn head(status: &Status) -> String {
         false => policy.join(", "),
     };
     let source = format!("{:?}", status.source).to_lowercase();
-    let backend = format!("{:?}", status.backend).to_lowercase();
+    let backend = match status.backend {
+        Backend::Auto => "auto",
+        Backend::SchedExt => "sched_ext",
+        Backend::Stock => "stock",
+    };
     let last = status.last_period;
     let last_us = last.observe_us + last.decide_us + last.act_us;
     let mut text = format!(
@@ -82,6 +87,9 @@ pub fn head(status: &Status) -> String {
     };
     if let Some(reason) = &status.fallback_reason {
         let _ = writeln!(text, "no BPF: {reason}");
+    }
+    if let (Backend::Stock, Some(reason)) = (status.backend, &status.backend_reason) {
+        let _ = writeln!(text, "no scheduler: {reason}");
     }
     for missing in &status.missing {
         let _ = writeln!(text, "missing {}: {}", missing.what, missing.remedy);

@@ -1,0 +1,376 @@
+//! Which way of acting is used: Quell's own scheduler where the kernel takes it, stock interfaces
+//! elsewhere.
+//!
+//! Problem: the scheduler can end at any moment: the kernel throws it out when a thread waits too
+//! long, another one takes its place, a bug ends it. The tenants must not lose their agent for that.
+//! Approach: the stock actuator is always there. With a scheduler loaded it sets the tenants'
+//! cgroup weights only, which the scheduler respects; threads' weights and latencies go to the scheduler. When
+//! that has ended, its reason is said, the same plans go to stock interfaces from the same period on, and
+//! loading is tried again: at once where the kernel asks for it (CPU hotplug), else after
+//! [`RETRY_FIRST_NS`], then twice as long each time, up to [`RETRY_MOST_NS`].
+//! A scheduler that ran for [`PROVEN_NS`] begins anew at the first step.
+//!
+//! There is nothing to journal: what the scheduler was told ends with it, and it ends with this
+//! process, in whatever way that ends.
+
+use crate::edges::{Act, Choice, Stock};
+use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
+use quell_model::config::{AgentFile, Backend, Mechanism};
+use quell_model::{
+    Plan, Snapshot, TenantName, TenantPlan, ThreadId, ThreadPlan, Tid, Topology, Weight,
+};
+use quell_sched::{Exit, Options, SchedError, Scheduler, ThreadSetting};
+use std::collections::{BTreeMap, HashMap};
+
+/// Before the first new try.
+const RETRY_FIRST_NS: u64 = 1_000_000_000;
+/// Between tries, at most.
+const RETRY_MOST_NS: u64 = 300_000_000_000;
+/// A scheduler that ran for so long is a good one.
+const PROVEN_NS: u64 = 600_000_000_000;
+
+/// What loads schedulers: the kernel, or a script in tests.
+pub(crate) trait Loader {
+    /// Loads one with those options.
+    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError>;
+}
+
+/// A loaded scheduler, which ends when dropped.
+pub(crate) trait Loaded {
+    /// Tells it what is wanted of a thread.
+    fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError>;
+    /// How it ended, once it has.
+    fn exited(&self) -> Result<Option<Exit>, SchedError>;
+}
+
+/// This host's kernel.
+pub(crate) struct Kernel;
+
+impl Loader for Kernel {
+    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError> {
+        Scheduler::supported()?;
+        let topology = quell_linux::observe::topology::read().unwrap_or_else(|error| {
+            tracing::warn!("the scheduler takes all CPUs for one cache's: {error}");
+            let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+            Topology::flat(cpus as u32)
+        });
+        Ok(Box::new(Scheduler::load(&topology, options)?))
+    }
+}
+
+impl Loaded for Scheduler {
+    fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
+        self.set_thread(tid, setting)
+    }
+
+    fn exited(&self) -> Result<Option<Exit>, SchedError> {
+        Scheduler::exited(self)
+    }
+}
+
+/// Acts in the most precise way there is at the moment.
+pub(crate) struct Backends<L> {
+    stock: Box<dyn Stock>,
+    loader: L,
+    /// What to load the scheduler with; `None`: it is not wanted.
+    wanted: Option<Options>,
+    scheduler: Option<Running>,
+    retry: Retry,
+    /// To say in the next report.
+    notes: Vec<Note>,
+}
+
+/// The loaded scheduler and what it was told.
+struct Running {
+    scheduler: Box<dyn Loaded>,
+    options: Options,
+    /// When the first plan after loading came.
+    since_ns: Option<u64>,
+    told: HashMap<ThreadId, Told>,
+    tenants: BTreeMap<TenantName, u32>,
+    period: u64,
+}
+
+struct Told {
+    setting: ThreadSetting,
+    /// The period whose plan had the thread last.
+    period: u64,
+}
+
+/// When to try again.
+#[derive(Debug, Default, PartialEq)]
+struct Retry {
+    /// Not before; `None`: at the next period.
+    at_ns: Option<u64>,
+    /// How long to wait after the next failure; 0: the first step.
+    step_ns: u64,
+}
+
+impl Retry {
+    fn failed(&mut self, now_ns: u64) -> u64 {
+        let step_ns = self.step_ns.clamp(RETRY_FIRST_NS, RETRY_MOST_NS);
+        self.at_ns = Some(now_ns + step_ns);
+        self.step_ns = step_ns * 2;
+        step_ns
+    }
+}
+
+impl<L: Loader> Backends<L> {
+    /// With `stock` for what no scheduler does. Nothing is loaded before [`Act::choose`].
+    pub(crate) fn new(stock: Box<dyn Stock>, loader: L) -> Backends<L> {
+        Backends {
+            stock,
+            loader,
+            wanted: None,
+            scheduler: None,
+            retry: Retry::default(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn load(&mut self, options: &Options) -> Result<(), SchedError> {
+        let scheduler = self.loader.load(options)?;
+        self.scheduler = Some(Running {
+            scheduler,
+            options: options.clone(),
+            since_ns: None,
+            told: HashMap::new(),
+            tenants: BTreeMap::new(),
+            period: 0,
+        });
+        Ok(())
+    }
+
+    /// Notices a scheduler's end, and tries again when it is time.
+    fn watch(&mut self, now_ns: u64) {
+        if let Some(running) = &mut self.scheduler {
+            let since_ns = *running.since_ns.get_or_insert(now_ns);
+            let (what, at_once) = match running.scheduler.exited() {
+                Ok(None) => return,
+                Ok(Some(exit)) => {
+                    let text = format!("{}: {}", exit.reason, exit.message);
+                    (
+                        text.trim_end_matches([':', ' ']).to_string(),
+                        exit.wants_restart(),
+                    )
+                }
+                Err(error) => (error.to_string(), false),
+            };
+            self.scheduler = None;
+            if now_ns.saturating_sub(since_ns) >= PROVEN_NS {
+                self.retry = Retry::default();
+            }
+            if at_once {
+                self.note(format!("the scheduler ended ({what}) and is loaded again"));
+            } else {
+                let seconds = self.retry.failed(now_ns) / 1_000_000_000;
+                self.note(format!(
+                    "the scheduler ended ({what}): acting on stock interfaces; loading it again in {seconds} s"
+                ));
+                return;
+            }
+        }
+        let Some(options) = self.wanted.clone() else {
+            return;
+        };
+        if self.retry.at_ns.is_some_and(|at_ns| now_ns < at_ns) {
+            return;
+        }
+        match self.load(&options) {
+            Ok(()) => {
+                self.scheduler
+                    .iter_mut()
+                    .for_each(|s| s.since_ns = Some(now_ns));
+                self.note("the scheduler is loaded again".to_string());
+            }
+            Err(error) => {
+                let seconds = self.retry.failed(now_ns) / 1_000_000_000;
+                self.note(format!(
+                    "the scheduler could not be loaded again ({error}): trying once more in {seconds} s"
+                ));
+            }
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.notes.push(Note {
+            tenant: None,
+            subject: Subject::Scheduler,
+            text,
+        });
+    }
+}
+
+impl<L: Loader> Act for Backends<L> {
+    fn choose(&mut self, config: &AgentFile) -> Choice {
+        self.retry = Retry::default();
+        self.wanted = None;
+        let options = match options(config) {
+            Ok(options) => options,
+            Err(reason) => {
+                self.scheduler = None;
+                return stock(reason);
+            }
+        };
+        let same = |running: &Running| running.options == options;
+        if !self.scheduler.as_ref().is_some_and(same) {
+            // Ends the one there is first: the kernel takes one at a time.
+            self.scheduler = None;
+            if let Err(error) = self.load(&options) {
+                return stock(error.to_string());
+            }
+        }
+        self.wanted = Some(options);
+        Choice {
+            backend: Backend::SchedExt,
+            reason: None,
+        }
+    }
+
+    fn backend(&self) -> Backend {
+        match self.scheduler {
+            Some(_) => Backend::SchedExt,
+            None => Backend::Stock,
+        }
+    }
+
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
+        self.watch(snapshot.time_ns);
+        let mut report = match &mut self.scheduler {
+            None => self.stock.apply(snapshot, plan),
+            Some(running) => {
+                let mut report = self.stock.apply(snapshot, &without_threads(plan));
+                running.apply(plan, &mut report);
+                report
+            }
+        };
+        report.notes.append(&mut self.notes);
+        report
+    }
+
+    fn restore(&mut self) -> RestoreReport {
+        if let Some(running) = &mut self.scheduler {
+            running.forget();
+        }
+        self.stock.restore()
+    }
+}
+
+impl Running {
+    /// Tells the scheduler what differs from what it was told.
+    fn apply(&mut self, plan: &Plan, report: &mut ApplyReport) {
+        self.period += 1;
+        for tenant in &plan.tenants {
+            let next = self.tenants.len() as u32 + 1;
+            let number = *self.tenants.entry(tenant.name.clone()).or_insert(next);
+            for thread in &tenant.threads {
+                let setting = setting(number, thread);
+                let told = self.told.get_mut(&thread.id);
+                if let Some(told) = told {
+                    told.period = self.period;
+                    if told.setting == setting {
+                        report.unchanged += 1;
+                        continue;
+                    }
+                }
+                match self.scheduler.set(thread.id.tid, setting) {
+                    Ok(()) => {
+                        report.writes.scheduler += 1;
+                        let period = self.period;
+                        self.told.insert(thread.id, Told { setting, period });
+                    }
+                    Err(SchedError::NoThread(_)) => report.gone += 1,
+                    Err(error) => {
+                        report.left_alone += 1;
+                        tracing::debug!(thread = %thread.id, "{error}");
+                    }
+                }
+            }
+        }
+        let (period, scheduler) = (self.period, &mut self.scheduler);
+        self.told.retain(|id, told| {
+            if told.period == period {
+                return true;
+            }
+            // Gone in most cases, and then there is nothing to give back.
+            if scheduler.set(id.tid, ThreadSetting::default()).is_ok() {
+                report.given_back += 1;
+            }
+            false
+        });
+    }
+
+    /// Takes back all that it was told.
+    fn forget(&mut self) {
+        for (id, _) in self.told.drain() {
+            // It is gone, or the scheduler is, and the setting with it.
+            let _ = self.scheduler.set(id.tid, ThreadSetting::default());
+        }
+    }
+}
+
+/// What [`Act::choose`] would come to on this host, as far as can be told without trying.
+pub(crate) fn expected(config: &AgentFile) -> Choice {
+    let tried = options(config)
+        .and_then(|_| Scheduler::supported().map_err(|unsupported| unsupported.to_string()));
+    match tried {
+        Ok(()) => Choice {
+            backend: Backend::SchedExt,
+            reason: None,
+        },
+        Err(reason) => stock(reason),
+    }
+}
+
+/// What to load the scheduler with, or why it is not wanted.
+fn options(config: &AgentFile) -> Result<Options, String> {
+    if config.agent.backend == Backend::Stock {
+        return Err("the configuration says so".into());
+    }
+    if !config.agent.policy.contains(&Mechanism::Asymmetry) {
+        return Err("no mechanism is configured that the scheduler has".into());
+    }
+    Ok(Options {
+        causal: config.asymmetry.causal,
+        ..Options::default()
+    })
+}
+
+fn stock(reason: String) -> Choice {
+    Choice {
+        backend: Backend::Stock,
+        reason: Some(reason),
+    }
+}
+
+/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights.
+///
+/// Where threads are laid out on CPUs is not: they wait in a queue that the CPUs of a cache share, so that
+/// there is no layout that makes one of them wait while another CPU is free.
+fn without_threads(plan: &Plan) -> Plan {
+    let tenant = |tenant: &TenantPlan| TenantPlan {
+        name: tenant.name.clone(),
+        weight: tenant.weight,
+        threads: Vec::new(),
+    };
+    Plan {
+        seq: plan.seq,
+        tenants: plan.tenants.iter().map(tenant).collect(),
+    }
+}
+
+fn setting(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
+    // cgroup v2's scale, in which nice 0 is 100.
+    let weight = |weight: Weight| {
+        let units = (weight.0 * 100 + Weight::NICE_0.0 / 2) / Weight::NICE_0.0;
+        units.clamp(1, 10_000) as u32
+    };
+    ThreadSetting {
+        tenant,
+        weight: plan.weight.map(weight),
+        latency_ns: plan.latency_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! What goes where, and what happens when the scheduler ends, with a scheduler that follows a script.
+//! The real one is tested in a guest (`crates/quell/tests/lab.rs`).
+
+use super::*;
+use crate::testing::{plan_with_reasons, snapshot};
+use quell_linux::act::Writes;
+use quell_model::TenantWeight;
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+/// What was done, in order.
+type Log = Rc<RefCell<Vec<String>>>;
+
+fn log(log: &Log, text: String) {
+    log.borrow_mut().push(text);
+}
+
+struct Recorder(Log);
+
+impl Stock for Recorder {
+    fn apply(&mut self, _: &Snapshot, plan: &Plan) -> ApplyReport {
+        let threads: usize = plan.tenants.iter().map(|t| t.threads.len()).sum();
+        let weights = plan.tenants.iter().filter(|t| t.weight.is_some()).count();
+        log(
+            &self.0,
+            format!("stock: {weights} tenants' weights, {threads} threads"),
+        );
+        ApplyReport::default()
+    }
+
+    fn restore(&mut self) -> RestoreReport {
+        log(&self.0, "stock: restore".into());
+        RestoreReport::default()
+    }
+}
+
+/// What the loaded scheduler says of its end.
+type Ending = Rc<RefCell<Option<Exit>>>;
+
+struct Script {
+    log: Log,
+    ending: Ending,
+    /// Loads that fail before one works.
+    failures: Rc<RefCell<u32>>,
+}
+
+struct Scripted {
+    log: Log,
+    ending: Ending,
+}
+
+impl Loader for Script {
+    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError> {
+        let mut failures = self.failures.borrow_mut();
+        if *failures > 0 {
+            *failures -= 1;
+            log(&self.log, "load fails".into());
+            return Err(SchedError::Occupied("other".into()));
+        }
+        log(&self.log, format!("load, causal {}", options.causal));
+        *self.ending.borrow_mut() = None;
+        Ok(Box::new(Scripted {
+            log: self.log.clone(),
+            ending: self.ending.clone(),
+        }))
+    }
+}
+
+impl Loaded for Scripted {
+    fn set(&mut self, tid: Tid, s: ThreadSetting) -> Result<(), SchedError> {
+        if tid.0 == 999 {
+            return Err(SchedError::NoThread(tid));
+        }
+        let (weight, latency) = (s.weight, s.latency_ns);
+        log(
+            &self.log,
+            format!("{tid}: {} {weight:?} {latency:?}", s.tenant),
+        );
+        Ok(())
+    }
+
+    fn exited(&self) -> Result<Option<Exit>, SchedError> {
+        Ok(self.ending.borrow().clone())
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        log(&self.log, "unload".into());
+    }
+}
+
+struct Rig {
+    backends: Backends<Script>,
+    log: Log,
+    ending: Ending,
+    failures: Rc<RefCell<u32>>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let (log, ending) = (Log::default(), Ending::default());
+        let failures = Rc::new(RefCell::new(0));
+        let script = Script {
+            log: log.clone(),
+            ending: ending.clone(),
+            failures: failures.clone(),
+        };
+        Rig {
+            backends: Backends::new(Box::new(Recorder(log.clone())), script),
+            log,
+            ending,
+            failures,
+        }
+    }
+
+    /// A period at that second, with a tenant of two threads; returns what is said.
+    fn period(&mut self, second: u64) -> Vec<String> {
+        let mut snapshot = snapshot(0, &[("a", 2)]);
+        snapshot.time_ns = second * 1_000_000_000;
+        let report = self.backends.apply(&snapshot, &plan(&snapshot));
+        report.notes.iter().map(|note| note.to_string()).collect()
+    }
+
+    fn done(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.borrow_mut())
+    }
+
+    fn ends(&self, kind: u32, code: i64) {
+        *self.ending.borrow_mut() = Some(Exit {
+            kind,
+            code,
+            reason: "runnable task stall".into(),
+            message: "x[1] failed to run for 20.0s".into(),
+        });
+    }
+}
+
+fn plan(snapshot: &Snapshot) -> Plan {
+    let mut plan = plan_with_reasons(snapshot, 0);
+    plan.tenants[0].weight = Some(TenantWeight(50));
+    plan
+}
+
+fn config(text: &str) -> AgentFile {
+    AgentFile::parse(Path::new("quell.toml"), text).unwrap()
+}
+
+#[test]
+fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
+    let mut rig = Rig::new();
+    let choice = rig.backends.choose(&config(""));
+    assert_eq!((choice.backend, choice.reason), (Backend::SchedExt, None));
+    assert!(rig.period(1).is_empty());
+    assert_eq!(
+        rig.done(),
+        [
+            "load, causal true",
+            "stock: 1 tenants' weights, 0 threads",
+            "101: 1 Some(100) Some(2700000)",
+            "102: 1 Some(100) Some(2700000)",
+        ]
+    );
+    // Only what differs is told; who left the plan is given back.
+    let snapshot = snapshot(1, &[("a", 2)]);
+    let mut next = plan(&snapshot);
+    next.tenants[0].threads[0].weight = Some(Weight(Weight::NICE_0.0 / 8));
+    next.tenants[0].threads.remove(1);
+    let report = rig.backends.apply(&snapshot, &next);
+    let writes = Writes {
+        scheduler: 1,
+        ..Writes::default()
+    };
+    assert_eq!((report.writes, report.given_back), (writes, 1));
+    let done = rig.done();
+    assert_eq!(
+        done[1..],
+        ["101: 1 Some(13) Some(2700000)", "102: 0 None None"]
+    );
+    let report = rig.backends.apply(&snapshot, &next);
+    assert_eq!((report.writes.total(), report.unchanged), (0, 1));
+    rig.done();
+    // A thread that is gone is counted, and tried again while the plan has it.
+    next.tenants[0].threads[0].id.tid = Tid(999);
+    let report = rig.backends.apply(&snapshot, &next);
+    assert_eq!((report.gone, report.writes.total()), (1, 0));
+    rig.done();
+    rig.backends.apply(&snapshot, &plan(&snapshot));
+    rig.done();
+    rig.backends.restore();
+    let mut done = rig.done();
+    done.sort();
+    assert_eq!(
+        done,
+        ["101: 0 None None", "102: 0 None None", "stock: restore"]
+    );
+}
+
+#[test]
+fn the_configuration_chooses() {
+    for (text, backend, reason) in [
+        (
+            "[agent]\nbackend = \"stock\"",
+            Backend::Stock,
+            "the configuration says so",
+        ),
+        ("[agent]\npolicy = []", Backend::Stock, "no mechanism"),
+        ("[agent]\nbackend = \"sched_ext\"", Backend::SchedExt, ""),
+        ("[agent]\nbackend = \"auto\"", Backend::SchedExt, ""),
+    ] {
+        let choice = Rig::new().backends.choose(&config(text));
+        assert_eq!(choice.backend, backend, "{text}");
+        assert!(choice.reason.unwrap_or_default().contains(reason), "{text}");
+    }
+    // Where it does not load, stock interfaces from the first period on, and no new tries: nothing
+    // was taken away from anybody.
+    let mut rig = Rig::new();
+    *rig.failures.borrow_mut() = 1;
+    let choice = rig.backends.choose(&config(""));
+    assert_eq!(choice.backend, Backend::Stock);
+    assert!(choice.reason.unwrap().contains("`other`"));
+    assert!(rig.period(1000).is_empty());
+    assert_eq!(
+        rig.done(),
+        ["load fails", "stock: 1 tenants' weights, 2 threads"]
+    );
+}
+
+#[test]
+fn a_reload_keeps_the_scheduler_unless_its_options_change() {
+    let mut rig = Rig::new();
+    rig.backends.choose(&config(""));
+    rig.backends.choose(&config("[agent]\nperiod_ms = 100"));
+    assert_eq!(rig.done(), ["load, causal true"]);
+    rig.backends.choose(&config("[asymmetry]\ncausal = false"));
+    assert_eq!(rig.done(), ["unload", "load, causal false"]);
+    rig.backends.choose(&config("[agent]\nbackend = \"stock\""));
+    assert_eq!(rig.done(), ["unload"]);
+}
+
+#[test]
+fn after_its_end_the_same_plan_goes_to_stock_and_loading_is_tried_ever_more_seldom() {
+    let mut rig = Rig::new();
+    rig.backends.choose(&config(""));
+    rig.period(1);
+    rig.ends(1026, 0);
+    *rig.failures.borrow_mut() = 2;
+    rig.done();
+    let said = rig.period(2);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("x[1] failed to run for 20.0s"), "{said:?}");
+    assert_eq!(
+        rig.done(),
+        ["unload", "stock: 1 tenants' weights, 2 threads"]
+    );
+    assert_eq!(rig.backends.backend(), Backend::Stock);
+    // One second after the end, two and four after the failures.
+    let tries: Vec<u64> = (3..=20)
+        .filter(|second| {
+            rig.period(*second);
+            rig.done().iter().any(|line| line.starts_with("load"))
+        })
+        .collect();
+    assert_eq!(tries, [3, 5, 9]);
+    assert_eq!(rig.backends.backend(), Backend::SchedExt);
+    // It ends again soon, and is not taken for a good one.
+    rig.ends(1026, 0);
+    assert!(rig.period(21)[0].contains("again in 8 s"));
+    rig.period(29);
+    assert_eq!(rig.backends.backend(), Backend::SchedExt);
+    // It ends after long: from the first step.
+    rig.ends(1026, 0);
+    assert!(rig.period(29 + 601)[0].contains("again in 1 s"));
+}
+
+#[test]
+fn the_kernel_may_ask_to_load_it_again_at_once() {
+    let mut rig = Rig::new();
+    rig.backends.choose(&config(""));
+    rig.period(1);
+    rig.done();
+    rig.ends(64, 1 << 48);
+    let said = rig.period(2);
+    assert_eq!(said.len(), 2, "{said:?}");
+    let done = rig.done();
+    assert_eq!(done[..2], ["unload", "load, causal true"]);
+    // The new one knows nothing yet.
+    assert_eq!(done.len(), 5, "{done:?}");
+}
+
+#[test]
+fn waiting_has_a_limit() {
+    let mut retry = Retry::default();
+    let mut steps: Vec<u64> = (0..12).map(|_| retry.failed(0) / 1_000_000_000).collect();
+    steps.dedup();
+    assert_eq!(steps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
+}
