@@ -67,13 +67,21 @@ fn fork_join_takes_its_critical_path_and_uses_its_cpu_time() {
     let tenants = format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
     let mut workload = start(&tenants).unwrap();
     let pids = pids(&workload);
-    let mut names: Vec<String> = std::fs::read_dir(format!("/proc/{}/task", pids[0]))
-        .unwrap()
-        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
-        .map(|name| name.trim().to_string())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["helper-0", "helper-1", "helper-2", "main"]);
+    let names = || {
+        let mut names: Vec<String> = std::fs::read_dir(format!("/proc/{}/task", pids[0]))
+            .unwrap()
+            .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+            .map(|name| name.trim().to_string())
+            .collect();
+        names.sort();
+        names
+    };
+    // A thread names itself, once it runs.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while names() != ["helper-0", "helper-1", "helper-2", "main"] {
+        assert!(Instant::now() < deadline, "{:?}", names());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 
     let (measured, stillness) = workload
         .measure(Duration::from_millis(200), Duration::from_secs(1), 1)
