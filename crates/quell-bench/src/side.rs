@@ -13,6 +13,8 @@ pub enum Side {
     Dasec,
     /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
+    /// As [`Side::Quell`], without a part of the asymmetry mechanism.
+    QuellWithout(Part),
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
     /// Every mechanism there is, composed. Today that is asymmetry alone.
@@ -76,7 +78,7 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 16] = [
         "default",
         "dasec",
         "dasec-no-tsa",
@@ -84,6 +86,9 @@ impl Side {
         "dasec-no-rcr",
         "stock",
         "quell",
+        "quell-no-tsa",
+        "quell-no-rla",
+        "quell-no-rcr",
         "sched",
         PEERS[0].0,
         PEERS[1].0,
@@ -100,6 +105,9 @@ impl Side {
             Side::DasecWithout(Part::Tsa) => "dasec-no-tsa",
             Side::DasecWithout(Part::Rla) => "dasec-no-rla",
             Side::DasecWithout(Part::Rcr) => "dasec-no-rcr",
+            Side::QuellWithout(Part::Tsa) => "quell-no-tsa",
+            Side::QuellWithout(Part::Rla) => "quell-no-rla",
+            Side::QuellWithout(Part::Rcr) => "quell-no-rcr",
             Side::Stock => "stock",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
@@ -148,8 +156,8 @@ impl Side {
             Side::Quell => {}
             Side::Stock => agent.backend = Backend::Stock,
             Side::Dasec => asymmetry.causal = false,
-            Side::DasecWithout(part) => {
-                asymmetry.causal = false;
+            Side::DasecWithout(part) | Side::QuellWithout(part) => {
+                asymmetry.causal = matches!(self, Side::QuellWithout(_));
                 asymmetry.slices = *part != Part::Tsa;
                 asymmetry.latencies = *part != Part::Rla;
                 asymmetry.conflicts = *part != Part::Rcr;
@@ -208,6 +216,9 @@ impl FromStr for Side {
             "dasec-no-tsa" => Ok(Side::DasecWithout(Part::Tsa)),
             "dasec-no-rla" => Ok(Side::DasecWithout(Part::Rla)),
             "dasec-no-rcr" => Ok(Side::DasecWithout(Part::Rcr)),
+            "quell-no-tsa" => Ok(Side::QuellWithout(Part::Tsa)),
+            "quell-no-rla" => Ok(Side::QuellWithout(Part::Rla)),
+            "quell-no-rcr" => Ok(Side::QuellWithout(Part::Rcr)),
             "stock" => Ok(Side::Stock),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
@@ -302,6 +313,7 @@ mod tests {
         }
         let part = |name: &str| name.parse::<Side>().unwrap().agent().unwrap().asymmetry;
         assert!(part("quell").causal && !part("dasec").causal);
+        assert!(part("quell-no-rla").causal && !part("quell-no-rla").latencies);
         assert!(!part("dasec-no-tsa").slices && part("dasec-no-tsa").latencies);
         assert!(!part("dasec-no-rla").latencies && part("dasec-no-rla").conflicts);
         assert!(!part("dasec-no-rcr").conflicts && part("dasec-no-rcr").slices);
