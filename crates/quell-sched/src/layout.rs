@@ -25,9 +25,9 @@ pub struct Options {
     pub stretch: u32,
     pub causal: u32,
     pub asymmetry: u32,
+    pub share: u32,
     pub domains: u32,
     pub cpus: u32,
-    pub unused: u32,
     pub preempt_count: PreemptCount,
     pub domain_of: [u16; MAX_CPUS],
 }
@@ -41,7 +41,8 @@ pub struct CpuSlot {
     pub grace: u64,
     pub chain: u64,
     pub pinned: u32,
-    pub offline: u32,
+    pub offline: u16,
+    pub visited: u16,
     pub runs: u64,
     pub wakeups_idle: u64,
     pub wakeups_preempting: u64,
@@ -52,8 +53,36 @@ pub struct CpuSlot {
     pub worst_wait_ns: u64,
     pub worst_wait_tid: u64,
     pub late: u64,
-    pub armed: u32,
-    pub unused: u32,
+    pub rescued: u64,
+}
+
+/// `struct domain`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Domain {
+    pub clock: u64,
+    pub clock_at: u64,
+    pub rate: u64,
+    pub load: u64,
+    pub served_at: u64,
+    pub look_at: u64,
+    pub queued: u32,
+    pub depleted: u32,
+    pub online: u32,
+    pub size: u32,
+    pub cpu: [u16; DOMAIN_CPUS],
+}
+
+/// `struct group` (fair.bpf.h).
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Group {
+    pub parent: u64,
+    pub weight: u32,
+    pub counted: u32,
+    pub active: u64,
+    pub share: u64,
+    pub at: u64,
 }
 
 /// `struct exit_record`.
@@ -78,6 +107,12 @@ pub struct ThreadSetting {
     pub latency_ns: u64,
 }
 
+/// A sum of weights (fair.h) in the scale of cgroup v2.
+pub fn weight(raw: u64) -> f64 {
+    // As signed: what should not be there shows.
+    raw as i64 as f64 / 1024.0
+}
+
 /// A structure of integers without padding, for which any bytes are a value.
 ///
 /// # Safety
@@ -88,6 +123,10 @@ pub unsafe trait Plain: Copy {}
 unsafe impl Plain for Options {}
 // SAFETY: as above.
 unsafe impl Plain for CpuSlot {}
+// SAFETY: as above.
+unsafe impl Plain for Domain {}
+// SAFETY: as above.
+unsafe impl Plain for Group {}
 // SAFETY: as above.
 unsafe impl Plain for ExitRecord {}
 // SAFETY: as above.
@@ -116,6 +155,8 @@ const _: () = {
     assert!(offset_of!(Options, domain_of) == 48);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
+    assert!(size_of::<Domain>() == 192);
+    assert!(size_of::<Group>() == 40);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -38,6 +38,10 @@ pub struct Options {
     pub causal: bool,
     /// Give threads private rescheduling latencies and let urgent ones preempt.
     pub asymmetry: bool,
+    /// Let threads be urgent only within their share of CPU time, by weight. Without, urgency alone orders them,
+    /// within its own bounds; where causal age and asymmetry are off as well, all threads share by weight and
+    /// nothing else matters.
+    pub share: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
     pub stretch: f64,
@@ -50,6 +54,7 @@ impl Default for Options {
         Options {
             causal: true,
             asymmetry: true,
+            share: true,
             stretch: 1.0,
             margin_ns: 1_000_000,
         }
@@ -155,6 +160,8 @@ pub struct ThreadSetting {
 #[derive(Debug)]
 pub struct Scheduler {
     cpus: MapHandle,
+    domains: MapHandle,
+    groups: MapHandle,
     exit: MapHandle,
     numbers: Vec<CpuId>,
     // Before the object: ends the scheduler.
@@ -191,7 +198,7 @@ impl Scheduler {
             return Err(SchedError::Occupied(name));
         }
         let possible = libbpf_rs::num_possible_cpus().map_err(io("counting CPUs"))?;
-        let domains = domains(topology, possible)?;
+        let domain_of = domains(topology, possible)?;
         let log = log::Log::capture();
         let refused = |error: libbpf_rs::Error| SchedError::Refused {
             reason: error.to_string(),
@@ -201,7 +208,7 @@ impl Scheduler {
             .name("quell")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
-        let raw = raw_options(options, &domains, possible).map_err(refused)?;
+        let raw = raw_options(options, &domain_of, possible).map_err(refused)?;
         for mut map in open.maps_mut() {
             if map.name() == OsStr::new(".rodata.options") {
                 map.set_initial_value(as_bytes(&raw)).map_err(refused)?;
@@ -209,6 +216,8 @@ impl Scheduler {
         }
         let mut object = open.load().map_err(refused)?;
         let cpus = map(&object, ".bss.cpus")?;
+        let domains = map(&object, ".bss.domains")?;
+        let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
         let mut link = None;
         for mut map in object.maps_mut() {
@@ -222,6 +231,8 @@ impl Scheduler {
         })?;
         let scheduler = Scheduler {
             cpus,
+            domains,
+            groups,
             exit,
             numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
             _link: link,
@@ -281,7 +292,22 @@ impl Scheduler {
             .numbers
             .iter()
             .filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?)));
-        Ok(Stats::of(known))
+        let mut stats = Stats::of(known);
+        let bytes = value(&self.domains, "reading the domains")?;
+        for bytes in bytes.chunks_exact(size_of::<layout::Domain>()) {
+            let domain: layout::Domain = from_bytes(bytes);
+            stats.load += layout::weight(domain.load);
+            stats.queued += u64::from(domain.queued);
+        }
+        for key in self.groups.keys() {
+            // Gone since: it had no threads.
+            let found = self.groups.lookup(&key, MapFlags::ANY);
+            if let Some(bytes) = found.map_err(io("reading the groups"))? {
+                let group: layout::Group = from_bytes(&bytes);
+                stats.group_load += layout::weight(group.active);
+            }
+        }
+        Ok(stats)
     }
 
     /// How it ended, once it has: thrown out by the kernel, or replaced by its order.
@@ -385,6 +411,7 @@ fn raw_options(
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
         causal: options.causal.into(),
         asymmetry: options.asymmetry.into(),
+        share: options.share.into(),
         domains: domains
             .iter()
             .filter(|domain| **domain != layout::NO_DOMAIN)
@@ -392,7 +419,6 @@ fn raw_options(
             .max()
             .unwrap_or(0),
         cpus: possible as u32,
-        unused: 0,
         preempt_count: preempt_count()?,
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };

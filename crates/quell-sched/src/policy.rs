@@ -4,7 +4,11 @@
 use std::ffi::{c_longlong, c_ulonglong};
 
 /// The weight of a thread or group that nobody gave one.
-pub const WEIGHT_ONE: u64 = 100;
+pub const WEIGHT_ONE: u64 = 100 << 10;
+/// The least weight.
+pub const WEIGHT_LEAST: u64 = 1;
+/// The greatest.
+pub const WEIGHT_MOST: u64 = 10_000 << 10;
 /// Credit that a sleeper can save, and debt that a runner can make.
 pub const FAIR_BURST: i64 = 100_000_000;
 /// Where the virtual clock starts.
@@ -18,6 +22,12 @@ unsafe extern "C" {
     fn quell_fair_rate(cpus: c_ulonglong, load: c_ulonglong) -> c_ulonglong;
     fn quell_fair_advance(ns: c_ulonglong, rate: c_ulonglong) -> c_ulonglong;
     fn quell_fair_earned(advance: c_ulonglong, ns: c_ulonglong, weight: c_ulonglong) -> c_longlong;
+    fn quell_fair_earned_pinned(
+        earned: c_longlong,
+        ns: c_ulonglong,
+        weight: c_ulonglong,
+        load: c_ulonglong,
+    ) -> c_longlong;
     fn quell_fair_spent(ns: c_ulonglong) -> c_longlong;
     fn quell_fair_bounded(credit: c_longlong) -> c_longlong;
     fn quell_fair_bounded_pool(credit: c_longlong, threads: c_ulonglong) -> c_longlong;
@@ -32,6 +42,7 @@ unsafe extern "C" {
         credit: c_longlong,
         weight: c_ulonglong,
     ) -> c_ulonglong;
+    fn quell_fair_overdue(clock: c_ulonglong, position: c_ulonglong) -> bool;
     fn quell_fair_slice(cpus: c_ulonglong, load: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_fair_entitled_slice(own: c_longlong, pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
@@ -61,12 +72,14 @@ macro_rules! native {
 }
 
 native! {
-    /// How fast the virtual clock goes, in 1/65536 of real time.
+    /// How fast the virtual clock goes, in 1/2^24 of real time.
     fair_rate = quell_fair_rate(cpus: u64, load: u64) -> u64;
     /// Its advance.
     fair_advance = quell_fair_advance(ns: u64, rate: u64) -> u64;
     /// What not running earns.
     fair_earned = quell_fair_earned(advance: u64, ns: u64, weight: u64) -> i64;
+    /// What not running earns where the only CPU is shared.
+    fair_earned_pinned = quell_fair_earned_pinned(earned: i64, ns: u64, weight: u64, load: u64) -> i64;
     /// What running costs.
     fair_spent = quell_fair_spent(ns: u64) -> i64;
     /// A thread's credit within its bounds.
@@ -77,6 +90,8 @@ native! {
     fair_depleted = quell_fair_depleted(own: i64, pool: i64, present: u64, was: bool) -> bool;
     /// The virtual time up to which a thread was served. The weight must not be 0.
     fair_position = quell_fair_position(clock: u64, credit: i64, weight: u64) -> u64;
+    /// Whether a waiting depleted thread goes before entitled ones.
+    fair_overdue = quell_fair_overdue(clock: u64, position: u64) -> bool;
     /// A depleted thread's turn.
     fair_slice = quell_fair_slice(cpus: u64, load: u64, weight: u64) -> u64;
     /// An entitled thread's turn.
@@ -91,4 +106,353 @@ native! {
     urgency_usual = quell_urgency_usual(usual: u64, ran: u64) -> u64;
     /// Whether a ready thread preempts.
     urgency_preempts = quell_urgency_preempts(deadline: u64, running: u64, margin: u64) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+    const S: u64 = 1000 * MS;
+    const RATE_ONE: u64 = 1 << 24;
+    const RECOVERED: u64 = FAIR_BURST as u64 / 4;
+
+    fn ms(ms: i64) -> i64 {
+        ms * MS as i64
+    }
+
+    #[test]
+    fn the_clock_goes_as_fast_as_a_thread_of_usual_weight_is_served() {
+        // (CPUs, load in threads of the usual weight) -> in real time
+        for (cpus, threads, rate) in [
+            (8, 8, 1.0),
+            (8, 16, 0.5),
+            (8, 4, 2.0),
+            (1, 3, 1.0 / 3.0),
+            (4, 10_000, 0.0004),
+            (1, 0, 16.0),  // bounded
+            (64, 1, 16.0), // bounded
+            (0, 5, 0.0),   // all offline
+        ] {
+            let found = fair_rate(cpus, threads * WEIGHT_ONE) as f64 / RATE_ONE as f64;
+            assert!(
+                (found - rate).abs() <= 0.001 * rate,
+                "{cpus} CPUs, {threads} threads: {found}"
+            );
+        }
+        assert_eq!(fair_advance(10 * MS, RATE_ONE / 2), 5 * MS);
+        assert_eq!(fair_advance(3600 * S, RATE_ONE), S, "a jump is cut");
+    }
+
+    #[test]
+    fn threads_earn_their_share_and_pay_what_they_run() {
+        // (clock's advance, real ms, weight in percent) -> ms
+        for (advance, real, weight, earned) in [
+            (5, 10, 100, 5),
+            (5, 10, 50, 2),
+            (5, 10, 300, 10),     // not more than a CPU
+            (500, 500, 100, 100), // not more than can be saved
+            (0, 10, 100, 0),
+        ] {
+            let found = fair_earned(advance * MS, real * MS, WEIGHT_ONE * weight / 100);
+            assert_eq!(found / ms(1), earned, "{advance} {real} {weight}");
+        }
+        assert_eq!(fair_spent(7 * MS), ms(7));
+        assert_eq!(fair_spent(3600 * S), 2 * FAIR_BURST);
+    }
+
+    #[test]
+    fn a_thread_is_depleted_by_its_process_or_by_running_on() {
+        // (own, common credit, ran since it woke; all ms; was) -> is
+        for (own, pool, present, was, is) in [
+            (100, 100, 0, false, false),
+            (-100, 1, 50, false, false), // short turns live on the common credit
+            (-100, 800, 51, false, true),
+            (100, 0, 0, false, true),
+            (24, 24, 0, true, true), // not recovered
+            (-100, 25, 0, true, false),
+            (25, 25, 51, true, false),
+            (24, 25, 51, true, true),
+        ] {
+            let found = fair_depleted(ms(own), ms(pool), present * MS, was);
+            assert_eq!(
+                found, is,
+                "own {own}, common {pool}, ran {present}, was {was}"
+            );
+        }
+    }
+
+    #[test]
+    fn turns_are_parts_of_a_period() {
+        // (CPUs, load, weight) -> ms
+        for (cpus, load, weight, slice) in [
+            (8, 16, 1, 20),
+            (8, 32, 1, 10),
+            (8, 32, 2, 20),
+            (8, 32, 4, 20), // most
+            (1, 100, 1, 2), // least
+            (4, 0, 1, 20),
+        ] {
+            let found = fair_slice(cpus, load * WEIGHT_ONE, weight * WEIGHT_ONE);
+            assert_eq!(found, slice * MS, "{cpus} {load} {weight}");
+        }
+        // (own, common credit) -> ms
+        for (own, pool, slice) in [(100, 800, 100), (-100, 800, 50), (30, 40, 40), (10, -5, 2)] {
+            assert_eq!(fair_entitled_slice(ms(own), ms(pool)), slice * MS);
+        }
+    }
+
+    #[test]
+    fn members_share_their_group() {
+        // (group, own, active of all members), in hundredths -> in thousandths
+        for (group, own, active, weight) in [
+            (100, 100, 100, 1000),
+            (100, 100, 400, 250),
+            (300, 50, 200, 750),
+            (100, 100, 0, 1000), // not counted yet
+        ] {
+            let found = fair_weight(
+                group * WEIGHT_ONE / 100,
+                own * WEIGHT_ONE / 100,
+                active * WEIGHT_ONE / 100,
+            );
+            assert_eq!(
+                (found * 1000).div_ceil(WEIGHT_ONE),
+                weight,
+                "{group} {own} {active}"
+            );
+        }
+        // A crowd shares the same hundred; it does not get a weight of its own.
+        let crowd = 10_000 * fair_weight(WEIGHT_ONE, WEIGHT_ONE, 10_000 * WEIGHT_ONE);
+        assert!(
+            crowd <= WEIGHT_ONE && crowd > WEIGHT_ONE * 9 / 10,
+            "{crowd}"
+        );
+    }
+
+    #[test]
+    fn work_waits_since_its_chain_began() {
+        let now = 100 * S;
+        assert_eq!(urgency_since(0, now), now, "no chain");
+        assert_eq!(urgency_since(now - 30 * MS, now), now - 30 * MS);
+        assert_eq!(
+            urgency_since(now - 30 * S, now),
+            now - S,
+            "no older than that"
+        );
+        assert_eq!(
+            urgency_since(now + 5, now),
+            now,
+            "of a CPU whose clock is ahead"
+        );
+    }
+
+    #[test]
+    fn latency_follows_the_usual_run_unless_it_is_set() {
+        // (set us, usual ms, present ms, stretch in sixteenths) -> us
+        for (set, usual, present, stretch, latency) in [
+            (0, 4, 0, 16, 4000),
+            (0, 4, 9, 16, 9000), // running longer than usual
+            (0, 4, 0, 8, 2000),
+            (0, 0, 0, 16, 50),         // least
+            (0, 5000, 0, 16, 100_000), // most
+            (700, 4, 0, 16, 700),
+            (3_600_000_000, 4, 0, 16, 100_000),
+        ] {
+            let found = urgency_latency(set * 1000, usual * MS, present * MS, stretch);
+            assert_eq!(found, latency * 1000, "{set} {usual} {present} {stretch}");
+        }
+        assert_eq!(urgency_usual(8 * MS, 0), 6 * MS);
+        assert_eq!(urgency_usual(0, 8 * MS), 2 * MS);
+        assert!(urgency_preempts(10, 12, 1) && !urgency_preempts(10, 11, 1));
+        assert!(!urgency_preempts(12, 10, 0));
+    }
+
+    fn weight() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            WEIGHT_LEAST..=WEIGHT_MOST,
+            WEIGHT_LEAST..200u64,
+            Just(WEIGHT_ONE)
+        ]
+    }
+
+    fn any_time() -> impl Strategy<Value = u64> {
+        prop_oneof![any::<u64>(), 0..S]
+    }
+
+    fn credit() -> impl Strategy<Value = i64> {
+        -FAIR_BURST..=8 * FAIR_BURST
+    }
+
+    proptest! {
+        /// 1024 CPUs and ten million threads of the greatest weight fit: nothing overflows, which would
+        /// show as a value out of bounds.
+        #[test]
+        fn rates_are_bounded_and_monotone(cpus in 1u64..=1024, load in 0..10_000_000 * WEIGHT_MOST, more in 0u64..1 << 40) {
+            let rate = fair_rate(cpus, load);
+            prop_assert!(rate <= 16 * RATE_ONE);
+            prop_assert!(fair_rate(cpus, load + more) <= rate);
+            prop_assert!(fair_rate(cpus + 1, load) >= rate);
+            // A clock that stands still would keep depleted threads from ever recovering.
+            prop_assert!(rate > 0 || load > cpus * WEIGHT_ONE * RATE_ONE);
+        }
+
+        #[test]
+        fn the_clock_never_goes_back_nor_overflows(ns in any_time(), rate in 0..=16 * RATE_ONE) {
+            let advance = fair_advance(ns, rate);
+            prop_assert!(advance <= 16 * S);
+            prop_assert!(advance <= ns.saturating_mul(16));
+        }
+
+        #[test]
+        fn earnings_are_bounded(advance in any_time(), ns in any_time(), weight in weight()) {
+            let earned = fair_earned(advance, ns, weight);
+            prop_assert!((0..=FAIR_BURST).contains(&earned));
+            prop_assert!(earned as u64 <= ns);
+            prop_assert!(earned as f64 <= advance as f64 * weight as f64 / WEIGHT_ONE as f64 + 1.0);
+        }
+
+        #[test]
+        fn pinned_threads_earn_no_more_than_their_part(
+            earned in 0..=FAIR_BURST, ns in any_time(), weight in weight(), load in any_time()
+        ) {
+            let found = fair_earned_pinned(earned, ns, weight, load);
+            prop_assert!((0..=earned).contains(&found));
+            prop_assert!(load <= weight || found as f64 <= ns as f64 * weight as f64 / load as f64);
+        }
+
+        #[test]
+        fn spending_is_bounded(ns in any_time()) {
+            prop_assert_eq!(fair_spent(ns), ns.min(2 * FAIR_BURST as u64) as i64);
+        }
+
+        #[test]
+        fn credit_is_bounded(credit in any::<i64>(), threads in any::<u64>()) {
+            let own = fair_bounded(credit);
+            prop_assert!((-FAIR_BURST..=FAIR_BURST).contains(&own));
+            let pool = fair_bounded_pool(credit, threads);
+            prop_assert!((-FAIR_BURST..=8 * FAIR_BURST).contains(&pool));
+            prop_assert!(pool <= FAIR_BURST.saturating_mul(threads.clamp(1, 8) as i64));
+            // Within bounds nothing is changed.
+            prop_assert_eq!(fair_bounded(own), own);
+            prop_assert_eq!(fair_bounded_pool(own, threads), own);
+        }
+
+        #[test]
+        fn positions_are_ordered_by_credit_and_never_wrap(
+            ahead in 0u64..1 << 60, a in credit(), b in credit(), weight in weight()
+        ) {
+            let clock = FAIR_CLOCK_START + ahead;
+            let (at_a, at_b) = (fair_position(clock, a, weight), fair_position(clock, b, weight));
+            prop_assert!(at_a > 0 && at_a.abs_diff(clock) <= FAIR_CLOCK_START / 2);
+            if a > b {
+                prop_assert!(at_a <= at_b, "who has more credit goes first");
+            }
+            prop_assert_eq!(fair_position(clock, 0, weight), clock);
+            prop_assert!(at_a < 1 << 62, "below the depleted threads' mark");
+        }
+
+        /// A depleted thread that waits goes before entitled ones once the clock advanced by so much
+        /// past its position: however deep its debt, and whoever else is ready.
+        #[test]
+        fn waiting_depleted_threads_become_overdue(
+            ahead in 0u64..1 << 60, credit in credit(), weight in 1024..=WEIGHT_MOST
+        ) {
+            let clock = FAIR_CLOCK_START + ahead;
+            let position = fair_position(clock, credit, weight);
+            let debt = FAIR_BURST as u64 * WEIGHT_ONE / weight;
+            prop_assert!(fair_overdue(clock + debt + RECOVERED, position));
+            prop_assert!(!fair_overdue(position, position));
+        }
+
+        /// Who gets less than its share earns, and is entitled again.
+        #[test]
+        fn who_waits_recovers(own in -FAIR_BURST..0, pool in -FAIR_BURST..0, weight in 1024..=WEIGHT_MOST) {
+            let (mut own, mut pool) = (own, pool);
+            let needed = FAIR_BURST as u64 + RECOVERED;
+            // At rate one, in steps of a millisecond, this takes so long at most.
+            let steps = needed * WEIGHT_ONE / weight.min(WEIGHT_ONE) / MS + 2;
+            for _ in 0..steps {
+                let earned = fair_earned(MS, MS, weight);
+                own = fair_bounded(own + earned);
+                pool = fair_bounded_pool(pool + earned, 1);
+            }
+            prop_assert!(!fair_depleted(own, pool, 0, true));
+            prop_assert!(!fair_depleted(own, pool, S, true));
+        }
+
+        #[test]
+        fn who_runs_on_is_depleted(own in -FAIR_BURST..=FAIR_BURST, pool in credit()) {
+            let (mut own, mut pool, mut ran) = (own, pool, 0);
+            while ran <= 2 * FAIR_BURST as u64 {
+                own = fair_bounded(own - fair_spent(10 * MS));
+                pool = fair_bounded_pool(pool - fair_spent(10 * MS), 8);
+                ran += 10 * MS;
+            }
+            prop_assert!(fair_depleted(own, pool, ran, false));
+        }
+
+        #[test]
+        fn slices_are_bounded(cpus in 0u64..=1024, load in any_time(), weight in weight(), own in credit(), pool in credit()) {
+            prop_assert!((2 * MS..=20 * MS).contains(&fair_slice(cpus, load, weight)));
+            let slice = fair_entitled_slice(fair_bounded(own), pool);
+            prop_assert!((2 * MS..=FAIR_BURST as u64).contains(&slice));
+        }
+
+        /// The weights of a group's members sum up to the group's, but for rounding.
+        #[test]
+        fn members_never_weigh_more_than_their_group(
+            group in 1024..=WEIGHT_MOST, members in proptest::collection::vec(1024..=WEIGHT_MOST, 1..50)
+        ) {
+            let active: u64 = members.iter().sum();
+            let sum: u64 = members.iter().map(|own| fair_weight(group, *own, active)).sum();
+            prop_assert!(sum <= group + members.len() as u64);
+            prop_assert!(sum + members.len() as u64 >= group);
+        }
+
+        #[test]
+        fn weights_are_bounded(group in weight(), own in weight(), active in any_time()) {
+            prop_assert!((WEIGHT_LEAST..=WEIGHT_MOST).contains(&fair_weight(group, own, active)));
+        }
+
+        #[test]
+        fn deadlines_are_bounded(
+            chain in any_time(), ready in S..1 << 62, set in any_time(), usual in any_time(),
+            present in any_time(), stretch in 0u64..=256
+        ) {
+            let since = urgency_since(chain, ready);
+            prop_assert!((ready - URGENCY_AGE_MOST..=ready).contains(&since));
+            let latency = urgency_latency(set, usual, present, stretch);
+            prop_assert!((50_000..=URGENCY_LATENCY_MOST).contains(&latency));
+        }
+
+        /// Nothing that becomes ready later than AGE_MOST + LATENCY_MOST after a waiting thread goes first.
+        #[test]
+        fn nobody_is_passed_for_ever(
+            waiting in (any_time(), S..1 << 62, any_time(), any_time()),
+            later in (any_time(), 0..10 * S, any_time(), any_time()),
+            stretch in 0u64..=256,
+        ) {
+            let deadline = |chain, ready, set, usual| {
+                urgency_since(chain, ready) + urgency_latency(set, usual, 0, stretch)
+            };
+            let first = deadline(waiting.0, waiting.1, waiting.2, waiting.3);
+            let ready = waiting.1 + URGENCY_AGE_MOST + URGENCY_LATENCY_MOST + later.1;
+            prop_assert!(deadline(later.0, ready, later.2, later.3) >= first);
+        }
+
+        #[test]
+        fn usual_runs_stay_between_the_runs(usual in 0..1u64 << 60, ran in 0..1u64 << 60) {
+            let next = urgency_usual(usual, ran);
+            prop_assert!(next <= usual.max(ran) + 1);
+            prop_assert!(next + 2 >= usual.min(ran));
+        }
+
+        /// Of two threads only one may preempt the other.
+        #[test]
+        fn preemption_has_a_direction(a in any::<u64>(), b in any::<u64>(), margin in 0..1u64 << 40) {
+            prop_assert!(!(urgency_preempts(a, b, margin) && urgency_preempts(b, a, margin)));
+        }
+    }
 }

@@ -20,6 +20,8 @@ pub struct CpuStats {
     pub late: u64,
     /// Turns that ended with a thread having spent its share.
     pub depleted: u64,
+    /// Times the CPU was about to idle beside a thread that had just been queued.
+    pub rescued: u64,
     /// Turns that were renewed because nobody went before.
     pub kept: u64,
     /// Time that threads were ready before they got this CPU.
@@ -38,6 +40,7 @@ impl AddAssign for CpuStats {
         self.wakeups_queued += other.wakeups_queued;
         self.late += other.late;
         self.depleted += other.depleted;
+        self.rescued += other.rescued;
         self.kept += other.kept;
         self.wait_ns += other.wait_ns;
         if other.worst_wait_ns > self.worst_wait_ns {
@@ -48,11 +51,17 @@ impl AddAssign for CpuStats {
 }
 
 /// Counters of the host and of each CPU, since the scheduler was loaded.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Stats {
     /// All CPUs together.
     #[serde(flatten)]
     pub total: CpuStats,
+    /// Sum of the weights of all threads that are ready or run now.
+    pub load: f64,
+    /// Sum over all cgroups of their members' own weights, as far as they have something ready now.
+    pub group_load: f64,
+    /// Threads that wait in the domains' queues now.
+    pub queued: u64,
     /// Each CPU.
     pub cpus: Vec<(CpuId, CpuStats)>,
 }
@@ -68,6 +77,7 @@ impl Stats {
                 wakeups_queued: slot.wakeups_queued,
                 late: slot.late,
                 depleted: slot.depleted,
+                rescued: slot.rescued,
                 kept: slot.kept,
                 wait_ns: slot.wait_ns,
                 worst_wait_ns: slot.worst_wait_ns,

@@ -248,12 +248,18 @@ pub struct Sched {
     /// How often to write what happened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
+    /// Measure what a wakeup and a context switch cost, under the kernel's own scheduler and this one, and end
+    #[arg(long)]
+    pub cost: bool,
     /// Order threads by when they became ready, not by how long the work they serve waits
     #[arg(long)]
     pub no_causal: bool,
     /// No private latencies and no preemption by urgent threads
     #[arg(long)]
     pub no_asymmetry: bool,
+    /// No credit: urgency is not bounded by shares; with the two above off too, shares by weight alone
+    #[arg(long)]
+    pub no_share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
     #[arg(long, value_name = "FACTOR")]
     pub stretch: Option<f64>,

@@ -9,7 +9,8 @@
  *          their share it leaves alone for as long as its own rescheduling latency; if it still waits
  *          then, a timer preempts the running thread with the latest deadline, if that is later by the margin.
  *          At once means straight to that CPU's local queue, so that one interrupt is all it costs. Timers are
- *          one for each CPU, run only while somebody waits, and look at the thread that is to go first.
+ *          one for each domain, run only while somebody waits, and look at the threads that are to go first: of the
+ *          domain, and of each CPU that has threads of its own.
  * Bounds:  only threads within their share preempt. A deadline holds until the thread sleeps, so two threads cannot
  *          preempt each other in turns.
  * Limits:  the search looks at the CPUs of one domain, the one the thread ran in.
@@ -45,7 +46,7 @@ static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, 
 
 	if (!d || !options.asymmetry)
 		return -1;
-	for (u32 i = 0; i < DOMAIN_CPUS && i < d->size; i++) {
+	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = slot_of(cpu);
 
@@ -76,7 +77,7 @@ struct patience {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_CPUS);
+	__uint(max_entries, MAX_DOMAINS);
 	__type(key, u32);
 	__type(value, struct patience);
 } patience SEC(".maps");
@@ -84,77 +85,107 @@ struct {
 /* No more often than so, so that a crowd of waiting threads costs little. */
 #define PATIENCE_LEAST (100 * NS_PER_US)
 
-static __always_inline void start_patience(struct cpu_slot *slot, u32 cpu, u64 ns)
+static __always_inline void start_patience(struct domain *d, u32 index, u64 ns, u64 now)
 {
-	struct patience *p = bpf_map_lookup_elem(&patience, &cpu);
+	struct patience *p = bpf_map_lookup_elem(&patience, &index);
 
 	if (!p)
 		return;
-	slot->armed = 1;
-	if (bpf_timer_start(&p->timer, ns < PATIENCE_LEAST ? PATIENCE_LEAST : ns, 0))
-		slot->armed = 0;
+	if (ns < PATIENCE_LEAST)
+		ns = PATIENCE_LEAST;
+	d->look_at = now + ns;
+	if (bpf_timer_start(&p->timer, ns, 0))
+		d->look_at = 0;
 }
 
-/* A thread has to wait, as far as this CPU knows. */
-static __always_inline void be_patient(struct cpu_slot *slot, struct thread *t)
+/* An entitled thread has to wait. */
+static __always_inline void be_patient(struct thread *t, u64 now)
 {
-	if (options.asymmetry && !slot->armed)
-		start_patience(slot, bpf_get_smp_processor_id(), t->deadline - t->since);
+	struct domain *d = domain_at(t->domain);
+	u64 latency = t->deadline - t->since;
+
+	if (!options.asymmetry || !d)
+		return;
+	u64 at = d->look_at;
+	/* Looking a little late is better than starting the timer anew for each thread. */
+	if (!at || now + latency + PATIENCE_LEAST < at)
+		start_patience(d, t->domain, latency, now);
 }
 
 /*
- * The thread that is to go first waits: preempts for it if it has waited long enough, returns when to look again,
- * in ns.
+ * A thread that is to go first waits: preempts for it if it has waited long enough, returns when to look again,
+ * in ns. cpu: the only one that it may use, or negative.
  */
-static __always_inline u64 look_at_first(struct task_struct *p, struct cpu_slot *slot, u32 index,
-					 u64 now)
+static __always_inline u64 look_at_first(struct task_struct *p, s32 cpu, u32 index, u64 now)
 {
 	struct thread *t = thread_of(p);
 
-	if (!t || t->queue != QUEUE_ENTITLED)
+	if (!t || t->depleted || t->queue == QUEUE_NONE)
 		return PATIENCE_LEAST;
 	u64 latency = t->deadline - t->since, due = t->ready_at + latency;
+	u64 least = t->deadline + options.margin_ns;
 	if (now < due)
 		return due - now;
-	s32 cpu = preemptible_cpu(p, t->deadline, t->deadline + options.margin_ns, index, now);
-	if (cpu >= 0) {
-		slot->late++;
+	struct cpu_slot *slot;
+	if (cpu < 0)
+		cpu = preemptible_cpu(p, t->deadline, least, index, now);
+	else if ((slot = slot_of(cpu)) && urgency_now(slot, now) <= least)
+		return latency;
+	slot = slot_of(cpu);
+	if (cpu >= 0 && slot) {
+		__sync_fetch_and_add(&slot->late, 1);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
 	return latency;
 }
 
-static int on_patience(void *map, u32 *key, struct patience *value)
+/* The same for the first of a queue; 0: nobody waits. */
+static __always_inline u64 look_at_queue(u64 dsq, s32 cpu, u32 index, u64 now)
 {
-	u32 cpu = *key, index = domain_index(cpu);
-	struct cpu_slot *slot = slot_of(cpu);
-	u64 now = time_ns(), next = 0;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
+	u64 next = 0;
 
-	if (!slot)
-		return 0;
-	slot->armed = 0;
 	if (bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q)) {
-		p = scx_bpf_dsq_peek(entitled_queue(index));
+		p = scx_bpf_dsq_peek(dsq);
+		return p ? look_at_first(p, cpu, index, now) : 0;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
 		if (p)
-			next = look_at_first(p, slot, index, now);
-	} else {
-		if (!bpf_iter_scx_dsq_new(&it, entitled_queue(index), 0)) {
-			p = bpf_iter_scx_dsq_next(&it);
-			if (p)
-				next = look_at_first(p, slot, index, now);
-		}
-		bpf_iter_scx_dsq_destroy(&it);
+			next = look_at_first(p, cpu, index, now);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return next;
+}
+
+static int on_patience(void *map, u32 *key, struct patience *value)
+{
+	u32 index = *key;
+	struct domain *d = domain_at(index);
+	u64 now = time_ns();
+
+	if (!d)
+		return 0;
+	d->look_at = 0;
+	u64 next = look_at_queue(entitled_queue(index), -1, index, now);
+	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
+		u32 cpu = d->cpu[i];
+		struct cpu_slot *slot = slot_of(cpu);
+		if (!slot || !slot->pinned)
+			continue;
+		u64 again = look_at_queue(pinned_queue(cpu), cpu, index, now);
+		if (again && (!next || again < next))
+			next = again;
 	}
 	if (next)
-		start_patience(slot, cpu, next);
+		start_patience(d, index, next, now);
 	return 0;
 }
 
-static __always_inline s32 init_patience(u32 cpu)
+static __always_inline s32 init_patience(u32 index)
 {
-	struct patience *p = bpf_map_lookup_elem(&patience, &cpu);
+	struct patience *p = bpf_map_lookup_elem(&patience, &index);
 
 	if (!p)
 		return -22; /* EINVAL */

@@ -4,12 +4,11 @@
  *
  * Problem: credit needs each domain's virtual clock, and weights depend on how many threads of a cgroup are ready.
  * How:     clocks are moved on by whoever needs them, at most once every CLOCK_STEP. A domain's load and a group's active
- *          weight are sums that a thread enters when it wakes and leaves when it sleeps.
- *          A group's weight is the product of the cpu.weight of it and its ancestors below the
- *          root, each in hundredths; its ready threads share it by their own weights.
- * Limits:  nested groups compete with all other groups and not with their siblings only, so the split between
- *          cousins follows the products of weights, not each level's competition. A thread's weight is what
- *          it was when it last woke or ended a turn.
+ *          weight are sums that a thread enters when it wakes and leaves when it sleeps. A group's members, which are
+ *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
+ *          and threads of the root compete with their own weights.
+ * Limits:  a thread's weight is what it was when it last woke or ended a turn, and its group's what it was
+ *          up to CLOCK_STEP before. Groups count up to GROUP_DEPTH levels deep.
  */
 #ifndef QUELL_FAIR_BPF_H
 #define QUELL_FAIR_BPF_H
@@ -21,11 +20,14 @@
 
 struct group {
 	u64 parent; /* its id; 0: the root */
-	u32 weight; /* as set */
-	u32 effective;
-	u64 generation; /* of effective */
-	u64 active;	/* sum of its ready threads' own weights */
+	u32 weight;  /* as set */
+	u32 counted; /* what its parent's active counts for it */
+	u64 active;  /* sum of its members' own weights, as far as they have something ready */
+	u64 share;   /* weight that its members share */
+	u64 at;	     /* as of then */
 };
+
+_Static_assert(sizeof(struct group) == 40, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -35,96 +37,156 @@ struct {
 	__type(value, struct group);
 } groups SEC(".maps");
 
-/* Counts changes of any group's weight. */
-u64 generation = 1;
-
 static __always_inline u64 clock_of(struct domain *d, u64 now)
 {
 	u64 at = d->clock_at;
 
 	if (now > at + CLOCK_STEP && __sync_val_compare_and_swap(&d->clock_at, at, now) == at) {
-		d->clock += fair_advance(now - at, d->rate);
+		__sync_fetch_and_add(&d->clock, fair_advance(now - at, d->rate));
 		d->rate = fair_rate(d->online, d->load);
 	}
 	return d->clock;
 }
 
-static u32 group_weight(struct group *group)
+/* The weight that the members of a group share. */
+static __noinline u64 group_share(struct group *group, u64 now)
 {
-	u64 weight = WEIGHT_ONE, at = generation;
 	struct group *g = group;
+	u64 share;
 
-	if (group->generation == at)
-		return group->effective;
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		weight = weight * g->weight / WEIGHT_ONE;
-		if (!weight)
-			weight = WEIGHT_LEAST;
-		if (weight > WEIGHT_MOST)
-			weight = WEIGHT_MOST;
+	if (!group)
+		return WEIGHT_ONE;
+	if (group->at && now < group->at + CLOCK_STEP)
+		return group->share;
+	share = group->weight;
+	for (int level = 0; level < GROUP_DEPTH; level++) {
 		u64 parent = g->parent;
 		g = parent ? bpf_map_lookup_elem(&groups, &parent) : NULL;
+		if (!g)
+			break;
+		share = fair_weight(g->weight, share, g->active);
 	}
-	group->effective = weight;
-	group->generation = at;
-	return weight;
+	group->share = share;
+	group->at = now;
+	return share;
+}
+
+/*
+ * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
+ * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, so
+ * that the verifier looks at it once.
+ */
+__noinline int settle(u64 group)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &group);
+
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		u64 id = g->parent;
+		bool turned = false;
+		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		if (!parent)
+			break;
+		for (int attempt = 0; attempt < 8; attempt++) {
+			u32 due = g->active ? g->weight : 0;
+			u32 counted = __sync_lock_test_and_set(&g->counted, due);
+			if (counted != due) {
+				u64 by = (u64)due - counted;
+				u64 before = __sync_fetch_and_add(&parent->active, by);
+				turned |= !before || !(before + by);
+			}
+			if (due == (g->active ? g->weight : 0))
+				break;
+		}
+		if (!turned)
+			break;
+		g = parent;
+	}
+	return 0;
 }
 
 static __always_inline void leave_group(struct thread *t)
 {
-	u64 id = t->group;
+	u64 id = t->group, own = t->active;
 
-	if (!t->active)
+	if (!own)
 		return;
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	if (g)
-		__sync_fetch_and_add(&g->active, -(u64)t->active);
 	t->active = 0;
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	if (g && __sync_fetch_and_add(&g->active, -own) == own)
+		settle(id);
 }
 
-/* The thread's weight now; it is ready, and its group counts it. */
-static __always_inline void weigh(struct thread *t)
+/* The weight now of a thread that is ready; its group counts it. */
+static __always_inline void weigh(struct thread *t, u64 now)
 {
-	u64 own = t->set_weight ? t->set_weight : t->own_weight, id = t->group;
+	u64 own = (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
+	u64 id = t->group, counted = t->active;
 
-	t->weight = own ? own : WEIGHT_ONE;
+	t->weight = own;
 	if (!id)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	if (!g)
 		return;
-	if (t->active != own) {
-		__sync_fetch_and_add(&g->active, own - t->active);
+	if (counted != own) {
 		t->active = own;
+		if (!__sync_fetch_and_add(&g->active, own - counted))
+			settle(id);
 	}
-	t->weight = fair_weight(group_weight(g), own, g->active);
+	t->weight = fair_weight(group_share(g, now), own, g->active);
+}
+
+static __always_inline void change_load(struct thread *t, u64 by)
+{
+	struct domain *d = domain_at(t->domain);
+	u32 cpu = t->only_cpu;
+
+	if (d)
+		__sync_fetch_and_add(&d->load, by);
+	if (cpu && cpu <= MAX_CPUS)
+		__sync_fetch_and_add(&pinned_load[bounded(cpu - 1, MAX_CPUS)], by);
 }
 
 static __always_inline void leave_load(struct thread *t)
 {
-	struct domain *d = domain_at(t->domain);
-
-	if (t->load && d)
-		__sync_fetch_and_add(&d->load, -(u64)t->load);
+	if (t->load)
+		change_load(t, -(u64)t->load);
 	t->load = 0;
 }
 
-static __always_inline void enter_load(struct thread *t, struct domain *d, u32 index)
+static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu)
 {
 	t->load = t->weight;
 	t->domain = index;
-	__sync_fetch_and_add(&d->load, (u64)t->load);
+	t->only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
+	change_load(t, t->load);
+}
+
+/* A thread that was counted before: its weight, or where it may run, may have changed. */
+static __always_inline void weigh_again(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+{
+	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
+
+	weigh(t, now);
+	if (t->load == t->weight && t->only_cpu == only_cpu)
+		return;
+	leave_load(t);
+	enter_load(t, p, t->domain, cpu);
 }
 
 /* What a thread's credit and that of its process change by. */
 static __always_inline void change_credit(struct thread *t, struct task_struct *p, s64 by)
 {
 	struct task_struct *leader = p->group_leader;
-	struct thread *first = leader ? thread_of(leader) : NULL;
+	struct thread *first = leader == p ? t : leader ? thread_of(leader) : NULL;
 
-	t->credit = fair_bounded(t->credit + by);
 	if (!first)
 		return;
+	if (!by) {
+		t->common = first->pool;
+		return;
+	}
+	t->credit = fair_bounded(t->credit + by);
 	/* Two that add at the same time may pass the bound by what one of them adds. */
 	s64 pool = __sync_fetch_and_add(&first->pool, by) + by;
 	s64 bounded_pool = fair_bounded_pool(pool, p->signal->nr_threads);
@@ -133,40 +195,44 @@ static __always_inline void change_credit(struct thread *t, struct task_struct *
 	t->common = bounded_pool;
 }
 
+/* What the time since deserved; brings the thread up to date. */
+static __always_inline s64 deserved(struct thread *t, u64 now)
+{
+	struct domain *d = domain_at(t->domain);
+	u32 cpu = t->only_cpu;
+	s64 earned = 0;
+
+	if (!d)
+		return 0;
+	u64 clock = clock_of(d, now);
+	if (clock > t->seen && now > t->seen_at)
+		earned = fair_earned(clock - t->seen, now - t->seen_at, t->weight);
+	if (earned && t->load && cpu && cpu <= MAX_CPUS)
+		earned = fair_earned_pinned(earned, now - t->seen_at, t->weight,
+					    pinned_load[bounded(cpu - 1, MAX_CPUS)]);
+	t->seen = clock;
+	t->seen_at = now;
+	return earned;
+}
+
 /* Brings the credit of a thread that does not run up to date. */
 static __always_inline void earn(struct thread *t, struct task_struct *p, u64 now)
 {
-	struct domain *d = domain_at(t->domain);
-
-	if (!d)
-		return;
-	u64 clock = clock_of(d, now);
-	s64 earned = 0;
-	if (clock > t->seen && now > t->seen_at)
-		earned = fair_earned(clock - t->seen, now - t->seen_at, t->weight);
-	t->seen = clock;
-	t->seen_at = now;
-	change_credit(t, p, earned);
+	change_credit(t, p, deserved(t, now));
 }
 
-/* The same for one that runs. */
+/* The same for one that runs. Depleted ones earn all the while: among them the exact share counts. */
 static __always_inline void spend(struct thread *t, struct task_struct *p, u64 now)
 {
-	struct domain *d = domain_at(t->domain);
+	u64 ran = now > t->seen_at ? now - t->seen_at : 0;
+	s64 earned = deserved(t, now);
 
-	if (!d)
-		return;
-	if (now > t->seen_at) {
-		u64 ran = now - t->seen_at;
-		t->present += ran;
-		change_credit(t, p, -fair_spent(ran));
-	}
-	t->seen = clock_of(d, now);
-	t->seen_at = now;
+	t->present += ran;
+	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran));
 }
 
 /* A thread that came to a CPU of another domain: its lag and its load come along. */
-static __always_inline void change_domain(struct thread *t, struct task_struct *p, u32 index,
+static __always_inline void change_domain(struct thread *t, struct task_struct *p, u32 index, u32 cpu,
 					  u64 now)
 {
 	struct domain *to = domain_at(index);
@@ -176,7 +242,7 @@ static __always_inline void change_domain(struct thread *t, struct task_struct *
 	earn(t, p, now);
 	if (t->load) {
 		leave_load(t);
-		enter_load(t, to, index);
+		enter_load(t, p, index, cpu);
 	}
 	t->domain = index;
 	t->seen = clock_of(to, now);
@@ -187,8 +253,12 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 {
 	bool was = t->depleted;
 
-	t->depleted = p->policy == SCHED_IDLE ||
-		      fair_depleted(t->credit, t->common, t->present, was);
+	if (p->policy == SCHED_IDLE)
+		t->depleted = true;
+	else if (options.share)
+		t->depleted = fair_depleted(t->credit, t->common, t->present, was);
+	else /* urgency alone orders, or where that is off as well, weights */
+		t->depleted = !options.asymmetry && !options.causal;
 	if (t->depleted != was) {
 		/* What it does from here on is not what was waited for. */
 		t->chain = 0;

@@ -130,6 +130,12 @@ struct scx_exit_task_args {
 	bool cancelled;
 };
 
+enum scx_cpu_preempt_reason { SCX_CPU_PREEMPT_STOP = 2 };
+
+struct scx_cpu_release_args {
+	enum scx_cpu_preempt_reason reason;
+};
+
 struct scx_cgroup_init_args {
 	u32 weight;
 };
@@ -159,6 +165,8 @@ struct sched_ext_ops {
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
 	void (*set_weight)(struct task_struct *p, u32 weight);
+	void (*update_idle)(s32 cpu, bool idle);
+	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);
 	void (*cpu_online)(s32 cpu);
 	void (*cpu_offline)(s32 cpu);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
@@ -191,17 +199,19 @@ struct sched_ext_ops {
 #define SCX_ENQ_PREEMPT (1ULL << 32)
 #define SCX_KICK_IDLE 1
 #define SCX_KICK_PREEMPT 2
-#define SCX_OPS_ENQ_EXITING (1ULL << 2)
-#define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
+#define SCX_OPS_KEEP_BUILTIN_IDLE 1
 
 /* Follow the scheduler core's internal flags. The values here are no values. */
 enum scx_enq_flags {
 	SCX_ENQ_WAKEUP = 1,
-	SCX_ENQ_HEAD = 2,
-	SCX_ENQ_CPU_SELECTED = 3,
+	SCX_ENQ_IMMED = 2,
 };
 #define ENQ_WAKEUP bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_WAKEUP)
-#define ENQ_HEAD bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_HEAD)
+/* Since 7.1: where the thread cannot run there at once, it is queued anew. */
+#define ENQ_IMMED                                                                                  \
+	(bpf_core_enum_value_exists(enum scx_enq_flags, SCX_ENQ_IMMED) ?                           \
+		 bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_IMMED) :                          \
+		 0)
 
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
@@ -210,6 +220,7 @@ s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+u32 scx_bpf_reenqueue_local(void) __ksym __weak; /* to be removed one day */
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym __weak;
 u64 scx_bpf_now(void) __ksym __weak; /* 6.14 */

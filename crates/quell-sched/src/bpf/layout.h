@@ -7,6 +7,7 @@
 
 #define MAX_CPUS 1024
 #define MAX_DOMAINS 256
+#define DOMAIN_CPUS 64
 #define OFFLINE 0x8000
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
@@ -16,9 +17,9 @@ struct options {
 	u32 stretch;		 /* see urgency_latency() */
 	u32 causal;		 /* causal age: on or off */
 	u32 asymmetry;		 /* latencies and preemption: on or off */
+	u32 share;		 /* credit bounds urgency: on or off */
 	u32 domains;		 /* how many there are */
 	u32 cpus;		 /* possible CPUs */
-	u32 unused;
 	struct preempt_count_at preempt_count_at;
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
@@ -30,7 +31,8 @@ struct cpu_slot {
 	u64 grace;   /* for how long it usually keeps it */
 	u64 chain;   /* its chain */
 	u32 pinned;  /* threads in its pinned queue */
-	u32 offline;
+	u16 offline;
+	u16 visited; /* the domain that it looked at last */
 	u64 runs;	   /* times a thread got this CPU */
 	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
 	u64 wakeups_preempting; /* wakeups that preempted at once */
@@ -41,9 +43,23 @@ struct cpu_slot {
 	u64 worst_wait_ns;
 	u64 worst_wait_tid;
 	u64 late; /* waits that outlasted the rescheduling latency, so that somebody was preempted */
-	u32 armed; /* its timer runs */
-	u32 unused;
+	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 } __attribute__((aligned(128)));
+
+/* CPUs that share a last-level cache. */
+struct domain {
+	u64 clock;    /* virtual, see fair.h */
+	u64 clock_at; /* when it was moved on last */
+	u64 rate;
+	u64 load;	 /* sum of the ready and running threads' weights */
+	u64 served_at;	 /* when a depleted thread got a CPU last */
+	u64 look_at;	 /* when its timer goes off; 0: it does not run */
+	u32 queued;	 /* threads in its queues */
+	u32 depleted;	 /* of these, in the one of depleted threads */
+	u32 online;	 /* its CPUs that are online */
+	u32 size;
+	u16 cpu[DOMAIN_CPUS];
+} __attribute__((aligned(64)));
 
 struct exit_record {
 	s64 code;
@@ -64,6 +80,7 @@ struct thread_setting {
 
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
+_Static_assert(sizeof(struct domain) == 192, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 

@@ -8,7 +8,8 @@
  *
  * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
  * place in its domain's queue. A CPU that has nothing to do takes the first of its domain's queues,
- * then of others': no CPU stays idle beside a ready thread that may use it.
+ * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
+ * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
  */
 #include "state.bpf.h"
 #include "fair.bpf.h"
@@ -17,15 +18,13 @@
 
 /* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
 #define DEPLETED_EVERY (50 * NS_PER_MS)
-/* A queue of another domain is served first if its first thread's deadline is earlier by this. */
-#define FOREIGN_MARGIN (5 * NS_PER_MS)
 
 static __always_inline u64 slice_of(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
 	if (!t->depleted)
-		return fair_entitled_slice(t->credit, t->common);
+		return options.share ? fair_entitled_slice(t->credit, t->common) : FAIR_SLICE_MOST;
 	return d ? fair_slice(d->online, d->load, t->weight) : FAIR_SLICE_LEAST;
 }
 
@@ -38,22 +37,29 @@ static __always_inline void update_deadline(struct thread *t)
 		t->deadline = t->since;
 }
 
-/* Blocked to ready. */
-static __always_inline void wake(struct thread *t, struct task_struct *p, u32 domain, u64 now)
+/* A thread that was not ready counts as ready. */
+static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
+	u32 domain = domain_index(cpu);
 	struct domain *d = domain_at(domain);
 
 	earn(t, p, now);
-	if (!t->active || !t->load)
-		weigh(t);
-	if (d && t->domain != domain) {
-		leave_load(t);
-		t->domain = domain;
-		t->seen = clock_of(d, now);
+	weigh(t, now);
+	leave_load(t);
+	if (d) {
+		if (t->domain != domain) {
+			t->domain = domain;
+			t->seen = clock_of(d, now);
+		}
+		enter_load(t, p, domain, cpu);
 	}
-	if (d && !t->load)
-		enter_load(t, d, domain);
 	t->ready_at = now;
+}
+
+/* Blocked to ready. */
+static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+{
+	join(t, p, cpu, now);
 	t->present = 0;
 	judge(t, p, now);
 	t->chain = options.causal && !t->depleted ? chain_of_waker(now) : 0;
@@ -61,7 +67,7 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 do
 	update_deadline(t);
 }
 
-/* Puts a ready thread into the queue it belongs to. */
+/* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles. */
 static __always_inline void queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
 {
 	struct domain *d = domain_at(t->domain);
@@ -80,6 +86,11 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 		note_queue(t, QUEUE_ENTITLED, t->domain);
 		insert_ordered(p, entitled_queue(t->domain), slice, order, flags);
 	}
+	if (p->nr_cpus_allowed == 1)
+		return;
+	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 }
 
 SEC("struct_ops/select_cpu")
@@ -93,11 +104,11 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 
 	if (!t || !here)
 		return prev_cpu;
-	wake(t, p, domain_index(prev_cpu), now);
+	wake(t, p, prev_cpu, now);
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	if (idle) {
 		here->wakeups_idle++;
-		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), ENQ_IMMED);
 		return cpu;
 	}
 	if (!t->depleted) {
@@ -110,7 +121,7 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	}
 	here->wakeups_queued++;
 	if (!t->depleted)
-		be_patient(here, t);
+		be_patient(t, now);
 	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
 	if (p->nr_cpus_allowed >= options.cpus) {
 		queue(t, p, 0, 0);
@@ -156,53 +167,57 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		return;
 	}
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
-		wake(t, p, domain_index(cpu), now);
+		wake(t, p, cpu, now);
 		note_queue(t, QUEUE_NONE, 0);
 		if (wake_pinned(t, p, cpu))
 			return;
+		if (!t->depleted)
+			be_patient(t, now);
 		queue(t, p, cpu, 0);
 		return;
 	}
-	if (!t->load) /* its first time, or it came from another scheduling class */
-		wake(t, p, domain_index(cpu), now);
-	change_domain(t, p, domain_index(cpu), now);
-	judge(t, p, now);
-	update_deadline(t);
-	queue(t, p, cpu, 0);
-	if (flags & ENQ_WAKEUP || p->nr_cpus_allowed == 1)
-		return;
-	/* Not this CPU's turn that ended: some setting changed, and perhaps nobody is about to look. */
-	cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (cpu >= 0)
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-}
-
-static __always_inline bool overdue(struct domain *d, u64 order, u64 now)
-{
-	if (order >= URGENCY_DEPLETED)
-		order -= URGENCY_DEPLETED;
-	/* Weights differ; a light thread's lag is worth less, but it is not starved for that. */
-	return fair_overdue(d->clock, order, WEIGHT_ONE) ||
-	       now - d->served_at > DEPLETED_EVERY;
-}
-
-/* Takes one from the queues of a domain; prev_position as of quell_dispatch. */
-static __always_inline bool take(u32 index, struct domain *d, u64 prev_position, bool *keep,
-				 u64 now)
-{
-	u64 first = d->depleted ? first_order(depleted_queue(index)) : 0;
-
-	if (first && overdue(d, first, now) && take_first(depleted_queue(index)))
-		return true;
-	if (take_first(entitled_queue(index)))
-		return true;
-	if (!first)
-		return false;
-	if (prev_position && prev_position < first) {
-		*keep = true;
-		return false;
+	change_domain(t, p, domain_index(cpu), cpu, now);
+	if (!t->load) { /* its first time, or it came from another scheduling class */
+		wake(t, p, cpu, now);
+	} else if (!(flags & ENQ_WAKEUP)) {
+		weigh_again(t, p, cpu, now);
+		judge(t, p, now);
+		update_deadline(t);
 	}
-	return take_first(depleted_queue(index));
+	queue(t, p, cpu, 0);
+}
+
+static __always_inline bool overdue(struct domain *d, u64 position, u64 now)
+{
+	u64 served_at = d->served_at;
+
+	return fair_overdue(d->clock, position) ||
+	       (now > served_at && now - served_at > DEPLETED_EVERY);
+}
+
+/* Takes one from a domain that this CPU does not belong to. */
+static __always_inline bool take_foreign(u32 index)
+{
+	struct domain *d = domain_at(index);
+
+	return d && d->queued &&
+	       (take_first(entitled_queue(index)) || take_first(depleted_queue(index)));
+}
+
+/* Where threads wait while each CPU of ours has less to do: takes one of these. */
+static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32 index)
+{
+	u32 other = slot->visited + 1;
+	struct domain *o;
+
+	if (other >= options.domains)
+		other = 0;
+	slot->visited = other;
+	o = domain_at(other);
+	if (!o || other == index || !o->queued ||
+	    o->load * d->online <= (d->load + WEIGHT_ONE) * o->online)
+		return false;
+	return take_foreign(other);
 }
 
 SEC("struct_ops/dispatch")
@@ -212,8 +227,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u32 index = domain_index(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = NULL;
-	u64 now = time_ns(), prev_position = 0;
-	bool keep = false;
+	u64 now = time_ns(), position = 0;
 
 	if (!slot || !d)
 		return;
@@ -224,36 +238,54 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			if (judge(t, prev, now))
 				slot->depleted++;
 			if (t->depleted)
-				prev_position = position_of(t, d);
+				position = position_of(t, d);
 		}
 	}
-	if (slot->pinned) {
-		u64 own = first_order(pinned_queue(cpu));
+	if (options.domains > 1 && balance(slot, d, index))
+		return;
+
+	/* Of the depleted threads: the CPU's own, or the domain's, whichever was served less. */
+	u64 own = slot->pinned ? first_order(pinned_queue(cpu)) : 0;
+	u64 first = d->depleted ? first_order(depleted_queue(index)) : 0;
+	u64 depleted = depleted_queue(index);
+	if (own >= URGENCY_DEPLETED && (!first || own - URGENCY_DEPLETED <= first)) {
+		first = own - URGENCY_DEPLETED;
+		depleted = pinned_queue(cpu);
+	}
+	if (first && overdue(d, first, now) && take_first(depleted))
+		return;
+	if (own && own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
-		if (own && (!others || own <= others || (own >= URGENCY_DEPLETED && overdue(d, own, now))) &&
-		    take_first(pinned_queue(cpu)))
+		if ((!others || own <= others) && take_first(pinned_queue(cpu)))
 			return;
 	}
-	if (take(index, d, prev_position, &keep, now))
+	if (take_first(entitled_queue(index)))
 		return;
-	if (!keep && !t) {
+	if (own && own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
+		return;
+	if (first && !(position && position < first)) {
+		if (take_first(depleted))
+			return;
+		/* What the domain's queue holds may not run here. */
+		if (own && take_first(pinned_queue(cpu)))
+			return;
+	}
+	if (!t) {
 		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
 			u32 other = index + i;
 			if (other >= options.domains)
 				other -= options.domains;
-			struct domain *o = domain_at(other);
-			if (o && take(other, o, 0, &keep, now))
+			if (take_foreign(other))
 				return;
 		}
-	}
-	if (!t)
 		return;
+	}
 	/* Nobody else, or nobody before it: another turn. */
-	u64 slice = slice_of(t);
+	weigh_again(t, prev, cpu, now);
 	slot->kept++;
-	slot->urgency = t->depleted ? URGENCY_DEPLETED + prev_position : t->deadline;
+	slot->urgency = t->depleted ? URGENCY_DEPLETED + position : t->deadline;
 	slot->chain = t->chain;
-	set_slice(prev, slice);
+	set_slice(prev, slice_of(t));
 }
 
 SEC("struct_ops/running")
@@ -269,10 +301,21 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		return;
 	if (t->queue != QUEUE_NONE)
 		note_queue(t, QUEUE_NONE, 0);
-	if (t->domain != index)
-		change_domain(t, p, index, now);
-	else
+	if (!t->load) {
+		/*
+		 * It did not come by way of select_cpu or enqueue: a setting was changed while it ran, or the
+		 * kernel inserted it by itself (exiting, or its migration disabled).
+		 */
+		join(t, p, cpu, now);
+		judge(t, p, now);
+		if (!t->depleted)
+			t->since = now;
+		update_deadline(t);
+	} else if (t->domain != index) {
+		change_domain(t, p, index, cpu, now);
+	} else {
 		earn(t, p, now);
+	}
 	t->running = 1;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
@@ -329,6 +372,20 @@ void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 		t->own_weight = weight;
 }
 
+/* Half of the common credit of the process that forks, which it gives away; debts are inherited. */
+static __always_inline s64 give_half(void)
+{
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	struct thread *first = leader ? thread_of(leader) : NULL;
+
+	if (!first)
+		return 0;
+	s64 half = first->pool >> 1;
+	if (half > 0)
+		__sync_fetch_and_add(&first->pool, -half);
+	return half;
+}
+
 SEC("struct_ops/init_task")
 s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
@@ -345,7 +402,7 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
 	if (parent) {
 		t->credit = parent->credit >> 1;
-		t->pool = t->common = parent->common >> 1;
+		t->pool = t->common = p->group_leader == p ? give_half() : parent->common >> 1;
 		t->usual = parent->usual;
 		t->depleted = parent->depleted;
 		t->tenant = parent->tenant;
@@ -380,6 +437,29 @@ void BPF_PROG(quell_disable, struct task_struct *p)
 	t->running = 0;
 }
 
+/* A higher class took the CPU: what waits in its local queue can run elsewhere. */
+SEC("struct_ops/cpu_release")
+void BPF_PROG(quell_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	/* The stopper is done in no time. */
+	if (args->reason != bpf_core_enum_value(enum scx_cpu_preempt_reason, SCX_CPU_PREEMPT_STOP) &&
+	    bpf_ksym_exists(scx_bpf_reenqueue_local))
+		scx_bpf_reenqueue_local();
+}
+
+/* A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. */
+SEC("struct_ops/update_idle")
+void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
+{
+	struct cpu_slot *slot = slot_of(cpu);
+	struct domain *d = domain_at(domain_index(cpu));
+
+	if (!idle || !slot || !d || !(d->queued || slot->pinned))
+		return;
+	slot->rescued++;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
 SEC("struct_ops/cpu_online")
 void BPF_PROG(quell_cpu_online, s32 cpu)
 {
@@ -410,7 +490,7 @@ void BPF_PROG(quell_cpu_offline, s32 cpu)
 SEC("struct_ops/cgroup_init")
 s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
 {
-	struct group group = { .weight = args->weight };
+	struct group group = { .weight = args->weight << WEIGHT_SHIFT };
 	u64 id;
 
 	if (cgroup->level == 0)
@@ -430,7 +510,12 @@ SEC("struct_ops/cgroup_exit")
 void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
 {
 	u64 id = cgroup->kn->id;
+	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
+	if (group) {
+		group->active = 0;
+		settle(id);
+	}
 	bpf_map_delete_elem(&groups, &id);
 }
 
@@ -441,8 +526,8 @@ void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
 	if (group) {
-		group->weight = weight;
-		__sync_fetch_and_add(&generation, 1);
+		group->weight = weight << WEIGHT_SHIFT;
+		settle(id);
 	}
 }
 
@@ -462,7 +547,8 @@ s32 BPF_PROG(quell_init)
 {
 	u64 now = time_ns();
 
-	for (u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
+	/* Options are constants to the verifier: it need not go through CPUs that there are not. */
+	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.cpus; cpu++) {
 		u32 index = domain_index(cpu);
 		struct domain *d = domain_at(index);
 		if (!d)
@@ -477,8 +563,6 @@ s32 BPF_PROG(quell_init)
 		else
 			d->online++;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
-		if (!error)
-			error = init_patience(cpu);
 		if (error)
 			return error;
 	}
@@ -492,6 +576,8 @@ s32 BPF_PROG(quell_init)
 		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);
 		if (!error)
 			error = scx_bpf_create_dsq(depleted_queue(index), -1);
+		if (!error)
+			error = init_patience(index);
 		if (error)
 			return error;
 	}
@@ -552,6 +638,8 @@ struct sched_ext_ops quell_ops = {
 	.init_task = (void *)quell_init_task,
 	.enable = (void *)quell_enable,
 	.disable = (void *)quell_disable,
+	.update_idle = (void *)quell_update_idle,
+	.cpu_release = (void *)quell_cpu_release,
 	.cpu_online = (void *)quell_cpu_online,
 	.cpu_offline = (void *)quell_cpu_offline,
 	.cgroup_init = (void *)quell_cgroup_init,
@@ -561,6 +649,7 @@ struct sched_ext_ops quell_ops = {
 	.init = (void *)quell_init,
 	.exit = (void *)quell_exit,
 	.dump = (void *)quell_dump,
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = 20000,
 	.name = "quell",
 };

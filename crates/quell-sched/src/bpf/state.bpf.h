@@ -23,7 +23,6 @@
 #include "../policy/urgency.h"
 #include "layout.h"
 
-#define DOMAIN_CPUS 64
 #define NO_DOMAIN 0x7fff
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -34,20 +33,9 @@ const volatile struct options options SEC(".rodata.options") = {};
 struct exit_record exit_record SEC(".bss.exit");
 struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
 
-struct domain {
-	u64 clock;    /* virtual, see fair.h */
-	u64 clock_at; /* when it was moved on last */
-	u64 rate;
-	u64 load;	 /* sum of the ready and running threads' weights */
-	u64 served_at;	 /* when a depleted thread got a CPU last */
-	u32 depleted;	 /* threads in its depleted queue */
-	u32 online;	 /* its CPUs that are online */
-	u32 size;
-	u32 unused;
-	u16 cpu[DOMAIN_CPUS];
-} __attribute__((aligned(64)));
-
 struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
+/* The part of its domain's load that can run on this CPU only. */
+u64 pinned_load[MAX_CPUS];
 
 enum queue_kind {
 	QUEUE_NONE,
@@ -72,13 +60,14 @@ struct thread {
 	u64 chain;	/* when the chain of events it serves began; 0: none */
 	u64 worst_wait;
 	u64 runs;
-	u32 own_weight;	/* by nice, or as the agent set it */
-	u32 set_weight;	/* 0: not */
+	u32 own_weight;	/* by nice */
+	u32 set_weight;	/* by the agent; 0: not */
 	u32 weight;	/* effective */
-	u32 load;	/* what its domain counts for it; 0: nothing */
+	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
 	u16 domain;
 	u16 queue_of;	/* CPU or domain */
+	u16 only_cpu;	/* whose pinned_load counts it, plus one; 0: none */
 	u16 tenant;
 	u8 queue;	/* enum queue_kind */
 	u8 depleted;
@@ -137,22 +126,31 @@ static __always_inline u64 pinned_queue(u32 cpu)
 	return (u64)cpu << 2 | QUEUE_PINNED;
 }
 
-/* Notes in which queue a thread is; queues that are mostly empty are counted, so that nobody need look. */
-static __always_inline void note_queue(struct thread *t, u32 kind, u32 of)
+static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 {
 	struct domain *d;
 	struct cpu_slot *slot;
 
-	if (t->queue == QUEUE_DEPLETED && (d = domain_at(t->queue_of)))
-		__sync_fetch_and_add(&d->depleted, -1);
-	else if (t->queue == QUEUE_PINNED && (slot = slot_of(t->queue_of)))
-		__sync_fetch_and_add(&slot->pinned, -1);
+	if (kind == QUEUE_PINNED) {
+		if ((slot = slot_of(of)))
+			__sync_fetch_and_add(&slot->pinned, by);
+	} else if (kind != QUEUE_NONE && (d = domain_at(of))) {
+		__sync_fetch_and_add(&d->queued, by);
+		if (kind == QUEUE_DEPLETED)
+			__sync_fetch_and_add(&d->depleted, by);
+	}
+}
+
+/*
+ * Notes in which queue a thread is, before it is there: who counts none later will not miss it. Counts,
+ * so that nobody need look into queues that are mostly empty.
+ */
+static __always_inline void note_queue(struct thread *t, u32 kind, u32 of)
+{
+	count_queued(t->queue, t->queue_of, -1);
 	t->queue = kind;
 	t->queue_of = of;
-	if (kind == QUEUE_DEPLETED && (d = domain_at(of)))
-		__sync_fetch_and_add(&d->depleted, 1);
-	else if (kind == QUEUE_PINNED && (slot = slot_of(of)))
-		__sync_fetch_and_add(&slot->pinned, 1);
+	count_queued(kind, of, 1);
 }
 
 #endif

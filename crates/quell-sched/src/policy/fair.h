@@ -7,7 +7,7 @@
  * How:     each domain of CPUs keeps a virtual clock. It advances as fast as a thread of weight
  *          WEIGHT_ONE would be served if all ready threads shared the CPUs exactly by weight
  *          (generalized processor sharing). While a thread does not run, it earns what the
- *          clock says it deserves; while it runs, it spends. Its credit, in ns of CPU time, is bounded both ways: sleeping
+ *          clock says it deserves; while it runs, it spends; a depleted one earns then as well. Its credit, in ns of CPU time, is bounded both ways: sleeping
  *          saves up at most FAIR_BURST, running in idle time owes at most as much.
  *          A process's threads also have a common credit, to which what each earns and spends is
  *          added: what its helpers do not use, its critical thread may. A thread is entitled while the common credit lasts,
@@ -18,19 +18,23 @@
  * Bounds:  a process whose active threads weigh w together runs entitled for at most
  *          (1 + FAIR_POOL_MOST) x FAIR_BURST + w/WEIGHT_ONE x the clock's advance. So a depleted
  *          thread gets its share less that; and one that gets less earns, and is entitled again.
- * Units:   ns; weights in the scale of cgroup v2 (1 to 10000, 100 by default); rates in 1/65536.
+ * Units:   ns; weights in 1/1024 of cgroup v2's (1 to 10000, 100 by default), so that a group's many threads
+ *          can share its weight; rates in 1/FAIR_RATE_ONE.
  */
 #ifndef QUELL_POLICY_FAIR_H
 #define QUELL_POLICY_FAIR_H
 
 #include "types.h"
 
-#define WEIGHT_ONE 100ULL
+#define WEIGHT_SHIFT 10
+#define WEIGHT_ONE (100ULL << WEIGHT_SHIFT)
 #define WEIGHT_LEAST 1ULL
-#define WEIGHT_MOST 10000ULL
+#define WEIGHT_MOST (10000ULL << WEIGHT_SHIFT)
 
-#define FAIR_RATE_SHIFT 16
+#define FAIR_RATE_SHIFT 24
 #define FAIR_RATE_ONE (1ULL << FAIR_RATE_SHIFT)
+/* The clock goes at most so many times as fast as time. */
+#define FAIR_RATE_MOST 16
 
 /* Credit that a sleeper can save, and debt that a runner can make. */
 #define FAIR_BURST (100 * NS_PER_MS)
@@ -52,11 +56,9 @@ static inline u64 fair_rate(u64 cpus, u64 load)
 {
 	u64 capacity = cpus * WEIGHT_ONE;
 
-	if (load < cpus)
-		load = cpus; /* at most WEIGHT_ONE times real time */
-	if (!load)
-		return 0;
-	return (capacity << FAIR_RATE_SHIFT) / load;
+	if (load < capacity / FAIR_RATE_MOST)
+		load = capacity / FAIR_RATE_MOST;
+	return load ? (capacity << FAIR_RATE_SHIFT) / load : 0;
 }
 
 /* The virtual clock's advance within real ns at a rate. */
@@ -94,13 +96,24 @@ static inline s64 fair_earned(u64 advance, u64 ns, u64 weight)
 {
 	u64 earned;
 
-	if (advance > 100 * FAIR_BURST)
-		advance = 100 * FAIR_BURST;
+	/* Free of overflow; only weights below a hundredth of the least that can be set earn less for it. */
+	if (advance > 10000 * FAIR_BURST)
+		advance = 10000 * FAIR_BURST;
 	earned = advance * weight / WEIGHT_ONE;
 	/* Nobody deserves more than a whole CPU. */
 	if (earned > ns)
 		earned = ns;
 	return earned > FAIR_BURST ? FAIR_BURST : earned;
+}
+
+/* The same for one that shares its only CPU with threads whose weights sum up to load. */
+static inline s64 fair_earned_pinned(s64 earned, u64 ns, u64 weight, u64 load)
+{
+	if (ns > NS_PER_S)
+		ns = NS_PER_S;
+	u64 most = load > weight ? ns * weight / load : ns;
+
+	return (u64)earned > most ? (s64)most : earned;
 }
 
 /* What running costs. */
@@ -125,19 +138,25 @@ static inline bool fair_depleted(s64 own, s64 pool, u64 present, bool was)
  * FAIR_CLOCK_START, so this is never negative.
  */
 #define FAIR_CLOCK_START (1ULL << 44)
+#define FAIR_DISTANCE_MOST (FAIR_CLOCK_START / 2)
 
 static inline u64 fair_position(u64 clock, s64 credit, u64 weight)
 {
 	/* Divided as unsigned: BPF has no signed division before its fourth instruction set. */
-	if (credit >= 0)
-		return clock - (u64)credit * WEIGHT_ONE / weight;
-	return clock + (u64)-credit * WEIGHT_ONE / weight;
+	u64 distance = (u64)(credit < 0 ? -credit : credit) * WEIGHT_ONE / weight;
+
+	if (distance > FAIR_DISTANCE_MOST)
+		distance = FAIR_DISTANCE_MOST;
+	return credit < 0 ? clock + distance : clock - distance;
 }
 
-/* Whether a waiting depleted thread, served up to position, goes before entitled ones. */
-static inline bool fair_overdue(u64 clock, u64 position, u64 weight)
+/*
+ * Whether a waiting depleted thread, served up to position, goes before entitled ones. A light thread's
+ * lag is worth less, but it is not starved for that.
+ */
+static inline bool fair_overdue(u64 clock, u64 position)
 {
-	return clock > position && (clock - position) * weight / WEIGHT_ONE >= FAIR_RECOVERED;
+	return clock > position && clock - position >= FAIR_RECOVERED;
 }
 
 /* A depleted thread's turn, with load as for fair_rate. */

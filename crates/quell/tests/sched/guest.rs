@@ -1,0 +1,524 @@
+//! What is done to the scheduler, in the guest.
+
+use crate::load::*;
+use nix::sys::signal::{Signal, kill};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this is the guest; outside nothing must be attacked.
+fn in_guest() -> bool {
+    let there = std::env::var_os("QUELL_GUEST").is_some();
+    if !there {
+        eprintln!("skipped: runs in the lab's guest only");
+    }
+    there
+}
+
+type Attack = fn(&mut Failures, &mut Sched);
+
+/// Does all that to one scheduler. Goes on after a panic, so that none hides what the next ones find.
+fn all(attacks: &[(&str, Attack)]) {
+    let mut failures = Failures::default();
+    let mut sched = Sched::start();
+    let mut waited = 0.0;
+    // For trying out one of them: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug ...`.
+    let only = std::env::var("QUELL_ATTACK").unwrap_or_default();
+    for (name, attack) in attacks.iter().filter(|(name, _)| name.contains(&only)) {
+        println!("{name}");
+        let attempt = std::panic::AssertUnwindSafe(|| attack(&mut failures, &mut sched));
+        if std::panic::catch_unwind(attempt).is_err() {
+            failures.0.push(format!("{name}: panicked"));
+        }
+        reap();
+        sleep_ms(200);
+        let worst = sched.stats()["worst_wait_ns"].as_f64().unwrap_or(f64::NAN) / 1e6;
+        if worst != waited {
+            println!("  worst wait so far: {worst:.1} ms");
+            waited = worst;
+        }
+    }
+    let stats = sched.stop();
+    // Far from the 20 s after which the kernel would have thrown it out.
+    let worst = stats["worst_wait_ns"].as_f64().unwrap() / 1e9;
+    failures.expect("worst wait of all, s", worst, 0.0, 6.0);
+    println!("  {stats:.400}");
+    assert!(failures.0.is_empty(), "\n{}", failures.0.join("\n"));
+}
+
+/// The CPUs' number.
+fn cpus() -> usize {
+    std::thread::available_parallelism().unwrap().get()
+}
+
+/// What does not hold.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    fn expect(&mut self, what: &str, value: f64, least: f64, most: f64) {
+        let holds = (least..=most).contains(&value);
+        let mark = if holds { "" } else { "   <-- not within" };
+        println!("  {what}: {value:.3} ({least} to {most}){mark}");
+        if !holds {
+            self.0
+                .push(format!("{what}: {value:.3}, not {least} to {most}"));
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in the lab's guest"]
+fn shares() {
+    if !in_guest() {
+        return;
+    }
+    all(&[
+        ("nice", nice),
+        ("cgroups", cgroups),
+        ("idle policy", idle_policy),
+        ("conserving", conserving),
+        ("accounts", accounts),
+        ("pinned", pinned),
+        ("restricted", restricted),
+        ("forks", forks),
+    ]);
+}
+
+/// nice 0 : nice 5 is 1024 : 335.
+fn nice(failures: &mut Failures, _: &mut Sched) {
+    let mut groups = [spinners(4, &How::nice(0)), spinners(4, &How::nice(5))];
+    sleep_ms(300);
+    let got = sums(&[&groups[0], &groups[1]], 1200);
+    failures.expect("nice 0 : nice 5", got[0] / got[1], 2.75, 3.4);
+    for load in &groups[0] {
+        set_nice(load.pid.as_raw(), 5);
+    }
+    sleep_ms(400);
+    let got = sums(&[&groups[0], &groups[1]], 800);
+    failures.expect("the same, nice 5 all", got[0] / got[1], 0.9, 1.1);
+    groups = [vec![], vec![]];
+    drop(groups);
+    let own_cpu = [
+        vec![spin(&How::on(1))],
+        vec![spin(&How {
+            nice: 5,
+            ..How::on(1)
+        })],
+    ];
+    sleep_ms(300);
+    let got = sums(&[&own_cpu[0], &own_cpu[1]], 1500);
+    failures.expect("nice 0 : nice 5 on one CPU", got[0] / got[1], 2.6, 3.5);
+}
+
+fn cgroups(failures: &mut Failures, _: &mut Sched) {
+    let (a, b) = (Cgroup::new("a", 100), Cgroup::new("b", 300));
+    let in_a = spinners(6, &How::within(&a.0));
+    let in_b = spinners(8, &How::within(&b.0));
+    sleep_ms(300);
+    let got = sums(&[&in_a, &in_b], 1200);
+    failures.expect("cpu.weight 300 : 100", got[1] / got[0], 2.6, 3.4);
+    a.weight(300);
+    b.weight(100);
+    sleep_ms(400);
+    let got = sums(&[&in_a, &in_b], 1200);
+    failures.expect("changed to 100 : 300", got[0] / got[1], 2.6, 3.4);
+    fs::write(b.0.join("cgroup.procs"), in_a[0].pid.to_string()).unwrap();
+    for load in &in_a[1..] {
+        fs::write(b.0.join("cgroup.procs"), load.pid.to_string()).unwrap();
+    }
+    sleep_ms(400);
+    let got = sums(&[&in_a, &in_b], 1200);
+    failures.expect("all moved into one", got[0] / got[1], 0.65, 0.85);
+    drop((in_a, in_b));
+    drop((a, b));
+
+    let outer = Cgroup::new("outer", 100);
+    let (x, y) = (Cgroup::new("outer/x", 100), Cgroup::new("outer/y", 300));
+    let other = Cgroup::new("other", 100);
+    let loads = [
+        spinners(4, &How::within(&x.0)),
+        spinners(4, &How::within(&y.0)),
+        spinners(4, &How::within(&other.0)),
+    ];
+    sleep_ms(300);
+    let got = sums(&[&loads[0], &loads[1], &loads[2]], 1200);
+    failures.expect("nested y : x, 300 : 100", got[1] / got[0], 2.5, 3.5);
+    failures.expect(
+        "their parent : its sibling",
+        (got[0] + got[1]) / got[2],
+        0.85,
+        1.2,
+    );
+    drop(loads);
+    drop((x, y));
+    drop((outer, other));
+
+    let (crowd, few) = (Cgroup::new("crowd", 100), Cgroup::new("few", 100));
+    let many = spinners(100, &How::within(&crowd.0));
+    let some = spinners(4, &How::within(&few.0));
+    sleep_ms(500);
+    let got = sums(&[&many, &some], 2000);
+    failures.expect("100 threads : 4, same weight", got[0] / got[1], 0.75, 1.33);
+    drop((many, some));
+    drop((crowd, few));
+}
+
+fn idle_policy(failures: &mut Failures, _: &mut Sched) {
+    let idle = How {
+        idle: true,
+        ..How::default()
+    };
+    let groups = [spinners(cpus(), &How::default()), spinners(cpus(), &idle)];
+    sleep_ms(300);
+    let got = sums(&[&groups[0], &groups[1]], 1200);
+    failures.expect(
+        "SCHED_IDLE's share",
+        got[1] / (got[0] + got[1]),
+        0.001,
+        0.06,
+    );
+    drop(groups);
+}
+
+/// No CPU is idle beside a ready thread.
+fn conserving(failures: &mut Failures, _: &mut Sched) {
+    let loads = spinners(cpus(), &How::default());
+    sleep_ms(300);
+    let all: Vec<&Load> = loads.iter().collect();
+    let least = each(&all, 800).into_iter().fold(f64::MAX, f64::min);
+    failures.expect("least of N spinners on N CPUs", least, 0.95, 1.01);
+    let counters = shared();
+    let sleepers: Vec<Load> = (0..6)
+        .map(|i| {
+            let period = 700_000 + 310_000 * i as u64;
+            periodic(
+                &How::default(),
+                period,
+                period,
+                &counters[2 * i],
+                &counters[2 * i + 1],
+            )
+        })
+        .collect();
+    let before = idle_ticks();
+    sleep_ms(1000);
+    let idle = (idle_ticks() - before) as f64 / 100.0;
+    failures.expect("idle CPUs beside N spinners and sleepers", idle, 0.0, 0.03);
+    drop((loads, sleepers));
+    reap();
+    // Alone they leave CPUs idle, and must not wait: each has a CPU.
+    let counters = shared();
+    let sleepers: Vec<Load> = (0..cpus())
+        .map(|i| {
+            let period = 900_000 + 410_000 * i as u64;
+            periodic(
+                &How::default(),
+                period,
+                period,
+                &counters[2 * i],
+                &counters[2 * i + 1],
+            )
+        })
+        .collect();
+    sleep_ms(800);
+    let waits: Vec<u64> = sleepers.iter().map(|load| times(load.pid).1).collect();
+    let runs: u64 = sleepers.iter().map(|load| times(load.pid).0).sum();
+    let share = waits.iter().sum::<u64>() as f64 / runs as f64;
+    failures.expect("N sleepers on N CPUs: waited : ran", share, 0.0, 0.05);
+    drop(sleepers);
+}
+
+/// Nothing is counted for threads that sleep.
+fn accounts(failures: &mut Failures, sched: &mut Sched) {
+    let cgroup = Cgroup::new("accounts", 100);
+    let inner = Cgroup::new("accounts/inner", 50);
+    let counters = shared();
+    let loads: Vec<Load> = (0..8)
+        .map(|i| {
+            let how = How::within(&inner.0);
+            periodic(
+                &how,
+                300_000,
+                500_000,
+                &counters[2 * i],
+                &counters[2 * i + 1],
+            )
+        })
+        .collect();
+    for turn in 0..200 {
+        let raw = loads[turn % 8].pid.as_raw();
+        match turn % 4 {
+            0 => set_affinity(raw, 1 << (turn % cpus())),
+            1 => set_nice(raw, (turn % 10) as i32),
+            2 => set_affinity(raw, (1 << cpus()) - 1),
+            _ => inner.weight(1 + turn as u32),
+        }
+        sleep_ms(2);
+    }
+    drop(loads);
+    let mut load = f64::MAX;
+    for _ in 0..20 {
+        sleep_ms(100);
+        // Who reads is ready itself.
+        load = load.min(sched.stats()["load"].as_f64().unwrap_or(-1.0));
+    }
+    failures.expect("load while one thread runs", load, 99.0, 101.0);
+    let active = sched.stats()["group_load"].as_f64().unwrap_or(-1.0);
+    failures.expect("load of groups while all sleep", active, 0.0, 0.0);
+    drop(inner);
+    drop(cgroup);
+}
+
+/// A thread that may use one busy CPU only is served, and as its share is.
+fn pinned(failures: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let crowd = spinners(2 * cpus(), &How::default());
+    let neighbour = spin(&How::on(1));
+    let short = periodic(&How::on(1), 500_000, 10_000_000, &counters[0], &counters[1]);
+    sleep_ms(300);
+    counters[1].store(0, Ordering::Relaxed);
+    let turns = counters[0].load(Ordering::Relaxed);
+    let fair = cpus() as f64 / (2.0 * cpus() as f64 + 1.05);
+    let got = each(&[&neighbour], 1500)[0] / fair;
+    failures.expect("pinned spinner : its fair share", got, 0.75, 1.35);
+    let turns = counters[0].load(Ordering::Relaxed) - turns;
+    failures.expect("turns of a pinned sleeper", turns as f64, 80.0, 150.0);
+    let worst = counters[1].load(Ordering::Relaxed) as f64 / 1e6;
+    failures.expect("its worst wait, ms", worst, 0.0, 60.0);
+    drop((crowd, neighbour, short));
+}
+
+/// Threads that may use some CPUs only.
+fn restricted(failures: &mut Failures, _: &mut Sched) {
+    let bound = spinners(6, &How::on(0b11));
+    let free = spinners(2, &How::default());
+    sleep_ms(300);
+    let got = sums(&[&bound, &free], 1000);
+    // Water-filling: two CPUs for the six, one for each of the others.
+    failures.expect("six on two CPUs", got[0], 1.7, 2.05);
+    failures.expect("two on the others", got[1], 1.7, 2.05);
+    drop((bound, free));
+}
+
+/// Who forks does not get more for it: one that runs in ever new processes, beside one that just runs.
+fn forks(failures: &mut Failures, _: &mut Sched) {
+    let done = shared();
+    let here = How::on(1);
+    let beside = spin(&here);
+    let forker = start(&here, || {
+        // SAFETY: the child only runs and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                burn(15_000_000);
+                done[0].fetch_add(1, Ordering::Relaxed);
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(0) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: the status outlives the call.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+            }
+        }
+    });
+    sleep_ms(500);
+    let before = done[0].load(Ordering::Relaxed);
+    let beside_share = each(&[&beside], 2000)[0];
+    let forked = (done[0].load(Ordering::Relaxed) - before) as f64 * 0.015 / 2.0;
+    println!("  forker {forked:.2}, spinner {beside_share:.2}");
+    failures.expect("spinner beside a forker", beside_share, 0.3, 0.75);
+    drop((forker, beside));
+}
+
+#[test]
+#[ignore = "runs in the lab's guest"]
+fn faults() {
+    if !in_guest() {
+        return;
+    }
+    all(&[
+        ("real time", real_time),
+        ("fork storm", storm),
+        ("cgroup churn", churn),
+        ("hotplug", hotplug),
+        ("affinity", affinity),
+        ("stopped loader", stopped),
+        ("accounts", accounts),
+        ("killed loader", killed),
+    ]);
+}
+
+/// Real-time threads take CPUs for long; ordinary ones go elsewhere.
+fn real_time(failures: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let fifo = How {
+        fifo: true,
+        ..How::on(1)
+    };
+    let rt = periodic(&fifo, 300_000_000, 100_000_000, &counters[0], &counters[1]);
+    let sleepers: Vec<Load> = (1..=cpus())
+        .map(|i| {
+            periodic(
+                &How::default(),
+                1_000_000,
+                3_000_000,
+                &counters[2 * i],
+                &counters[2 * i + 1],
+            )
+        })
+        .collect();
+    sleep_ms(3000);
+    let worst = (1..=cpus()).map(|i| counters[2 * i + 1].load(Ordering::Relaxed));
+    let worst = worst.max().unwrap() as f64 / 1e6;
+    failures.expect(
+        "worst stall beside a real-time thread, ms",
+        worst,
+        0.0,
+        150.0,
+    );
+    drop((rt, sleepers));
+}
+
+/// 10,000 threads at once.
+fn storm(_: &mut Failures, _: &mut Sched) {
+    let beside = spinners(2, &How::default());
+    let go = AtomicBool::new(false);
+    let began = now_ns(libc::CLOCK_MONOTONIC);
+    std::thread::scope(|scope| {
+        for _ in 0..10_000 {
+            std::thread::Builder::new()
+                .stack_size(16 * 1024)
+                .spawn_scoped(scope, || {
+                    burn(20_000);
+                    while !go.load(Ordering::Relaxed) {
+                        nap(50_000_000);
+                    }
+                    burn(20_000);
+                })
+                .unwrap();
+        }
+        go.store(true, Ordering::Relaxed);
+    });
+    let took = (now_ns(libc::CLOCK_MONOTONIC) - began) as f64 / 1e9;
+    println!("  10,000 threads in {took:.1} s");
+    drop(beside);
+}
+
+/// cgroups come and go, threads move among them, weights change.
+fn churn(_: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let mut loads = spinners(cpus(), &How::default());
+    loads.push(periodic(
+        &How::default(),
+        200_000,
+        300_000,
+        &counters[0],
+        &counters[1],
+    ));
+    for turn in 0..60u32 {
+        let outer = Cgroup::new("churn", 1 + turn * 150);
+        let inner = Cgroup::new("churn/inner", 10_000 - turn * 150);
+        for load in &loads {
+            fs::write(inner.0.join("cgroup.procs"), load.pid.to_string()).unwrap();
+        }
+        outer.weight(100);
+        sleep_ms(10);
+        for load in &loads {
+            fs::write("/sys/fs/cgroup/cgroup.procs", load.pid.to_string()).unwrap();
+        }
+    }
+    drop(loads);
+}
+
+fn hotplug(failures: &mut Failures, _: &mut Sched) {
+    let loads = spinners(cpus() + 1, &How::default());
+    let pinned = spin(&How::on(1 << (cpus() - 1)));
+    for turn in 0..6 {
+        for cpu in 1..cpus() {
+            let at = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+            fs::write(&at, "0").unwrap();
+            if turn % 2 == 0 {
+                sleep_ms(20);
+            }
+            fs::write(&at, "1").unwrap();
+        }
+    }
+    let all: Vec<&Load> = loads.iter().collect();
+    let least = each(&all, 1000).into_iter().fold(f64::MAX, f64::min);
+    failures.expect("least share after hotplug", least, 0.2, 1.01);
+    drop((loads, pinned));
+}
+
+fn affinity(_: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let mut loads = spinners(cpus(), &How::default());
+    for i in 0..4 {
+        let how = How::default();
+        loads.push(periodic(
+            &how,
+            200_000,
+            300_000,
+            &counters[2 * i],
+            &counters[2 * i + 1],
+        ));
+    }
+    let all = (1u64 << cpus()) - 1;
+    for turn in 0..600u64 {
+        let load = &loads[turn as usize % loads.len()];
+        let mask = turn.wrapping_mul(0x9e37_79b9) >> 7 & all;
+        set_affinity(load.pid.as_raw(), if mask == 0 { all } else { mask });
+        if turn % 8 == 0 {
+            sleep_ms(1);
+        }
+    }
+    drop(loads);
+}
+
+/// A loader that does not run is not needed.
+fn stopped(failures: &mut Failures, sched: &mut Sched) {
+    kill(sched.pid(), Signal::SIGSTOP).unwrap();
+    let groups = [spinners(4, &How::nice(0)), spinners(4, &How::nice(5))];
+    sleep_ms(500);
+    let got = sums(&[&groups[0], &groups[1]], 2000);
+    failures.expect(
+        "nice 0 : nice 5 without its loader",
+        got[0] / got[1],
+        2.4,
+        3.8,
+    );
+    drop(groups);
+    assert_eq!(state(), "enabled");
+    kill(sched.pid(), Signal::SIGCONT).unwrap();
+}
+
+/// Killed under load: the kernel takes over and no thread is lost.
+fn killed(failures: &mut Failures, sched: &mut Sched) {
+    let counters = shared();
+    let spinning = spinners(cpus(), &How::default());
+    let sleepers: Vec<Load> = (0..8)
+        .map(|i| {
+            periodic(
+                &How::default(),
+                100_000,
+                200_000,
+                &counters[2 * i],
+                &counters[2 * i + 1],
+            )
+        })
+        .collect();
+    sleep_ms(300);
+    sched.child.kill().unwrap();
+    sched.child.wait().unwrap();
+    wait_until("the kernel is in charge", || state() == "disabled");
+    let turns = |i: usize| counters[2 * i].load(Ordering::Relaxed);
+    let before: Vec<u64> = (0..8).map(turns).collect();
+    let all: Vec<&Load> = spinning.iter().collect();
+    let least = each(&all, 800).into_iter().fold(f64::MAX, f64::min);
+    failures.expect("least share after kill -9", least, 0.1, 1.01);
+    let lost = (0..8).filter(|i| turns(*i) == before[*i]).count();
+    failures.expect("sleepers lost after kill -9", lost as f64, 0.0, 0.0);
+    drop((spinning, sleepers));
+    // And it can be loaded again.
+    *sched = Sched::start();
+    sleep_ms(300);
+}

@@ -1,0 +1,361 @@
+//! Load made of forked processes that call nothing but the kernel, and the scheduler under test.
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+
+pub fn sleep_ms(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+pub fn state() -> String {
+    fs::read_to_string(STATE).unwrap().trim().to_string()
+}
+
+/// A running `quell sched`.
+pub struct Sched {
+    pub child: Child,
+    log: PathBuf,
+}
+
+impl Sched {
+    pub fn start() -> Sched {
+        assert_eq!(state(), "disabled");
+        let log = PathBuf::from("/tmp/sched.jsonl");
+        let child = Command::new("quell")
+            .args(["sched", "--json", "--interval", "0.1"])
+            .stdout(File::create(&log).unwrap())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut sched = Sched { child, log };
+        let began = Instant::now();
+        while state() != "enabled" {
+            assert!(sched.child.try_wait().unwrap().is_none(), "it ended");
+            assert!(began.elapsed() < Duration::from_secs(300), "{}", state());
+            sleep_ms(5);
+        }
+        println!("loaded in {} ms", began.elapsed().as_millis());
+        sched
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// What it counted, as of up to 100 ms ago.
+    pub fn stats(&self) -> serde_json::Value {
+        let text = fs::read_to_string(&self.log).unwrap();
+        // The last line may be half written.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole
+            .lines()
+            .last()
+            .map_or(serde_json::Value::Null, |line| {
+                serde_json::from_str(line).unwrap()
+            })
+    }
+
+    /// Ends it in order; it must have been in charge until now. Gives what it counted.
+    pub fn stop(mut self) -> serde_json::Value {
+        assert_eq!(state(), "enabled", "thrown out: {}", self.stats());
+        kill(self.pid(), Signal::SIGINT).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let stats = self.stats();
+        assert!(stats["exit"].is_null(), "{stats}");
+        wait_until("the kernel is in charge again", || state() == "disabled");
+        stats
+    }
+}
+
+impl Drop for Sched {
+    fn drop(&mut self) {
+        // Ended already unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(30), "not: {what}");
+        sleep_ms(10);
+    }
+}
+
+/// A process that runs on and on, or now and then.
+pub struct Load {
+    pub pid: Pid,
+}
+
+/// Killed, and to be waited for: each needs a CPU for that, so all are killed first.
+static KILLED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // Not reaped yet, so the id is its own.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        if let Ok(mut killed) = KILLED.lock() {
+            killed.push(self.pid);
+        }
+    }
+}
+
+/// Waits until all loads that were dropped are gone.
+pub fn reap() {
+    for pid in KILLED.lock().unwrap().drain(..) {
+        waitpid(pid, None).unwrap();
+    }
+}
+
+/// How a load's thread is to be scheduled.
+#[derive(Debug, Clone, Default)]
+pub struct How {
+    pub nice: i32,
+    /// CPUs, as bits; 0: any.
+    pub cpus: u64,
+    pub idle: bool,
+    pub fifo: bool,
+    pub cgroup: Option<PathBuf>,
+}
+
+impl How {
+    pub fn nice(nice: i32) -> How {
+        How {
+            nice,
+            ..How::default()
+        }
+    }
+
+    pub fn on(cpus: u64) -> How {
+        How {
+            cpus,
+            ..How::default()
+        }
+    }
+
+    pub fn within(cgroup: &Path) -> How {
+        How {
+            cgroup: Some(cgroup.to_path_buf()),
+            ..How::default()
+        }
+    }
+}
+
+pub fn set_affinity(tid: i32, cpus: u64) {
+    // SAFETY: the mask is eight readable bytes, as said.
+    let result = unsafe { libc::sched_setaffinity(tid, 8, std::ptr::from_ref(&cpus).cast()) };
+    assert_eq!(result, 0, "{cpus:x}: {}", std::io::Error::last_os_error());
+}
+
+pub fn set_nice(tid: i32, nice: i32) {
+    // SAFETY: integers only.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Forks a process that calls `work` for ever.
+pub fn start(how: &How, mut work: impl FnMut()) -> Load {
+    let (gate, open) = nix::unistd::pipe().unwrap();
+    // SAFETY: the child only reads, runs `work`, which allocates nothing, and never returns.
+    let pid = match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            drop(open);
+            // SAFETY: integers only.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            let mut byte = [0];
+            let _ = nix::unistd::read(&gate, &mut byte);
+            loop {
+                work();
+            }
+        }
+    };
+    let load = Load { pid };
+    let raw = pid.as_raw();
+    if let Some(cgroup) = &how.cgroup {
+        fs::write(cgroup.join("cgroup.procs"), raw.to_string()).unwrap();
+    }
+    if how.cpus != 0 {
+        set_affinity(raw, how.cpus);
+    }
+    if how.nice != 0 {
+        set_nice(raw, how.nice);
+    }
+    if how.idle || how.fifo {
+        let policy = if how.idle {
+            libc::SCHED_IDLE
+        } else {
+            libc::SCHED_FIFO
+        };
+        let parameter = libc::sched_param {
+            sched_priority: i32::from(how.fifo),
+        };
+        // SAFETY: the parameter outlives the call.
+        assert_eq!(
+            unsafe { libc::sched_setscheduler(raw, policy, &parameter) },
+            0
+        );
+    }
+    drop(open);
+    load
+}
+
+pub fn spin(how: &How) -> Load {
+    // Not spin_loop(): the pause instruction is slow in emulation.
+    let mut count = 0u64;
+    start(how, move || count = std::hint::black_box(count + 1))
+}
+
+pub fn spinners(count: usize, how: &How) -> Vec<Load> {
+    (0..count).map(|_| spin(how)).collect()
+}
+
+pub fn now_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time outlives the call.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Runs for so much CPU time.
+pub fn burn(ns: u64) {
+    let until = now_ns(libc::CLOCK_THREAD_CPUTIME_ID) + ns;
+    while now_ns(libc::CLOCK_THREAD_CPUTIME_ID) < until {}
+}
+
+pub fn nap(ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: the time outlives the call, and no rest is asked for.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// Memory that forked processes share with their parent.
+pub fn shared() -> &'static [AtomicU64; 64] {
+    // SAFETY: a fresh mapping of zeroes, large enough, aligned, and never unmapped.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        &*at.cast()
+    }
+}
+
+/// Runs for `run_ns`, sleeps for `sleep_ns`, again and again; notes turns and the longest turn's excess.
+pub fn periodic(
+    how: &How,
+    run_ns: u64,
+    sleep_ns: u64,
+    turns: &'static AtomicU64,
+    worst: &'static AtomicU64,
+) -> Load {
+    start(how, move || {
+        nap(sleep_ns);
+        let began = now_ns(libc::CLOCK_MONOTONIC);
+        burn(run_ns);
+        let took = now_ns(libc::CLOCK_MONOTONIC) - began;
+        worst.fetch_max(took.saturating_sub(run_ns), Ordering::Relaxed);
+        turns.fetch_add(1, Ordering::Relaxed);
+    })
+}
+
+/// CPU time of a process's first thread, and the time it waited for a CPU, in ns.
+pub fn times(pid: Pid) -> (u64, u64) {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// CPU time that each load gets within that time, in CPUs.
+pub fn each(loads: &[&Load], ms: u64) -> Vec<f64> {
+    let read = || -> Vec<u64> { loads.iter().map(|load| times(load.pid).0).collect() };
+    let (began, before) = (now_ns(libc::CLOCK_MONOTONIC), read());
+    sleep_ms(ms);
+    let (took, after) = (now_ns(libc::CLOCK_MONOTONIC) - began, read());
+    after
+        .iter()
+        .zip(before)
+        .map(|(a, b)| (a - b) as f64 / took as f64)
+        .collect()
+}
+
+/// The same, summed up for groups of loads.
+pub fn sums(groups: &[&[Load]], ms: u64) -> Vec<f64> {
+    let all: Vec<&Load> = groups.iter().flat_map(|group| group.iter()).collect();
+    let mut shares = each(&all, ms).into_iter();
+    groups
+        .iter()
+        .map(|group| shares.by_ref().take(group.len()).sum())
+        .collect()
+}
+
+/// Time that all CPUs were idle since boot, in units of 10 ms.
+pub fn idle_ticks() -> u64 {
+    let text = fs::read_to_string("/proc/stat").unwrap();
+    text.lines()
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(4)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// A cgroup with the cpu controller, removed when it goes.
+pub struct Cgroup(pub PathBuf);
+
+impl Cgroup {
+    pub fn new(path: &str, weight: u32) -> Cgroup {
+        let root = Path::new("/sys/fs/cgroup");
+        let at = root.join(path);
+        fs::write(
+            at.parent().unwrap().join("cgroup.subtree_control"),
+            "+cpu +pids",
+        )
+        .unwrap();
+        fs::create_dir(&at).unwrap();
+        let cgroup = Cgroup(at);
+        cgroup.weight(weight);
+        cgroup
+    }
+
+    pub fn weight(&self, weight: u32) {
+        fs::write(self.0.join("cpu.weight"), weight.to_string()).unwrap();
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        reap();
+        // A process leaves a moment after it was reaped.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            sleep_ms(10);
+        }
+        eprintln!("{} stays", self.0.display());
+    }
+}

@@ -1,0 +1,56 @@
+//! Faults and fairness of `quell sched`, in the lab's guests. Where the lab has not been set up
+//! (`quell lab setup`, `./dev test` does it), the tests say so and pass.
+//!
+//! This program is also what runs in the guest: [`guest`] holds the attacks.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod guest;
+mod load;
+
+use quell_lab::{KernelChoice, Lab};
+use std::process::Command;
+
+/// Boots a guest, runs those attacks there and shows what they measured.
+fn attack(attacks: &str, options: &[&str]) {
+    let lab = match Lab::open() {
+        Ok(lab) => lab,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    if !lab.is_ready(&KernelChoice::SCHED_EXT).unwrap() {
+        return eprintln!(
+            "skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)"
+        );
+    }
+    let this = std::env::current_exe().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["lab", "run", "--kernel", "sched_ext", "--limit", "900"])
+        .args(options)
+        .arg("--file")
+        .arg(format!("{}:/root/attacks", this.display()))
+        .args(["--", "env", "QUELL_GUEST=1", "RUST_BACKTRACE=0"])
+        .args([
+            "/root/attacks",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .arg(attacks)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(output.status.success(), "{said}\n{errors}");
+    assert!(!said.contains("running 0 tests"), "{said}");
+}
+
+#[test]
+fn shares_and_waits() {
+    attack("guest::shares", &["--cpus", "4", "--memory", "1G"]);
+}
+
+#[test]
+fn faults() {
+    attack("guest::faults", &["--cpus", "4", "--memory", "2G"]);
+}
