@@ -201,10 +201,8 @@ pub fn start(how: &How, mut work: impl FnMut()) -> Load {
             sched_priority: i32::from(how.fifo),
         };
         // SAFETY: the parameter outlives the call.
-        assert_eq!(
-            unsafe { libc::sched_setscheduler(raw, policy, &parameter) },
-            0
-        );
+        let result = unsafe { libc::sched_setscheduler(raw, policy, &parameter) };
+        assert_eq!(result, 0);
     }
     drop(open);
     load
