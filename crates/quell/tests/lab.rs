@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_lab::{KernelChoice, Lab};
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -69,14 +70,8 @@ fn bench(folder: &Path, json: &str) -> String {
 
 #[test]
 fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
-    let lab = match Lab::open() {
-        Ok(lab) => lab,
-        Err(e) => return eprintln!("skipped: {e}"),
-    };
-    if !lab.is_ready(&KernelChoice::SCHED_EXT).unwrap() {
-        return eprintln!(
-            "skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)"
-        );
+    if !common::lab_is_ready() {
+        return;
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tiny.toml"), SCENARIO).unwrap();

@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_lab::{KernelChoice, Lab};
+mod common;
+
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -77,14 +78,8 @@ fn json(folder: &Path, name: &str) -> Value {
 
 #[test]
 fn the_agent_acts_through_the_scheduler_and_outlives_it() {
-    let lab = match Lab::open() {
-        Ok(lab) => lab,
-        Err(e) => return eprintln!("skipped: {e}"),
-    };
-    if !lab.is_ready(&KernelChoice::SCHED_EXT).unwrap() {
-        return eprintln!(
-            "skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)"
-        );
+    if !common::lab_is_ready() {
+        return;
     }
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))

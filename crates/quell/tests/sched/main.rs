@@ -5,22 +5,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod guest;
 mod load;
 
-use quell_lab::{KernelChoice, Lab};
 use std::process::Command;
 
 /// Boots a guest, runs those attacks there and shows what they measured.
 fn attack(attacks: &str, options: &[&str]) {
-    let lab = match Lab::open() {
-        Ok(lab) => lab,
-        Err(e) => return eprintln!("skipped: {e}"),
-    };
-    if !lab.is_ready(&KernelChoice::SCHED_EXT).unwrap() {
-        return eprintln!(
-            "skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)"
-        );
+    if !common::lab_is_ready() {
+        return;
     }
     let this = std::env::current_exe().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
