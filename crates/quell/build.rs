@@ -23,9 +23,10 @@ fn main() -> io::Result<()> {
     let mut code = String::from("&[\n");
     for path in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let path = path.to_string_lossy();
+        // The text, not the path: a build folder outlives a source tree that is moved.
+        let text = fs::read_to_string(&path)?;
         // Writing to a string does not fail.
-        let _ = writeln!(code, "    ({name:?}, include_str!({path:?})),");
+        let _ = writeln!(code, "    ({name:?}, {text:?}),");
     }
     code.push_str("]\n");
     let out = env::var_os("OUT_DIR")

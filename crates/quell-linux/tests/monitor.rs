@@ -529,13 +529,20 @@ fn threads_that_exist_already_are_picked_up_and_let_go_again() {
     let first = of_process(&read_now(&mut monitor), group.pid());
     assert_eq!(first.len(), 7);
     assert_eq!(in_state(&first, ThreadState::Blocked), 6);
-    thread::sleep(Duration::from_millis(50));
-    let second = of_process(&read_now(&mut monitor), group.pid());
+    // On a busy machine the spinner may not be served for a while.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let second = loop {
+        thread::sleep(Duration::from_millis(50));
+        let now = of_process(&read_now(&mut monitor), group.pid());
+        if now.iter().any(|t| t.run_ns > 0) {
+            break now;
+        }
+        assert!(Instant::now() < deadline, "nothing ran: {now:?}");
+    };
     assert_eq!(
         in_state(&second, ThreadState::Running) + in_state(&second, ThreadState::Ready),
         1
     );
-    assert!(second.iter().map(|t| t.run_ns).sum::<u64>() > 0);
 
     monitor.assign(group.pid(), B).unwrap();
     let moved = read_now(&mut monitor);
@@ -700,7 +707,9 @@ fn the_books_balance_while_everything_happens_at_once() {
     let mut busy_before = None;
     for _ in 0..40 {
         thread::sleep(Duration::from_millis(20));
+        let asked = Instant::now();
         let reading = read_now(&mut monitor);
+        let took = asked.elapsed().as_nanos() as u64;
         for thread in &reading.threads {
             let key = (thread.slot, thread.generation);
             if let Some(old) = before.insert(key, *thread) {
@@ -720,7 +729,10 @@ fn the_books_balance_while_everything_happens_at_once() {
             let charged = live.map(|t| t.charged_ns).sum::<u64>()
                 + ended_charged.get(&tenant).copied().unwrap_or(0);
             let total = of_tenant(&reading, tenant).waits.total_ns();
-            assert!(total.abs_diff(charged) < 200 * MS, "{charged} {total}");
+            // Tenant and threads are not read at one instant: while the reader itself waits for a
+            // CPU, each of at most 9 threads may add to the one and not to the other.
+            let slack = 50 * MS + 9 * took;
+            assert!(total.abs_diff(charged) < slack, "{charged} {total} {slack}");
         }
         let busy: u64 = reading.cpus.iter().filter_map(|c| c.busy_ns).sum();
         if let Some((old_busy, old_time)) = busy_before.replace((busy, reading.time_ns)) {
