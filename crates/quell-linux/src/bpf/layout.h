@@ -103,7 +103,8 @@ struct cpu_log {
 	__u64 steal_ns;
 	__u32 running; /* who, since last_ns */
 	__u32 head;    /* segments ever written */
-	__u64 unused[2];
+	__u32 tid;     /* the thread that runs since last_ns */
+	__u32 unused[3];
 	struct {
 		__u64 end_ns; /* its start is the end of the one before */
 		__u64 who;

@@ -32,6 +32,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	/* A thread that has exited has no slot; the log knows whose it was. */
 	u32 who = out ? out->tenant : log->first_ns ? log->running : CAUSE_UNKNOWN;
 	u32 then = in ? in->tenant : next->pid ? CAUSE_HOST : CAUSE_IDLE;
+	if (log->tid != (u32)prev->pid)
+		switch_missed(log->tid, log->last_ns, now);
+	log->tid = next->pid;
 	log_switch(log, who, then, steal_of(next), now);
 	if (out)
 		switch_out(out, prev, preempt, cpu, now);
