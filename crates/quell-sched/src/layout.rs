@@ -56,14 +56,21 @@ pub struct CpuSlot {
     pub rescued: u64,
 }
 
+/// `struct clock`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Clock {
+    pub time: u64,
+    pub at: u64,
+    pub rate: u64,
+    pub load: u64,
+}
+
 /// `struct domain`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Domain {
-    pub clock: u64,
-    pub clock_at: u64,
-    pub rate: u64,
-    pub load: u64,
+    pub clock: Clock,
     pub served_at: u64,
     pub look_at: u64,
     pub queued: u32,

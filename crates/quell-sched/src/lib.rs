@@ -296,7 +296,7 @@ impl Scheduler {
         let bytes = value(&self.domains, "reading the domains")?;
         for bytes in bytes.chunks_exact(size_of::<layout::Domain>()) {
             let domain: layout::Domain = from_bytes(bytes);
-            stats.load += layout::weight(domain.load);
+            stats.load += layout::weight(domain.clock.load);
             stats.queued += u64::from(domain.queued);
         }
         for key in self.groups.keys() {

@@ -17,17 +17,13 @@ pub const FAIR_CLOCK_START: u64 = 1 << 44;
 pub const URGENCY_AGE_MOST: u64 = 1_000_000_000;
 /// The longest rescheduling latency.
 pub const URGENCY_LATENCY_MOST: u64 = 100_000_000;
+/// The most by which running on puts a deadline off.
+pub const URGENCY_OVERRUN_MOST: u64 = 1_000_000_000;
 
 unsafe extern "C" {
     fn quell_fair_rate(cpus: c_ulonglong, load: c_ulonglong) -> c_ulonglong;
     fn quell_fair_advance(ns: c_ulonglong, rate: c_ulonglong) -> c_ulonglong;
     fn quell_fair_earned(advance: c_ulonglong, ns: c_ulonglong, weight: c_ulonglong) -> c_longlong;
-    fn quell_fair_earned_pinned(
-        earned: c_longlong,
-        ns: c_ulonglong,
-        weight: c_ulonglong,
-        load: c_ulonglong,
-    ) -> c_longlong;
     fn quell_fair_spent(ns: c_ulonglong) -> c_longlong;
     fn quell_fair_bounded(credit: c_longlong) -> c_longlong;
     fn quell_fair_bounded_pool(credit: c_longlong, threads: c_ulonglong) -> c_longlong;
@@ -37,12 +33,9 @@ unsafe extern "C" {
         present: c_ulonglong,
         was: bool,
     ) -> bool;
-    fn quell_fair_position(
-        clock: c_ulonglong,
-        credit: c_longlong,
-        weight: c_ulonglong,
-    ) -> c_ulonglong;
-    fn quell_fair_overdue(clock: c_ulonglong, position: c_ulonglong) -> bool;
+    fn quell_fair_lag(credit: c_longlong, weight: c_ulonglong) -> c_longlong;
+    fn quell_fair_position(clock: c_ulonglong, lag: c_longlong) -> c_ulonglong;
+    fn quell_fair_overdue(lag: c_longlong) -> bool;
     fn quell_fair_slice(cpus: c_ulonglong, load: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_fair_entitled_slice(own: c_longlong, pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
@@ -78,8 +71,6 @@ native! {
     fair_advance = quell_fair_advance(ns: u64, rate: u64) -> u64;
     /// What not running earns.
     fair_earned = quell_fair_earned(advance: u64, ns: u64, weight: u64) -> i64;
-    /// What not running earns where the only CPU is shared.
-    fair_earned_pinned = quell_fair_earned_pinned(earned: i64, ns: u64, weight: u64, load: u64) -> i64;
     /// What running costs.
     fair_spent = quell_fair_spent(ns: u64) -> i64;
     /// A thread's credit within its bounds.
@@ -88,10 +79,12 @@ native! {
     fair_bounded_pool = quell_fair_bounded_pool(credit: i64, threads: u64) -> i64;
     /// Whether a thread is depleted.
     fair_depleted = quell_fair_depleted(own: i64, pool: i64, present: u64, was: bool) -> bool;
-    /// The virtual time up to which a thread was served. The weight must not be 0.
-    fair_position = quell_fair_position(clock: u64, credit: i64, weight: u64) -> u64;
+    /// How far a thread is behind. The weight must not be 0.
+    fair_lag = quell_fair_lag(credit: i64, weight: u64) -> i64;
+    /// The virtual time up to which it was served.
+    fair_position = quell_fair_position(clock: u64, lag: i64) -> u64;
     /// Whether a waiting depleted thread goes before entitled ones.
-    fair_overdue = quell_fair_overdue(clock: u64, position: u64) -> bool;
+    fair_overdue = quell_fair_overdue(lag: i64) -> bool;
     /// A depleted thread's turn.
     fair_slice = quell_fair_slice(cpus: u64, load: u64, weight: u64) -> u64;
     /// An entitled thread's turn.
@@ -255,9 +248,13 @@ mod tests {
             (0, 4, 0, 16, 4000),
             (0, 4, 9, 16, 9000), // running longer than usual
             (0, 4, 0, 8, 2000),
-            (0, 0, 0, 16, 50),         // least
-            (0, 5000, 0, 16, 100_000), // most
+            (0, 4, 9, 8, 4500),
+            (0, 0, 0, 16, 50),          // least
+            (0, 5000, 0, 16, 100_000),  // most
+            (0, 200, 300, 16, 200_000), // running on has an end only far out
+            (0, 200, 9000, 16, 1_100_000),
             (700, 4, 0, 16, 700),
+            (700, 4, 9, 16, 5700),
             (3_600_000_000, 4, 0, 16, 100_000),
         ] {
             let found = urgency_latency(set * 1000, usual * MS, present * MS, stretch);
@@ -314,15 +311,6 @@ mod tests {
         }
 
         #[test]
-        fn pinned_threads_earn_no_more_than_their_part(
-            earned in 0..=FAIR_BURST, ns in any_time(), weight in weight(), load in any_time()
-        ) {
-            let found = fair_earned_pinned(earned, ns, weight, load);
-            prop_assert!((0..=earned).contains(&found));
-            prop_assert!(load <= weight || found as f64 <= ns as f64 * weight as f64 / load as f64);
-        }
-
-        #[test]
         fn spending_is_bounded(ns in any_time()) {
             prop_assert_eq!(fair_spent(ns), ns.min(2 * FAIR_BURST as u64) as i64);
         }
@@ -344,26 +332,28 @@ mod tests {
             ahead in 0u64..1 << 60, a in credit(), b in credit(), weight in weight()
         ) {
             let clock = FAIR_CLOCK_START + ahead;
-            let (at_a, at_b) = (fair_position(clock, a, weight), fair_position(clock, b, weight));
+            let position = |credit| fair_position(clock, fair_lag(credit, weight));
+            let (at_a, at_b) = (position(a), position(b));
             prop_assert!(at_a > 0 && at_a.abs_diff(clock) <= FAIR_CLOCK_START / 2);
             if a > b {
                 prop_assert!(at_a <= at_b, "who has more credit goes first");
             }
-            prop_assert_eq!(fair_position(clock, 0, weight), clock);
+            prop_assert_eq!(position(0), clock);
             prop_assert!(at_a < 1 << 62, "below the depleted threads' mark");
         }
 
-        /// A depleted thread that waits goes before entitled ones once the clock advanced by so much
-        /// past its position: however deep its debt, and whoever else is ready.
+        /// A depleted thread that waits goes before entitled ones once the clock advanced by so much:
+        /// however deep its debt, and whoever else is ready.
         #[test]
         fn waiting_depleted_threads_become_overdue(
             ahead in 0u64..1 << 60, credit in credit(), weight in 1024..=WEIGHT_MOST
         ) {
             let clock = FAIR_CLOCK_START + ahead;
-            let position = fair_position(clock, credit, weight);
+            let position = fair_position(clock, fair_lag(credit, weight));
             let debt = FAIR_BURST as u64 * WEIGHT_ONE / weight;
-            prop_assert!(fair_overdue(clock + debt + RECOVERED, position));
-            prop_assert!(!fair_overdue(position, position));
+            let lag_after = |advance: u64| (clock + advance).wrapping_sub(position) as i64;
+            prop_assert!(fair_overdue(lag_after(debt + RECOVERED)));
+            prop_assert!(!fair_overdue(0));
         }
 
         /// Who gets less than its share earns, and is entitled again.
@@ -424,22 +414,23 @@ mod tests {
             let since = urgency_since(chain, ready);
             prop_assert!((ready - URGENCY_AGE_MOST..=ready).contains(&since));
             let latency = urgency_latency(set, usual, present, stretch);
-            prop_assert!((50_000..=URGENCY_LATENCY_MOST).contains(&latency));
+            prop_assert!((50_000..=URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST).contains(&latency));
         }
 
-        /// Nothing that becomes ready later than AGE_MOST + LATENCY_MOST after a waiting thread goes first.
+        /// Nothing that becomes ready later than the sum of the bounds after a waiting thread goes first.
         #[test]
         fn nobody_is_passed_for_ever(
-            waiting in (any_time(), S..1 << 62, any_time(), any_time()),
-            later in (any_time(), 0..10 * S, any_time(), any_time()),
+            waiting in (any_time(), S..1 << 62, any_time(), any_time(), any_time()),
+            later in (any_time(), 0..10 * S, any_time(), any_time(), any_time()),
             stretch in 0u64..=256,
         ) {
-            let deadline = |chain, ready, set, usual| {
-                urgency_since(chain, ready) + urgency_latency(set, usual, 0, stretch)
+            let deadline = |chain, ready, set, usual, present| {
+                urgency_since(chain, ready) + urgency_latency(set, usual, present, stretch)
             };
-            let first = deadline(waiting.0, waiting.1, waiting.2, waiting.3);
-            let ready = waiting.1 + URGENCY_AGE_MOST + URGENCY_LATENCY_MOST + later.1;
-            prop_assert!(deadline(later.0, ready, later.2, later.3) >= first);
+            let first = deadline(waiting.0, waiting.1, waiting.2, waiting.3, waiting.4);
+            let bounds = URGENCY_AGE_MOST + URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST;
+            let ready = waiting.1 + bounds + later.1;
+            prop_assert!(deadline(later.0, ready, later.2, later.3, later.4) >= first);
         }
 
         #[test]

@@ -2,8 +2,9 @@
 /*
  * Fair shares: keeps what ../policy/fair.h computes with.
  *
- * Problem: credit needs each domain's virtual clock, and weights depend on how many threads of a cgroup are ready.
- * How:     clocks are moved on by whoever needs them, at most once every CLOCK_STEP. A domain's load and a group's active
+ * Problem: credit needs virtual clocks, and weights depend on how many threads of a cgroup are ready.
+ * How:     clocks are moved on by whoever needs them, at most once every CLOCK_STEP, and are interpolated in
+ *          between. A clock's load and a group's active
  *          weight are sums that a thread enters when it wakes and leaves when it sleeps. A group's members, which are
  *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
  *          and threads of the root compete with their own weights.
@@ -37,15 +38,40 @@ struct {
 	__type(value, struct group);
 } groups SEC(".maps");
 
-static __always_inline u64 clock_of(struct domain *d, u64 now)
+static __always_inline u64 clock_of(struct clock *c, u64 cpus, u64 rate_most, u64 now)
 {
-	u64 at = d->clock_at;
+	u64 at = c->at, time;
 
-	if (now > at + CLOCK_STEP && __sync_val_compare_and_swap(&d->clock_at, at, now) == at) {
-		__sync_fetch_and_add(&d->clock, fair_advance(now - at, d->rate));
-		d->rate = fair_rate(d->online, d->load);
+	if (now > at + CLOCK_STEP && __sync_val_compare_and_swap(&c->at, at, now) == at) {
+		__sync_fetch_and_add(&c->time, fair_advance(now - at, c->rate));
+		u64 rate = fair_rate(cpus, c->load);
+		c->rate = rate < rate_most ? rate : rate_most;
 	}
-	return d->clock;
+	/* In this order: beside another CPU's step it is late, never early. */
+	time = *(volatile u64 *)&c->time;
+	at = *(volatile u64 *)&c->at;
+	return now > at ? time + fair_advance(now - at, c->rate) : time;
+}
+
+static __always_inline u64 domain_clock(struct domain *d, u64 now)
+{
+	return clock_of(&d->clock, d->online, -1, now);
+}
+
+static __always_inline u64 pinned_clock(struct domain *d, u32 cpu, u64 now)
+{
+	return cpu < MAX_CPUS ? clock_of(&pinned_clocks[bounded(cpu, MAX_CPUS)], 1, d->clock.rate, now) : 0;
+}
+
+/* The clock that counts for a thread. */
+static __always_inline u64 clock_for(struct thread *t, u64 now)
+{
+	struct domain *d = domain_at(t->domain);
+
+	if (!d)
+		return 0;
+	u64 time = domain_clock(d, now);
+	return t->only_cpu ? pinned_clock(d, t->only_cpu - 1, now) : time;
 }
 
 /* The weight that the members of a group share. */
@@ -142,9 +168,9 @@ static __always_inline void change_load(struct thread *t, u64 by)
 	u32 cpu = t->only_cpu;
 
 	if (d)
-		__sync_fetch_and_add(&d->load, by);
+		__sync_fetch_and_add(&d->clock.load, by);
 	if (cpu && cpu <= MAX_CPUS)
-		__sync_fetch_and_add(&pinned_load[bounded(cpu - 1, MAX_CPUS)], by);
+		__sync_fetch_and_add(&pinned_clocks[bounded(cpu - 1, MAX_CPUS)].load, by);
 }
 
 static __always_inline void leave_load(struct thread *t)
@@ -154,15 +180,25 @@ static __always_inline void leave_load(struct thread *t)
 	t->load = 0;
 }
 
-static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu)
+static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu, u64 now)
 {
+	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
+
 	t->load = t->weight;
-	t->domain = index;
-	t->only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
+	if (t->domain != index || t->only_cpu != only_cpu) {
+		t->domain = index;
+		t->only_cpu = only_cpu;
+		/* Another clock; its credit comes along. */
+		t->seen = clock_for(t, now);
+		t->seen_at = now;
+	}
 	change_load(t, t->load);
 }
 
-/* A thread that was counted before: its weight, or where it may run, may have changed. */
+/*
+ * A thread that was counted before, and is up to date: its weight, or where it may run, may have
+ * changed.
+ */
 static __always_inline void weigh_again(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
@@ -171,7 +207,7 @@ static __always_inline void weigh_again(struct thread *t, struct task_struct *p,
 	if (t->load == t->weight && t->only_cpu == only_cpu)
 		return;
 	leave_load(t);
-	enter_load(t, p, t->domain, cpu);
+	enter_load(t, p, t->domain, cpu, now);
 }
 
 /* What a thread's credit and that of its process change by. */
@@ -198,18 +234,12 @@ static __always_inline void change_credit(struct thread *t, struct task_struct *
 /* What the time since deserved; brings the thread up to date. */
 static __always_inline s64 deserved(struct thread *t, u64 now)
 {
-	struct domain *d = domain_at(t->domain);
-	u32 cpu = t->only_cpu;
-	s64 earned = 0;
+	u64 clock = clock_for(t, now);
 
-	if (!d)
+	/* What is not counted now is counted next time. */
+	if (clock <= t->seen || now <= t->seen_at)
 		return 0;
-	u64 clock = clock_of(d, now);
-	if (clock > t->seen && now > t->seen_at)
-		earned = fair_earned(clock - t->seen, now - t->seen_at, t->weight);
-	if (earned && t->load && cpu && cpu <= MAX_CPUS)
-		earned = fair_earned_pinned(earned, now - t->seen_at, t->weight,
-					    pinned_load[bounded(cpu - 1, MAX_CPUS)]);
+	s64 earned = fair_earned(clock - t->seen, now - t->seen_at, t->weight);
 	t->seen = clock;
 	t->seen_at = now;
 	return earned;
@@ -224,9 +254,10 @@ static __always_inline void earn(struct thread *t, struct task_struct *p, u64 no
 /* The same for one that runs. Depleted ones earn all the while: among them the exact share counts. */
 static __always_inline void spend(struct thread *t, struct task_struct *p, u64 now)
 {
-	u64 ran = now > t->seen_at ? now - t->seen_at : 0;
+	u64 ran = now > t->ran_at ? now - t->ran_at : 0;
 	s64 earned = deserved(t, now);
 
+	t->ran_at += ran;
 	t->present += ran;
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran));
 }
@@ -235,17 +266,11 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, u64 n
 static __always_inline void change_domain(struct thread *t, struct task_struct *p, u32 index, u32 cpu,
 					  u64 now)
 {
-	struct domain *to = domain_at(index);
-
-	if (!to || t->domain == index)
+	if (!t->load || t->domain == index || !domain_at(index))
 		return;
 	earn(t, p, now);
-	if (t->load) {
-		leave_load(t);
-		enter_load(t, p, index, cpu);
-	}
-	t->domain = index;
-	t->seen = clock_of(to, now);
+	leave_load(t);
+	enter_load(t, p, index, cpu, now);
 }
 
 /* Whether the thread became depleted. */
@@ -267,10 +292,16 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 	return t->depleted && !was;
 }
 
-/* Up to which virtual time it was served; own and common credit count alike. */
-static __always_inline u64 position_of(struct thread *t, struct domain *d)
+/* How far a thread that is up to date is behind; own and common credit count alike. */
+static __always_inline s64 lag_of(struct thread *t)
 {
-	return fair_position(d->clock, (t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
+	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
+}
+
+/* A CPU's urgency while a depleted thread runs there: how far it is ahead, whatever its clock is. */
+static __always_inline u64 depleted_urgency(s64 lag)
+{
+	return URGENCY_DEPLETED + fair_position(FAIR_CLOCK_START, lag);
 }
 
 #endif

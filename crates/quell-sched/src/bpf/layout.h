@@ -46,12 +46,17 @@ struct cpu_slot {
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 } __attribute__((aligned(128)));
 
+/* Virtual time, see fair.h. */
+struct clock {
+	u64 time;
+	u64 at;	  /* as of then */
+	u64 rate; /* since then */
+	u64 load; /* sum of the weights of the ready and running threads that share it */
+};
+
 /* CPUs that share a last-level cache. */
 struct domain {
-	u64 clock;    /* virtual, see fair.h */
-	u64 clock_at; /* when it was moved on last */
-	u64 rate;
-	u64 load;	 /* sum of the ready and running threads' weights */
+	struct clock clock;
 	u64 served_at;	 /* when a depleted thread got a CPU last */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u32 queued;	 /* threads in its queues */

@@ -25,7 +25,12 @@ static __always_inline u64 slice_of(struct thread *t)
 
 	if (!t->depleted)
 		return options.share ? fair_entitled_slice(t->credit, t->common) : FAIR_SLICE_MOST;
-	return d ? fair_slice(d->online, d->load, t->weight) : FAIR_SLICE_LEAST;
+	if (!d)
+		return FAIR_SLICE_LEAST;
+	u32 only_cpu = t->only_cpu;
+	if (only_cpu && only_cpu <= MAX_CPUS)
+		return fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
+	return fair_slice(d->online, d->clock.load, t->weight);
 }
 
 static __always_inline void update_deadline(struct thread *t)
@@ -41,18 +46,12 @@ static __always_inline void update_deadline(struct thread *t)
 static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
 	u32 domain = domain_index(cpu);
-	struct domain *d = domain_at(domain);
 
 	earn(t, p, now);
 	weigh(t, now);
 	leave_load(t);
-	if (d) {
-		if (t->domain != domain) {
-			t->domain = domain;
-			t->seen = clock_of(d, now);
-		}
-		enter_load(t, p, domain, cpu);
-	}
+	if (domain_at(domain))
+		enter_load(t, p, domain, cpu, now);
 	t->ready_at = now;
 }
 
@@ -70,11 +69,10 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cp
 /* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles. */
 static __always_inline void queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
 {
-	struct domain *d = domain_at(t->domain);
 	u64 order = t->deadline, slice = slice_of(t);
 
-	if (t->depleted && d)
-		order = position_of(t, d);
+	if (t->depleted)
+		order = fair_position(t->seen, lag_of(t));
 	if (p->nr_cpus_allowed == 1) {
 		note_queue(t, QUEUE_PINNED, cpu);
 		insert_ordered(p, pinned_queue(cpu), slice,
@@ -180,6 +178,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (!t->load) { /* its first time, or it came from another scheduling class */
 		wake(t, p, cpu, now);
 	} else if (!(flags & ENQ_WAKEUP)) {
+		earn(t, p, now);
 		weigh_again(t, p, cpu, now);
 		judge(t, p, now);
 		update_deadline(t);
@@ -187,11 +186,11 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	queue(t, p, cpu, 0);
 }
 
-static __always_inline bool overdue(struct domain *d, u64 position, u64 now)
+static __always_inline bool overdue(struct domain *d, s64 lag, u64 now)
 {
 	u64 served_at = d->served_at;
 
-	return fair_overdue(d->clock, position) ||
+	return fair_overdue(lag) ||
 	       (now > served_at && now - served_at > DEPLETED_EVERY);
 }
 
@@ -215,7 +214,7 @@ static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32
 	slot->visited = other;
 	o = domain_at(other);
 	if (!o || other == index || !o->queued ||
-	    o->load * d->online <= (d->load + WEIGHT_ONE) * o->online)
+	    o->clock.load * d->online <= (d->clock.load + WEIGHT_ONE) * o->online)
 		return false;
 	return take_foreign(other);
 }
@@ -227,7 +226,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u32 index = domain_index(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = NULL;
-	u64 now = time_ns(), position = 0;
+	u64 now = time_ns();
+	s64 lag = 0;
 
 	if (!slot || !d)
 		return;
@@ -237,22 +237,26 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			spend(t, prev, now);
 			if (judge(t, prev, now))
 				slot->depleted++;
-			if (t->depleted)
-				position = position_of(t, d);
+			lag = lag_of(t);
 		}
 	}
 	if (options.domains > 1 && balance(slot, d, index))
 		return;
 
-	/* Of the depleted threads: the CPU's own, or the domain's, whichever was served less. */
+	/* Of the depleted threads: the CPU's own, or the domain's, whichever is further behind. */
 	u64 own = slot->pinned ? first_order(pinned_queue(cpu)) : 0;
 	u64 first = d->depleted ? first_order(depleted_queue(index)) : 0;
 	u64 depleted = depleted_queue(index);
-	if (own >= URGENCY_DEPLETED && (!first || own - URGENCY_DEPLETED <= first)) {
-		first = own - URGENCY_DEPLETED;
-		depleted = pinned_queue(cpu);
+	s64 first_lag = first ? domain_clock(d, now) - first : 0;
+	if (own >= URGENCY_DEPLETED) {
+		s64 own_lag = pinned_clock(d, cpu, now) - (own - URGENCY_DEPLETED);
+		if (!first || own_lag >= first_lag) {
+			first = own;
+			first_lag = own_lag;
+			depleted = pinned_queue(cpu);
+		}
 	}
-	if (first && overdue(d, first, now) && take_first(depleted))
+	if (first && overdue(d, first_lag, now) && take_first(depleted))
 		return;
 	if (own && own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
@@ -263,7 +267,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (own && own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
 		return;
-	if (first && !(position && position < first)) {
+	if (first && !(t && t->depleted && lag > first_lag)) {
 		if (take_first(depleted))
 			return;
 		/* What the domain's queue holds may not run here. */
@@ -283,7 +287,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	/* Nobody else, or nobody before it: another turn. */
 	weigh_again(t, prev, cpu, now);
 	slot->kept++;
-	slot->urgency = t->depleted ? URGENCY_DEPLETED + position : t->deadline;
+	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
 	slot->chain = t->chain;
 	set_slice(prev, slice_of(t));
 }
@@ -317,6 +321,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		earn(t, p, now);
 	}
 	t->running = 1;
+	t->ran_at = now;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
 	if (wait > t->worst_wait)
@@ -329,7 +334,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	}
 	if (t->depleted) {
 		d->served_at = now;
-		slot->urgency = URGENCY_DEPLETED + position_of(t, d);
+		slot->urgency = depleted_urgency(lag_of(t));
 	} else {
 		slot->urgency = t->deadline;
 	}
@@ -562,6 +567,8 @@ s32 BPF_PROG(quell_init)
 			cpus[bounded(cpu, MAX_CPUS)].offline = 1;
 		else
 			d->online++;
+		pinned_clocks[bounded(cpu, MAX_CPUS)].time = FAIR_CLOCK_START;
+		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (error)
 			return error;
@@ -570,8 +577,8 @@ s32 BPF_PROG(quell_init)
 		struct domain *d = domain_at(index);
 		if (!d)
 			break;
-		d->clock = FAIR_CLOCK_START;
-		d->clock_at = now;
+		d->clock.time = FAIR_CLOCK_START;
+		d->clock.at = now;
 		d->served_at = now;
 		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);
 		if (!error)
@@ -603,7 +610,7 @@ void BPF_PROG(quell_dump, struct scx_dump_ctx *context)
 			break;
 		dump_line("domain %d: %d entitled, %d depleted ready; load %llu on %d CPUs\n", index,
 			  scx_bpf_dsq_nr_queued(entitled_queue(index)),
-			  scx_bpf_dsq_nr_queued(depleted_queue(index)), d->load, d->online);
+			  scx_bpf_dsq_nr_queued(depleted_queue(index)), d->clock.load, d->online);
 	}
 }
 

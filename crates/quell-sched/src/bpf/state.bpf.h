@@ -34,8 +34,8 @@ struct exit_record exit_record SEC(".bss.exit");
 struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
 
 struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
-/* The part of its domain's load that can run on this CPU only. */
-u64 pinned_load[MAX_CPUS];
+/* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
+struct clock pinned_clocks[MAX_CPUS];
 
 enum queue_kind {
 	QUEUE_NONE,
@@ -49,8 +49,9 @@ struct thread {
 	s64 credit;	/* see fair.h */
 	s64 pool;	/* in a process's first thread: its common credit */
 	s64 common;	/* the process's, as last seen */
-	u64 seen;	/* its domain's clock when credit was updated */
+	u64 seen;	/* its clock when credit was updated */
 	u64 seen_at;	/* and the time */
+	u64 ran_at;	/* up to when what it ran is counted */
 	u64 since;	/* see urgency.h */
 	u64 ready_at;
 	u64 deadline;
@@ -67,7 +68,7 @@ struct thread {
 	u32 active;	/* what its group counts for it; 0: nothing */
 	u16 domain;
 	u16 queue_of;	/* CPU or domain */
-	u16 only_cpu;	/* whose pinned_load counts it, plus one; 0: none */
+	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
 	u16 tenant;
 	u8 queue;	/* enum queue_kind */
 	u8 depleted;

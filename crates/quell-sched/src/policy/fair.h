@@ -6,7 +6,8 @@
  *          would be the way to take everybody's CPU.
  * How:     each domain of CPUs keeps a virtual clock. It advances as fast as a thread of weight
  *          WEIGHT_ONE would be served if all ready threads shared the CPUs exactly by weight
- *          (generalized processor sharing). While a thread does not run, it earns what the
+ *          (generalized processor sharing). Each CPU has one for the threads that can run nowhere else,
+ *          which goes no faster than these could share it. While a thread does not run, it earns what the
  *          clock says it deserves; while it runs, it spends; a depleted one earns then as well. Its credit, in ns of CPU time, is bounded both ways: sleeping
  *          saves up at most FAIR_BURST, running in idle time owes at most as much.
  *          A process's threads also have a common credit, to which what each earns and spends is
@@ -106,16 +107,6 @@ static inline s64 fair_earned(u64 advance, u64 ns, u64 weight)
 	return earned > FAIR_BURST ? FAIR_BURST : earned;
 }
 
-/* The same for one that shares its only CPU with threads whose weights sum up to load. */
-static inline s64 fair_earned_pinned(s64 earned, u64 ns, u64 weight, u64 load)
-{
-	if (ns > NS_PER_S)
-		ns = NS_PER_S;
-	u64 most = load > weight ? ns * weight / load : ns;
-
-	return (u64)earned > most ? (s64)most : earned;
-}
-
 /* What running costs. */
 static inline s64 fair_spent(u64 ns)
 {
@@ -140,23 +131,29 @@ static inline bool fair_depleted(s64 own, s64 pool, u64 present, bool was)
 #define FAIR_CLOCK_START (1ULL << 44)
 #define FAIR_DISTANCE_MOST (FAIR_CLOCK_START / 2)
 
-static inline u64 fair_position(u64 clock, s64 credit, u64 weight)
+/* How far it is behind: the virtual time that its credit is worth. */
+static inline s64 fair_lag(s64 credit, u64 weight)
 {
 	/* Divided as unsigned: BPF has no signed division before its fourth instruction set. */
 	u64 distance = (u64)(credit < 0 ? -credit : credit) * WEIGHT_ONE / weight;
 
 	if (distance > FAIR_DISTANCE_MOST)
 		distance = FAIR_DISTANCE_MOST;
-	return credit < 0 ? clock + distance : clock - distance;
+	return credit < 0 ? -(s64)distance : (s64)distance;
+}
+
+static inline u64 fair_position(u64 clock, s64 lag)
+{
+	return clock - (u64)lag;
 }
 
 /*
- * Whether a waiting depleted thread, served up to position, goes before entitled ones. A light thread's
+ * Whether a waiting depleted thread that is so far behind goes before entitled ones. A light thread's
  * lag is worth less, but it is not starved for that.
  */
-static inline bool fair_overdue(u64 clock, u64 position)
+static inline bool fair_overdue(s64 lag)
 {
-	return clock > position && clock - position >= FAIR_RECOVERED;
+	return lag >= (s64)FAIR_RECOVERED;
 }
 
 /* A depleted thread's turn, with load as for fair_rate. */

@@ -9,10 +9,6 @@
 u64 quell_fair_rate(u64 cpus, u64 load) { return fair_rate(cpus, load); }
 u64 quell_fair_advance(u64 ns, u64 rate) { return fair_advance(ns, rate); }
 s64 quell_fair_earned(u64 advance, u64 ns, u64 weight) { return fair_earned(advance, ns, weight); }
-s64 quell_fair_earned_pinned(s64 earned, u64 ns, u64 weight, u64 load)
-{
-	return fair_earned_pinned(earned, ns, weight, load);
-}
 s64 quell_fair_spent(u64 ns) { return fair_spent(ns); }
 s64 quell_fair_bounded(s64 credit) { return fair_bounded(credit); }
 s64 quell_fair_bounded_pool(s64 credit, u64 threads) { return fair_bounded_pool(credit, threads); }
@@ -20,11 +16,9 @@ bool quell_fair_depleted(s64 own, s64 pool, u64 present, bool was)
 {
 	return fair_depleted(own, pool, present, was);
 }
-u64 quell_fair_position(u64 clock, s64 credit, u64 weight)
-{
-	return fair_position(clock, credit, weight);
-}
-bool quell_fair_overdue(u64 clock, u64 position) { return fair_overdue(clock, position); }
+s64 quell_fair_lag(s64 credit, u64 weight) { return fair_lag(credit, weight); }
+u64 quell_fair_position(u64 clock, s64 lag) { return fair_position(clock, lag); }
+bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
 u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
 u64 quell_fair_entitled_slice(s64 own, s64 pool) { return fair_entitled_slice(own, pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }

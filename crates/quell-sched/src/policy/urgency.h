@@ -9,12 +9,13 @@
  *          The latency is what the agent set for this thread (DASEC's private rescheduling latency).
  *          Where it set none, it follows from the thread itself: URGENCY_STRETCH times as
  *          long as it usually runs before it sleeps, so that waiting delays short and long work
- *          by the same factor; a thread that runs longer than usual loses urgency as it goes.
+ *          by the same factor. A thread that runs longer than usual loses urgency as it goes, without
+ *          end: among threads that run on and on, each gets its turn.
  *          A ready thread preempts one whose deadline is later by more than the margin, which is what
  *          the switch is worth.
  * Bounds:  deadlines do not move while a thread waits and lie between ready - URGENCY_AGE_MOST and
- *          ready + URGENCY_LATENCY_MOST. So nothing that becomes ready later than
- *          URGENCY_AGE_MOST + URGENCY_LATENCY_MOST after a waiting thread goes before it.
+ *          ready + URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST. So nothing that becomes ready later than
+ *          the sum of the three after a waiting thread goes before it.
  */
 #ifndef QUELL_POLICY_URGENCY_H
 #define QUELL_POLICY_URGENCY_H
@@ -25,6 +26,7 @@
 #define URGENCY_AGE_MOST NS_PER_S
 #define URGENCY_LATENCY_LEAST (50 * NS_PER_US)
 #define URGENCY_LATENCY_MOST (100 * NS_PER_MS)
+#define URGENCY_OVERRUN_MOST NS_PER_S
 
 /* A CPU's urgency as others see it: what runs there, the most preemptible with the greatest value. */
 #define URGENCY_NONE 0ULL		/* idle, or not to be preempted */
@@ -41,17 +43,17 @@ static inline u64 urgency_since(u64 chain, u64 ready)
 /* Rescheduling latency; usual and present are CPU times per wakeup, stretch in 1/16. */
 static inline u64 urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
 {
-	u64 latency = set;
+	u64 most = 16 * URGENCY_OVERRUN_MOST, latency, overrun;
 
-	if (!latency) {
-		u64 run = usual > present ? usual : present;
-		if (run > URGENCY_LATENCY_MOST)
-			run = URGENCY_LATENCY_MOST;
-		latency = run * stretch / 16;
-	}
+	/* Bounded before they are multiplied. */
+	latency = set ? set : (usual < most ? usual : most) * stretch / 16;
 	if (latency < URGENCY_LATENCY_LEAST)
-		return URGENCY_LATENCY_LEAST;
-	return latency > URGENCY_LATENCY_MOST ? URGENCY_LATENCY_MOST : latency;
+		latency = URGENCY_LATENCY_LEAST;
+	if (latency > URGENCY_LATENCY_MOST)
+		latency = URGENCY_LATENCY_MOST;
+	overrun = present > usual ? present - usual : 0;
+	overrun = (overrun < most ? overrun : most) * stretch / 16;
+	return latency + (overrun < URGENCY_OVERRUN_MOST ? overrun : URGENCY_OVERRUN_MOST);
 }
 
 /* How long a thread usually runs before it sleeps, after it did so for this long. */
