@@ -7,8 +7,10 @@
 pub mod agent_bench;
 pub mod progress;
 pub mod report;
+pub mod reproduce;
 pub mod result;
 pub mod run;
+pub mod set;
 pub mod side;
 pub mod stats;
 pub mod workload;

@@ -122,6 +122,9 @@ pub struct Options {
     pub warmup_seconds: f64,
     /// The sides, the baseline first.
     pub sides: Vec<String>,
+    /// Values of the scenario's file that were set otherwise, as `KEY=VALUE`.
+    #[serde(default)]
+    pub set: Vec<String>,
     /// Confidence of the intervals, such as 0.95.
     pub confidence: f64,
     /// Bootstrap resamples behind each interval.

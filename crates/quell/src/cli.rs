@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
+use quell_bench::set::Setting;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -45,6 +46,10 @@ pub enum Command {
     Check(Check),
     /// Measure a scenario under several schedulers, interleaved
     Bench(Bench),
+    /// Redo a paper's experiment and print its numbers beside those measured here
+    ///
+    /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
+    Reproduce(Reproduce),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -214,12 +219,37 @@ pub struct Bench {
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours
     #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
     pub policy: String,
+    /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
     #[command(flatten)]
     pub measure: Measure,
     #[command(flatten)]
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
+}
+
+#[derive(Debug, Args)]
+pub struct Reproduce {
+    /// The figure; without one, or with --list, all are listed
+    pub figure: Option<String>,
+    /// List the figures
+    #[arg(long)]
+    pub list: bool,
+    /// Where to run it
+    #[arg(long, value_enum, default_value_t = Substrate::Vm)]
+    pub on: Substrate,
+    /// The sides to compare, the baseline first; the figure's own unless given
+    #[arg(long, value_name = "SIDE,SIDE")]
+    pub policy: Option<String>,
+    /// Set a value of every point's scenario otherwise than its file: warmup_seconds=2
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    #[command(flatten)]
+    pub measure: Measure,
+    #[command(flatten)]
+    pub guest: Guest,
 }
 
 /// What `bench agent` measures.

@@ -190,6 +190,59 @@ pub(super) fn percentiles(
     })
 }
 
+/// Latencies in µs over consolidation ratios, the former on a logarithmic axis. Lines come with their colours.
+pub(super) fn lines(
+    title: &str,
+    lines: &[(Vec<(f64, f64)>, RGBColor)],
+    size: (u32, u32),
+) -> anyhow::Result<String> {
+    let points = |line: &[(f64, f64)]| -> Vec<(f64, f64)> {
+        line.iter()
+            .map(|&(x, us)| (x, us.max(0.1).log10()))
+            .collect()
+    };
+    let all: Vec<(f64, f64)> = lines.iter().flat_map(|(line, _)| points(line)).collect();
+    let Some((low, high)) = range(all.iter().map(|p| p.1), 0.06) else {
+        return Ok(String::new());
+    };
+    let right = all.iter().map(|p| p.0).fold(1.0, f64::max);
+    svg(size, title, |canvas| {
+        let x_ticks = (0..=right.ceil() as u32).map(f64::from).collect();
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(30)
+            .y_label_area_size(64)
+            .build_cartesian_2d(
+                Ticked::new(0.0, right * 1.03, x_ticks),
+                Ticked::new(low, high, log_ticks(low, high)),
+            )
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(label_style())
+            .x_label_formatter(&|x| format!("{x}"))
+            .y_label_formatter(&|y| tick_latency(*y))
+            .draw()
+            .map_err(drawing)?;
+        for (line, colour) in lines {
+            let line = points(line);
+            let dots = line.iter().map(|at| Circle::new(*at, 3, colour.filled()));
+            chart.draw_series(dots).map_err(drawing)?;
+            chart
+                .draw_series(LineSeries::new(
+                    line.iter().copied(),
+                    colour.stroke_width(2),
+                ))
+                .map_err(drawing)?;
+        }
+        Ok(())
+    })
+}
+
 fn percentile_name(nines: f64) -> String {
     let percent = 100.0 * (1.0 - 10f64.powf(-nines));
     if percent < 0.01 {

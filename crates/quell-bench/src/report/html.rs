@@ -32,31 +32,8 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
         result.scenario,
         result.options.sides.join(" and ")
     );
-    let mut page = String::new();
-    page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
-    put(
-        &mut page,
-        format_args!("<title>{} | Quell benchmark</title>\n", escape(&title)),
-    );
-    put(
-        &mut page,
-        format_args!(
-            "<style>\n{}{}</style>\n</head>\n<body>\n",
-            STYLE,
-            palette_rules()
-        ),
-    );
-    put(
-        &mut page,
-        format_args!(
-            "<header><p class=\"brand\">Quell benchmark</p><h1>{}</h1><p>{}. {}.</p></header>\n<main>\n",
-            escape(&title),
-            escape(&words::host(result)),
-            escape(&words::method(result))
-        ),
-    );
+    let text = format!("{}. {}.", words::host(result), words::method(result));
+    let mut page = open(&title, &text);
     findings(&mut page, result);
     section(&mut page, "Figures", FIGURES_TEXT, &figures(result));
     section(
@@ -79,8 +56,42 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
         section(&mut page, "Who made whom wait", &text, &waits(log));
     }
     section(&mut page, "How it was measured", "", &method(result));
-    page.push_str("</main>\n</body>\n</html>\n");
+    close(&mut page);
     Ok(page)
+}
+
+/// A page's beginning, up to its first section.
+pub(super) fn open(title: &str, text: &str) -> String {
+    let mut page = String::new();
+    page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    page.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
+    put(
+        &mut page,
+        format_args!("<title>{} | Quell benchmark</title>\n", escape(title)),
+    );
+    put(
+        &mut page,
+        format_args!(
+            "<style>\n{}{}</style>\n</head>\n<body>\n",
+            STYLE,
+            palette_rules()
+        ),
+    );
+    put(
+        &mut page,
+        format_args!(
+            "<header><p class=\"brand\">Quell benchmark</p><h1>{}</h1><p>{}</p></header>\n<main>\n",
+            escape(title),
+            escape(text)
+        ),
+    );
+    page
+}
+
+/// A page's end.
+pub(super) fn close(page: &mut String) {
+    page.push_str("</main>\n</body>\n</html>\n");
 }
 
 const FIGURES_TEXT: &str = "All pairs pooled. Latency runs from the moment a request was due, not \
@@ -96,11 +107,11 @@ const WAITS_TEXT: &str = "Time that a tenant's threads were ready and had no CPU
     during one run of {side}. Share of each tenant's total.";
 
 /// Writing to a String cannot fail.
-fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = page.write_fmt(text);
 }
 
-fn section(page: &mut String, title: &str, text: &str, body: &str) {
+pub(super) fn section(page: &mut String, title: &str, text: &str, body: &str) {
     if body.is_empty() {
         return;
     }
@@ -281,7 +292,7 @@ fn side_index(result: &BenchResult, side: &str) -> usize {
         .unwrap_or(0)
 }
 
-fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
+pub(super) fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
     let mut html = String::from("<p class=\"legend\">");
     for (colour, name) in entries {
         let colour = colour % charts::SERIES;
@@ -297,7 +308,7 @@ fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
     html
 }
 
-fn figure(title: &str, svg: &str) -> String {
+pub(super) fn figure(title: &str, svg: &str) -> String {
     format!(
         "<figure><figcaption>{}</figcaption>{svg}</figure>\n",
         escape(title)

@@ -5,12 +5,15 @@
 
 mod charts;
 mod html;
+mod reproduction;
 mod text;
 mod words;
 
 pub use html::html;
 pub use text::text;
+pub(crate) use words::change;
 
+use crate::reproduce::Reproduction;
 use crate::result::BenchResult;
 use crate::workload::Interrupted;
 use anyhow::Context;
@@ -31,33 +34,57 @@ pub fn deliver(
     json_file: Option<&Path>,
     html_file: Option<&Path>,
 ) -> anyhow::Result<()> {
+    let page = html_file.map(|_| html(result)).transpose()?;
+    let text = |styled| text(result, styled);
+    hand_out(&json(result)?, json_file, html_file.zip(page), text)?;
+    anyhow::ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
+/// The same for a reproduced figure.
+pub fn deliver_reproduction(
+    result: &Reproduction,
+    json_file: Option<&Path>,
+    html_file: Option<&Path>,
+) -> anyhow::Result<()> {
+    let page = html_file.map(|_| reproduction::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    let text = |styled| reproduction::text(result, styled);
+    hand_out(&json, json_file, html_file.zip(page), text)?;
+    anyhow::ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
+fn hand_out(
+    json: &str,
+    json_file: Option<&Path>,
+    page: Option<(&Path, String)>,
+    text: impl Fn(bool) -> String,
+) -> anyhow::Result<()> {
     // The files first: a closed terminal must not cost the figures.
     let json_to_stdout = json_file == Some(Path::new("-"));
     if let Some(path) = json_file.filter(|_| !json_to_stdout) {
-        write(path, &json(result)?)?;
+        write(path, json)?;
     }
-    if let Some(path) = html_file {
-        write(path, &html(result)?)?;
+    if let Some((path, page)) = &page {
+        write(path, page)?;
     }
     let plain = std::env::var_os("NO_COLOR").is_some();
     if json_to_stdout {
-        let styled = std::io::stderr().is_terminal() && !plain;
-        eprint!("{}", text(result, styled));
+        eprint!("{}", text(std::io::stderr().is_terminal() && !plain));
         std::io::stdout()
-            .write_all(json(result)?.as_bytes())
+            .write_all(json.as_bytes())
             .context("standard output")?;
     } else {
-        let styled = std::io::stdout().is_terminal() && !plain;
-        let text = text(result, styled);
+        let text = text(std::io::stdout().is_terminal() && !plain);
         std::io::stdout()
             .write_all(text.as_bytes())
             .context("standard output")?;
     }
-    if let Some(path) = html_file {
+    if let Some((path, _)) = page {
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         eprintln!("Report: {}", path.display());
     }
-    anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }
 
@@ -73,3 +100,5 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::sample;

@@ -181,6 +181,7 @@ pub(crate) fn sample() -> BenchResult {
             pairs: 3,
             seconds: 8.0,
             warmup_seconds: 2.0,
+            set: Vec::new(),
             sides: sides.to_vec(),
             confidence: 0.95,
             resamples: crate::stats::RESAMPLES,

@@ -42,7 +42,7 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
     text
 }
 
-fn table(styled: bool, header: &[&str]) -> Table {
+pub(super) fn table(styled: bool, header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     for lines_between_rows in [
@@ -66,7 +66,7 @@ fn table(styled: bool, header: &[&str]) -> Table {
     table
 }
 
-fn right_align(table: &mut Table) {
+pub(super) fn right_align(table: &mut Table) {
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -62,7 +62,7 @@ pub(super) fn tenant(name: &str, class: TenantClass) -> &str {
 }
 
 /// A ratio as a signed change: `-41 %`, `+2.3 %`, `x 4.2`.
-pub(super) fn change(ratio: f64) -> String {
+pub(crate) fn change(ratio: f64) -> String {
     if ratio >= 3.0 {
         return format!("x {}", three_digits(ratio));
     }
@@ -172,8 +172,12 @@ fn magnitude(ratio: f64) -> String {
 /// How it was measured, in a sentence.
 pub(super) fn method(result: &BenchResult) -> String {
     let options = &result.options;
+    let set = match &options.set[..] {
+        [] => String::new(),
+        set => format!("; {}", set.join(", ")),
+    };
     format!(
-        "{} interleaved {} of {} s each after {} s of warm-up; seed {}",
+        "{} interleaved {} of {} s each after {} s of warm-up; seed {}{set}",
         options.pairs,
         if options.sides.len() == 2 {
             "pairs"

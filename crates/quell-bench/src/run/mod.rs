@@ -193,6 +193,7 @@ pub fn run(
             seconds: options.seconds,
             warmup_seconds: options.warmup_seconds,
             sides: labels.clone(),
+            set: Vec::new(),
             confidence: stats::CONFIDENCE,
             resamples: stats::RESAMPLES,
         },

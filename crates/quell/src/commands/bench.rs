@@ -1,16 +1,20 @@
 //! `quell bench` and `quell demo`.
 
 use super::{InputError, vm};
-use crate::cli::{AgentCost, Bench, Measure, Substrate};
+use crate::cli::{AgentCost, Bench, Guest, Measure, Substrate};
 use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::progress::Progress;
 use quell_bench::report;
+use quell_bench::result::BenchResult;
 use quell_bench::run::{self, BenchOptions};
+use quell_bench::set::{self, Setting};
 use quell_bench::side::Side;
 use quell_model::config::Scenario;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::{env, fs, io};
 
 /// The repository's scenarios by name, each with its text.
@@ -26,15 +30,14 @@ pub fn demo(measure: &Measure) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
     let sides = vec![Side::Default, Side::Quell];
-    compare(scenario("demo")?.0, sides, measure, Some(&report))
+    let job = Job::new("demo", &[], sides, measure)?;
+    files_writable([&measure.json, &Some(report.clone())])?;
+    let result = job.on_host(&run::interrupt_flag()?)?;
+    report::deliver(&result, measure.json.as_deref(), Some(&report))
 }
 
 /// One scenario, several sides; or the agent's own cost.
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
-    if matches!(args.on, Substrate::Sim) {
-        let message = "`--on`: the simulator is not built yet; there are: host, vm";
-        return Err(InputError(message.to_string()).into());
-    }
     if args.scenario == "agent" {
         if matches!(args.on, Substrate::Vm) {
             let message = "the agent's own cost is measured on the host; in a guest: \
@@ -44,37 +47,78 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return cost(&args.measure, &args.cost);
     }
     let sides = Side::parse_list(&args.policy).context("`--policy`")?;
-    let (scenario, text) = scenario(&args.scenario)?;
-    if matches!(args.on, Substrate::Vm) {
-        return vm::bench(args, &scenario, &text, &sides);
-    }
-    compare(
-        scenario,
-        sides,
-        &args.measure,
-        args.measure.report.as_deref(),
-    )
+    let measure = &args.measure;
+    let job = Job::new(&args.scenario, &args.set, sides, measure)?;
+    files_writable([&measure.json, &measure.report])?;
+    let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
+    report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
 }
 
-fn compare(
-    scenario: Scenario,
-    sides: Vec<Side>,
-    measure: &Measure,
-    report: Option<&Path>,
-) -> anyhow::Result<()> {
-    let mut options = BenchOptions::new(scenario, this_program()?);
-    options.sides = sides;
-    options.seconds = measure.seconds.unwrap_or(options.seconds);
-    options.pairs = measure.pairs.unwrap_or(options.pairs);
-    options.seed = measure.seed;
-    // Found out before two minutes of measuring and not after.
-    for file in report.iter().chain(&measure.json.as_deref()) {
-        writable(file)?;
+/// One scenario to measure.
+pub(super) struct Job<'a> {
+    pub(super) scenario: Scenario,
+    /// The scenario's text, with what was set otherwise.
+    pub(super) text: String,
+    pub(super) sides: Vec<Side>,
+    pub(super) measure: &'a Measure,
+    set: Vec<String>,
+}
+
+impl Job<'_> {
+    /// A scenario by its file's path or built-in name, with some of its values set otherwise.
+    pub(super) fn new<'a>(
+        name: &str,
+        settings: &[Setting],
+        sides: Vec<Side>,
+        measure: &'a Measure,
+    ) -> anyhow::Result<Job<'a>> {
+        let (file, text) = scenario(name)?;
+        let text = set::apply(&file, &text, settings)?;
+        Ok(Job {
+            scenario: Scenario::parse(&file, &text)?,
+            text,
+            sides,
+            measure,
+            set: settings.iter().map(|s| s.as_str().to_string()).collect(),
+        })
     }
-    let interrupt = run::interrupt_flag()?;
-    let progress = Progress::stderr(options.planned());
-    let result = run::run(&options, &interrupt, &progress)?;
-    report::deliver(&result, measure.json.as_deref(), report)
+
+    /// Measures it.
+    pub(super) fn run(
+        &self,
+        on: Substrate,
+        guest: &Guest,
+        interrupt: &Arc<AtomicBool>,
+    ) -> anyhow::Result<BenchResult> {
+        let mut result = match on {
+            Substrate::Host => self.on_host(interrupt)?,
+            Substrate::Vm => vm::bench(self, guest, interrupt)?,
+            Substrate::Sim => {
+                let message = "`--on`: the simulator is not built yet; there are: host, vm";
+                return Err(InputError(message.to_string()).into());
+            }
+        };
+        result.options.set.clone_from(&self.set);
+        Ok(result)
+    }
+
+    fn on_host(&self, interrupt: &Arc<AtomicBool>) -> anyhow::Result<BenchResult> {
+        let mut options = BenchOptions::new(self.scenario.clone(), this_program()?);
+        options.sides.clone_from(&self.sides);
+        options.seconds = self.measure.seconds.unwrap_or(options.seconds);
+        options.pairs = self.measure.pairs.unwrap_or(options.pairs);
+        options.seed = self.measure.seed;
+        let progress = Progress::stderr(options.planned());
+        run::run(&options, interrupt, &progress)
+    }
+}
+
+/// Found out before minutes of measuring and not after.
+pub(super) fn files_writable(files: [&Option<PathBuf>; 2]) -> anyhow::Result<()> {
+    files
+        .into_iter()
+        .flatten()
+        .try_for_each(|file| writable(file))
 }
 
 fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
@@ -107,13 +151,12 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A scenario by its file's path, or by the name of a built-in one; and its text.
-fn scenario(name: &str) -> anyhow::Result<(Scenario, String)> {
+/// A scenario's text, by its file's path or by the name of a built-in one, and the file for messages.
+fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
     let looks_like_file = name.contains('/') || name.ends_with(".toml");
     if !looks_like_file {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
-            let file = PathBuf::from(format!("{name}.toml"));
-            return Ok((Scenario::parse(&file, text)?, text.to_string()));
+            return Ok((PathBuf::from(format!("{name}.toml")), text.to_string()));
         }
         if !Path::new(name).is_file() {
             let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
@@ -124,10 +167,9 @@ fn scenario(name: &str) -> anyhow::Result<(Scenario, String)> {
             return Err(InputError(message).into());
         }
     }
-    let path = Path::new(name);
-    let text = fs::read_to_string(path)
+    let text = fs::read_to_string(name)
         .map_err(|e| InputError(format!("{name}: the scenario cannot be read: {e}")))?;
-    Ok((Scenario::parse(path, &text)?, text))
+    Ok((PathBuf::from(name), text))
 }
 
 /// The running program, which also plays tenants and is the agent.
@@ -136,7 +178,7 @@ fn this_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Checks that a file can be written, without changing one that is there.
-pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
+fn writable(file: &Path) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return Ok(());
     }
@@ -156,7 +198,8 @@ mod tests {
     #[test]
     fn every_built_in_scenario_is_right() {
         for (name, _) in BUILT_IN {
-            assert_eq!(scenario(name).unwrap().0.name, *name);
+            let (file, text) = scenario(name).unwrap();
+            assert_eq!(Scenario::parse(&file, &text).unwrap().name, *name);
         }
     }
 

@@ -6,6 +6,7 @@ mod explain;
 mod lab;
 mod matrix;
 mod pages;
+mod reproduce;
 mod sched;
 mod status;
 mod top;
@@ -32,6 +33,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Restore(restore) => agent::restore(&restore),
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),
+        Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),

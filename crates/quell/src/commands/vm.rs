@@ -1,16 +1,14 @@
 //! `quell bench --on vm`: the same benchmark, by the same program, in a guest of the kernel lab.
 //!
 //! All sides are measured in one boot. The guest sends back its result; what is shown and written is
-//! made from that here.
+//! made from that.
 
 use super::InputError;
-use super::bench::writable;
+use super::bench::Job;
 use super::lab::{self, Prepared};
-use crate::cli::{Bench, LabClock};
+use crate::cli::{Guest, LabClock};
 use anyhow::Context;
-use quell_bench::report;
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
-use quell_bench::run::interrupt_flag;
 use quell_bench::side::Side;
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
@@ -18,31 +16,33 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 /// The scenario's folder in the guest.
 const FOLDER: &str = "/lab/scenario";
 
 /// Measures a scenario in a guest.
-pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> anyhow::Result<()> {
-    let measure = &args.measure;
-    for file in measure.json.iter().chain(&measure.report) {
-        writable(file)?;
-    }
-    let mut prepared = lab::prepare(&args.guest, LabClock::Virtual)?;
-    let host_cpus = scenario
+pub(super) fn bench(
+    job: &Job,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<BenchResult> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual)?;
+    let host_cpus = job
+        .scenario
         .host
         .as_ref()
         .map(|host| host.topology().cpus.len());
-    if let (None, Some(cpus)) = (args.guest.cpus, host_cpus) {
+    if let (None, Some(cpus)) = (guest.cpus, host_cpus) {
         prepared.boot.cpus = u32::try_from(cpus)?;
     }
-    prepared.boot.seed = measure.seed;
-    needed(&mut prepared, scenario, sides)?;
-    let file = format!("{FOLDER}/{}.toml", scenario.name);
+    prepared.boot.seed = job.measure.seed;
+    needed(&mut prepared, &job.scenario, &job.sides)?;
+    let file = format!("{FOLDER}/{}.toml", job.scenario.name);
     prepared
         .image
-        .bytes(Path::new(&file), text.as_bytes(), 0o644);
-    prepared.image.command(&command(args, &file, sides));
+        .bytes(Path::new(&file), job.text.as_bytes(), 0o644);
+    prepared.image.command(&command(job, &file));
 
     let Prepared {
         qemu,
@@ -52,7 +52,6 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
         peers,
         ..
     } = prepared;
-    let interrupt = interrupt_flag()?;
     let folder = tempfile::tempdir()?;
     let out = Some(folder.path());
     // The table is made here, from the guest's result; its progress is shown as it comes.
@@ -61,7 +60,7 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
             let _ = io::stderr().write_all(bytes);
         }
     };
-    let finished = quell_lab::boot(&qemu, &kernel, &image, &boot, out, &interrupt, say)?;
+    let finished = quell_lab::boot(&qemu, &kernel, &image, &boot, out, interrupt, say)?;
     let json = folder.path().join("result.json");
     if finished.exit_code != 0 && !json.exists() {
         let code = finished.exit_code;
@@ -87,7 +86,7 @@ pub fn bench(args: &Bench, scenario: &Scenario, text: &str, sides: &[Side]) -> a
     };
     result.notes.insert(0, note(&guest));
     result.lab = Some(guest);
-    report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
+    Ok(result)
 }
 
 /// What a reader must know of figures from a guest.
@@ -161,9 +160,9 @@ fn program(app: &App) -> &'static str {
 }
 
 /// The guest's command.
-fn command(args: &Bench, file: &str, sides: &[Side]) -> Vec<String> {
-    let sides: Vec<String> = sides.iter().map(Side::argument).collect();
-    let measure = &args.measure;
+fn command(job: &Job, file: &str) -> Vec<String> {
+    let sides: Vec<String> = job.sides.iter().map(Side::argument).collect();
+    let measure = job.measure;
     let mut words = vec!["quell", "bench", file, "--on", "host", "--policy"];
     let sides = sides.join(",");
     let seed = measure.seed.to_string();

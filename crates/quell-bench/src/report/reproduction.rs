@@ -1,0 +1,333 @@
+//! A reproduced figure for a terminal and as an HTML page: what was measured at each point, and the paper's
+//! statements beside ours.
+
+use super::html::{close, escape, figure, legend, open, put, section};
+use super::text::{right_align, table};
+use super::{charts, words};
+use crate::reproduce::{ClaimResult, PointResult, Reproduction};
+use crate::result::{ALL, BenchResult, Comparison, Metric, SideResult};
+use comfy_table::Table;
+use quell_model::config::TenantClass;
+use std::fmt::Write;
+
+/// The figure as text; `styled` for a terminal that shows colours.
+pub fn text(reproduction: &Reproduction, styled: bool) -> String {
+    let mut text = format!("{}.\n", reproduction.title);
+    // Writing to a String cannot fail.
+    let mut line = |parts: &str| {
+        let _ = writeln!(text, "{parts}");
+    };
+    line(&format!("The paper: {}", reproduction.paper));
+    if let Some(first) = reproduction.points.first() {
+        line(&format!(
+            "Here: {}. {}.",
+            words::host(&first.result),
+            words::method(&first.result)
+        ));
+    }
+    line(&measured(reproduction, styled).to_string());
+    line(&claims(reproduction, styled).to_string());
+    for note in notes(reproduction) {
+        line(&format!("Note: {note}"));
+    }
+    text
+}
+
+fn measured(reproduction: &Reproduction, styled: bool) -> Table {
+    let header = [
+        "scenario",
+        "ratio",
+        "side",
+        "mean",
+        "p99",
+        "throughput",
+        "Δ mean",
+        "Δ p99",
+        "busy",
+    ];
+    let mut table = table(styled, &header);
+    for point in &reproduction.points {
+        for row in rows(point) {
+            table.add_row(row.cells);
+        }
+    }
+    right_align(&mut table);
+    table
+}
+
+/// One side of one class at one point, in cells as the header above has them.
+struct Row {
+    cells: [String; 9],
+    group: bool,
+    side: usize,
+}
+
+fn rows(point: &PointResult) -> Vec<Row> {
+    let result = &point.result;
+    let of_class = |row: &&SideResult| row.tenant == ALL;
+    let classes = result.results.iter().filter(of_class);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut before = None;
+    for row in classes {
+        let first = before != Some(row.class);
+        before = Some(row.class);
+        let latency = |us: Option<f64>| us.map_or(String::new(), words::latency);
+        let change = |metric| {
+            let found = comparison(result, row, metric);
+            found.map_or(String::new(), |found| words::change(found.ratio))
+        };
+        let batch = row.class == TenantClass::Batch;
+        let (mean, p99) = match batch {
+            false => (change(Metric::MeanUs), change(Metric::P99Us)),
+            // What a batch tenant gains is work; it stands under the mean's change, with its unit's name before it.
+            true => (change(Metric::WorkPerS), String::new()),
+        };
+        let busy = result.sides.iter().find(|side| side.side == row.side);
+        let name = match (first, batch) {
+            (false, _) => String::new(),
+            (true, false) => point.scenario.clone(),
+            (true, true) => format!("{}: batch work", point.scenario),
+        };
+        rows.push(Row {
+            cells: [
+                name,
+                if first {
+                    words::three_digits(point.ratio)
+                } else {
+                    String::new()
+                },
+                row.side.clone(),
+                latency(row.figures.mean_us),
+                latency(row.figures.p99_us),
+                words::throughput(&row.figures).unwrap_or_default(),
+                mean,
+                p99,
+                busy.map_or(String::new(), |side| format!("{:.0} %", side.busy_percent)),
+            ],
+            group: first,
+            side: side_index(result, &row.side),
+        });
+    }
+    rows
+}
+
+fn comparison<'a>(
+    result: &'a BenchResult,
+    row: &SideResult,
+    metric: Metric,
+) -> Option<&'a Comparison> {
+    result.comparisons.iter().find(|c| {
+        (&c.tenant, c.class, &c.side, c.metric) == (&row.tenant, row.class, &row.side, metric)
+    })
+}
+
+fn side_index(result: &BenchResult, side: &str) -> usize {
+    let sides = &result.options.sides;
+    sides.iter().position(|other| other == side).unwrap_or(0)
+}
+
+fn claims(reproduction: &Reproduction, styled: bool) -> Table {
+    let mut table = table(styled, &["what", "the paper", "here"]);
+    for claim in &reproduction.claims {
+        table.add_row([claim.what.clone(), claim.paper.clone(), here(claim)]);
+    }
+    table
+}
+
+fn here(claim: &ClaimResult) -> String {
+    let sides = claim
+        .here
+        .iter()
+        .map(|here| format!("{} {}", here.side, here.text));
+    let text = sides.collect::<Vec<_>>().join(", ");
+    if text.is_empty() {
+        "not measured".to_string()
+    } else {
+        text
+    }
+}
+
+/// What differs from the paper, then what the runs noted, each once.
+fn notes(reproduction: &Reproduction) -> Vec<String> {
+    let mut notes = reproduction.differs.clone();
+    if !reproduction.complete {
+        notes.push("Not every point was measured to its end.".to_string());
+    }
+    for note in reproduction
+        .points
+        .iter()
+        .flat_map(|point| &point.result.notes)
+    {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    notes
+}
+
+/// The figure as one HTML page that works offline.
+pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
+    let mut head = format!("The paper: {}", reproduction.paper);
+    if let Some(first) = reproduction.points.first() {
+        let _ = write!(
+            head,
+            " Here: {}. {}.",
+            words::host(&first.result),
+            words::method(&first.result)
+        );
+    }
+    let mut page = open(&reproduction.title, &head);
+    section(
+        &mut page,
+        "The paper and here",
+        CLAIMS_TEXT,
+        &claims_html(reproduction),
+    );
+    section(
+        &mut page,
+        "Over the consolidation ratio",
+        CHARTS_TEXT,
+        &charts_html(reproduction)?,
+    );
+    section(&mut page, "Measured", "", &measured_html(reproduction));
+    let mut list = String::new();
+    for note in notes(reproduction) {
+        put(
+            &mut list,
+            format_args!("<p class=\"note\">{}</p>\n", escape(&note)),
+        );
+    }
+    section(&mut page, "What differs", "", &list);
+    close(&mut page);
+    Ok(page)
+}
+
+const CLAIMS_TEXT: &str = "Changes against the first side; of several points the geometric mean.";
+const CHARTS_TEXT: &str = "Mean and 99th percentile of all requests of the latency-critical tenants. The ratio is \
+    their threads over the CPUs.";
+
+fn claims_html(reproduction: &Reproduction) -> String {
+    let mut table = String::from(
+        "<div class=\"wide\"><table>\n<thead><tr><th>what</th><th>the paper</th><th>here</th></tr></thead>\n<tbody>\n",
+    );
+    for claim in &reproduction.claims {
+        put(
+            &mut table,
+            format_args!(
+                "<tr><th>{}</th><td class=\"left\">{}</td><td class=\"left\">{}</td></tr>\n",
+                escape(&claim.what),
+                escape(&claim.paper),
+                escape(&here(claim))
+            ),
+        );
+    }
+    table.push_str("</tbody></table></div>\n");
+    table
+}
+
+fn measured_html(reproduction: &Reproduction) -> String {
+    let mut table = String::from(
+        "<div class=\"wide\"><table>\n<thead><tr><th>scenario</th><th>ratio</th><th>side</th><th>mean</th><th>p99</th>\
+         <th>throughput</th><th>change of mean or work</th><th>of p99</th><th>CPUs busy</th></tr></thead>\n<tbody>\n",
+    );
+    for row in reproduction.points.iter().flat_map(rows) {
+        let group = if row.group { " class=\"group\"" } else { "" };
+        let [scenario, ratio, side, rest @ ..] = row.cells;
+        put(
+            &mut table,
+            format_args!(
+                "<tr{group}><th>{}</th><td>{ratio}</td><td class=\"left\"><i class=\"key\" \
+                 style=\"background:var(--c{})\"></i>{}</td>",
+                escape(&scenario),
+                row.side % charts::SERIES,
+                escape(&side)
+            ),
+        );
+        for cell in rest {
+            put(&mut table, format_args!("<td>{}</td>", escape(&cell)));
+        }
+        table.push_str("</tr>\n");
+    }
+    table.push_str("</tbody></table></div>\n");
+    table
+}
+
+/// Two charts for each scenario with more than one point.
+fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
+    let Some(first) = reproduction.points.first() else {
+        return Ok(String::new());
+    };
+    let sides = &first.result.options.sides;
+    let mut scenarios: Vec<&str> = Vec::new();
+    for point in &reproduction.points {
+        if !scenarios.contains(&point.scenario.as_str()) {
+            scenarios.push(&point.scenario);
+        }
+    }
+    let mut grid = String::new();
+    for scenario in scenarios {
+        let points: Vec<&PointResult> = reproduction
+            .points
+            .iter()
+            .filter(|point| point.scenario == scenario)
+            .collect();
+        if points.len() < 2 {
+            continue;
+        }
+        for (metric, name) in [(Metric::MeanUs, "mean"), (Metric::P99Us, "99th percentile")] {
+            let lines: Vec<_> = sides
+                .iter()
+                .enumerate()
+                .map(|(index, side)| (line(&points, side, metric), charts::series(index)))
+                .collect();
+            let title = format!("{scenario}: {name}");
+            grid.push_str(&figure(&title, &charts::lines(&title, &lines, (560, 320))?));
+        }
+    }
+    if grid.is_empty() {
+        return Ok(grid);
+    }
+    let legend = legend(sides.iter().map(String::as_str).enumerate());
+    Ok(format!("{legend}<div class=\"grid\">\n{grid}</div>\n"))
+}
+
+/// A side's latency in µs over the consolidation ratio.
+fn line(points: &[&PointResult], side: &str, metric: Metric) -> Vec<(f64, f64)> {
+    let value = |point: &&PointResult| {
+        let row = point.result.results.iter().find(|row| {
+            row.side == side && row.tenant == ALL && row.class == TenantClass::Latency
+        })?;
+        Some((point.ratio, metric.of(&row.figures)?))
+    };
+    points.iter().filter_map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reproduce::tests::reproduction;
+
+    #[test]
+    fn the_text_has_the_papers_numbers_beside_ours() {
+        let text = text(&reproduction(), false);
+        let row = text
+            .lines()
+            .find(|line| line.contains("mean, over all ratios"))
+            .unwrap();
+        // (1.02 x 0.9 x 0.6)^(1/3) = 0.82
+        assert!(
+            row.contains("−17 %") && row.contains("sched −18 %"),
+            "{row}"
+        );
+        assert!(text.contains("fork-join-sweep") && text.contains("Not every point was measured"));
+        assert!(text.contains("not measured"), "p99 was not: {text}");
+    }
+
+    #[test]
+    fn the_page_is_whole_and_has_a_chart_for_each_metric() {
+        let page = html(&reproduction()).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+        assert_eq!(page.matches("<svg class=\"chart\"").count(), 2);
+        assert!(!page.contains("NaN"));
+    }
+}

@@ -1,0 +1,326 @@
+//! Experiments of papers, redone: a set of scenarios, and the paper's statements beside what is measured here.
+//!
+//! Problem: a paper's machine, applications and kernel are not at hand, so its bars cannot be compared with ours one
+//! by one. Approach: a [`Figure`] is scenarios with one varied number each (its points), and the paper's own
+//! sentences as [`Claim`]s, each with a [`Quantity`] that can be computed from any machine's results: a change
+//! against the baseline, or a growth over the consolidation ratio. What differs from the paper is part of the figure.
+//!
+//! The consolidation ratio is threads of latency-critical tenants over CPUs.
+
+mod figures;
+
+pub use figures::FIGURES;
+
+use crate::result::{ALL, BenchResult, Figures, Metric};
+use quell_model::config::{App, Count, Scenario, TenantClass, TenantSpec};
+use serde::{Deserialize, Serialize};
+
+/// An experiment of a paper.
+#[derive(Debug)]
+pub struct Figure {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The paper's own setting.
+    pub paper: &'static str,
+    /// What is different here.
+    pub differs: &'static [&'static str],
+    /// The sides unless the user names others, as `--policy` takes them; the baseline first.
+    pub sides: &'static str,
+    /// What is run.
+    pub sweeps: &'static [Sweep],
+    /// What the paper says of it.
+    pub claims: &'static [Claim],
+}
+
+/// A scenario with one number varied.
+#[derive(Debug)]
+pub struct Sweep {
+    /// A built-in scenario.
+    pub scenario: &'static str,
+    /// The number, as `--set` takes it; empty where nothing is varied.
+    pub key: &'static str,
+    /// Its values.
+    pub values: &'static [u32],
+}
+
+/// One run of a figure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    /// The built-in scenario.
+    pub scenario: &'static str,
+    /// What is set otherwise, as `--set` takes it.
+    pub set: Option<String>,
+}
+
+/// A statement of the paper.
+#[derive(Debug)]
+pub struct Claim {
+    /// What it is about.
+    pub what: &'static str,
+    /// What the paper says.
+    pub paper: &'static str,
+    /// What to compare it with.
+    pub quantity: Quantity,
+}
+
+/// Something computed from a figure's points.
+#[derive(Debug, Clone, Copy)]
+pub enum Quantity {
+    /// How a metric differs from the baseline's: the geometric mean over the points from one ratio to another.
+    Change {
+        /// Which tenants.
+        tenants: Tenants,
+        /// Which metric.
+        metric: Metric,
+        /// Which scenarios; all where empty.
+        scenarios: &'static [&'static str],
+        /// Consolidation ratios, both ends included.
+        ratios: (f64, f64),
+    },
+    /// How the latency-critical tenants' metric grows from one ratio to another on each side, the baseline too.
+    Growth {
+        /// Which metric.
+        metric: Metric,
+        /// Which scenarios; all where empty.
+        scenarios: &'static [&'static str],
+        /// From and to this consolidation ratio.
+        ratios: (f64, f64),
+    },
+    /// Of the mean latency that the second side gains on the baseline: the part that a side leaves out.
+    /// Geometric means over all points; 1 is all of it.
+    PartLost,
+}
+
+/// Tenants of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenants {
+    /// All of a class.
+    Class(TenantClass),
+    /// One, or all those made from it by `count`.
+    Named(&'static str),
+}
+
+/// What a reproduction found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reproduction {
+    /// [`crate::result::SCHEMA`].
+    pub schema: u32,
+    /// The figure's name.
+    pub figure: String,
+    /// What it shows.
+    pub title: String,
+    /// Whether every point was measured.
+    pub complete: bool,
+    /// The points, in the order measured.
+    pub points: Vec<PointResult>,
+    /// The paper's statements beside ours.
+    pub claims: Vec<ClaimResult>,
+    /// The paper's own setting.
+    pub paper: String,
+    /// What is different here.
+    pub differs: Vec<String>,
+}
+
+/// One point measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PointResult {
+    /// The scenario.
+    pub scenario: String,
+    /// The consolidation ratio.
+    pub ratio: f64,
+    /// What was measured.
+    pub result: BenchResult,
+}
+
+/// A statement of the paper beside ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimResult {
+    /// What it is about.
+    pub what: String,
+    /// What the paper says.
+    pub paper: String,
+    /// What was found, for each side that it can be said of.
+    pub here: Vec<Here>,
+}
+
+/// What was found for one side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Here {
+    /// The side.
+    pub side: String,
+    /// The change as a ratio (1 is none), or for a part lost the part (1 is all).
+    pub value: f64,
+    /// The same as the paper would print it.
+    pub text: String,
+}
+
+impl Figure {
+    /// A figure by its name.
+    pub fn named(name: &str) -> Option<&'static Figure> {
+        FIGURES.iter().find(|figure| figure.name == name)
+    }
+
+    /// Its runs, in order.
+    pub fn points(&self) -> Vec<Point> {
+        let of_sweep = |sweep: &'static Sweep| {
+            let at = move |value: &u32| Point {
+                scenario: sweep.scenario,
+                set: (!sweep.key.is_empty()).then(|| format!("{}={value}", sweep.key)),
+            };
+            sweep.values.iter().map(at)
+        };
+        self.sweeps.iter().flat_map(of_sweep).collect()
+    }
+
+    /// What its points say, once measured; fewer where an interrupt ended it.
+    pub fn conclude(&self, points: Vec<PointResult>) -> Reproduction {
+        let complete = |point: &PointResult| point.result.complete;
+        Reproduction {
+            schema: crate::result::SCHEMA,
+            figure: self.name.to_string(),
+            title: self.title.to_string(),
+            complete: points.len() == self.points().len() && points.iter().all(complete),
+            claims: self.claims.iter().map(|claim| claim.of(&points)).collect(),
+            points,
+            paper: self.paper.to_string(),
+            differs: self.differs.iter().map(|text| text.to_string()).collect(),
+        }
+    }
+}
+
+/// Threads of latency-critical tenants over CPUs. `cpus` also stands for a number of threads given as `"cpus"`.
+pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
+    let count = |count: &Count| count.on(cpus);
+    let threads = |tenant: &TenantSpec| match &tenant.app {
+        Some(App::Memcached(app)) => count(&app.threads),
+        Some(App::Nginx(app)) => count(&app.workers),
+        Some(App::Redis(_)) => 1,
+        Some(App::Xz(app)) => count(&app.threads),
+        None => tenant
+            .threads
+            .iter()
+            .map(|thread| count(&thread.count))
+            .sum(),
+    };
+    let latency = |tenant: &&TenantSpec| tenant.class == TenantClass::Latency;
+    let all: u32 = scenario
+        .tenants
+        .iter()
+        .filter(latency)
+        .map(|tenant| tenant.count * threads(tenant))
+        .sum();
+    f64::from(all) / f64::from(cpus)
+}
+
+impl Claim {
+    fn of(&self, points: &[PointResult]) -> ClaimResult {
+        let sides = points.first().map_or(&[][..], |p| &p.result.options.sides);
+        let here = sides.iter().enumerate().filter_map(|(index, side)| {
+            let value = self.quantity.of(points, side, index)?;
+            let text = match self.quantity {
+                Quantity::PartLost => format!("{:.0} %", 100.0 * value).replace('-', "−"),
+                _ => crate::report::change(value),
+            };
+            Some(Here {
+                side: side.clone(),
+                value,
+                text,
+            })
+        });
+        ClaimResult {
+            what: self.what.to_string(),
+            paper: self.paper.to_string(),
+            here: here.collect(),
+        }
+    }
+}
+
+impl Quantity {
+    /// Its value for a side, which stands at `index`; `None` where it says nothing of that side.
+    fn of(&self, points: &[PointResult], side: &str, index: usize) -> Option<f64> {
+        match *self {
+            Quantity::Change {
+                tenants,
+                metric,
+                scenarios,
+                ratios,
+            } => {
+                let inside = |point: &&PointResult| {
+                    (scenarios.is_empty() || scenarios.contains(&&*point.scenario))
+                        && (ratios.0 - 1e-9..=ratios.1 + 1e-9).contains(&point.ratio)
+                };
+                let changes = points
+                    .iter()
+                    .filter(inside)
+                    .flat_map(|point| changes(&point.result, tenants, metric, side));
+                geometric_mean(changes).filter(|_| index > 0)
+            }
+            Quantity::Growth {
+                metric,
+                scenarios,
+                ratios,
+            } => {
+                let growth = |from: &PointResult| {
+                    let same = |p: &&PointResult| {
+                        p.scenario == from.scenario && (p.ratio - ratios.1).abs() < 1e-9
+                    };
+                    let to = points.iter().find(same)?;
+                    let value = |p: &PointResult| metric.of(all_latency(&p.result, side)?);
+                    Some(value(to)? / value(from)?)
+                };
+                let starts = points.iter().filter(|p| {
+                    (scenarios.is_empty() || scenarios.contains(&&*p.scenario))
+                        && (p.ratio - ratios.0).abs() < 1e-9
+                });
+                geometric_mean(starts.filter_map(growth))
+            }
+            Quantity::PartLost => {
+                let mean = |side: &str| {
+                    let means = points
+                        .iter()
+                        .filter_map(|p| all_latency(&p.result, side)?.mean_us);
+                    geometric_mean(means)
+                };
+                let sides = &points.first()?.result.options.sides;
+                let (without, with) = (mean(sides.first()?)?, mean(sides.get(1)?)?);
+                (index > 1).then(|| (mean(side).unwrap_or(f64::NAN) - with) / (without - with))
+            }
+        }
+        .filter(|value| value.is_finite())
+    }
+}
+
+fn all_latency<'a>(result: &'a BenchResult, side: &str) -> Option<&'a Figures> {
+    let row = result
+        .results
+        .iter()
+        .find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)?;
+    Some(&row.figures)
+}
+
+/// A side's ratios to the baseline, one for each tenant named or one for a class.
+fn changes(result: &BenchResult, tenants: Tenants, metric: Metric, side: &str) -> Vec<f64> {
+    let matches = |name: &str, class: TenantClass| match tenants {
+        Tenants::Class(wanted) => name == ALL && class == wanted,
+        Tenants::Named(wanted) => {
+            let rest = name.strip_prefix(wanted);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        }
+    };
+    result
+        .comparisons
+        .iter()
+        .filter(|c| c.side == side && c.metric == metric && matches(&c.tenant, c.class))
+        .map(|c| c.ratio)
+        .collect()
+}
+
+fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, n) = values.fold((0.0, 0u32), |(sum, n), value| (sum + value.ln(), n + 1));
+    (n > 0).then(|| (sum / f64::from(n)).exp())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

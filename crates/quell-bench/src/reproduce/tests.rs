@@ -1,0 +1,192 @@
+//! Claims computed from made-up points whose answers are known.
+
+use super::*;
+use crate::report::sample;
+use crate::side::Side;
+
+/// A point in which the baseline's mean is `base` and each further side's `base` times its factor.
+fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> PointResult {
+    let mut result = sample();
+    let row = |side: &str, mean: f64| {
+        let mut row = result.results[0].clone();
+        (row.side, row.tenant, row.class) = (side.into(), ALL.into(), TenantClass::Latency);
+        row.figures.mean_us = Some(mean);
+        row
+    };
+    let comparison = |tenant: &str, side: &str, ratio: f64| {
+        let mut comparison = result.comparisons[0].clone();
+        (comparison.tenant, comparison.class) = (tenant.into(), TenantClass::Latency);
+        (comparison.side, comparison.metric, comparison.ratio) =
+            (side.into(), Metric::MeanUs, ratio);
+        comparison
+    };
+    let mut rows = vec![row("default", base)];
+    let mut comparisons = Vec::new();
+    let mut sides = vec!["default".to_string()];
+    for (side, factor) in factors {
+        rows.push(row(side, base * factor));
+        comparisons.push(comparison(ALL, side, *factor));
+        comparisons.push(comparison("kv-1", side, factor * factor));
+        sides.push(side.to_string());
+    }
+    (result.results, result.comparisons, result.options.sides) = (rows, comparisons, sides);
+    PointResult {
+        scenario: scenario.into(),
+        ratio,
+        result,
+    }
+}
+
+fn value(quantity: Quantity, points: &[PointResult], side: &str) -> Option<f64> {
+    let sides = &points[0].result.options.sides;
+    let index = sides.iter().position(|other| other == side).unwrap();
+    let value = quantity.of(points, side, index);
+    value.map(|value| (value * 1e6).round() / 1e6)
+}
+
+#[test]
+fn changes_are_geometric_means_over_the_ratios_asked_for() {
+    let points = [
+        point("a", 1.0, 10.0, &[("sched", 0.5)]),
+        point("a", 3.0, 20.0, &[("sched", 0.8)]),
+        point("b", 3.0, 20.0, &[("sched", 0.2)]),
+    ];
+    let change = |tenants, scenarios, ratios| Quantity::Change {
+        tenants,
+        metric: Metric::MeanUs,
+        scenarios,
+        ratios,
+    };
+    let latency = Tenants::Class(TenantClass::Latency);
+    assert_eq!(
+        value(change(latency, &[], (3.0, 4.0)), &points, "sched"),
+        Some(0.4)
+    );
+    assert_eq!(
+        value(change(latency, &["a"], (0.0, 1.0)), &points, "sched"),
+        Some(0.5)
+    );
+    assert_eq!(
+        value(
+            change(Tenants::Named("kv"), &["a"], (0.0, 1.0)),
+            &points,
+            "sched"
+        ),
+        Some(0.25)
+    );
+    assert_eq!(
+        value(
+            change(Tenants::Named("k"), &[], (0.0, 9.0)),
+            &points,
+            "sched"
+        ),
+        None
+    );
+    assert_eq!(
+        value(change(latency, &["c"], (0.0, 9.0)), &points, "sched"),
+        None
+    );
+    assert_eq!(
+        value(change(latency, &[], (0.0, 9.0)), &points, "default"),
+        None
+    );
+}
+
+#[test]
+fn growth_is_said_of_every_side() {
+    let points = [
+        point("a", 0.5, 10.0, &[("sched", 1.0)]),
+        point("a", 3.0, 50.0, &[("sched", 0.4)]),
+    ];
+    let growth = Quantity::Growth {
+        metric: Metric::MeanUs,
+        scenarios: &[],
+        ratios: (0.5, 3.0),
+    };
+    assert_eq!(value(growth, &points, "default"), Some(5.0));
+    assert_eq!(value(growth, &points, "sched"), Some(2.0));
+    assert_eq!(value(growth, &points[..1], "sched"), None);
+}
+
+#[test]
+fn the_part_lost_is_of_the_second_sides_gain() {
+    let points = [point("a", 3.0, 100.0, &[("sched", 0.6), ("without", 0.9)])];
+    assert_eq!(value(Quantity::PartLost, &points, "without"), Some(0.75));
+    assert_eq!(value(Quantity::PartLost, &points, "sched"), None);
+}
+
+#[test]
+fn a_figures_points_and_claims_are_complete() {
+    for figure in FIGURES {
+        assert!(Side::parse_list(figure.sides).is_ok(), "{}", figure.name);
+        let points = figure.points();
+        let scenarios: Vec<&str> = figure.sweeps.iter().map(|sweep| sweep.scenario).collect();
+        for claim in figure.claims {
+            let (Quantity::Change {
+                scenarios: named, ..
+            }
+            | Quantity::Growth {
+                scenarios: named, ..
+            }) = claim.quantity
+            else {
+                continue;
+            };
+            assert!(
+                named.iter().all(|name| scenarios.contains(name)),
+                "{}",
+                claim.what
+            );
+        }
+        let unfinished = figure.conclude(Vec::new());
+        assert!(!unfinished.complete && unfinished.claims.len() == figure.claims.len());
+        assert!(!points.is_empty());
+    }
+}
+
+#[test]
+fn the_sweeps_points_are_these() {
+    let golden = "\
+key-value-sweep tenant.svc.count=1
+key-value-sweep tenant.svc.count=2
+key-value-sweep tenant.svc.count=3
+key-value-sweep tenant.svc.count=4
+key-value-sweep tenant.svc.count=5
+key-value-sweep tenant.svc.count=6
+key-value-sweep tenant.svc.count=8
+image-sweep tenant.svc.count=1
+image-sweep tenant.svc.count=2
+image-sweep tenant.svc.count=3
+image-sweep tenant.svc.count=4
+image-sweep tenant.svc.count=5
+image-sweep tenant.svc.count=6
+image-sweep tenant.svc.count=8
+";
+    let points = Figure::named("dasec-fig1").unwrap().points();
+    let lines: String = points
+        .iter()
+        .map(|point| {
+            format!(
+                "{} {}\n",
+                point.scenario,
+                point.set.clone().unwrap_or_default()
+            )
+        })
+        .collect();
+    assert_eq!(lines, golden);
+    let points = Figure::named("dasec-fig16").unwrap().points();
+    assert_eq!(points.len(), 1);
+    assert_eq!(points[0].set, None);
+}
+
+/// The points of one figure, short enough to look at.
+pub(crate) fn reproduction() -> Reproduction {
+    let points = [(0.5, 1.02), (1.5, 0.9), (3.0, 0.6)].map(|(ratio, factor)| {
+        point(
+            "fork-join-sweep",
+            ratio,
+            1000.0 * ratio,
+            &[("sched", factor)],
+        )
+    });
+    Figure::named("dasec-fig7").unwrap().conclude(points.into())
+}

@@ -1,0 +1,162 @@
+//! Single values of a scenario, set from the command line: `--set tenant.svc.count=4`.
+//!
+//! An experiment that varies one value stays one file. A path names a value as the file does, an element of an
+//! array of tables by its `name` or its number. What the file itself may not say is refused in the same words.
+
+use quell_model::config::ConfigError;
+use std::path::Path;
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// A value and where it belongs: `PATH=VALUE`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    path: Vec<String>,
+    value: Value,
+    text: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Setting, String> {
+        let (path, value) = text
+            .split_once('=')
+            .ok_or("must be KEY=VALUE, such as tenant.svc.count=4")?;
+        let path: Vec<String> = path.trim().split('.').map(str::to_string).collect();
+        if path.iter().any(String::is_empty) {
+            return Err("the key must be names with dots between, such as tenant.svc.count".into());
+        }
+        // What is no TOML value is text that needs no quotes.
+        let parsed = format!("v = {value}").parse::<Table>().ok();
+        let value = parsed.and_then(|mut table| table.remove("v"));
+        let value = value.unwrap_or_else(|| {
+            Value::String(text.split_once('=').unwrap_or_default().1.trim().into())
+        });
+        Ok(Setting {
+            path,
+            value,
+            text: text.to_string(),
+        })
+    }
+}
+
+impl Setting {
+    /// As the user wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A scenario's text with some values set; `file` is for messages.
+pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, ConfigError> {
+    if settings.is_empty() {
+        return Ok(text.to_string());
+    }
+    let table: Table = quell_model::config::parse(file, text)?;
+    let mut root = Value::Table(table);
+    for setting in settings {
+        let error =
+            |message: String| ConfigError::at(file, format!("--set {}", setting.text), message);
+        let Some((last, folders)) = setting.path.split_last() else {
+            continue;
+        };
+        let mut at = &mut root;
+        for (depth, step) in folders.iter().enumerate() {
+            at = descend(at, step).ok_or_else(|| {
+                error(format!(
+                    "there is no `{}`",
+                    setting.path[..=depth].join(".")
+                ))
+            })?;
+        }
+        match at {
+            Value::Table(table) => {
+                table.insert(last.clone(), setting.value.clone());
+            }
+            other => match descend(other, last) {
+                Some(value) => *value = setting.value.clone(),
+                None => return Err(error(format!("there is no `{}`", setting.path.join(".")))),
+            },
+        }
+    }
+    toml::to_string(&root).map_err(|e| ConfigError::at(file, "--set", e.to_string()))
+}
+
+fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
+    match value {
+        Value::Table(table) => table.get_mut(step),
+        Value::Array(array) => {
+            let named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(step);
+            let index = array.iter().position(named).or_else(|| step.parse().ok())?;
+            array.get_mut(index)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_model::config::{Scenario, TenantClass};
+
+    const TEXT: &str = r#"
+name = "x"
+seconds = 3
+[[tenant]]
+name = "svc"
+count = 2
+load = { rate = 10.0 }
+[[tenant.thread]]
+program = ["request", { run_us = 100 }, "respond"]
+[[tenant]]
+name = "other"
+class = "batch"
+[[tenant.thread]]
+program = [{ run_us = 100 }]
+"#;
+
+    fn with(settings: &[&str]) -> Result<Scenario, ConfigError> {
+        let settings: Vec<Setting> = settings.iter().map(|text| text.parse().unwrap()).collect();
+        let file = Path::new("x.toml");
+        Scenario::parse(file, &apply(file, TEXT, &settings)?)
+    }
+
+    #[test]
+    fn values_are_set_by_name_and_by_number() {
+        let scenario = with(&[
+            "seconds=7",
+            "tenant.svc.count=5",
+            "tenant.svc.load.rate=2.5",
+            "tenant.1.weight = 50",
+            "description=a b",
+            "tenant.svc.thread.0.program.1={ run_us = 300 }",
+        ])
+        .unwrap();
+        assert_eq!(
+            (scenario.seconds, scenario.description.as_str()),
+            (7.0, "a b")
+        );
+        assert_eq!(scenario.tenants[0].count, 5);
+        assert_eq!(scenario.tenants[1].weight().0, 50);
+        assert_eq!(scenario.tenants[1].class, TenantClass::Batch);
+        assert_eq!(with(&[]).unwrap().tenants.len(), 2);
+        let plain = with(&["seconds=3"]).unwrap();
+        assert_eq!(
+            plain,
+            with(&[]).unwrap(),
+            "setting what is there changes nothing"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_said() {
+        let message = |setting: &str| with(&[setting]).unwrap_err().to_string();
+        assert!(message("tenant.svd.count=2").contains("there is no `tenant.svd`"));
+        assert!(message("tenant.7.count=2").contains("there is no `tenant.7`"));
+        assert!(message("tenant.svc.cuont=2").contains("did you mean `count`"));
+        assert!(message("tenant.svc.count=0").contains("0 is outside 1 to 1024"));
+        assert!("seconds".parse::<Setting>().is_err());
+        assert!("a..b=1".parse::<Setting>().is_err());
+    }
+}
