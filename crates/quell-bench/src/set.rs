@@ -20,7 +20,7 @@ impl FromStr for Setting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Setting, String> {
-        let (path, value) = text
+        let (path, written) = text
             .split_once('=')
             .ok_or("must be KEY=VALUE, such as tenant.svc.count=4")?;
         let path: Vec<String> = path.trim().split('.').map(str::to_string).collect();
@@ -28,11 +28,9 @@ impl FromStr for Setting {
             return Err("the key must be names with dots between, such as tenant.svc.count".into());
         }
         // What is no TOML value is text that needs no quotes.
-        let parsed = format!("v = {value}").parse::<Table>().ok();
+        let parsed = format!("v = {written}").parse::<Table>().ok();
         let value = parsed.and_then(|mut table| table.remove("v"));
-        let value = value.unwrap_or_else(|| {
-            Value::String(text.split_once('=').unwrap_or_default().1.trim().into())
-        });
+        let value = value.unwrap_or_else(|| Value::String(written.trim().into()));
         Ok(Setting {
             path,
             value,
@@ -108,11 +106,13 @@ name = "svc"
 count = 2
 load = { rate = 10.0 }
 [[tenant.thread]]
+name = "worker"
 program = ["request", { run_us = 100 }, "respond"]
 [[tenant]]
 name = "other"
 class = "batch"
 [[tenant.thread]]
+name = "worker"
 program = [{ run_us = 100 }]
 "#;
 
