@@ -210,7 +210,8 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A scenario file, the name of a built-in scenario, or `agent` for the agent's own cost
+    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, or `overhead` for what
+    /// a wakeup and a switch cost on each side
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -278,9 +279,6 @@ pub struct Sched {
     /// How often to write what happened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
-    /// Measure what a wakeup and a context switch cost, under the kernel's own scheduler and this one, and end
-    #[arg(long)]
-    pub cost: bool,
     /// Order threads by when they became ready, not by how long the work they serve waits
     #[arg(long)]
     pub no_causal: bool,

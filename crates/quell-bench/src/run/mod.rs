@@ -14,19 +14,20 @@ pub(crate) mod agent;
 pub(crate) mod host;
 mod scheduler;
 pub(crate) mod settings;
+pub(crate) mod started;
 mod summary;
 
 use crate::progress::Progress;
 use crate::result::{AgentCost, AgentLog, BenchResult, Options, SCHEMA, Substrate};
-use crate::side::{ExternalScheduler, Side, SideError};
+use crate::side::{Side, SideError};
 use crate::stats;
 use crate::workload::{Interrupted, Measurement, Stillness, Workload};
 use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
 use quell_model::config::{Scenario, TenantSpec};
-use scheduler::SchedulerChild;
 use settings::Inventory;
+use started::Started;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -244,46 +245,29 @@ impl Session<'_> {
     fn measure_side(&mut self, pair: u32, position: u32, side: usize) -> anyhow::Result<()> {
         let label = &self.labels[side];
         let before = self.inventory()?;
-        let scheduler = match &self.options.sides[side] {
-            Side::Scheduler(scheduler) => Some(
-                SchedulerChild::start(&self.command(scheduler), self.interrupt)
-                    .with_context(|| format!("side `{label}`"))?,
-            ),
-            _ => None,
-        };
-        let agent = match self.options.sides[side].agent() {
-            None => None,
-            Some(settings) => Some(
-                AgentChild::start(
-                    &self.options.quell_exe,
-                    settings,
-                    self.tenants(),
-                    self.interrupt,
-                )
-                .with_context(|| format!("side `{label}`"))?,
-            ),
-        };
+        let started = Started::start(
+            &self.options.sides[side],
+            label,
+            &self.options.quell_exe,
+            || self.tenants(),
+            self.interrupt,
+        )?;
         let start_ns = host::monotonic_ns()?;
         let seed = stats::pair_seed(self.options.seed, pair);
         let ((measurements, stillness), window) =
-            self.measure_window(pair, side, seed, agent.as_ref())?;
-        if let Some(agent) = agent {
-            self.question(&agent, pair, label, start_ns);
-            agent.stop().with_context(|| format!("side `{label}`"))?;
-            let differences = self.inventory()?.differences(&before);
-            ensure!(
-                differences.is_empty(),
-                "side `{label}` did not put back the settings of {} of {} threads:\n{}",
-                differences.len(),
-                before.threads(),
-                differences.join("\n")
-            );
+            self.measure_window(pair, side, seed, started.agent.as_ref())?;
+        if let Some(agent) = &started.agent {
+            self.question(agent, pair, label, start_ns);
         }
-        if let Some(scheduler) = scheduler {
-            scheduler
-                .stop()
-                .with_context(|| format!("side `{label}`"))?;
-        }
+        started.stop()?;
+        let differences = self.inventory()?.differences(&before);
+        ensure!(
+            differences.is_empty(),
+            "side `{label}` did not put back the settings of {} of {} threads:\n{}",
+            differences.len(),
+            before.threads(),
+            differences.join("\n")
+        );
         for m in &measurements {
             if let Some(reason) = m.generator.as_ref().and_then(|g| g.not_realtime.as_ref()) {
                 self.note(format!(
@@ -392,14 +376,6 @@ impl Session<'_> {
     }
 
     /// A scheduler's command line, with this program for `quell`.
-    fn command(&self, scheduler: &ExternalScheduler) -> Vec<String> {
-        let mut command = scheduler.command.clone();
-        if let Some(program) = command.first_mut().filter(|program| *program == "quell") {
-            *program = self.options.quell_exe.display().to_string();
-        }
-        command
-    }
-
     fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.progress.say(&text);

@@ -4,6 +4,7 @@ use super::{InputError, vm};
 use crate::cli::{AgentCost, Bench, Guest, Measure, Substrate};
 use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
+use quell_bench::overhead;
 use quell_bench::progress::Progress;
 use quell_bench::report;
 use quell_bench::result::BenchResult;
@@ -11,10 +12,12 @@ use quell_bench::run::{self, BenchOptions};
 use quell_bench::set::{self, Setting};
 use quell_bench::side::Side;
 use quell_model::config::Scenario;
+use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use std::{env, fs, io};
 
 /// The repository's scenarios by name, each with its text.
@@ -48,6 +51,9 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     }
     let sides = Side::parse_list(&args.policy).context("`--policy`")?;
     let measure = &args.measure;
+    if args.scenario == "overhead" {
+        return overhead(args, &sides);
+    }
     let job = Job::new(&args.scenario, &args.set, sides, measure)?;
     files_writable([&measure.json, &measure.report])?;
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
@@ -93,10 +99,7 @@ impl Job<'_> {
         let mut result = match on {
             Substrate::Host => self.on_host(interrupt)?,
             Substrate::Vm => vm::bench(self, guest, interrupt)?,
-            Substrate::Sim => {
-                let message = "`--on`: the simulator is not built yet; there are: host, vm";
-                return Err(InputError(message.to_string()).into());
-            }
+            Substrate::Sim => return Err(no_simulator().into()),
         };
         result.options.set.clone_from(&self.set);
         Ok(result)
@@ -111,6 +114,44 @@ impl Job<'_> {
         let progress = Progress::stderr(options.planned());
         run::run(&options, interrupt, &progress)
     }
+}
+
+/// What waking and switching cost under each side.
+fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
+    files_writable([&args.measure.json, &None])?;
+    let interrupt = run::interrupt_flag()?;
+    let result = match args.on {
+        Substrate::Vm => vm::overhead(sides, &args.measure, &args.guest, &interrupt)?,
+        Substrate::Host => {
+            let progress = Progress::stderr(Duration::ZERO);
+            overhead::run(sides, &this_program()?, &interrupt, &progress)?
+        }
+        Substrate::Sim => return Err(no_simulator().into()),
+    };
+    print(
+        &result,
+        overhead::table(&result),
+        args.measure.json.as_deref(),
+    )
+}
+
+fn no_simulator() -> InputError {
+    InputError("`--on`: the simulator is not built yet; there are: host, vm".to_string())
+}
+
+/// A result as a table, or as JSON where that goes to stdout; and as JSON into a file.
+fn print(result: &impl Serialize, table: String, json: Option<&Path>) -> anyhow::Result<()> {
+    let text = || serde_json::to_string_pretty(result).map(|json| json + "\n");
+    let text = match json {
+        Some(file) if file.as_os_str() == "-" => text()?,
+        Some(file) => {
+            fs::write(file, text()?).with_context(|| file.display().to_string())?;
+            table
+        }
+        None => table,
+    };
+    writeln!(io::stdout(), "{}", text.trim_end())?;
+    Ok(())
 }
 
 /// Found out before minutes of measuring and not after.
@@ -138,17 +179,11 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(options.planned());
     let result = agent_bench::run(&options, &interrupt, &progress)?;
-    let json = || serde_json::to_string_pretty(&result).map(|json| json + "\n");
-    let text = match &measure.json {
-        Some(file) if file.as_os_str() == "-" => json()?,
-        Some(file) => {
-            fs::write(file, json()?).with_context(|| file.display().to_string())?;
-            agent_bench::table(&result)
-        }
-        None => agent_bench::table(&result),
-    };
-    writeln!(io::stdout(), "{}", text.trim_end())?;
-    Ok(())
+    print(
+        &result,
+        agent_bench::table(&result),
+        measure.json.as_deref(),
+    )
 }
 
 /// A scenario's text, by its file's path or by the name of a built-in one, and the file for messages.

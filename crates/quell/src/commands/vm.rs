@@ -6,12 +6,14 @@
 use super::InputError;
 use super::bench::Job;
 use super::lab::{self, Prepared};
-use crate::cli::{Guest, LabClock};
+use crate::cli::{Guest, LabClock, Measure};
 use anyhow::Context;
+use quell_bench::overhead::Overhead;
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::side::Side;
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
@@ -37,13 +39,43 @@ pub(super) fn bench(
         prepared.boot.cpus = u32::try_from(cpus)?;
     }
     prepared.boot.seed = job.measure.seed;
-    needed(&mut prepared, &job.scenario, &job.sides)?;
+    bring_programs(&mut prepared, &job.scenario)?;
+    bring_schedulers(&mut prepared, &job.sides)?;
     let file = format!("{FOLDER}/{}.toml", job.scenario.name);
     prepared
         .image
         .bytes(Path::new(&file), job.text.as_bytes(), 0o644);
-    prepared.image.command(&command(job, &file));
+    let command = command(&file, &job.sides, job.measure);
+    let (mut result, guest): (BenchResult, LabGuest) = run(prepared, &command, interrupt)?;
+    result.substrate = Substrate::Vm;
+    result.notes.insert(0, note(&guest));
+    result.lab = Some(guest);
+    Ok(result)
+}
 
+/// Measures what waking and switching cost in a guest.
+pub(super) fn overhead(
+    sides: &[Side],
+    measure: &Measure,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Overhead> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual)?;
+    prepared.boot.seed = measure.seed;
+    bring_schedulers(&mut prepared, sides)?;
+    let command = command("overhead", sides, measure);
+    let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
+    result.lab = Some(guest);
+    Ok(result)
+}
+
+/// Runs `quell bench` in a guest that has all it needs, and takes its result.
+fn run<T: DeserializeOwned>(
+    mut prepared: Prepared,
+    command: &[String],
+    interrupt: &AtomicBool,
+) -> anyhow::Result<(T, LabGuest)> {
+    prepared.image.command(command);
     let Prepared {
         qemu,
         kernel,
@@ -67,8 +99,7 @@ pub(super) fn bench(
         anyhow::bail!("`quell bench` ended with {code} in the guest; it says above why");
     }
     let text = fs::read_to_string(&json).context("the guest's result")?;
-    let mut result: BenchResult = serde_json::from_str(&text).context("the guest's result")?;
-    result.substrate = Substrate::Vm;
+    let result = serde_json::from_str(&text).context("the guest's result")?;
     let guest = LabGuest {
         kernel: kernel.release,
         clock: match boot.clock {
@@ -84,9 +115,7 @@ pub(super) fn bench(
             .map(|peer| (peer.name.to_string(), peer.version))
             .collect(),
     };
-    result.notes.insert(0, note(&guest));
-    result.lab = Some(guest);
-    Ok(result)
+    Ok((result, guest))
 }
 
 /// What a reader must know of figures from a guest.
@@ -110,17 +139,8 @@ fn note(guest: &LabGuest) -> String {
     )
 }
 
-/// Puts what a run needs besides quell into the guest: applications, traces, schedulers.
-fn needed(prepared: &mut Prepared, scenario: &Scenario, sides: &[Side]) -> anyhow::Result<()> {
-    let names: Vec<&str> = sides
-        .iter()
-        .filter(|side| side.is_peer())
-        .map(Side::as_str)
-        .collect();
-    if !names.is_empty() {
-        prepared.kernel.require_sched_ext()?;
-        lab::add_peers(prepared, &names)?;
-    }
+/// Puts a scenario's applications and traces into the guest.
+fn bring_programs(prepared: &mut Prepared, scenario: &Scenario) -> anyhow::Result<()> {
     let image = &mut prepared.image;
     let mut programs = BTreeSet::new();
     for tenant in &scenario.tenants {
@@ -135,6 +155,20 @@ fn needed(prepared: &mut Prepared, scenario: &Scenario, sides: &[Side]) -> anyho
             .add(program)
             .map_err(|e| InputError(format!("the scenario needs {program}: {e}")))?;
     }
+    Ok(())
+}
+
+/// Puts the sides' schedulers into the guest.
+fn bring_schedulers(prepared: &mut Prepared, sides: &[Side]) -> anyhow::Result<()> {
+    let names: Vec<&str> = sides
+        .iter()
+        .filter(|side| side.is_peer())
+        .map(Side::as_str)
+        .collect();
+    if !names.is_empty() {
+        prepared.kernel.require_sched_ext()?;
+        lab::add_peers(prepared, &names)?;
+    }
     for side in sides.iter().filter(|side| !side.is_peer()) {
         let Side::Scheduler(scheduler) = side else {
             continue;
@@ -144,7 +178,8 @@ fn needed(prepared: &mut Prepared, scenario: &Scenario, sides: &[Side]) -> anyho
                 true => format!("{program}:{program}"),
                 false => program.clone(),
             };
-            image
+            prepared
+                .image
                 .add(&place)
                 .map_err(|e| InputError(format!("side `{side}`: {e}")))?;
         }
@@ -160,10 +195,9 @@ fn program(app: &App) -> &'static str {
 }
 
 /// The guest's command.
-fn command(job: &Job, file: &str) -> Vec<String> {
-    let sides: Vec<String> = job.sides.iter().map(Side::argument).collect();
-    let measure = job.measure;
-    let mut words = vec!["quell", "bench", file, "--on", "host", "--policy"];
+fn command(what: &str, sides: &[Side], measure: &Measure) -> Vec<String> {
+    let sides: Vec<String> = sides.iter().map(Side::argument).collect();
+    let mut words = vec!["quell", "bench", what, "--on", "host", "--policy"];
     let sides = sides.join(",");
     let seed = measure.seed.to_string();
     words.extend([

@@ -1,7 +1,5 @@
 //! `quell sched`: the scheduler alone, without an agent.
 
-mod cost;
-
 use crate::cli::Sched;
 use anyhow::{Context, bail};
 use quell_sched::{CpuStats, Exit, Options, Scheduler, Stats};
@@ -34,9 +32,6 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
         stretch: args.stretch.unwrap_or(defaults.stretch),
         margin_ns: args.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
     };
-    if args.cost {
-        return costs(args, &options);
-    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
@@ -87,23 +82,6 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
         }
         std::thread::sleep(POLL);
     }
-}
-
-/// What waking and switching cost beside the kernel's own scheduler.
-fn costs(args: &Sched, options: &Options) -> anyhow::Result<()> {
-    let (kernel, quell) = cost::compare(options)?;
-    if args.json {
-        let both = serde_json::json!({ "kernel": kernel, "quell": quell });
-        return say(&both.to_string());
-    }
-    say(&format!(
-        "{:<26}{:>10}{:>10}",
-        "ns (virtual: instructions)", "kernel's", "Quell's"
-    ))?;
-    for ((case, before), (_, after)) in kernel.cases().zip(quell.cases()) {
-        say(&format!("{case:<26}{before:>10}{after:>10}"))?;
-    }
-    Ok(())
 }
 
 /// What happened since `before`, in a line.

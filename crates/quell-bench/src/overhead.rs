@@ -1,0 +1,258 @@
+//! What waking and switching cost under each side.
+//!
+//! Threads that do nothing else wake each other through pipes, or yield to each other. On the lab's
+//! virtual clock a nanosecond is an instruction, so that these are exact; elsewhere they are times. On sides with an
+//! agent, these threads are its tenant, so that observing them is part of the cost.
+
+use crate::progress::Progress;
+use crate::result::{Host, LabGuest, SCHEMA};
+use crate::run::host;
+use crate::run::started::Started;
+use crate::side::Side;
+use crate::workload::Interrupted;
+use anyhow::{Context, bail};
+use comfy_table::{CellAlignment, Table, presets};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, pipe, read, write};
+use quell_model::CpuId;
+use quell_model::config::TenantSpec;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rounds that are measured, and before that as many again for warming up.
+const ROUNDS: u32 = 2000;
+
+/// How long a side settles.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What was measured; the JSON of `quell bench overhead --json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// [`crate::result::SCHEMA`].
+    pub schema: u32,
+    /// The version of Quell that measured.
+    pub quell_version: String,
+    /// The machine, which is the guest where it was one.
+    pub host: Host,
+    /// The guest of the kernel lab; `null` outside of it.
+    pub lab: Option<LabGuest>,
+    /// One for each side, in the order asked for.
+    pub sides: Vec<SideCosts>,
+}
+
+/// A side's costs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SideCosts {
+    /// The side.
+    pub side: String,
+    /// Its costs.
+    #[serde(flatten)]
+    pub costs: Costs,
+}
+
+/// Nanoseconds of each case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Costs {
+    /// A thread wakes another on its own CPU and sleeps: a write, a wakeup, a switch, a read.
+    pub wake_here: u64,
+    /// The same, the other on another CPU, which idles meanwhile; `null` with one CPU.
+    pub wake_there: Option<u64>,
+    /// The same, both on any CPU.
+    pub wake_anywhere: u64,
+    /// The write and the read alone.
+    pub no_wake: u64,
+    /// A switch between two threads that stay ready.
+    pub switch: u64,
+}
+
+/// Measures the sides one after the other. Setting `interrupt` ends it with [`Interrupted`].
+/// `exe` is the `quell` program.
+pub fn run(
+    sides: &[Side],
+    exe: &Path,
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<Overhead> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let cpus: Vec<CpuId> = cpus.map(|cpu| CpuId(cpu as u32)).take(2).collect();
+    let this = || {
+        vec![TenantSpec {
+            pid: vec![std::process::id()],
+            ..TenantSpec::named("overhead")
+        }]
+    };
+    let mut measured = Vec::new();
+    for (side, label) in sides.iter().zip(Side::labels(sides)) {
+        progress.step(Duration::ZERO, &format!("overhead: {label}"));
+        let started = Started::start(side, &label, exe, this, interrupt)?;
+        thread::sleep(SETTLE);
+        if interrupt.load(Ordering::Relaxed) {
+            bail!(Interrupted);
+        }
+        let costs = measure(&cpus)?;
+        started.stop()?;
+        measured.push(SideCosts { side: label, costs });
+    }
+    progress.finish();
+    Ok(Overhead {
+        schema: SCHEMA,
+        quell_version: env!("CARGO_PKG_VERSION").to_string(),
+        host: host::describe()?,
+        lab: None,
+        sides: measured,
+    })
+}
+
+/// The result as a table for a terminal.
+pub fn table(result: &Overhead) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    let exact = result
+        .lab
+        .as_ref()
+        .is_some_and(|lab| lab.clock == "virtual");
+    let unit = if exact { "instructions" } else { "ns" };
+    let names = result.sides.iter().map(|side| side.side.clone());
+    table.set_header(std::iter::once(unit.to_string()).chain(names));
+    let cases = |costs: &Costs| {
+        [
+            (
+                "wake another on the same CPU and sleep",
+                Some(costs.wake_here),
+            ),
+            (
+                "wake another on another, idle CPU and sleep",
+                costs.wake_there,
+            ),
+            ("the same, any CPU", Some(costs.wake_anywhere)),
+            ("of each, the pipe's write and read", Some(costs.no_wake)),
+            ("switch by sched_yield()", Some(costs.switch)),
+        ]
+    };
+    let columns: Vec<_> = result.sides.iter().map(|side| cases(&side.costs)).collect();
+    for row in 0..columns.first().map_or(0, |column| column.len()) {
+        let name = columns.first().map_or("", |column| column[row].0);
+        let values = columns
+            .iter()
+            .map(|column| column[row].1.map_or("-".to_string(), |ns| ns.to_string()));
+        table.add_row(std::iter::once(name.to_string()).chain(values));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+fn measure(cpus: &[CpuId]) -> anyhow::Result<Costs> {
+    let first = *cpus.first().context("no CPU is online")?;
+    let there = cpus
+        .get(1)
+        .map(|second| ping_pong(Some(first), Some(*second)));
+    Ok(Costs {
+        wake_here: ping_pong(Some(first), Some(first))?,
+        wake_there: there.transpose()?,
+        wake_anywhere: ping_pong(None, None)?,
+        no_wake: alone()?,
+        switch: yields(first)?,
+    })
+}
+
+/// Half a round trip between two threads.
+fn ping_pong(a: Option<CpuId>, b: Option<CpuId>) -> anyhow::Result<u64> {
+    let (ping, pong) = (pipe()?, pipe()?);
+    thread::scope(|scope| {
+        let echo = scope.spawn(|| -> anyhow::Result<()> {
+            pin(b)?;
+            for _ in 0..2 * ROUNDS {
+                receive(&ping.0)?;
+                send(&pong.1)?;
+            }
+            Ok(())
+        });
+        let caller = scope.spawn(|| -> anyhow::Result<u64> {
+            pin(a)?;
+            let mut began = Instant::now();
+            for round in 0..2 * ROUNDS {
+                if round == ROUNDS {
+                    began = Instant::now();
+                }
+                send(&ping.1)?;
+                receive(&pong.0)?;
+            }
+            Ok(each(began, 2 * ROUNDS))
+        });
+        let took = joined(caller.join())?;
+        joined(echo.join())?;
+        Ok(took)
+    })
+}
+
+/// A pipe's write and read by one thread, which never sleeps.
+fn alone() -> anyhow::Result<u64> {
+    let ends = pipe()?;
+    let began = Instant::now();
+    for _ in 0..ROUNDS {
+        send(&ends.1)?;
+        receive(&ends.0)?;
+    }
+    Ok(each(began, ROUNDS))
+}
+
+/// A turn of two threads that yield to each other on one CPU.
+fn yields(cpu: CpuId) -> anyhow::Result<u64> {
+    let together = Barrier::new(2);
+    thread::scope(|scope| {
+        let turns: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| -> anyhow::Result<u64> {
+                    pin(Some(cpu))?;
+                    together.wait();
+                    let began = Instant::now();
+                    for _ in 0..ROUNDS {
+                        thread::yield_now();
+                    }
+                    Ok(each(began, 2 * ROUNDS))
+                })
+            })
+            .collect();
+        let mut longest = 0;
+        for turn in turns {
+            longest = longest.max(joined(turn.join())?);
+        }
+        Ok(longest)
+    })
+}
+
+fn each(began: Instant, turns: u32) -> u64 {
+    // Fits: these are milliseconds.
+    (began.elapsed() / turns).as_nanos() as u64
+}
+
+fn joined<T>(result: thread::Result<anyhow::Result<T>>) -> anyhow::Result<T> {
+    result.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?
+}
+
+fn pin(cpu: Option<CpuId>) -> anyhow::Result<()> {
+    if let Some(cpu) = cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu.0 as usize)?;
+        sched_setaffinity(Pid::from_raw(0), &set)?;
+    }
+    Ok(())
+}
+
+fn send(end: &OwnedFd) -> anyhow::Result<()> {
+    write(end, &[1])?;
+    Ok(())
+}
+
+fn receive(end: &OwnedFd) -> anyhow::Result<()> {
+    read(end, &mut [0])?;
+    Ok(())
+}

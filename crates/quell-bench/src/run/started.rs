@@ -1,0 +1,62 @@
+//! A side while it is measured: the scheduler or the agent that makes it, as a child process.
+
+use super::agent::AgentChild;
+use super::scheduler::SchedulerChild;
+use crate::side::Side;
+use anyhow::Context;
+use quell_model::config::TenantSpec;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// What makes a side what it is; nothing for the kernel's default. Dropping ends it.
+pub(crate) struct Started {
+    label: String,
+    scheduler: Option<SchedulerChild>,
+    /// The agent, on sides that have one.
+    pub(crate) agent: Option<AgentChild>,
+}
+
+impl Started {
+    /// Starts a side, for those tenants where it has an agent, and waits until it is in charge; ends it with
+    /// [`crate::workload::Interrupted`] when that is set. `exe` is the `quell` program; errors name `label`.
+    pub(crate) fn start(
+        side: &Side,
+        label: &str,
+        exe: &Path,
+        tenants: impl FnOnce() -> Vec<TenantSpec>,
+        interrupt: &AtomicBool,
+    ) -> anyhow::Result<Started> {
+        let context = || format!("side `{label}`");
+        let scheduler = match side {
+            Side::Scheduler(scheduler) => {
+                let mut command = scheduler.command.clone();
+                if let Some(program) = command.first_mut().filter(|program| *program == "quell") {
+                    *program = exe.display().to_string();
+                }
+                Some(SchedulerChild::start(&command, interrupt).with_context(context)?)
+            }
+            _ => None,
+        };
+        let agent = match side.agent() {
+            Some(settings) => {
+                Some(AgentChild::start(exe, settings, tenants(), interrupt).with_context(context)?)
+            }
+            None => None,
+        };
+        Ok(Started {
+            label: label.to_string(),
+            scheduler,
+            agent,
+        })
+    }
+
+    /// Ends it; an error where it was not in charge any more.
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        let stopped = match (self.agent, self.scheduler) {
+            (Some(agent), _) => agent.stop(),
+            (None, Some(scheduler)) => scheduler.stop(),
+            (None, None) => Ok(()),
+        };
+        stopped.with_context(|| format!("side `{}`", self.label))
+    }
+}
