@@ -8,15 +8,6 @@ pub const DOMAIN_CPUS: usize = 64;
 pub const OFFLINE: u16 = 0x8000;
 pub const NO_DOMAIN: u16 = 0x7fff;
 
-/// `struct preempt_count_at`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub struct PreemptCount {
-    pub known: u32,
-    pub in_pcpu_hot: u32,
-    pub offset: i64,
-}
-
 /// `struct options`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -28,7 +19,6 @@ pub struct Options {
     pub share: u32,
     pub domains: u32,
     pub cpus: u32,
-    pub preempt_count: PreemptCount,
     pub domain_of: [u16; MAX_CPUS],
 }
 
@@ -158,8 +148,8 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
 
 // The same as layout.h asserts.
 const _: () = {
-    assert!(size_of::<Options>() == 48 + 2 * MAX_CPUS);
-    assert!(offset_of!(Options, domain_of) == 48);
+    assert!(size_of::<Options>() == 32 + 2 * MAX_CPUS);
+    assert!(offset_of!(Options, domain_of) == 32);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 192);

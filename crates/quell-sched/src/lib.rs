@@ -10,16 +10,14 @@
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
 mod layout;
-mod log;
 pub mod policy;
 mod stats;
 
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{DataSec, Struct, Var};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use quell_bpf::Log;
 use quell_model::{CpuId, Tid, Topology};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -199,16 +197,19 @@ impl Scheduler {
         }
         let possible = libbpf_rs::num_possible_cpus().map_err(io("counting CPUs"))?;
         let domain_of = domains(topology, possible)?;
-        let log = log::Log::capture();
+        let log = Log::capture();
         let refused = |error: libbpf_rs::Error| SchedError::Refused {
             reason: error.to_string(),
-            log: log.tail(),
+            log: Some(log.tail())
+                .filter(|tail| !tail.is_empty())
+                .map_or(String::new(), |tail| format!("\n{tail}")),
         };
         let mut open = ObjectBuilder::default()
             .name("quell")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
-        let raw = raw_options(options, &domain_of, possible).map_err(refused)?;
+        quell_bpf::set_preempt_count(&mut open).map_err(refused)?;
+        let raw = raw_options(options, &domain_of, possible);
         for mut map in open.maps_mut() {
             if map.name() == OsStr::new(".rodata.options") {
                 map.set_initial_value(as_bytes(&raw)).map_err(refused)?;
@@ -401,11 +402,7 @@ fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError>
     Ok(domain_of)
 }
 
-fn raw_options(
-    options: &Options,
-    domains: &[u16],
-    possible: usize,
-) -> libbpf_rs::Result<RawOptions> {
+fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOptions {
     let mut raw = RawOptions {
         margin_ns: options.margin_ns,
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
@@ -419,36 +416,10 @@ fn raw_options(
             .max()
             .unwrap_or(0),
         cpus: possible as u32,
-        preempt_count: preempt_count()?,
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);
-    Ok(raw)
-}
-
-/// Where x86 keeps its per-CPU preempt count, relative to the CPU's run queue (kernel.bpf.h). Not known
-/// where it is not among the per-CPU variables (arm64).
-fn preempt_count() -> libbpf_rs::Result<layout::PreemptCount> {
-    let btf = Btf::from_vmlinux()?;
-    let mut at = layout::PreemptCount::default();
-    let Some(section) = btf.type_by_name::<DataSec>(".data..percpu") else {
-        return Ok(at);
-    };
-    let offset_of = |name: &str| {
-        section
-            .iter()
-            .find(|v| btf.type_by_id::<Var>(v.ty).and_then(|v| v.name()) == Some(OsStr::new(name)))
-            .map(|variable| i64::from(variable.offset))
-    };
-    // Since 6.15 a variable of its own; the structure's type may outlive its use.
-    let own = offset_of("__preempt_count");
-    let hot = offset_of("pcpu_hot").filter(|_| btf.type_by_name::<Struct>("pcpu_hot").is_some());
-    if let (Some(run_queue), Some(count)) = (offset_of("runqueues"), own.or(hot)) {
-        at.known = 1;
-        at.in_pcpu_hot = own.is_none().into();
-        at.offset = count - run_queue;
-    }
-    Ok(at)
+    raw
 }
 
 #[cfg(test)]
@@ -470,10 +441,7 @@ mod tests {
         assert_eq!((found[63], found[64], found[69], found[70]), (0, 1, 1, 2));
         assert_eq!(found[72], 2 | layout::OFFLINE);
         assert_eq!(found[73], layout::NO_DOMAIN);
-        let raw = raw_options(&Options::default(), &found, 73);
-        if let Ok(raw) = raw {
-            assert_eq!(raw.domains, 3);
-        }
+        assert_eq!(raw_options(&Options::default(), &found, 73).domains, 3);
     }
 
     #[test]

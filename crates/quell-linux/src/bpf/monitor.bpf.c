@@ -10,13 +10,13 @@
  *   threads.bpf.h    the thread's states and counters
  *   processes.bpf.h  which processes belong to which tenant
  */
-#include "kernel.bpf.h"
-#include "layout.h"
-#include "waits.bpf.h"
-#include "occasions.bpf.h"
-#include "wakers.bpf.h"
-#include "threads.bpf.h"
-#include "processes.bpf.h"
+#include <quell/kernel.bpf.h>
+#include <quell/observe.h>
+#include <quell/waits.bpf.h>
+#include <quell/occasions.bpf.h>
+#include <quell/wakers.bpf.h>
+#include <quell/threads.bpf.h>
+#include <quell/processes.bpf.h>
 
 /* Linux 5.18 added a fourth argument, the previous state: not needed, see switch_out(). */
 SEC("tp_btf/sched_switch")

@@ -25,7 +25,7 @@ static __always_inline u64 chain_of_waker(u64 now)
 	struct cpu_slot *slot = slot_of(bpf_get_smp_processor_id());
 
 	if (!slot || !waker->pid || waker->flags & PF_KTHREAD || waker->prio < MAX_RT_PRIO ||
-	    in_interrupt(waker, &options.preempt_count_at))
+	    in_interrupt(waker))
 		return now;
 	return slot->chain ? slot->chain : now;
 }

@@ -18,7 +18,7 @@
 #ifndef QUELL_STATE_BPF_H
 #define QUELL_STATE_BPF_H
 
-#include "kernel.bpf.h"
+#include "sched_ext.bpf.h"
 #include "../policy/fair.h"
 #include "../policy/urgency.h"
 #include "layout.h"

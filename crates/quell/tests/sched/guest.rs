@@ -21,9 +21,10 @@ fn all(attacks: &[(&str, Attack)]) {
     let mut failures = Failures::default();
     let mut sched = Sched::start();
     let mut waited = 0.0;
-    // For trying out one of them: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug ...`.
+    // For trying out some of them: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug,killed ...`.
     let only = std::env::var("QUELL_ATTACK").unwrap_or_default();
-    for (name, attack) in attacks.iter().filter(|(name, _)| name.contains(&only)) {
+    let wanted = |name: &str| only.split(',').any(|part| name.contains(part));
+    for (name, attack) in attacks.iter().filter(|(name, _)| wanted(name)) {
         println!("{name}");
         let attempt = std::panic::AssertUnwindSafe(|| attack(&mut failures, &mut sched));
         if std::panic::catch_unwind(attempt).is_err() {

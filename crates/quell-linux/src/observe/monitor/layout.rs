@@ -1,4 +1,4 @@
-//! The reader's side of `bpf/layout.h`: structures that the kernel writes while they are read.
+//! The reader's side of `quell/observe.h` (quell-bpf): structures that the kernel writes while they are read.
 //!
 //! Every field is an atomic of its own size, so a reference to such a structure in mapped memory
 //! is sound and each field is read whole. Fields that belong together are read by
@@ -133,7 +133,7 @@ pub const EVENT_BYTES: usize = 16;
 /// Size of `struct tenant_occasions`: a lock and two numbers, a time, the histogram.
 pub const OCCASIONS_BYTES: usize = 24 + 8 * OCCASION_BUCKETS;
 
-// The same offsets as layout.h asserts.
+// The same offsets as observe.h asserts.
 const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(size_of::<Waker>() == 16);

@@ -5,10 +5,9 @@ use super::layout::{
 };
 use super::reading::TenantIndex;
 use super::{Limits, MonitorError};
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{DataSec, Var};
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, PrintCallback, PrintLevel};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use quell_bpf::Log;
 use std::ffi::{OsStr, c_void};
 use std::io;
 use std::marker::PhantomData;
@@ -16,7 +15,6 @@ use std::mem::size_of;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 
 /// The compiled `bpf/monitor.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/monitor.bpf.o"));
@@ -71,12 +69,8 @@ impl Programs {
             .name("quell")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
+        quell_bpf::set_preempt_count(&mut open).map_err(refused)?;
         for mut map in open.maps_mut() {
-            if map.name() == OsStr::new("quell.rodata") {
-                let settings = preempt_count_settings().map_err(refused)?;
-                map.set_initial_value(&settings).map_err(refused)?;
-                continue;
-            }
             let entries = match map.name().to_str() {
                 // Slot 0 stands for "none".
                 Some("threads") => limits.threads + 1,
@@ -139,32 +133,6 @@ impl Programs {
             _object: object,
         })
     }
-}
-
-/// The programs' read-only data (`preempt_count_at` in kernel.bpf.h): where x86 keeps its per-CPU preempt count, relative
-/// to the CPU's run queue. Zeroes where it is not among the per-CPU variables (arm64).
-fn preempt_count_settings() -> libbpf_rs::Result<[u8; 16]> {
-    let mut settings = [0; 16];
-    let btf = Btf::from_vmlinux()?;
-    let Some(section) = btf.type_by_name::<DataSec>(".data..percpu") else {
-        return Ok(settings);
-    };
-    let offset_of = |name: &str| {
-        section
-            .iter()
-            .find(|v| btf.type_by_id::<Var>(v.ty).and_then(|v| v.name()) == Some(OsStr::new(name)))
-            .map(|variable| i64::from(variable.offset))
-    };
-    let hot = offset_of("pcpu_hot");
-    if let (Some(run_queue), Some(count)) = (
-        offset_of("runqueues"),
-        hot.or_else(|| offset_of("__preempt_count")),
-    ) {
-        settings[..4].copy_from_slice(&1u32.to_ne_bytes());
-        settings[4..8].copy_from_slice(&u32::from(hot.is_some()).to_ne_bytes());
-        settings[8..].copy_from_slice(&(count - run_queue).to_ne_bytes());
-    }
-    Ok(settings)
 }
 
 /// An error of a call on the named thing.
@@ -278,54 +246,6 @@ fn missing_capabilities(status: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// The last lines that libbpf printed (the verifier's among them) while this value lived.
-struct Log {
-    previous: Option<(PrintLevel, PrintCallback)>,
-}
-
-static LOG: Mutex<String> = Mutex::new(String::new());
-const LOG_BYTES: usize = 4096;
-
-impl Log {
-    fn capture() -> Log {
-        with_log(String::clear);
-        Log {
-            previous: libbpf_rs::set_print(Some((PrintLevel::Warn, print))),
-        }
-    }
-
-    fn tail(&self) -> String {
-        let mut text = String::new();
-        with_log(|log| text.push_str(log.trim()));
-        text
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        libbpf_rs::set_print(self.previous.take());
-    }
-}
-
-fn print(_: PrintLevel, text: String) {
-    with_log(|log| {
-        log.push_str(&text);
-        if log.len() > LOG_BYTES {
-            let mut cut = log.len() - LOG_BYTES;
-            while !log.is_char_boundary(cut) {
-                cut += 1;
-            }
-            log.drain(..cut);
-        }
-    });
-}
-
-fn with_log(act: impl FnOnce(&mut String)) {
-    if let Ok(mut log) = LOG.lock() {
-        act(&mut log);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,16 +258,6 @@ mod tests {
         assert!(missing("000000c000000000").is_empty());
         assert_eq!(missing("0000008000000000"), ["CAP_PERFMON"]);
         assert_eq!(missing("0000000000000000"), ["CAP_BPF", "CAP_PERFMON"]);
-    }
-
-    #[test]
-    fn the_log_keeps_its_end() {
-        let log = Log::capture();
-        for i in 0..2000 {
-            print(PrintLevel::Warn, format!("line {i} é\n"));
-        }
-        assert!(log.tail().ends_with("line 1999 é"));
-        assert!(log.tail().len() <= LOG_BYTES);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Layouts that the monitor's programs and its reader share.
+ * Layouts that the observing programs and their reader share.
  *
  * Problem: user space reads these structures from mapped memory while the kernel writes them.
  * How:     fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs);
@@ -15,8 +15,8 @@
  *   them, then stores the new stamp. A reader that finds the same stamp, not FLUX, before and
  *   after has a consistent copy. Other fields are meaningful one by one.
  */
-#ifndef QUELL_LAYOUT_H
-#define QUELL_LAYOUT_H
+#ifndef QUELL_OBSERVE_H
+#define QUELL_OBSERVE_H
 
 #define MAX_TENANTS 256
 #define WAIT_BUCKETS 32

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Kernel types, as far as the monitor uses them.
+ * Kernel types, as far as Quell's programs use them.
  *
- * Problem: the fields the monitor reads lie elsewhere in every kernel, and some were renamed.
+ * Problem: the fields they read lie elsewhere in every kernel, and some were renamed.
  * How:     only the fields used are declared; preserve_access_index makes libbpf look up where
  *          they are in the running kernel's BTF. Types with a ___suffix are the same kernel type
  *          as it was at another version; their use is guarded by bpf_core_field_exists.
@@ -24,8 +24,9 @@ typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s32 s32;
 typedef __s64 s64;
-typedef _Bool bool;
+#define bool _Bool
 #define true 1
 #define false 0
 #define NULL ((void *)0)
@@ -81,6 +82,14 @@ struct atomic_counter {
 
 struct signal_struct {
 	struct atomic_counter live;
+	int nr_threads;
+};
+
+struct sched_ext_entity { /* since 6.12 */
+	u64 slice;
+	u64 dsq_vtime;
+	u32 weight;
+	u32 flags;
 };
 
 struct thread_info {
@@ -97,15 +106,20 @@ struct task_struct {
 	unsigned int flags;
 	unsigned int on_cpu; /* u8 in newer kernels: only unsigned loads are adjusted */
 	unsigned int on_rq;
+	int prio;
 	int static_prio;
 	struct sched_entity se;
+	struct sched_ext_entity scx;
 	unsigned int policy;
 	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
 	struct cpumask cpus_mask;
+	unsigned short migration_disabled;
 	int pid;
 	int tgid;
 	u64 start_boottime;
 	char comm[16];
+	struct task_struct *group_leader;
 	struct signal_struct *signal;
 };
 
@@ -152,11 +166,11 @@ struct bpf_iter__task {
  * from the BTF's list of per-CPU variables). Its address would be a plain __ksym, but kernels
  * without CONFIG_KALLSYMS_ALL refuse programs that use one.
  */
-const volatile struct {
+const volatile struct preempt_count_at {
 	u32 known;
 	u32 in_pcpu_hot; /* 6.2 to 6.14 */
 	s64 offset;
-} preempt_count_at = {};
+} preempt_count_at SEC(".rodata.preempt") = {};
 
 /*
  * Whether the current code is an interrupt: then the current task has nothing to do with what it

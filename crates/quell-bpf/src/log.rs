@@ -1,10 +1,10 @@
-//! What libbpf prints while the scheduler loads, for error messages.
+//! What libbpf prints while programs load, for error messages.
 
 use libbpf_rs::{PrintCallback, PrintLevel};
 use std::sync::Mutex;
 
-/// Captures libbpf's warnings until dropped.
-pub(crate) struct Log {
+/// Captures libbpf's warnings, the verifier's among them, until dropped. One at a time: libbpf has one printer.
+pub struct Log {
     previous: Option<(PrintLevel, PrintCallback)>,
 }
 
@@ -12,21 +12,18 @@ static LOG: Mutex<String> = Mutex::new(String::new());
 const LOG_BYTES: usize = 8192;
 
 impl Log {
-    pub(crate) fn capture() -> Log {
+    /// From now on.
+    pub fn capture() -> Log {
         with_log(String::clear);
         Log {
             previous: libbpf_rs::set_print(Some((PrintLevel::Warn, print))),
         }
     }
 
-    /// The end of it, after a line break; empty where nothing was printed.
-    pub(crate) fn tail(&self) -> String {
+    /// The end of it; empty where nothing was printed.
+    pub fn tail(&self) -> String {
         let mut text = String::new();
-        with_log(|log| {
-            if !log.trim().is_empty() {
-                text = format!("\n{}", log.trim());
-            }
-        });
+        with_log(|log| text.push_str(log.trim()));
         text
     }
 }
@@ -53,5 +50,20 @@ fn print(_: PrintLevel, text: String) {
 fn with_log(act: impl FnOnce(&mut String)) {
     if let Ok(mut log) = LOG.lock() {
         act(&mut log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_keeps_its_end() {
+        let log = Log::capture();
+        for i in 0..2000 {
+            print(PrintLevel::Warn, format!("line {i} é\n"));
+        }
+        assert!(log.tail().ends_with("line 1999 é"));
+        assert!(log.tail().len() <= LOG_BYTES);
     }
 }

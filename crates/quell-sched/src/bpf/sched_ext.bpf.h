@@ -2,46 +2,22 @@
 /*
  * The kernel's side of sched_ext, as far as the scheduler uses it.
  *
- * Problem: types differ between kernels, and sched_ext's functions were renamed more than once.
- * How:     only the fields used are declared; preserve_access_index makes libbpf look up where
- *          they are in the running kernel's BTF. Every function that some kernel lacks is weak, and its use
+ * Problem: sched_ext's functions were renamed more than once.
+ * How:     types as in quell/kernel.bpf.h. Every function that some kernel lacks is weak, and its use
  *          is guarded by bpf_ksym_exists; the names used here are the wrappers below. Values
  *          that the kernel may renumber are read from its BTF as well (bpf_core_enum_value).
- * Limits:  Linux 6.12 to 7.2. The layouts here are no layouts: never take sizeof of these.
+ * Limits:  Linux 6.12 to 7.2.
  */
-#ifndef QUELL_SCHED_KERNEL_BPF_H
-#define QUELL_SCHED_KERNEL_BPF_H
+#ifndef QUELL_SCHED_EXT_BPF_H
+#define QUELL_SCHED_EXT_BPF_H
 
-typedef unsigned char __u8;
-typedef unsigned short __u16;
-typedef unsigned int __u32;
-typedef unsigned long long __u64;
-typedef signed int __s32;
-typedef signed long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u32 __wsum;
-typedef __u8 u8;
-typedef __u16 u16;
-typedef __s32 s32;
+#include <quell/kernel.bpf.h>
 #include "../policy/types.h"
-#define true 1
-#define false 0
-#define NULL ((void *)0)
 
-/* include/uapi/linux/bpf.h */
-#define BPF_MAP_TYPE_HASH 1
-#define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_TASK_STORAGE 29
 #define BPF_F_NO_PREALLOC 1
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1
-#define BPF_ANY 0
-#define BPF_NOEXIST 1
 #define CLOCK_MONOTONIC 1
-
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
 
 /* Defined by the BPF interface itself: fixed layouts. */
 struct bpf_timer {
@@ -55,62 +31,6 @@ struct bpf_iter_scx_dsq {
 struct bpf_cpumask;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct cpumask {
-	unsigned long bits[1];
-};
-
-struct rq {
-	unsigned int nr_running;
-};
-
-struct cfs_rq {
-	struct rq *rq;
-};
-
-struct sched_entity {
-	struct cfs_rq *cfs_rq;
-};
-
-struct sched_ext_entity {
-	u64 slice;
-	u64 dsq_vtime;
-	u32 weight;
-	u32 flags;
-};
-
-struct signal_struct {
-	int nr_threads;
-};
-
-struct task_struct {
-	unsigned int flags;
-	int prio;
-	struct sched_entity se;
-	struct sched_ext_entity scx;
-	unsigned int policy;
-	int nr_cpus_allowed;
-	const struct cpumask *cpus_ptr;
-	struct cpumask cpus_mask; /* not used, but makes clang describe the type that pointers above point to */
-	unsigned short migration_disabled;
-	int pid;
-	char comm[16];
-	struct task_struct *group_leader;
-	struct signal_struct *signal;
-};
-
-struct thread_info___arm64 {
-	u64 preempt_count;
-};
-
-struct task_struct___arm64 {
-	struct thread_info___arm64 thread_info;
-};
-
-/* x86 until 6.14 */
-struct pcpu_hot___v6_12 {
-	int preempt_count;
-};
 
 struct kernfs_node {
 	u64 id;
@@ -187,7 +107,6 @@ struct sched_ext_ops {
 };
 
 /* include/linux/sched.h */
-#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 #define MAX_RT_PRIO 100
 #define SCHED_IDLE 5
@@ -355,46 +274,5 @@ static __always_inline u64 first_order(u64 dsq)
 		___bpf_fill(data, args);                                                           \
 		scx_bpf_dump_bstr(text, data, sizeof(data));                                       \
 	})
-
-/*
- * Where the per-CPU preempt count lies, in bytes after the CPU's run queue (x86; set by the loader
- * from the BTF's list of per-CPU variables). Its address would be a plain __ksym, but kernels
- * without CONFIG_KALLSYMS_ALL refuse programs that use one.
- */
-struct preempt_count_at {
-	u32 known;
-	u32 in_pcpu_hot; /* until 6.14 */
-	s64 offset;
-};
-
-/*
- * Whether the current code is an interrupt: then the current task has nothing to do with what it
- * does. Softirqs count as interrupts; those that run at the end of a task's own system call (the
- * receiving side of a loopback connection) cannot be told from others.
- */
-static __always_inline bool in_interrupt(struct task_struct *current,
-					 const volatile struct preempt_count_at *at)
-{
-	/* softirq being served, hardirq, NMI: include/linux/preempt.h */
-	const u32 mask = 0x00ff0100;
-	struct task_struct___arm64 *arm = (void *)current;
-	u64 address = 0;
-	u32 count = 0;
-
-	if (bpf_core_field_exists(arm->thread_info.preempt_count))
-		return arm->thread_info.preempt_count & mask;
-	if (at->known) {
-		struct cfs_rq *queue = current->se.cfs_rq;
-		if (queue && !bpf_core_read(&address, sizeof(address), &queue->rq)) {
-			address += at->offset;
-			if (at->in_pcpu_hot)
-				address += bpf_core_field_offset(struct pcpu_hot___v6_12,
-								 preempt_count);
-			if (!bpf_probe_read_kernel(&count, sizeof(count), (void *)address))
-				return count & mask;
-		}
-	}
-	return false;
-}
 
 #endif

@@ -13,7 +13,7 @@
  *          slot keeps its final counters until user space has read them and puts it on the
  *          stack of free slots. Each use has a new generation number.
  *          State changes are serialised by the kernel (the run queue's lock, or the CPU the thread
- *          is on); the stamp (see layout.h) keeps user space's reading and its unassigning of
+ *          is on); the stamp (see observe.h) keeps user space's reading and its unassigning of
  *          processes consistent with them.
  * Limits:  with every slot taken, new threads are counted as unmonitored and otherwise ignored. A
  *          thread that comes under the monitor in the middle of a context switch may show the

@@ -1,0 +1,37 @@
+// For build scripts, which include this file: compiles a BPF program (clang 14 or newer; no kernel headers, no
+// bpftool) with the headers of this crate, which must be a dependency.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+/// Compiles `source` into the output folder's file `object`; ends the build with a message if that fails.
+fn compile_bpf(source: &str, object: &str) {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let (Some(out), Some(include)) = (env::var_os("OUT_DIR"), env::var("DEP_QUELL_BPF_INCLUDE").ok())
+    else {
+        fail("cargo did not say where to put the BPF object, or where quell-bpf's headers are");
+    };
+    println!("cargo:rerun-if-changed={include}");
+    let object = PathBuf::from(out).join(object);
+    let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    // v3: the compare-and-swap and fetching atomics of Linux 5.12.
+    let result = libbpf_cargo::SkeletonBuilder::new()
+        .source(Path::new(source))
+        .obj(&object)
+        .clang(&clang)
+        .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-I", &include])
+        .build();
+    if let Err(error) = result {
+        fail(&format!(
+            "compiling {source} with {}: {error:#}\nclang 14 or newer is needed (Debian: apt install clang)",
+            Path::new(&clang).display()
+        ));
+    }
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("{message}");
+    exit(1);
+}
