@@ -15,6 +15,7 @@
 
 use crate::edges::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
+use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_model::{
     Plan, Snapshot, TenantName, TenantPlan, ThreadId, ThreadPlan, Tid, Topology, Weight,
@@ -31,8 +32,12 @@ const PROVEN_NS: u64 = 600_000_000_000;
 
 /// What loads schedulers: the kernel, or a script in tests.
 pub(crate) trait Loader {
-    /// Loads one with those options.
-    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError>;
+    /// Loads one with those options, which counts in the place of those trace points.
+    fn load(
+        &mut self,
+        options: &Options,
+        trace_points: Option<&TracePoints>,
+    ) -> Result<Box<dyn Loaded>, SchedError>;
 }
 
 /// A loaded scheduler, which ends when dropped.
@@ -47,24 +52,70 @@ pub(crate) trait Loaded {
 pub(crate) struct Kernel;
 
 impl Loader for Kernel {
-    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError> {
+    fn load(
+        &mut self,
+        options: &Options,
+        trace_points: Option<&TracePoints>,
+    ) -> Result<Box<dyn Loaded>, SchedError> {
         Scheduler::supported()?;
         let topology = quell_linux::observe::topology::read().unwrap_or_else(|error| {
             tracing::warn!("the scheduler takes all CPUs for one cache's: {error}");
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
             Topology::flat(cpus as u32)
         });
-        Ok(Box::new(Scheduler::load(&topology, options)?))
+        let maps = trace_points.and_then(|points| points.maps().map_err(warn_of).ok());
+        let Some((points, maps)) = trace_points.zip(maps) else {
+            let scheduler = Some(Scheduler::load(&topology, options)?);
+            return Ok(Box::new(Observing {
+                scheduler,
+                trace_points: None,
+            }));
+        };
+        // From here on the trace points come back in whatever way this ends.
+        let mut observing = Observing {
+            scheduler: None,
+            trace_points: Some(points.clone()),
+        };
+        let scheduler = Scheduler::observing(&topology, options, &maps, || points.stop())?;
+        observing.scheduler = Some(scheduler);
+        points.see_again().unwrap_or_else(warn_of);
+        Ok(Box::new(observing))
     }
 }
 
-impl Loaded for Scheduler {
+fn warn_of(error: MonitorError) {
+    tracing::warn!("{error}");
+}
+
+/// A scheduler that stands in for the monitor's trace points, until it is dropped.
+struct Observing {
+    scheduler: Option<Scheduler>,
+    trace_points: Option<TracePoints>,
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        // First, so that no event counts twice.
+        self.scheduler = None;
+        if let Some(points) = &self.trace_points {
+            points
+                .start()
+                .and_then(|()| points.see_again())
+                .unwrap_or_else(warn_of);
+        }
+    }
+}
+
+impl Loaded for Observing {
     fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
-        self.set_thread(tid, setting)
+        match &mut self.scheduler {
+            Some(scheduler) => scheduler.set_thread(tid, setting),
+            None => Err(SchedError::NoThread(tid)),
+        }
     }
 
     fn exited(&self) -> Result<Option<Exit>, SchedError> {
-        Scheduler::exited(self)
+        self.scheduler.as_ref().map_or(Ok(None), Scheduler::exited)
     }
 }
 
@@ -74,6 +125,8 @@ pub(crate) struct Backends<L> {
     loader: L,
     /// What to load the scheduler with; `None`: it is not wanted.
     wanted: Option<Options>,
+    /// The observer's, which a scheduler stands in for.
+    trace_points: Option<TracePoints>,
     scheduler: Option<Running>,
     retry: Retry,
     /// To say in the next report.
@@ -122,6 +175,7 @@ impl<L: Loader> Backends<L> {
             stock,
             loader,
             wanted: None,
+            trace_points: None,
             scheduler: None,
             retry: Retry::default(),
             notes: Vec::new(),
@@ -129,7 +183,7 @@ impl<L: Loader> Backends<L> {
     }
 
     fn load(&mut self, options: &Options) -> Result<(), SchedError> {
-        let scheduler = self.loader.load(options)?;
+        let scheduler = self.loader.load(options, self.trace_points.as_ref())?;
         self.scheduler = Some(Running {
             scheduler,
             options: options.clone(),
@@ -202,7 +256,10 @@ impl<L: Loader> Backends<L> {
 }
 
 impl<L: Loader> Act for Backends<L> {
-    fn choose(&mut self, config: &AgentFile) -> Choice {
+    fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice {
+        // Those of another observer: a scheduler that is loaded counts for the one before.
+        let moved = trace_points.is_some() || self.trace_points.is_some();
+        self.trace_points = trace_points;
         self.retry = Retry::default();
         self.wanted = None;
         let options = match options(config) {
@@ -212,7 +269,7 @@ impl<L: Loader> Act for Backends<L> {
                 return stock(reason);
             }
         };
-        let same = |running: &Running| running.options == options;
+        let same = |running: &Running| running.options == options && !moved;
         if !self.scheduler.as_ref().is_some_and(same) {
             // Ends the one there is first: the kernel takes one at a time.
             self.scheduler = None;

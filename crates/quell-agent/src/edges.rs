@@ -1,7 +1,7 @@
 //! The loop's two edges, observe and act, as it sees them: a live host, or a recording in tests.
 
 use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
-use quell_linux::observe::{ObserveError, Observer};
+use quell_linux::observe::{ObserveError, Observer, TracePoints};
 use quell_model::config::{AgentFile, Backend};
 use quell_model::{Plan, Snapshot, Source};
 
@@ -39,8 +39,8 @@ pub trait Stock {
 
 /// Where plans go.
 pub trait Act {
-    /// Prepares for the plans of a configuration.
-    fn choose(&mut self, config: &AgentFile) -> Choice;
+    /// Prepares for the plans of a configuration. A scheduler stands in for the observer's trace points.
+    fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice;
     /// How it acts at the moment.
     fn backend(&self) -> Backend;
     /// Makes the plan hold.

@@ -10,7 +10,7 @@ use crate::privileges::Privileges;
 use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
-use quell_linux::observe::{Observer, Preference};
+use quell_linux::observe::{Observer, Preference, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_policy::{Policy, dasec::Dasec};
 use std::path::PathBuf;
@@ -130,7 +130,7 @@ fn assemble(
         warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
     }
     // Nothing after it can fail, so a configuration that is refused loads nothing.
-    let choice = choose(config, actuator)?;
+    let choice = choose(config, actuator, observer.trace_points())?;
     let policy: Option<Box<dyn Policy>> = match config.agent.policy[..] {
         [] => None,
         // There is one mechanism so far, and the configuration names none twice.
@@ -163,9 +163,13 @@ fn assemble(
 }
 
 /// The way of acting; without an actuator, what it would be as far as can be told without trying.
-fn choose(config: &AgentFile, actuator: Option<&mut dyn Act>) -> Result<Choice, AgentError> {
+fn choose(
+    config: &AgentFile,
+    actuator: Option<&mut dyn Act>,
+    trace_points: Option<TracePoints>,
+) -> Result<Choice, AgentError> {
     let choice = match actuator {
-        Some(actuator) => actuator.choose(config),
+        Some(actuator) => actuator.choose(config, trace_points),
         None => backend::expected(config),
     };
     match (&choice.reason, config.agent.backend) {

@@ -678,6 +678,54 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     drop(spinner);
 }
 
+/// As when a scheduler stands in for the trace points and ends.
+#[test]
+fn trace_points_that_were_off_for_a_while_go_on_where_threads_are_then() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let group = Process::role("one spins on cpu 0, five sleep");
+    monitor.assign(group.pid(), A).unwrap();
+    let state = |reading: &Reading| -> Vec<(Option<ThreadState>, u64, u64)> {
+        let threads = of_process(reading, group.pid());
+        let state = |t: &RawThread| (t.state, t.run_ns, t.ready_ns);
+        threads.iter().map(state).collect()
+    };
+    thread::sleep(Duration::from_millis(50));
+    let first = state(&read_now(&mut monitor));
+    let points = monitor.trace_points();
+    assert_eq!(points.maps().unwrap().len(), 5);
+    points.stop();
+    thread::sleep(Duration::from_millis(100));
+    points.start().unwrap();
+    points.see_again().unwrap();
+    let second = state(&read_now(&mut monitor));
+    thread::sleep(Duration::from_millis(50));
+    let third = state(&read_now(&mut monitor));
+    for (before, after) in [(&first, &second), (&second, &third)] {
+        for ((_, ran, waited), (_, ran_then, waited_then)) in before.iter().zip(after) {
+            assert!(
+                ran_then >= ran && waited_then >= waited,
+                "{before:?} {after:?}"
+            );
+        }
+    }
+    // The sleepers still sleep, and whoever spins is counted again.
+    let blocked = |states: &[(Option<ThreadState>, u64, u64)]| {
+        let blocked =
+            |state: &&(Option<ThreadState>, u64, u64)| state.0 == Some(ThreadState::Blocked);
+        states.iter().filter(blocked).count()
+    };
+    assert_eq!((second.len(), blocked(&second)), (7, 6));
+    let sum = |states: &[(Option<ThreadState>, u64, u64)]| -> u64 {
+        states.iter().map(|(_, ran, waited)| ran + waited).sum()
+    };
+    assert!(
+        sum(&third) >= sum(&second) + 40 * MS,
+        "{second:?} {third:?}"
+    );
+}
+
 #[test]
 fn the_books_balance_while_everything_happens_at_once() {
     let Some((mut monitor, _guard)) = monitor(Limits::default()) else {

@@ -19,6 +19,8 @@ pub struct Options {
     pub share: u32,
     pub domains: u32,
     pub cpus: u32,
+    pub observe: u32,
+    pub unused: u32,
     pub domain_of: [u16; MAX_CPUS],
 }
 
@@ -148,8 +150,8 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
 
 // The same as layout.h asserts.
 const _: () = {
-    assert!(size_of::<Options>() == 32 + 2 * MAX_CPUS);
-    assert!(offset_of!(Options, domain_of) == 32);
+    assert!(size_of::<Options>() == 40 + 2 * MAX_CPUS);
+    assert!(offset_of!(Options, domain_of) == 40);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 192);

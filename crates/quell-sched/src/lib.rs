@@ -21,10 +21,24 @@ use quell_bpf::Log;
 use quell_model::{CpuId, Tid, Topology};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
+
+/// The maps of quell-bpf's headers: a monitor lends some, and without it none is needed.
+const OBSERVING: [&str; 9] = [
+    "threads",
+    "tid_slots",
+    "cpu_logs",
+    "wait_rows",
+    "occasions",
+    "free_slots",
+    "publish",
+    "stats",
+    "processes",
+];
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
@@ -191,6 +205,17 @@ impl Scheduler {
 
     /// Loads it; when this returns, every thread of the host under an ordinary policy is scheduled by it.
     pub fn load(topology: &Topology, options: &Options) -> Result<Scheduler, SchedError> {
+        Scheduler::observing(topology, options, &[], || ())
+    }
+
+    /// Loads it to count what threads do into a monitor's maps (by name) as well. `take_over` is called right before it is in
+    /// charge: who counted until then must stop. With no maps it counts nothing.
+    pub fn observing(
+        topology: &Topology,
+        options: &Options,
+        maps: &[(&'static str, MapHandle)],
+        take_over: impl FnOnce(),
+    ) -> Result<Scheduler, SchedError> {
         Scheduler::supported()?;
         if let Some(name) = Scheduler::running() {
             return Err(SchedError::Occupied(name));
@@ -209,10 +234,16 @@ impl Scheduler {
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
         quell_bpf::set_preempt_count(&mut open).map_err(refused)?;
-        let raw = raw_options(options, &domain_of, possible);
+        let mut raw = raw_options(options, &domain_of, possible);
+        raw.observe = (!maps.is_empty()).into();
         for mut map in open.maps_mut() {
-            if map.name() == OsStr::new(".rodata.options") {
+            let name = map.name().to_str().unwrap_or_default();
+            if name == ".rodata.options" {
                 map.set_initial_value(as_bytes(&raw)).map_err(refused)?;
+            } else if let Some((_, lent)) = maps.iter().find(|(known, _)| *known == name) {
+                map.reuse_fd(lent.as_fd()).map_err(refused)?;
+            } else if OBSERVING.contains(&name) {
+                map.set_autocreate(false).map_err(refused)?;
             }
         }
         let mut object = open.load().map_err(refused)?;
@@ -221,6 +252,7 @@ impl Scheduler {
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
         let mut link = None;
+        take_over();
         for mut map in object.maps_mut() {
             if map.name() == OsStr::new("quell_ops") {
                 link = Some(map.attach_struct_ops().map_err(refused)?);
@@ -416,6 +448,8 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
             .max()
             .unwrap_or(0),
         cpus: possible as u32,
+        observe: 0,
+        unused: 0,
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);

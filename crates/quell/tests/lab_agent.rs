@@ -110,7 +110,15 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         (&loaded["backend"], &loaded["backend_reason"]),
         (&"sched_ext".into(), &Value::Null)
     );
-    // The monitor loads on this kernel too, and sees what the scheduler does.
+    // The scheduler counts in the place of the monitor's trace points, after its end they do again: the busy process
+    // always runs or waits.
+    for name in ["loaded", "thrown_out", "again"] {
+        let tenant = &status(name)["tenants"][0];
+        let percent = |key: &str| tenant[key].as_f64().unwrap();
+        let busy = percent("run_percent") + percent("ready_percent");
+        assert!(percent("run_percent") > 20.0, "{name}: {tenant}");
+        assert!((80.0..150.0).contains(&busy), "{name}: {tenant}");
+    }
     assert_eq!(
         (&loaded["source"], &loaded["fallback_reason"]),
         (&"bpf".into(), &Value::Null)

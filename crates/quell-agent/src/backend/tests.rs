@@ -51,7 +51,11 @@ struct Scripted {
 }
 
 impl Loader for Script {
-    fn load(&mut self, options: &Options) -> Result<Box<dyn Loaded>, SchedError> {
+    fn load(
+        &mut self,
+        options: &Options,
+        _: Option<&TracePoints>,
+    ) -> Result<Box<dyn Loaded>, SchedError> {
         let mut failures = self.failures.borrow_mut();
         if *failures > 0 {
             *failures -= 1;
@@ -150,7 +154,7 @@ fn config(text: &str) -> AgentFile {
 #[test]
 fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
     let mut rig = Rig::new();
-    let choice = rig.backends.choose(&config(""));
+    let choice = rig.backends.choose(&config(""), None);
     assert_eq!((choice.backend, choice.reason), (Backend::SchedExt, None));
     assert!(rig.period(1).is_empty());
     assert_eq!(
@@ -209,7 +213,7 @@ fn the_configuration_chooses() {
         ("[agent]\nbackend = \"sched_ext\"", Backend::SchedExt, ""),
         ("[agent]\nbackend = \"auto\"", Backend::SchedExt, ""),
     ] {
-        let choice = Rig::new().backends.choose(&config(text));
+        let choice = Rig::new().backends.choose(&config(text), None);
         assert_eq!(choice.backend, backend, "{text}");
         assert!(choice.reason.unwrap_or_default().contains(reason), "{text}");
     }
@@ -217,7 +221,7 @@ fn the_configuration_chooses() {
     // was taken away from anybody.
     let mut rig = Rig::new();
     *rig.failures.borrow_mut() = 1;
-    let choice = rig.backends.choose(&config(""));
+    let choice = rig.backends.choose(&config(""), None);
     assert_eq!(choice.backend, Backend::Stock);
     assert!(choice.reason.unwrap().contains("`other`"));
     assert!(rig.period(1000).is_empty());
@@ -230,19 +234,22 @@ fn the_configuration_chooses() {
 #[test]
 fn a_reload_keeps_the_scheduler_unless_its_options_change() {
     let mut rig = Rig::new();
-    rig.backends.choose(&config(""));
-    rig.backends.choose(&config("[agent]\nperiod_ms = 100"));
+    rig.backends.choose(&config(""), None);
+    rig.backends
+        .choose(&config("[agent]\nperiod_ms = 100"), None);
     assert_eq!(rig.done(), ["load, causal true"]);
-    rig.backends.choose(&config("[asymmetry]\ncausal = false"));
+    rig.backends
+        .choose(&config("[asymmetry]\ncausal = false"), None);
     assert_eq!(rig.done(), ["unload", "load, causal false"]);
-    rig.backends.choose(&config("[agent]\nbackend = \"stock\""));
+    rig.backends
+        .choose(&config("[agent]\nbackend = \"stock\""), None);
     assert_eq!(rig.done(), ["unload"]);
 }
 
 #[test]
 fn after_its_end_the_same_plan_goes_to_stock_and_loading_is_tried_ever_more_seldom() {
     let mut rig = Rig::new();
-    rig.backends.choose(&config(""));
+    rig.backends.choose(&config(""), None);
     rig.period(1);
     rig.ends(1026, 0);
     *rig.failures.borrow_mut() = 2;
@@ -277,7 +284,7 @@ fn after_its_end_the_same_plan_goes_to_stock_and_loading_is_tried_ever_more_seld
 #[test]
 fn the_kernel_may_ask_to_load_it_again_at_once() {
     let mut rig = Rig::new();
-    rig.backends.choose(&config(""));
+    rig.backends.choose(&config(""), None);
     rig.period(1);
     rig.done();
     rig.ends(64, 1 << 48);

@@ -4,6 +4,7 @@ use super::*;
 use crate::edges::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_linux::act::{Note, Subject, Writes};
+use quell_linux::observe::TracePoints;
 use quell_model::Source;
 use quell_model::config::{AgentFile, Backend};
 use std::collections::VecDeque;
@@ -88,7 +89,7 @@ struct Actor {
 }
 
 impl Act for Actor {
-    fn choose(&mut self, _: &AgentFile) -> Choice {
+    fn choose(&mut self, _: &AgentFile, _: Option<TracePoints>) -> Choice {
         panic!("the rig's reload does not ask")
     }
 

@@ -103,8 +103,9 @@ struct cpu_log {
 	__u64 steal_ns;
 	__u32 running; /* who, since last_ns */
 	__u32 head;    /* segments ever written */
+	__u64 left_ns; /* where the scheduler observes: when the thread that ran last left the CPU */
 	__u32 tid;     /* the thread that runs since last_ns */
-	__u32 unused[3];
+	__u32 unused;
 	struct {
 		__u64 end_ns; /* its start is the end of the one before */
 		__u64 who;

@@ -255,8 +255,9 @@ static __always_inline void wait_ended(struct thread_slot *slot, struct task_str
 	slot->wait_histogram[log2_bucket(now > began ? now - began : 0)]++;
 }
 
+/* ready: it still wants to run. */
 static __always_inline void switch_out(struct thread_slot *slot, struct task_struct *task,
-				       bool preempt, u32 cpu, u64 now)
+				       bool ready, u32 cpu, u64 now)
 {
 	u64 old;
 
@@ -267,13 +268,8 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 	else if ((old & STATE_MASK) == STATE_READY)
 		wait_ended(slot, task, cpu, old, now); /* see switch_missed() */
 	refresh_settings(slot, task);
-	/*
-	 * The kernel lets a preempted task sleep only after it ran again, whatever its state says.
-	 * The state is safe to read here: a wakeup on another CPU can have made it TASK_WAKING, but
-	 * TASK_RUNNING only under this run queue's lock.
-	 */
 	u32 state = STATE_BLOCKED;
-	if (preempt || !task->__state) {
+	if (ready) {
 		state = STATE_READY;
 		slot->preemptions++;
 		slot->wait_began_ns = now;

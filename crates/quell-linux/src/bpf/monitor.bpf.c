@@ -36,8 +36,13 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		switch_missed(log->tid, log->last_ns, now);
 	log->tid = next->pid;
 	log_switch(log, who, then, steal_of(next), now);
+	/*
+	 * The kernel lets a preempted task sleep only after it ran again, whatever its state says.
+	 * The state is safe to read here: a wakeup on another CPU can have made it TASK_WAKING, but
+	 * TASK_RUNNING only under this run queue's lock.
+	 */
 	if (out)
-		switch_out(out, prev, preempt, cpu, now);
+		switch_out(out, prev, preempt || !prev->__state, cpu, now);
 	if (in)
 		switch_in(in, next, cpu, now);
 	return 0;
@@ -148,6 +153,32 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
+/*
+ * Events count from now on; if none came since, what the task is doing is its state.
+ */
+static __always_inline void see(struct thread_slot *slot, struct task_struct *task, u64 now)
+{
+	u64 unseen = now << STATE_BITS | STATE_UNSEEN;
+	u32 state = STATE_BLOCKED, tenant = slot->tenant;
+
+	if (task->on_cpu) {
+		state = task->__state ? STATE_UNSEEN : STATE_RUNNING;
+	} else if (task->on_rq) {
+		state = STATE_READY;
+		if (bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed)
+			state = STATE_BLOCKED;
+	} else if (!task->__state) {
+		state = STATE_UNSEEN;
+	}
+	if (state == STATE_READY) {
+		slot->wait_began_ns = now;
+		wait_on(slot, task, cpu_of(task));
+	}
+	if (state != STATE_UNSEEN &&
+	    __sync_val_compare_and_swap(&slot->stamp, unseen, now << STATE_BITS | state) == unseen)
+		occasion_change(tenant, STATE_UNSEEN, state, now);
+}
+
 /* After a change of which processes are assigned: gives and takes slots to match. */
 SEC("iter/task")
 int sync_task(struct bpf_iter__task *ctx)
@@ -175,29 +206,38 @@ int sync_task(struct bpf_iter__task *ctx)
 	slot = follow(task, tenant, 0, now);
 	if (!slot)
 		return 0;
-
-	/* Events count from here on; if none comes first, what the task is doing is its state. */
-	u64 unseen = now << STATE_BITS | STATE_UNSEEN;
-	u32 state = STATE_BLOCKED;
-	if (task->on_cpu) {
-		state = task->__state ? STATE_UNSEEN : STATE_RUNNING;
-	} else if (task->on_rq) {
-		state = STATE_READY;
-		if (bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed)
-			state = STATE_BLOCKED;
-	} else if (!task->__state) {
-		state = STATE_UNSEEN;
-	}
-	if (state == STATE_READY) {
-		slot->wait_began_ns = now;
-		wait_on(slot, task, cpu_of(task));
-	}
-	if (state != STATE_UNSEEN &&
-	    __sync_val_compare_and_swap(&slot->stamp, unseen, now << STATE_BITS | state) == unseen)
-		occasion_change(tenant, STATE_UNSEEN, state, now);
+	see(slot, task, now);
 	/* It may have exited before it had the slot. */
 	if (task->flags & PF_EXITING && end_slot(slot, task, now))
 		forget_tid(task->pid);
+	return 0;
+}
+
+/*
+ * After a change of who tells of switches and wakeups: what threads were doing may be over. The time since is
+ * charged to what they did last, and waits to nobody, so that no counter goes backwards.
+ */
+SEC("iter/task")
+int see_again(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_slot *slot = task ? slot_of(task) : NULL;
+	u64 old;
+
+	if (!slot || !change_begin(slot, &old))
+		return 0;
+	u64 now = bpf_ktime_get_ns(), ns = since(old, now);
+	if ((old & STATE_MASK) == STATE_RUNNING) {
+		slot->run_ns += ns;
+	} else if ((old & STATE_MASK) == STATE_READY) {
+		u32 tenant = slot->tenant;
+		struct wait_row *row = bpf_map_lookup_elem(&wait_rows, &tenant);
+		slot->ready_ns += ns;
+		if (row)
+			charge_part(row, CAUSE_UNKNOWN, ns);
+	}
+	change_end(slot, old, STATE_UNSEEN, now, now);
+	see(slot, task, now);
 	return 0;
 }
 

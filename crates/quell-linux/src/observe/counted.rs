@@ -14,7 +14,7 @@ use super::discover::{Discovery, Kind};
 use super::host::CpuTimes;
 use super::monitor::{
     Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, RawWaits, Reading,
-    TenantIndex as MonitorIndex,
+    TenantIndex as MonitorIndex, TracePoints,
 };
 use super::proc::{Reader, Stat};
 use super::sampler::role;
@@ -136,6 +136,11 @@ impl Counted {
             kinds_epoch: 0,
             unmonitored: 0,
         })
+    }
+
+    /// See [`Monitor::trace_points`].
+    pub fn trace_points(&self) -> TracePoints {
+        self.monitor.trace_points()
     }
 
     /// Brings discovery up to date with what processes did, and the monitor with whose they are.

@@ -28,6 +28,7 @@ pub mod topology;
 
 pub use cgroup::{CpuHierarchy, Version as CgroupVersion};
 pub use error::{ObserveError, SelectorError};
+pub use monitor::{MonitorError, TracePoints};
 pub use selector::check_selectors;
 
 use counted::Counted;
@@ -121,6 +122,14 @@ impl Observer {
         observer.sample()?;
         observer.seq = 0;
         Ok(observer)
+    }
+
+    /// The trace points that a scheduler can stand in for, where the figures come from BPF.
+    pub fn trace_points(&self) -> Option<TracePoints> {
+        match &self.counters {
+            Counters::Bpf(counted) => Some(counted.trace_points()),
+            Counters::Procfs(_) => None,
+        }
     }
 
     /// Where the figures come from.

@@ -48,7 +48,7 @@ static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, 
 		return -1;
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = slot_of(cpu);
+		struct cpu_slot *slot = cpu_at(cpu);
 
 		if (!slot)
 			break;
@@ -60,7 +60,7 @@ static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, 
 		latest = urgency;
 		best = cpu;
 	}
-	struct cpu_slot *slot = slot_of(best);
+	struct cpu_slot *slot = cpu_at(best);
 	if (best < 0 || !slot)
 		return -1;
 	u64 present = slot->urgency;
@@ -129,9 +129,9 @@ static __always_inline u64 look_at_first(struct task_struct *p, s32 cpu, u32 ind
 	struct cpu_slot *slot;
 	if (cpu < 0)
 		cpu = preemptible_cpu(p, t->deadline, least, index, now);
-	else if ((slot = slot_of(cpu)) && urgency_now(slot, now) <= least)
+	else if ((slot = cpu_at(cpu)) && urgency_now(slot, now) <= least)
 		return latency;
-	slot = slot_of(cpu);
+	slot = cpu_at(cpu);
 	if (cpu >= 0 && slot) {
 		__sync_fetch_and_add(&slot->late, 1);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
@@ -171,7 +171,7 @@ static int on_patience(void *map, u32 *key, struct patience *value)
 	u64 next = look_at_queue(entitled_queue(index), -1, index, now);
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = slot_of(cpu);
+		struct cpu_slot *slot = cpu_at(cpu);
 		if (!slot || !slot->pinned)
 			continue;
 		u64 again = look_at_queue(pinned_queue(cpu), cpu, index, now);

@@ -22,7 +22,7 @@
 static __always_inline u64 chain_of_waker(u64 now)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
-	struct cpu_slot *slot = slot_of(bpf_get_smp_processor_id());
+	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
 
 	if (!slot || !waker->pid || waker->flags & PF_KTHREAD || waker->prio < MAX_RT_PRIO ||
 	    in_interrupt(waker))

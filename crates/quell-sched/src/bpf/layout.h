@@ -20,6 +20,8 @@ struct options {
 	u32 share;		 /* credit bounds urgency: on or off */
 	u32 domains;		 /* how many there are */
 	u32 cpus;		 /* possible CPUs */
+	u32 observe;		 /* counts for the agent's monitor */
+	u32 unused;
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 
@@ -82,7 +84,7 @@ struct thread_setting {
 	u64 latency_ns; /* 0: from the thread's own behaviour */
 };
 
-_Static_assert(sizeof(struct options) == 32 + 2 * MAX_CPUS, "loader's layout");
+_Static_assert(sizeof(struct options) == 40 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
 _Static_assert(sizeof(struct domain) == 192, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");

@@ -5,6 +5,7 @@
  *   fair.bpf.h        what a thread is entitled to, by weight
  *   causal.bpf.h      since when its work waits
  *   asymmetry.bpf.h   its deadline, and whom it preempts
+ *   observe.bpf.h     what threads did, for the agent
  *
  * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
  * place in its domain's queue. A CPU that has nothing to do takes the first of its domain's queues,
@@ -15,6 +16,7 @@
 #include "fair.bpf.h"
 #include "causal.bpf.h"
 #include "asymmetry.bpf.h"
+#include "observe.bpf.h"
 
 /* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
 #define DEPLETED_EVERY (50 * NS_PER_MS)
@@ -58,6 +60,7 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 /* Blocked to ready. */
 static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
+	observe_wake(p);
 	join(t, p, cpu, now);
 	t->present = 0;
 	judge(t, p, now);
@@ -94,7 +97,7 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
-	struct cpu_slot *here = slot_of(bpf_get_smp_processor_id());
+	struct cpu_slot *here = cpu_at(bpf_get_smp_processor_id());
 	struct thread *t = thread_of(p);
 	u64 now = time_ns();
 	bool idle = false;
@@ -131,7 +134,7 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 /* A thread that can run on one CPU only becomes ready. */
 static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p, s32 cpu)
 {
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	u64 urgency;
 
 	if (!slot)
@@ -222,7 +225,7 @@ static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	u32 index = domain_index(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = NULL;
@@ -296,11 +299,12 @@ SEC("struct_ops/running")
 void BPF_PROG(quell_running, struct task_struct *p)
 {
 	u32 cpu = scx_bpf_task_cpu(p), index = domain_index(cpu);
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = thread_of(p);
 	u64 now = time_ns();
 
+	observe_running(p, cpu);
 	if (!t || !slot || !d)
 		return;
 	if (t->queue != QUEUE_NONE)
@@ -346,10 +350,12 @@ void BPF_PROG(quell_running, struct task_struct *p)
 SEC("struct_ops/stopping")
 void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 {
-	struct cpu_slot *slot = slot_of(scx_bpf_task_cpu(p));
+	u32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_slot *slot = cpu_at(cpu);
 	struct thread *t = thread_of(p);
 	u64 now = time_ns();
 
+	observe_stopping(p, cpu, runnable);
 	if (!t || !slot)
 		return;
 	slot->urgency = URGENCY_NONE;
@@ -394,7 +400,7 @@ static __always_inline s64 give_half(void)
 SEC("struct_ops/init_task")
 s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
-	struct thread *t = bpf_task_storage_get(&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *t = bpf_task_storage_get(&thread_states, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	struct thread *parent = NULL;
 	struct cgroup *cgroup = args->cgroup;
 
@@ -452,14 +458,19 @@ void BPF_PROG(quell_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 		scx_bpf_reenqueue_local();
 }
 
-/* A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. */
+/*
+ * A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. Not so one that
+ * goes offline: its kick would come after the last time that the kernel looks for such work there, and
+ * what is left over then blocks all that is queued on this CPU once it is online again.
+ */
 SEC("struct_ops/update_idle")
 void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 {
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	struct domain *d = domain_at(domain_index(cpu));
 
-	if (!idle || !slot || !d || !(d->queued || slot->pinned))
+	observe_idle(cpu, idle);
+	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
 		return;
 	slot->rescued++;
 	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -468,7 +479,7 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 SEC("struct_ops/cpu_online")
 void BPF_PROG(quell_cpu_online, s32 cpu)
 {
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	struct domain *d = domain_at(domain_index(cpu));
 
 	if (slot && slot->offline) {
@@ -481,7 +492,7 @@ void BPF_PROG(quell_cpu_online, s32 cpu)
 SEC("struct_ops/cpu_offline")
 void BPF_PROG(quell_cpu_offline, s32 cpu)
 {
-	struct cpu_slot *slot = slot_of(cpu);
+	struct cpu_slot *slot = cpu_at(cpu);
 	struct domain *d = domain_at(domain_index(cpu));
 
 	if (slot && !slot->offline) {

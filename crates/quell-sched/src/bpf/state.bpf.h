@@ -80,11 +80,11 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct thread);
-} threads SEC(".maps");
+} thread_states SEC(".maps");
 
 static __always_inline struct thread *thread_of(struct task_struct *p)
 {
-	return bpf_task_storage_get(&threads, p, 0, 0);
+	return bpf_task_storage_get(&thread_states, p, 0, 0);
 }
 
 /*
@@ -97,7 +97,7 @@ static __always_inline u32 bounded(u32 index, u32 size)
 	return index & (size - 1);
 }
 
-static __always_inline struct cpu_slot *slot_of(u32 cpu)
+static __always_inline struct cpu_slot *cpu_at(u32 cpu)
 {
 	return cpu < MAX_CPUS ? &cpus[bounded(cpu, MAX_CPUS)] : NULL;
 }
@@ -133,7 +133,7 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 	struct cpu_slot *slot;
 
 	if (kind == QUEUE_PINNED) {
-		if ((slot = slot_of(of)))
+		if ((slot = cpu_at(of)))
 			__sync_fetch_and_add(&slot->pinned, by);
 	} else if (kind != QUEUE_NONE && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->queued, by);

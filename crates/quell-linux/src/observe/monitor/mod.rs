@@ -27,11 +27,12 @@ pub use reading::{
 };
 
 use layout::{OccasionsCopy, cause, event};
-use libbpf_rs::{Iter, MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags};
 use nix::time::{ClockId, clock_gettime};
-use program::{Programs, io_error};
+pub use program::TracePoints;
+use program::{Programs, io_error, walk};
 use quell_model::Pid;
-use std::io::{self, Read};
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How much the monitor follows.
@@ -127,6 +128,11 @@ impl Monitor {
         })
     }
 
+    /// Its hot trace points, for a scheduler that stands in for them.
+    pub fn trace_points(&self) -> TracePoints {
+        self.programs.trace_points.clone()
+    }
+
     /// Follows all threads of a process from now on. Threads and processes that it creates belong
     /// to the tenant from their first moment; threads that it has already are picked up by the next
     /// [`Monitor::read`]. A process that is in another tenant moves (its threads end there).
@@ -215,14 +221,7 @@ impl Monitor {
 
     /// Makes what the threads' slots say agree with the assigned processes.
     fn sync(&mut self) -> Result<(), MonitorError> {
-        let error = |source| MonitorError::Io {
-            what: "walking over all tasks",
-            source,
-        };
-        let mut pass =
-            Iter::new(&self.programs.sync).map_err(io_error("walking over all tasks"))?;
-        let mut buffer = [0; 64];
-        while pass.read(&mut buffer).map_err(error)? > 0 {}
+        walk(&self.programs.sync)?;
 
         // A process that exited before it was assigned left nobody to remove it again, and its
         // id may be given to another.

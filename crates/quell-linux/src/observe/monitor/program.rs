@@ -5,22 +5,31 @@ use super::layout::{
 };
 use super::reading::TenantIndex;
 use super::{Limits, MonitorError};
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use quell_bpf::Log;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_void};
-use std::io;
+use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The compiled `bpf/monitor.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/monitor.bpf.o"));
 
-/// The program that walks all tasks on demand; the others run by themselves.
+/// The programs that walk all tasks on demand; the others run by themselves.
 const SYNC: &str = "sync_task";
+const SEE_AGAIN: &str = "see_again";
+
+/// The programs at trace points that a scheduler can stand in for.
+const HOT: [&str; 4] = ["on_switch", "on_waking", "on_wakeup", "on_migrate"];
+
+/// The maps that these write.
+const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occasions"];
 
 /// The loaded programs and their maps.
 #[derive(Debug)]
@@ -35,9 +44,89 @@ pub struct Programs {
     pub process_events: MapHandle,
     /// Attachment of the pass over all tasks.
     pub sync: Link,
-    /// Dropping these detaches the programs.
+    pub trace_points: TracePoints,
+    /// Dropping these detaches the other programs.
     _links: Vec<Link>,
-    _object: Object,
+}
+
+/// The monitor's hot trace points (switches, wakeups, migrations), which whoever sees the same events can stand in for:
+/// a scheduler that counts them itself, into the monitor's maps. Clones are of the same ones; after the
+/// monitor's end they do nothing.
+#[derive(Debug, Clone)]
+pub struct TracePoints(Arc<Mutex<Attached>>);
+
+#[derive(Debug)]
+struct Attached {
+    object: Object,
+    hot: Vec<Link>,
+    see_again: Link,
+}
+
+impl TracePoints {
+    /// The maps to count into, by name.
+    pub fn maps(&self) -> Result<Vec<(&'static str, MapHandle)>, MonitorError> {
+        let attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lend = |name| Ok((name, map_named(&attached.object, name)?));
+        LENT.into_iter().map(lend).collect()
+    }
+
+    /// Takes them off: somebody else counts from now on.
+    pub fn stop(&self) {
+        let mut attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.hot.clear();
+    }
+
+    /// Puts them back where they were taken off.
+    pub fn start(&self) -> Result<(), MonitorError> {
+        let mut attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if attached.hot.is_empty() {
+            attached.hot = attach_hot(&attached.object)?;
+        }
+        Ok(())
+    }
+
+    /// After a change of who counts: looks at what threads do, as events in between were missed.
+    pub fn see_again(&self) -> Result<(), MonitorError> {
+        let attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        walk(&attached.see_again)
+    }
+}
+
+/// Runs a program over all tasks.
+pub fn walk(program: &Link) -> Result<(), MonitorError> {
+    let what = "walking over all tasks";
+    let mut pass = Iter::new(program).map_err(io_error(what))?;
+    let mut buffer = [0; 64];
+    loop {
+        match pass.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(source) => return Err(MonitorError::Io { what, source }),
+        }
+    }
+}
+
+fn attach_hot(object: &Object) -> Result<Vec<Link>, MonitorError> {
+    let hot = object
+        .progs_mut()
+        .filter(|program| HOT.iter().any(|name| program.name() == OsStr::new(name)));
+    hot.map(|program| {
+        program
+            .attach()
+            .map_err(io_error("attaching a trace point"))
+    })
+    .collect()
+}
+
+fn map_named(object: &Object, name: &'static str) -> Result<MapHandle, MonitorError> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == OsStr::new(name))
+        .ok_or_else(|| MonitorError::Refused {
+            reason: format!("no map `{name}`"),
+            log: String::new(),
+        })?;
+    MapHandle::try_from(&map).map_err(io_error(name))
 }
 
 impl Programs {
@@ -84,15 +173,14 @@ impl Programs {
         let object = open.load().map_err(refused)?;
 
         let map = |name: &'static str, value_size: usize| {
-            let map = object
-                .maps()
-                .find(|map| map.name() == OsStr::new(name))
-                .filter(|map| map.value_size() as usize == value_size)
-                .ok_or_else(|| MonitorError::Refused {
+            let map = map_named(&object, name)?;
+            if map.value_size() as usize != value_size {
+                return Err(MonitorError::Refused {
                     reason: format!("map `{name}` is not as this program expects it"),
                     log: String::new(),
-                })?;
-            MapHandle::try_from(&map).map_err(io_error(name))
+                });
+            }
+            Ok(map)
         };
         map("tid_slots", TID_PAGE_BYTES)?;
         let (threads, cpu_logs) = (size_of::<ThreadSlot>(), size_of::<CpuLog>());
@@ -106,19 +194,25 @@ impl Programs {
         let processes = map("processes", 4)?;
         let process_events = map("process_events", EVENT_BYTES)?;
 
-        let (mut links, mut sync) = (Vec::new(), None);
+        let mut links = BTreeMap::new();
         for program in object.progs_mut() {
-            let link = program.attach().map_err(refused)?;
-            if program.name() == OsStr::new(SYNC) {
-                sync = Some(link);
-            } else {
-                links.push(link);
+            let name = program.name().to_string_lossy().into_owned();
+            if !HOT.contains(&&*name) {
+                links.insert(name, program.attach().map_err(refused)?);
             }
         }
-        let sync = sync.ok_or_else(|| MonitorError::Refused {
-            reason: format!("no program `{SYNC}`"),
-            log: String::new(),
-        })?;
+        let mut walker = |name: &str| {
+            links.remove(name).ok_or_else(|| MonitorError::Refused {
+                reason: format!("no program `{name}`"),
+                log: String::new(),
+            })
+        };
+        let (sync, see_again) = (walker(SYNC)?, walker(SEE_AGAIN)?);
+        let trace_points = TracePoints(Arc::new(Mutex::new(Attached {
+            hot: attach_hot(&object)?,
+            see_again,
+            object,
+        })));
         Ok(Programs {
             threads,
             cpus,
@@ -129,8 +223,8 @@ impl Programs {
             processes,
             process_events,
             sync,
-            _links: links,
-            _object: object,
+            trace_points,
+            _links: links.into_values().collect(),
         })
     }
 }

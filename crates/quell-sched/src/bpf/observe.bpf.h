@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Observing: counts what the agent's monitor counts, at the scheduler's own calls.
+ *
+ * Problem: the agent needs each tenant thread's run and ready time. The monitor's trace points would be run for each
+ *          switch and wakeup right beside the scheduler's own calls.
+ * How:     the same code (quell/threads.bpf.h) and the monitor's own maps, which the loader puts in place of
+ *          the ones declared there. The monitor takes its trace points off for switches, wakeups and migrations; threads
+ *          that begin and end, and what processes do, remain its.
+ * Limits:  a thread in a domain's queue waits for no CPU in particular; its wait is charged to who had
+ *          the CPU that it got. Other classes' threads (real-time) are not seen: the host had the CPU. Where the
+ *          kernel wakes a thread that is bound to a CPU by an interrupt there, its waker is not known.
+ */
+#ifndef QUELL_SCHED_OBSERVE_BPF_H
+#define QUELL_SCHED_OBSERVE_BPF_H
+
+#include "state.bpf.h"
+#include <quell/observe.h>
+#include <quell/waits.bpf.h>
+#include <quell/occasions.bpf.h>
+#include <quell/wakers.bpf.h>
+#include <quell/threads.bpf.h>
+
+/* Longer than this between two threads, somebody else had the CPU. */
+#define SWITCH_MOST (20 * NS_PER_US)
+
+static __always_inline void observe_wake(struct task_struct *p)
+{
+	if (!options.observe)
+		return;
+	struct thread_slot *slot = slot_of(p);
+	struct task_struct *waker = bpf_get_current_task_btf();
+	if (!slot)
+		return;
+	if (waker->pid != p->pid) {
+		*(volatile u64 *)&slot->waking_ns = bpf_ktime_get_ns();
+		if (!in_interrupt(waker))
+			count_waker(slot, id_of_task(waker));
+	}
+	woken(slot, p, false);
+}
+
+/* Since the thread that ran last left, another class may have had the CPU. */
+static __always_inline void log_others(struct cpu_log *log, struct task_struct *p, u64 now)
+{
+	u64 left = log->left_ns;
+
+	log->left_ns = 0;
+	if (left && now - left > SWITCH_MOST && log->first_ns)
+		log_switch(log, log->running, CAUSE_HOST, log->steal_ns, left);
+}
+
+static __always_inline void observe_running(struct task_struct *p, u32 cpu)
+{
+	if (!options.observe)
+		return;
+	struct cpu_log *log = bpf_map_lookup_elem(&cpu_logs, &cpu);
+	struct thread_slot *slot = slot_of(p);
+	u64 now = bpf_ktime_get_ns();
+	if (!log)
+		return;
+	log_others(log, p, now);
+	log_switch(log, log->first_ns ? log->running : CAUSE_UNKNOWN, slot ? slot->tenant : CAUSE_HOST,
+		   steal_of(p), now);
+	log->tid = p->pid;
+	if (!slot)
+		return;
+	if (slot->cpu != cpu) {
+		slot->migrations++;
+		wait_elsewhere(slot, cpu);
+	}
+	switch_in(slot, p, cpu, now);
+}
+
+static __always_inline void observe_stopping(struct task_struct *p, u32 cpu, bool runnable)
+{
+	if (!options.observe)
+		return;
+	struct cpu_log *log = bpf_map_lookup_elem(&cpu_logs, &cpu);
+	struct thread_slot *slot = slot_of(p);
+	u64 now = bpf_ktime_get_ns();
+	if (log)
+		log->left_ns = now;
+	if (slot)
+		switch_out(slot, p, runnable, cpu, now);
+}
+
+static __always_inline void observe_idle(u32 cpu, bool idle)
+{
+	if (!options.observe)
+		return;
+	struct cpu_log *log = bpf_map_lookup_elem(&cpu_logs, &cpu);
+	u64 now = bpf_ktime_get_ns();
+	if (!log)
+		return;
+	if (!idle) {
+		log->left_ns = now;
+		return;
+	}
+	struct task_struct *current = bpf_get_current_task_btf();
+	log_others(log, current, now);
+	if (log->first_ns && log->running != CAUSE_IDLE)
+		log_switch(log, log->running, CAUSE_IDLE, steal_of(current), now);
+	log->tid = 0;
+}
+
+#endif
