@@ -80,6 +80,12 @@ pub struct LabGuest {
     pub accelerator: String,
     /// Its CPUs.
     pub cpus: u32,
+    /// Sockets they are spread over.
+    #[serde(default = "one")]
+    pub sockets: u32,
+    /// CPUs of each core.
+    #[serde(default = "one")]
+    pub smt: u32,
     /// Its memory in MiB.
     pub memory_mib: u32,
     /// QEMU's version.
@@ -87,6 +93,10 @@ pub struct LabGuest {
     /// The versions of the published schedulers measured, by name.
     #[serde(default)]
     pub peers: BTreeMap<String, String>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// The machine a benchmark ran on.

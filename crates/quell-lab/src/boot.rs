@@ -45,8 +45,12 @@ pub enum Clock {
 /// What a guest is to be.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// Its CPUs.
+    /// Its CPUs, a multiple of `sockets` times `smt`.
     pub cpus: u32,
+    /// Sockets that they are spread over, each with a last-level cache of its own.
+    pub sockets: u32,
+    /// CPUs of each core.
+    pub smt: u32,
     /// Its memory in MiB.
     pub memory_mib: u32,
     /// Its clock.
@@ -68,6 +72,8 @@ impl Default for Boot {
     fn default() -> Boot {
         Boot {
             cpus: 8,
+            sockets: 1,
+            smt: 1,
             memory_mib: 3072,
             clock: Clock::Virtual,
             kvm: false,
@@ -282,7 +288,13 @@ fn machine(
     command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
     command.args(["-display", "none"]);
     command.arg("-seed").arg(options.seed.to_string());
-    command.arg("-smp").arg(options.cpus.to_string());
+    let Boot {
+        cpus, sockets, smt, ..
+    } = options;
+    let cores = cpus / (sockets * smt).max(1);
+    command.arg("-smp").arg(format!(
+        "{cpus},sockets={sockets},cores={cores},threads={smt}"
+    ));
     command.arg("-m").arg(format!("{}M", options.memory_mib));
     command.arg("-kernel").arg(&kernel.image);
     command.arg("-initrd").arg(archive);

@@ -363,6 +363,12 @@ pub struct Guest {
     /// CPUs; the scenario's number if it says one, else 8
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: Option<u32>,
+    /// Sockets the CPUs are spread over, each with its last-level cache; the scenario's if it says so, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub sockets: Option<u32>,
+    /// CPUs of each core; the scenario's if it says so, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub smt: Option<u32>,
     /// Memory, as 3G or 512M
     #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = mebibytes)]
     pub memory: u32,

@@ -5,6 +5,7 @@ use crate::cli::{Guest, Lab as LabCommand, LabClock, LabRun};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quell_bench::run::interrupt_flag;
 use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Peer, Progress, Qemu, Stream};
+use quell_model::config::HostSpec;
 use std::cell::RefCell;
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -90,7 +91,7 @@ fn peer_name(name: &str) -> Result<&'static str, InputError> {
 }
 
 fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
-    let mut prepared = prepare(&run.guest, LabClock::Virtual)?;
+    let mut prepared = prepare(&run.guest, LabClock::Virtual, None)?;
     prepared.image.command(&run.command);
     prepared.boot.seed = run.seed;
     prepared.boot.limit = Duration::from_secs(run.limit);
@@ -114,7 +115,7 @@ fn shell(guest: &Guest) -> anyhow::Result<()> {
         let message = "a shell needs a terminal; `quell lab run -- CMD` does not".to_string();
         return Err(InputError(message).into());
     }
-    let mut prepared = prepare(guest, LabClock::Real)?;
+    let mut prepared = prepare(guest, LabClock::Real, None)?;
     prepared.image.command(&[]);
     let Prepared {
         qemu,
@@ -149,7 +150,13 @@ pub(super) fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Resu
     Ok(())
 }
 
-pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared> {
+/// Gets what a guest needs; `host` is the scenario's, for what the user does not say.
+pub(super) fn prepare(
+    guest: &Guest,
+    clock: LabClock,
+    host: Option<&HostSpec>,
+) -> anyhow::Result<Prepared> {
+    let (cpus, sockets, smt) = shape(guest, host)?;
     let choice: KernelChoice = guest.kernel.parse()?;
     let lab = Lab::open()?;
     let progress = Bar::new();
@@ -164,7 +171,9 @@ pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared
     let clock = clock_for(&kernel, guest.clock, clock)?;
     let boot = Boot {
         kvm: clock == Clock::Real && lab.kvm_runs(&qemu, &kernel)?,
-        cpus: guest.cpus.unwrap_or(8),
+        cpus,
+        sockets,
+        smt,
         memory_mib: guest.memory,
         clock,
         append: guest.append.clone(),
@@ -178,6 +187,25 @@ pub(super) fn prepare(guest: &Guest, clock: LabClock) -> anyhow::Result<Prepared
         peers: Vec::new(),
         lab,
     })
+}
+
+/// CPUs, sockets and CPUs of each core.
+fn shape(guest: &Guest, host: Option<&HostSpec>) -> anyhow::Result<(u32, u32, u32)> {
+    let spec = host.and_then(|host| host.topology);
+    let cpus = host.map(|host| host.topology().cpus.len() as u32);
+    // A number of CPUs alone does not say how the scenario's would be spread.
+    let spec = spec.filter(|_| guest.cpus.is_none());
+    let cpus = guest.cpus.or(cpus).unwrap_or(8);
+    let sockets = guest.sockets.or(spec.map(|s| s.sockets)).unwrap_or(1);
+    let smt = guest.smt.or(spec.map(|s| s.smt)).unwrap_or(1);
+    if cpus % (sockets * smt) != 0 {
+        let message = format!(
+            "{cpus} CPUs cannot be spread over {sockets} sockets with {smt} CPUs a core: \
+             --cpus must be a multiple of --sockets times --smt"
+        );
+        return Err(InputError(message).into());
+    }
+    Ok((cpus, sockets, smt))
 }
 
 /// The clock asked for, or the usual one as far as the kernel runs on it.

@@ -29,15 +29,7 @@ pub(super) fn bench(
     guest: &Guest,
     interrupt: &AtomicBool,
 ) -> anyhow::Result<BenchResult> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual)?;
-    let host_cpus = job
-        .scenario
-        .host
-        .as_ref()
-        .map(|host| host.topology().cpus.len());
-    if let (None, Some(cpus)) = (guest.cpus, host_cpus) {
-        prepared.boot.cpus = u32::try_from(cpus)?;
-    }
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, job.scenario.host.as_ref())?;
     prepared.boot.seed = job.measure.seed;
     bring_programs(&mut prepared, &job.scenario)?;
     bring_schedulers(&mut prepared, &job.sides)?;
@@ -60,7 +52,7 @@ pub(super) fn overhead(
     guest: &Guest,
     interrupt: &AtomicBool,
 ) -> anyhow::Result<Overhead> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual)?;
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
     prepared.boot.seed = measure.seed;
     bring_schedulers(&mut prepared, sides)?;
     let command = command("overhead", sides, measure);
@@ -108,6 +100,8 @@ fn run<T: DeserializeOwned>(
         },
         accelerator: finished.accelerator.to_string(),
         cpus: boot.cpus,
+        sockets: boot.sockets,
+        smt: boot.smt,
         memory_mib: boot.memory_mib,
         qemu: qemu.version.to_string(),
         peers: peers

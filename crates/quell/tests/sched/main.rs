@@ -40,17 +40,12 @@ fn attack(attacks: &str, options: &[&str]) {
     assert!(!said.contains("running 0 tests"), "{said}");
 }
 
-/// Not in the routine run yet: two threads bound to one CPU share 3.1 : 1 or 4.1 : 1 where 3.06 is due, as the
-/// boot's history has it. `cargo test -p quell --test sched shares -- --ignored`.
 #[test]
-#[ignore = "two threads bound to one CPU do not share exactly on every boot"]
 fn shares_and_waits() {
     attack("guest::shares", &["--cpus", "4", "--memory", "1G"]);
 }
 
-/// Longer than a test should take: `cargo test -p quell --test sched faults -- --ignored`.
 #[test]
-#[ignore = "a study of several minutes"]
 fn faults() {
     attack("guest::faults", &["--cpus", "4", "--memory", "2G"]);
 }
