@@ -10,7 +10,7 @@
 
 use crate::error::LabError;
 use crate::kernel::Kernel;
-use crate::qemu::find_program;
+use crate::qemu::{Qemu, find_program};
 use cpio::newc::{Builder, ModeFileType, trailer};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -160,6 +160,56 @@ impl Image {
             Some(line) => self.interpreter(from, &line),
             None => self.libraries(from),
         }
+    }
+
+    /// QEMU itself, for machines within the guest: `/usr/bin/qemu` starts it.
+    pub fn emulator(&mut self, qemu: &Qemu) -> Result<(), LabError> {
+        let share = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
+        let mut start = match qemu.root() {
+            // With the C library that came with it, and under its own name: not by way of the loader.
+            Some(root) => {
+                for part in ["usr/lib64", "usr/lib", "usr/bin", "usr/share"] {
+                    self.plain_tree(&root.join(part), &Path::new("/lab/qemu").join(part))?;
+                }
+                self.link(Path::new("/lab/qemu/lib64"), Path::new("usr/lib64"));
+                "for dir in dev proc root tmp; do\n    mkdir -p /lab/qemu/$dir\n    \
+                 mountpoint -q /lab/qemu/$dir || mount --bind /$dir /lab/qemu/$dir\ndone\n\
+                 exec chroot /lab/qemu /usr/bin/qemu-system-x86_64"
+                    .to_string()
+            }
+            None => {
+                self.program(&qemu.program, &qemu.program)?;
+                for part in share.map(|part| Path::new("/").join(part)) {
+                    if part.is_dir() {
+                        self.plain_tree(&part, &part)?;
+                    }
+                }
+                format!("exec {}", qemu.program.display())
+            }
+        };
+        for part in share {
+            start += " -L /";
+            start += part;
+        }
+        let script = format!("#!/bin/sh\n{start} \"$@\"\n");
+        self.bytes(Path::new("/usr/bin/qemu"), script.as_bytes(), 0o755);
+        Ok(())
+    }
+
+    /// A folder with all that is in it, programs without the libraries they need.
+    fn plain_tree(&mut self, from: &Path, to: &Path) -> Result<(), LabError> {
+        self.dir(to);
+        for entry in fs::read_dir(from).map_err(LabError::io(from))? {
+            let entry = entry.map_err(LabError::io(from))?;
+            let (path, to) = (entry.path(), to.join(entry.file_name()));
+            // What leads nowhere (alternatives that were never set) is left out.
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => self.plain_tree(&path, &to)?,
+                Ok(metadata) if metadata.is_file() => self.file(&path, &to)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// A file or a folder with all that is in it.

@@ -46,7 +46,6 @@ pub struct Qemu {
     pub program: PathBuf,
     /// Its version.
     pub version: Version,
-    /// The folder with all it needs, where it is not installed.
     root: Option<PathBuf>,
 }
 
@@ -100,6 +99,11 @@ impl Qemu {
         };
         qemu.version = version;
         Ok(qemu)
+    }
+
+    /// The folder with all it needs, where it is not installed.
+    pub(crate) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
     }
 
     /// The command that starts it, still without a machine's arguments.

@@ -1,0 +1,144 @@
+//! Real vCPU threads: a KVM guest within the lab's guest, under the agent and its scheduler. On the real clock, where
+//! emulated CPUs have their own emulated virtualization (SVM). Where the lab has not been set up
+//! (`quell lab setup`, `./dev test` does it), it says so and passes.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use quell_lab::{Boot, Clock, Image, KernelChoice, Lab, Quiet, Stream, boot};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The inner guest counts for a while on both of its CPUs, and says what of its time was stolen.
+const INNER: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc
+/bin/busybox mount -t proc proc /proc
+echo "inner: up, $(/bin/busybox grep -c ^processor /proc/cpuinfo) CPUs"
+for i in 1 2; do (while :; do :; done) & done
+/bin/busybox sleep 6
+/bin/busybox awk '/^cpu /{print "inner: steal", $9, "of", $2+$4+$5+$9}' /proc/stat
+echo "inner: done"
+/bin/busybox poweroff -f
+"#;
+
+const OUTER: &str = r#"
+for module in irqbypass kvm kvm-amd; do insmod /root/$module.ko || exit 1; done
+mkdir -p /tmp/inner/bin && cd /tmp/inner && cp /bin/busybox bin/ && cp /root/inner-init init && chmod 755 init
+find . | cpio -o -H newc > /tmp/inner.cpio 2>/dev/null; cd /root
+qemu -accel kvm -cpu host -smp 2 -m 256 -name inner,debug-threads=on -nodefaults -no-user-config -no-reboot -display none \
+    -kernel /root/vmlinuz -initrd /tmp/inner.cpio -append 'console=ttyS0 quiet panic=-1' \
+    -serial file:/tmp/console & vm=$!
+sh -c 'while :; do :; done' & rival=$!
+cat > quell.toml <<EOF
+[[tenant]]
+name = "vm"
+pid = [$vm]
+[[tenant]]
+name = "rival"
+class = "batch"
+pid = [$rival]
+EOF
+quell run -c quell.toml --socket /run/q.sock --journal /root/journal > /tmp/agent.log 2>&1 & agent=$!
+await() { # TEXT: until the inner guest has said it
+    for turn in $(seq 1500); do grep -q "$1" /tmp/console && return; sleep 0.1; done
+    echo "the inner guest did not say: $1"; cat /tmp/console /tmp/agent.log; exit 1
+}
+await "inner: up"; sleep 3
+echo "scheduler: $(cat /sys/kernel/sched_ext/state)"
+for task in /proc/$vm/task/*; do
+    case $(cat $task/comm) in CPU*KVM) echo "$(cat $task/comm): ext $(sed -n 's/^ext.enabled *: *//p' $task/sched)" ;; esac
+done
+quell explain vm --socket /run/q.sock | sed -n '/RUN and READY/q;p' > /tmp/explain; cat /tmp/explain
+grep -c 'CPU [01]/KVM *vcpu' /tmp/explain | sed 's/^/vcpus seen: /'
+await "inner: done"
+grep -a "^inner" /tmp/console
+kill -TERM $agent; wait $agent; echo "agent: $?"
+kill $rival
+"#;
+
+#[test]
+fn kvm_vcpus_run_under_the_scheduler() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let lab = Lab::open().unwrap();
+    let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
+    let qemu = lab.qemu(&Quiet).unwrap();
+    let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
+    let at = |name: &str| Path::new("/root").join(name);
+    image
+        .program(
+            Path::new(env!("CARGO_BIN_EXE_quell")),
+            Path::new("/usr/bin/quell"),
+        )
+        .unwrap();
+    image.emulator(&qemu).unwrap();
+    image.file(&kernel.image, &at("vmlinuz")).unwrap();
+    image.bytes(&at("inner-init"), INNER.as_bytes(), 0o755);
+    let modules = kernel.modules.clone().unwrap().join("kernel");
+    for (folder, name) in [
+        ("virt/lib", "irqbypass"),
+        ("arch/x86/kvm", "kvm"),
+        ("arch/x86/kvm", "kvm-amd"),
+    ] {
+        let packed = modules.join(folder).join(format!("{name}.ko.xz"));
+        let unpacked = Command::new("xz").arg("-dc").arg(&packed).output().unwrap();
+        assert!(unpacked.status.success(), "{unpacked:?}");
+        image.bytes(&at(&format!("{name}.ko")), &unpacked.stdout, 0o644);
+    }
+    image.command(&["sh".into(), "-c".into(), OUTER.into()]);
+    let options = Boot {
+        cpus: 2,
+        memory_mib: 1536,
+        clock: Clock::Real,
+        // Nested in the machine's own virtualization it would be too much of a good thing.
+        kvm: false,
+        limit: Duration::from_secs(400),
+        ..Boot::default()
+    };
+    let (mut said, mut errors) = (Vec::new(), Vec::new());
+    let finished = boot(
+        &qemu,
+        &kernel,
+        &image,
+        &options,
+        None,
+        &AtomicBool::new(false),
+        |stream, bytes| match stream {
+            Stream::Stdout => said.extend_from_slice(bytes),
+            Stream::Stderr => errors.extend_from_slice(bytes),
+        },
+    )
+    .unwrap();
+    let said = String::from_utf8_lossy(&said);
+    println!("{said}");
+    assert_eq!(
+        finished.exit_code,
+        0,
+        "{said}\n{}",
+        String::from_utf8_lossy(&errors)
+    );
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    for line in [
+        "scheduler: enabled",
+        "CPU 0/KVM: ext 1",
+        "CPU 1/KVM: ext 1",
+        "vcpus seen: 2",
+        "inner: up, 2 CPUs",
+        "inner: done",
+        "agent: 0",
+    ] {
+        assert!(lines.contains(&line), "no `{line}` in:\n{said}");
+    }
+    // The rival takes its part, and the inner guest is told of it.
+    let steal = lines.iter().find_map(|l| l.strip_prefix("inner: steal "));
+    let ticks: u64 = steal
+        .and_then(|l| l.split(' ').next())
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(ticks > 0, "{said}");
+}
