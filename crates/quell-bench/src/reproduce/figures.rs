@@ -297,7 +297,7 @@ pub const FIGURES: &[Figure] = &[
             "`quell` is the agent on Quell's scheduler; the sides `quell-no-...` lack the allocator, the adjuster or the resolver. `sched` is the \
              scheduler without the agent, so without all three; `no-causal` is that without causal age, `neither` also without latencies. \
              Shown is how much of the gain in mean latency is lost. Parts that stand in for each other lose less alone than together.",
-            "At ratio 3, as there is little to gain at 1.5 with this load.",
+            "At ratio 4, as there is little to gain at 1.5 with this load.",
             MACHINE,
             KERNEL,
             LOAD,
@@ -308,22 +308,22 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "fork-join-sweep",
                 key: COUNT,
-                values: &[6],
+                values: &[8],
             },
             Sweep {
                 scenario: "key-value-sweep",
                 key: COUNT,
-                values: &[6],
+                values: &[8],
             },
             Sweep {
                 scenario: "pipeline-sweep",
                 key: COUNT,
-                values: &[6],
+                values: &[8],
             },
             Sweep {
                 scenario: "image-sweep",
                 key: COUNT,
-                values: &[6],
+                values: &[8],
             },
         ],
         claims: &[
