@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long the agent may take to complete its first period (it loads BPF programs).
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(120);
 
 /// How long it may take to put everything back and exit.
 const STOP: Duration = Duration::from_secs(15);

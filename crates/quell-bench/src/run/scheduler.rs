@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// How long it may take to load, and to unload.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 

@@ -118,29 +118,31 @@ static __always_inline bool charge_segment(struct thread_slot *slot, struct wait
 }
 
 /*
- * Adds a wait on cpu, from until now, to the thread's ready time and charges it to who had that CPU.
- * The CPU's run queue is locked, so its log stands still.
+ * charge() without what needs the task; from and now are in the slot's walk. Global, so that the verifier looks at it
+ * once, and not wherever a wait can end.
  */
-static __always_inline void charge(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				   u64 from, u64 now)
+__noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
 {
+	if (!slot)
+		return 0;
 	u32 tenant = slot->tenant;
+	u64 from = slot->walk.from, now = slot->walk.upper;
 	struct wait_row *row = bpf_map_lookup_elem(&wait_rows, &tenant);
 	struct cpu_log *log = bpf_map_lookup_elem(&cpu_logs, &cpu);
 	u64 total, rest, stolen, throttled, ratio = 1ULL << RATIO_BITS;
 
 	if (!row || now <= from)
-		return;
+		return 0;
 	total = rest = now - from;
 	slot->ready_ns += total;
 	if (!log) {
 		charge_part(row, CAUSE_UNKNOWN, total);
-		return;
+		return 0;
 	}
 
-	stolen = counted(slot->steal_ns, steal_of(task), rest);
+	stolen = counted(slot->steal_ns, steal_ns, rest);
 	rest -= stolen;
-	throttled = counted(slot->throttled_ns, throttled_of(task), rest);
+	throttled = counted(slot->throttled_ns, throttled_ns, rest);
 	rest -= throttled;
 	if (stolen | throttled) {
 		charge_part(row, CAUSE_STEAL, stolen);
@@ -153,8 +155,6 @@ static __always_inline void charge(struct thread_slot *slot, struct task_struct 
 	 * variables: the verifier follows what it knows of variables through every turn of the
 	 * loop along every path, which is more than it accepts.
 	 */
-	slot->walk.from = from;
-	slot->walk.upper = now;
 	slot->walk.rest = rest;
 	slot->walk.ratio = ratio;
 	/* First the segment that is not over yet (none at a switch: it was ended just now). */
@@ -169,6 +169,19 @@ static __always_inline void charge(struct thread_slot *slot, struct task_struct 
 			break;
 	}
 	charge_part(row, CAUSE_UNKNOWN, *(volatile u64 *)&slot->walk.rest);
+	return 0;
+}
+
+/*
+ * Adds a wait on cpu, from until now, to the thread's ready time and charges it to who had that CPU.
+ * The CPU's run queue is locked, so its log stands still.
+ */
+static __always_inline void charge(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+				   u64 from, u64 now)
+{
+	slot->walk.from = from;
+	slot->walk.upper = now;
+	charge_wait(slot, cpu, steal_of(task), throttled_of(task));
 }
 
 #endif
