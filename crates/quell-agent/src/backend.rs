@@ -257,7 +257,7 @@ impl<L: Loader> Backends<L> {
 
 impl<L: Loader> Act for Backends<L> {
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice {
-        // Those of another observer: a scheduler that is loaded counts for the one before.
+        // Those of another observer: a scheduler that is loaded counts for the one before, so it is loaded anew.
         let moved = trace_points.is_some() || self.trace_points.is_some();
         self.trace_points = trace_points;
         self.retry = Retry::default();

@@ -28,7 +28,7 @@ use std::path::Path;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
 
 /// The maps of quell-bpf's headers: a monitor lends some, and without it none is needed.
-const OBSERVING: [&str; 9] = [
+const OBSERVING: [&str; 8] = [
     "threads",
     "tid_slots",
     "cpu_logs",
@@ -37,7 +37,6 @@ const OBSERVING: [&str; 9] = [
     "free_slots",
     "publish",
     "stats",
-    "processes",
 ];
 
 const STATE: &str = "/sys/kernel/sched_ext/state";

@@ -18,7 +18,7 @@
 #include <quell/threads.bpf.h>
 #include <quell/processes.bpf.h>
 
-/* Linux 5.18 added a fourth argument, the previous state: not needed, see switch_out(). */
+/* Linux 5.18 added a fourth argument, the previous state: not needed, see below. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {

@@ -41,7 +41,7 @@ static __always_inline void observe_wake(struct task_struct *p)
 }
 
 /* Since the thread that ran last left, another class may have had the CPU. */
-static __always_inline void log_others(struct cpu_log *log, struct task_struct *p, u64 now)
+static __always_inline void log_others(struct cpu_log *log, u64 now)
 {
 	u64 left = log->left_ns;
 
@@ -59,7 +59,7 @@ static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 	u64 now = bpf_ktime_get_ns();
 	if (!log)
 		return;
-	log_others(log, p, now);
+	log_others(log, now);
 	log_switch(log, log->first_ns ? log->running : CAUSE_UNKNOWN, slot ? slot->tenant : CAUSE_HOST,
 		   steal_of(p), now);
 	log->tid = p->pid;
@@ -98,7 +98,7 @@ static __always_inline void observe_idle(u32 cpu, bool idle)
 		return;
 	}
 	struct task_struct *current = bpf_get_current_task_btf();
-	log_others(log, current, now);
+	log_others(log, now);
 	if (log->first_ns && log->running != CAUSE_IDLE)
 		log_switch(log, log->running, CAUSE_IDLE, steal_of(current), now);
 	log->tid = 0;

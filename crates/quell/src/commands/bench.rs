@@ -173,9 +173,7 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     options.tenants = args.tenants.unwrap_or(options.tenants);
     options.active_percent = args.active.unwrap_or(options.active_percent);
     options.seconds = measure.seconds.unwrap_or(options.seconds);
-    if let Some(file) = &measure.json {
-        writable(file)?;
-    }
+    files_writable([&measure.json, &None])?;
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(options.planned());
     let result = agent_bench::run(&options, &interrupt, &progress)?;

@@ -51,7 +51,7 @@ pub struct Programs {
 
 /// The monitor's hot trace points (switches, wakeups, migrations), which whoever sees the same events can stand in for:
 /// a scheduler that counts them itself, into the monitor's maps. Clones are of the same ones; after the
-/// monitor's end they do nothing.
+/// monitor's end nobody reads what they count.
 #[derive(Debug, Clone)]
 pub struct TracePoints(Arc<Mutex<Attached>>);
 
