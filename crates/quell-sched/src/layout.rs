@@ -20,7 +20,7 @@ pub struct Options {
     pub domains: u32,
     pub cpus: u32,
     pub observe: u32,
-    pub unused: u32,
+    pub requests: u32,
     pub domain_of: [u16; MAX_CPUS],
 }
 

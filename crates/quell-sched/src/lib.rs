@@ -49,6 +49,8 @@ pub struct Options {
     pub causal: bool,
     /// Give threads private rescheduling latencies and let urgent ones preempt.
     pub asymmetry: bool,
+    /// Put threads of short requests before those of long ones that came at the same time.
+    pub requests: bool,
     /// Let threads be urgent only within their share of CPU time, by weight. Without, urgency alone orders them,
     /// within its own bounds; where causal age and asymmetry are off as well, all threads share by weight and
     /// nothing else matters.
@@ -65,6 +67,7 @@ impl Default for Options {
         Options {
             causal: true,
             asymmetry: true,
+            requests: true,
             share: true,
             stretch: 1.0,
             margin_ns: 1_000_000,
@@ -448,7 +451,7 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
             .unwrap_or(0),
         cpus: possible as u32,
         observe: 0,
-        unused: 0,
+        requests: options.requests.into(),
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);

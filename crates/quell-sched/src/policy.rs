@@ -15,6 +15,8 @@ pub const FAIR_BURST: i64 = 100_000_000;
 pub const FAIR_CLOCK_START: u64 = 1 << 44;
 /// No chain counts as older than this.
 pub const URGENCY_AGE_MOST: u64 = 1_000_000_000;
+/// The most that a request's usual work adds to a deadline.
+pub const URGENCY_ALLOWANCE_MOST: u64 = 200_000_000;
 /// The longest rescheduling latency.
 pub const URGENCY_LATENCY_MOST: u64 = 100_000_000;
 /// The most by which running on puts a deadline off.
@@ -46,6 +48,8 @@ unsafe extern "C" {
         present: c_ulonglong,
         stretch: c_ulonglong,
     ) -> c_ulonglong;
+    fn quell_urgency_allowance(request: c_ulonglong, stretch: c_ulonglong) -> c_ulonglong;
+    fn quell_urgency_request(request: c_ulonglong, spent: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_usual(usual: c_ulonglong, ran: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_preempts(
         deadline: c_ulonglong,
@@ -95,6 +99,10 @@ native! {
     urgency_since = quell_urgency_since(chain: u64, ready: u64) -> u64;
     /// A thread's rescheduling latency.
     urgency_latency = quell_urgency_latency(set: u64, usual: u64, present: u64, stretch: u64) -> u64;
+    /// What a request's usual work adds to the deadlines of its threads.
+    urgency_allowance = quell_urgency_allowance(request: u64, stretch: u64) -> u64;
+    /// CPU time that a process usually spends on a request.
+    urgency_request = quell_urgency_request(request: u64, spent: u64) -> u64;
     /// How long a thread usually runs.
     urgency_usual = quell_urgency_usual(usual: u64, ran: u64) -> u64;
     /// Whether a ready thread preempts.
@@ -266,6 +274,32 @@ mod tests {
         assert!(!urgency_preempts(12, 10, 0));
     }
 
+    #[test]
+    fn a_request_is_allowed_what_it_usually_takes() {
+        // (usual request ms, stretch in sixteenths) -> ms
+        for (request, stretch, allowance) in [
+            (0, 16, 0),
+            (40, 16, 40),
+            (40, 32, 80),
+            (40, 0, 0),
+            (201, 16, 200), // most
+            (9000, 8, 200),
+            (1000, 1, 62), // long ones are told apart where the stretch is small
+        ] {
+            let found = urgency_allowance(request * MS, stretch);
+            assert_eq!(found / MS, allowance, "{request} {stretch}");
+        }
+        // Sixteen threads of a process are woken at once, and the next time 160 ms of work later.
+        let mut request = 10 * MS;
+        for _ in 0..100 {
+            request = urgency_request(request, 160 * MS);
+            for _ in 1..16 {
+                request = urgency_request(request, 0);
+            }
+        }
+        assert!((7 * MS..=10 * MS).contains(&request), "{request}");
+    }
+
     fn weight() -> impl Strategy<Value = u64> {
         prop_oneof![
             WEIGHT_LEAST..=WEIGHT_MOST,
@@ -420,17 +454,29 @@ mod tests {
         /// Nothing that becomes ready later than the sum of the bounds after a waiting thread goes first.
         #[test]
         fn nobody_is_passed_for_ever(
-            waiting in (any_time(), S..1 << 62, any_time(), any_time(), any_time()),
-            later in (any_time(), 0..10 * S, any_time(), any_time(), any_time()),
+            waiting in (any_time(), S..1 << 62, any_time(), any_time(), any_time(), any_time()),
+            later in (any_time(), 0..10 * S, any_time(), any_time(), any_time(), any_time()),
             stretch in 0u64..=256,
         ) {
-            let deadline = |chain, ready, set, usual, present| {
-                urgency_since(chain, ready) + urgency_latency(set, usual, present, stretch)
+            let deadline = |chain, ready, set, usual, present, request| {
+                urgency_since(chain, ready)
+                    + urgency_allowance(request, stretch)
+                    + urgency_latency(set, usual, present, stretch)
             };
-            let first = deadline(waiting.0, waiting.1, waiting.2, waiting.3, waiting.4);
-            let bounds = URGENCY_AGE_MOST + URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST;
+            let first = deadline(waiting.0, waiting.1, waiting.2, waiting.3, waiting.4, waiting.5);
+            let bounds = URGENCY_AGE_MOST
+                + URGENCY_ALLOWANCE_MOST
+                + URGENCY_LATENCY_MOST
+                + URGENCY_OVERRUN_MOST;
             let ready = waiting.1 + bounds + later.1;
-            prop_assert!(deadline(later.0, ready, later.2, later.3, later.4) >= first);
+            prop_assert!(deadline(later.0, ready, later.2, later.3, later.4, later.5) >= first);
+        }
+
+        #[test]
+        fn usual_requests_stay_between_the_requests(request in 0..1u64 << 60, spent in 0..1u64 << 60) {
+            let next = urgency_request(request, spent);
+            prop_assert!(next <= request.max(spent) + 1);
+            prop_assert!(next + 2 >= request.min(spent));
         }
 
         #[test]

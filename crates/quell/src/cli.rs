@@ -285,7 +285,10 @@ pub struct Sched {
     /// No private latencies and no preemption by urgent threads
     #[arg(long)]
     pub no_asymmetry: bool,
-    /// No credit: urgency is not bounded by shares; with the two above off too, shares by weight alone
+    /// Do not tell short requests from long ones
+    #[arg(long)]
+    pub no_requests: bool,
+    /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
     #[arg(long)]
     pub no_share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]

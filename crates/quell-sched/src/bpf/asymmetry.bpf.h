@@ -20,6 +20,18 @@
 
 #include "state.bpf.h"
 
+static __always_inline u64 latency_of(struct thread *t)
+{
+	return urgency_latency(t->latency, t->usual, t->present, options.stretch);
+}
+
+static __always_inline void update_deadline(struct thread *t)
+{
+	t->deadline = t->since;
+	if (options.asymmetry)
+		t->deadline += urgency_allowance(t->request, options.stretch) + latency_of(t);
+}
+
 /* The urgency of what runs there as of now: one that runs longer than usual becomes less urgent. */
 static __always_inline u64 urgency_now(const struct cpu_slot *slot, u64 now)
 {
@@ -102,7 +114,7 @@ static __always_inline void start_patience(struct domain *d, u32 index, u64 ns, 
 static __always_inline void be_patient(struct thread *t, u64 now)
 {
 	struct domain *d = domain_at(t->domain);
-	u64 latency = t->deadline - t->since;
+	u64 latency = latency_of(t);
 
 	if (!options.asymmetry || !d)
 		return;
@@ -122,7 +134,7 @@ static __always_inline u64 look_at_first(struct task_struct *p, s32 cpu, u32 ind
 
 	if (!t || t->depleted || t->queue == QUEUE_NONE)
 		return PATIENCE_LEAST;
-	u64 latency = t->deadline - t->since, due = t->ready_at + latency;
+	u64 latency = latency_of(t), due = t->ready_at + latency;
 	u64 least = t->deadline + options.margin_ns;
 	if (now < due)
 		return due - now;

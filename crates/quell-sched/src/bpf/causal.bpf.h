@@ -18,16 +18,23 @@
 
 #include "state.bpf.h"
 
-/* The chain that a thread woken by the current code serves. */
-static __always_inline u64 chain_of_waker(u64 now)
+/* The thread whose work makes the current code wake somebody; none where the event comes from outside. */
+static __always_inline struct task_struct *waker(void)
 {
-	struct task_struct *waker = bpf_get_current_task_btf();
+	struct task_struct *current = bpf_get_current_task_btf();
+
+	if (!current->pid || current->flags & PF_KTHREAD || current->prio < MAX_RT_PRIO ||
+	    in_interrupt(current))
+		return NULL;
+	return current;
+}
+
+/* The chain that a thread woken by it serves. */
+static __always_inline u64 chain_of(struct task_struct *waker, u64 now)
+{
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
 
-	if (!slot || !waker->pid || waker->flags & PF_KTHREAD || waker->prio < MAX_RT_PRIO ||
-	    in_interrupt(waker))
-		return now;
-	return slot->chain ? slot->chain : now;
+	return waker && slot && slot->chain ? slot->chain : now;
 }
 
 #endif

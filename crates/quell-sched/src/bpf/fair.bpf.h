@@ -210,14 +210,18 @@ static __always_inline void weigh_again(struct thread *t, struct task_struct *p,
 	enter_load(t, p, t->domain, cpu, now);
 }
 
-/* What a thread's credit and that of its process change by. */
-static __always_inline void change_credit(struct thread *t, struct task_struct *p, s64 by)
+/* What a thread's credit and that of its process change by, and the CPU time that it spent. */
+static __always_inline void change_credit(struct thread *t, struct task_struct *p, s64 by, u64 ran)
 {
-	struct task_struct *leader = p->group_leader;
-	struct thread *first = leader == p ? t : leader ? thread_of(leader) : NULL;
+	struct thread *first = first_of(t, p);
 
 	if (!first)
 		return;
+	if (options.requests) {
+		t->request = first->request;
+		if (ran)
+			__sync_fetch_and_add(&first->spent, ran);
+	}
 	if (!by) {
 		t->common = first->pool;
 		return;
@@ -248,7 +252,7 @@ static __always_inline s64 deserved(struct thread *t, u64 now)
 /* Brings the credit of a thread that does not run up to date. */
 static __always_inline void earn(struct thread *t, struct task_struct *p, u64 now)
 {
-	change_credit(t, p, deserved(t, now));
+	change_credit(t, p, deserved(t, now), 0);
 }
 
 /* The same for one that runs. Depleted ones earn all the while: among them the exact share counts. */
@@ -259,7 +263,7 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, u64 n
 
 	t->ran_at += ran;
 	t->present += ran;
-	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran));
+	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);
 }
 
 /* A thread that came to a CPU of another domain: its lag and its load come along. */

@@ -21,7 +21,7 @@ struct options {
 	u32 domains;		 /* how many there are */
 	u32 cpus;		 /* possible CPUs */
 	u32 observe;		 /* counts for the agent's monitor */
-	u32 unused;
+	u32 requests;		 /* tell short requests from long ones: on or off */
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 

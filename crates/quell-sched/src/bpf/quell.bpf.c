@@ -4,6 +4,7 @@
  *
  *   fair.bpf.h        what a thread is entitled to, by weight
  *   causal.bpf.h      since when its work waits
+ *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
  *   observe.bpf.h     what threads did, for the agent
  *
@@ -15,6 +16,7 @@
 #include "state.bpf.h"
 #include "fair.bpf.h"
 #include "causal.bpf.h"
+#include "request.bpf.h"
 #include "asymmetry.bpf.h"
 #include "observe.bpf.h"
 
@@ -35,15 +37,6 @@ static __always_inline u64 slice_of(struct thread *t)
 	return fair_slice(d->online, d->clock.load, t->weight);
 }
 
-static __always_inline void update_deadline(struct thread *t)
-{
-	if (options.asymmetry)
-		t->deadline = t->since +
-			      urgency_latency(t->latency, t->usual, t->present, options.stretch);
-	else
-		t->deadline = t->since;
-}
-
 /* A thread that was not ready counts as ready. */
 static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
@@ -60,11 +53,14 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 /* Blocked to ready. */
 static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
 {
+	struct task_struct *by = waker();
+
 	observe_wake(p);
 	join(t, p, cpu, now);
+	note_request(t, p, by);
 	t->present = 0;
 	judge(t, p, now);
-	t->chain = options.causal && !t->depleted ? chain_of_waker(now) : 0;
+	t->chain = options.causal && !t->depleted ? chain_of(by, now) : 0;
 	t->since = urgency_since(t->chain, now);
 	update_deadline(t);
 }
@@ -383,18 +379,22 @@ void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 		t->own_weight = weight;
 }
 
-/* Half of the common credit of the process that forks, which it gives away; debts are inherited. */
-static __always_inline s64 give_half(void)
+/*
+ * What a new process has from the one that forks: half of its common credit, which that gives away, or half of its
+ * debts; and what is known of its requests.
+ */
+static __always_inline void inherit(struct thread *t)
 {
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
 	struct thread *first = leader ? thread_of(leader) : NULL;
 
 	if (!first)
-		return 0;
+		return;
 	s64 half = first->pool >> 1;
 	if (half > 0)
 		__sync_fetch_and_add(&first->pool, -half);
-	return half;
+	t->pool = t->common = half;
+	t->request = first->request;
 }
 
 SEC("struct_ops/init_task")
@@ -413,7 +413,9 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
 	if (parent) {
 		t->credit = parent->credit >> 1;
-		t->pool = t->common = p->group_leader == p ? give_half() : parent->common >> 1;
+		t->pool = t->common = parent->common >> 1;
+		if (p->group_leader == p)
+			inherit(t);
 		t->usual = parent->usual;
 		t->depleted = parent->depleted;
 		t->tenant = parent->tenant;

@@ -49,6 +49,8 @@ struct thread {
 	s64 credit;	/* see fair.h */
 	s64 pool;	/* in a process's first thread: its common credit */
 	s64 common;	/* the process's, as last seen */
+	u64 spent;	/* in a process's first thread: its CPU time since a request came in */
+	u64 request;	/* what it usually spends on one, there and as last seen */
 	u64 seen;	/* its clock when credit was updated */
 	u64 seen_at;	/* and the time */
 	u64 ran_at;	/* up to when what it ran is counted */
@@ -85,6 +87,14 @@ struct {
 static __always_inline struct thread *thread_of(struct task_struct *p)
 {
 	return bpf_task_storage_get(&thread_states, p, 0, 0);
+}
+
+/* That of the process's first thread, which keeps what its threads have in common. */
+static __always_inline struct thread *first_of(struct thread *t, struct task_struct *p)
+{
+	struct task_struct *leader = p->group_leader;
+
+	return leader == p ? t : leader ? thread_of(leader) : NULL;
 }
 
 /*

@@ -2,20 +2,24 @@
 /*
  * Urgency: which of the entitled threads must not wait.
  *
- * Problem: a thread on the critical path delays its whole request when it waits; others do not.
- * How:     a thread has a deadline: the time since which its work waits, plus its rescheduling
- *          latency; the earliest goes first. Work waits since its chain began (causal.bpf.h), or
- *          where that is off or not known, since the thread became ready.
+ * Problem: a thread on the critical path delays its whole request when it waits; others do not. And the
+ *          same wait harms a short request more than a long one.
+ * How:     a thread has a deadline: the time since which its work waits, plus its request's allowance, plus
+ *          its rescheduling latency; the earliest goes first. Work waits since its chain began
+ *          (causal.bpf.h), or where that is off or not known, since the thread became ready.
+ *          The allowance is the CPU time that its process usually spends on a request, times
+ *          the stretch, so that waiting delays short and long requests by the same factor. A request comes
+ *          in when something outside the process wakes one of its threads.
  *          The latency is what the agent set for this thread (DASEC's private rescheduling latency).
- *          Where it set none, it follows from the thread itself: URGENCY_STRETCH times as
- *          long as it usually runs before it sleeps, so that waiting delays short and long work
- *          by the same factor. A thread that runs longer than usual loses urgency as it goes, without
+ *          Where it set none, it follows from the thread itself: as long as it usually runs before it
+ *          sleeps, times the stretch. A thread that runs longer than usual loses urgency as it goes, without
  *          end: among threads that run on and on, each gets its turn.
  *          A ready thread preempts one whose deadline is later by more than the margin, which is what
  *          the switch is worth.
  * Bounds:  deadlines do not move while a thread waits and lie between ready - URGENCY_AGE_MOST and
- *          ready + URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST. So nothing that becomes ready later than
- *          the sum of the three after a waiting thread goes before it.
+ *          ready + URGENCY_ALLOWANCE_MOST + URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST. So nothing that
+ *          becomes ready later than the sum of the four after a waiting thread goes before it.
+ * Source:  latencies are the DASEC paper's; age, allowance and overrun are ours.
  */
 #ifndef QUELL_POLICY_URGENCY_H
 #define QUELL_POLICY_URGENCY_H
@@ -24,6 +28,8 @@
 
 /* No chain counts as older than this. */
 #define URGENCY_AGE_MOST NS_PER_S
+/* Requests that take longer count alike. */
+#define URGENCY_ALLOWANCE_MOST (200 * NS_PER_MS)
 #define URGENCY_LATENCY_LEAST (50 * NS_PER_US)
 #define URGENCY_LATENCY_MOST (100 * NS_PER_MS)
 #define URGENCY_OVERRUN_MOST NS_PER_S
@@ -54,6 +60,24 @@ static inline u64 urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
 	overrun = present > usual ? present - usual : 0;
 	overrun = (overrun < most ? overrun : most) * stretch / 16;
 	return latency + (overrun < URGENCY_OVERRUN_MOST ? overrun : URGENCY_OVERRUN_MOST);
+}
+
+/* The part of a deadline that short requests have over long ones; stretch in 1/16. */
+static inline u64 urgency_allowance(u64 request, u64 stretch)
+{
+	u64 most = 16 * URGENCY_ALLOWANCE_MOST, allowance;
+
+	allowance = (request < most ? request : most) * stretch / 16;
+	return allowance < URGENCY_ALLOWANCE_MOST ? allowance : URGENCY_ALLOWANCE_MOST;
+}
+
+/*
+ * CPU time that a process usually spends on a request, when one comes in and so much was spent since the one
+ * before. Slow, as requests overlap: some of this is for others.
+ */
+static inline u64 urgency_request(u64 request, u64 spent)
+{
+	return request - request / 32 + spent / 32;
 }
 
 /* How long a thread usually runs before it sleeps, after it did so for this long. */

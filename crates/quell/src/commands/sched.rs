@@ -28,6 +28,7 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
     let options = Options {
         causal: !args.no_causal,
         asymmetry: !args.no_asymmetry,
+        requests: !args.no_requests,
         share: !args.no_share,
         stretch: args.stretch.unwrap_or(defaults.stretch),
         margin_ns: args.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
