@@ -31,7 +31,7 @@ pub struct CpuSlot {
     pub urgency: u64,
     pub since: u64,
     pub grace: u64,
-    pub chain: u64,
+    pub age: u64,
     pub pinned: u32,
     pub offline: u16,
     pub visited: u16,

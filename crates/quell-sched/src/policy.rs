@@ -13,8 +13,8 @@ pub const WEIGHT_MOST: u64 = 10_000 << 10;
 pub const FAIR_BURST: i64 = 100_000_000;
 /// Where the virtual clock starts.
 pub const FAIR_CLOCK_START: u64 = 1 << 44;
-/// No chain counts as older than this.
-pub const URGENCY_AGE_MOST: u64 = 1_000_000_000;
+/// No work counts as older than this.
+pub const URGENCY_AGE_MOST: u64 = 200_000_000;
 /// The most that a request's usual work adds to a deadline.
 pub const URGENCY_ALLOWANCE_MOST: u64 = 200_000_000;
 /// The longest rescheduling latency.
@@ -29,19 +29,15 @@ unsafe extern "C" {
     fn quell_fair_spent(ns: c_ulonglong) -> c_longlong;
     fn quell_fair_bounded(credit: c_longlong) -> c_longlong;
     fn quell_fair_bounded_pool(credit: c_longlong, threads: c_ulonglong) -> c_longlong;
-    fn quell_fair_depleted(
-        own: c_longlong,
-        pool: c_longlong,
-        present: c_ulonglong,
-        was: bool,
-    ) -> bool;
+    fn quell_fair_depleted(pool: c_longlong, was: bool) -> bool;
     fn quell_fair_lag(credit: c_longlong, weight: c_ulonglong) -> c_longlong;
     fn quell_fair_position(clock: c_ulonglong, lag: c_longlong) -> c_ulonglong;
     fn quell_fair_overdue(lag: c_longlong) -> bool;
     fn quell_fair_slice(cpus: c_ulonglong, load: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
-    fn quell_fair_entitled_slice(own: c_longlong, pool: c_longlong) -> c_ulonglong;
+    fn quell_fair_entitled_slice(pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
-    fn quell_urgency_since(chain: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
+    fn quell_urgency_since(age: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
+    fn quell_urgency_age(since: c_ulonglong, ran: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_latency(
         set: c_ulonglong,
         usual: c_ulonglong,
@@ -81,8 +77,8 @@ native! {
     fair_bounded = quell_fair_bounded(credit: i64) -> i64;
     /// A process's common credit within its bounds.
     fair_bounded_pool = quell_fair_bounded_pool(credit: i64, threads: u64) -> i64;
-    /// Whether a thread is depleted.
-    fair_depleted = quell_fair_depleted(own: i64, pool: i64, present: u64, was: bool) -> bool;
+    /// Whether a process's threads are depleted.
+    fair_depleted = quell_fair_depleted(pool: i64, was: bool) -> bool;
     /// How far a thread is behind. The weight must not be 0.
     fair_lag = quell_fair_lag(credit: i64, weight: u64) -> i64;
     /// The virtual time up to which it was served.
@@ -92,11 +88,13 @@ native! {
     /// A depleted thread's turn.
     fair_slice = quell_fair_slice(cpus: u64, load: u64, weight: u64) -> u64;
     /// An entitled thread's turn.
-    fair_entitled_slice = quell_fair_entitled_slice(own: i64, pool: i64) -> u64;
+    fair_entitled_slice = quell_fair_entitled_slice(pool: i64) -> u64;
     /// A thread's weight within its group.
     fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
     /// Since when a thread's work waits.
-    urgency_since = quell_urgency_since(chain: u64, ready: u64) -> u64;
+    urgency_since = quell_urgency_since(age: u64, ready: u64) -> u64;
+    /// How long it waited.
+    urgency_age = quell_urgency_age(since: u64, ran: u64, now: u64) -> u64;
     /// A thread's rescheduling latency.
     urgency_latency = quell_urgency_latency(set: u64, usual: u64, present: u64, stretch: u64) -> u64;
     /// What a request's usual work adds to the deadlines of its threads.
@@ -164,23 +162,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_depleted_by_its_process_or_by_running_on() {
-        // (own, common credit, ran since it woke; all ms; was) -> is
-        for (own, pool, present, was, is) in [
-            (100, 100, 0, false, false),
-            (-100, 1, 50, false, false), // short turns live on the common credit
-            (-100, 800, 51, false, true),
-            (100, 0, 0, false, true),
-            (24, 24, 0, true, true), // not recovered
-            (-100, 25, 0, true, false),
-            (25, 25, 51, true, false),
-            (24, 25, 51, true, true),
+    fn a_process_is_depleted_until_it_recovered() {
+        // (common credit in ms, was) -> is
+        for (pool, was, is) in [
+            (1, false, false),
+            (0, false, true),
+            (-100, false, true),
+            (24, true, true),
+            (25, true, false),
+            (800, true, false),
         ] {
-            let found = fair_depleted(ms(own), ms(pool), present * MS, was);
-            assert_eq!(
-                found, is,
-                "own {own}, common {pool}, ran {present}, was {was}"
-            );
+            assert_eq!(fair_depleted(ms(pool), was), is, "{pool}, was {was}");
         }
     }
 
@@ -198,9 +190,8 @@ mod tests {
             let found = fair_slice(cpus, load * WEIGHT_ONE, weight * WEIGHT_ONE);
             assert_eq!(found, slice * MS, "{cpus} {load} {weight}");
         }
-        // (own, common credit) -> ms
-        for (own, pool, slice) in [(100, 800, 100), (-100, 800, 50), (30, 40, 40), (10, -5, 2)] {
-            assert_eq!(fair_entitled_slice(ms(own), ms(pool)), slice * MS);
+        for (pool, slice) in [(800, 50), (50, 50), (40, 40), (1, 2), (-5, 2)] {
+            assert_eq!(fair_entitled_slice(ms(pool)), slice * MS, "{pool}");
         }
     }
 
@@ -233,20 +224,22 @@ mod tests {
     }
 
     #[test]
-    fn work_waits_since_its_chain_began() {
+    fn work_is_as_old_as_it_waited() {
         let now = 100 * S;
-        assert_eq!(urgency_since(0, now), now, "no chain");
-        assert_eq!(urgency_since(now - 30 * MS, now), now - 30 * MS);
+        assert_eq!(urgency_since(0, now), now, "from outside");
+        assert_eq!(urgency_since(30 * MS, now), now - 30 * MS);
         assert_eq!(
-            urgency_since(now - 30 * S, now),
-            now - S,
+            urgency_since(30 * S, now),
+            now - URGENCY_AGE_MOST,
             "no older than that"
         );
-        assert_eq!(
-            urgency_since(now + 5, now),
-            now,
-            "of a CPU whose clock is ahead"
-        );
+        // One waits for 20 ms, runs for 5 and wakes another, which waits for 3 and runs.
+        assert_eq!(urgency_age(now, 0, now + 20 * MS), 20 * MS);
+        let woken = urgency_since(20 * MS, now + 25 * MS);
+        assert_eq!(urgency_age(woken, 0, now + 28 * MS), 23 * MS);
+        // It is preempted after 2 ms and waits for 4 more.
+        assert_eq!(urgency_age(woken, 2 * MS, now + 34 * MS), 27 * MS);
+        assert_eq!(urgency_age(now, 5, now + 4), 0, "clocks of two CPUs");
     }
 
     #[test]
@@ -392,36 +385,31 @@ mod tests {
 
         /// Who gets less than its share earns, and is entitled again.
         #[test]
-        fn who_waits_recovers(own in -FAIR_BURST..0, pool in -FAIR_BURST..0, weight in 1024..=WEIGHT_MOST) {
-            let (mut own, mut pool) = (own, pool);
+        fn who_waits_recovers(pool in -FAIR_BURST..0, weight in 1024..=WEIGHT_MOST) {
+            let mut pool = pool;
             let needed = FAIR_BURST as u64 + RECOVERED;
             // At rate one, in steps of a millisecond, this takes so long at most.
             let steps = needed * WEIGHT_ONE / weight.min(WEIGHT_ONE) / MS + 2;
             for _ in 0..steps {
                 let earned = fair_earned(MS, MS, weight);
-                own = fair_bounded(own + earned);
                 pool = fair_bounded_pool(pool + earned, 1);
             }
-            prop_assert!(!fair_depleted(own, pool, 0, true));
-            prop_assert!(!fair_depleted(own, pool, S, true));
+            prop_assert!(!fair_depleted(pool, true));
         }
 
         #[test]
-        fn who_runs_on_is_depleted(own in -FAIR_BURST..=FAIR_BURST, pool in credit()) {
-            let (mut own, mut pool, mut ran) = (own, pool, 0);
-            while ran <= 2 * FAIR_BURST as u64 {
-                own = fair_bounded(own - fair_spent(10 * MS));
+        fn who_runs_on_is_depleted(pool in credit()) {
+            let mut pool = pool;
+            for _ in 0..90 {
                 pool = fair_bounded_pool(pool - fair_spent(10 * MS), 8);
-                ran += 10 * MS;
             }
-            prop_assert!(fair_depleted(own, pool, ran, false));
+            prop_assert!(fair_depleted(pool, false));
         }
 
         #[test]
-        fn slices_are_bounded(cpus in 0u64..=1024, load in any_time(), weight in weight(), own in credit(), pool in credit()) {
+        fn slices_are_bounded(cpus in 0u64..=1024, load in any_time(), weight in weight(), pool in credit()) {
             prop_assert!((2 * MS..=20 * MS).contains(&fair_slice(cpus, load, weight)));
-            let slice = fair_entitled_slice(fair_bounded(own), pool);
-            prop_assert!((2 * MS..=FAIR_BURST as u64).contains(&slice));
+            prop_assert!((2 * MS..=50 * MS).contains(&fair_entitled_slice(pool)));
         }
 
         /// The weights of a group's members sum up to the group's, but for rounding.
@@ -442,10 +430,10 @@ mod tests {
 
         #[test]
         fn deadlines_are_bounded(
-            chain in any_time(), ready in S..1 << 62, set in any_time(), usual in any_time(),
+            age in any_time(), ready in S..1 << 62, set in any_time(), usual in any_time(),
             present in any_time(), stretch in 0u64..=256
         ) {
-            let since = urgency_since(chain, ready);
+            let since = urgency_since(age, ready);
             prop_assert!((ready - URGENCY_AGE_MOST..=ready).contains(&since));
             let latency = urgency_latency(set, usual, present, stretch);
             prop_assert!((50_000..=URGENCY_LATENCY_MOST + URGENCY_OVERRUN_MOST).contains(&latency));
@@ -458,8 +446,8 @@ mod tests {
             later in (any_time(), 0..10 * S, any_time(), any_time(), any_time(), any_time()),
             stretch in 0u64..=256,
         ) {
-            let deadline = |chain, ready, set, usual, present, request| {
-                urgency_since(chain, ready)
+            let deadline = |age, ready, set, usual, present, request| {
+                urgency_since(age, ready)
                     + urgency_allowance(request, stretch)
                     + urgency_latency(set, usual, present, stretch)
             };

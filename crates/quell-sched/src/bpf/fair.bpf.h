@@ -285,12 +285,11 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 	if (p->policy == SCHED_IDLE)
 		t->depleted = true;
 	else if (options.share)
-		t->depleted = fair_depleted(t->credit, t->common, t->present, was);
+		t->depleted = fair_depleted(t->common, was);
 	else /* urgency alone orders, or where that is off as well, weights */
 		t->depleted = !options.asymmetry && !options.causal;
 	if (t->depleted != was) {
 		/* What it does from here on is not what was waited for. */
-		t->chain = 0;
 		t->since = now;
 	}
 	return t->depleted && !was;

@@ -30,7 +30,7 @@ struct cpu_slot {
 	u64 urgency; /* of what runs, see urgency.h */
 	u64 since;   /* when it got the CPU */
 	u64 grace;   /* for how long it usually keeps it */
-	u64 chain;   /* its chain */
+	u64 age;     /* how long its work waited */
 	u32 pinned;  /* threads in its pinned queue */
 	u16 offline;
 	u16 visited; /* the domain that it looked at last */

@@ -28,7 +28,7 @@ static __always_inline u64 slice_of(struct thread *t)
 	struct domain *d = domain_at(t->domain);
 
 	if (!t->depleted)
-		return options.share ? fair_entitled_slice(t->credit, t->common) : FAIR_SLICE_MOST;
+		return options.share ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
 		return FAIR_SLICE_LEAST;
 	u32 only_cpu = t->only_cpu;
@@ -60,8 +60,11 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cp
 	note_request(t, p, by);
 	t->present = 0;
 	judge(t, p, now);
-	t->chain = options.causal && !t->depleted ? chain_of(by, now) : 0;
-	t->since = urgency_since(t->chain, now);
+	u64 age = options.causal && !t->depleted ? age_of(by) : 0;
+	/* A CPU's own threads are part of the machine. */
+	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
+		age = URGENCY_AGE_MOST;
+	t->since = urgency_since(age, now);
 	update_deadline(t);
 }
 
@@ -287,7 +290,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	weigh_again(t, prev, cpu, now);
 	slot->kept++;
 	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
-	slot->chain = t->chain;
+	if (t->depleted)
+		slot->age = 0;
 	set_slice(prev, slice_of(t));
 }
 
@@ -340,7 +344,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	}
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
-	slot->chain = t->chain;
+	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
 }
 
 SEC("struct_ops/stopping")

@@ -60,7 +60,6 @@ struct thread {
 	u64 present;	/* CPU time since it woke */
 	u64 usual;	/* and on average */
 	u64 latency;	/* set by the agent; 0: not */
-	u64 chain;	/* when the chain of events it serves began; 0: none */
 	u64 worst_wait;
 	u64 runs;
 	u32 own_weight;	/* by nice */

@@ -11,9 +11,8 @@
  *          clock says it deserves; while it runs, it spends; a depleted one earns then as well. Its credit, in ns of CPU time, is bounded both ways: sleeping
  *          saves up at most FAIR_BURST, running in idle time owes at most as much.
  *          A process's threads also have a common credit, to which what each earns and spends is
- *          added: what its helpers do not use, its critical thread may. A thread is entitled while the common credit lasts,
- *          depleted when it is spent, or when its own is and it runs on and on without sleeping; until there
- *          is a quarter of FAIR_BURST again. Threads that always run stay depleted.
+ *          added: what its helpers do not use, its critical thread may. Threads are entitled while the common credit lasts,
+ *          depleted when it is spent, until there is a quarter of FAIR_BURST again. Who always runs stays depleted.
  *          Entitled threads run first, in the order of urgency.h; depleted ones share the rest by
  *          weight, in the order of fair_position: the virtual time up to which a thread was served.
  * Bounds:  a process whose active threads weigh w together runs entitled for at most
@@ -42,10 +41,11 @@
 /* Depleted threads are entitled again from here on. */
 #define FAIR_RECOVERED (FAIR_BURST / 4)
 
-/* Running for so long since it woke, a thread is taken for one that does not sleep. */
-#define FAIR_RUN_ON (50 * NS_PER_MS)
 /* Threads whose savings a process may use. */
 #define FAIR_POOL_MOST 8
+
+/* An entitled thread's turn is no longer, since its process may spend the same credit elsewhere. */
+#define FAIR_TURN_MOST (50 * NS_PER_MS)
 
 /* A depleted thread's turn: its part of a period in which each gets one, within these. */
 #define FAIR_PERIOD (40 * NS_PER_MS)
@@ -113,15 +113,10 @@ static inline s64 fair_spent(u64 ns)
 	return ns > 2 * FAIR_BURST ? 2 * FAIR_BURST : ns;
 }
 
-/*
- * Whether a thread is depleted, given whether it was: its process has spent everything, or it has itself, and
- * runs on and on.
- */
-static inline bool fair_depleted(s64 own, s64 pool, u64 present, bool was)
+/* Whether a process's threads are depleted, given whether they were. */
+static inline bool fair_depleted(s64 pool, bool was)
 {
-	s64 least = was ? (s64)FAIR_RECOVERED : 1;
-
-	return pool < least || (own < least && present > FAIR_RUN_ON);
+	return pool < (was ? (s64)FAIR_RECOVERED : 1);
 }
 
 /*
@@ -167,13 +162,11 @@ static inline u64 fair_slice(u64 cpus, u64 load, u64 weight)
 }
 
 /* An entitled thread's turn: until it would be depleted, were nobody else to run. */
-static inline u64 fair_entitled_slice(s64 own, s64 pool)
+static inline u64 fair_entitled_slice(s64 pool)
 {
-	s64 turn = own > (s64)FAIR_RUN_ON ? own : (s64)FAIR_RUN_ON;
-
-	if (turn > pool)
-		turn = pool;
-	return turn > (s64)FAIR_SLICE_LEAST ? (u64)turn : FAIR_SLICE_LEAST;
+	if (pool < (s64)FAIR_SLICE_LEAST)
+		return FAIR_SLICE_LEAST;
+	return pool > (s64)FAIR_TURN_MOST ? FAIR_TURN_MOST : (u64)pool;
 }
 
 /* A thread's weight where its group of the given weight has ready threads of weights summing up to active. */

@@ -12,17 +12,15 @@ s64 quell_fair_earned(u64 advance, u64 ns, u64 weight) { return fair_earned(adva
 s64 quell_fair_spent(u64 ns) { return fair_spent(ns); }
 s64 quell_fair_bounded(s64 credit) { return fair_bounded(credit); }
 s64 quell_fair_bounded_pool(s64 credit, u64 threads) { return fair_bounded_pool(credit, threads); }
-bool quell_fair_depleted(s64 own, s64 pool, u64 present, bool was)
-{
-	return fair_depleted(own, pool, present, was);
-}
+bool quell_fair_depleted(s64 pool, bool was) { return fair_depleted(pool, was); }
 s64 quell_fair_lag(s64 credit, u64 weight) { return fair_lag(credit, weight); }
 u64 quell_fair_position(u64 clock, s64 lag) { return fair_position(clock, lag); }
 bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
 u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
-u64 quell_fair_entitled_slice(s64 own, s64 pool) { return fair_entitled_slice(own, pool); }
+u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
-u64 quell_urgency_since(u64 chain, u64 ready) { return urgency_since(chain, ready); }
+u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }
+u64 quell_urgency_age(u64 since, u64 ran, u64 now) { return urgency_age(since, ran, now); }
 u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
 {
 	return urgency_latency(set, usual, present, stretch);

@@ -5,8 +5,8 @@
  * Problem: a thread on the critical path delays its whole request when it waits; others do not. And the
  *          same wait harms a short request more than a long one.
  * How:     a thread has a deadline: the time since which its work waits, plus its request's allowance, plus
- *          its rescheduling latency; the earliest goes first. Work waits since its chain began
- *          (causal.bpf.h), or where that is off or not known, since the thread became ready.
+ *          its rescheduling latency; the earliest goes first. Work waits since the thread became ready, and before
+ *          that as long as what made it ready had waited (causal.bpf.h).
  *          The allowance is the CPU time that its process usually spends on a request, times
  *          the stretch, so that waiting delays short and long requests by the same factor. A request comes
  *          in when something outside the process wakes one of its threads.
@@ -26,8 +26,8 @@
 
 #include "types.h"
 
-/* No chain counts as older than this. */
-#define URGENCY_AGE_MOST NS_PER_S
+/* No work counts as older than this. */
+#define URGENCY_AGE_MOST (200 * NS_PER_MS)
 /* Requests that take longer count alike. */
 #define URGENCY_ALLOWANCE_MOST (200 * NS_PER_MS)
 #define URGENCY_LATENCY_LEAST (50 * NS_PER_US)
@@ -38,12 +38,16 @@
 #define URGENCY_NONE 0ULL		/* idle, or not to be preempted */
 #define URGENCY_DEPLETED (1ULL << 62)	/* plus its position */
 
-/* Since when the work waits that a thread ready at that time does. */
-static inline u64 urgency_since(u64 chain, u64 ready)
+/* Since when the work waits that a thread does which is ready at that time, if it waited so long before. */
+static inline u64 urgency_since(u64 age, u64 ready)
 {
-	if (!chain || chain > ready)
-		return ready;
-	return ready - chain > URGENCY_AGE_MOST ? ready - URGENCY_AGE_MOST : chain;
+	return ready - (age < URGENCY_AGE_MOST ? age : URGENCY_AGE_MOST);
+}
+
+/* How long it waited when the thread gets a CPU that ran for so long of the time. */
+static inline u64 urgency_age(u64 since, u64 ran, u64 now)
+{
+	return now > since + ran ? now - since - ran : 0;
 }
 
 /* Rescheduling latency; usual and present are CPU times per wakeup, stretch in 1/16. */

@@ -10,6 +10,7 @@ mod common;
 mod guest;
 mod load;
 
+use std::path::Path;
 use std::process::Command;
 
 /// Boots a guest, runs those attacks there and shows what they measured.
@@ -18,11 +19,21 @@ fn attack(attacks: &str, options: &[&str]) {
         return;
     }
     let this = std::env::current_exe().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command
         .args(["lab", "run", "--kernel", "sched_ext", "--limit", "900"])
         .args(options)
         .arg("--file")
-        .arg(format!("{}:/root/attacks", this.display()))
+        .arg(format!("{}:/root/attacks", this.display()));
+    let stress = Path::new(guest::STRESS_NG);
+    if stress.exists() {
+        command
+            .arg("--file")
+            .arg(format!("{0}:{0}", stress.display()));
+    } else {
+        eprintln!("{} is not there: not attacked with it", stress.display());
+    }
+    let output = command
         .args(["--", "env", "QUELL_GUEST=1", "RUST_BACKTRACE=0"])
         .args([
             "/root/attacks",
