@@ -49,16 +49,48 @@ count = "cpus"
 program = [{ run_us = 1000 }]
 "#;
 
-fn bench(folder: &Path, json: &str) -> String {
+/// Services of short requests beside services whose requests keep all CPUs busy for a while.
+const SHORT_BESIDE_WIDE: &str = r#"
+name = "short-beside-wide"
+seconds = 3
+warmup_seconds = 2
+pairs = 1
+
+[host]
+cpus = 4
+
+[[tenant]]
+name = "short"
+count = 2
+load = { rate = 150.0 }
+
+[[tenant.thread]]
+name = "worker"
+count = 2
+program = ["request", { run_us = { exponential = 2000 } }, "respond"]
+
+[[tenant]]
+name = "wide"
+count = 2
+load = { rate = 30.0 }
+
+[[tenant.thread]]
+name = "main"
+program = [
+    "request",
+    { fork_join = { pool = "parts", parts = 12, program = [{ run_us = 3500 }] } },
+    "respond",
+]
+
+[[tenant.thread]]
+name = "helper"
+count = 3
+program = [{ help = "parts" }]
+"#;
+
+fn bench(folder: &Path, scenario: &str, sides: &str, json: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args([
-            "bench",
-            "./tiny.toml",
-            "--on",
-            "vm",
-            "--policy",
-            "default,dasec",
-        ])
+        .args(["bench", scenario, "--on", "vm", "--policy", sides])
         .args(["--json", json, "--report", "report.html"])
         .current_dir(folder)
         .output()
@@ -75,7 +107,7 @@ fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tiny.toml"), SCENARIO).unwrap();
-    let first = bench(folder.path(), "first.json");
+    let first = bench(folder.path(), "./tiny.toml", "default,dasec", "first.json");
     let result: serde_json::Value = serde_json::from_str(&first).unwrap();
     assert_eq!(result["substrate"], "vm");
     assert_eq!(result["lab"]["clock"], "virtual");
@@ -91,7 +123,33 @@ fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
     );
     let report = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(report.contains("kernel lab"));
-    let second = bench(folder.path(), "second.json");
+    let second = bench(folder.path(), "./tiny.toml", "default,dasec", "second.json");
     let differing = first.lines().zip(second.lines()).find(|(a, b)| a != b);
     assert!(first == second, "first difference: {differing:?}");
+}
+
+/// A short request waits for long ones no longer than it takes itself, or nearly.
+#[test]
+fn short_requests_go_before_long_ones() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("short.toml"), SHORT_BESIDE_WIDE).unwrap();
+    let sides = "sched,alike=quell sched --no-requests";
+    let result = bench(folder.path(), "./short.toml", sides, "result.json");
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    let mean = |side: &str, tenant: &str| {
+        let results = result["results"].as_array().unwrap();
+        let of_side = results.iter().filter(|row| row["side"] == side);
+        let rows = of_side.filter(|row| row["tenant"].as_str().unwrap().starts_with(tenant));
+        rows.map(|row| row["mean_us"].as_f64().unwrap())
+            .sum::<f64>()
+            / 2e3
+    };
+    let [short, before] = ["sched", "alike"].map(|side| mean(side, "short"));
+    let [wide, wide_before] = ["sched", "alike"].map(|side| mean(side, "wide"));
+    println!("short {before:.1} -> {short:.1} ms, wide {wide_before:.1} -> {wide:.1} ms");
+    assert!(short < 0.8 * before, "{before} -> {short}");
+    assert!(wide < 1.5 * wide_before, "{wide_before} -> {wide}");
 }
