@@ -111,6 +111,14 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (&["bench", "demo", "--policy", "default"], &["at least two"]),
         (
+            &["bench", "agent", "--set", "a=1"],
+            &["--set", "not for", "agent"],
+        ),
+        (
+            &["bench", "overhead", "--seconds", "2"],
+            &["--seconds", "not for", "overhead"],
+        ),
+        (
             &["bench", "demo", "--seconds", "0"],
             &["--seconds", "0.1 to 3600"],
         ),

@@ -41,7 +41,16 @@ pub fn demo(measure: &Measure) -> anyhow::Result<()> {
 
 /// One scenario, several sides; or the agent's own cost.
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
+    let measure = &args.measure;
     if args.scenario == "agent" {
+        not_for(
+            "agent",
+            &[
+                ("set", !args.set.is_empty()),
+                ("pairs", measure.pairs.is_some()),
+                ("report", measure.report.is_some()),
+            ],
+        )?;
         if matches!(args.on, Substrate::Vm) {
             let message = "the agent's own cost is measured on the host; in a guest: \
                 `quell lab run -- quell bench agent`";
@@ -50,8 +59,16 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return cost(&args.measure, &args.cost);
     }
     let sides = Side::parse_list(&args.policy).context("`--policy`")?;
-    let measure = &args.measure;
     if args.scenario == "overhead" {
+        not_for(
+            "overhead",
+            &[
+                ("set", !args.set.is_empty()),
+                ("seconds", measure.seconds.is_some()),
+                ("pairs", measure.pairs.is_some()),
+                ("report", measure.report.is_some()),
+            ],
+        )?;
         return overhead(args, &sides);
     }
     let job = Job::new(&args.scenario, &args.set, sides, measure)?;
@@ -133,6 +150,16 @@ fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
         overhead::table(&result),
         args.measure.json.as_deref(),
     )
+}
+
+/// Options that were given and mean nothing for one of the benchmarks that are no scenario.
+fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> {
+    match options.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(InputError(format!(
+            "`--{option}` is not for `quell bench {benchmark}`"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn no_simulator() -> InputError {
