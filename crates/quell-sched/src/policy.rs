@@ -16,7 +16,7 @@ pub const FAIR_CLOCK_START: u64 = 1 << 44;
 /// No work counts as older than this.
 pub const URGENCY_AGE_MOST: u64 = 200_000_000;
 /// The most that a request's usual work adds to a deadline.
-pub const URGENCY_ALLOWANCE_MOST: u64 = 200_000_000;
+pub const URGENCY_ALLOWANCE_MOST: u64 = 50_000_000;
 /// The longest rescheduling latency.
 pub const URGENCY_LATENCY_MOST: u64 = 100_000_000;
 /// The most by which running on puts a deadline off.
@@ -45,7 +45,11 @@ unsafe extern "C" {
         stretch: c_ulonglong,
     ) -> c_ulonglong;
     fn quell_urgency_allowance(request: c_ulonglong, stretch: c_ulonglong) -> c_ulonglong;
-    fn quell_urgency_request(request: c_ulonglong, spent: c_ulonglong) -> c_ulonglong;
+    fn quell_urgency_request(
+        request: c_ulonglong,
+        spent: c_ulonglong,
+        seen: c_ulonglong,
+    ) -> c_ulonglong;
     fn quell_urgency_usual(usual: c_ulonglong, ran: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_preempts(
         deadline: c_ulonglong,
@@ -100,7 +104,7 @@ native! {
     /// What a request's usual work adds to the deadlines of its threads.
     urgency_allowance = quell_urgency_allowance(request: u64, stretch: u64) -> u64;
     /// CPU time that a process usually spends on a request.
-    urgency_request = quell_urgency_request(request: u64, spent: u64) -> u64;
+    urgency_request = quell_urgency_request(request: u64, spent: u64, seen: u64) -> u64;
     /// How long a thread usually runs.
     urgency_usual = quell_urgency_usual(usual: u64, ran: u64) -> u64;
     /// Whether a ready thread preempts.
@@ -273,24 +277,31 @@ mod tests {
         for (request, stretch, allowance) in [
             (0, 16, 0),
             (40, 16, 40),
-            (40, 32, 80),
+            (20, 32, 40),
             (40, 0, 0),
-            (201, 16, 200), // most
-            (9000, 8, 200),
-            (1000, 1, 62), // long ones are told apart where the stretch is small
+            (51, 16, 50), // most
+            (9000, 8, 50),
+            (300, 2, 37), // long ones are told apart where the stretch is small
         ] {
             let found = urgency_allowance(request * MS, stretch);
             assert_eq!(found / MS, allowance, "{request} {stretch}");
         }
+        // The first ones count fully; later each a little.
+        let mut request = 0;
+        for (seen, average) in [(0, 30), (1, 15), (2, 10)] {
+            request = urgency_request(request, if seen == 0 { 30 * MS } else { 0 }, seen);
+            assert_eq!(request, average * MS);
+        }
+        assert_eq!(urgency_request(10 * MS, 138 * MS, 5000), 11 * MS);
         // Sixteen threads of a process are woken at once, and the next time 160 ms of work later.
-        let mut request = 10 * MS;
+        let mut seen = 0;
         for _ in 0..100 {
-            request = urgency_request(request, 160 * MS);
-            for _ in 1..16 {
-                request = urgency_request(request, 0);
+            for spent in std::iter::once(160 * MS).chain([0; 15]) {
+                request = urgency_request(request, spent, seen);
+                seen += 1;
             }
         }
-        assert!((7 * MS..=10 * MS).contains(&request), "{request}");
+        assert!((9 * MS..=11 * MS).contains(&request), "{request}");
     }
 
     fn weight() -> impl Strategy<Value = u64> {
@@ -461,8 +472,10 @@ mod tests {
         }
 
         #[test]
-        fn usual_requests_stay_between_the_requests(request in 0..1u64 << 60, spent in 0..1u64 << 60) {
-            let next = urgency_request(request, spent);
+        fn usual_requests_stay_between_the_requests(
+            request in 0..1u64 << 60, spent in 0..1u64 << 60, seen in any_time()
+        ) {
+            let next = urgency_request(request, spent, seen);
             prop_assert!(next <= request.max(spent) + 1);
             prop_assert!(next + 2 >= request.min(spent));
         }

@@ -398,6 +398,7 @@ static __always_inline void inherit(struct thread *t)
 	if (half > 0)
 		__sync_fetch_and_add(&first->pool, -half);
 	t->pool = t->common = half;
+	t->requests = first->requests;
 	t->request = first->request;
 }
 

@@ -25,9 +25,11 @@ static __always_inline void note_request(struct thread *t, struct task_struct *p
 	if (!options.requests || (by && by->group_leader == p->group_leader))
 		return;
 	first = first_of(t, p);
-	if (first)
-		first->request = t->request =
-			urgency_request(first->request, __sync_lock_test_and_set(&first->spent, 0));
+	if (!first)
+		return;
+	u64 spent = __sync_lock_test_and_set(&first->spent, 0);
+	first->request = t->request = urgency_request(first->request, spent, first->requests);
+	first->requests++;
 }
 
 #endif

@@ -50,6 +50,7 @@ struct thread {
 	s64 pool;	/* in a process's first thread: its common credit */
 	s64 common;	/* the process's, as last seen */
 	u64 spent;	/* in a process's first thread: its CPU time since a request came in */
+	u64 requests;	/* how many came in */
 	u64 request;	/* what it usually spends on one, there and as last seen */
 	u64 seen;	/* its clock when credit was updated */
 	u64 seen_at;	/* and the time */

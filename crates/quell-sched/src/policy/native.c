@@ -26,7 +26,10 @@ u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
 	return urgency_latency(set, usual, present, stretch);
 }
 u64 quell_urgency_allowance(u64 request, u64 stretch) { return urgency_allowance(request, stretch); }
-u64 quell_urgency_request(u64 request, u64 spent) { return urgency_request(request, spent); }
+u64 quell_urgency_request(u64 request, u64 spent, u64 seen)
+{
+	return urgency_request(request, spent, seen);
+}
 u64 quell_urgency_usual(u64 usual, u64 ran) { return urgency_usual(usual, ran); }
 bool quell_urgency_preempts(u64 deadline, u64 running, u64 margin)
 {

@@ -28,8 +28,10 @@
 
 /* No work counts as older than this. */
 #define URGENCY_AGE_MOST (200 * NS_PER_MS)
-/* Requests that take longer count alike. */
-#define URGENCY_ALLOWANCE_MOST (200 * NS_PER_MS)
+/* Requests that an average is over. */
+#define URGENCY_REQUESTS 128
+/* Requests that take longer count alike: averages of long ones differ by chance more than a wait is worth. */
+#define URGENCY_ALLOWANCE_MOST (50 * NS_PER_MS)
 #define URGENCY_LATENCY_LEAST (50 * NS_PER_US)
 #define URGENCY_LATENCY_MOST (100 * NS_PER_MS)
 #define URGENCY_OVERRUN_MOST NS_PER_S
@@ -77,11 +79,14 @@ static inline u64 urgency_allowance(u64 request, u64 stretch)
 
 /*
  * CPU time that a process usually spends on a request, when one comes in and so much was spent since the one
- * before. Slow, as requests overlap: some of this is for others.
+ * before; seen: how many came in until then. Slow, since requests overlap, so that some of this is for others, and since
+ * processes that serve the like should be treated alike.
  */
-static inline u64 urgency_request(u64 request, u64 spent)
+static inline u64 urgency_request(u64 request, u64 spent, u64 seen)
 {
-	return request - request / 32 + spent / 32;
+	u64 parts = seen < URGENCY_REQUESTS ? seen + 1 : URGENCY_REQUESTS;
+
+	return request - request / parts + spent / parts;
 }
 
 /* How long a thread usually runs before it sleeps, after it did so for this long. */
