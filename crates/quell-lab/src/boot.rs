@@ -299,8 +299,8 @@ fn machine(
     command.arg("-kernel").arg(&kernel.image);
     command.arg("-initrd").arg(archive);
     let mut words = String::from(
-        // Waiting loops at boot are slow in emulation: none is needed for these CPUs and timers.
-        "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check",
+        // Waiting loops and self-tests at boot are slow in emulation: none is needed for these CPUs and timers.
+        "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check cryptomgr.notests",
     );
     if accelerator == Accelerator::Counting {
         // Nothing random but the seed, which the kernel mixes into its pool with all of this line.
