@@ -295,15 +295,16 @@ pub const FIGURES: &[Figure] = &[
                 rescheduling-latency adjuster (RLA) 40 % together, resource-conflict resolver (RCR) the rest.",
         differs: &[
             "`quell` is the agent on Quell's scheduler; the sides `quell-no-...` lack the allocator, the adjuster or the resolver. `sched` is the \
-             scheduler without the agent, so without all three; `no-causal` is that without causal age, `neither` also without latencies. \
+             scheduler without the agent, so without all three; `no-causal` is that without causal age, `no-requests` without telling short \
+             requests from long ones, `none` without either and without latencies. \
              Shown is how much of the gain in mean latency is lost. Parts that stand in for each other lose less alone than together.",
-            "At ratio 4, as there is little to gain at 1.5 with this load.",
+            "At ratio 4, as there is little to gain at 1.5 with this load; services alike, and two of each of four kinds together.",
             MACHINE,
             KERNEL,
             LOAD,
         ],
         sides: "default,quell,quell-no-tsa,quell-no-rla,quell-no-rcr,sched,no-causal=quell sched --no-causal,\
-                neither=quell sched --no-asymmetry --no-causal",
+                no-requests=quell sched --no-requests,none=quell sched --no-asymmetry --no-causal",
         sweeps: &[
             Sweep {
                 scenario: "fork-join-sweep",
@@ -316,19 +317,14 @@ pub const FIGURES: &[Figure] = &[
                 values: &[8],
             },
             Sweep {
-                scenario: "pipeline-sweep",
-                key: COUNT,
-                values: &[8],
-            },
-            Sweep {
-                scenario: "image-sweep",
-                key: COUNT,
-                values: &[8],
+                scenario: "mixed",
+                key: "",
+                values: &[0],
             },
         ],
         claims: &[
             Claim {
-                what: "mean, over the four kinds",
+                what: "mean, over all three",
                 paper: "(bars only)",
                 quantity: Quantity::Change {
                     tenants: LATENCY,
@@ -338,7 +334,7 @@ pub const FIGURES: &[Figure] = &[
                 },
             },
             Claim {
-                what: "p99, over the four kinds",
+                what: "p99, over all three",
                 paper: "(bars only)",
                 quantity: Quantity::Change {
                     tenants: LATENCY,
