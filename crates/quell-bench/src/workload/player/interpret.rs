@@ -133,6 +133,7 @@ pub struct Thread {
     /// The request it holds.
     ticket: Option<Ticket>,
     rng: ChaCha8Rng,
+    burner: Burner,
 }
 
 impl Thread {
@@ -144,6 +145,7 @@ impl Thread {
             spin: Duration::from_nanos((program.spin_us * 1e3) as u64),
             ticket: None,
             rng: ChaCha8Rng::seed_from_u64(index),
+            burner: shared.burner,
         }
     }
 
@@ -160,7 +162,7 @@ impl Thread {
         let shared = self.shared;
         for step in steps {
             match step {
-                Step::RunUs(time) => shared.burner.burn(time.draw_ns(|| self.rng.random())),
+                Step::RunUs(time) => self.burner.burn(time.draw_ns(|| self.rng.random())),
                 Step::SleepUs(time) => {
                     let ns = time.draw_ns(|| self.rng.random());
                     std::thread::sleep(Duration::from_nanos(ns));
