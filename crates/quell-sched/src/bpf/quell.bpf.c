@@ -383,6 +383,9 @@ void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 		t->own_weight = weight;
 }
 
+/* Requests of the parent's that an average of the child's begins with. */
+#define INHERITED 8
+
 /*
  * What a new process has from the one that forks: half of its common credit, which that gives away, or half of its
  * debts; and what is known of its requests.
@@ -398,7 +401,8 @@ static __always_inline void inherit(struct thread *t)
 	if (half > 0)
 		__sync_fetch_and_add(&first->pool, -half);
 	t->pool = t->common = half;
-	t->requests = first->requests;
+	/* It may become another program. */
+	t->requests = first->requests < INHERITED ? first->requests : INHERITED;
 	t->request = first->request;
 }
 

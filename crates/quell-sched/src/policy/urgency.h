@@ -68,7 +68,7 @@ static inline u64 urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
 	return latency + (overrun < URGENCY_OVERRUN_MOST ? overrun : URGENCY_OVERRUN_MOST);
 }
 
-/* The part of a deadline that short requests have over long ones; stretch in 1/16. */
+/* What the usual work of a request adds to the deadlines of the threads that serve it; stretch in 1/16. */
 static inline u64 urgency_allowance(u64 request, u64 stretch)
 {
 	u64 most = 16 * URGENCY_ALLOWANCE_MOST, allowance;

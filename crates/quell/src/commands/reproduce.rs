@@ -139,8 +139,7 @@ dasec-fig9 image-beside-key-value 4
 dasec-fig9 mixed 4
 dasec-fig13 fork-join-sweep 4
 dasec-fig13 key-value-sweep 4
-dasec-fig13 pipeline-sweep 4
-dasec-fig13 image-sweep 4
+dasec-fig13 mixed 4
 dasec-fig16 matrix-beside-key-value 1.5
 ";
         assert_eq!(all, expected);
