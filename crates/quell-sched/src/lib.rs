@@ -451,7 +451,8 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
             .unwrap_or(0),
         cpus: possible as u32,
         observe: 0,
-        requests: options.requests.into(),
+        // They only move deadlines: nothing need count them where there are none.
+        requests: (options.requests && options.asymmetry).into(),
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);
