@@ -52,7 +52,7 @@ program = [{ run_us = 1000 }]
 /// Services of short requests beside services whose requests keep all CPUs busy for a while.
 const SHORT_BESIDE_WIDE: &str = r#"
 name = "short-beside-wide"
-seconds = 3
+seconds = 6
 warmup_seconds = 2
 pairs = 1
 

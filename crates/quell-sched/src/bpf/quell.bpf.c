@@ -269,7 +269,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (own && own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
 		return;
-	if (first && !(t && t->depleted && lag > first_lag)) {
+	if (first && !(t && (!t->depleted || lag > first_lag))) {
 		if (take_first(depleted))
 			return;
 		/* What the domain's queue holds may not run here. */
