@@ -1,0 +1,21 @@
+//! A simulated machine: CPUs, scheduling classes and scenario programs in virtual time.
+//!
+//! Problem: capacity questions need machines nobody has at hand, and answers in seconds. Approach: a discrete-event
+//! machine whose threads run the programs of scenarios ([`workload`]) and whose scheduler is a [`Class`]; what the
+//! machine's own work costs is a parameter ([`Costs`]). The same seed gives the same course on every machine.
+//!
+//! A simulation ([`Simulation`]) is one thread's: many run side by side. Times are nanoseconds of virtual time.
+
+mod class;
+mod events;
+mod machine;
+mod program;
+mod simulation;
+mod workload;
+
+pub use class::{Class, Fifo, Oldest, Pick};
+pub use events::Nanos;
+pub use machine::{Costs, Cpu, Machine, State, Thread, ThreadId};
+pub use program::Code;
+pub use simulation::{Load, Simulation};
+pub use workload::{Answer, Request};

@@ -1,0 +1,200 @@
+//! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
+
+use crate::events::{Events, Nanos};
+use quell_model::{CpuId, CpuSet, Topology};
+
+/// A simulated thread, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+impl ThreadId {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What the machine's own work costs. A scenario's `[host]` may say otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// Choosing another thread and switching to it, on the CPU that does.
+    pub switch: Nanos,
+    /// Waking a thread, on the CPU that does.
+    pub wake: Nanos,
+    /// From asking another CPU to look until it does.
+    pub kick: Nanos,
+}
+
+impl Costs {
+    /// Nothing costs anything: for closed forms and bounds.
+    pub const NONE: Costs = Costs {
+        switch: 0,
+        wake: 0,
+        kick: 0,
+    };
+}
+
+/// What a thread does at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It waits for something else than a CPU.
+    Blocked,
+    /// It waits for a CPU.
+    Ready,
+    /// It has that CPU.
+    Running(CpuId),
+}
+
+/// A thread as classes see it.
+#[derive(Debug, Clone)]
+pub struct Thread {
+    /// Its tenant's index. Threads of a tenant are one process.
+    pub tenant: usize,
+    /// Where it may run; none: anywhere.
+    pub allowed: Option<CpuSet>,
+    /// What it does.
+    pub state: State,
+    /// The CPU that it ran on last, or runs on.
+    pub cpu: CpuId,
+    /// CPU time so far, up to when its CPU last looked.
+    pub ran: Nanos,
+    /// How long it has waited for CPUs so far, up to when it last got one.
+    pub waited: Nanos,
+    /// Since when it is ready, running or blocked.
+    pub since: Nanos,
+    /// When the request was due that it works for.
+    pub works_for: Option<Nanos>,
+}
+
+impl Thread {
+    /// Whether it may run there.
+    pub fn may_use(&self, cpu: CpuId) -> bool {
+        self.allowed.as_ref().is_none_or(|set| set.contains(cpu))
+    }
+}
+
+/// A CPU as classes see it.
+#[derive(Debug, Clone)]
+pub struct Cpu {
+    /// What runs.
+    pub current: Option<ThreadId>,
+    /// CPU time given to threads so far, up to when it last looked.
+    pub busy: Nanos,
+    /// It was asked to look, and will.
+    pub kicked: bool,
+    /// Since when it runs its thread, after the switch; when its turn ends.
+    pub(crate) started: Nanos,
+    pub(crate) turn_end: Option<Nanos>,
+    /// What it does for the machine before its thread goes on.
+    pub(crate) debt: Nanos,
+    /// Changes with each plan for what comes next there, so that older ones are known.
+    pub(crate) plan: u32,
+}
+
+/// What is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The next request of a tenant is due.
+    Arrival(usize),
+    /// What the CPU's thread does ends, or its turn; with the CPU's plan then.
+    Due(CpuId, u32),
+    /// The CPU was asked to look.
+    Kick(CpuId),
+    /// A thread has slept.
+    Slept(ThreadId),
+    /// A class asked for this.
+    Timer(u64),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Machine {
+    /// The time.
+    pub now: Nanos,
+    /// The CPUs, by number.
+    pub cpus: Vec<Cpu>,
+    /// The threads, by number.
+    pub threads: Vec<Thread>,
+    /// How CPUs share caches.
+    pub topology: Topology,
+    /// What things cost.
+    pub costs: Costs,
+    pub(crate) events: Events<Event>,
+    /// The CPU whose work is being done, if any.
+    pub(crate) here: Option<CpuId>,
+}
+
+impl Machine {
+    pub(crate) fn new(topology: Topology, costs: Costs) -> Machine {
+        let cpu = Cpu {
+            current: None,
+            busy: 0,
+            kicked: false,
+            started: 0,
+            turn_end: None,
+            debt: 0,
+            plan: 0,
+        };
+        Machine {
+            now: 0,
+            cpus: vec![cpu; topology.cpus.len()],
+            threads: Vec::new(),
+            topology,
+            costs,
+            events: Events::new(),
+            here: None,
+        }
+    }
+
+    /// A CPU.
+    pub fn cpu(&self, cpu: CpuId) -> &Cpu {
+        &self.cpus[cpu.0 as usize]
+    }
+
+    pub(crate) fn cpu_mut(&mut self, cpu: CpuId) -> &mut Cpu {
+        &mut self.cpus[cpu.0 as usize]
+    }
+
+    /// A thread.
+    pub fn thread(&self, thread: ThreadId) -> &Thread {
+        &self.threads[thread.index()]
+    }
+
+    pub(crate) fn thread_mut(&mut self, thread: ThreadId) -> &mut Thread {
+        &mut self.threads[thread.index()]
+    }
+
+    /// Makes a CPU look whether it should run something else.
+    pub fn kick(&mut self, cpu: CpuId) {
+        let delay = if self.here == Some(cpu) {
+            0
+        } else {
+            self.costs.kick
+        };
+        let at = self.now + delay;
+        let kicked = &mut self.cpu_mut(cpu).kicked;
+        if !std::mem::replace(kicked, true) {
+            self.events.plan(at, Event::Kick(cpu));
+        }
+    }
+
+    /// Calls the class's [`crate::Class::timer`] then.
+    pub fn set_timer(&mut self, at: Nanos, token: u64) {
+        self.events.plan(at.max(self.now), Event::Timer(token));
+    }
+
+    /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.
+    pub fn idle_cpu(&self, thread: ThreadId) -> Option<CpuId> {
+        let thread = self.thread(thread);
+        let idle = |cpu: CpuId| {
+            let it = self.cpu(cpu);
+            it.current.is_none() && !it.kicked && thread.may_use(cpu)
+        };
+        if idle(thread.cpu) {
+            return Some(thread.cpu);
+        }
+        (0..self.cpus.len() as u32)
+            .map(CpuId)
+            .find(|&cpu| idle(cpu))
+    }
+}

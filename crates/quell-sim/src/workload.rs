@@ -1,0 +1,430 @@
+//! What threads do: scenario programs on simulated locks, barriers, queues, pools and requests.
+//!
+//! Problem: the same scenario runs on real threads (quell-bench's player) and here, and both must do the same work
+//! and wait for the same things. How: the same operations with the same meaning. A waiter is one of a list; who changes
+//! something wakes the first that is blocked, and lets those that spin look; a woken thread looks again when it
+//! runs and may find that another was faster. What is drawn depends on a request's own seed in the same way.
+
+use crate::events::Nanos;
+use crate::machine::ThreadId;
+use crate::program::{At, Code, Op};
+use quell_model::config::QUEUE_CAPACITY;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+
+/// A request that a tenant gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// When it is due.
+    pub due: Nanos,
+    /// What it draws from.
+    pub seed: u64,
+}
+
+/// An answered request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Index of the tenant.
+    pub tenant: usize,
+    /// When it was due.
+    pub due: Nanos,
+    /// When it was answered.
+    pub at: Nanos,
+}
+
+/// What a thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Uses so much CPU time.
+    Run(Nanos),
+    /// Uses CPU time until what it waits for may have changed, at most so much.
+    Spin(Nanos),
+    /// Sleeps for so long.
+    Sleep(Nanos),
+    /// Waits until it is woken.
+    Block,
+}
+
+/// What a thread's step, or an arrival, does to others.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Blocked threads that are woken, in this order, and when the request was due that they are woken for if that
+    /// is not the one they work for.
+    pub woken: Vec<(ThreadId, Option<Nanos>)>,
+    /// Spinning threads that are to look.
+    pub poked: Vec<ThreadId>,
+    /// Requests answered.
+    pub answers: Vec<Answer>,
+}
+
+/// Threads that wait for one thing.
+#[derive(Debug, Default)]
+struct Waiters {
+    blocked: VecDeque<ThreadId>,
+    spinning: Vec<ThreadId>,
+}
+
+impl Waiters {
+    fn signal(&mut self, due: Option<Nanos>, effects: &mut Effects) {
+        effects.poked.append(&mut self.spinning);
+        effects
+            .woken
+            .extend(self.blocked.pop_front().map(|thread| (thread, due)));
+    }
+
+    fn signal_all(&mut self, effects: &mut Effects) {
+        effects.poked.append(&mut self.spinning);
+        effects
+            .woken
+            .extend(self.blocked.drain(..).map(|thread| (thread, None)));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    held: bool,
+    waiters: Waiters,
+}
+
+#[derive(Debug, Default)]
+struct Barrier {
+    come: u32,
+    round: u64,
+    waiters: Waiters,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    items: VecDeque<T>,
+    receivers: Waiters,
+    senders: Waiters,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Queue {
+            items: VecDeque::new(),
+            receivers: Waiters::default(),
+            senders: Waiters::default(),
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    fn put(&mut self, item: T, due: Option<Nanos>, effects: &mut Effects) {
+        self.items.push_back(item);
+        self.receivers.signal(due, effects);
+    }
+
+    fn take(&mut self, effects: &mut Effects) -> Option<T> {
+        let was_full = self.items.len() >= QUEUE_CAPACITY;
+        let item = self.items.pop_front()?;
+        if was_full {
+            self.senders.signal_all(effects);
+        }
+        Some(item)
+    }
+}
+
+/// One part of a fork-join.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    body: At,
+    seed: u64,
+    /// Who forked it.
+    parent: ThreadId,
+    /// The request it is of, if any.
+    due: Option<Nanos>,
+}
+
+/// A tenant's shared objects.
+#[derive(Debug)]
+struct Tenant {
+    code: Code,
+    requests: Queue<Request>,
+    locks: Vec<Lock>,
+    barriers: Vec<Barrier>,
+    queues: Vec<Queue<Option<Request>>>,
+    pools: Vec<Queue<Part>>,
+    rounds: u64,
+}
+
+/// What a thread waits on, so that others find it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Object {
+    Requests,
+    Lock(u32),
+    Barrier(u32),
+    Receive(u32),
+    Send(u32),
+    Pool(u32),
+    Join,
+}
+
+/// Where a thread stands.
+#[derive(Debug)]
+struct Frame {
+    tenant: usize,
+    at: At,
+    returns: Vec<At>,
+    turns: Vec<u32>,
+    rng: ChaCha8Rng,
+    spin: Nanos,
+    /// How long it still spins before it blocks; none: it has not begun to wait.
+    spin_left: Option<Nanos>,
+    held: Option<Request>,
+    /// The request it works for, held or as a part.
+    works_for: Option<Nanos>,
+    /// Who forked the part it does.
+    parent: Option<ThreadId>,
+    /// Parts of its own fork that are not done.
+    parts_left: u32,
+    join: Waiters,
+    /// The barrier's round that it came to.
+    came: Option<u64>,
+}
+
+/// All tenants and what their threads do.
+#[derive(Debug, Default)]
+pub struct Workload {
+    tenants: Vec<Tenant>,
+    frames: Vec<Frame>,
+}
+
+impl Workload {
+    /// Adds a tenant; gives its index.
+    pub fn add_tenant(&mut self, code: Code) -> usize {
+        fn some<T: Default>(count: usize) -> Vec<T> {
+            std::iter::repeat_with(T::default).take(count).collect()
+        }
+        self.tenants.push(Tenant {
+            requests: Queue::default(),
+            locks: some(code.locks),
+            barriers: some(code.barriers.len()),
+            queues: some(code.queues),
+            pools: some(code.pools),
+            rounds: 0,
+            code,
+        });
+        self.tenants.len() - 1
+    }
+
+    /// Adds a thread to a tenant; `program` is which of its programs, `index` which of its threads this is. Threads are
+    /// numbered in the order in which they are added.
+    pub fn add_thread(&mut self, tenant: usize, program: usize, index: u64, spin: Nanos) {
+        self.frames.push(Frame {
+            tenant,
+            at: self.tenants[tenant].code.starts[program],
+            returns: Vec::new(),
+            turns: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(index),
+            spin,
+            spin_left: None,
+            held: None,
+            works_for: None,
+            parent: None,
+            parts_left: 0,
+            join: Waiters::default(),
+            came: None,
+        });
+    }
+
+    /// A request arrives.
+    pub fn arrive(&mut self, tenant: usize, request: Request, effects: &mut Effects) {
+        let due = Some(request.due);
+        self.tenants[tenant].requests.put(request, due, effects);
+    }
+
+    /// Rounds that a tenant's threads have done.
+    pub fn rounds(&self, tenant: usize) -> u64 {
+        self.tenants[tenant].rounds
+    }
+
+    /// When the request was due that a thread works for.
+    pub fn works_for(&self, thread: ThreadId) -> Option<Nanos> {
+        self.frames[thread.index()].works_for
+    }
+
+    /// Goes on with a thread that runs and has used the CPU time, slept, or spun as it was to. It takes no
+    /// virtual time until what is returned.
+    pub fn step(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) -> Next {
+        loop {
+            if let Some(next) = self.step_once(thread, now, effects) {
+                return next;
+            }
+        }
+    }
+
+    fn step_once(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) -> Option<Next> {
+        let frame = &mut self.frames[thread.index()];
+        let tenant = &mut self.tenants[frame.tenant];
+        let op = tenant.code.ops[frame.at as usize];
+        let at = frame.at;
+        frame.at += 1;
+        match op {
+            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.rng.random()))),
+            Op::Sleep(time) => return Some(Next::Sleep(time.draw_ns(|| frame.rng.random()))),
+            Op::Request => match tenant.requests.take(effects) {
+                Some(request) => frame.hold(Some(request)),
+                None => return Some(self.wait(thread, at, Object::Requests)),
+            },
+            Op::Respond => {
+                frame.works_for = None;
+                if let Some(request) = frame.held.take() {
+                    effects.answers.push(Answer {
+                        tenant: frame.tenant,
+                        due: request.due,
+                        at: now,
+                    });
+                }
+            }
+            Op::Acquire(lock) => {
+                if std::mem::replace(&mut tenant.locks[lock as usize].held, true) {
+                    return Some(self.wait(thread, at, Object::Lock(lock)));
+                }
+            }
+            Op::Release(lock) => {
+                let lock = &mut tenant.locks[lock as usize];
+                lock.held = false;
+                lock.waiters.signal(None, effects);
+            }
+            Op::Barrier(number) => {
+                let barrier = &mut tenant.barriers[number as usize];
+                match frame.came {
+                    None => {
+                        barrier.come += 1;
+                        if barrier.come < tenant.code.barriers[number as usize] {
+                            frame.came = Some(barrier.round);
+                            return Some(self.wait(thread, at, Object::Barrier(number)));
+                        }
+                        barrier.come = 0;
+                        barrier.round += 1;
+                        barrier.waiters.signal_all(effects);
+                    }
+                    Some(round) if round == barrier.round => {
+                        return Some(self.wait(thread, at, Object::Barrier(number)));
+                    }
+                    Some(_) => frame.came = None,
+                }
+            }
+            Op::Fork { pool, parts, body } => {
+                frame.parts_left = parts - 1;
+                for _ in 1..parts {
+                    let part = Part {
+                        body,
+                        seed: frame.rng.random(),
+                        parent: thread,
+                        due: frame.works_for,
+                    };
+                    tenant.pools[pool as usize].put(part, part.due, effects);
+                }
+                frame.returns.push(frame.at);
+                frame.at = body;
+            }
+            Op::Join => {
+                if frame.parts_left > 0 {
+                    return Some(self.wait(thread, at, Object::Join));
+                }
+            }
+            Op::Help(pool) => match tenant.pools[pool as usize].take(effects) {
+                Some(part) => {
+                    frame.rng = ChaCha8Rng::seed_from_u64(part.seed);
+                    frame.parent = Some(part.parent);
+                    frame.works_for = part.due;
+                    frame.returns.push(frame.at);
+                    frame.at = part.body;
+                }
+                None => return Some(self.wait(thread, at, Object::Pool(pool))),
+            },
+            Op::Return => {
+                if let Some(back) = frame.returns.pop() {
+                    frame.at = back;
+                }
+                if let Some(parent) = frame.parent.take() {
+                    frame.works_for = None;
+                    let parent = &mut self.frames[parent.index()];
+                    parent.parts_left -= 1;
+                    if parent.parts_left == 0 {
+                        parent.join.signal(None, effects);
+                    }
+                }
+            }
+            Op::Send(number) => {
+                let queue = &mut tenant.queues[number as usize];
+                if queue.items.len() >= QUEUE_CAPACITY {
+                    return Some(self.wait(thread, at, Object::Send(number)));
+                }
+                let message = frame.held.take();
+                queue.put(message, message.map(|request| request.due), effects);
+                frame.works_for = None;
+            }
+            Op::Receive(number) => match tenant.queues[number as usize].take(effects) {
+                Some(request) => frame.hold(request),
+                None => return Some(self.wait(thread, at, Object::Receive(number))),
+            },
+            Op::Loop(times) => frame.turns.push(times),
+            Op::Again(first) => {
+                if let Some(left) = frame.turns.last_mut() {
+                    *left -= 1;
+                    if *left > 0 {
+                        frame.at = first;
+                    } else {
+                        frame.turns.pop();
+                    }
+                }
+            }
+            Op::Round(start) => {
+                frame.at = start;
+                tenant.rounds += 1;
+            }
+        }
+        // What it waited for, if it did, it has.
+        self.frames[thread.index()].spin_left = None;
+        None
+    }
+
+    /// A thread comes back to the operation at `at` when the object may have changed: after spinning for as long as it
+    /// does, it blocks.
+    fn wait(&mut self, thread: ThreadId, at: At, object: Object) -> Next {
+        let frame = &mut self.frames[thread.index()];
+        frame.at = at;
+        let spins = frame.spin_left.replace(0).unwrap_or(frame.spin);
+        let tenant = &mut self.tenants[frame.tenant];
+        let waiters = match object {
+            Object::Requests => &mut tenant.requests.receivers,
+            Object::Lock(number) => &mut tenant.locks[number as usize].waiters,
+            Object::Barrier(number) => &mut tenant.barriers[number as usize].waiters,
+            Object::Receive(number) => &mut tenant.queues[number as usize].receivers,
+            Object::Send(number) => &mut tenant.queues[number as usize].senders,
+            Object::Pool(number) => &mut tenant.pools[number as usize].receivers,
+            Object::Join => &mut frame.join,
+        };
+        waiters.spinning.retain(|&other| other != thread);
+        if spins > 0 {
+            waiters.spinning.push(thread);
+            Next::Spin(spins)
+        } else {
+            waiters.blocked.push_back(thread);
+            Next::Block
+        }
+    }
+
+    /// A spinning thread was interrupted in it, by a poke or by losing its CPU, after so long.
+    pub fn spun(&mut self, thread: ThreadId, left: Nanos) {
+        self.frames[thread.index()].spin_left = Some(left);
+    }
+}
+
+impl Frame {
+    /// Takes over a request: what it draws from here depends on it alone.
+    fn hold(&mut self, request: Option<Request>) {
+        if let Some(mut request) = request {
+            self.rng = ChaCha8Rng::seed_from_u64(request.seed);
+            // The next thread that holds it draws other numbers.
+            request.seed = request.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            self.held = Some(request);
+            self.works_for = Some(request.due);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The machine against closed forms of queueing theory, and programs against what they take by hand.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use quell_model::Topology;
+use quell_model::config::Scenario;
+use quell_sim::{Answer, Class, Costs, Fifo, Load, Oldest, Request, Simulation, State};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::path::Path;
+
+const S: u64 = 1_000_000_000;
+
+/// Poisson arrivals, as many a second.
+fn poisson(rate: f64, seed: u64) -> Load {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut at = 0.0;
+    Box::new(std::iter::repeat_with(move || {
+        at -= (1.0 - rng.random::<f64>()).ln() * 1e9 / rate;
+        Request {
+            due: at as u64,
+            seed: rng.random(),
+        }
+    }))
+}
+
+/// One request at each of these times, in µs.
+fn at_us(times: &'static [u64]) -> Load {
+    Box::new(times.iter().map(|&us| Request {
+        due: us * 1000,
+        seed: us,
+    }))
+}
+
+/// The tenant that these thread tables make.
+fn simulation(
+    cpus: u32,
+    class: impl Class + 'static,
+    threads: &str,
+    load: Option<Load>,
+) -> Simulation {
+    let text = format!(
+        "name = \"t\"\n[[tenant]]\nname = \"a\"\n{}{threads}",
+        if load.is_some() {
+            "load = { rate = 1.0 }\n"
+        } else {
+            "class = \"batch\"\n"
+        }
+    );
+    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let mut simulation = Simulation::new(Topology::flat(cpus), Costs::NONE, Box::new(class));
+    simulation.add_tenant(&scenario.tenants[0].threads, load);
+    simulation
+}
+
+/// A server of so many threads whose requests take what is written there.
+fn server(
+    cpus: u32,
+    class: impl Class + 'static,
+    threads: u32,
+    run: &str,
+    load: Load,
+) -> Simulation {
+    let threads = format!(
+        "[[tenant.thread]]\nname = \"w\"\ncount = {threads}\n\
+         program = [\"request\", {{ run_us = {run} }}, \"respond\"]\n"
+    );
+    simulation(cpus, class, &threads, Some(load))
+}
+
+/// Mean and 99th percentile of latencies, in µs.
+fn figures(answers: &[Answer]) -> (f64, f64) {
+    let mut us: Vec<f64> = answers
+        .iter()
+        .map(|answer| (answer.at - answer.due) as f64 / 1e3)
+        .collect();
+    us.sort_by(f64::total_cmp);
+    let mean = us.iter().sum::<f64>() / us.len() as f64;
+    (mean, us[us.len() * 99 / 100])
+}
+
+#[track_caller]
+fn near(what: &str, got: f64, expected: f64, tolerance: f64) {
+    println!("{what}: {got:.2}, expected {expected:.2}");
+    assert!(
+        (got / expected - 1.0).abs() < tolerance,
+        "{what}: {got:.2}, not {expected:.2}"
+    );
+}
+
+#[test]
+fn first_come_first_served_is_m_m_1_and_m_m_k() {
+    let mut one = server(
+        1,
+        Fifo::new(None),
+        1,
+        "{ exponential = 1000 }",
+        poisson(700.0, 1),
+    );
+    let (mean, p99) = figures(&one.run_until(1000 * S));
+    // Sojourn times are exponential with 1 / (mu - lambda).
+    near("M/M/1 mean", mean, 1000.0 / 0.3, 0.03);
+    near("M/M/1 p99", p99, 1000.0 / 0.3 * 100f64.ln(), 0.05);
+    let busy = one.machine().cpus[0].busy as f64;
+    near("utilization", busy, 0.7 * 1000.0 * S as f64, 0.01);
+
+    let mut four = server(
+        4,
+        Fifo::new(None),
+        4,
+        "{ exponential = 1000 }",
+        poisson(3200.0, 2),
+    );
+    let (mean, _) = figures(&four.run_until(250 * S));
+    // Erlang C for four servers and a load of 3.2: 0.5964.
+    near("M/M/4 mean", mean, 1000.0 + 0.5964 * 1000.0 / 0.8, 0.03);
+}
+
+#[test]
+fn equal_work_is_m_d_1() {
+    let mut one = server(1, Fifo::new(None), 1, "1000", poisson(800.0, 3));
+    let (mean, _) = figures(&one.run_until(500 * S));
+    near("M/D/1 mean", mean, 1000.0 * (1.0 + 0.8 / (2.0 * 0.2)), 0.03);
+}
+
+#[test]
+fn short_turns_are_processor_sharing_whatever_the_work() {
+    for run in [
+        "1000",
+        "{ exponential = 1000 }",
+        "{ lognormal = { mean = 1000, sigma = 1 } }",
+    ] {
+        let class = Fifo::new(Some(20_000));
+        let mut one = server(1, class, 200, run, poisson(700.0, 4));
+        let (mean, _) = figures(&one.run_until(300 * S));
+        near(&format!("M/G/1-PS mean of {run}"), mean, 1000.0 / 0.3, 0.06);
+    }
+}
+
+const FORK_JOIN: &str = r#"
+[[tenant.thread]]
+name = "main"
+program = ["request", { run_us = 200 },
+    { fork_join = { pool = "p", parts = 4, program = [{ run_us = 400 }] } }, { run_us = 200 }, "respond"]
+[[tenant.thread]]
+name = "helper"
+count = 3
+program = [{ help = "p" }]
+"#;
+
+fn latencies_us(answers: &[Answer]) -> Vec<u64> {
+    answers.iter().map(|a| (a.at - a.due) / 1000).collect()
+}
+
+#[test]
+fn a_fork_join_takes_its_critical_path_or_all_its_work() {
+    for (cpus, expected) in [(4, 800), (2, 1200), (1, 2000)] {
+        let load = Some(at_us(&[10, 50_000]));
+        let mut simulation = simulation(cpus, Fifo::new(None), FORK_JOIN, load);
+        let answers = simulation.run_until(S);
+        assert_eq!(latencies_us(&answers), [expected, expected], "{cpus} CPUs");
+    }
+}
+
+#[test]
+fn the_oldest_request_goes_first() {
+    // The second comes while the first's parts wait for the only CPU.
+    let mut simulation = simulation(1, Oldest::default(), FORK_JOIN, Some(at_us(&[0, 100])));
+    assert_eq!(latencies_us(&simulation.run_until(S)), [2000, 3900]);
+}
+
+#[test]
+fn a_lock_admits_one_and_who_spins_for_it_uses_its_cpu() {
+    for spin in [0, 300, 2_000] {
+        let threads = format!(
+            "[[tenant.thread]]\nname = \"w\"\ncount = 2\nspin_us = {spin}\nprogram = [\"request\", \
+             {{ lock = {{ name = \"l\", program = [{{ run_us = 1000 }}] }} }}, \"respond\"]\n"
+        );
+        let load = Some(at_us(&[100_000, 100_010]));
+        let mut simulation = simulation(2, Fifo::new(None), &threads, load);
+        assert_eq!(latencies_us(&simulation.run_until(S)), [1000, 1990]);
+        let busy: u64 = simulation.machine().cpus.iter().map(|cpu| cpu.busy).sum();
+        // Each spins for its request and for the one that never comes; the second 990 us for the lock as well.
+        let spun = 4 * spin + spin.min(990);
+        assert_eq!(busy, 2_000_000 + spun * 1000, "spin {spin}");
+    }
+}
+
+#[test]
+fn queues_and_barriers_pass_on_and_hold_back() {
+    let pipeline = r#"
+[[tenant.thread]]
+name = "in"
+program = ["request", { run_us = 100 }, { send = "q" }]
+[[tenant.thread]]
+name = "out"
+program = [{ receive = "q" }, { sleep_us = 300 }, { repeat = { times = 2, program = [{ run_us = 50 }] } }, "respond"]
+"#;
+    let mut one = simulation(2, Fifo::new(None), pipeline, Some(at_us(&[0, 100])));
+    assert_eq!(latencies_us(&one.run_until(S)), [500, 800]);
+
+    let barrier = r#"
+[[tenant.thread]]
+name = "slow"
+program = [{ run_us = 300 }, { barrier = "b" }]
+[[tenant.thread]]
+name = "fast"
+count = 2
+program = [{ run_us = 100 }, { barrier = "b" }]
+"#;
+    let mut three = simulation(3, Fifo::new(None), barrier, None);
+    three.run_until(S - 1);
+    // 300 us a round, three threads; the last round is not over.
+    assert_eq!(three.rounds(0), 3 * (S / 300_000));
+}
+
+#[test]
+fn no_cpu_idles_beside_a_ready_thread_and_time_is_counted_once() {
+    let class = Fifo::new(Some(500_000));
+    let load = Some(poisson(900.0, 7));
+    let mut simulation = simulation(4, class, FORK_JOIN, load);
+    for step in 1..20_000 {
+        simulation.run_until(step * 50_000);
+        let machine = simulation.machine();
+        let ready = machine.threads.iter().any(|t| t.state == State::Ready);
+        let idle = machine.cpus.iter().any(|cpu| cpu.current.is_none());
+        assert!(!(ready && idle), "at {} ns", machine.now);
+    }
+    let machine = simulation.machine();
+    let ran: u64 = machine.threads.iter().map(|thread| thread.ran).sum();
+    let busy: u64 = machine.cpus.iter().map(|cpu| cpu.busy).sum();
+    assert_eq!(ran, busy);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_course_and_costs_take_time() {
+    let run = |costs: Costs| {
+        let text =
+            format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{FORK_JOIN}");
+        let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+        let mut simulation = Simulation::new(Topology::flat(2), costs, Box::new(Fifo::new(None)));
+        simulation.add_tenant(&scenario.tenants[0].threads, Some(poisson(500.0, 9)));
+        (simulation.run_until(2 * S), simulation.events())
+    };
+    let costs = Costs {
+        switch: 2_000,
+        wake: 1_000,
+        kick: 3_000,
+    };
+    assert_eq!(run(costs), run(costs));
+    assert!(figures(&run(costs).0).0 > figures(&run(Costs::NONE).0).0);
+}
