@@ -1,10 +1,11 @@
 //! The sides of a comparison, by the names that `--policy` takes.
 
+use crate::result::Substrate;
 use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Backend};
 use std::fmt;
 use std::str::FromStr;
 
-/// A side that can be measured on a live host.
+/// A scheduler to measure, and Quell's agent where one belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The kernel's own scheduler, nothing of Quell's running.
@@ -21,6 +22,17 @@ pub enum Side {
     Quell,
     /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
     Scheduler(ExternalScheduler),
+    /// A scheduler that there is on the simulator only.
+    Simulated(Simulated),
+}
+
+/// Schedulers of the simulator ([`quell_sim`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Simulated {
+    /// One queue for all CPUs, in turns of 3 ms.
+    Fifo,
+    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
+    Ideal,
 }
 
 /// A part of the asymmetry mechanism, by the paper's names.
@@ -71,6 +83,12 @@ pub enum SideError {
     /// A scheduler of the user's without a name or a command.
     #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
     BadCommand(String),
+    /// Of another substrate.
+    #[error("side `{0}` is the simulator's (`--on sim`)")]
+    SimulatorOnly(String),
+    /// Of another substrate.
+    #[error("side `{0}` does not run on the simulator yet; there are: fifo, ideal")]
+    NotSimulated(String),
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
     TooFew,
@@ -78,7 +96,7 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 18] = [
         "default",
         "dasec",
         "dasec-no-tsa",
@@ -95,6 +113,8 @@ impl Side {
         PEERS[2].0,
         PEERS[3].0,
         PEERS[4].0,
+        "fifo",
+        "ideal",
     ];
 
     /// Its name.
@@ -111,7 +131,24 @@ impl Side {
             Side::Stock => "stock",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
+            Side::Simulated(Simulated::Fifo) => "fifo",
+            Side::Simulated(Simulated::Ideal) => "ideal",
         }
+    }
+
+    /// Whether all of them can be measured there.
+    pub fn check(sides: &[Side], on: Substrate) -> Result<(), SideError> {
+        for side in sides {
+            match (side, on) {
+                (Side::Simulated(_), Substrate::Sim) => {}
+                (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
+                    return Err(SideError::SimulatorOnly(side.to_string()));
+                }
+                (_, Substrate::Sim) => return Err(SideError::NotSimulated(side.to_string())),
+                (_, Substrate::Vm | Substrate::Host) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Quell's own scheduler alone.
@@ -152,7 +189,7 @@ impl Side {
         let mut agent = AgentSettings::default();
         let mut asymmetry = AsymmetrySettings::default();
         match self {
-            Side::Default | Side::Scheduler(_) => return None,
+            Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
             Side::Quell => {}
             Side::Stock => agent.backend = Backend::Stock,
             Side::Dasec => asymmetry.causal = false,
@@ -222,11 +259,13 @@ impl FromStr for Side {
             "stock" => Ok(Side::Stock),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
+            "fifo" => Ok(Side::Simulated(Simulated::Fifo)),
+            "ideal" => Ok(Side::Simulated(Simulated::Ideal)),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
             "cfs" | "eevdf" | "credit" | "credit2" | "bvt" | "parties" | "dyniso" | "isolation" => {
-                not_built("it runs on the simulator")
+                not_built("it will run on the simulator")
             }
             _ => Side::peer(name).ok_or_else(|| SideError::Unknown(name.to_string())),
         }
@@ -320,6 +359,20 @@ mod tests {
     }
 
     #[test]
+    fn sides_belong_to_substrates() {
+        let check = |text: &str, on| {
+            let checked = Side::check(&Side::parse_list(text).unwrap(), on);
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(check("fifo,ideal", Substrate::Sim), Ok(()));
+        assert_eq!(check("default,sched", Substrate::Vm), Ok(()));
+        let error = check("default,fifo", Substrate::Host).unwrap_err();
+        assert!(error.contains("`fifo` is the simulator's"), "{error}");
+        let error = check("fifo,sched", Substrate::Sim).unwrap_err();
+        assert!(error.contains("there are: fifo, ideal"), "{error}");
+    }
+
+    #[test]
     fn bad_names_say_what_would_be_right() {
         let message = |text: &str| Side::parse_list(text).unwrap_err().to_string();
         assert_eq!(
@@ -334,7 +387,7 @@ mod tests {
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
-        assert!(message("cfs,eevdf").contains("runs on the simulator"));
+        assert!(message("cfs,eevdf").contains("run on the simulator"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

@@ -103,6 +103,11 @@ impl Simulation {
         self.workload.rounds(tenant)
     }
 
+    /// The requests that arrived and have no answer: their tenants, and when they were due.
+    pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
+        self.workload.unanswered()
+    }
+
     /// How many events have happened.
     pub fn events(&self) -> u64 {
         self.events

@@ -241,6 +241,18 @@ impl Workload {
         self.tenants[tenant].rounds
     }
 
+    /// Requests without an answer, by tenant, with the time that they were due: waiting, held or in a message.
+    pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
+        let tenants = self.tenants.iter().enumerate();
+        let waiting = tenants.flat_map(|(number, tenant)| {
+            let messages = tenant.queues.iter().flat_map(|queue| &queue.items);
+            let requests = tenant.requests.items.iter().chain(messages.flatten());
+            requests.map(move |request| (number, request.due))
+        });
+        let held = |frame: &Frame| Some((frame.tenant, frame.held?.due));
+        waiting.chain(self.frames.iter().filter_map(held))
+    }
+
     /// When the request was due that a thread works for.
     pub fn works_for(&self, thread: ThreadId) -> Option<Nanos> {
         self.frames[thread.index()].works_for

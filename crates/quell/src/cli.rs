@@ -217,7 +217,8 @@ pub struct Bench {
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
     /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
-    /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours
+    /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
+    /// the simulator fifo and ideal
     #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
     pub policy: String,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4

@@ -96,8 +96,16 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["scenario.toml:2", "did you mean `seconds`"],
         ),
         (
-            &["bench", "demo", "--on", "sim"],
-            &["not built yet", "host"],
+            &["bench", "mixed", "--on", "sim"],
+            &["`default`", "simulator", "fifo, ideal"],
+        ),
+        (
+            &["bench", "mixed", "--policy", "fifo,ideal"],
+            &["`fifo`", "--on sim"],
+        ),
+        (
+            &["bench", "demo", "--on", "sim", "--policy", "fifo,ideal"],
+            &["demo.toml", "`host`", "topology"],
         ),
         (
             &["bench", "demo", "--on", "vm", "--kernel", "5.15"],

@@ -14,11 +14,12 @@ pub(crate) mod agent;
 pub(crate) mod host;
 mod scheduler;
 pub(crate) mod settings;
+pub mod simulated;
 pub(crate) mod started;
 mod summary;
 
 use crate::progress::Progress;
-use crate::result::{AgentCost, AgentLog, BenchResult, Options, SCHEMA, Substrate};
+use crate::result::{AgentCost, AgentLog, BenchResult, Host, Options, SCHEMA, Substrate};
 use crate::side::{Side, SideError};
 use crate::stats;
 use crate::workload::{Interrupted, Measurement, Stillness, Workload};
@@ -76,6 +77,21 @@ impl BenchOptions {
         }
     }
 
+    /// Whether it can be done there.
+    fn check(&self, on: Substrate) -> anyhow::Result<()> {
+        ensure!(self.sides.len() >= 2, SideError::TooFew);
+        Side::check(&self.sides, on)?;
+        ensure!(self.pairs >= 1, "at least one pair must be measured");
+        for (name, seconds, least) in [
+            ("seconds", self.seconds, 0.1),
+            ("warm-up seconds", self.warmup_seconds, 0.0),
+        ] {
+            let fits = seconds.is_finite() && (least..=86_400.0).contains(&seconds);
+            ensure!(fits, "{name}: {seconds} is outside {least} to 86400");
+        }
+        Ok(())
+    }
+
     /// How long the measuring takes, without starting and stopping.
     pub fn planned(&self) -> Duration {
         let each = self.warmup_seconds + self.seconds;
@@ -102,15 +118,7 @@ pub fn run(
     interrupt: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> anyhow::Result<BenchResult> {
-    ensure!(options.sides.len() >= 2, SideError::TooFew);
-    ensure!(options.pairs >= 1, "at least one pair must be measured");
-    for (name, seconds, least) in [
-        ("seconds", options.seconds, 0.1),
-        ("warm-up seconds", options.warmup_seconds, 0.0),
-    ] {
-        let fits = seconds.is_finite() && (least..=86_400.0).contains(&seconds);
-        ensure!(fits, "{name}: {seconds} is outside {least} to 86400");
-    }
+    options.check(Substrate::Host)?;
     // One that may not be asked is there all the same.
     let host_agent = match UnixStream::connect(HOST_AGENT) {
         Ok(_) => true,
@@ -145,68 +153,100 @@ pub fn run(
         workload,
         raw,
         decisions,
-        mut notes,
+        notes,
         ..
     } = session;
     let stopped = workload.stop().context("stopping the tenants");
     progress.finish();
-    let pairs_done = complete_pairs(&raw, labels.len()).len() as u32;
+    let pairs_done = complete_pairs(&raw, labels.len()).len();
     match ended {
-        Err(error) if error.is::<Interrupted>() && pairs_done > 0 => {
-            notes.push(format!(
-                "Interrupted after {pairs_done} of {} pairs.",
-                options.pairs
-            ));
-        }
+        Err(error) if error.is::<Interrupted>() && pairs_done > 0 => {}
         Err(error) => return Err(error),
         Ok(()) => {}
     }
     stopped?;
-    let summariser = Summariser {
+    let measured = Measured {
         labels: &labels,
-        cpus: host.cpus,
+        pairs: options.pairs,
         seconds: options.seconds,
+        warmup_seconds: options.warmup_seconds,
         seed: options.seed,
-    };
-    let sides = summariser.sides(&raw);
-    for side in sides
-        .iter()
-        .filter(|side| side.steal_percent > STEAL_WARNING_PERCENT)
-    {
-        notes.push(format!(
-            "The hypervisor took {:.1} % of the CPUs' time while `{}` was measured: repeat on a quieter host.",
-            side.steal_percent, side.side
-        ));
-    }
-    notes.dedup();
-    Ok(BenchResult {
-        schema: SCHEMA,
-        quell_version: env!("CARGO_PKG_VERSION").to_string(),
-        scenario: options.scenario.name.clone(),
-        substrate: Substrate::Host,
         started_unix_s: started,
-        complete: pairs_done == options.pairs,
         host,
-        lab: None,
-        options: Options {
-            seed: options.seed,
-            pairs: options.pairs,
-            seconds: options.seconds,
-            warmup_seconds: options.warmup_seconds,
-            sides: labels.clone(),
-            set: Vec::new(),
-            confidence: stats::CONFIDENCE,
-            resamples: stats::RESAMPLES,
-        },
-        results: summariser.results(&raw),
-        comparisons: summariser.comparisons(&raw),
-        agent: agent_cost(raw.iter().filter_map(|run| run.agent)),
-        sides,
-        runs: summariser.runs(&raw),
-        latency: summariser.latency(&raw),
+        raw,
+    };
+    Ok(BenchResult {
         decisions,
-        notes,
+        ..measured.result(options.scenario.name.clone(), Substrate::Host, notes)
     })
+}
+
+/// What was measured, and how.
+struct Measured<'a> {
+    labels: &'a [String],
+    pairs: u32,
+    seconds: f64,
+    warmup_seconds: f64,
+    seed: u64,
+    started_unix_s: u64,
+    host: Host,
+    raw: Vec<RawRun>,
+}
+
+impl Measured<'_> {
+    fn result(self, scenario: String, substrate: Substrate, mut notes: Vec<String>) -> BenchResult {
+        let raw = &self.raw;
+        let pairs_done = complete_pairs(raw, self.labels.len()).len() as u32;
+        if pairs_done < self.pairs {
+            let pairs = self.pairs;
+            notes.push(format!("Interrupted after {pairs_done} of {pairs} pairs."));
+        }
+        let summariser = Summariser {
+            labels: self.labels,
+            cpus: self.host.cpus,
+            seconds: self.seconds,
+            seed: self.seed,
+        };
+        let sides = summariser.sides(raw);
+        for side in sides
+            .iter()
+            .filter(|side| side.steal_percent > STEAL_WARNING_PERCENT)
+        {
+            notes.push(format!(
+                "The hypervisor took {:.1} % of the CPUs' time while `{}` was measured: repeat on a quieter host.",
+                side.steal_percent, side.side
+            ));
+        }
+        notes.dedup();
+        BenchResult {
+            schema: SCHEMA,
+            quell_version: env!("CARGO_PKG_VERSION").to_string(),
+            scenario,
+            substrate,
+            started_unix_s: self.started_unix_s,
+            complete: pairs_done == self.pairs,
+            lab: None,
+            options: Options {
+                seed: self.seed,
+                pairs: self.pairs,
+                seconds: self.seconds,
+                warmup_seconds: self.warmup_seconds,
+                sides: self.labels.to_vec(),
+                set: Vec::new(),
+                confidence: stats::CONFIDENCE,
+                resamples: stats::RESAMPLES,
+            },
+            results: summariser.results(raw),
+            comparisons: summariser.comparisons(raw),
+            agent: agent_cost(raw.iter().filter_map(|run| run.agent)),
+            sides,
+            runs: summariser.runs(raw),
+            latency: summariser.latency(raw),
+            decisions: Vec::new(),
+            notes,
+            host: self.host,
+        }
+    }
 }
 
 /// The order of the sides in a pair: as given in even pairs, reversed in odd ones.

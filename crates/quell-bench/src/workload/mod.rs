@@ -5,7 +5,7 @@
 //! affinity: what is done to them from there is what is being compared.
 
 mod apps;
-mod load;
+pub(crate) mod load;
 mod measurement;
 mod pauses;
 mod played;

@@ -116,20 +116,31 @@ impl Job<'_> {
         let mut result = match on {
             Substrate::Host => self.on_host(interrupt)?,
             Substrate::Vm => vm::bench(self, guest, interrupt)?,
-            Substrate::Sim => return Err(no_simulator().into()),
+            Substrate::Sim => self.on_simulator(interrupt)?,
         };
         result.options.set.clone_from(&self.set);
         Ok(result)
     }
 
     fn on_host(&self, interrupt: &Arc<AtomicBool>) -> anyhow::Result<BenchResult> {
+        let options = self.options()?;
+        let progress = Progress::stderr(options.planned());
+        run::run(&options, interrupt, &progress)
+    }
+
+    fn on_simulator(&self, interrupt: &AtomicBool) -> anyhow::Result<BenchResult> {
+        let options = self.options()?;
+        let progress = Progress::stderr(options.planned());
+        run::simulated::run(&options, interrupt, &progress)
+    }
+
+    fn options(&self) -> anyhow::Result<BenchOptions> {
         let mut options = BenchOptions::new(self.scenario.clone(), this_program()?);
         options.sides.clone_from(&self.sides);
         options.seconds = self.measure.seconds.unwrap_or(options.seconds);
         options.pairs = self.measure.pairs.unwrap_or(options.pairs);
         options.seed = self.measure.seed;
-        let progress = Progress::stderr(options.planned());
-        run::run(&options, interrupt, &progress)
+        Ok(options)
     }
 }
 
@@ -143,7 +154,10 @@ fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
             let progress = Progress::stderr(Duration::ZERO);
             overhead::run(sides, &this_program()?, &interrupt, &progress)?
         }
-        Substrate::Sim => return Err(no_simulator().into()),
+        Substrate::Sim => {
+            let message = "`--on`: what a wakeup costs is measured on: host, vm";
+            return Err(InputError(message.to_string()).into());
+        }
     };
     print(
         &result,
@@ -160,10 +174,6 @@ fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> 
         ))),
         None => Ok(()),
     }
-}
-
-fn no_simulator() -> InputError {
-    InputError("`--on`: the simulator is not built yet; there are: host, vm".to_string())
 }
 
 /// A result as a table, or as JSON where that goes to stdout; and as JSON into a file.

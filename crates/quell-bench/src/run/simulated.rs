@@ -1,0 +1,265 @@
+//! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual time and
+//! as many at once as there are CPUs here.
+
+use super::summary::RawRun;
+use super::{BenchOptions, Measured};
+use crate::progress::Progress;
+use crate::result::{BenchResult, Host, Substrate};
+use crate::side::{Side, Simulated};
+use crate::stats;
+use crate::workload::load::{Plan, mix};
+use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
+use anyhow::{bail, ensure};
+use quell_model::Topology;
+use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
+use quell_sim::{Class, Costs, Fifo, Load, Oldest, Request, Simulation};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// [`Simulated::Fifo`]'s turn: EEVDF's base slice on 8 CPUs or more.
+const FIFO_TURN: u64 = 3_000_000;
+
+/// How far a simulation goes before it looks whether it is interrupted, in virtual time.
+const STRIDE: u64 = 50_000_000;
+
+/// Measures. Setting `interrupt` ends it with the pairs done so far, or with [`Interrupted`] when there is none.
+pub fn run(
+    options: &BenchOptions,
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<BenchResult> {
+    options.check(Substrate::Sim)?;
+    let scenario = &options.scenario;
+    let input = |key: &str, message: &str| ConfigError::at(&scenario.file, key, message);
+    let host = scenario.host.as_ref();
+    let host = host.ok_or_else(|| {
+        input(
+            "host",
+            "is missing; the simulator needs `cpus` or `topology`",
+        )
+    })?;
+    let instances = scenario.instances();
+    for (index, tenant) in scenario.tenants.iter().enumerate() {
+        if tenant.app.is_some() || tenant.kind != TenantKind::Process {
+            let message =
+                "the simulator runs thread programs (`[[tenant.thread]]`) of processes only, yet";
+            return Err(input(&format!("tenant[{index}]"), message).into());
+        }
+    }
+    let bench = Bench {
+        options,
+        topology: host.topology(),
+        instances,
+        interrupt,
+    };
+    let labels = Side::labels(&options.sides);
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let raw = bench.measure_all(progress)?;
+    progress.finish();
+    ensure!(
+        !super::complete_pairs(&raw, labels.len()).is_empty(),
+        Interrupted
+    );
+    let measured = Measured {
+        labels: &labels,
+        pairs: options.pairs,
+        seconds: options.seconds,
+        warmup_seconds: options.warmup_seconds,
+        seed: options.seed,
+        started_unix_s,
+        host: described(&bench.topology),
+        raw,
+    };
+    Ok(measured.result(scenario.name.clone(), Substrate::Sim, Vec::new()))
+}
+
+fn described(topology: &Topology) -> Host {
+    Host {
+        cpus: topology.cpus.len() as u32,
+        model: "simulated".to_string(),
+        kernel: concat!("quell-sim ", env!("CARGO_PKG_VERSION")).to_string(),
+        os: "none".to_string(),
+        memory_bytes: 0,
+        virtualized: false,
+        scheduler: Vec::new(),
+    }
+}
+
+struct Bench<'a> {
+    options: &'a BenchOptions,
+    topology: Topology,
+    instances: Vec<TenantInstance<'a>>,
+    interrupt: &'a AtomicBool,
+}
+
+impl Bench<'_> {
+    /// All pairs and sides, on all CPUs of this machine, in the order in which they would have been measured.
+    fn measure_all(&self, progress: &Progress) -> anyhow::Result<Vec<RawRun>> {
+        let sides = self.options.sides.len();
+        let runs = sides * self.options.pairs as usize;
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let each = self.options.planned() / runs as u32;
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= runs || self.interrupt.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (pair, side) = ((number / sides) as u32, number % sides);
+                let run = self.measure(pair, side);
+                let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                done.push((number, run));
+                let text = format!("{} of {runs} simulated", done.len());
+                progress.tick(each * done.len() as u32, &text);
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+            for _ in 0..workers.min(runs) {
+                scope.spawn(work);
+            }
+        });
+        let mut done = done
+            .into_inner()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        done.sort_by_key(|&(number, _)| number);
+        let runs = done.into_iter().map(|(_, run)| run);
+        // An interrupted simulation is none.
+        runs.filter(|run| !matches!(run, Err(error) if error.is::<Interrupted>()))
+            .collect()
+    }
+
+    fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
+        let options = self.options;
+        let (class, costs): (Box<dyn Class>, Costs) = match options.sides[side] {
+            Side::Simulated(Simulated::Fifo) => {
+                (Box::new(Fifo::new(Some(FIFO_TURN))), Costs::TYPICAL)
+            }
+            Side::Simulated(Simulated::Ideal) => (Box::new(Oldest::default()), Costs::NONE),
+            ref other => bail!("side `{other}` does not run on the simulator"),
+        };
+        let seed = stats::pair_seed(options.seed, pair);
+        let warmup = ns(options.warmup_seconds);
+        let end = warmup + ns(options.seconds);
+        let mut simulation = Simulation::new(self.topology.clone(), costs, class);
+        let mut timeout = 0;
+        for (index, tenant) in self.instances.iter().enumerate() {
+            let load = self.load(
+                &options.scenario,
+                tenant,
+                mix(seed ^ mix(index as u64)),
+                end,
+            )?;
+            timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
+            simulation.add_tenant(&tenant.spec.threads, load);
+        }
+        let mut answers = self.advance(&mut simulation, warmup)?;
+        let first = self.reading(&simulation);
+        answers.extend(self.advance(&mut simulation, end)?);
+        let second = self.reading(&simulation);
+        answers.extend(self.advance(&mut simulation, end + timeout * 1_000_000)?);
+
+        let mut measurements = Vec::new();
+        for (index, tenant) in self.instances.iter().enumerate() {
+            let loaded = tenant.spec.load.is_some();
+            measurements.push(Measurement {
+                tenant: tenant.name.clone(),
+                class: tenant.spec.class,
+                latency: latency_histogram(),
+                requests: 0,
+                errors: 0,
+                work: (!loaded).then(|| (second.rounds[index] - first.rounds[index]) as f64),
+                work_unit: if loaded { "" } else { "rounds" },
+                cpu_ns: second.cpu_ns[index] - first.cpu_ns[index],
+                length_ns: end - warmup,
+                generator: None,
+            });
+        }
+        for answer in answers.iter().filter(|answer| answer.due >= warmup) {
+            let tenant = &mut measurements[answer.tenant];
+            tenant.requests += 1;
+            tenant.latency.saturating_record(answer.at - answer.due);
+        }
+        for (tenant, due) in simulation.unanswered().filter(|&(_, due)| due >= warmup) {
+            let tenant = &mut measurements[tenant];
+            tenant.requests += 1;
+            tenant.errors += 1;
+            tenant
+                .latency
+                .saturating_record(simulation.machine().now - due);
+        }
+        let capacity = (end - warmup) as f64 * self.topology.cpus.len() as f64;
+        Ok(RawRun {
+            pair,
+            position: side as u32,
+            side,
+            seed,
+            busy_percent: 100.0 * (second.busy_ns - first.busy_ns) as f64 / capacity,
+            steal_percent: 0.0,
+            agent: None,
+            stillness: Stillness::default(),
+            measurements,
+        })
+    }
+
+    /// The requests that this tenant gets, as its generator would send them.
+    fn load(
+        &self,
+        scenario: &Scenario,
+        tenant: &TenantInstance<'_>,
+        seed: u64,
+        end: u64,
+    ) -> anyhow::Result<Option<Load>> {
+        let Some(load) = &tenant.spec.load else {
+            return Ok(None);
+        };
+        let plan = Plan::new(scenario, load, self.topology.cpus.len() as u32)?;
+        let due = plan.arrivals(seed).take_while(move |&due| due < end);
+        let requests = due.zip(0..).map(move |(due, id)| Request {
+            due,
+            seed: mix(seed ^ mix(id)),
+        });
+        Ok(Some(Box::new(requests)))
+    }
+
+    fn advance(
+        &self,
+        simulation: &mut Simulation,
+        end: u64,
+    ) -> anyhow::Result<Vec<quell_sim::Answer>> {
+        let mut answers = Vec::new();
+        while simulation.machine().now < end {
+            ensure!(!self.interrupt.load(Ordering::Relaxed), Interrupted);
+            let next = end.min(simulation.machine().now + STRIDE);
+            answers.append(&mut simulation.run_until(next));
+        }
+        Ok(answers)
+    }
+
+    fn reading(&self, simulation: &Simulation) -> Reading {
+        let machine = simulation.machine();
+        let mut cpu_ns = vec![0; self.instances.len()];
+        for thread in &machine.threads {
+            cpu_ns[thread.tenant] += thread.ran;
+        }
+        Reading {
+            busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).sum(),
+            rounds: (0..cpu_ns.len())
+                .map(|tenant| simulation.rounds(tenant))
+                .collect(),
+            cpu_ns,
+        }
+    }
+}
+
+/// What the machine and every tenant have used and done at one time.
+struct Reading {
+    busy_ns: u64,
+    cpu_ns: Vec<u64>,
+    rounds: Vec<u64>,
+}
+
+fn ns(seconds: f64) -> u64 {
+    Duration::from_secs_f64(seconds).as_nanos() as u64
+}
