@@ -29,6 +29,8 @@ pub enum Side {
 /// Schedulers of the simulator ([`quell_sim`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
+    /// The kernel's, since 6.6.
+    Eevdf,
     /// One queue for all CPUs, in turns of 3 ms.
     Fifo,
     /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
@@ -87,7 +89,7 @@ pub enum SideError {
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
     /// Of another substrate.
-    #[error("side `{0}` does not run on the simulator yet; there are: fifo, ideal")]
+    #[error("side `{0}` does not run on the simulator yet; there are: eevdf, fifo, ideal")]
     NotSimulated(String),
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
@@ -96,7 +98,7 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 19] = [
         "default",
         "dasec",
         "dasec-no-tsa",
@@ -113,6 +115,7 @@ impl Side {
         PEERS[2].0,
         PEERS[3].0,
         PEERS[4].0,
+        "eevdf",
         "fifo",
         "ideal",
     ];
@@ -131,6 +134,7 @@ impl Side {
             Side::Stock => "stock",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
+            Side::Simulated(Simulated::Eevdf) => "eevdf",
             Side::Simulated(Simulated::Fifo) => "fifo",
             Side::Simulated(Simulated::Ideal) => "ideal",
         }
@@ -259,12 +263,13 @@ impl FromStr for Side {
             "stock" => Ok(Side::Stock),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
+            "eevdf" => Ok(Side::Simulated(Simulated::Eevdf)),
             "fifo" => Ok(Side::Simulated(Simulated::Fifo)),
             "ideal" => Ok(Side::Simulated(Simulated::Ideal)),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
-            "cfs" | "eevdf" | "credit" | "credit2" | "bvt" | "parties" | "dyniso" | "isolation" => {
+            "cfs" | "credit" | "credit2" | "bvt" | "parties" | "dyniso" | "isolation" => {
                 not_built("it will run on the simulator")
             }
             _ => Side::peer(name).ok_or_else(|| SideError::Unknown(name.to_string())),
@@ -369,7 +374,7 @@ mod tests {
         let error = check("default,fifo", Substrate::Host).unwrap_err();
         assert!(error.contains("`fifo` is the simulator's"), "{error}");
         let error = check("fifo,sched", Substrate::Sim).unwrap_err();
-        assert!(error.contains("there are: fifo, ideal"), "{error}");
+        assert!(error.contains("there are: eevdf, fifo, ideal"), "{error}");
     }
 
     #[test]
@@ -387,7 +392,7 @@ mod tests {
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
-        assert!(message("cfs,eevdf").contains("run on the simulator"));
+        assert!(message("cfs,bvt").contains("run on the simulator"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

@@ -7,6 +7,7 @@
 //! A simulation ([`Simulation`]) is one thread's: many run side by side. Times are nanoseconds of virtual time.
 
 mod class;
+mod eevdf;
 mod events;
 mod machine;
 mod program;
@@ -14,6 +15,7 @@ mod simulation;
 mod workload;
 
 pub use class::{Class, Fifo, Oldest, Pick};
+pub use eevdf::Eevdf;
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Machine, State, Thread, ThreadId};
 pub use program::Code;

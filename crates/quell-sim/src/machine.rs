@@ -172,6 +172,16 @@ impl Machine {
         &mut self.threads[thread.index()]
     }
 
+    /// A thread's CPU time up to now.
+    pub fn cpu_time(&self, thread: ThreadId) -> Nanos {
+        let it = self.thread(thread);
+        let running = match it.state {
+            State::Running(cpu) => self.now.saturating_sub(self.cpu(cpu).started),
+            State::Ready | State::Blocked => 0,
+        };
+        it.ran + running
+    }
+
     /// Makes a CPU look whether it should run something else.
     pub fn kick(&mut self, cpu: CpuId) {
         let delay = if self.here == Some(cpu) {

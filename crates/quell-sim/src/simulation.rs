@@ -115,7 +115,6 @@ impl Simulation {
 
     /// Goes on until then; gives the requests answered meanwhile.
     pub fn run_until(&mut self, end: Nanos) -> Vec<Answer> {
-        // The event itself may be planned already; it comes before others of that time planned later.
         while let Some((at, event)) = self.machine.events.next_until(end) {
             self.machine.now = at;
             self.events += 1;

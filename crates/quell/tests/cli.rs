@@ -97,7 +97,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["bench", "mixed", "--on", "sim"],
-            &["`default`", "simulator", "fifo, ideal"],
+            &["`default`", "simulator", "eevdf, fifo, ideal"],
         ),
         (
             &["bench", "mixed", "--policy", "fifo,ideal"],
