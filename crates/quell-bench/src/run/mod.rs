@@ -166,46 +166,40 @@ pub fn run(
     }
     stopped?;
     let measured = Measured {
+        options,
         labels: &labels,
-        pairs: options.pairs,
-        seconds: options.seconds,
-        warmup_seconds: options.warmup_seconds,
-        seed: options.seed,
         started_unix_s: started,
         host,
         raw,
     };
     Ok(BenchResult {
         decisions,
-        ..measured.result(options.scenario.name.clone(), Substrate::Host, notes)
+        ..measured.result(Substrate::Host, notes)
     })
 }
 
 /// What was measured, and how.
 struct Measured<'a> {
+    options: &'a BenchOptions,
     labels: &'a [String],
-    pairs: u32,
-    seconds: f64,
-    warmup_seconds: f64,
-    seed: u64,
     started_unix_s: u64,
     host: Host,
     raw: Vec<RawRun>,
 }
 
 impl Measured<'_> {
-    fn result(self, scenario: String, substrate: Substrate, mut notes: Vec<String>) -> BenchResult {
-        let raw = &self.raw;
+    fn result(self, substrate: Substrate, mut notes: Vec<String>) -> BenchResult {
+        let (options, raw) = (self.options, &self.raw);
         let pairs_done = complete_pairs(raw, self.labels.len()).len() as u32;
-        if pairs_done < self.pairs {
-            let pairs = self.pairs;
+        if pairs_done < options.pairs {
+            let pairs = options.pairs;
             notes.push(format!("Interrupted after {pairs_done} of {pairs} pairs."));
         }
         let summariser = Summariser {
             labels: self.labels,
             cpus: self.host.cpus,
-            seconds: self.seconds,
-            seed: self.seed,
+            seconds: options.seconds,
+            seed: options.seed,
         };
         let sides = summariser.sides(raw);
         for side in sides
@@ -221,16 +215,16 @@ impl Measured<'_> {
         BenchResult {
             schema: SCHEMA,
             quell_version: env!("CARGO_PKG_VERSION").to_string(),
-            scenario,
+            scenario: options.scenario.name.clone(),
             substrate,
             started_unix_s: self.started_unix_s,
-            complete: pairs_done == self.pairs,
+            complete: pairs_done == options.pairs,
             lab: None,
             options: Options {
-                seed: self.seed,
-                pairs: self.pairs,
-                seconds: self.seconds,
-                warmup_seconds: self.warmup_seconds,
+                seed: options.seed,
+                pairs: options.pairs,
+                seconds: options.seconds,
+                warmup_seconds: options.warmup_seconds,
                 sides: self.labels.to_vec(),
                 set: Vec::new(),
                 confidence: stats::CONFIDENCE,

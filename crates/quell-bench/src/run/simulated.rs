@@ -62,16 +62,13 @@ pub fn run(
         Interrupted
     );
     let measured = Measured {
+        options,
         labels: &labels,
-        pairs: options.pairs,
-        seconds: options.seconds,
-        warmup_seconds: options.warmup_seconds,
-        seed: options.seed,
         started_unix_s,
         host: described(&bench.topology),
         raw,
     };
-    Ok(measured.result(scenario.name.clone(), Substrate::Sim, Vec::new()))
+    Ok(measured.result(Substrate::Sim, Vec::new()))
 }
 
 fn described(topology: &Topology) -> Host {
