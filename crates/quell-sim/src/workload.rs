@@ -275,8 +275,11 @@ impl Workload {
         let at = frame.at;
         frame.at += 1;
         match op {
-            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.rng.random()))),
-            Op::Sleep(time) => return Some(Next::Sleep(time.draw_ns(|| frame.rng.random()))),
+            // At least a ns: what takes no time again and again would stop it.
+            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.rng.random()).max(1))),
+            Op::Sleep(time) => {
+                return Some(Next::Sleep(time.draw_ns(|| frame.rng.random()).max(1)));
+            }
             Op::Request => match tenant.requests.take(effects) {
                 Some(request) => frame.hold(Some(request)),
                 None => return Some(self.wait(thread, at, Object::Requests)),
