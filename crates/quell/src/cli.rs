@@ -311,6 +311,16 @@ pub enum Substrate {
     Host,
 }
 
+impl From<Substrate> for quell_bench::result::Substrate {
+    fn from(on: Substrate) -> Self {
+        match on {
+            Substrate::Sim => Self::Sim,
+            Substrate::Vm => Self::Vm,
+            Substrate::Host => Self::Host,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Lab {
     /// Fetch QEMU and kernels, or newer ones if there are

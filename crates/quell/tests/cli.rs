@@ -104,6 +104,18 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["`fifo`", "--on sim"],
         ),
         (
+            &["bench", "mixed", "--on", "vm", "--policy", "default,fifo"],
+            &["`fifo`", "--on sim"],
+        ),
+        (
+            &["bench", "overhead", "--policy", "default,fifo"],
+            &["`fifo`", "--on sim"],
+        ),
+        (
+            &["reproduce", "dasec-fig7", "--policy", "default,ideal"],
+            &["`ideal`", "--on sim"],
+        ),
+        (
             &["bench", "demo", "--on", "sim", "--policy", "fifo,ideal"],
             &["demo.toml", "`host`", "topology"],
         ),

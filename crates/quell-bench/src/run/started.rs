@@ -2,6 +2,7 @@
 
 use super::agent::AgentChild;
 use super::scheduler::SchedulerChild;
+use crate::result::Substrate;
 use crate::side::Side;
 use anyhow::Context;
 use quell_model::config::TenantSpec;
@@ -27,6 +28,7 @@ impl Started {
         interrupt: &AtomicBool,
     ) -> anyhow::Result<Started> {
         let context = || format!("side `{label}`");
+        Side::check(std::slice::from_ref(side), Substrate::Host)?;
         let scheduler = match side {
             Side::Scheduler(scheduler) => {
                 let mut command = scheduler.command.clone();

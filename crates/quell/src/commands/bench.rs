@@ -58,7 +58,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         }
         return cost(&args.measure, &args.cost);
     }
-    let sides = Side::parse_list(&args.policy).context("`--policy`")?;
+    let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
         not_for(
             "overhead",
@@ -75,6 +75,13 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     files_writable([&measure.json, &measure.report])?;
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
     report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
+}
+
+/// The sides that `--policy` names, if all of them can be measured there.
+pub(super) fn sides(policy: &str, on: Substrate) -> anyhow::Result<Vec<Side>> {
+    let sides = Side::parse_list(policy).context("`--policy`")?;
+    Side::check(&sides, on.into()).context("`--policy`")?;
+    Ok(sides)
 }
 
 /// One scenario to measure.

@@ -1,7 +1,7 @@
 //! `quell reproduce`: a paper's experiments, the paper's numbers beside ours.
 
 use super::InputError;
-use super::bench::{Job, files_writable};
+use super::bench::{self, Job, files_writable};
 use crate::cli::Reproduce;
 use anyhow::Context;
 use quell_bench::report;
@@ -27,7 +27,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
         return Err(InputError(message).into());
     };
     let sides = args.policy.as_deref().unwrap_or(figure.sides);
-    let sides = Side::parse_list(sides).context("`--policy`")?;
+    let sides = bench::sides(sides, args.on)?;
     let measure = &args.measure;
     files_writable([&measure.json, &measure.report])?;
     let jobs = jobs(figure, &sides, args)?;
