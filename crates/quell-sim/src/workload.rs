@@ -8,7 +8,7 @@
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
-use quell_model::config::QUEUE_CAPACITY;
+use quell_model::config::{QUEUE_CAPACITY, next_holders_seed};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -425,7 +425,7 @@ impl Workload {
         }
     }
 
-    /// A spinning thread was interrupted in it, by a poke or by losing its CPU, after so long.
+    /// A spinning thread is to look, with so much of its spinning left.
     pub fn spun(&mut self, thread: ThreadId, left: Nanos) {
         self.frames[thread.index()].spin_left = Some(left);
     }
@@ -436,8 +436,7 @@ impl Frame {
     fn hold(&mut self, request: Option<Request>) {
         if let Some(mut request) = request {
             self.rng = ChaCha8Rng::seed_from_u64(request.seed);
-            // The next thread that holds it draws other numbers.
-            request.seed = request.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            request.seed = next_holders_seed(request.seed);
             self.held = Some(request);
             self.works_for = Some(request.due);
         }

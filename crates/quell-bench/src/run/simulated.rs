@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::result::{BenchResult, Host, Substrate};
 use crate::side::{Side, Simulated};
 use crate::stats;
-use crate::workload::load::{Plan, mix};
+use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// [`Simulated::Fifo`]'s turn: EEVDF's base slice on 8 CPUs or more.
+/// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
 
 /// How far a simulation goes before it looks whether it is interrupted, in virtual time.
@@ -55,8 +55,9 @@ pub fn run(
     };
     let labels = Side::labels(&options.sides);
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let raw = bench.measure_all(progress)?;
+    let raw = bench.measure_all(progress);
     progress.finish();
+    let raw = raw?;
     ensure!(
         !super::complete_pairs(&raw, labels.len()).is_empty(),
         Interrupted
@@ -146,12 +147,7 @@ impl Bench<'_> {
         let mut simulation = Simulation::new(self.topology.clone(), costs, class);
         let mut timeout = 0;
         for (index, tenant) in self.instances.iter().enumerate() {
-            let load = self.load(
-                &options.scenario,
-                tenant,
-                mix(seed ^ mix(index as u64)),
-                end,
-            )?;
+            let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             simulation.add_tenant(&tenant.spec.threads, load);
         }
@@ -217,9 +213,9 @@ impl Bench<'_> {
         };
         let plan = Plan::new(scenario, load, self.topology.cpus.len() as u32)?;
         let due = plan.arrivals(seed).take_while(move |&due| due < end);
-        let requests = due.zip(0..).map(move |(due, id)| Request {
+        let requests = due.zip(0..).map(move |(due, number)| Request {
             due,
-            seed: mix(seed ^ mix(id)),
+            seed: request_seed(seed, number),
         });
         Ok(Some(Box::new(requests)))
     }

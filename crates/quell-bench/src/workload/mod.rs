@@ -17,7 +17,7 @@ pub use measurement::{GeneratorReport, Measurement, latency_histogram};
 
 use anyhow::Context;
 use apps::{Launch, Started};
-use load::{Outcome, Plan, Request, Window, become_realtime, generate, mix};
+use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
 use process::Nursery;
 use quell_model::config::{Scenario, TenantClass, TenantKind};
@@ -184,9 +184,7 @@ impl Workload {
             let name = &self.tenants[index].name;
             let target = connect.connect(load.connections);
             let target = target.with_context(|| format!("cannot load tenant {name}"))?;
-            // By position: two tenants alike must not get the same requests at the same times.
-            let seed = mix(seed ^ mix(index as u64));
-            generators.push((index, target, load, seed));
+            generators.push((index, target, load, tenant_seed(seed, index)));
         }
         let start = Instant::now() + Duration::from_millis(20);
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);

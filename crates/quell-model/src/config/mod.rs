@@ -16,6 +16,7 @@ pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use parse::{ConfigError, parse};
 pub use program::{
     Arrival, Count, Critical, ForkJoin, Load, QUEUE_CAPACITY, Repeat, Step, ThreadProgram, TimeUs,
+    next_holders_seed,
 };
 pub use scenario::{HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

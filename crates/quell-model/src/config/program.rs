@@ -113,6 +113,11 @@ pub struct Repeat {
     pub program: Vec<Step>,
 }
 
+/// What the next thread that holds a request draws from, when this one draws from `seed`.
+pub fn next_holders_seed(seed: u64) -> u64 {
+    seed.wrapping_add(0x9e37_79b9_7f4a_7c15)
+}
+
 /// A time in microseconds, fixed (`400`) or drawn anew each time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

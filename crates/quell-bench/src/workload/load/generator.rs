@@ -1,6 +1,6 @@
 //! One tenant's open loop: sends at the intended times, receives, records.
 
-use super::{Arrivals, Completion, Connect, Target, become_realtime, mix};
+use super::{Arrivals, Completion, Connect, Target, become_realtime, mix, request_seed};
 use crate::workload::Interrupted;
 use crate::workload::measurement::{GeneratorReport, latency_histogram};
 use crate::workload::player::thread_cpu_ns;
@@ -85,7 +85,7 @@ pub fn generate(
             pending.insert(next_id, intended);
             target.send(
                 next_id,
-                mix(window.seed ^ mix(next_id - window.first_id)),
+                request_seed(window.seed, next_id - window.first_id),
                 &mut done,
             );
             next_id += 1;

@@ -48,8 +48,19 @@ pub trait Connect: Send + Sync {
     fn connect(&self, connections: u32) -> anyhow::Result<Box<dyn Target>>;
 }
 
+/// The seed of a tenant's requests in a window with that seed, by the tenant's position: two tenants alike must not get the
+/// same requests at the same times.
+pub fn tenant_seed(seed: u64, index: usize) -> u64 {
+    mix(seed ^ mix(index as u64))
+}
+
+/// The seed of a tenant's request, by its number in the window.
+pub fn request_seed(seed: u64, number: u64) -> u64 {
+    mix(seed ^ mix(number))
+}
+
 /// Spreads consecutive numbers over all of `u64` (SplitMix64's finalizer), for seeds.
-pub fn mix(n: u64) -> u64 {
+fn mix(n: u64) -> u64 {
     let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

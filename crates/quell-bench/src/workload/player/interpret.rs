@@ -5,7 +5,7 @@ use super::sync::{Barrier, Join, Lock, Queue};
 use super::{Rounds, Ticket};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use quell_model::config::{Step, ThreadProgram};
+use quell_model::config::{Step, ThreadProgram, next_holders_seed};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -219,8 +219,7 @@ impl Thread {
     fn hold(&mut self, ticket: Option<Ticket>) {
         if let Some(mut ticket) = ticket {
             self.rng = ChaCha8Rng::seed_from_u64(ticket.seed);
-            // The next thread that holds it draws other numbers.
-            ticket.seed = ticket.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            ticket.seed = next_holders_seed(ticket.seed);
             self.ticket = Some(ticket);
         }
     }
