@@ -19,8 +19,8 @@ pub trait Class {
     /// A thread becomes ready.
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId);
 
-    /// A CPU needs a thread. `ran` ran there and is still ready; it is not in the class's keeping, and is from here on
-    /// unless it is what is picked.
+    /// A CPU needs a thread. `ran` ran there and is still ready: unless it is what is picked, it waits
+    /// from here on.
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick>;
 
     /// A thread that ran there blocks.
@@ -100,9 +100,9 @@ impl Class for Oldest {
         if let Some(cpu) = machine.idle_cpu(thread) {
             return machine.kick(cpu);
         }
-        let cpus = (0..machine.cpus.len() as u32).map(CpuId);
-        let usable =
-            cpus.filter(|&cpu| machine.thread(thread).may_use(cpu) && !machine.cpu(cpu).kicked);
+        let usable = machine
+            .cpu_ids()
+            .filter(|&cpu| machine.thread(thread).may_use(cpu) && !machine.cpu(cpu).kicked);
         let youngest = usable
             .filter_map(|cpu| Some((Oldest::due(machine, machine.cpu(cpu).current?), cpu)))
             .max();

@@ -1,4 +1,4 @@
-//! EEVDF, Linux 6.6 and later (kernel/sched/fair.c), for threads of one cgroup.
+//! EEVDF, Linux 6.6 and later (kernel/sched/fair.c), for threads of one cgroup and of nice 0.
 //!
 //! Each CPU has a queue. A thread's virtual time advances as it runs, the slower the greater its weight; it is eligible
 //! while that is not ahead of the queue's weighted average; of the eligible ones the earliest virtual deadline, which
@@ -18,9 +18,6 @@ use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
 
-/// Weight of nice 0.
-const NICE_0: i128 = 1024;
-
 /// The base slice for 1, 2 and 3, 4 to 7, 8 and more CPUs: 0.7 ms x (1 + log2(CPUs)).
 fn base_slice(cpus: usize) -> i128 {
     700_000 * i128::from(1 + cpus.clamp(1, 8).ilog2())
@@ -33,7 +30,7 @@ fn balance_interval(cpus: usize) -> Nanos {
 
 #[derive(Debug, Clone, Default)]
 struct Entity {
-    /// In real ns scaled by 1024 / weight; comparable within a queue.
+    /// In real ns, as all weigh alike; comparable within a queue.
     vruntime: i128,
     deadline: i128,
     /// How far it was behind the average when it left a queue.
@@ -107,9 +104,7 @@ impl Eevdf {
 
     fn update_current(&mut self, machine: &Machine, cpu: CpuId) {
         if let Some(current) = machine.cpu(cpu).current {
-            if self.entity(current).queued == Some(cpu) {
-                self.update(machine, current);
-            }
+            self.update(machine, current);
         }
     }
 
@@ -117,13 +112,12 @@ impl Eevdf {
     fn enqueue(&mut self, machine: &Machine, thread: ThreadId, cpu: CpuId) {
         self.update_current(machine, cpu);
         let average = self.average(cpu);
-        let load = self.queue(cpu).len() as i128 * NICE_0;
+        let others = self.queue(cpu).len() as i128;
         let slice = self.slice;
-        let ran = machine.thread(thread).ran;
         let entity = self.entity(thread);
         // What it joins moves the average by its own lag, so that is scaled up to be left with it.
-        let lag = if load > 0 {
-            entity.vlag * (load + NICE_0) / load
+        let lag = if others > 0 {
+            entity.vlag * (others + 1) / others
         } else {
             0
         };
@@ -131,7 +125,6 @@ impl Eevdf {
         // A thread's first slice is half of one, to ease it into the competition.
         let first = !std::mem::replace(&mut entity.placed_once, true);
         entity.deadline = entity.vruntime + if first { slice / 2 } else { slice };
-        entity.counted = ran;
         entity.queued = Some(cpu);
         entity.delayed = false;
         self.queues[cpu.0 as usize].push(thread);
@@ -180,10 +173,8 @@ impl Eevdf {
         let before = if it.may_use(it.cpu) {
             it.cpu
         } else {
-            let cpus = (0..machine.cpus.len() as u32).map(CpuId);
-            cpus.into_iter()
-                .find(|&cpu| it.may_use(cpu))
-                .unwrap_or(it.cpu)
+            let mut cpus = machine.cpu_ids();
+            cpus.find(|&cpu| it.may_use(cpu)).unwrap_or(it.cpu)
         };
         let idle = |cpu: CpuId| it.may_use(cpu) && self.running(cpu) == 0;
         let target = match machine.here.filter(|&here| it.may_use(here)) {
@@ -208,8 +199,8 @@ impl Eevdf {
     /// Takes a ready thread from the CPU that has the most, if that has so many more than this one.
     fn pull(&mut self, machine: &Machine, cpu: CpuId, more: usize) -> bool {
         let own = self.running(cpu);
-        let cpus = (0..self.queues.len() as u32).map(CpuId);
-        let busiest = cpus
+        let busiest = machine
+            .cpu_ids()
             .filter(|&other| other != cpu)
             .max_by_key(|&other| (self.running(other), std::cmp::Reverse(other)));
         let Some(busiest) = busiest.filter(|&other| self.running(other) >= own + more) else {
@@ -241,10 +232,8 @@ impl Class for Eevdf {
                 self.update_current(machine, cpu);
                 let average = self.average(cpu);
                 let slice = self.slice;
-                let ran = machine.thread(thread).ran;
                 let entity = self.entity(thread);
                 entity.delayed = false;
-                entity.counted = ran;
                 // Nobody gets ahead by waiting in the queue (DELAY_ZERO).
                 if entity.vruntime < average {
                     entity.vruntime = average;
@@ -288,13 +277,13 @@ impl Class for Eevdf {
     }
 
     fn timer(&mut self, machine: &mut Machine, turn: u64) {
-        for cpu in 0..self.queues.len() as u32 {
+        for cpu in machine.cpu_ids() {
             // A difference of one thread is less than what half of one weighs: such a move fails at first, and is
             // done the next time (nr_balance_failed).
-            let busy = self.running(CpuId(cpu)) > 0;
+            let busy = self.running(cpu) > 0;
             let more = if busy && turn % 2 == 1 { 1 } else { 2 };
-            if self.pull(machine, CpuId(cpu), more) {
-                machine.kick(CpuId(cpu));
+            if self.pull(machine, cpu, more) {
+                machine.kick(cpu);
                 if more == 1 {
                     break; // Else the next one takes it back.
                 }

@@ -18,6 +18,5 @@ pub use class::{Class, Fifo, Oldest, Pick};
 pub use eevdf::Eevdf;
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Machine, State, Thread, ThreadId};
-pub use program::Code;
 pub use simulation::{Load, Simulation};
 pub use workload::{Answer, Request};

@@ -14,7 +14,7 @@ impl ThreadId {
     }
 }
 
-/// What the machine's own work costs. A scenario's `[host]` may say otherwise.
+/// What the machine's own work costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
     /// Choosing another thread and switching to it, on the CPU that does.
@@ -66,10 +66,6 @@ pub struct Thread {
     pub cpu: CpuId,
     /// CPU time so far, up to when its CPU last looked.
     pub ran: Nanos,
-    /// How long it has waited for CPUs so far, up to when it last got one.
-    pub waited: Nanos,
-    /// Since when it is ready, running or blocked.
-    pub since: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
 }
@@ -154,6 +150,11 @@ impl Machine {
         }
     }
 
+    /// The CPUs' numbers.
+    pub fn cpu_ids(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.cpus.len() as u32).map(CpuId)
+    }
+
     /// A CPU.
     pub fn cpu(&self, cpu: CpuId) -> &Cpu {
         &self.cpus[cpu.0 as usize]
@@ -211,8 +212,6 @@ impl Machine {
         if idle(thread.cpu) {
             return Some(thread.cpu);
         }
-        (0..self.cpus.len() as u32)
-            .map(CpuId)
-            .find(|&cpu| idle(cpu))
+        self.cpu_ids().find(|&cpu| idle(cpu))
     }
 }

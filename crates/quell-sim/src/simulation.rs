@@ -18,19 +18,11 @@ pub struct Simulation {
     workload: Workload,
     /// Each tenant's load, and its next request.
     loads: Vec<Option<(Load, Request)>>,
-    left: Vec<Left>,
+    /// CPU time that each thread uses before its next step, when it has a CPU.
+    left: Vec<Nanos>,
     effects: Effects,
     answers: Vec<Answer>,
     events: u64,
-}
-
-/// What a thread that has no CPU is to do when it has one.
-#[derive(Debug, Clone, Copy, Default)]
-struct Left {
-    /// CPU time that it uses before its next step.
-    run: Nanos,
-    /// That is spinning, which others may cut short.
-    spins: bool,
 }
 
 impl Simulation {
@@ -80,11 +72,9 @@ impl Simulation {
             state: State::Blocked,
             cpu: CpuId(number % cpus),
             ran: 0,
-            waited: 0,
-            since: self.machine.now,
             works_for: None,
         });
-        self.left.push(Left::default());
+        self.left.push(0);
         self.wake(ThreadId(number));
     }
 
@@ -121,8 +111,8 @@ impl Simulation {
             self.handle(event);
         }
         self.machine.now = end;
-        for cpu in 0..self.machine.cpus.len() as u32 {
-            self.account(CpuId(cpu));
+        for cpu in self.machine.cpu_ids() {
+            self.account(cpu);
         }
         std::mem::take(&mut self.answers)
     }
@@ -167,21 +157,12 @@ impl Simulation {
 
     /// Blocked to ready.
     fn wake(&mut self, thread: ThreadId) {
-        let now = self.machine.now;
-        let woken = self.machine.thread_mut(thread);
-        woken.state = State::Ready;
-        woken.since = now;
+        self.machine.thread_mut(thread).state = State::Ready;
         self.class.wake(&mut self.machine, thread);
     }
 
     /// Wakes and pokes whom a step or an arrival did.
     fn take_effect(&mut self) {
-        if self.effects.answers.is_empty()
-            && self.effects.woken.is_empty()
-            && self.effects.poked.is_empty()
-        {
-            return;
-        }
         let mut effects = std::mem::take(&mut self.effects);
         self.answers.append(&mut effects.answers);
         for thread in effects.poked.drain(..) {
@@ -213,9 +194,7 @@ impl Simulation {
 
     fn spun(&mut self, thread: ThreadId) {
         let left = std::mem::take(&mut self.left[thread.index()]);
-        if left.spins {
-            self.workload.spun(thread, left.run);
-        }
+        self.workload.spun(thread, left);
     }
 
     /// Counts what the CPU's thread ran since it was last counted.
@@ -227,7 +206,7 @@ impl Simulation {
         it.started = it.started.max(now);
         it.busy += ran;
         self.machine.thread_mut(thread).ran += ran;
-        let left = &mut self.left[thread.index()].run;
+        let left = &mut self.left[thread.index()];
         *left = left.saturating_sub(ran);
     }
 
@@ -238,7 +217,7 @@ impl Simulation {
         it.started += std::mem::take(&mut it.debt);
         it.plan = it.plan.wrapping_add(1);
         let plan = it.plan;
-        let due = it.started + self.left[thread.index()].run;
+        let due = it.started + self.left[thread.index()];
         let at = it.turn_end.map_or(due, |end| end.min(due));
         let at = at.max(self.machine.now);
         self.machine.events.plan(at, Event::Due(cpu, plan));
@@ -250,7 +229,7 @@ impl Simulation {
         let Some(thread) = it.current else { return };
         let turn_is_over = it.turn_end.is_some_and(|end| end <= self.machine.now);
         self.on(cpu, |simulation| {
-            if simulation.left[thread.index()].run == 0 {
+            if simulation.left[thread.index()] == 0 {
                 simulation.step(cpu, thread);
             }
             if turn_is_over && simulation.machine.cpu(cpu).current == Some(thread) {
@@ -261,15 +240,13 @@ impl Simulation {
 
     /// Lets the CPU's thread go on.
     fn step(&mut self, cpu: CpuId, thread: ThreadId) {
-        self.left[thread.index()] = Left::default();
         let next = self
             .workload
             .step(thread, self.machine.now, &mut self.effects);
         self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
         self.left[thread.index()] = match next {
-            Next::Run(run) => Left { run, spins: false },
-            Next::Spin(run) => Left { run, spins: true },
-            Next::Sleep(_) | Next::Block => Left::default(),
+            Next::Run(time) | Next::Spin(time) => time,
+            Next::Sleep(_) | Next::Block => 0,
         };
         match next {
             Next::Run(_) | Next::Spin(_) => {
@@ -277,14 +254,12 @@ impl Simulation {
                 self.plan(cpu);
             }
             Next::Sleep(_) | Next::Block => {
-                let now = self.machine.now;
-                let blocked = self.machine.thread_mut(thread);
-                blocked.state = State::Blocked;
-                blocked.since = now;
+                self.machine.thread_mut(thread).state = State::Blocked;
                 self.machine.cpu_mut(cpu).current = None;
                 self.class.block(&mut self.machine, cpu, thread);
                 if let Next::Sleep(time) = next {
-                    self.machine.events.plan(now + time, Event::Slept(thread));
+                    let end = self.machine.now + time;
+                    self.machine.events.plan(end, Event::Slept(thread));
                 }
                 self.take_effect();
                 self.choose(cpu);
@@ -301,9 +276,7 @@ impl Simulation {
         let thread = picked.map(|pick| pick.thread);
         if thread != ran {
             if let Some(ran) = ran {
-                let ran = self.machine.thread_mut(ran);
-                ran.state = State::Ready;
-                ran.since = now;
+                self.machine.thread_mut(ran).state = State::Ready;
             }
             let switch = self.machine.costs.switch;
             let it = self.machine.cpu_mut(cpu);
@@ -318,8 +291,6 @@ impl Simulation {
             if let Some(thread) = thread {
                 let runs = self.machine.thread_mut(thread);
                 debug_assert_eq!(runs.state, State::Ready, "it runs elsewhere or is blocked");
-                runs.waited += now - runs.since;
-                runs.since = now;
                 runs.cpu = cpu;
                 runs.state = State::Running(cpu);
             }

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_model::Topology;
 use quell_model::config::Scenario;
-use quell_sim::{Answer, Class, Costs, Fifo, Load, Oldest, Request, Simulation, State};
+use quell_model::{CpuId, Topology};
+use quell_sim::{
+    Answer, Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, State, ThreadId,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::path::Path;
@@ -249,4 +251,37 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
     };
     assert_eq!(run(costs), run(costs));
     assert!(figures(&run(costs).0).0 > figures(&run(Costs::NONE).0).0);
+}
+
+#[test]
+fn threads_run_only_where_they_may() {
+    let classes: [Box<dyn Class>; 3] = [
+        Box::new(Fifo::new(Some(500_000))),
+        Box::new(Oldest::default()),
+        Box::new(Eevdf::new(3)),
+    ];
+    let threads = "[[tenant.thread]]\nname = \"w\"\ncount = 5\nprogram = [{ run_us = 700 }, { sleep_us = 200 }]\n";
+    let text = format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n{threads}");
+    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    for class in classes {
+        let mut simulation = Simulation::new(Topology::flat(3), Costs::NONE, class);
+        simulation.add_tenant(&scenario.tenants[0].threads, None);
+        for thread in 0..3 {
+            simulation.restrict(ThreadId(thread), [CpuId(1)].into_iter().collect());
+        }
+        simulation.run_until(S / 10);
+        for step in 1..5_000 {
+            simulation.run_until(S / 10 + step * 100_000);
+            for thread in &simulation.machine().threads[..3] {
+                assert!(!matches!(thread.state, State::Running(cpu) if cpu != CpuId(1)));
+            }
+        }
+        assert!(
+            simulation
+                .machine()
+                .threads
+                .iter()
+                .all(|thread| thread.ran > S / 20)
+        );
+    }
 }
