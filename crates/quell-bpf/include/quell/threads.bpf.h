@@ -164,15 +164,41 @@ static __always_inline void refresh_settings(struct thread_slot *slot, struct ta
 	comm[1] = *(u64 *)&task->comm[8];
 }
 
-/* The thread in the slot is no longer followed; its counters stay. */
-static __always_inline bool end_slot(struct thread_slot *slot, struct task_struct *task, u64 now)
+static __always_inline void wait_ended(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+				       u64 stamp, u64 now)
+{
+	u64 began = slot->wait_began_ns;
+
+	charge(slot, task, cpu, stamp >> STATE_BITS, now);
+	slot->waits++;
+	slot->wait_histogram[log2_bucket(now > began ? now - began : 0)]++;
+}
+
+/*
+ * The thread was on a CPU until now. If it was ready as far as is known, then the switch to it was not told
+ * (see switch_missed()): it counts, and all of the time is charged as waiting.
+ */
+static __always_inline void ran_until(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+				      u64 stamp, u64 now)
+{
+	if ((stamp & STATE_MASK) == STATE_RUNNING) {
+		slot->run_ns += since(stamp, now);
+	} else if ((stamp & STATE_MASK) == STATE_READY) {
+		wait_ended(slot, task, cpu, stamp, now);
+		slot->switches++;
+	}
+}
+
+/* The thread in the slot is no longer followed; its counters stay. exits: it is on a CPU, exiting. */
+static __always_inline bool end_slot(struct thread_slot *slot, struct task_struct *task, bool exits,
+				     u64 now)
 {
 	u64 old;
 
 	if (!change_begin(slot, &old))
 		return false;
-	if ((old & STATE_MASK) == STATE_RUNNING)
-		slot->run_ns += since(old, now);
+	if (exits || (old & STATE_MASK) == STATE_RUNNING)
+		ran_until(slot, task, slot->cpu, old, now);
 	else if ((old & STATE_MASK) == STATE_READY)
 		charge(slot, task, slot->cpu, old >> STATE_BITS, now);
 	change_end(slot, old, STATE_ENDED, now, now);
@@ -240,19 +266,9 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 		u32 stale = before;
 		struct thread_slot *old = bpf_map_lookup_elem(&threads, &stale);
 		if (old && old->tid == tid)
-			end_slot(old, task, now);
+			end_slot(old, task, false, now);
 	}
 	return slot;
-}
-
-static __always_inline void wait_ended(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				       u64 stamp, u64 now)
-{
-	u64 began = slot->wait_began_ns;
-
-	charge(slot, task, cpu, stamp >> STATE_BITS, now);
-	slot->waits++;
-	slot->wait_histogram[log2_bucket(now > began ? now - began : 0)]++;
 }
 
 /* ready: it still wants to run. */
@@ -263,10 +279,7 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 
 	if (!change_begin(slot, &old))
 		return;
-	if ((old & STATE_MASK) == STATE_RUNNING)
-		slot->run_ns += since(old, now);
-	else if ((old & STATE_MASK) == STATE_READY)
-		wait_ended(slot, task, cpu, old, now); /* see switch_missed() */
+	ran_until(slot, task, cpu, old, now);
 	refresh_settings(slot, task);
 	u32 state = STATE_BLOCKED;
 	if (ready) {

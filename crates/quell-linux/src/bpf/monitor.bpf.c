@@ -124,7 +124,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 	struct thread_slot *old = index ? bpf_map_lookup_elem(&threads, &index) : NULL;
 	if (old && old->tid == former && old->tgid == tgid) {
 		creator = old->creator;
-		if (end_slot(old, task, now))
+		if (end_slot(old, task, false, now))
 			*entry = 0;
 	}
 	slot = follow(task, tenant, creator, now);
@@ -142,7 +142,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 
 	if (slot) {
 		refresh_settings(slot, task);
-		if (end_slot(slot, task, bpf_ktime_get_ns()))
+		if (end_slot(slot, task, true, bpf_ktime_get_ns()))
 			forget_tid(task->pid);
 	}
 	if (task->signal->live.counter == 0) {
@@ -193,7 +193,7 @@ int sync_task(struct bpf_iter__task *ctx)
 
 	if (slot && slot->tenant != tenant) {
 		for (int i = 0; i < 16; i++) {
-			if (end_slot(slot, task, now)) {
+			if (end_slot(slot, task, false, now)) {
 				forget_tid(task->pid);
 				break;
 			}
@@ -208,7 +208,7 @@ int sync_task(struct bpf_iter__task *ctx)
 		return 0;
 	see(slot, task, now);
 	/* It may have exited before it had the slot. */
-	if (task->flags & PF_EXITING && end_slot(slot, task, now))
+	if (task->flags & PF_EXITING && end_slot(slot, task, false, now))
 		forget_tid(task->pid);
 	return 0;
 }
