@@ -7,16 +7,14 @@
 //! A simulation ([`Simulation`]) is one thread's: many run side by side. Times are nanoseconds of virtual time.
 
 mod class;
-mod eevdf;
 mod events;
 mod machine;
 mod program;
 mod simulation;
 mod workload;
 
-pub use class::{Class, Fifo, Oldest, Pick};
-pub use eevdf::Eevdf;
+pub use class::{Class, Eevdf, Fifo, Oldest, Pick};
 pub use events::Nanos;
-pub use machine::{Costs, Cpu, Machine, State, Thread, ThreadId};
-pub use simulation::{Load, Simulation};
+pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
+pub use simulation::{Load, Simulation, Tenant};
 pub use workload::{Answer, Request};

@@ -1,7 +1,7 @@
 //! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
 
 use crate::events::{Events, Nanos};
-use quell_model::{CpuId, CpuSet, Topology};
+use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 
 /// A simulated thread, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,30 @@ impl ThreadId {
     }
 }
 
-/// What the machine's own work costs.
+/// A cgroup with a weight, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+impl GroupId {
+    /// The one that all others are in.
+    pub const ROOT: GroupId = GroupId(0);
+
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A cgroup with the cpu controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// The group that it is in; none: it is the root.
+    pub parent: Option<GroupId>,
+    /// Its `cpu.weight`.
+    pub weight: TenantWeight,
+}
+
+/// What the machine's own work takes, and how often it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
     /// Choosing another thread and switching to it, on the CPU that does.
@@ -23,6 +46,20 @@ pub struct Costs {
     pub wake: Nanos,
     /// From asking another CPU to look until it does.
     pub kick: Nanos,
+    /// A timer's or a device's interrupt, without what it wakes.
+    pub interrupt: Nanos,
+    /// A tick.
+    pub tick: Nanos,
+    /// From one tick of a CPU that runs a thread to the next; 0: no ticks.
+    pub tick_every: Nanos,
+    /// What a thread takes longer that comes from another CPU of the same last-level cache.
+    pub migrate: Nanos,
+    /// And from one of another cache.
+    pub migrate_far: Nanos,
+    /// Other interrupts and kernel threads: how long each takes.
+    pub noise: Nanos,
+    /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
+    pub noise_every: Nanos,
 }
 
 impl Costs {
@@ -31,14 +68,26 @@ impl Costs {
         switch: 0,
         wake: 0,
         kick: 0,
+        interrupt: 0,
+        tick: 0,
+        tick_every: 0,
+        migrate: 0,
+        migrate_far: 0,
+        noise: 0,
+        noise_every: 0,
     };
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
-    /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop.
+    /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
+    /// for an interrupt and for a tick (250 a second, as distributions have it).
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
         kick: 2_000,
+        interrupt: 2_000,
+        tick: 2_000,
+        tick_every: 4_000_000,
+        ..Costs::NONE
     };
 }
 
@@ -58,6 +107,10 @@ pub enum State {
 pub struct Thread {
     /// Its tenant's index. Threads of a tenant are one process.
     pub tenant: usize,
+    /// Its cgroup.
+    pub group: GroupId,
+    /// Its nice value.
+    pub nice: Nice,
     /// Where it may run; none: anywhere.
     pub allowed: Option<CpuSet>,
     /// What it does.
@@ -68,6 +121,8 @@ pub struct Thread {
     pub ran: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
+    /// CPU time that it uses before its next step.
+    pub(crate) left: Nanos,
 }
 
 impl Thread {
@@ -86,11 +141,14 @@ pub struct Cpu {
     pub busy: Nanos,
     /// It was asked to look, and will.
     pub kicked: bool,
-    /// Since when it runs its thread, after the switch; when its turn ends.
+    /// Since when its thread goes on, or when it will: until then it does the machine's own work.
     pub(crate) started: Nanos,
-    pub(crate) turn_end: Option<Nanos>,
-    /// What it does for the machine before its thread goes on.
-    pub(crate) debt: Nanos,
+    /// What the thread's turn has left as of `started`.
+    pub(crate) turn: Option<Nanos>,
+    /// What comes next there has to be planned anew.
+    pub(crate) stale: bool,
+    /// A tick is planned.
+    pub(crate) ticks: bool,
     /// Changes with each plan for what comes next there, so that older ones are known.
     pub(crate) plan: u32,
 }
@@ -108,6 +166,10 @@ pub(crate) enum Event {
     Slept(ThreadId),
     /// A class asked for this.
     Timer(u64),
+    /// A CPU's tick.
+    Tick(CpuId),
+    /// Something else of the machine's.
+    Noise(CpuId),
 }
 
 /// The machine.
@@ -119,13 +181,19 @@ pub struct Machine {
     pub cpus: Vec<Cpu>,
     /// The threads, by number.
     pub threads: Vec<Thread>,
+    /// The cgroups, by number, the root first.
+    pub groups: Vec<Group>,
     /// How CPUs share caches.
     pub topology: Topology,
     /// What things cost.
     pub costs: Costs,
     pub(crate) events: Events<Event>,
     /// The CPU whose work is being done, if any.
-    pub(crate) here: Option<CpuId>,
+    pub here: Option<CpuId>,
+    /// The thread that does it; none: an interrupt.
+    pub by: Option<ThreadId>,
+    /// CPUs that are to be planned anew before the next event.
+    pub(crate) stale: Vec<CpuId>,
 }
 
 impl Machine {
@@ -135,18 +203,25 @@ impl Machine {
             busy: 0,
             kicked: false,
             started: 0,
-            turn_end: None,
-            debt: 0,
+            turn: None,
+            stale: false,
+            ticks: false,
             plan: 0,
         };
         Machine {
             now: 0,
             cpus: vec![cpu; topology.cpus.len()],
             threads: Vec::new(),
+            groups: vec![Group {
+                parent: None,
+                weight: TenantWeight::DEFAULT,
+            }],
             topology,
             costs,
             events: Events::new(),
             here: None,
+            by: None,
+            stale: Vec::new(),
         }
     }
 
@@ -162,6 +237,11 @@ impl Machine {
 
     pub(crate) fn cpu_mut(&mut self, cpu: CpuId) -> &mut Cpu {
         &mut self.cpus[cpu.0 as usize]
+    }
+
+    /// A group.
+    pub fn group(&self, group: GroupId) -> &Group {
+        &self.groups[group.index()]
     }
 
     /// A thread.
@@ -183,6 +263,40 @@ impl Machine {
         it.ran + running
     }
 
+    /// Counts what the CPU's thread ran since it was last counted, up to now.
+    pub(crate) fn account(&mut self, cpu: CpuId) {
+        let now = self.now;
+        let it = self.cpu_mut(cpu);
+        let Some(thread) = it.current else { return };
+        let ran = now.saturating_sub(it.started);
+        it.started = it.started.max(now);
+        it.turn = it.turn.map(|turn| turn.saturating_sub(ran));
+        it.busy += ran;
+        let thread = self.thread_mut(thread);
+        thread.ran += ran;
+        thread.left = thread.left.saturating_sub(ran);
+    }
+
+    /// The CPU does the machine's own work for so long, from now on or when it is done with other such work.
+    pub fn charge(&mut self, cpu: CpuId, cost: Nanos) {
+        if cost == 0 {
+            return;
+        }
+        self.account(cpu);
+        let now = self.now;
+        let it = self.cpu_mut(cpu);
+        it.started = it.started.max(now) + cost;
+        it.busy += cost;
+        self.replan(cpu);
+    }
+
+    /// What comes next on that CPU has changed.
+    pub(crate) fn replan(&mut self, cpu: CpuId) {
+        if !std::mem::replace(&mut self.cpu_mut(cpu).stale, true) {
+            self.stale.push(cpu);
+        }
+    }
+
     /// Makes a CPU look whether it should run something else.
     pub fn kick(&mut self, cpu: CpuId) {
         let delay = if self.here == Some(cpu) {
@@ -195,6 +309,12 @@ impl Machine {
         if !std::mem::replace(kicked, true) {
             self.events.plan(at, Event::Kick(cpu));
         }
+    }
+
+    /// Whether two CPUs have the same last-level cache.
+    pub fn share_cache(&self, one: CpuId, other: CpuId) -> bool {
+        let cpus = &self.topology.cpus;
+        cpus[one.0 as usize].llc == cpus[other.0 as usize].llc
     }
 
     /// Calls the class's [`crate::Class::timer`] then.

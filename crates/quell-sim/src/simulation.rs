@@ -2,14 +2,40 @@
 
 use crate::class::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Costs, Event, Machine, State, Thread, ThreadId};
+use crate::machine::{Costs, Event, Group, GroupId, Machine, State, Thread, ThreadId};
 use crate::program::Code;
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::ThreadProgram;
-use quell_model::{CpuId, CpuSet, Topology};
+use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 /// The requests of a tenant, by when they are due.
 pub type Load = Box<dyn Iterator<Item = Request>>;
+
+/// A tenant to simulate.
+pub struct Tenant<'a> {
+    /// Its threads' checked programs.
+    pub programs: &'a [ThreadProgram],
+    /// Its requests.
+    pub load: Option<Load>,
+    /// Its cgroup.
+    pub group: GroupId,
+    /// Its threads' nice value.
+    pub nice: Nice,
+}
+
+impl<'a> Tenant<'a> {
+    /// One of nice 0 in the root group.
+    pub fn new(programs: &'a [ThreadProgram], load: Option<Load>) -> Tenant<'a> {
+        Tenant {
+            programs,
+            load,
+            group: GroupId::ROOT,
+            nice: Nice::default(),
+        }
+    }
+}
 
 /// A machine, its scheduler and what runs on it.
 pub struct Simulation {
@@ -18,63 +44,85 @@ pub struct Simulation {
     workload: Workload,
     /// Each tenant's load, and its next request.
     loads: Vec<Option<(Load, Request)>>,
-    /// CPU time that each thread uses before its next step, when it has a CPU.
-    left: Vec<Nanos>,
     effects: Effects,
     answers: Vec<Answer>,
     events: u64,
+    noise: ChaCha8Rng,
 }
 
 impl Simulation {
     /// An idle machine.
     pub fn new(topology: Topology, costs: Costs, class: Box<dyn Class>) -> Simulation {
-        Simulation {
+        let mut simulation = Simulation {
             machine: Machine::new(topology, costs),
             class,
             workload: Workload::default(),
             loads: Vec::new(),
-            left: Vec::new(),
             effects: Effects::default(),
             answers: Vec::new(),
             events: 0,
+            noise: ChaCha8Rng::seed_from_u64(0),
+        };
+        if costs.noise_every > 0 {
+            for cpu in simulation.machine.cpu_ids() {
+                simulation.plan_noise(cpu);
+            }
         }
+        simulation
     }
 
-    /// Adds a tenant whose threads run checked programs, ready from now on; gives its index.
-    pub fn add_tenant(&mut self, programs: &[ThreadProgram], load: Option<Load>) -> usize {
+    /// Adds a cgroup; gives its number.
+    pub fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
+        let groups = &mut self.machine.groups;
+        groups.push(Group {
+            parent: Some(parent),
+            weight,
+        });
+        GroupId(groups.len() as u32 - 1)
+    }
+
+    /// Adds a tenant whose threads are ready from now on; gives its index.
+    pub fn add_tenant(&mut self, tenant: Tenant<'_>) -> usize {
+        let Tenant {
+            programs,
+            mut load,
+            group,
+            nice,
+        } = tenant;
         let cpus = self.machine.cpus.len() as u32;
-        let tenant = self.workload.add_tenant(Code::compile(programs, cpus));
+        let number = self.workload.add_tenant(Code::compile(programs, cpus));
         let mut index = 0;
-        for (number, program) in programs.iter().enumerate() {
-            for _ in 0..program.count.on(cpus) {
-                let spin = (program.spin_us * 1e3) as Nanos;
-                self.workload.add_thread(tenant, number, index, spin);
-                self.add_thread(tenant);
+        for (program, spec) in programs.iter().enumerate() {
+            for _ in 0..spec.count.on(cpus) {
+                let spin = (spec.spin_us * 1e3) as Nanos;
+                self.workload.add_thread(number, program, index, spin);
+                self.add_thread(number, group, nice);
                 index += 1;
             }
         }
-        let mut load = load;
         let first = load.as_mut().and_then(|load| load.next());
         self.loads.push(load.zip(first));
         if let Some(request) = first {
             let due = request.due.max(self.machine.now);
-            self.machine.events.plan(due, Event::Arrival(tenant));
+            self.machine.events.plan(due, Event::Arrival(number));
         }
-        tenant
+        number
     }
 
-    fn add_thread(&mut self, tenant: usize) {
+    fn add_thread(&mut self, tenant: usize, group: GroupId, nice: Nice) {
         let number = self.machine.threads.len() as u32;
         let cpus = self.machine.cpus.len() as u32;
         self.machine.threads.push(Thread {
             tenant,
+            group,
+            nice,
             allowed: None,
             state: State::Blocked,
             cpu: CpuId(number % cpus),
             ran: 0,
             works_for: None,
+            left: 0,
         });
-        self.left.push(0);
         self.wake(ThreadId(number));
     }
 
@@ -109,10 +157,13 @@ impl Simulation {
             self.machine.now = at;
             self.events += 1;
             self.handle(event);
+            while let Some(cpu) = self.machine.stale.pop() {
+                self.plan(cpu);
+            }
         }
         self.machine.now = end;
         for cpu in self.machine.cpu_ids() {
-            self.account(cpu);
+            self.machine.account(cpu);
         }
         std::mem::take(&mut self.answers)
     }
@@ -124,18 +175,61 @@ impl Simulation {
             Event::Due(..) => {}
             Event::Kick(cpu) => {
                 self.machine.cpu_mut(cpu).kicked = false;
-                self.on(cpu, |simulation| simulation.choose(cpu));
+                self.on(cpu, None, |simulation| simulation.choose(cpu));
             }
-            Event::Slept(thread) => self.wake(thread),
+            Event::Slept(thread) => {
+                // A timer goes off where it was set.
+                let cpu = self.machine.thread(thread).cpu;
+                self.interrupt(cpu, |simulation| simulation.wake(thread));
+            }
             Event::Timer(token) => self.class.timer(&mut self.machine, token),
+            Event::Tick(cpu) => self.tick(cpu),
+            Event::Noise(cpu) => {
+                self.machine.charge(cpu, self.machine.costs.noise);
+                self.plan_noise(cpu);
+            }
         }
     }
 
-    /// Does what a CPU does itself.
-    fn on(&mut self, cpu: CpuId, work: impl FnOnce(&mut Simulation)) {
-        let before = self.machine.here.replace(cpu);
+    /// Does what a CPU does itself, for a thread or in an interrupt.
+    fn on(&mut self, cpu: CpuId, by: Option<ThreadId>, work: impl FnOnce(&mut Simulation)) {
+        let before = (self.machine.here, self.machine.by);
+        (self.machine.here, self.machine.by) = (Some(cpu), by);
         work(self);
-        self.machine.here = before;
+        (self.machine.here, self.machine.by) = before;
+    }
+
+    fn interrupt(&mut self, cpu: CpuId, work: impl FnOnce(&mut Simulation)) {
+        self.machine.charge(cpu, self.machine.costs.interrupt);
+        self.on(cpu, None, work);
+    }
+
+    fn plan_noise(&mut self, cpu: CpuId) {
+        let mean = self.machine.costs.noise_every as f64;
+        let pause = -(1.0 - self.noise.random::<f64>()).ln() * mean;
+        let at = self.machine.now + pause as Nanos;
+        self.machine.events.plan(at, Event::Noise(cpu));
+    }
+
+    /// Ticks come at the same times on all CPUs, while they run something.
+    fn plan_tick(&mut self, cpu: CpuId) {
+        let every = self.machine.costs.tick_every;
+        if every > 0 && !std::mem::replace(&mut self.machine.cpu_mut(cpu).ticks, true) {
+            let next = (self.machine.now / every + 1) * every;
+            self.machine.events.plan(next, Event::Tick(cpu));
+        }
+    }
+
+    fn tick(&mut self, cpu: CpuId) {
+        self.machine.cpu_mut(cpu).ticks = false;
+        if self.machine.cpu(cpu).current.is_none() {
+            return;
+        }
+        self.machine.charge(cpu, self.machine.costs.tick);
+        self.plan_tick(cpu);
+        self.on(cpu, None, |simulation| {
+            simulation.class.tick(&mut simulation.machine, cpu);
+        });
     }
 
     fn arrive(&mut self, tenant: usize) {
@@ -151,8 +245,13 @@ impl Simulation {
             }
             None => self.loads[tenant] = None,
         }
-        self.workload.arrive(tenant, arrived, &mut self.effects);
-        self.take_effect();
+        // Each tenant's device interrupts one CPU, as queues of network cards do.
+        let cpu = CpuId((tenant % self.machine.cpus.len()) as u32);
+        self.interrupt(cpu, |simulation| {
+            let effects = &mut simulation.effects;
+            simulation.workload.arrive(tenant, arrived, effects);
+            simulation.take_effect();
+        });
     }
 
     /// Blocked to ready.
@@ -173,7 +272,7 @@ impl Simulation {
                 self.machine.thread_mut(thread).works_for = works_for;
             }
             if let Some(here) = self.machine.here {
-                self.machine.cpu_mut(here).debt += self.machine.costs.wake;
+                self.machine.charge(here, self.machine.costs.wake);
             }
             self.wake(thread);
         }
@@ -183,53 +282,35 @@ impl Simulation {
 
     /// A spinning thread looks: now, or when it has a CPU again.
     fn poke(&mut self, thread: ThreadId) {
-        let cpu = match self.machine.thread(thread).state {
-            State::Running(cpu) => cpu,
-            _ => return self.spun(thread),
-        };
-        self.account(cpu);
-        self.spun(thread);
-        self.plan(cpu);
-    }
-
-    fn spun(&mut self, thread: ThreadId) {
-        let left = std::mem::take(&mut self.left[thread.index()]);
+        if let State::Running(cpu) = self.machine.thread(thread).state {
+            self.machine.account(cpu);
+            self.machine.replan(cpu);
+        }
+        let left = std::mem::take(&mut self.machine.thread_mut(thread).left);
         self.workload.spun(thread, left);
-    }
-
-    /// Counts what the CPU's thread ran since it was last counted.
-    fn account(&mut self, cpu: CpuId) {
-        let now = self.machine.now;
-        let it = self.machine.cpu_mut(cpu);
-        let Some(thread) = it.current else { return };
-        let ran = now.saturating_sub(it.started);
-        it.started = it.started.max(now);
-        it.busy += ran;
-        self.machine.thread_mut(thread).ran += ran;
-        let left = &mut self.left[thread.index()];
-        *left = left.saturating_sub(ran);
     }
 
     /// Plans when the CPU's thread comes to its next step or to the end of its turn.
     fn plan(&mut self, cpu: CpuId) {
         let it = self.machine.cpu_mut(cpu);
-        let Some(thread) = it.current else { return };
-        it.started += std::mem::take(&mut it.debt);
+        it.stale = false;
         it.plan = it.plan.wrapping_add(1);
-        let plan = it.plan;
-        let due = it.started + self.left[thread.index()];
-        let at = it.turn_end.map_or(due, |end| end.min(due));
-        let at = at.max(self.machine.now);
+        let Some(thread) = it.current else { return };
+        let (plan, started, turn) = (it.plan, it.started, it.turn);
+        let left = self.machine.thread(thread).left;
+        let next = turn.map_or(left, |turn| turn.min(left));
+        let at = (started + next).max(self.machine.now);
         self.machine.events.plan(at, Event::Due(cpu, plan));
     }
 
     fn due(&mut self, cpu: CpuId) {
-        self.account(cpu);
+        self.machine.account(cpu);
+        self.machine.replan(cpu);
         let it = self.machine.cpu(cpu);
         let Some(thread) = it.current else { return };
-        let turn_is_over = it.turn_end.is_some_and(|end| end <= self.machine.now);
-        self.on(cpu, |simulation| {
-            if simulation.left[thread.index()] == 0 {
+        let turn_is_over = it.turn == Some(0);
+        self.on(cpu, Some(thread), |simulation| {
+            if simulation.machine.thread(thread).left == 0 {
                 simulation.step(cpu, thread);
             }
             if turn_is_over && simulation.machine.cpu(cpu).current == Some(thread) {
@@ -243,34 +324,30 @@ impl Simulation {
         let next = self
             .workload
             .step(thread, self.machine.now, &mut self.effects);
-        self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
-        self.left[thread.index()] = match next {
+        let it = self.machine.thread_mut(thread);
+        it.works_for = self.workload.works_for(thread);
+        it.left = match next {
             Next::Run(time) | Next::Spin(time) => time,
             Next::Sleep(_) | Next::Block => 0,
         };
-        match next {
-            Next::Run(_) | Next::Spin(_) => {
-                self.take_effect();
-                self.plan(cpu);
-            }
-            Next::Sleep(_) | Next::Block => {
-                self.machine.thread_mut(thread).state = State::Blocked;
-                self.machine.cpu_mut(cpu).current = None;
-                self.class.block(&mut self.machine, cpu, thread);
-                if let Next::Sleep(time) = next {
-                    let end = self.machine.now + time;
-                    self.machine.events.plan(end, Event::Slept(thread));
-                }
-                self.take_effect();
-                self.choose(cpu);
-            }
+        self.take_effect();
+        if let Next::Run(_) | Next::Spin(_) = next {
+            return;
         }
+        // What it did for others is done before it sleeps.
+        self.machine.thread_mut(thread).state = State::Blocked;
+        self.machine.cpu_mut(cpu).current = None;
+        self.class.block(&mut self.machine, cpu, thread);
+        if let Next::Sleep(time) = next {
+            let end = self.machine.now + time;
+            self.machine.events.plan(end, Event::Slept(thread));
+        }
+        self.choose(cpu);
     }
 
     /// Asks the class who is to run there, and switches.
     fn choose(&mut self, cpu: CpuId) {
-        self.account(cpu);
-        let now = self.machine.now;
+        self.machine.account(cpu);
         let ran = self.machine.cpu(cpu).current;
         let picked = self.class.pick(&mut self.machine, cpu, ran);
         let thread = picked.map(|pick| pick.thread);
@@ -278,27 +355,31 @@ impl Simulation {
             if let Some(ran) = ran {
                 self.machine.thread_mut(ran).state = State::Ready;
             }
-            let switch = self.machine.costs.switch;
-            let it = self.machine.cpu_mut(cpu);
-            it.plan = it.plan.wrapping_add(1);
-            it.current = thread;
-            it.started = now;
-            if thread.is_some() {
-                it.debt += switch;
-            } else {
-                it.debt = 0;
-            }
-            if let Some(thread) = thread {
-                let runs = self.machine.thread_mut(thread);
-                debug_assert_eq!(runs.state, State::Ready, "it runs elsewhere or is blocked");
-                runs.cpu = cpu;
-                runs.state = State::Running(cpu);
-            }
+            self.switch(cpu, thread);
         }
-        if let Some(Pick { turn, .. }) = picked {
-            let it = self.machine.cpu_mut(cpu);
-            it.turn_end = turn.map(|turn| it.started.max(now) + it.debt + turn);
-            self.plan(cpu);
-        }
+        self.machine.cpu_mut(cpu).turn = picked.and_then(|Pick { turn, .. }| turn);
+        self.machine.replan(cpu);
+    }
+
+    fn switch(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
+        self.machine.cpu_mut(cpu).current = thread;
+        let Some(thread) = thread else { return };
+        let costs = self.machine.costs;
+        let runs = self.machine.thread_mut(thread);
+        debug_assert_eq!(runs.state, State::Ready, "it runs elsewhere or is blocked");
+        let from = std::mem::replace(&mut runs.cpu, cpu);
+        runs.state = State::Running(cpu);
+        let moved = if from == cpu {
+            0
+        } else if self.machine.share_cache(from, cpu) {
+            costs.migrate
+        } else {
+            costs.migrate_far
+        };
+        let now = self.machine.now;
+        let it = self.machine.cpu_mut(cpu);
+        it.started = it.started.max(now);
+        self.machine.charge(cpu, costs.switch + moved);
+        self.plan_tick(cpu);
     }
 }

@@ -4,7 +4,7 @@
 
 use quell_model::Topology;
 use quell_model::config::Scenario;
-use quell_sim::{Costs, Eevdf, Simulation};
+use quell_sim::{Costs, Eevdf, Simulation, Tenant};
 use std::path::Path;
 
 /// CPU time of each thread in ten seconds, after one, as a share of a CPU.
@@ -18,7 +18,7 @@ fn shares(cpus: u32, threads: &[(u32, &str)]) -> Vec<f64> {
     let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
     let class = Eevdf::new(cpus as usize);
     let mut simulation = Simulation::new(Topology::flat(cpus), Costs::NONE, Box::new(class));
-    simulation.add_tenant(&scenario.tenants[0].threads, None);
+    simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, None));
     let ran = |simulation: &Simulation| -> Vec<u64> {
         let threads = &simulation.machine().threads;
         threads.iter().map(|thread| thread.ran).collect()

@@ -5,7 +5,7 @@
 use quell_model::config::Scenario;
 use quell_model::{CpuId, Topology};
 use quell_sim::{
-    Answer, Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, State, ThreadId,
+    Answer, Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -51,7 +51,7 @@ fn simulation(
     );
     let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
     let mut simulation = Simulation::new(Topology::flat(cpus), Costs::NONE, Box::new(class));
-    simulation.add_tenant(&scenario.tenants[0].threads, load);
+    simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, load));
     simulation
 }
 
@@ -241,13 +241,17 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
             format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{FORK_JOIN}");
         let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
         let mut simulation = Simulation::new(Topology::flat(2), costs, Box::new(Fifo::new(None)));
-        simulation.add_tenant(&scenario.tenants[0].threads, Some(poisson(500.0, 9)));
+        simulation.add_tenant(Tenant::new(
+            &scenario.tenants[0].threads,
+            Some(poisson(500.0, 9)),
+        ));
         (simulation.run_until(2 * S), simulation.events())
     };
     let costs = Costs {
-        switch: 2_000,
-        wake: 1_000,
         kick: 3_000,
+        noise: 20_000,
+        noise_every: 5_000_000,
+        ..Costs::TYPICAL
     };
     assert_eq!(run(costs), run(costs));
     assert!(figures(&run(costs).0).0 > figures(&run(Costs::NONE).0).0);
@@ -265,7 +269,7 @@ fn threads_run_only_where_they_may() {
     let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
     for class in classes {
         let mut simulation = Simulation::new(Topology::flat(3), Costs::NONE, class);
-        simulation.add_tenant(&scenario.tenants[0].threads, None);
+        simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, None));
         for thread in 0..3 {
             simulation.restrict(ThreadId(thread), [CpuId(1)].into_iter().collect());
         }

@@ -12,7 +12,7 @@ use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
 use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
-use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation};
+use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -149,7 +149,7 @@ impl Bench<'_> {
         for (index, tenant) in self.instances.iter().enumerate() {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
-            simulation.add_tenant(&tenant.spec.threads, load);
+            simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
         }
         let mut answers = self.advance(&mut simulation, warmup)?;
         let first = self.reading(&simulation);

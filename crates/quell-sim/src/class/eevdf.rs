@@ -13,7 +13,7 @@
 //! Modelled with precise ends of slices (HRTICK, on in 7.2). Not modelled: groups, PELT (queue lengths stand for loads), the
 //! cost limits of balancing, utilization clamps, asymmetric capacities.
 
-use crate::class::{Class, Pick};
+use super::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
@@ -188,11 +188,10 @@ impl Eevdf {
         if idle(before) {
             return before;
         }
-        let cache = machine.topology.cpus[target.0 as usize].llc;
         let cpus = machine.cpus.len() as u32;
         (1..cpus)
             .map(|step| CpuId((target.0 + step) % cpus))
-            .find(|&cpu| machine.topology.cpus[cpu.0 as usize].llc == cache && idle(cpu))
+            .find(|&cpu| machine.share_cache(target, cpu) && idle(cpu))
             .unwrap_or(target)
     }
 

@@ -1,0 +1,47 @@
+//! Scheduling classes: who runs where, and when.
+
+mod eevdf;
+mod fifo;
+mod oldest;
+
+pub use eevdf::Eevdf;
+pub use fifo::Fifo;
+pub use oldest::Oldest;
+
+use crate::events::Nanos;
+use crate::machine::{Machine, ThreadId};
+use quell_model::CpuId;
+
+/// Who gets a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// The thread.
+    pub thread: ThreadId,
+    /// How long it may run before the class is asked again; none: until it blocks or the CPU is kicked.
+    pub turn: Option<Nanos>,
+}
+
+/// A scheduler. It sees the machine, and keeps the ready threads itself.
+pub trait Class {
+    /// A thread becomes ready.
+    fn wake(&mut self, machine: &mut Machine, thread: ThreadId);
+
+    /// A CPU needs a thread. `ran` ran there and is still ready: unless it is what is picked, it waits
+    /// from here on.
+    fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick>;
+
+    /// A thread that ran there blocks.
+    fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
+        let _ = (machine, cpu, thread);
+    }
+
+    /// The periodic tick of a CPU that runs a thread.
+    fn tick(&mut self, machine: &mut Machine, cpu: CpuId) {
+        let _ = (machine, cpu);
+    }
+
+    /// What [`Machine::set_timer`] asked for.
+    fn timer(&mut self, machine: &mut Machine, token: u64) {
+        let _ = (machine, token);
+    }
+}
