@@ -89,7 +89,7 @@ pub enum SideError {
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
     /// Of another substrate.
-    #[error("side `{0}` does not run on the simulator yet; there are: eevdf, fifo, ideal")]
+    #[error("side `{0}` does not run on the simulator yet; there are: eevdf, sched, fifo, ideal")]
     NotSimulated(String),
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
@@ -145,6 +145,7 @@ impl Side {
         for side in sides {
             match (side, on) {
                 (Side::Simulated(_), Substrate::Sim) => {}
+                (side, Substrate::Sim) if *side == Side::sched() => {}
                 (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
                     return Err(SideError::SimulatorOnly(side.to_string()));
                 }
@@ -156,7 +157,7 @@ impl Side {
     }
 
     /// Quell's own scheduler alone.
-    fn sched() -> Side {
+    pub fn sched() -> Side {
         Side::Scheduler(ExternalScheduler {
             name: "sched".into(),
             command: vec!["quell".into(), "sched".into()],

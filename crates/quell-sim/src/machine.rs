@@ -164,8 +164,8 @@ pub(crate) enum Event {
     Kick(CpuId),
     /// A thread has slept.
     Slept(ThreadId),
-    /// A class asked for this.
-    Timer(u64),
+    /// A class asked for this, on that CPU.
+    Timer(CpuId, u64),
     /// A CPU's tick.
     Tick(CpuId),
     /// Something else of the machine's.
@@ -192,6 +192,7 @@ pub struct Machine {
     pub here: Option<CpuId>,
     /// The thread that does it; none: an interrupt.
     pub by: Option<ThreadId>,
+    smt: bool,
     /// CPUs that are to be planned anew before the next event.
     pub(crate) stale: Vec<CpuId>,
 }
@@ -208,6 +209,8 @@ impl Machine {
             ticks: false,
             plan: 0,
         };
+        let mut cores: Vec<u32> = topology.cpus.iter().map(|it| it.core).collect();
+        cores.sort_unstable();
         Machine {
             now: 0,
             cpus: vec![cpu; topology.cpus.len()],
@@ -221,6 +224,7 @@ impl Machine {
             events: Events::new(),
             here: None,
             by: None,
+            smt: cores.windows(2).any(|pair| pair[0] == pair[1]),
             stale: Vec::new(),
         }
     }
@@ -311,15 +315,46 @@ impl Machine {
         }
     }
 
+    /// How many CPUs a thread may use.
+    pub fn allowed_cpus(&self, thread: ThreadId) -> u32 {
+        let allowed = &self.thread(thread).allowed;
+        let count = allowed.as_ref().map_or(self.cpus.len(), CpuSet::len);
+        count as u32
+    }
+
+    /// The CPU that a thread is on or was last, or if it may not use that any more, the first that it may.
+    pub fn usable_cpu(&self, thread: ThreadId) -> CpuId {
+        let it = self.thread(thread);
+        let mut allowed = it.allowed.iter().flat_map(CpuSet::iter);
+        if it.may_use(it.cpu) {
+            it.cpu
+        } else {
+            allowed.next().unwrap_or(it.cpu)
+        }
+    }
+
+    /// The CPUs of a CPU's core, itself among them.
+    pub fn siblings(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let core = self.topology.cpus[cpu.0 as usize].core;
+        let cpus = self.topology.cpus.iter().filter(move |it| it.core == core);
+        cpus.map(|it| it.id)
+    }
+
+    /// Whether some core has several CPUs.
+    pub fn has_smt(&self) -> bool {
+        self.smt
+    }
+
     /// Whether two CPUs have the same last-level cache.
     pub fn share_cache(&self, one: CpuId, other: CpuId) -> bool {
         let cpus = &self.topology.cpus;
         cpus[one.0 as usize].llc == cpus[other.0 as usize].llc
     }
 
-    /// Calls the class's [`crate::Class::timer`] then.
+    /// Calls the class's [`crate::Class::timer`] then, in an interrupt of the CPU that asks.
     pub fn set_timer(&mut self, at: Nanos, token: u64) {
-        self.events.plan(at.max(self.now), Event::Timer(token));
+        let cpu = self.here.unwrap_or(CpuId(0));
+        self.events.plan(at.max(self.now), Event::Timer(cpu, token));
     }
 
     /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.

@@ -182,7 +182,9 @@ impl Simulation {
                 let cpu = self.machine.thread(thread).cpu;
                 self.interrupt(cpu, |simulation| simulation.wake(thread));
             }
-            Event::Timer(token) => self.class.timer(&mut self.machine, token),
+            Event::Timer(cpu, token) => self.interrupt(cpu, |simulation| {
+                simulation.class.timer(&mut simulation.machine, token);
+            }),
             Event::Tick(cpu) => self.tick(cpu),
             Event::Noise(cpu) => {
                 self.machine.charge(cpu, self.machine.costs.noise);

@@ -12,7 +12,7 @@ use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
 use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
-use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, Tenant};
+use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, SchedExt, Simulation, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -139,6 +139,10 @@ impl Bench<'_> {
                 (Box::new(Fifo::new(Some(FIFO_TURN))), Costs::TYPICAL)
             }
             Side::Simulated(Simulated::Ideal) => (Box::new(Oldest::default()), Costs::NONE),
+            ref side if *side == Side::sched() => {
+                let class = SchedExt::new(&self.topology, &quell_sched::Options::default())?;
+                (Box::new(class), Costs::TYPICAL)
+            }
             ref other => bail!("side `{other}` does not run on the simulator"),
         };
         let seed = stats::pair_seed(options.seed, pair);

@@ -3,10 +3,12 @@
 mod eevdf;
 mod fifo;
 mod oldest;
+mod sched_ext;
 
 pub use eevdf::Eevdf;
 pub use fifo::Fifo;
 pub use oldest::Oldest;
+pub use sched_ext::SchedExt;
 
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
