@@ -2,6 +2,7 @@
 
 use crate::events::{Events, Nanos};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,7 +193,8 @@ pub struct Machine {
     pub here: Option<CpuId>,
     /// The thread that does it; none: an interrupt.
     pub by: Option<ThreadId>,
-    smt: bool,
+    /// The CPUs of each core.
+    cores: BTreeMap<u32, Vec<CpuId>>,
     /// CPUs that are to be planned anew before the next event.
     pub(crate) stale: Vec<CpuId>,
 }
@@ -209,8 +211,10 @@ impl Machine {
             ticks: false,
             plan: 0,
         };
-        let mut cores: Vec<u32> = topology.cpus.iter().map(|it| it.core).collect();
-        cores.sort_unstable();
+        let mut cores: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
+        for it in &topology.cpus {
+            cores.entry(it.core).or_default().push(it.id);
+        }
         Machine {
             now: 0,
             cpus: vec![cpu; topology.cpus.len()],
@@ -224,7 +228,7 @@ impl Machine {
             events: Events::new(),
             here: None,
             by: None,
-            smt: cores.windows(2).any(|pair| pair[0] == pair[1]),
+            cores,
             stale: Vec::new(),
         }
     }
@@ -334,15 +338,14 @@ impl Machine {
     }
 
     /// The CPUs of a CPU's core, itself among them.
-    pub fn siblings(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+    pub fn siblings(&self, cpu: CpuId) -> &[CpuId] {
         let core = self.topology.cpus[cpu.0 as usize].core;
-        let cpus = self.topology.cpus.iter().filter(move |it| it.core == core);
-        cpus.map(|it| it.id)
+        self.cores.get(&core).map_or(&[], Vec::as_slice)
     }
 
     /// Whether some core has several CPUs.
     pub fn has_smt(&self) -> bool {
-        self.smt
+        self.cores.len() < self.cpus.len()
     }
 
     /// Whether two CPUs have the same last-level cache.

@@ -146,7 +146,7 @@ impl Simulation {
         self.workload.unanswered()
     }
 
-    /// How many events have happened.
+    /// How many events have happened; superseded plans are none.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -155,6 +155,11 @@ impl Simulation {
     pub fn run_until(&mut self, end: Nanos) -> Vec<Answer> {
         while let Some((at, event)) = self.machine.events.next_until(end) {
             self.machine.now = at;
+            if let Event::Due(cpu, plan) = event {
+                if plan != self.machine.cpu(cpu).plan {
+                    continue; // Superseded.
+                }
+            }
             self.events += 1;
             self.handle(event);
             while let Some(cpu) = self.machine.stale.pop() {
@@ -171,8 +176,7 @@ impl Simulation {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Arrival(tenant) => self.arrive(tenant),
-            Event::Due(cpu, plan) if plan == self.machine.cpu(cpu).plan => self.due(cpu),
-            Event::Due(..) => {}
+            Event::Due(cpu, _) => self.due(cpu),
             Event::Kick(cpu) => {
                 self.machine.cpu_mut(cpu).kicked = false;
                 self.on(cpu, None, |simulation| simulation.choose(cpu));

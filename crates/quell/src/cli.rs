@@ -208,10 +208,13 @@ pub struct Check {
     pub config: PathBuf,
 }
 
+/// What `bench` compares unless told otherwise.
+pub const DEFAULT_SIDES: &str = "default,quell";
+
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, or `overhead` for what
-    /// a wakeup and a switch cost on each side
+    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
+    /// a wakeup and a switch cost on each side, or `sim` for how fast the simulator is
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -219,7 +222,7 @@ pub struct Bench {
     /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
     /// the simulator eevdf, fifo and ideal
-    #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
+    #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
@@ -230,6 +233,14 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
+    /// A Python that has the package simso, to measure that beside the simulator
+    #[arg(
+        long,
+        value_name = "PYTHON",
+        env = "QUELL_SIMSO_PYTHON",
+        help_heading = "Options of `bench sim`"
+    )]
+    pub simso: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

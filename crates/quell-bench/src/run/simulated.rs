@@ -72,6 +72,20 @@ pub fn run(
     Ok(measured.result(Substrate::Sim, Vec::new()))
 }
 
+/// A side's scheduler on that machine, and what the machine's own work takes.
+pub(crate) fn engine(side: &Side, topology: &Topology) -> anyhow::Result<(Box<dyn Class>, Costs)> {
+    let class: Box<dyn Class> = match side {
+        Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
+        Side::Simulated(Simulated::Eevdf) => Box::new(Eevdf::new(topology.cpus.len())),
+        Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
+        side if *side == Side::sched() => {
+            Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
+        }
+        other => bail!("side `{other}` does not run on the simulator"),
+    };
+    Ok((class, Costs::TYPICAL))
+}
+
 fn described(topology: &Topology) -> Host {
     Host {
         cpus: topology.cpus.len() as u32,
@@ -130,21 +144,7 @@ impl Bench<'_> {
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
-        let (class, costs): (Box<dyn Class>, Costs) = match options.sides[side] {
-            Side::Simulated(Simulated::Eevdf) => {
-                let class = Eevdf::new(self.topology.cpus.len());
-                (Box::new(class), Costs::TYPICAL)
-            }
-            Side::Simulated(Simulated::Fifo) => {
-                (Box::new(Fifo::new(Some(FIFO_TURN))), Costs::TYPICAL)
-            }
-            Side::Simulated(Simulated::Ideal) => (Box::new(Oldest::default()), Costs::NONE),
-            ref side if *side == Side::sched() => {
-                let class = SchedExt::new(&self.topology, &quell_sched::Options::default())?;
-                (Box::new(class), Costs::TYPICAL)
-            }
-            ref other => bail!("side `{other}` does not run on the simulator"),
-        };
+        let (class, costs) = engine(&options.sides[side], &self.topology)?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);

@@ -79,6 +79,27 @@ pub struct TopologySpec {
     pub llc: Option<u32>,
 }
 
+impl TopologySpec {
+    /// The CPUs it describes.
+    pub fn topology(&self) -> Topology {
+        let llc_cores = self.llc.unwrap_or(self.cores).max(1);
+        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
+        let cores = self.sockets * self.cores;
+        let cpus = (0..cores * self.smt)
+            .map(|n| {
+                let core = n % cores;
+                Cpu {
+                    id: CpuId(n),
+                    core,
+                    llc: core / llc_cores,
+                    socket: core / self.cores,
+                }
+            })
+            .collect();
+        Topology { cpus }
+    }
+}
+
 fn one() -> u32 {
     1
 }
@@ -251,24 +272,10 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
 impl HostSpec {
     /// The CPUs it describes.
     pub fn topology(&self) -> Topology {
-        let Some(spec) = &self.topology else {
-            return Topology::flat(self.cpus.unwrap_or(1));
-        };
-        let llc_cores = spec.llc.unwrap_or(spec.cores).max(1);
-        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
-        let cores = spec.sockets * spec.cores;
-        let cpus = (0..cores * spec.smt)
-            .map(|n| {
-                let core = n % cores;
-                Cpu {
-                    id: CpuId(n),
-                    core,
-                    llc: core / llc_cores,
-                    socket: core / spec.cores,
-                }
-            })
-            .collect();
-        Topology { cpus }
+        match &self.topology {
+            Some(spec) => spec.topology(),
+            None => Topology::flat(self.cpus.unwrap_or(1)),
+        }
     }
 
     fn check(&self, file: &Path) -> Result<(), ConfigError> {

@@ -38,10 +38,10 @@ struct Core {
     /// Threads put into some queue so far.
     inserted: u64,
     locals: Vec<VecDeque<ThreadId>>,
-    /// By CPU, whether it idles and nobody has claimed it for a thread.
-    idle: Vec<bool>,
+    /// Whether a CPU idles and nobody has claimed it for a thread: bit `c % 64` of word `c / 64`.
+    idle: Vec<u64>,
     /// How many do.
-    idles: usize,
+    idles: u32,
     /// By CPU, whether it runs nothing.
     resting: Vec<bool>,
     /// Where the search for an idle CPU begins.
@@ -86,11 +86,13 @@ impl SchedExt {
         let cpus = topology.cpus.len();
         let mut core = Core {
             locals: vec![VecDeque::new(); cpus],
-            idle: vec![true; cpus],
-            idles: cpus,
+            idle: vec![0; cpus.div_ceil(64)],
             resting: vec![true; cpus],
             ..Core::default()
         };
+        for cpu in topology.cpus.iter() {
+            core.set_idle(cpu.id, true);
+        }
         // All that it asks for at first are queues.
         let mut machine = Machine::new(topology.clone(), Costs::NONE);
         let mut context = Context {
@@ -194,8 +196,11 @@ impl Core {
     }
 
     fn set_idle(&mut self, cpu: CpuId, idle: bool) {
-        let was = std::mem::replace(&mut self.idle[cpu.0 as usize], idle);
-        self.idles = self.idles + usize::from(idle) - usize::from(was);
+        let was = idles(&self.idle, cpu);
+        if was != idle {
+            self.idle[cpu.0 as usize / 64] ^= 1 << (cpu.0 % 64);
+            self.idles = if idle { self.idles + 1 } else { self.idles - 1 };
+        }
     }
 
     /// To the CPU's local queue; what runs there gives way if it is asked to.
@@ -218,27 +223,47 @@ impl Core {
     }
 
     /// Claims the first idle CPU that passes, from where the last search ended on.
-    fn claim(&mut self, passes: impl Fn(&[bool], CpuId) -> bool) -> Option<CpuId> {
+    fn claim(&mut self, passes: impl Fn(&[u64], CpuId) -> bool) -> Option<CpuId> {
         if self.idles == 0 {
             return None;
         }
-        let count = self.idle.len();
-        let cpus = (0..count).map(|step| (self.next_idle + step) % count);
-        let found = cpus
-            .filter(|&cpu| self.idle[cpu])
-            .map(|cpu| CpuId(cpu as u32))
-            .find(|&cpu| passes(&self.idle, cpu))?;
-        self.next_idle = (found.0 as usize + 1) % count;
-        self.set_idle(found, false);
-        Some(found)
+        let words = self.idle.len();
+        let (first, bit) = (self.next_idle / 64, self.next_idle % 64);
+        // The first word twice: from that bit on, and at last up to it.
+        for step in 0..=words {
+            let at = (first + step) % words;
+            let mut word = self.idle[at];
+            if step == 0 {
+                word &= u64::MAX << bit;
+            } else if step == words {
+                word &= !(u64::MAX << bit);
+            }
+            while word != 0 {
+                let cpu = CpuId(at as u32 * 64 + word.trailing_zeros());
+                if passes(&self.idle, cpu) {
+                    self.next_idle = cpu.0 as usize + 1;
+                    if self.next_idle == words * 64 {
+                        self.next_idle = 0;
+                    }
+                    self.set_idle(cpu, false);
+                    return Some(cpu);
+                }
+                word &= word - 1;
+            }
+        }
+        None
     }
 
     /// Claims that CPU, if it idles.
     fn claim_this(&mut self, cpu: CpuId) -> bool {
-        let was = self.idle[cpu.0 as usize];
+        let was = idles(&self.idle, cpu);
         self.set_idle(cpu, false);
         was
     }
+}
+
+fn idles(idle: &[u64], cpu: CpuId) -> bool {
+    idle[cpu.0 as usize / 64] >> (cpu.0 % 64) & 1 == 1
 }
 
 impl Kernel for Context<'_> {
@@ -321,7 +346,7 @@ impl Kernel for Context<'_> {
         let (it, before) = (machine.thread(ThreadId(thread)), CpuId(before));
         let may = |cpu| it.may_use(cpu);
         let near = |cpu| may(cpu) && machine.share_cache(before, cpu);
-        let whole = |idle: &[bool], cpu| machine.siblings(cpu).all(|cpu| idle[cpu.0 as usize]);
+        let whole = |idle: &[u64], cpu| machine.siblings(cpu).iter().all(|&cpu| idles(idle, cpu));
         let mut found = None;
         if core.idles > 0 && machine.has_smt() {
             if may(before) && whole(&core.idle, before) && core.claim_this(before) {
