@@ -16,5 +16,5 @@ mod workload;
 pub use class::{Class, Eevdf, Fifo, Oldest, Pick, SchedExt};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
-pub use simulation::{Load, Simulation, Tenant};
+pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use workload::{Answer, Request};

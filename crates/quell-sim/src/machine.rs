@@ -61,6 +61,9 @@ pub struct Costs {
     pub noise: Nanos,
     /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
     pub noise_every: Nanos,
+    /// CPUs share one clock that counts the instructions of all: where several are busy, each one's own work takes as
+    /// many times as long, while threads run for as long as they are to. So it is in the kernel lab.
+    pub shared_clock: bool,
 }
 
 impl Costs {
@@ -76,6 +79,7 @@ impl Costs {
         migrate_far: 0,
         noise: 0,
         noise_every: 0,
+        shared_clock: false,
     };
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
@@ -154,19 +158,28 @@ pub struct Cpu {
     pub(crate) plan: u32,
 }
 
+/// What interrupts a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// The next request of a tenant is due.
+    Arrival(u32),
+    /// A thread has slept.
+    Slept(ThreadId),
+    /// A class asked for this.
+    Timer(u32),
+}
+
 /// What is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The next request of a tenant is due.
-    Arrival(usize),
     /// What the CPU's thread does ends, or its turn; with the CPU's plan then.
     Due(CpuId, u32),
     /// The CPU was asked to look.
     Kick(CpuId),
-    /// A thread has slept.
-    Slept(ThreadId),
-    /// A class asked for this, on that CPU.
-    Timer(CpuId, u64),
+    /// The CPU is interrupted.
+    Interrupt(CpuId, Interrupt),
+    /// And has come to what interrupted it.
+    Handle(CpuId, Interrupt),
     /// A CPU's tick.
     Tick(CpuId),
     /// Something else of the machine's.
@@ -195,6 +208,8 @@ pub struct Machine {
     pub by: Option<ThreadId>,
     /// The CPUs of each core.
     cores: BTreeMap<u32, Vec<CpuId>>,
+    /// How many CPUs have a thread.
+    busy: u32,
     /// CPUs that are to be planned anew before the next event.
     pub(crate) stale: Vec<CpuId>,
 }
@@ -229,6 +244,7 @@ impl Machine {
             here: None,
             by: None,
             cores,
+            busy: 0,
             stale: Vec::new(),
         }
     }
@@ -291,11 +307,22 @@ impl Machine {
             return;
         }
         self.account(cpu);
+        let times = if self.costs.shared_clock {
+            Nanos::from(self.busy.max(1))
+        } else {
+            1
+        };
         let now = self.now;
         let it = self.cpu_mut(cpu);
-        it.started = it.started.max(now) + cost;
-        it.busy += cost;
+        it.started = it.started.max(now) + cost * times;
+        it.busy += cost * times;
         self.replan(cpu);
+    }
+
+    /// A CPU gets another thread, or none.
+    pub(crate) fn set_current(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
+        let before = std::mem::replace(&mut self.cpu_mut(cpu).current, thread);
+        self.busy = self.busy + u32::from(thread.is_some()) - u32::from(before.is_some());
     }
 
     /// What comes next on that CPU has changed.
@@ -355,9 +382,10 @@ impl Machine {
     }
 
     /// Calls the class's [`crate::Class::timer`] then, in an interrupt of the CPU that asks.
-    pub fn set_timer(&mut self, at: Nanos, token: u64) {
+    pub fn set_timer(&mut self, at: Nanos, token: u32) {
         let cpu = self.here.unwrap_or(CpuId(0));
-        self.events.plan(at.max(self.now), Event::Timer(cpu, token));
+        let event = Event::Interrupt(cpu, Interrupt::Timer(token));
+        self.events.plan(at.max(self.now), event);
     }
 
     /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.

@@ -275,7 +275,7 @@ impl Class for Eevdf {
         }
     }
 
-    fn timer(&mut self, machine: &mut Machine, turn: u64) {
+    fn timer(&mut self, machine: &mut Machine, turn: u32) {
         for cpu in machine.cpu_ids() {
             // A difference of one thread is less than what half of one weighs: such a move fails at first, and is
             // done the next time (nr_balance_failed).

@@ -43,7 +43,7 @@ pub trait Class {
     }
 
     /// What [`Machine::set_timer`] asked for.
-    fn timer(&mut self, machine: &mut Machine, token: u64) {
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
         let _ = (machine, token);
     }
 }

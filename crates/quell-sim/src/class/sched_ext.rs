@@ -53,7 +53,7 @@ struct Core {
     /// That it was inserted meanwhile, so that it need not be enqueued.
     direct: Option<Direct>,
     /// By timer, which arming of it holds.
-    timers: Vec<u32>,
+    timers: Vec<u16>,
 }
 
 /// Where a thread was inserted for which a CPU is being selected.
@@ -395,7 +395,7 @@ impl Kernel for Context<'_> {
         }
         let armed = &mut timers[timer as usize];
         *armed = armed.wrapping_add(1);
-        let token = u64::from(*armed) << 32 | u64::from(timer);
+        let token = u32::from(*armed) << 16 | timer;
         self.machine.set_timer(self.machine.now + ns, token);
     }
 }
@@ -483,9 +483,9 @@ impl Class for SchedExt {
         }
     }
 
-    fn timer(&mut self, machine: &mut Machine, token: u64) {
-        let (timer, armed) = (token as u32, (token >> 32) as u32);
-        if self.core.timers[timer as usize] == armed {
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
+        let (timer, armed) = (token & 0xffff, token >> 16);
+        if u32::from(self.core.timers[timer as usize]) == armed {
             let (native, mut context) = self.parts(machine);
             native.timer(&mut context, timer);
         }
