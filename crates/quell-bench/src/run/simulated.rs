@@ -11,7 +11,7 @@ use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
-use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
+use quell_model::config::{ConfigError, CostsSpec, Scenario, TenantInstance, TenantKind};
 use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, SchedExt, Simulation, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -50,6 +50,7 @@ pub fn run(
     let bench = Bench {
         options,
         topology: host.topology(),
+        costs: costs(&host.costs),
         instances,
         interrupt,
     };
@@ -72,8 +73,36 @@ pub fn run(
     Ok(measured.result(Substrate::Sim, Vec::new()))
 }
 
-/// A side's scheduler on that machine, and what the machine's own work takes.
-pub(crate) fn engine(side: &Side, topology: &Topology) -> anyhow::Result<(Box<dyn Class>, Costs)> {
+/// What a scenario says that the machine's own work takes.
+fn costs(spec: &CostsSpec) -> Costs {
+    let typical = Costs::TYPICAL;
+    let ns = |us: Option<f64>, else_ns: u64| us.map_or(else_ns, |us| (us * 1e3) as u64);
+    let every = |rate: Option<f64>, else_ns: u64| match rate {
+        None => else_ns,
+        Some(rate) if rate > 0.0 => (1e9 / rate) as u64,
+        Some(_) => 0,
+    };
+    Costs {
+        switch: ns(spec.switch_us, typical.switch),
+        wake: ns(spec.wake_us, typical.wake),
+        kick: ns(spec.kick_us, typical.kick),
+        interrupt: ns(spec.interrupt_us, typical.interrupt),
+        tick: ns(spec.tick_us, typical.tick),
+        tick_every: every(spec.hz, typical.tick_every),
+        migrate: ns(spec.migrate_us, typical.migrate),
+        migrate_far: ns(spec.migrate_far_us, typical.migrate_far),
+        noise: ns(spec.noise_us, typical.noise),
+        noise_every: every(spec.noise_per_s, typical.noise_every),
+        shared_clock: spec.shared_clock,
+    }
+}
+
+/// A side's scheduler on a machine, and what that machine's own work takes, which is nothing on the ideal one.
+pub(crate) fn engine(
+    side: &Side,
+    topology: &Topology,
+    costs: Costs,
+) -> anyhow::Result<(Box<dyn Class>, Costs)> {
     let class: Box<dyn Class> = match side {
         Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
         Side::Simulated(Simulated::Eevdf) => Box::new(Eevdf::new(topology.cpus.len())),
@@ -83,7 +112,7 @@ pub(crate) fn engine(side: &Side, topology: &Topology) -> anyhow::Result<(Box<dy
         }
         other => bail!("side `{other}` does not run on the simulator"),
     };
-    Ok((class, Costs::TYPICAL))
+    Ok((class, costs))
 }
 
 fn described(topology: &Topology) -> Host {
@@ -101,6 +130,7 @@ fn described(topology: &Topology) -> Host {
 struct Bench<'a> {
     options: &'a BenchOptions,
     topology: Topology,
+    costs: Costs,
     instances: Vec<TenantInstance<'a>>,
     interrupt: &'a AtomicBool,
 }
@@ -144,7 +174,7 @@ impl Bench<'_> {
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
-        let (class, costs) = engine(&options.sides[side], &self.topology)?;
+        let (class, costs) = engine(&options.sides[side], &self.topology, self.costs)?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);
