@@ -13,7 +13,9 @@ mod program;
 mod simulation;
 mod workload;
 
-pub use class::{Class, Eevdf, Fifo, Oldest, Pick};
+pub use class::{
+    Bvt, Class, Credit, Credit2, Edf, Eevdf, Fifo, Oldest, Order, Pick, Rtds, Server, Warp,
+};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use simulation::{Load, Simulation, Tenant};
