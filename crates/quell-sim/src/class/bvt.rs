@@ -97,6 +97,8 @@ pub struct Bvt {
     idlers: Idlers,
     waiting: usize,
     rounds: u64,
+    /// Who was last moved without making it more even.
+    turned: Option<ThreadId>,
     started: bool,
 }
 
@@ -130,6 +132,7 @@ impl Bvt {
             idlers: Idlers::all(cpus),
             waiting: 0,
             rounds: 0,
+            turned: None,
             started: false,
         }
     }
@@ -227,13 +230,13 @@ impl Bvt {
         self.idlers.kick(machine, target);
     }
 
-    /// Takes a thread that waits at another CPU, which `takes` says of its weight and that of all that is ready there: of the
-    /// heaviest CPU that has one.
+    /// Takes a thread that waits at another CPU, if `takes` says so of it, its weight and that of all that is ready there: of
+    /// the heaviest CPU that has one.
     fn pull(
         &mut self,
         machine: &Machine,
         cpu: CpuId,
-        takes: impl Fn(i64, i64) -> bool,
+        takes: impl Fn(ThreadId, i64, i64) -> bool,
     ) -> Option<ThreadId> {
         let mut best: Option<(i64, usize, usize)> = None;
         for (from, queue) in self.queues.iter().enumerate() {
@@ -246,7 +249,8 @@ impl Bvt {
                 continue;
             }
             let at = queue.ready.iter().position(|(_, thread)| {
-                machine.thread(thread).may_use(cpu) && takes(weight(machine, thread), queue.weight)
+                machine.thread(thread).may_use(cpu)
+                    && takes(thread, weight(machine, thread), queue.weight)
             });
             if let Some(at) = at {
                 best = Some((queue.weight, from, at));
@@ -269,14 +273,39 @@ impl Bvt {
         let turns_around = self.rounds % 2 == 1;
         self.rounds += 1;
         for cpu in machine.cpu_ids() {
+            self.expel(machine, cpu);
             let own = self.queues[cpu.0 as usize].weight;
-            let evens = |weight: i64, there: i64| weight < there - own;
-            let turns = |weight: i64, there: i64| weight == there - own;
+            let evens = |_, weight: i64, there: i64| weight < there - own;
+            let last = self.turned;
+            let turns = |thread: ThreadId, weight: i64, there: i64| {
+                weight == there - own && Some(thread) != last
+            };
             if self.pull(machine, cpu, evens).is_some() {
                 self.idlers.kick(machine, cpu);
-            } else if turns_around && self.pull(machine, cpu, turns).is_some() {
-                self.idlers.kick(machine, cpu);
-                break;
+            } else if turns_around {
+                let turned = self.pull(machine, cpu, turns);
+                if turned.is_some() {
+                    self.turned = turned;
+                    self.idlers.kick(machine, cpu);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Those that wait there and may not use it any more go elsewhere.
+    fn expel(&mut self, machine: &mut Machine, cpu: CpuId) {
+        let index = cpu.0 as usize;
+        for _ in 0..self.queues[index].ready.len() {
+            let mut waiting = self.queues[index].ready.iter();
+            let Some(at) = waiting.position(|(_, thread)| !machine.thread(thread).may_use(cpu))
+            else {
+                return;
+            };
+            drop(waiting);
+            if let Some(thread) = self.remove(index, at) {
+                self.queues[index].weight -= weight(machine, thread);
+                self.place(machine, thread);
             }
         }
     }
@@ -336,7 +365,7 @@ impl Class for Bvt {
             && self.waiting > 0
             && self.queues[index].ready.first_for(machine, cpu).is_none()
         {
-            self.pull(machine, cpu, |_, _| true);
+            self.pull(machine, cpu, |_, _, _| true);
         }
         let first = self.queues[index].ready.first_for(machine, cpu);
         let stays = stays.filter(|&thread| {

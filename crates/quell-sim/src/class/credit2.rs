@@ -390,6 +390,22 @@ impl Credit2 {
         std::iter::once((None, 0.0)).chain(movable)
     }
 
+    /// Those that wait there and may not use any of its CPUs any more go elsewhere.
+    fn expel(&mut self, machine: &mut Machine, from: usize) {
+        for _ in 0..self.queues[from].ready.len() {
+            let queue = &self.queues[from];
+            let mut waiting = queue.ready.iter();
+            let Some(at) = waiting.position(|(_, thread)| !queue.may_use(machine, thread)) else {
+                return;
+            };
+            drop(waiting);
+            if let Some(thread) = self.queues[from].ready.remove(at) {
+                let to = self.choose_queue(machine, thread);
+                self.move_ready(machine, thread, from, to, None);
+            }
+        }
+    }
+
     fn migrate(&mut self, machine: &mut Machine, thread: ThreadId, to: usize) {
         let Vcpu {
             queue: Some(from),
@@ -488,7 +504,11 @@ impl Class for Credit2 {
                 stays = None;
             }
         }
-        let limited = stays.is_some() && now - self.since[index] < RATELIMIT;
+        let first = self.queues[at].ready.iter().next();
+        if first.is_some_and(|(_, thread)| !machine.thread(thread).may_use(cpu)) {
+            self.expel(machine, at);
+        }
+        let limited = stays.is_some() && now - self.since[index] <= RATELIMIT - RATELIMIT_TOLERANCE;
         let better = match limited {
             true => None,
             false => self.candidate(machine, cpu, stays),
