@@ -1,20 +1,22 @@
 //! PARTIES (Chen, Delimitrou and Martinez, ASPLOS 2019), with cores as the only resource.
 //!
 //! # Problem
-//! Several tenants with latency targets share a host; each has cores of its own, and needs more of them when its load is high.
+//! Several tenants with latency targets share a host. Each has cores of its own, and needs more of them when its load is
+//! high.
 //!
 //! # How
-//! Every 100 ms ([`Parties::tick`]) each tenant's slack is 1 - latency / target, and its long slack that of its mean latency over
-//! the last ten ticks. Of those with both below 0.05, the one with the least long slack gets a core: from the pool, else from the tenant with
-//! the most slack that has more than one. If there is none, of those with both above 0.2 the one with the most slack gives a core
-//! to the pool. After a step five ticks pass. Where a core was given up and in most of these some tenant had a slack below 0.05,
-//! it is given back, the tenant keeps what it has for 100 ticks, and another five to ten ticks pass. Where nothing was to be
-//! done a tick is left out. All this is as in the authors' controller (manager/PARTIES.py, MIT license).
+//! Every 100 ms ([`Parties::tick`]) each tenant's slack is 1 - latency / target, and its long slack that of its mean latency
+//! over the last ten ticks. Of those with both below 0.05, the one with the least long slack gets a core: from the pool,
+//! else from the tenant with the most slack that has more than one. If there is none, of those with both above 0.2 the one
+//! with the most slack gives a core to the pool. After a step five ticks pass. Where a core was given up and in most of these
+//! some tenant had a slack below 0.05, it is given back, the tenant keeps what it has for 100 ticks, and another five to ten
+//! ticks pass. Where nothing was to be done a tick is left out. All this is as in the authors' controller
+//! (manager/PARTIES.py, MIT license).
 //!
 //! # With cores only
-//! PARTIES begins with a random one of cores, cache ways and frequency, and takes the next one when that did not help or cannot be
-//! changed. With one resource nothing is random, and whether more of it helped changes nothing, so that is not judged. Who has one core only is
-//! passed over when one is to be given up; PARTIES would take something else from it.
+//! PARTIES begins with a random one of cores, cache ways and frequency, and takes the next one when that did not help or
+//! cannot be changed. With one resource nothing is random, and whether more of it helped changes nothing, so that is not
+//! judged. Who has one core only is passed over when one is to be given up; PARTIES would take something else from it.
 //!
 //! Not here: best-effort tenants. They run on the cores of the pool, as far as the caller lets them.
 

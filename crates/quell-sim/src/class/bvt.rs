@@ -1,24 +1,24 @@
-//! Borrowed virtual time (Duda and Cheriton, SOSP 1999; Xen's scheduler until 3.0, xen/common/sched_bvt.c).
+//! Borrowed virtual time (Duda and Cheriton, SOSP 1999; one of Xen's schedulers until 3.0.2, xen/common/sched_bvt.c).
 //!
-//! A thread's actual virtual time A advances as it runs, by whole minimum charging units (mcu, 100 us; one begun is
-//! counted), the slower the greater its weight; here in ns of a thread of the default weight. Its effective virtual time E is A, less its
-//! warp W while it warps: so much it borrows. The least E runs. It goes on until its E is ahead of the next one's by what
-//! it gets in the context-switch allowance C; who wakes with an E that is not greater than that of what runs preempts it. The
-//! scheduler's virtual time (SVT) of a CPU is the least A of what is ready there; who wakes gets A = max(A, SVT), so that
-//! sleeping saves nothing up. A thread that ran warped for the limit L at a stretch does not warp for the time U: what it
-//! borrowed it has to give back, so that in the long run weights alone decide.
+//! A thread's actual virtual time A advances as it runs, the slower the greater its weight (here its group's `cpu.weight`):
+//! by minimum charging units (mcu, 100 us), of which one begun is counted, in ns of a thread of the default weight. Its
+//! effective virtual time E is A, less its warp W while it warps: so much it borrows. The least E runs. It goes on until its
+//! E is ahead of the next one's by what it gets in the context-switch allowance C; who wakes with an E that is not greater
+//! than that of what runs preempts it. A CPU's scheduler virtual time (SVT) is the least A of what is ready there; who wakes
+//! gets A = max(A, SVT), so sleeping saves nothing up. A thread that ran warped for the limit L at a stretch does not warp
+//! for the time U. What it borrowed it has to give back, so in the long run weights alone decide.
 //!
-//! Who warps is the caller's choice, by tenant. In DASEC's comparison (section 6.3) BVT is there to prefer
-//! latency-sensitive containers to best-effort ones: the tenants that answer requests warp, batch tenants do not.
+//! Who warps is the caller's choice, by tenant. In DASEC's comparison (section 6.3) BVT is there to prefer latency-sensitive
+//! workloads to best-effort ones: the tenants that answer requests warp, batch tenants do not.
 //!
-//! Queues are by CPU, with balancing, as DASEC's comparison has it: there BVT fails because "multiple
-//! threads with very low rescheduling latencies are on the same core", which one queue for all would not show; and the
-//! BVT it cites for data centers (Leverich and Kozyrakis, EuroSys 2014) is Linux's queues with BVT's order. Neither the paper
-//! nor Xen's code moved threads; here who wakes gets an idle CPU if there is one, a CPU that idles takes from the one with
-//! the most weight, and every 16 ms x CPUs each CPU takes what makes its weight more like that of the heaviest. A thread keeps what it
-//! is ahead or behind of SVT when it moves.
+//! Queues are by CPU, with balancing, as in that comparison: there BVT falls behind because "multiple threads with very low
+//! rescheduling latencies" are "on the same core", which one queue for all CPUs would not show; and the BVT that it cites
+//! for data centers (Leverich and Kozyrakis, EuroSys 2014) is Linux's queues in BVT's order. Xen's code moved no vCPU by
+//! itself. Here who wakes gets an idle CPU if there is one, a CPU that idles takes from the one with the most weight, and
+//! every 16 ms x CPUs each CPU takes what makes its weight more like the heaviest one's. A thread keeps what it is ahead or
+//! behind of SVT when it moves.
 //!
-//! Not modelled: hierarchies and reservations (section 4 of the paper), Xen's turning warps off for good where U = 0, what
+//! Not modelled: hierarchies and reservations (section 4 of the paper), Xen's end of warping for good where U = 0, what
 //! balancing costs.
 
 use super::queue::{Idlers, Ready};
@@ -257,10 +257,10 @@ impl Bvt {
             }
         }
         let (_, from, at) = best?;
-        let thread = self.remove(from, at)?;
-        let weight = weight(machine, thread);
         self.refresh(machine, from);
         self.refresh(machine, cpu.0 as usize);
+        let thread = self.remove(from, at)?;
+        let weight = weight(machine, thread);
         self.queues[from].weight -= weight;
         self.queues[cpu.0 as usize].weight += weight;
         self.rehome(thread, cpu.0 as usize);

@@ -1,24 +1,24 @@
-//! Credit, Xen's first own scheduler and its default until 4.11 (xen/common/sched/credit.c).
+//! Credit, Xen's default scheduler until 4.11 (xen/common/sched/credit.c).
 //!
 //! A tenant is a domain, its threads are vCPUs. Running burns 10 credits a ms, kept here in ns: a credit is 100 us. Every
 //! 30 ms an accountant gives each active vCPU its share, by its domain's weight, of what all CPUs have in that time, at most
 //! what one CPU has (300 credits); what is beyond goes to the others. A vCPU is active from when a CPU's tick, every 10 ms,
-//! finds it running until it has more than 300 credits (half of which it keeps); whom no tick finds does not earn. With
+//! finds it running until it has more than 300 credits (of which it keeps half); whom no tick finds does not earn. With
 //! less than no credit it is OVER, else UNDER; its debt is at most 300.
 //!
-//! Each CPU has a queue by priority, round robin within one. A turn lasts 30 ms, and at least 1 ms (the rate limit). A vCPU that
-//! wakes UNDER is BOOSTed until a tick finds it running: it goes first, and preempts at once, or when the turn is 1 ms old. It wakes
-//! where it ran last; if that CPU is busy and another idles, that one takes it. A CPU that idles, or would run
-//! one that is OVER, first takes a better one from another CPU, of its own socket first.
-//! Nobody else is preempted when priorities change: that waits for the end of the turn.
+//! Each CPU has a queue by priority, round robin within one. A turn lasts 30 ms, and at least 1 ms (the rate limit). A vCPU
+//! that wakes UNDER is BOOSTed until a tick finds it running: it goes first, and preempts at once, or when the turn is 1 ms
+//! old. It wakes where it ran last; if that CPU is busy and another idles, that one takes it. A CPU that idles, or would run
+//! one that is OVER, first takes a better one from another CPU, of its own socket first. Nobody else is preempted when
+//! priorities change: that waits for the end of the turn.
 //!
 //! A domain's weight is its group's `cpu.weight` x 2.56, so that both defaults (100, 256) are one.
 //!
 //! Not modelled: caps (so nobody is parked), yielding (programs do not yield), the spreading over cores and sockets at ticks
-//! (cores do not slow each other down here), soft affinity, the rate limit of balancing (Xen 4.19 and later; it lets CPUs
-//! idle beside work), and what ticks and accounting cost. CPUs' ticks come one after the other; Xen's do as CPUs come up.
+//! (cores do not slow each other down here), soft affinity, the rate limit of balancing (since 2023; it lets CPUs idle
+//! beside work), and what ticks and accounting cost. CPUs' ticks come one after the other; Xen's as CPUs came up.
 //!
-//! Sources: xen/common/sched/credit.c of Xen 4.20; the Xen wiki's "Credit Scheduler"; for how BOOST is lost: Ongaro, Cox and
+//! Sources: xen/common/sched/credit.c of 2026; the Xen wiki's "Credit Scheduler"; for how BOOST is lost: Ongaro, Cox and
 //! Rixner, "Scheduling I/O in Virtual Machine Monitors", VEE 2008.
 
 use super::queue::Idlers;

@@ -1,28 +1,27 @@
 //! Credit2, Xen's default scheduler since 4.12 (xen/common/sched/credit2.c).
 //!
-//! Several CPUs share a run queue, ordered by credit. Running burns it: 1 a ns for the heaviest vCPU (here a thread) of
-//! the queue, more for lighter ones, down to -10 ms. When the best that is left has none, all of the queue get 10 ms, with at most 0.5 ms
-//! carried over: whoever slept has the most then. A vCPU runs until its credit is that of the next one, but 0.5 ms at
-//! least (a ms where it was just chosen: the rate limit) and 10 ms at most. It gives way before that to one with more credit,
-//! but for one that ran on another CPU only if it has 0.5 ms more (migration resistance); who moves gets 50 us.
-//! Who wakes or is preempted has a CPU of its queue look: an idle one, its own first; else its own if what runs there has less credit,
-//! else the one with the least, if it ran for the rate limit less 50 us.
+//! Several CPUs share a run queue, ordered by credit. Running burns it: 1 a ns for the heaviest vCPU (here a thread) of the
+//! queue, more for lighter ones, down to -10 ms. When the best that is left has none, all of the queue get 10 ms, with at
+//! most 0.5 ms carried over: whoever slept has the most then. A vCPU runs until its credit is that of the next one, but
+//! 0.5 ms at least (a ms where it was just chosen: the rate limit) and 10 ms at most. It gives way before that to one with
+//! more credit; to one that ran on another CPU only for 0.5 ms more (migration resistance); who moves gets 50 us. Who wakes
+//! or is preempted has a CPU of its queue look: an idle one, its own first; else its own if what runs there has less credit,
+//! else the one with the least; if what runs there has run for the rate limit less 50 us.
 //!
-//! After such a reset, queues are balanced by their load, a moving average over a second: with the queue that is the furthest from
-//! its own, the swap, push or pull that makes them the most alike, if the difference is 1 where neither is full, 1/8 else.
-//! Nothing else moves work between queues, so a CPU can idle for a while beside work in another queue, as in Xen.
+//! After such a reset, queues are balanced by their load, a moving average over a second: with the queue that is the
+//! furthest from its own, the swap, push or pull that makes them the most alike, if they differ by 1 where neither is full,
+//! by 1/8 else. Nothing else moves work between queues: a CPU can idle for a while beside work in another queue, as in Xen.
 //!
-//! Which CPUs share a queue (credit2_runqueue) was a socket at first, a core from Xen 4.7 to 4.8, and is a socket since;
-//! since 4.14 at most 16 CPUs. Here it is a last-level cache, as a socket's CPUs share one where Xen's authors measured, and
-//! at most 16 CPUs of it, as evenly as can be.
+//! Which CPUs share a queue (credit2_runqueue) was a socket at first, a core in Xen 4.7 and 4.8, and is a socket since; of
+//! these, since 4.14, at most 16 CPUs. Here it is a last-level cache, which is what sharing a queue is good for and what a
+//! socket was on the machines that Xen's authors measured, and at most 16 CPUs of it, as evenly as can be.
 //!
 //! A tenant is a domain; its weight is its group's `cpu.weight` x 2.56.
 //!
-//! Not modelled: caps, yielding, soft affinity, preferring idle cores to idle hyperthreads. An idle CPU does not resist migration, and
-//! the difference that balancing looks at is that to the queue it chose, not to the last it saw: both are oversights in Xen that
-//! show only by accident.
+//! Not modelled: caps, yielding, soft affinity, preferring idle cores to idle hyperthreads. Other than in Xen, an idle CPU
+//! does not resist migration, and whether queues are full is asked of the two that are balanced.
 //!
-//! Sources: xen/common/sched/credit2.c and docs/misc/xen-command-line of Xen 4.20 and their history.
+//! Sources: xen/common/sched/credit2.c and docs/misc/xen-command-line of 2026, and their history.
 
 use super::credit::weight;
 use super::queue::{Idlers, Ready};

@@ -1,16 +1,16 @@
-//! Xen's RTDS (xen/common/sched/rt.c, of RT-Xen): global earliest deadline first among deferrable servers.
+//! Xen's RTDS (xen/common/sched/rt.c, out of RT-Xen): global earliest deadline first among deferrable servers.
 //!
 //! Each vCPU, here a thread, is a server: in each period it may run for its budget. Its deadline is the period's end; then
-//! it gets a full budget again. The budget is kept while it sleeps, and is used up only by running. The earliest deadlines
-//! run, on any CPU; a vCPU that wakes gets an idle CPU, or the one whose vCPU has the latest deadline if that is later than
-//! its own. A vCPU without budget waits for the next period; or, with `extra` time (the default since Xen 4.11), goes on
-//! with another budget one level lower, below all that still have their own.
+//! it gets a full budget again. The budget is kept while it sleeps, and only running uses it up. The earliest deadlines run,
+//! on any CPU; a vCPU that wakes gets an idle CPU, else the one whose vCPU has the latest deadline, if that is later than its
+//! own. A vCPU without budget waits for the next period; with `extra` time (Xen's default) it goes on with another budget
+//! one level lower, below all that have their own.
 //!
-//! Periods begin at multiples of their length, as in Xen, where a vCPU's first deadline is counted from 0 on.
+//! Periods begin at multiples of their length, as in Xen, where a vCPU's deadlines are counted from 0 on.
 //!
 //! Not modelled: what replenishments and the global lock cost.
 //!
-//! Sources: xen/common/sched/rt.c of Xen 4.20; Xi, Wilson, Lu and Gill, "RT-Xen", EMSOFT 2011.
+//! Sources: xen/common/sched/rt.c of 2026; Xi, Wilson, Lu and Gill, "RT-Xen", EMSOFT 2011.
 
 use super::queue::{Global, Ready};
 use super::{Class, Pick};
