@@ -13,7 +13,10 @@ mod program;
 mod simulation;
 mod workload;
 
-pub use class::{Class, Eevdf, Fifo, Oldest, Pick, SchedExt};
+pub use class::{
+    Bvt, Class, Credit, Credit2, Edf, Eevdf, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server,
+    Warp,
+};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};

@@ -1,13 +1,24 @@
 //! Scheduling classes: who runs where, and when.
 
+mod bvt;
+mod credit;
+mod credit2;
+mod edf;
 mod eevdf;
 mod fifo;
 mod oldest;
+mod queue;
+mod rtds;
 mod sched_ext;
 
+pub use bvt::{Bvt, Warp};
+pub use credit::Credit;
+pub use credit2::Credit2;
+pub use edf::{Edf, Order};
 pub use eevdf::Eevdf;
 pub use fifo::Fifo;
 pub use oldest::Oldest;
+pub use rtds::{Rtds, Server};
 pub use sched_ext::SchedExt;
 
 use crate::events::Nanos;
