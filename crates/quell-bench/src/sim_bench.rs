@@ -236,7 +236,7 @@ fn machine(cpus: u32, side: &Side, tasks: &[Task]) -> anyhow::Result<Simulation>
         llc: None,
     };
     let topology = topology.topology();
-    let (class, costs) = engine(side, &topology, Costs::TYPICAL)?;
+    let (class, costs) = engine(side, &topology, Costs::TYPICAL, &[])?;
     let mut simulation = Simulation::new(topology, costs, class);
     for task in tasks {
         let program = ThreadProgram {

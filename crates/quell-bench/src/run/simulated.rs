@@ -11,14 +11,23 @@ use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
-use quell_model::config::{ConfigError, CostsSpec, Scenario, TenantInstance, TenantKind};
-use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, SchedExt, Simulation, Tenant};
+use quell_model::config::{
+    ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
+};
+use quell_sim::{
+    Bvt, Class, Costs, Credit, Credit2, Eevdf, Fifo, Load, Oldest, Request, SchedExt, Simulation,
+    Tenant, Warp,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
+
+/// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that they go before
+/// what others have had less than that much longer of the CPU.
+const BVT_WARP: u64 = 10_000_000;
 
 /// How far a simulation goes before it looks whether it is interrupted, in virtual time.
 const STRIDE: u64 = 50_000_000;
@@ -97,15 +106,28 @@ fn costs(spec: &CostsSpec) -> Costs {
     }
 }
 
-/// A side's scheduler on a machine, and what that machine's own work takes, which is nothing on the ideal one.
+/// A side's scheduler on a machine whose tenants are of these classes, and what that machine's own work takes, which is
+/// nothing on the ideal one.
 pub(crate) fn engine(
     side: &Side,
     topology: &Topology,
     costs: Costs,
+    tenants: &[TenantClass],
 ) -> anyhow::Result<(Box<dyn Class>, Costs)> {
+    let cpus = topology.cpus.len();
     let class: Box<dyn Class> = match side {
         Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
-        Side::Simulated(Simulated::Eevdf) => Box::new(Eevdf::new(topology.cpus.len())),
+        Side::Simulated(Simulated::Eevdf) => Box::new(Eevdf::new(cpus)),
+        Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
+        Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
+        Side::Simulated(Simulated::Bvt) => {
+            let warp = |class: &TenantClass| match class {
+                TenantClass::Latency => Warp::xen(BVT_WARP),
+                TenantClass::Batch => Warp::NONE,
+            };
+            let warps = tenants.iter().map(warp).collect();
+            Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, warps))
+        }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         side if *side == Side::sched() => {
             Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
@@ -174,7 +196,9 @@ impl Bench<'_> {
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
-        let (class, costs) = engine(&options.sides[side], &self.topology, self.costs)?;
+        let tenants: Vec<_> = self.instances.iter().map(|it| it.spec.class).collect();
+        let side_of = &options.sides[side];
+        let (class, costs) = engine(side_of, &self.topology, self.costs, &tenants)?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);
