@@ -12,7 +12,7 @@
 use crate::observe::monitor::MonitorError;
 use crate::observe::monitor::program::{check_bpf, io_error};
 use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer,
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer,
     RingBufferBuilder, libbpf_sys,
 };
 use nix::time::{ClockId, clock_gettime};
@@ -22,7 +22,8 @@ use quell_trace::{Clocks, Event, Kind, State, System, Thread};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::fs::{self, DirEntry};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -32,9 +33,6 @@ pub const POLL: Duration = Duration::from_millis(20);
 
 /// The compiled `bpf/record.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
-
-/// The program that walks all tasks.
-const LIST: &str = "list_task";
 
 /// Attached last: before it, nothing runs as far as the trace tells.
 const SWITCH: &str = "on_switch";
@@ -156,18 +154,12 @@ impl Recorder {
         let rings = rings(&maps, &events).map_err(io_error("mapping a buffer"))?;
 
         let mut links = Vec::new();
-        let mut list = None;
         let mut programs: Vec<_> = object.progs_mut().collect();
         programs.sort_by_key(|program| program.name() == OsStr::new(SWITCH));
         for program in programs {
-            let link = program.attach().map_err(refused)?;
-            if program.name() == OsStr::new(LIST) {
-                list = Some(link);
-            } else {
-                links.push(link);
-            }
+            links.push(program.attach().map_err(refused)?);
         }
-        let mut recorder = Recorder {
+        let recorder = Recorder {
             events,
             rings,
             counts,
@@ -182,9 +174,11 @@ impl Recorder {
                 realtime_ns: clock(ClockId::CLOCK_REALTIME),
             },
         };
-        if let Some(list) = list {
-            recorder.list(&list)?;
-        }
+        let there = list(recorder.clocks.boottime_ns).map_err(|source| MonitorError::Io {
+            what: "listing /proc",
+            source,
+        })?;
+        recorder.events.borrow_mut().extend(there);
         Ok(recorder)
     }
 
@@ -193,26 +187,13 @@ impl Recorder {
     /// # Errors
     /// `/proc` cannot be read.
     pub fn system(&self) -> io::Result<System> {
-        let read = |name| std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+        let read = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}"));
         Ok(System {
             release: read("osrelease")?.trim().to_string(),
             version: read("version")?.trim().to_string(),
             machine: std::env::consts::ARCH.to_string(),
             clocks: Some(self.clocks),
         })
-    }
-
-    /// The threads that there are.
-    fn list(&mut self, program: &Link) -> Result<(), MonitorError> {
-        let what = "walking over all tasks";
-        let mut bytes = Vec::new();
-        let mut pass = Iter::new(program).map_err(io_error(what))?;
-        pass.read_to_end(&mut bytes)
-            .map_err(|source| MonitorError::Io { what, source })?;
-        let threads = bytes.chunks(EVENT_BYTES);
-        let threads = threads.filter_map(|chunk| Raw::parse(chunk, 0));
-        self.events.borrow_mut().extend(threads);
-        Ok(())
     }
 
     /// Takes out what there is and gives what is complete, in the order of time.
@@ -283,6 +264,33 @@ impl Recorder {
     }
 }
 
+/// The threads that there are, as if told at that time.
+fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
+    let number = |entry: io::Result<DirEntry>| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.parse::<u32>().ok()
+    };
+    let mut threads = Vec::new();
+    for process in fs::read_dir("/proc")?.filter_map(number) {
+        // It may have ended meanwhile, as any of its threads.
+        let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {
+            continue;
+        };
+        for tid in tasks.filter_map(number) {
+            let Ok(name) = fs::read(format!("/proc/{process}/task/{tid}/comm")) else {
+                continue;
+            };
+            threads.push(Raw::there(
+                at_ns,
+                Tid(tid),
+                Pid(process),
+                name.trim_ascii_end(),
+            ));
+        }
+    }
+    Ok(threads)
+}
+
 /// All CPUs' rings, by CPU, read into `events`.
 fn rings(maps: &[MapHandle], events: &Events) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
@@ -310,7 +318,7 @@ mod kind {
     pub const NEW: u8 = 3;
     #[cfg(test)]
     pub const NAME: u8 = 4;
-    #[cfg(test)]
+    /// None of the kernel's: the thread is there.
     pub const THREAD: u8 = 5;
 }
 
@@ -340,6 +348,27 @@ impl Raw {
             comm,
             cpu,
         })
+    }
+
+    fn there(at_ns: u64, tid: Tid, tgid: Pid, name: &[u8]) -> Raw {
+        let mut comm = [0; 16];
+        // 15 bytes at most; a kernel worker's has more in /proc, which no event will have.
+        for (to, from) in comm.iter_mut().zip(name.iter().take(15)) {
+            *to = *from;
+        }
+        Raw {
+            at_ns,
+            lost: 0,
+            kind: kind::THREAD,
+            interrupt: false,
+            state: 0,
+            tid,
+            tgid,
+            other: Tid(0),
+            value: 0,
+            comm,
+            cpu: 0,
+        }
     }
 
     fn thread(&self) -> Thread {

@@ -179,7 +179,11 @@ impl Analyser {
             }
             Kind::Wakeup { thread, .. } => self.wake(*thread, at),
             Kind::New { thread, .. } => {
-                self.live.remove(&thread.tid);
+                // One that did something already is an earlier thread of this id.
+                let track = self.live.get(&thread.tid).map(|&at| &self.threads[at]);
+                if track.is_some_and(|t| t.phase != Phase::Unknown || t.cpu.is_some()) {
+                    self.live.remove(&thread.tid);
+                }
                 let losses = self.losses;
                 let track = self.track(thread.tid);
                 track.stats.thread = thread.clone();

@@ -140,15 +140,11 @@ struct pcpu_hot___v6_2 {
 	int preempt_count;
 };
 
-struct bpf_iter_meta {
-	struct seq_file *seq;
-};
-
 #pragma clang attribute pop
 
 /* The context of a task iterator: a fixed layout. */
 struct bpf_iter__task {
-	struct bpf_iter_meta *meta;
+	void *meta;
 	struct task_struct *task;
 };
 

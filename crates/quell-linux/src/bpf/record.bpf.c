@@ -17,7 +17,6 @@ enum record_kind {
 	RECORD_WAKEUP = 2, /* other wakes the thread, which was on CPU value */
 	RECORD_NEW = 3,	   /* other made the thread */
 	RECORD_NAME = 4,   /* the thread has this name now */
-	RECORD_THREAD = 5, /* the thread is there */
 };
 
 struct record_event {
@@ -72,24 +71,6 @@ static __always_inline struct record_counts *counts_here(void)
 	return bpf_map_lookup_elem(&counts, &cpu);
 }
 
-static __always_inline void about(struct record_event *event, u8 kind, struct task_struct *task,
-				  u64 now)
-{
-	u64 *comm = (u64 *)event->comm;
-
-	event->at_ns = now;
-	event->lost = 0;
-	event->kind = kind;
-	event->interrupt = 0;
-	event->state = 0;
-	event->tid = task->pid;
-	event->tgid = task->tgid;
-	event->other = 0;
-	event->value = 0;
-	comm[0] = *(u64 *)&task->comm[0];
-	comm[1] = *(u64 *)&task->comm[8];
-}
-
 /* Room for an event about a task; NULL if there is none. */
 static __always_inline struct record_event *begin(u8 kind, struct task_struct *task, u64 now)
 {
@@ -104,9 +85,19 @@ static __always_inline struct record_event *begin(u8 kind, struct task_struct *t
 		c->lost++;
 		return NULL;
 	}
-	about(event, kind, task, now);
+	u64 *comm = (u64 *)event->comm;
+	event->at_ns = now;
 	event->lost = c->lost - c->told;
 	c->told = c->lost;
+	event->kind = kind;
+	event->interrupt = 0;
+	event->state = 0;
+	event->tid = task->pid;
+	event->tgid = task->tgid;
+	event->other = 0;
+	event->value = 0;
+	comm[0] = *(u64 *)&task->comm[0];
+	comm[1] = *(u64 *)&task->comm[8];
 	return event;
 }
 
@@ -199,20 +190,6 @@ int BPF_PROG(on_rename, struct task_struct *task, const char *name)
 		return 0;
 	bpf_probe_read_kernel_str(event->comm, sizeof(event->comm), name);
 	end(event);
-	return 0;
-}
-
-/* Who is there when the recording begins: written to who reads the iterator. */
-SEC("iter/task")
-int list_task(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	struct record_event event;
-
-	if (!task || !task->pid || task->exit_state)
-		return 0;
-	about(&event, RECORD_THREAD, task, bpf_ktime_get_boot_ns());
-	bpf_seq_write(ctx->meta->seq, &event, sizeof(event));
 	return 0;
 }
 

@@ -113,6 +113,8 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let recorded = run(args, recorder, partial.as_file(), &stop);
     let (totals, status) = match recorded {
         Ok(recorded) => recorded,
+        // It did not begin.
+        Err(error) if super::is_users(&error) => return Err(error),
         Err(error) => {
             let place = partial.into_temp_path().keep()?;
             let place = place.display();
