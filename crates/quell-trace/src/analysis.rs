@@ -12,6 +12,7 @@ use crate::event::{Event, IDLE, Kind, State, Thread};
 use hdrhistogram::Histogram;
 use quell_model::{Pid, Tid};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -96,7 +97,7 @@ pub struct ThreadStats {
 }
 
 /// Run delays.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Delays {
     histogram: Option<Histogram<u32>>,
     count: u64,
@@ -416,6 +417,15 @@ impl Analysis {
             all.merge(&stats.delays);
         }
         all
+    }
+}
+
+impl fmt::Debug for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut summary = f.debug_struct("Delays");
+        summary.field("count", &self.count);
+        summary.field("sum_ns", &self.sum_ns);
+        summary.field("max_ns", &self.max_ns).finish()
     }
 }
 
