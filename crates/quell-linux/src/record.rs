@@ -9,6 +9,7 @@
 //! Units: ns of CLOCK_BOOTTIME. Needs what the monitor needs: Linux 5.15 with BTF (arm64: 5.18), CAP_BPF and
 //! CAP_PERFMON, and to run in the host's pid namespace. Kernel memory: the buffers.
 
+use crate::act::thread::set_nice;
 use crate::observe::monitor::MonitorError;
 use crate::observe::monitor::program::{check_bpf, io_error};
 use libbpf_rs::{
@@ -289,6 +290,15 @@ fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
         }
     }
     Ok(threads)
+}
+
+/// Makes the calling thread, which is to poll, urgent (nice -20) where it may: on a busy host the buffers would
+/// else be full before it has a CPU. It takes no more CPU time for that, but others wait for it, not it for them.
+pub fn hurry() {
+    let own = Tid(nix::unistd::gettid().as_raw() as u32);
+    if let Err(error) = set_nice(own, -20) {
+        tracing::debug!("no right to nice -20: {error}");
+    }
 }
 
 /// All CPUs' rings, by CPU, read into `events`.

@@ -141,6 +141,13 @@ pub struct Analysis {
     pub gaps: Gaps,
 }
 
+impl Track {
+    /// Whether nothing is known yet of what it did.
+    fn untold(&self) -> bool {
+        self.phase == Phase::Unknown && self.cpu.is_none()
+    }
+}
+
 impl Default for Analyser {
     fn default() -> Analyser {
         Analyser::new(0..u64::MAX)
@@ -182,7 +189,7 @@ impl Analyser {
             Kind::New { thread, .. } => {
                 // One that did something already is an earlier thread of this id.
                 let track = self.live.get(&thread.tid).map(|&at| &self.threads[at]);
-                if track.is_some_and(|t| t.phase != Phase::Unknown || t.cpu.is_some()) {
+                if track.is_some_and(|track| !track.untold()) {
                     self.live.remove(&thread.tid);
                 }
                 let losses = self.losses;
@@ -287,7 +294,25 @@ impl Analyser {
         }
     }
 
+    /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
+    fn nowhere_else(&mut self, tid: Tid, cpu: u32, at: u64) {
+        let Some(&index) = self.live.get(&tid) else {
+            return;
+        };
+        let track = &self.threads[index];
+        let Some(other) = track.cpu.filter(|&other| other != cpu) else {
+            return;
+        };
+        if let Some(&Cpu::Runs(there, since)) = self.cpus.get(&other) {
+            if there == tid {
+                self.gaps.unattributed_ns += self.within(since, at);
+                self.cpus.insert(other, Cpu::Unknown);
+            }
+        }
+    }
+
     fn leave(&mut self, cpu: u32, prev: Tid, state: State, at: u64, began: u64) {
+        self.nowhere_else(prev, cpu, at);
         match self.cpus.get(&cpu).copied() {
             Some(Cpu::Runs(tid, since)) if tid == prev => self.ran(prev, since, at),
             Some(Cpu::Runs(tid, since)) => {
@@ -296,10 +321,8 @@ impl Analyser {
                 self.unknown(tid);
             }
             Some(Cpu::Unknown) => {}
-            // The CPU's first switch: who leaves was there when the trace began.
-            None if prev == IDLE || self.track(prev).phase == Phase::Unknown => {
-                self.ran(prev, began, at);
-            }
+            // The CPU's first switch: who leaves was there when the trace began, unless it did something since.
+            None if prev == IDLE || self.track(prev).untold() => self.ran(prev, began, at),
             None => self.gaps.switches += u64::from(self.counts(at)),
         }
         if prev == IDLE {
@@ -324,6 +347,7 @@ impl Analyser {
     }
 
     fn enter(&mut self, cpu: u32, next: Tid, at: u64) {
+        self.nowhere_else(next, cpu, at);
         self.cpus.insert(cpu, Cpu::Runs(next, at));
         if next == IDLE {
             return;

@@ -171,7 +171,7 @@ fn what_cannot_follow_is_counted() {
         switch(920, 1, IDLE, State::READY, A), // and it left the other CPU
     ];
     let analysis = analyse(0..u64::MAX, &events);
-    assert_eq!(figures(&analysis, A), (100 + 10, 1, 10));
+    assert_eq!(figures(&analysis, A), (100, 1, 10));
     assert_eq!(analysis.gaps.states, 3);
 }
 
@@ -209,6 +209,23 @@ fn where_events_were_lost_no_delay_goes_across() {
     assert_eq!(figures(&analysis, C), (850, 0, 0));
     assert_eq!((analysis.gaps.lost, analysis.gaps.switches), (1, 0));
     assert_eq!(analysis.gaps.unattributed_ns, 50);
+}
+
+#[test]
+fn no_thread_is_on_two_cpus() {
+    let analysis = analyse(
+        0..u64::MAX,
+        &[
+            switch(100, 0, IDLE, State::READY, A),
+            // It leaves CPU 0 unseen.
+            switch(300, 1, IDLE, State::READY, A),
+            switch(400, 1, A, State::SLEEPING, IDLE),
+            switch(450, 2, A, State::SLEEPING, IDLE), // as it comes to CPU 2
+            switch(900, 0, C, State::SLEEPING, IDLE),
+        ],
+    );
+    assert_eq!(figures(&analysis, A), (100, 0, 0));
+    assert_eq!(analysis.gaps.unattributed_ns, 200);
 }
 
 #[test]

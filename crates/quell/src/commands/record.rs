@@ -8,7 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeVal;
 use nix::unistd::Pid as UnixPid;
-use quell_linux::record::{POLL, Recorder, Totals};
+use quell_linux::record::{POLL, Recorder, Totals, hurry};
 use quell_trace::{Analyser, Analysis, Delays, ProcessStats, Reader, Writer};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -156,6 +156,8 @@ fn run(
 ) -> anyhow::Result<(Totals, Option<ExitStatus>)> {
     let mut writer = Writer::new(file, &recorder.system()?)?;
     let mut command = Running::start(&args.command)?;
+    // Not before: the command would inherit it.
+    hurry();
     let began = Instant::now();
     let limit = args.seconds.map(Duration::from_secs_f64);
     let mut status = None;
