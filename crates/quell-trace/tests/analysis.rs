@@ -53,8 +53,8 @@ fn analyse(window: std::ops::Range<u64>, events: &[Event]) -> Analysis {
 }
 
 fn of(analysis: &Analysis, tid: Tid) -> &ThreadStats {
-    let mut those = analysis.threads.iter().filter(|t| t.thread.tid == tid);
-    those.next_back().unwrap()
+    let mut those = analysis.threads.iter();
+    those.rfind(|t| t.thread.tid == tid).unwrap()
 }
 
 /// Run time, delays, their sum.
