@@ -3,7 +3,8 @@
 
 use quell_trace::{Kind, Reader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 fn record(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_quell"))
@@ -87,6 +88,41 @@ fn it_ends_after_its_time_and_ends_the_command() {
         "{text}"
     );
     assert_eq!(files(folder.path()), ["t.pftrace"]);
+}
+
+#[test]
+fn a_killed_recorder_leaves_a_trace_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["record", "--seconds", "600"])
+        .current_dir(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut events = 0;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(100));
+        if child.try_wait().unwrap().is_some() {
+            assert!(!recorded(&child.wait_with_output().unwrap()));
+            return;
+        }
+        let Some(name) = files(folder.path()).pop() else {
+            continue;
+        };
+        assert!(name.starts_with("quell.perfetto-trace."), "{name}");
+        // It may end within a packet that is just being written.
+        let reader = Reader::open(&folder.path().join(name)).unwrap();
+        events = reader.filter(Result::is_ok).count();
+        if events > 200 {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(events > 200, "{events}");
+    let left = folder.path().join(files(folder.path()).pop().unwrap());
+    let reader = Reader::open(&left).unwrap();
+    assert!(reader.filter(Result::is_ok).count() >= events);
 }
 
 #[test]

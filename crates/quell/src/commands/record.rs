@@ -317,7 +317,8 @@ fn text(summary: &Summary) -> String {
         "MAX",
     ];
     let mut rows = table::new(headings, 1);
-    for process in summary.processes.iter().take(SHOWN) {
+    let ran = summary.processes.iter().filter(|p| p.cpu_percent > 0.0);
+    for process in ran.take(SHOWN) {
         let delay = &process.run_delay;
         let time = |us| table::or_dash(us, table::micros);
         rows.add_row([
