@@ -61,6 +61,11 @@ pub enum Command {
     /// It schedules every ordinary thread of the host; when this command ends, in whatever way, the
     /// kernel's own scheduler takes over.
     Sched(Sched),
+    /// Record every switch and wakeup of this host, and say who waited how long for a CPU (needs BPF)
+    ///
+    /// Until Ctrl-C, for --seconds, or while COMMAND runs, whose exit code it then ends with. The trace
+    /// opens at https://ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
+    Record(Record),
     /// Write shell completions to stdout
     Completion {
         /// For which shell
@@ -311,6 +316,30 @@ pub struct Sched {
     pub margin_us: Option<u64>,
 }
 
+#[derive(Debug, Args)]
+pub struct Record {
+    /// How long to record, in seconds; a COMMAND that still runs then is ended
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Where the trace goes
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "quell.perfetto-trace"
+    )]
+    pub out: PathBuf,
+    /// Each CPU's buffer, in KiB: more where events are lost
+    #[arg(long, value_name = "KIB", default_value = "4096", value_parser = buffer_kib)]
+    pub buffer: u32,
+    /// Write the summary as JSON, with every process
+    #[arg(long)]
+    pub json: bool,
+    /// A command to run meanwhile, and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub enum Substrate {
     /// The simulated machine
@@ -464,6 +493,13 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|n| (0.1..=3600.0).contains(n));
     number.ok_or_else(|| "must be a number of seconds from 0.1 to 3600".to_string())
+}
+
+fn buffer_kib(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok();
+    // What the kernel takes: whole pages, of 64 KiB at most, and a power of two.
+    let number = number.filter(|kib| kib.is_power_of_two() && (64..=1 << 19).contains(kib));
+    number.ok_or_else(|| "must be a power of two from 64 to 524288".to_string())
 }
 
 #[cfg(test)]

@@ -284,7 +284,7 @@ fn this_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Checks that a file can be written, without changing one that is there.
-fn writable(file: &Path) -> anyhow::Result<()> {
+pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return Ok(());
     }
