@@ -166,6 +166,30 @@ pub struct Figures {
     pub requests: u64,
     /// Requests that failed or were never answered.
     pub errors: u64,
+    /// What the scheduler did to its threads; `null` unless that was recorded.
+    #[serde(default)]
+    pub scheduling: Option<SchedulingFigures>,
+}
+
+/// What the scheduler did to threads.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SchedulingFigures {
+    /// Mean run delay, the time for which a thread is ready before it runs, in µs; `null` where nobody became ready.
+    pub run_delay_mean_us: Option<f64>,
+    /// Its median in µs.
+    pub run_delay_p50_us: Option<f64>,
+    /// Its 99th percentile in µs.
+    pub run_delay_p99_us: Option<f64>,
+    /// Its greatest in µs.
+    pub run_delay_max_us: Option<f64>,
+    /// Times that a thread got a CPU, per second.
+    pub switches_per_s: f64,
+    /// Times that one left a CPU though it was ready, per second.
+    pub preemptions_per_s: f64,
+    /// Times that one got another CPU than the time before, per second.
+    pub migrations_per_s: f64,
+    /// Times that one was woken, per second.
+    pub wakeups_per_s: f64,
 }
 
 /// A side's figures for one tenant or one class.

@@ -61,8 +61,7 @@ struct Pending {
     next: Option<Next>,
 }
 
-/// What an observer is told of, in the order in which it is decided; the time is when it happens, which is not before what
-/// it was told of earlier on the same CPU.
+/// What an observer is told of, when it is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happening {
     /// A thread becomes ready.
@@ -85,8 +84,9 @@ pub enum Happening {
     },
 }
 
-/// Is told what happens, and when.
-pub type Observer = Box<dyn FnMut(Nanos, Happening)>;
+/// Is told the time, when something happens, and what. That is the time or later, after what the CPU does for the
+/// machine before; and on the same CPU never before what was told earlier.
+pub type Observer = Box<dyn FnMut(Nanos, Nanos, Happening)>;
 
 impl Simulation {
     /// An idle machine.
@@ -322,7 +322,8 @@ impl Simulation {
         if let Some(observer) = &mut self.observer {
             let cpu = self.machine.here.unwrap_or(CpuId(0));
             let by = self.machine.by;
-            observer(self.machine.now, Happening::Wakeup { thread, by, cpu });
+            let now = self.machine.now;
+            observer(now, now, Happening::Wakeup { thread, by, cpu });
         }
         self.class.wake(&mut self.machine, thread);
     }
@@ -465,9 +466,10 @@ impl Simulation {
             .filter(|_| thread != ran || blocked.is_some())
         {
             let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
-            let at = self.machine.cpu(cpu).started.max(self.machine.now);
+            let now = self.machine.now;
+            let at = self.machine.cpu(cpu).started.max(now);
             let next = thread;
-            observer(at, Happening::Switch { cpu, left, next });
+            observer(now, at, Happening::Switch { cpu, left, next });
         }
     }
 

@@ -464,7 +464,8 @@ impl Delays {
         }
     }
 
-    fn merge(&mut self, other: &Delays) {
+    /// Adds others.
+    pub fn merge(&mut self, other: &Delays) {
         self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);

@@ -479,6 +479,9 @@ pub struct Measure {
     /// Seed of everything random; the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Also record what the scheduler does to the tenants' threads: run delays, switches, preemptions, migrations
+    #[arg(long)]
+    pub scheduling: bool,
     /// Also write the result as JSON (`-`: to stdout, instead of the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -17,6 +17,7 @@ fn latency_figures(scale: f64) -> Figures {
         cpu_share: 0.125,
         requests: 16_000,
         errors: 0,
+        scheduling: None,
     }
 }
 

@@ -26,6 +26,10 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
         ));
         line(&changes(result, styled).to_string());
     }
+    if result.results.iter().any(|row| row.figures.scheduling.is_some()) {
+        line("What the scheduler did to the threads: how long they were ready before they ran, and how often in a second:");
+        line(&scheduling(result, styled).to_string());
+    }
     for finding in words::findings(result) {
         line(&finding);
     }
@@ -117,6 +121,43 @@ fn figures(result: &BenchResult, styled: bool) -> Table {
             } else {
                 String::new()
             },
+        ]);
+    }
+    right_align(&mut table);
+    table
+}
+
+fn scheduling(result: &BenchResult, styled: bool) -> Table {
+    let header = [
+        "tenant",
+        "side",
+        "mean delay",
+        "p50",
+        "p99",
+        "longest",
+        "switches",
+        "preempted",
+        "migrated",
+        "woken",
+    ];
+    let mut table = table(styled, &header);
+    for row in &result.results {
+        let Some(it) = &row.figures.scheduling else {
+            continue;
+        };
+        let delay = |us: Option<f64>| us.map_or(String::new(), words::latency);
+        let rate = |per_s: f64| format!("{per_s:.0}");
+        table.add_row([
+            words::tenant(&row.tenant, row.class).to_string(),
+            row.side.clone(),
+            delay(it.run_delay_mean_us),
+            delay(it.run_delay_p50_us),
+            delay(it.run_delay_p99_us),
+            delay(it.run_delay_max_us),
+            rate(it.switches_per_s),
+            rate(it.preemptions_per_s),
+            rate(it.migrations_per_s),
+            rate(it.wakeups_per_s),
         ]);
     }
     right_align(&mut table);

@@ -17,6 +17,7 @@ pub(crate) mod settings;
 pub mod simulated;
 pub(crate) mod started;
 mod summary;
+mod watch;
 
 use crate::progress::Progress;
 use crate::result::{AgentCost, AgentLog, BenchResult, Host, Options, SCHEMA, Substrate};
@@ -37,6 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use summary::{RawRun, Summariser, agent_cost, complete_pairs};
+use watch::Watch;
 
 /// Steal above this share of the host, in percent, makes latencies the hypervisor's and not ours.
 pub const STEAL_WARNING_PERCENT: f64 = 5.0;
@@ -59,6 +61,8 @@ pub struct BenchOptions {
     pub pairs: u32,
     /// Seed of arrivals and bootstrap.
     pub seed: u64,
+    /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host some.
+    pub scheduling: bool,
     /// The `quell` program: it plays tenants and is the agent.
     pub quell_exe: PathBuf,
 }
@@ -72,6 +76,7 @@ impl BenchOptions {
             warmup_seconds: scenario.warmup_seconds,
             pairs: scenario.pairs,
             seed: 1,
+            scheduling: false,
             scenario,
             quell_exe,
         }
@@ -350,9 +355,19 @@ impl Session<'_> {
         let done = (warmup + length) * self.raw.len() as u32;
         self.progress.step(done, &text);
         let progress = self.progress;
+        let watch = options
+            .scheduling
+            .then(|| Watch::new(&self.workload, warmup, length));
         let workload = &mut self.workload;
         let (end, ended) = channel::<()>();
         std::thread::scope(|scope| {
+            let watch = watch.map(|watch| {
+                let (recording, recorded) = channel();
+                let watch = scope.spawn(|| watch.run(recording));
+                // Or it failed; then it says why at the end.
+                let _ = recorded.recv();
+                watch
+            });
             let probe = scope.spawn(move || -> anyhow::Result<Window> {
                 let began = Instant::now();
                 let tick = |elapsed| progress.tick(done + elapsed, &text);
@@ -363,10 +378,18 @@ impl Session<'_> {
             });
             let measured = workload.measure(warmup, length, seed);
             drop(end);
+            let watched = watch.map(|watch| watch.join());
             let window = probe
                 .join()
                 .map_err(|_| anyhow::anyhow!("the probe failed"))?;
-            Ok((measured?, window?))
+            let (mut measurements, stillness) = measured?;
+            if let Some(watched) = watched {
+                let watched = watched.map_err(|_| anyhow::anyhow!("the recorder failed"))??;
+                for (measurement, scheduling) in measurements.iter_mut().zip(watched) {
+                    measurement.scheduling = Some(scheduling);
+                }
+            }
+            Ok(((measurements, stillness), window?))
         })
     }
 

@@ -8,16 +8,22 @@ use crate::result::{BenchResult, Host, Substrate};
 use crate::side::{Side, Simulated};
 use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
-use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
+use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
-use quell_model::Topology;
 use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
 };
+use quell_model::{CpuId, Pid, Tid, Topology};
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Eevdf, Fifo, Load, Oldest, Request, SchedExt, Simulation,
-    Tenant, Warp,
+    Bvt, Class, Costs, Credit, Credit2, Eevdf, Fifo, Happening, Load, Oldest, Request, SchedExt,
+    Simulation, Tenant, ThreadId, Warp,
 };
+use quell_trace::{Analyser, Event, IDLE, Kind};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -209,12 +215,17 @@ impl Bench<'_> {
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
         }
+        let watch = options.scheduling.then(|| Watch::new(warmup..end));
+        if let Some(watch) = &watch {
+            watch.observe(&mut simulation);
+        }
         let mut answers = self.advance(&mut simulation, warmup)?;
         let first = self.reading(&simulation);
         answers.extend(self.advance(&mut simulation, end)?);
         let second = self.reading(&simulation);
         answers.extend(self.advance(&mut simulation, end + timeout * 1_000_000)?);
 
+        let watched = watch.map(|watch| watch.finish(self.instances.len()));
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {
             let loaded = tenant.spec.load.is_some();
@@ -229,6 +240,7 @@ impl Bench<'_> {
                 cpu_ns: second.cpu_ns[index] - first.cpu_ns[index],
                 length_ns: end - warmup,
                 generator: None,
+                scheduling: watched.as_ref().map(|watched| watched[index].clone()),
             });
         }
         for answer in answers.iter().filter(|answer| answer.due >= warmup) {
@@ -317,4 +329,99 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
+}
+
+/// What the simulated scheduler does to tenants' threads in a window, by the same analysis as of real ones.
+struct Watch(Rc<RefCell<Watched>>);
+
+struct Watched {
+    analyser: Analyser,
+    /// What happens later than what was told last, in the order of time: a CPU tells of a switch that it begins.
+    pending: BTreeMap<(u64, u64), Event>,
+    told: u64,
+}
+
+impl Watch {
+    fn new(window: Range<u64>) -> Watch {
+        Watch(Rc::new(RefCell::new(Watched {
+            analyser: Analyser::new(window),
+            pending: BTreeMap::new(),
+            told: 0,
+        })))
+    }
+
+    fn observe(&self, simulation: &mut Simulation) {
+        let threads = simulation.machine().threads.iter().enumerate();
+        for (number, thread) in threads {
+            let name = Arc::from("");
+            let (tid, pid) = (tid(ThreadId(number as u32)), Pid(thread.tenant as u32 + 1));
+            let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
+            self.0.borrow_mut().add(0, 0, CpuId(0), kind);
+        }
+        let watched = self.0.clone();
+        simulation.observe(Box::new(move |now, at, happening| {
+            let (cpu, kind) = match happening {
+                Happening::Wakeup { thread, by, cpu } => {
+                    let wakeup = Kind::Wakeup {
+                        thread: tid(thread),
+                        by: by.map(tid),
+                        last_cpu: cpu.0,
+                    };
+                    (cpu, wakeup)
+                }
+                Happening::Switch { cpu, left, next } => {
+                    let ready = left.is_some_and(|(_, ready)| ready);
+                    let switch = Kind::Switch {
+                        prev: left.map_or(IDLE, |(thread, _)| tid(thread)),
+                        prev_state: if ready {
+                            quell_trace::State::READY
+                        } else {
+                            quell_trace::State::SLEEPING
+                        },
+                        next: next.map_or(IDLE, tid),
+                        next_priority: 120,
+                    };
+                    (cpu, switch)
+                }
+            };
+            watched.borrow_mut().add(now, at, cpu, kind);
+        }));
+    }
+
+    fn finish(self, tenants: usize) -> Vec<Scheduling> {
+        let mut watched = self.0.borrow_mut();
+        let analyser = std::mem::take(&mut watched.analyser);
+        let analysis = analyser.finish(None);
+        let mut all = vec![Scheduling::default(); tenants];
+        for process in analysis.processes(|_| true) {
+            if let Some(tenant) = (process.pid.0 as usize).checked_sub(1) {
+                all[tenant].add_process(&process);
+            }
+        }
+        all
+    }
+}
+
+impl Watched {
+    fn add(&mut self, now: u64, at_ns: u64, cpu: CpuId, kind: Kind) {
+        // Nothing earlier than now will be told any more.
+        while let Some(first) = self.pending.first_entry() {
+            if first.key().0 >= now {
+                break;
+            }
+            self.analyser.add(&first.remove());
+        }
+        self.told += 1;
+        let event = Event {
+            at_ns,
+            cpu: cpu.0,
+            kind,
+        };
+        self.pending.insert((at_ns, self.told), event);
+    }
+}
+
+/// The idle threads have the thread id 0.
+fn tid(thread: ThreadId) -> Tid {
+    Tid(thread.0 + 1)
 }

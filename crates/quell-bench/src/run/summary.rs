@@ -8,11 +8,11 @@
 //! ([`crate::stats`]).
 
 use crate::result::{
-    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Pauses, Run, SideResult,
-    SideSummary, TenantRun,
+    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Pauses, Run, SchedulingFigures,
+    SideResult, SideSummary, TenantRun,
 };
 use crate::stats::pooled_ratio;
-use crate::workload::{Measurement, Stillness, latency_histogram};
+use crate::workload::{Measurement, Scheduling, Stillness, latency_histogram};
 use hdrhistogram::Histogram;
 use quell_model::config::TenantClass;
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,7 +188,23 @@ impl Summariser<'_> {
                 / (pooled.length_ns.max(1) as f64 * f64::from(self.cpus)),
             requests: answered,
             errors: pooled.errors,
+            scheduling: pooled.scheduling.map(|it| scheduling(&it, asked_s)),
         }
+    }
+}
+
+fn scheduling(of: &Scheduling, seconds: f64) -> SchedulingFigures {
+    let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
+    let rate = |count: u64| count as f64 / seconds;
+    SchedulingFigures {
+        run_delay_mean_us: us(of.delays.mean_ns()),
+        run_delay_p50_us: us(of.delays.quantile_ns(0.5)),
+        run_delay_p99_us: us(of.delays.quantile_ns(0.99)),
+        run_delay_max_us: us(of.delays.max_ns()),
+        switches_per_s: rate(of.switches),
+        preemptions_per_s: rate(of.preemptions),
+        migrations_per_s: rate(of.migrations),
+        wakeups_per_s: rate(of.wakeups),
     }
 }
 
@@ -321,6 +337,7 @@ struct Pooled {
     cpu_ns: u64,
     /// Each run counted once.
     length_ns: u64,
+    scheduling: Option<Scheduling>,
 }
 
 fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
@@ -332,6 +349,7 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
         work_unit: "",
         cpu_ns: 0,
         length_ns: 0,
+        scheduling: None,
     };
     let mut units = BTreeSet::new();
     for run in runs {
@@ -352,6 +370,9 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
             pooled.requests += m.requests;
             pooled.errors += m.errors;
             pooled.cpu_ns += m.cpu_ns;
+            if let Some(scheduling) = &m.scheduling {
+                pooled.scheduling.get_or_insert_default().add(scheduling);
+            }
             if let Some(work) = m.work {
                 units.insert(m.work_unit);
                 pooled.work = Some(pooled.work.unwrap_or(0.0) + work);
@@ -398,6 +419,7 @@ mod tests {
             cpu_ns: 500_000_000,
             length_ns: 2_000_000_000,
             generator: None,
+            scheduling: None,
         }
     }
 

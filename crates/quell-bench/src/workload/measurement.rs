@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 use quell_model::TenantName;
 use quell_model::config::TenantClass;
+use quell_trace::{Delays, ProcessStats};
 
 /// The least latency told apart, in ns.
 const LEAST_NS: u64 = 1_000;
@@ -41,6 +42,45 @@ pub struct Measurement {
     pub length_ns: u64,
     /// How well the load generator did its own part; `None` without load.
     pub generator: Option<GeneratorReport>,
+    /// What the scheduler did to its threads; `None` unless that was recorded.
+    pub scheduling: Option<Scheduling>,
+}
+
+/// What the scheduler did to threads in a window.
+#[derive(Debug, Clone, Default)]
+pub struct Scheduling {
+    /// How long they were ready before they ran.
+    pub delays: Delays,
+    /// Times that one got a CPU.
+    pub switches: u64,
+    /// Times that one left a CPU though it was ready.
+    pub preemptions: u64,
+    /// Times that one got another CPU than the time before.
+    pub migrations: u64,
+    /// Times that one was woken.
+    pub wakeups: u64,
+}
+
+impl Scheduling {
+    /// Adds a process of a trace.
+    pub fn add_process(&mut self, process: &ProcessStats) {
+        self.add(&Scheduling {
+            delays: process.delays.clone(),
+            switches: process.switches,
+            preemptions: process.preemptions,
+            migrations: process.migrations,
+            wakeups: process.wakeups,
+        });
+    }
+
+    /// Adds other threads, or another window.
+    pub fn add(&mut self, other: &Scheduling) {
+        self.delays.merge(&other.delays);
+        self.switches += other.switches;
+        self.preemptions += other.preemptions;
+        self.migrations += other.migrations;
+        self.wakeups += other.wakeups;
+    }
 }
 
 /// How well the load generator did its own part, on which latencies depend.

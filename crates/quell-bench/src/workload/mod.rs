@@ -13,7 +13,7 @@ mod process;
 
 pub mod player;
 
-pub use measurement::{GeneratorReport, Measurement, latency_histogram};
+pub use measurement::{GeneratorReport, Measurement, Scheduling, latency_histogram};
 
 use anyhow::Context;
 use apps::{Launch, Started};
@@ -291,6 +291,7 @@ impl Workload {
                 cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
                 length_ns: (second.time - first.time).as_nanos() as u64,
                 generator,
+                scheduling: None,
             });
         }
         Ok((measurements, stillness))

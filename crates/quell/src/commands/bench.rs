@@ -49,6 +49,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             &[
                 ("set", !args.set.is_empty()),
                 ("pairs", measure.pairs.is_some()),
+                ("scheduling", measure.scheduling),
                 ("report", measure.report.is_some()),
             ],
         )?;
@@ -65,6 +66,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             &[
                 ("set", !args.set.is_empty()),
                 ("pairs", measure.pairs.is_some()),
+                ("scheduling", measure.scheduling),
                 ("report", measure.report.is_some()),
             ],
         )?;
@@ -78,6 +80,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
                 ("set", !args.set.is_empty()),
                 ("seconds", measure.seconds.is_some()),
                 ("pairs", measure.pairs.is_some()),
+                ("scheduling", measure.scheduling),
                 ("report", measure.report.is_some()),
             ],
         )?;
@@ -159,6 +162,7 @@ impl Job<'_> {
         options.seconds = self.measure.seconds.unwrap_or(options.seconds);
         options.pairs = self.measure.pairs.unwrap_or(options.pairs);
         options.seed = self.measure.seed;
+        options.scheduling = self.measure.scheduling;
         Ok(options)
     }
 }

@@ -202,6 +202,9 @@ fn command(what: &str, sides: &[Side], measure: &Measure) -> Vec<String> {
         "/out/result.json",
     ]);
     let mut words: Vec<String> = words.into_iter().map(str::to_string).collect();
+    if measure.scheduling {
+        words.push("--scheduling".to_string());
+    }
     if let Some(seconds) = measure.seconds {
         words.extend(["--seconds".to_string(), seconds.to_string()]);
     }

@@ -1,0 +1,71 @@
+//! What the kernel's scheduler does to tenants' threads in a window, by the recorder.
+
+use crate::workload::{Scheduling, Workload};
+use anyhow::Context;
+use nix::sys::time::TimeValLike;
+use nix::time::{ClockId, clock_gettime};
+use quell_linux::record::{POLL, Recorder};
+use quell_model::Pid;
+use quell_trace::Analyser;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+/// Memory for a CPU's events between two polls, in bytes.
+const BUFFER_BYTES: u32 = 4 << 20;
+
+/// A recording of a window to come. It is one thread's: the recorder's buffers cannot move to another.
+pub(super) struct Watch {
+    warmup: Duration,
+    length: Duration,
+    /// By tenant.
+    processes: Vec<Vec<Pid>>,
+}
+
+impl Watch {
+    /// Of a window that begins after the warm-up.
+    pub(super) fn new(workload: &Workload, warmup: Duration, length: Duration) -> Watch {
+        let tenants = workload.tenants().iter();
+        Watch {
+            warmup,
+            length,
+            processes: tenants.map(|tenant| tenant.pids.clone()).collect(),
+        }
+    }
+
+    /// Records until the window is over; gives what each tenant's threads had. The warm-up begins when `recording` is
+    /// told or dropped.
+    pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
+        let mut recorder = Recorder::start(BUFFER_BYTES).context("recording what threads do")?;
+        let begins = now()? + self.warmup.as_nanos() as u64;
+        let end = begins + self.length.as_nanos() as u64;
+        // Who waits for it is there.
+        let _ = recording.send(());
+        let mut analyser = Analyser::new(begins..end);
+        while now()? < end {
+            thread::sleep(POLL);
+            recorder.poll(|event| {
+                analyser.add(event);
+                Ok(())
+            })?;
+        }
+        recorder.finish(|event| {
+            analyser.add(event);
+            Ok(())
+        })?;
+        let analysis = analyser.finish(Some(end));
+        let tenant = |pids: &Vec<Pid>| {
+            let mut scheduling = Scheduling::default();
+            for process in analysis.processes(|thread| pids.contains(&thread.pid)) {
+                scheduling.add_process(&process);
+            }
+            scheduling
+        };
+        Ok(self.processes.iter().map(tenant).collect())
+    }
+}
+
+fn now() -> anyhow::Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
+    Ok(time.num_nanoseconds().unsigned_abs())
+}
