@@ -5,6 +5,7 @@
 //! [`agent_bench`] measures what the agent itself costs.
 
 pub mod agent_bench;
+pub mod calibration;
 pub mod overhead;
 pub mod progress;
 pub mod report;

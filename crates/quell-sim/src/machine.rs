@@ -47,8 +47,10 @@ pub struct Costs {
     pub wake: Nanos,
     /// From asking another CPU to look until it does.
     pub kick: Nanos,
-    /// A timer's or a device's interrupt, without what it wakes.
+    /// A timer's interrupt, without what it wakes.
     pub interrupt: Nanos,
+    /// A request's way in, without whom it wakes: a device's interrupt, the network stack.
+    pub request: Nanos,
     /// A tick.
     pub tick: Nanos,
     /// From one tick of a CPU that runs a thread to the next; 0: no ticks.
@@ -73,6 +75,7 @@ impl Costs {
         wake: 0,
         kick: 0,
         interrupt: 0,
+        request: 0,
         tick: 0,
         tick_every: 0,
         migrate: 0,
@@ -84,12 +87,14 @@ impl Costs {
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
     /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
-    /// for an interrupt and for a tick (250 a second, as distributions have it).
+    /// for an interrupt and for a tick (250 a second, as distributions have it), 5 us for a small request's way through the
+    /// network stack.
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
         kick: 2_000,
         interrupt: 2_000,
+        request: 5_000,
         tick: 2_000,
         tick_every: 4_000_000,
         ..Costs::NONE
@@ -307,16 +312,19 @@ impl Machine {
             return;
         }
         self.account(cpu);
-        let times = if self.costs.shared_clock {
-            Nanos::from(self.busy.max(1))
-        } else {
-            1
-        };
-        let now = self.now;
+        let (now, takes) = (self.now, cost * self.clock_share());
         let it = self.cpu_mut(cpu);
-        it.started = it.started.max(now) + cost * times;
-        it.busy += cost * times;
+        it.started = it.started.max(now) + takes;
+        it.busy += takes;
         self.replan(cpu);
+    }
+
+    /// How many times as long the machine's own work takes as on a CPU with a clock of its own.
+    fn clock_share(&self) -> Nanos {
+        match self.costs.shared_clock {
+            true => self.busy.max(1).into(),
+            false => 1,
+        }
     }
 
     /// A CPU gets another thread, or none.
@@ -337,7 +345,7 @@ impl Machine {
         let delay = if self.here == Some(cpu) {
             0
         } else {
-            self.costs.kick
+            self.costs.kick * self.clock_share()
         };
         let at = self.now + delay;
         let kicked = &mut self.cpu_mut(cpu).kicked;

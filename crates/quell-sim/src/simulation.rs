@@ -225,8 +225,8 @@ impl Simulation {
                 self.machine.cpu_mut(cpu).kicked = false;
                 self.on(cpu, None, |simulation| simulation.choose(cpu, None));
             }
-            Event::Interrupt(cpu, interrupt) if self.machine.costs.interrupt > 0 => {
-                self.machine.charge(cpu, self.machine.costs.interrupt);
+            Event::Interrupt(cpu, interrupt) if self.interrupt_takes(interrupt) > 0 => {
+                self.machine.charge(cpu, self.interrupt_takes(interrupt));
                 let at = self.machine.cpu(cpu).started;
                 self.machine.events.plan(at, Event::Handle(cpu, interrupt));
             }
@@ -253,6 +253,13 @@ impl Simulation {
         (self.machine.here, self.machine.by) = (Some(cpu), by);
         work(self);
         (self.machine.here, self.machine.by) = before;
+    }
+
+    fn interrupt_takes(&self, interrupt: Interrupt) -> Nanos {
+        match interrupt {
+            Interrupt::Arrival(_) => self.machine.costs.request,
+            Interrupt::Slept(_) | Interrupt::Timer(_) => self.machine.costs.interrupt,
+        }
     }
 
     fn plan_noise(&mut self, cpu: CpuId) {

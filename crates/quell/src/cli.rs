@@ -219,7 +219,8 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 #[derive(Debug, Args)]
 pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
-    /// a wakeup and a switch cost on each side, or `sim` for how fast the simulator is
+    /// a wakeup and a switch cost on each side, `sim` for how fast the simulator is, or `calibration` for how far it is
+    /// from the kernel lab
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -468,7 +469,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
 }
 
 /// How to measure.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Measure {
     /// How long each side of a pair is measured, in seconds; the scenario's own unless given
     #[arg(long, value_name = "N", value_parser = seconds)]

@@ -7,7 +7,7 @@ mod charts;
 mod html;
 mod reproduction;
 mod text;
-mod words;
+pub(crate) mod words;
 
 pub use html::html;
 pub use text::text;

@@ -26,8 +26,14 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
         ));
         line(&changes(result, styled).to_string());
     }
-    if result.results.iter().any(|row| row.figures.scheduling.is_some()) {
-        line("What the scheduler did to the threads: how long they were ready before they ran, and how often in a second:");
+    if result
+        .results
+        .iter()
+        .any(|row| row.figures.scheduling.is_some())
+    {
+        line(
+            "What the scheduler did to the threads: how long they were ready before they ran, and how often in a second:",
+        );
         line(&scheduling(result, styled).to_string());
     }
     for finding in words::findings(result) {

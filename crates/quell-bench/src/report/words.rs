@@ -4,7 +4,7 @@ use crate::result::{ALL, BenchResult, Comparison, Figures, Metric};
 use quell_model::config::TenantClass;
 
 /// A latency with a fitting unit, about three digits.
-pub(super) fn latency(us: f64) -> String {
+pub(crate) fn latency(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 999.5 => (us, "µs"),
         us if us < 999_500.0 => (us / 1e3, "ms"),

@@ -140,8 +140,11 @@ pub fn run(
         Duration::ZERO,
         &format!("starting the tenants of `{}`", options.scenario.name),
     );
-    let workload = Workload::start(&options.scenario, &options.quell_exe, interrupt.clone())
+    let mut workload = Workload::start(&options.scenario, &options.quell_exe, interrupt.clone())
         .context("starting the tenants")?;
+    if options.scheduling {
+        workload.set_recorded();
+    }
     let labels = Side::labels(&options.sides);
     let mut session = Session {
         options,

@@ -102,6 +102,7 @@ fn costs(spec: &CostsSpec) -> Costs {
         wake: ns(spec.wake_us, typical.wake),
         kick: ns(spec.kick_us, typical.kick),
         interrupt: ns(spec.interrupt_us, typical.interrupt),
+        request: ns(spec.request_us, typical.request),
         tick: ns(spec.tick_us, typical.tick),
         tick_every: every(spec.hz, typical.tick_every),
         migrate: ns(spec.migrate_us, typical.migrate),

@@ -35,6 +35,7 @@ pub struct Workload {
     /// What runs for each of `tenants`.
     running: Vec<Running>,
     interrupt: Arc<AtomicBool>,
+    recorded: bool,
     _nursery: Nursery,
     _folder: TempDir,
 }
@@ -152,6 +153,7 @@ impl Workload {
             tenants,
             running,
             interrupt,
+            recorded: false,
             _nursery: nursery,
             _folder: folder,
         })
@@ -160,6 +162,11 @@ impl Workload {
     /// The tenants, in the scenario's order.
     pub fn tenants(&self) -> &[RunningTenant] {
         &self.tenants
+    }
+
+    /// What the scheduler does will be recorded, so nothing will watch for pauses: the watching threads would be part of it.
+    pub fn set_recorded(&mut self) {
+        self.recorded = true;
     }
 
     /// Loads every tenant for `warmup` and then `length`, of which the latter is measured; one
@@ -188,10 +195,14 @@ impl Workload {
         }
         let start = Instant::now() + Duration::from_millis(20);
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
+        let recorded = self.recorded;
         let over = AtomicBool::new(false);
         let over = &over;
         let (readings, outcomes, pauses) = thread::scope(|scope| {
-            let watch = scope.spawn(move || Pauses::watch(start, over));
+            let watch = scope.spawn(move || match recorded {
+                true => Pauses::unwatched("what the scheduler does was recorded"),
+                false => Pauses::watch(start, over),
+            });
             let meter = scope.spawn(move || {
                 let _ = become_realtime();
                 let first = read_at(start + warmup, tenants, running, interrupt)?;

@@ -41,6 +41,14 @@ pub struct Pauses {
 }
 
 impl Pauses {
+    /// They are not watched, for that reason.
+    pub(super) fn unwatched(reason: &str) -> Pauses {
+        Pauses {
+            spans: Vec::new(),
+            unwatched: Some(reason.to_string()),
+        }
+    }
+
     /// Watches from now until `stop` is set.
     pub(super) fn watch(start: Instant, stop: &AtomicBool) -> Pauses {
         match watch_cpus(start, stop) {
@@ -48,10 +56,7 @@ impl Pauses {
                 spans: cpus.into_iter().reduce(common).unwrap_or_default(),
                 unwatched: None,
             },
-            Err(error) => Pauses {
-                spans: Vec::new(),
-                unwatched: Some(format!("{error:#}")),
-            },
+            Err(error) => Pauses::unwatched(&format!("{error:#}")),
         }
     }
 

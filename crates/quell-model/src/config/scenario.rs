@@ -78,8 +78,10 @@ pub struct CostsSpec {
     pub wake_us: Option<f64>,
     /// From asking another CPU to look until it does, in us.
     pub kick_us: Option<f64>,
-    /// A timer's or a device's interrupt without what it wakes, in us.
+    /// A timer's interrupt without what it wakes, in us.
     pub interrupt_us: Option<f64>,
+    /// A request's way in without whom it wakes, in us.
+    pub request_us: Option<f64>,
     /// A tick, in us.
     pub tick_us: Option<f64>,
     /// Ticks a second of a CPU that runs something; 0: none.
@@ -104,6 +106,7 @@ impl CostsSpec {
             ("wake_us", self.wake_us),
             ("kick_us", self.kick_us),
             ("interrupt_us", self.interrupt_us),
+            ("request_us", self.request_us),
             ("tick_us", self.tick_us),
             ("hz", self.hz),
             ("migrate_us", self.migrate_us),

@@ -72,6 +72,15 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         )?;
         return simulator(args);
     }
+    if args.scenario == "calibration" {
+        not_for("calibration", &[("report", measure.report.is_some())])?;
+        let holds = super::calibration::run(args)?;
+        anyhow::ensure!(
+            holds,
+            "the simulator is off by more than it may be: see FAILS above"
+        );
+        return Ok(());
+    }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
         not_for(
@@ -217,7 +226,11 @@ fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> 
 }
 
 /// A result as a table, or as JSON where that goes to stdout; and as JSON into a file.
-fn print(result: &impl Serialize, table: String, json: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn print(
+    result: &impl Serialize,
+    table: String,
+    json: Option<&Path>,
+) -> anyhow::Result<()> {
     let text = || serde_json::to_string_pretty(result).map(|json| json + "\n");
     let text = match json {
         Some(file) if file.as_os_str() == "-" => text()?,

@@ -2,6 +2,7 @@
 
 mod agent;
 mod bench;
+mod calibration;
 mod explain;
 mod lab;
 mod matrix;

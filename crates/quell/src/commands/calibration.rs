@@ -1,0 +1,42 @@
+//! `quell bench calibration`: the simulator beside the kernel lab.
+
+use super::bench::{Job, files_writable, print};
+use crate::cli::{Bench, Substrate};
+use quell_bench::calibration::{self, Calibration};
+use quell_bench::run;
+use quell_bench::set::Setting;
+use std::io::{self, Write};
+
+/// Runs every scenario in both, with the same seed, and compares. False if some figure is off by more than it may be.
+pub(super) fn run(args: &Bench) -> anyhow::Result<bool> {
+    files_writable([&args.measure.json, &None])?;
+    let interrupt = run::interrupt_flag()?;
+    let mut measure = args.measure.clone();
+    measure.scheduling = true;
+    measure.pairs = Some(measure.pairs.unwrap_or(1));
+    let sides = calibration::counterparts();
+    let (mut lab, mut checks) = (None, Vec::new());
+    for (number, scenario) in calibration::SCENARIOS.iter().enumerate() {
+        let of = calibration::SCENARIOS.len();
+        writeln!(io::stderr(), "{scenario} ({} of {of})", number + 1)?;
+        let real = sides.iter().map(|side| side.real.clone()).collect();
+        let job = Job::new(scenario, &args.set, real, &measure)?;
+        let measured = job.run(Substrate::Vm, &args.guest, &interrupt)?;
+        for side in &sides {
+            let costs = side.costs.iter().map(|text| text.parse::<Setting>());
+            let mut settings = costs
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(anyhow::Error::msg)?;
+            settings.extend(args.set.iter().cloned());
+            let simulated = sides.iter().map(|side| side.simulated.clone()).collect();
+            let job = Job::new(scenario, &settings, simulated, &measure)?;
+            let simulated = job.run(Substrate::Sim, &args.guest, &interrupt)?;
+            checks.extend(calibration::compare(&measured, &simulated, side));
+        }
+        lab = measured.lab;
+    }
+    let calibration = Calibration::new(lab, checks);
+    let table = calibration::table(&calibration);
+    print(&calibration, table, args.measure.json.as_deref())?;
+    Ok(calibration.checks.iter().all(|check| check.holds))
+}
