@@ -13,7 +13,7 @@ mod program;
 mod simulation;
 mod workload;
 
-pub use class::{Class, Eevdf, Fifo, Oldest, Pick};
+pub use class::{Class, Fair, Fifo, Oldest, Pick};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use simulation::{Load, Simulation, Tenant};

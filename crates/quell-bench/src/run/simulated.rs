@@ -12,7 +12,7 @@ use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
 use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
-use quell_sim::{Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, Tenant};
+use quell_sim::{Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -131,10 +131,7 @@ impl Bench<'_> {
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
         let (class, costs): (Box<dyn Class>, Costs) = match options.sides[side] {
-            Side::Simulated(Simulated::Eevdf) => {
-                let class = Eevdf::new(self.topology.cpus.len());
-                (Box::new(class), Costs::TYPICAL)
-            }
+            Side::Simulated(Simulated::Eevdf) => (Box::new(Fair::eevdf_7_2()), Costs::TYPICAL),
             Side::Simulated(Simulated::Fifo) => {
                 (Box::new(Fifo::new(Some(FIFO_TURN))), Costs::TYPICAL)
             }

@@ -1,10 +1,10 @@
 //! Scheduling classes: who runs where, and when.
 
-mod eevdf;
+mod fair;
 mod fifo;
 mod oldest;
 
-pub use eevdf::Eevdf;
+pub use fair::Fair;
 pub use fifo::Fifo;
 pub use oldest::Oldest;
 
