@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use quell_model::config::Scenario;
-use quell_model::{CpuId, Nice, TenantWeight, Topology};
-use quell_sim::{Costs, Fair, GroupId, Simulation, Tenant, ThreadId};
+use quell_model::{Cpu, CpuId, CpuSet, Nice, TenantWeight, Topology};
+use quell_sim::{Costs, Fair, GroupId, Simulation, State, Tenant, ThreadId};
 use std::path::Path;
 
 const S: u64 = 1_000_000_000;
@@ -206,20 +206,114 @@ fn paper(kernel: Kernel, groups: usize, pinned: bool) -> f64 {
 
 #[test]
 fn groups_on_two_cpus_as_measured_on_three_kernels() {
-    // Measured on Debian's kernels with two CPUs: the group whose thread sleeps a lot gets less than its half.
+    // Measured on Debian's kernels with two CPUs: the group whose thread sleeps a lot gets less than its half. The
+    // model of CFS is within one point. Those of EEVDF are not within three where threads are pinned: T3 waits less
+    // than measured in 6.12 and more in 7.2, for reasons not found yet.
     let measured = [
-        (Cfs61, 2, true, 109.0),
-        (Cfs61, 4, true, 119.0),
-        (Cfs61, 2, false, 100.0),
-        (Eevdf612, 2, true, 122.0),
-        (Eevdf612, 4, true, 130.0),
-        (Eevdf612, 2, false, 100.0),
-        (Eevdf72, 2, true, 113.0),
-        (Eevdf72, 4, true, 116.0),
-        (Eevdf72, 2, false, 100.0),
+        (Cfs61, 2, true, 109.0, 3.0),
+        (Cfs61, 4, true, 119.0, 3.0),
+        (Cfs61, 2, false, 100.0, 3.0),
+        (Eevdf612, 2, true, 122.0, 6.0),
+        (Eevdf612, 4, true, 130.0, 6.0),
+        (Eevdf612, 2, false, 100.0, 3.0),
+        (Eevdf72, 2, true, 113.0, 7.0),
+        (Eevdf72, 4, true, 116.0, 11.0),
+        (Eevdf72, 2, false, 100.0, 3.0),
     ];
-    let got = measured.map(|(kernel, groups, pinned, _)| paper(kernel, groups, pinned));
-    for (got, (kernel, groups, pinned, expected)) in got.into_iter().zip(measured) {
-        println!("{kernel:?} {groups} {pinned}: {got:.1} {expected}");
+    for (kernel, groups, pinned, expected, tolerance) in measured {
+        let got = paper(kernel, groups, pinned);
+        near((kernel, groups, pinned), got, expected, tolerance);
+    }
+}
+
+#[test]
+fn a_group_collapses_where_its_wakeups_do_not_preempt() {
+    // Ishiguro et al. saw T3 get 0.3 % instead of 30, and G0 : G1 = 149.7 : 50.3, in CFS with 8 CPUs' tunables. That
+    // takes wakeups that do not preempt, so that each waits for a tick, however short T3 runs: a wakeup granularity
+    // (4 ms) that is, in the virtual time of a group's entity, longer than the credit of a sleeper (12 ms).
+    let mut eight = machine(Cfs61, Topology::flat(8), Costs::TYPICAL);
+    let groups = [group(&mut eight, 50), group(&mut eight, 50)];
+    for (number, cpu) in [0, 1, 0, 1].into_iter().enumerate() {
+        let program = if number == 3 {
+            "[{ run_us = 12 }, { sleep_us = 28 }]"
+        } else {
+            BUSY
+        };
+        let thread = add(&mut eight, groups[number / 2], 0, 1, program);
+        pin(&mut eight, thread, cpu);
+    }
+    let got = shares(&mut eight);
+    near("T3", got[3], 0.3, 0.1);
+    near("G0", got[0] + got[1], 149.7, 3.0);
+}
+
+/// So many sockets, cores and hyperthreads; a socket has one cache.
+fn topology(sockets: u32, cores: u32, siblings: u32) -> Topology {
+    let cpu = |number: u32| Cpu {
+        id: CpuId(number),
+        core: number / siblings,
+        llc: number / siblings / cores,
+        socket: number / siblings / cores,
+    };
+    let cpus = (0..sockets * cores * siblings).map(cpu).collect();
+    Topology { cpus }
+}
+
+#[test]
+fn no_cpu_idles_for_long_beside_threads_that_wait() {
+    for kernel in ALL {
+        for topology in [topology(1, 8, 1), topology(2, 2, 2)] {
+            let mut eight = machine(kernel, topology, Costs::TYPICAL);
+            let program = "[{ run_us = { exponential = 4000 } }, { sleep_us = 3000 }]";
+            add(&mut eight, GroupId::ROOT, 0, 14, program);
+            let (mut lost, mut since, mut longest) = (0, [0; 8], 0);
+            let steps = 40_000;
+            for step in 1..=steps {
+                eight.run_until(step * 250_000);
+                let machine = eight.machine();
+                let waits = (machine.threads.iter()).any(|it| it.state == State::Ready);
+                for (cpu, since) in machine.cpus.iter().zip(&mut since) {
+                    *since = if waits && cpu.current.is_none() {
+                        *since + 1
+                    } else {
+                        0
+                    };
+                    lost += u64::from(*since > 0);
+                    longest = longest.max(*since);
+                }
+            }
+            let (lost, longest) = (lost as f64 / steps as f64 / 8.0, longest as f64 / 4.0);
+            println!("{kernel:?}: {lost:.3} of the CPUs, {longest} ms at most");
+            assert!(lost < 0.2 && longest < 20.0);
+        }
+    }
+}
+
+#[test]
+fn threads_spread_over_caches_and_cores_once_they_may() {
+    let all: CpuSet = CpuSet::first(8);
+    for kernel in ALL {
+        // Crowded on one socket, then on both hyperthreads of two cores.
+        for (topology, crowd) in [(topology(2, 4, 1), 4), (topology(1, 4, 2), 4)] {
+            let siblings = topology.cpus[1].core == 0;
+            let threads = if siblings { 4 } else { 8 };
+            let mut eight = machine(kernel, topology, TICKS);
+            for thread in 0..threads {
+                add(&mut eight, GroupId::ROOT, 0, 1, BUSY);
+                eight.restrict(ThreadId(thread), CpuSet::first(crowd));
+            }
+            eight.run_until(S);
+            for thread in 0..threads {
+                eight.restrict(ThreadId(thread), all.clone());
+            }
+            eight.run_until(3 * S);
+            let cpus = &eight.machine().topology.cpus;
+            let mut cores: Vec<u32> = (eight.machine().threads.iter())
+                .map(|thread| cpus[thread.cpu.0 as usize].core)
+                .collect();
+            cores.sort_unstable();
+            cores.dedup();
+            assert_eq!(cores.len(), threads as usize, "{kernel:?}: {cores:?}");
+        }
     }
 }

@@ -96,6 +96,7 @@ pub struct Map {
     idle: Vec<u64>,
     /// When idle CPUs are next due.
     idle_due: Nanos,
+    glances: Vec<Glance>,
     random: u64,
 }
 
@@ -125,6 +126,7 @@ impl Map {
         let mut map = Map {
             cpus: vec![Place::default(); all.len()],
             idle: vec![0; all.len().div_ceil(64)],
+            glances: vec![Glance::default(); all.len()],
             random: 0x9E37_79B9_7F4A_7C15,
             ..Map::default()
         };
@@ -318,7 +320,8 @@ pub struct Balancing {
 }
 
 impl Balancing {
-    pub fn new(map: &Map, cpu: usize) -> Balancing {
+    /// `ratio` is [`Level::ratio`] at first.
+    pub fn new(map: &Map, cpu: usize, ratio: u32) -> Balancing {
         let level = |&(domain, group): &(usize, usize)| Level {
             domain,
             group,
@@ -329,7 +332,7 @@ impl Balancing {
             cost_at: 0,
             calls: 512,
             successes: 256,
-            ratio: 512,
+            ratio,
             counted_at: 0,
         };
         Balancing {
@@ -339,6 +342,15 @@ impl Balancing {
             ..Balancing::default()
         }
     }
+}
+
+/// What balancing reads of a CPU, as of when it last looked at itself, in little memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Glance {
+    load: f64,
+    runnable: f64,
+    util: f64,
+    threads: u32,
 }
 
 /// Who balances.
@@ -367,6 +379,8 @@ struct Group {
     runnable: f64,
     threads: usize,
     idle: usize,
+    /// One of its CPUs has more than one thread.
+    crowded: bool,
     fill: Fill,
 }
 
@@ -422,6 +436,7 @@ impl Fair {
         task.expected_there = task.expected;
         it.expected += task.expected;
         self.map.overloaded |= it.tasks.len() > 1;
+        self.glance(cpu);
     }
 
     /// A thread counts no more on a CPU; if it sleeps it learns how much it used.
@@ -440,6 +455,18 @@ impl Fair {
         if let Some(&moved) = it.tasks.get(slot) {
             self.tasks[moved].slot = slot;
         }
+        self.glance(cpu);
+    }
+
+    /// Others see a CPU as it is now.
+    pub(super) fn glance(&mut self, cpu: usize) {
+        let (avg, it) = (&self.queues[cpu].avg, &self.cpus[cpu]);
+        self.map.glances[cpu] = Glance {
+            load: avg.load,
+            runnable: avg.runnable,
+            util: avg.util.max(it.expected).min(1024.0),
+            threads: it.tasks.len() as u32,
+        };
     }
 
     /// A new thread counts as always ready, and uses half of what its CPU has left at most.
@@ -589,7 +616,7 @@ impl Fair {
             return false;
         }
         let domain = std::mem::take(&mut self.map.domains[number]);
-        let found = self.find_busiest(machine, &domain, local, cpu, who);
+        let found = self.find_busiest(&domain, local, cpu, who);
         let mut moved = 0;
         let mut balanced = true;
         if let Some((group, much)) = found {
@@ -640,12 +667,7 @@ impl Fair {
         first == Some(&cpu)
     }
 
-    fn util(&self, cpu: usize) -> f64 {
-        let util = self.queues[cpu].avg.util;
-        util.max(self.cpus[cpu].expected).min(1024.0)
-    }
-
-    fn look_at(&mut self, machine: &Machine, cpus: &[usize], number: usize) -> Group {
+    fn look_at(&self, cpus: &[usize], number: usize) -> Group {
         let mut group = Group {
             number,
             cpus: cpus.len() as f64,
@@ -654,16 +676,17 @@ impl Fair {
             runnable: 0.0,
             threads: 0,
             idle: 0,
+            crowded: false,
             fill: Fill::HasSpare,
         };
         for &cpu in cpus {
-            self.advance_queue(machine.now, cpu);
-            let avg = &self.queues[cpu].avg;
-            group.load += avg.load;
-            group.runnable += avg.runnable;
-            group.util += self.util(cpu);
-            group.threads += self.cpus[cpu].tasks.len();
-            group.idle += usize::from(self.is_idle(machine, cpu));
+            let it = &self.map.glances[cpu];
+            group.load += it.load;
+            group.runnable += it.runnable;
+            group.util += it.util;
+            group.threads += it.threads as usize;
+            group.idle += usize::from(it.threads == 0);
+            group.crowded |= it.threads > 1;
         }
         group
     }
@@ -671,7 +694,6 @@ impl Fair {
     /// The group to take from, and how much of what.
     fn find_busiest(
         &mut self,
-        machine: &Machine,
         domain: &Domain,
         local: usize,
         cpu: usize,
@@ -680,11 +702,11 @@ impl Fair {
         let (mut own, mut busiest) = (None, None::<Group>);
         let (mut load, mut util, mut overloaded) = (0.0, 0.0, false);
         for (number, cpus) in domain.groups.iter().enumerate() {
-            let mut group = self.look_at(machine, cpus, number);
+            let mut group = self.look_at(cpus, number);
             group.classify(domain.imbalance());
             load += group.load;
             util += group.util;
-            overloaded |= cpus.iter().any(|&cpu| self.cpus[cpu].tasks.len() > 1);
+            overloaded |= group.crowded;
             if number == local {
                 own = Some(group);
             } else if group.threads > 0 && busiest.is_none_or(|other| group.is_busier_than(&other))
@@ -736,12 +758,11 @@ impl Fair {
         not: Option<usize>,
     ) -> Option<usize> {
         let has = |other: usize| {
-            let threads = self.cpus[other].tasks.len();
-            let load = self.queues[other].avg.load;
+            let it = &self.map.glances[other];
             match much {
-                Much::Threads(_) => Some(threads as f64),
-                Much::Load(most) => (threads > 1 || load <= most).then_some(load),
-                Much::Util(_) => (threads > 1).then(|| self.util(other)),
+                Much::Threads(_) => Some(f64::from(it.threads)),
+                Much::Load(most) => (it.threads > 1 || it.load <= most).then_some(it.load),
+                Much::Util(_) => (it.threads > 1).then_some(it.util),
             }
         };
         let mut found = None;

@@ -140,7 +140,11 @@ impl Fair {
         let load = it.weight as f64 / 1024.0;
         it.avg
             .advance(now, load, f64::from(it.runnable) * 1024.0, util);
-        self.publish(now, queue);
+        if it.parent.is_none() {
+            self.glance(queue);
+        } else {
+            self.publish(now, queue);
+        }
     }
 
     fn publish(&mut self, now: Nanos, queue: QueueId) {
@@ -233,7 +237,7 @@ impl Fair {
         if all > 0.0 {
             weight *= load / all;
         }
-        let weight = (weight as u64).clamp(MIN_SHARES, group.weight);
+        let weight = (weight.round() as u64).clamp(MIN_SHARES, group.weight);
         if weight != it.entity.weight {
             self.reweigh(queue, weight);
         }
