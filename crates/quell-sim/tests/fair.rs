@@ -317,3 +317,55 @@ fn threads_spread_over_caches_and_cores_once_they_may() {
         }
     }
 }
+
+#[test]
+fn nested_groups_and_changing_affinities_lose_nobody() {
+    for kernel in ALL {
+        let costs = Costs {
+            noise: 20_000,
+            noise_every: 3_000_000,
+            migrate: 5_000,
+            migrate_far: 20_000,
+            ..Costs::TYPICAL
+        };
+        let mut many = machine(kernel, topology(2, 3, 2), costs);
+        let mut groups = vec![GroupId::ROOT];
+        for number in 0..6 {
+            let weight = TenantWeight([50, 30, 100, 400][number % 4]);
+            groups.push(many.add_group(groups[number / 2], weight));
+        }
+        for number in 0..24 {
+            let (run, sleep) = (
+                [50, 700, 3_000, 9_000][number % 4],
+                [0, 200, 5_000][number % 3],
+            );
+            let program = format!(
+                "[{{ run_us = {run} }}, {{ barrier = \"b\" }}, {{ run_us = {run} }}, {{ sleep_us = {sleep} }}]"
+            );
+            let nice = number as i32 % 11 - 5;
+            add(&mut many, groups[number % 7], nice, 2, &program);
+        }
+        let threads = many.machine().threads.len() as u32;
+        for step in 1..=2_000u32 {
+            let thread = ThreadId(step * 7 % threads);
+            let first = step * 5 % 12;
+            let allowed = (first..12.min(first + 3 + step % 5)).map(CpuId).collect();
+            many.restrict(thread, allowed);
+            many.run_until(u64::from(step) * 2_000_000);
+            for (cpu, it) in many.machine().cpus.iter().enumerate() {
+                if let Some(runs) = it.current {
+                    let state = many.machine().thread(runs).state;
+                    assert_eq!(state, State::Running(CpuId(cpu as u32)));
+                }
+            }
+        }
+        let ran: Vec<u64> = many.machine().threads.iter().map(|it| it.ran).collect();
+        many.run_until(14 * S);
+        let machine = many.machine();
+        let stuck = (machine.threads.iter().zip(ran)).filter(|(it, ran)| it.ran == *ran);
+        assert_eq!(stuck.count(), 0, "{kernel:?}");
+        for thread in &machine.threads {
+            assert!(!matches!(thread.state, State::Running(cpu) if !thread.may_use(cpu)));
+        }
+    }
+}
