@@ -20,12 +20,13 @@
 //! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
 //! balanced. Not modelled: bandwidth limits, idle and batch policies, custom slices, autogroups, NUMA balancing,
 //! capacities that differ or sink by interrupts, energy, core scheduling, clusters of cores below a cache, WF_SYNC
-//! wakeups, and 6.1's moving of threads that the wakeup of another CPU's interrupt queues there.
+//! wakeups.
 
 mod balance;
 mod entity;
 mod groups;
 mod hierarchy;
+mod map;
 mod pelt;
 mod place;
 
@@ -129,7 +130,7 @@ pub struct Fair {
     queues: Vec<Queue>,
     groups: Vec<groups::Shares>,
     cpus: Vec<Cpu>,
-    map: balance::Map,
+    map: map::Map,
     /// Scratch: entities of the choice, from the CPU's queue down.
     path: Vec<Id>,
 }
@@ -162,7 +163,7 @@ impl Fair {
             queues: Vec::new(),
             groups: Vec::new(),
             cpus: Vec::new(),
-            map: balance::Map::default(),
+            map: map::Map::default(),
             path: Vec::new(),
         }
     }
@@ -186,7 +187,7 @@ impl Fair {
             _ => (2 * self.slice).max(TICK),
         };
         self.cpus = vec![Cpu::default(); cpus];
-        self.map = balance::Map::new(&machine.topology);
+        self.map = map::Map::new(&machine.topology);
         // A kernel begins with half, but who was seldom dry since then looks always, by 7.2's rule.
         let ratio = if self.version == Version::Eevdf72 {
             1024
