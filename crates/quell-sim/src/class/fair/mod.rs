@@ -106,7 +106,7 @@ struct Cpu {
     /// What runs is to be looked at at the next tick.
     lazy: bool,
     /// Choices so far, and whether the end of the present slice is planned.
-    choices: u64,
+    choices: u16,
     ends: bool,
     /// Groups' queues that still have load.
     listed: Vec<QueueId>,
@@ -264,6 +264,11 @@ impl Fair {
         (left * u128::from(entity.weight) / u128::from(NICE_0)) as Nanos + 1
     }
 
+    /// A timer's, for what was chosen last on a CPU.
+    fn token(&self, cpu: usize) -> u32 {
+        u32::from(self.cpus[cpu].choices) << 16 | cpu as u32
+    }
+
     /// Who runs is no longer alone, so its slice ends on time.
     fn plan_end(&mut self, machine: &mut Machine, cpu: usize) {
         if !self.version.is_precise() || self.cpus[cpu].ends || self.cpus[cpu].tasks.len() < 2 {
@@ -274,7 +279,7 @@ impl Fair {
         };
         self.cpus[cpu].ends = true;
         let at = machine.now + self.left_of(current.index());
-        machine.set_timer(at, self.cpus[cpu].choices << 16 | cpu as u64);
+        machine.set_timer(at, self.token(cpu));
     }
 
     /// Whether a thread that came to a CPU's queue is to run instead of what does.
@@ -399,7 +404,7 @@ impl Class for Fair {
         }
         let contended = self.cpus[at].tasks.len() > 1;
         let ends = self.version.is_precise() && contended;
-        self.cpus[at].choices += 1;
+        self.cpus[at].choices = self.cpus[at].choices.wrapping_add(1);
         self.cpus[at].ends = ends;
         Some(Pick {
             thread: id,
@@ -412,9 +417,9 @@ impl Class for Fair {
         self.dequeue(machine, thread.index(), true);
     }
 
-    fn timer(&mut self, machine: &mut Machine, token: u64) {
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
         let cpu = token as usize & 0xFFFF;
-        if self.cpus[cpu].choices == token >> 16 {
+        if self.token(cpu) == token {
             machine.kick(CpuId(cpu as u32));
         }
     }
