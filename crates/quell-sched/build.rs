@@ -1,4 +1,4 @@
-//! Compiles the scheduler for the kernel, and its policy arithmetic natively.
+//! Compiles the scheduler for the kernel; and natively, for the simulator, with its policy arithmetic for tests.
 
 include!("../quell-bpf/compile.rs");
 
@@ -12,4 +12,19 @@ fn main() {
         .extra_warnings(true)
         .flag_if_supported("-Wno-unused-function")
         .compile("quell_policy");
+    println!("cargo:rerun-if-changed=src/native");
+    let include = std::env::var("DEP_QUELL_BPF_INCLUDE").unwrap_or_default();
+    cc::Build::new()
+        .file("src/native/quell.c")
+        .include("src/native/include")
+        .include(include)
+        .std("gnu11")
+        // Always: the programs hold branches for other kernels, with functions that there are none of here.
+        .opt_level(2)
+        .warnings_into_errors(true)
+        .extra_warnings(false)
+        .flag_if_supported("-Wno-unused-function")
+        .flag_if_supported("-Wno-unused-variable")
+        .flag_if_supported("-Wno-unknown-pragmas")
+        .compile("quell_native");
 }

@@ -13,5 +13,6 @@ pub mod result;
 pub mod run;
 pub mod set;
 pub mod side;
+pub mod sim_bench;
 pub mod stats;
 pub mod workload;

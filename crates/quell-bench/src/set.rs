@@ -83,7 +83,11 @@ pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, Co
 
 fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
-        Value::Table(table) => table.get_mut(step),
+        // What should not be there is refused with the rest of the file.
+        Value::Table(table) => {
+            let entry = table.entry(step);
+            Some(entry.or_insert_with(|| Value::Table(Table::new())))
+        }
         Value::Array(array) => {
             let named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(step);
             let index = array.iter().position(named).or_else(|| step.parse().ok())?;
@@ -131,6 +135,7 @@ program = [{ run_us = 100 }]
             "tenant.1.weight = 50",
             "description=a b",
             "tenant.svc.thread.0.program.1={ run_us = 300 }",
+            "host.cpus=4",
         ])
         .unwrap();
         assert_eq!(
@@ -154,6 +159,8 @@ program = [{ run_us = 100 }]
         let message = |setting: &str| with(&[setting]).unwrap_err().to_string();
         assert!(message("tenant.svd.count=2").contains("there is no `tenant.svd`"));
         assert!(message("tenant.7.count=2").contains("there is no `tenant.7`"));
+        assert!(message("host.cpus.2=2").contains("host"));
+        assert!(message("hots.cpus=2").contains("did you mean `host`"));
         assert!(message("tenant.svc.cuont=2").contains("did you mean `count`"));
         assert!(message("tenant.svc.count=0").contains("0 is outside 1 to 1024"));
         assert!("seconds".parse::<Setting>().is_err());

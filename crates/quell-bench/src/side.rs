@@ -29,12 +29,42 @@ pub enum Side {
 /// Schedulers of the simulator ([`quell_sim`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
-    /// The kernel's, since 6.6.
+    /// The kernel's, since 6.6, as of 7.2.
     Eevdf,
+    /// Xen's until 4.11.
+    Credit,
+    /// Xen's since then.
+    Credit2,
+    /// Borrowed virtual time; tenants that answer requests warp.
+    Bvt,
     /// One queue for all CPUs, in turns of 3 ms.
     Fifo,
     /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
     Ideal,
+}
+
+impl Simulated {
+    /// All of them.
+    pub const ALL: [Simulated; 6] = [
+        Simulated::Eevdf,
+        Simulated::Credit,
+        Simulated::Credit2,
+        Simulated::Bvt,
+        Simulated::Fifo,
+        Simulated::Ideal,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Simulated::Eevdf => "eevdf",
+            Simulated::Credit => "credit",
+            Simulated::Credit2 => "credit2",
+            Simulated::Bvt => "bvt",
+            Simulated::Fifo => "fifo",
+            Simulated::Ideal => "ideal",
+        }
+    }
 }
 
 /// A part of the asymmetry mechanism, by the paper's names.
@@ -89,7 +119,7 @@ pub enum SideError {
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
     /// Of another substrate.
-    #[error("side `{0}` does not run on the simulator yet; there are: eevdf, fifo, ideal")]
+    #[error("side `{0}` does not run on the simulator yet; there are: {simulated}", simulated = simulated())]
     NotSimulated(String),
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
@@ -97,8 +127,8 @@ pub enum SideError {
 }
 
 impl Side {
-    /// Every side that has a fixed name.
-    pub const NAMES: [&'static str; 19] = [
+    /// Every side that has a fixed name and is no simulator's own.
+    pub const NAMES: [&'static str; 16] = [
         "default",
         "dasec",
         "dasec-no-tsa",
@@ -115,9 +145,6 @@ impl Side {
         PEERS[2].0,
         PEERS[3].0,
         PEERS[4].0,
-        "eevdf",
-        "fifo",
-        "ideal",
     ];
 
     /// Its name.
@@ -134,9 +161,7 @@ impl Side {
             Side::Stock => "stock",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
-            Side::Simulated(Simulated::Eevdf) => "eevdf",
-            Side::Simulated(Simulated::Fifo) => "fifo",
-            Side::Simulated(Simulated::Ideal) => "ideal",
+            Side::Simulated(simulated) => simulated.as_str(),
         }
     }
 
@@ -145,6 +170,7 @@ impl Side {
         for side in sides {
             match (side, on) {
                 (Side::Simulated(_), Substrate::Sim) => {}
+                (side, Substrate::Sim) if *side == Side::sched() => {}
                 (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
                     return Err(SideError::SimulatorOnly(side.to_string()));
                 }
@@ -156,7 +182,7 @@ impl Side {
     }
 
     /// Quell's own scheduler alone.
-    fn sched() -> Side {
+    pub fn sched() -> Side {
         Side::Scheduler(ExternalScheduler {
             name: "sched".into(),
             command: vec!["quell".into(), "sched".into()],
@@ -263,16 +289,18 @@ impl FromStr for Side {
             "stock" => Ok(Side::Stock),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
-            "eevdf" => Ok(Side::Simulated(Simulated::Eevdf)),
-            "fifo" => Ok(Side::Simulated(Simulated::Fifo)),
-            "ideal" => Ok(Side::Simulated(Simulated::Ideal)),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
-            "cfs" | "credit" | "credit2" | "bvt" | "parties" | "dyniso" | "isolation" => {
-                not_built("it will run on the simulator")
+            "cfs" | "parties" | "dyniso" | "isolation" => not_built("it will run on the simulator"),
+            _ => {
+                let mut simulated = Simulated::ALL.into_iter();
+                let simulated = simulated.find(|side| side.as_str() == name);
+                simulated
+                    .map(Side::Simulated)
+                    .or_else(|| Side::peer(name))
+                    .ok_or_else(|| SideError::Unknown(name.to_string()))
             }
-            _ => Side::peer(name).ok_or_else(|| SideError::Unknown(name.to_string())),
         }
     }
 }
@@ -283,17 +311,27 @@ impl fmt::Display for Side {
     }
 }
 
+fn names() -> impl Iterator<Item = &'static str> {
+    let simulated = Simulated::ALL.iter().map(|side| side.as_str());
+    Side::NAMES.into_iter().chain(simulated)
+}
+
 fn known() -> String {
+    let names: Vec<&str> = names().collect();
     format!(
         "{}, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
-        Side::NAMES.join(", ")
+        names.join(", ")
     )
 }
 
+fn simulated() -> String {
+    let names = Simulated::ALL.map(Simulated::as_str);
+    format!("sched, {}", names.join(", "))
+}
+
 fn suggest(name: &str) -> String {
-    let near = Side::NAMES
+    let near = names()
         .map(|side| (strsim::jaro_winkler(name, side), side))
-        .into_iter()
         .filter(|(similarity, _)| *similarity > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     near.map(|(_, side)| format!(", did you mean `{side}`?"))
@@ -352,7 +390,7 @@ mod tests {
 
     #[test]
     fn every_name_is_a_side_and_says_what_it_is_called() {
-        for name in Side::NAMES {
+        for name in names() {
             assert_eq!(name.parse::<Side>().unwrap().as_str(), name);
         }
         let part = |name: &str| name.parse::<Side>().unwrap().agent().unwrap().asymmetry;
@@ -373,8 +411,9 @@ mod tests {
         assert_eq!(check("default,sched", Substrate::Vm), Ok(()));
         let error = check("default,fifo", Substrate::Host).unwrap_err();
         assert!(error.contains("`fifo` is the simulator's"), "{error}");
-        let error = check("fifo,sched", Substrate::Sim).unwrap_err();
-        assert!(error.contains("there are: eevdf, fifo, ideal"), "{error}");
+        assert_eq!(check("fifo,sched", Substrate::Sim), Ok(()));
+        let error = check("fifo,dasec", Substrate::Sim).unwrap_err();
+        assert!(error.contains("there are: sched, eevdf, credit"), "{error}");
     }
 
     #[test]
@@ -392,7 +431,7 @@ mod tests {
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
-        assert!(message("cfs,bvt").contains("run on the simulator"));
+        assert!(message("cfs,parties").contains("run on the simulator"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

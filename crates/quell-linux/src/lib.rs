@@ -1,7 +1,9 @@
 //! Observe and act on a live Linux host.
 //!
 //! [`observe`] fills a [`quell_model::Snapshot`] each period; [`act`] makes a
-//! [`quell_model::Plan`] hold and can undo everything it did.
+//! [`quell_model::Plan`] hold and can undo everything it did; [`record`] tells every switch and
+//! wakeup, for traces.
 
 pub mod act;
 pub mod observe;
+pub mod record;

@@ -5,6 +5,7 @@
 
 use quell_model::{Plan, Snapshot};
 
+pub mod baselines;
 pub mod dasec;
 
 /// A mechanism's decision rule together with what it remembers from period to period.

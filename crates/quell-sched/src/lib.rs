@@ -10,6 +10,7 @@
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
 mod layout;
+pub mod native;
 pub mod policy;
 mod stats;
 

@@ -13,8 +13,10 @@ mod program;
 mod simulation;
 mod workload;
 
-pub use class::{Class, Fair, Fifo, Oldest, Pick};
+pub use class::{
+    Bvt, Class, Credit, Credit2, Edf, Fair, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server, Warp,
+};
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
-pub use simulation::{Load, Simulation, Tenant};
+pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use workload::{Answer, Request};

@@ -2,6 +2,7 @@
 
 use crate::events::{Events, Nanos};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +61,9 @@ pub struct Costs {
     pub noise: Nanos,
     /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
     pub noise_every: Nanos,
+    /// CPUs share one clock that counts the instructions of all: where several are busy, each one's own work takes as
+    /// many times as long, while threads run for as long as they are to. So it is in the kernel lab.
+    pub shared_clock: bool,
 }
 
 impl Costs {
@@ -75,6 +79,7 @@ impl Costs {
         migrate_far: 0,
         noise: 0,
         noise_every: 0,
+        shared_clock: false,
     };
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
@@ -153,19 +158,28 @@ pub struct Cpu {
     pub(crate) plan: u32,
 }
 
+/// What interrupts a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// The next request of a tenant is due.
+    Arrival(u32),
+    /// A thread has slept.
+    Slept(ThreadId),
+    /// A class asked for this.
+    Timer(u32),
+}
+
 /// What is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The next request of a tenant is due.
-    Arrival(usize),
     /// What the CPU's thread does ends, or its turn; with the CPU's plan then.
     Due(CpuId, u32),
     /// The CPU was asked to look.
     Kick(CpuId),
-    /// A thread has slept.
-    Slept(ThreadId),
-    /// A class asked for this.
-    Timer(u64),
+    /// The CPU is interrupted.
+    Interrupt(CpuId, Interrupt),
+    /// And has come to what interrupted it.
+    Handle(CpuId, Interrupt),
     /// A CPU's tick.
     Tick(CpuId),
     /// Something else of the machine's.
@@ -192,6 +206,10 @@ pub struct Machine {
     pub here: Option<CpuId>,
     /// The thread that does it; none: an interrupt.
     pub by: Option<ThreadId>,
+    /// The CPUs of each core.
+    cores: BTreeMap<u32, Vec<CpuId>>,
+    /// How many CPUs have a thread.
+    busy: u32,
     /// CPUs that are to be planned anew before the next event.
     pub(crate) stale: Vec<CpuId>,
 }
@@ -208,6 +226,10 @@ impl Machine {
             ticks: false,
             plan: 0,
         };
+        let mut cores: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
+        for it in &topology.cpus {
+            cores.entry(it.core).or_default().push(it.id);
+        }
         Machine {
             now: 0,
             cpus: vec![cpu; topology.cpus.len()],
@@ -221,6 +243,8 @@ impl Machine {
             events: Events::new(),
             here: None,
             by: None,
+            cores,
+            busy: 0,
             stale: Vec::new(),
         }
     }
@@ -283,11 +307,22 @@ impl Machine {
             return;
         }
         self.account(cpu);
+        let times = if self.costs.shared_clock {
+            Nanos::from(self.busy.max(1))
+        } else {
+            1
+        };
         let now = self.now;
         let it = self.cpu_mut(cpu);
-        it.started = it.started.max(now) + cost;
-        it.busy += cost;
+        it.started = it.started.max(now) + cost * times;
+        it.busy += cost * times;
         self.replan(cpu);
+    }
+
+    /// A CPU gets another thread, or none.
+    pub(crate) fn set_current(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
+        let before = std::mem::replace(&mut self.cpu_mut(cpu).current, thread);
+        self.busy = self.busy + u32::from(thread.is_some()) - u32::from(before.is_some());
     }
 
     /// What comes next on that CPU has changed.
@@ -311,15 +346,46 @@ impl Machine {
         }
     }
 
+    /// How many CPUs a thread may use.
+    pub fn allowed_cpus(&self, thread: ThreadId) -> u32 {
+        let allowed = &self.thread(thread).allowed;
+        let count = allowed.as_ref().map_or(self.cpus.len(), CpuSet::len);
+        count as u32
+    }
+
+    /// The CPU that a thread is on or was last, or if it may not use that any more, the first that it may.
+    pub fn usable_cpu(&self, thread: ThreadId) -> CpuId {
+        let it = self.thread(thread);
+        let mut allowed = it.allowed.iter().flat_map(CpuSet::iter);
+        if it.may_use(it.cpu) {
+            it.cpu
+        } else {
+            allowed.next().unwrap_or(it.cpu)
+        }
+    }
+
+    /// The CPUs of a CPU's core, itself among them.
+    pub fn siblings(&self, cpu: CpuId) -> &[CpuId] {
+        let core = self.topology.cpus[cpu.0 as usize].core;
+        self.cores.get(&core).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether some core has several CPUs.
+    pub fn has_smt(&self) -> bool {
+        self.cores.len() < self.cpus.len()
+    }
+
     /// Whether two CPUs have the same last-level cache.
     pub fn share_cache(&self, one: CpuId, other: CpuId) -> bool {
         let cpus = &self.topology.cpus;
         cpus[one.0 as usize].llc == cpus[other.0 as usize].llc
     }
 
-    /// Calls the class's [`crate::Class::timer`] then.
-    pub fn set_timer(&mut self, at: Nanos, token: u64) {
-        self.events.plan(at.max(self.now), Event::Timer(token));
+    /// Calls the class's [`crate::Class::timer`] then, in an interrupt of the CPU that asks.
+    pub fn set_timer(&mut self, at: Nanos, token: u32) {
+        let cpu = self.here.unwrap_or(CpuId(0));
+        let event = Event::Interrupt(cpu, Interrupt::Timer(token));
+        self.events.plan(at.max(self.now), event);
     }
 
     /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.

@@ -2,13 +2,14 @@
 
 use crate::class::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Costs, Event, Group, GroupId, Machine, State, Thread, ThreadId};
+use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, State, Thread, ThreadId};
 use crate::program::Code;
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
 
 /// The requests of a tenant, by when they are due.
 pub type Load = Box<dyn Iterator<Item = Request>>;
@@ -45,10 +46,47 @@ pub struct Simulation {
     /// Each tenant's load, and its next request.
     loads: Vec<Option<(Load, Request)>>,
     effects: Effects,
+    /// By thread, what its last step did that is not done yet.
+    pending: Vec<Pending>,
     answers: Vec<Answer>,
     events: u64,
     noise: ChaCha8Rng,
+    observer: Option<Observer>,
 }
+
+/// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
+#[derive(Default)]
+struct Pending {
+    woken: VecDeque<(ThreadId, Option<Nanos>)>,
+    next: Option<Next>,
+}
+
+/// What an observer is told of, in the order in which it is decided; the time is when it happens, which is not before what
+/// it was told of earlier on the same CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happening {
+    /// A thread becomes ready.
+    Wakeup {
+        /// Who.
+        thread: ThreadId,
+        /// Who wakes it; none: an interrupt.
+        by: Option<ThreadId>,
+        /// The CPU that wakes it.
+        cpu: CpuId,
+    },
+    /// A CPU goes from one thread to another.
+    Switch {
+        /// The CPU.
+        cpu: CpuId,
+        /// Who leaves it, and whether that is ready; none: it idled.
+        left: Option<(ThreadId, bool)>,
+        /// Who gets it; none: it idles.
+        next: Option<ThreadId>,
+    },
+}
+
+/// Is told what happens, and when.
+pub type Observer = Box<dyn FnMut(Nanos, Happening)>;
 
 impl Simulation {
     /// An idle machine.
@@ -59,8 +97,10 @@ impl Simulation {
             workload: Workload::default(),
             loads: Vec::new(),
             effects: Effects::default(),
+            pending: Vec::new(),
             answers: Vec::new(),
             events: 0,
+            observer: None,
             noise: ChaCha8Rng::seed_from_u64(0),
         };
         if costs.noise_every > 0 {
@@ -103,8 +143,7 @@ impl Simulation {
         let first = load.as_mut().and_then(|load| load.next());
         self.loads.push(load.zip(first));
         if let Some(request) = first {
-            let due = request.due.max(self.machine.now);
-            self.machine.events.plan(due, Event::Arrival(number));
+            self.plan_arrival(number, request);
         }
         number
     }
@@ -123,7 +162,13 @@ impl Simulation {
             works_for: None,
             left: 0,
         });
+        self.pending.push(Pending::default());
         self.wake(ThreadId(number));
+    }
+
+    /// Tells of what happens from now on.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// Limits where a thread may run, from when it next gets a CPU on.
@@ -146,7 +191,7 @@ impl Simulation {
         self.workload.unanswered()
     }
 
-    /// How many events have happened.
+    /// How many events have happened; superseded plans are none.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -155,6 +200,11 @@ impl Simulation {
     pub fn run_until(&mut self, end: Nanos) -> Vec<Answer> {
         while let Some((at, event)) = self.machine.events.next_until(end) {
             self.machine.now = at;
+            if let Event::Due(cpu, plan) = event {
+                if plan != self.machine.cpu(cpu).plan {
+                    continue; // Superseded.
+                }
+            }
             self.events += 1;
             self.handle(event);
             while let Some(cpu) = self.machine.stale.pop() {
@@ -170,19 +220,25 @@ impl Simulation {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Arrival(tenant) => self.arrive(tenant),
-            Event::Due(cpu, plan) if plan == self.machine.cpu(cpu).plan => self.due(cpu),
-            Event::Due(..) => {}
+            Event::Due(cpu, _) => self.due(cpu),
             Event::Kick(cpu) => {
                 self.machine.cpu_mut(cpu).kicked = false;
-                self.on(cpu, None, |simulation| simulation.choose(cpu));
+                self.on(cpu, None, |simulation| simulation.choose(cpu, None));
             }
-            Event::Slept(thread) => {
-                // A timer goes off where it was set.
-                let cpu = self.machine.thread(thread).cpu;
-                self.interrupt(cpu, |simulation| simulation.wake(thread));
+            Event::Interrupt(cpu, interrupt) if self.machine.costs.interrupt > 0 => {
+                self.machine.charge(cpu, self.machine.costs.interrupt);
+                let at = self.machine.cpu(cpu).started;
+                self.machine.events.plan(at, Event::Handle(cpu, interrupt));
             }
-            Event::Timer(token) => self.class.timer(&mut self.machine, token),
+            Event::Interrupt(cpu, interrupt) | Event::Handle(cpu, interrupt) => {
+                self.on(cpu, None, |simulation| match interrupt {
+                    Interrupt::Arrival(tenant) => simulation.arrive(tenant as usize),
+                    Interrupt::Slept(thread) => simulation.wake(thread),
+                    Interrupt::Timer(token) => {
+                        simulation.class.timer(&mut simulation.machine, token);
+                    }
+                });
+            }
             Event::Tick(cpu) => self.tick(cpu),
             Event::Noise(cpu) => {
                 self.machine.charge(cpu, self.machine.costs.noise);
@@ -197,11 +253,6 @@ impl Simulation {
         (self.machine.here, self.machine.by) = (Some(cpu), by);
         work(self);
         (self.machine.here, self.machine.by) = before;
-    }
-
-    fn interrupt(&mut self, cpu: CpuId, work: impl FnOnce(&mut Simulation)) {
-        self.machine.charge(cpu, self.machine.costs.interrupt);
-        self.on(cpu, None, work);
     }
 
     fn plan_noise(&mut self, cpu: CpuId) {
@@ -232,6 +283,16 @@ impl Simulation {
         });
     }
 
+    fn plan_arrival(&mut self, tenant: usize, request: Request) {
+        let due = request.due.max(self.machine.now);
+        // Each tenant's device interrupts one CPU, as queues of network cards do.
+        let cpu = CpuId((tenant % self.machine.cpus.len()) as u32);
+        let arrival = Interrupt::Arrival(tenant as u32);
+        self.machine
+            .events
+            .plan(due, Event::Interrupt(cpu, arrival));
+    }
+
     fn arrive(&mut self, tenant: usize) {
         let Some((load, request)) = &mut self.loads[tenant] else {
             return;
@@ -240,44 +301,55 @@ impl Simulation {
         match load.next() {
             Some(next) => {
                 *request = next;
-                let due = next.due.max(self.machine.now);
-                self.machine.events.plan(due, Event::Arrival(tenant));
+                self.plan_arrival(tenant, next);
             }
             None => self.loads[tenant] = None,
         }
-        // Each tenant's device interrupts one CPU, as queues of network cards do.
-        let cpu = CpuId((tenant % self.machine.cpus.len()) as u32);
-        self.interrupt(cpu, |simulation| {
-            let effects = &mut simulation.effects;
-            simulation.workload.arrive(tenant, arrived, effects);
-            simulation.take_effect();
-        });
+        self.workload.arrive(tenant, arrived, &mut self.effects);
+        let mut effects = self.take_effect();
+        for (thread, works_for) in effects.drain(..) {
+            if let Some(here) = self.machine.here {
+                self.machine.charge(here, self.machine.costs.wake);
+            }
+            self.wake_for(thread, works_for);
+        }
+        self.effects.woken = effects;
     }
 
     /// Blocked to ready.
     fn wake(&mut self, thread: ThreadId) {
         self.machine.thread_mut(thread).state = State::Ready;
+        if let Some(observer) = &mut self.observer {
+            let cpu = self.machine.here.unwrap_or(CpuId(0));
+            let by = self.machine.by;
+            observer(self.machine.now, Happening::Wakeup { thread, by, cpu });
+        }
         self.class.wake(&mut self.machine, thread);
     }
 
-    /// Wakes and pokes whom a step or an arrival did.
-    fn take_effect(&mut self) {
-        let mut effects = std::mem::take(&mut self.effects);
-        self.answers.append(&mut effects.answers);
-        for thread in effects.poked.drain(..) {
+    /// A thread that waits, or is about to, is woken, perhaps to work for another request.
+    fn wake_for(&mut self, thread: ThreadId, works_for: Option<Nanos>) {
+        let it = self.machine.thread_mut(thread);
+        if works_for.is_some() {
+            it.works_for = works_for;
+        }
+        if it.state == State::Blocked {
+            self.wake(thread);
+        } else if let Some(next) = &mut self.pending[thread.index()].next {
+            // On its way to sleep: it looks again instead.
+            *next = Next::Spin(0);
+        }
+    }
+
+    /// Does what a step or an arrival did but for waking; gives who is to be woken.
+    fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
+        self.answers.append(&mut self.effects.answers);
+        let mut poked = std::mem::take(&mut self.effects.poked);
+        for thread in poked.drain(..) {
             self.poke(thread);
         }
-        for (thread, works_for) in effects.woken.drain(..) {
-            if works_for.is_some() {
-                self.machine.thread_mut(thread).works_for = works_for;
-            }
-            if let Some(here) = self.machine.here {
-                self.machine.charge(here, self.machine.costs.wake);
-            }
-            self.wake(thread);
-        }
-        // Its vectors keep their room.
-        self.effects = effects;
+        self.effects.poked = poked;
+        std::mem::take(&mut self.effects.woken)
     }
 
     /// A spinning thread looks: now, or when it has a CPU again.
@@ -286,7 +358,11 @@ impl Simulation {
             self.machine.account(cpu);
             self.machine.replan(cpu);
         }
-        let left = std::mem::take(&mut self.machine.thread_mut(thread).left);
+        let left = match &mut self.pending[thread.index()].next {
+            // It has not begun to.
+            Some(Next::Spin(time)) => std::mem::take(time),
+            _ => std::mem::take(&mut self.machine.thread_mut(thread).left),
+        };
         self.workload.spun(thread, left);
     }
 
@@ -314,39 +390,63 @@ impl Simulation {
                 simulation.step(cpu, thread);
             }
             if turn_is_over && simulation.machine.cpu(cpu).current == Some(thread) {
-                simulation.choose(cpu);
+                simulation.choose(cpu, None);
             }
         });
     }
 
     /// Lets the CPU's thread go on.
     fn step(&mut self, cpu: CpuId, thread: ThreadId) {
-        let next = self
-            .workload
-            .step(thread, self.machine.now, &mut self.effects);
-        let it = self.machine.thread_mut(thread);
-        it.works_for = self.workload.works_for(thread);
-        it.left = match next {
-            Next::Run(time) | Next::Spin(time) => time,
-            Next::Sleep(_) | Next::Block => 0,
-        };
-        self.take_effect();
-        if let Next::Run(_) | Next::Spin(_) = next {
+        let number = thread.index();
+        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
+            self.wake_for(woken, works_for);
+            let pending = &mut self.pending[number];
+            if !pending.woken.is_empty() {
+                self.machine.charge(cpu, self.machine.costs.wake);
+            } else if let Some(next) = pending.next.take() {
+                self.go_on(cpu, thread, next);
+            }
             return;
         }
-        // What it did for others is done before it sleeps.
-        self.machine.thread_mut(thread).state = State::Blocked;
-        self.machine.cpu_mut(cpu).current = None;
-        self.class.block(&mut self.machine, cpu, thread);
-        if let Next::Sleep(time) = next {
-            let end = self.machine.now + time;
-            self.machine.events.plan(end, Event::Slept(thread));
+        let now = self.machine.now;
+        let next = self.workload.step(thread, now, &mut self.effects);
+        self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
+        let mut woken = self.take_effect();
+        if self.machine.costs.wake == 0 || woken.is_empty() {
+            for (thread, works_for) in woken.drain(..) {
+                self.wake_for(thread, works_for);
+            }
+            self.go_on(cpu, thread, next);
+        } else {
+            self.pending[number].woken.extend(woken.drain(..));
+            self.pending[number].next = Some(next);
+            self.machine.charge(cpu, self.machine.costs.wake);
         }
-        self.choose(cpu);
+        self.effects.woken = woken;
     }
 
-    /// Asks the class who is to run there, and switches.
-    fn choose(&mut self, cpu: CpuId) {
+    fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {
+        let sleep = match next {
+            Next::Run(time) | Next::Spin(time) => {
+                self.machine.thread_mut(thread).left = time;
+                return;
+            }
+            Next::Sleep(time) => Some(time),
+            Next::Block => None,
+        };
+        self.machine.thread_mut(thread).state = State::Blocked;
+        self.machine.set_current(cpu, None);
+        self.class.block(&mut self.machine, cpu, thread);
+        if let Some(time) = sleep {
+            // A timer goes off where it was set.
+            let event = Event::Interrupt(cpu, Interrupt::Slept(thread));
+            self.machine.events.plan(self.machine.now + time, event);
+        }
+        self.choose(cpu, Some(thread));
+    }
+
+    /// Asks the class who is to run there, and switches. `blocked` ran there until now.
+    fn choose(&mut self, cpu: CpuId, blocked: Option<ThreadId>) {
         self.machine.account(cpu);
         let ran = self.machine.cpu(cpu).current;
         let picked = self.class.pick(&mut self.machine, cpu, ran);
@@ -359,10 +459,20 @@ impl Simulation {
         }
         self.machine.cpu_mut(cpu).turn = picked.and_then(|Pick { turn, .. }| turn);
         self.machine.replan(cpu);
+        if let Some(observer) = self
+            .observer
+            .as_mut()
+            .filter(|_| thread != ran || blocked.is_some())
+        {
+            let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
+            let at = self.machine.cpu(cpu).started.max(self.machine.now);
+            let next = thread;
+            observer(at, Happening::Switch { cpu, left, next });
+        }
     }
 
     fn switch(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
-        self.machine.cpu_mut(cpu).current = thread;
+        self.machine.set_current(cpu, thread);
         let Some(thread) = thread else { return };
         let costs = self.machine.costs;
         let runs = self.machine.thread_mut(thread);

@@ -9,6 +9,7 @@ use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
 use quell_model::config::{QUEUE_CAPACITY, next_holders_seed};
+use rand::distr::{Distribution, StandardUniform};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -162,6 +163,42 @@ enum Object {
     Join,
 }
 
+/// What a thread draws from. It is seeded anew for each request, and most of these draw nothing: so that is put off.
+#[derive(Debug)]
+struct Draws {
+    seed: u64,
+    seeded: bool,
+    /// Apart, because it is as large as all else that a thread has.
+    rng: Option<Box<ChaCha8Rng>>,
+}
+
+impl Draws {
+    fn new(seed: u64) -> Draws {
+        Draws {
+            seed,
+            seeded: false,
+            rng: None,
+        }
+    }
+
+    fn reseed(&mut self, seed: u64) {
+        self.seed = seed;
+        self.seeded = false;
+    }
+
+    fn random<T>(&mut self) -> T
+    where
+        StandardUniform: Distribution<T>,
+    {
+        let seed = || ChaCha8Rng::seed_from_u64(self.seed);
+        let rng = self.rng.get_or_insert_with(|| Box::new(seed()));
+        if !std::mem::replace(&mut self.seeded, true) {
+            **rng = seed();
+        }
+        rng.random()
+    }
+}
+
 /// Where a thread stands.
 #[derive(Debug)]
 struct Frame {
@@ -169,7 +206,7 @@ struct Frame {
     at: At,
     returns: Vec<At>,
     turns: Vec<u32>,
-    rng: ChaCha8Rng,
+    draws: Draws,
     spin: Nanos,
     /// How long it still spins before it blocks; none: it has not begun to wait.
     spin_left: Option<Nanos>,
@@ -218,7 +255,7 @@ impl Workload {
             at: self.tenants[tenant].code.starts[program],
             returns: Vec::new(),
             turns: Vec::new(),
-            rng: ChaCha8Rng::seed_from_u64(index),
+            draws: Draws::new(index),
             spin,
             spin_left: None,
             held: None,
@@ -276,9 +313,9 @@ impl Workload {
         frame.at += 1;
         match op {
             // At least a ns: what takes no time again and again would stop it.
-            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.rng.random()).max(1))),
+            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1))),
             Op::Sleep(time) => {
-                return Some(Next::Sleep(time.draw_ns(|| frame.rng.random()).max(1)));
+                return Some(Next::Sleep(time.draw_ns(|| frame.draws.random()).max(1)));
             }
             Op::Request => match tenant.requests.take(effects) {
                 Some(request) => frame.hold(Some(request)),
@@ -328,7 +365,7 @@ impl Workload {
                 for _ in 1..parts {
                     let part = Part {
                         body,
-                        seed: frame.rng.random(),
+                        seed: frame.draws.random(),
                         parent: thread,
                         due: frame.works_for,
                     };
@@ -344,7 +381,7 @@ impl Workload {
             }
             Op::Help(pool) => match tenant.pools[pool as usize].take(effects) {
                 Some(part) => {
-                    frame.rng = ChaCha8Rng::seed_from_u64(part.seed);
+                    frame.draws.reseed(part.seed);
                     frame.parent = Some(part.parent);
                     frame.works_for = part.due;
                     frame.returns.push(frame.at);
@@ -435,7 +472,7 @@ impl Frame {
     /// Takes over a request: what it draws from here depends on it alone.
     fn hold(&mut self, request: Option<Request>) {
         if let Some(mut request) = request {
-            self.rng = ChaCha8Rng::seed_from_u64(request.seed);
+            self.draws.reseed(request.seed);
             request.seed = next_holders_seed(request.seed);
             self.held = Some(request);
             self.works_for = Some(request.due);

@@ -254,7 +254,10 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
         ..Costs::TYPICAL
     };
     assert_eq!(run(costs), run(costs));
-    assert!(figures(&run(costs).0).0 > figures(&run(Costs::NONE).0).0);
+    let (costly, free) = (run(costs).0, run(Costs::NONE).0);
+    assert!(figures(&costly).0 > figures(&free).0);
+    // Nobody sleeps through being woken on the way there: all but what is under way at the end is answered.
+    assert!(costly.len().abs_diff(free.len()) <= 2);
 }
 
 #[test]
@@ -294,4 +297,29 @@ fn threads_run_only_where_they_may() {
                 .all(|thread| thread.ran > S / 20)
         );
     }
+}
+
+#[test]
+fn waking_takes_who_wakes_time_one_thread_after_the_other() {
+    let threads = r#"
+[[tenant.thread]]
+name = "main"
+program = ["request", { fork_join = { pool = "p", parts = 4, program = [{ run_us = 100 }] } }, "respond"]
+[[tenant.thread]]
+name = "helper"
+count = 3
+program = [{ help = "p" }]
+"#;
+    let costs = Costs {
+        wake: 10_000,
+        ..Costs::NONE
+    };
+    let text =
+        format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{threads}");
+    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let mut simulation = Simulation::new(Topology::flat(4), costs, Box::new(Fifo::new(None)));
+    let load = Some(at_us(&[1000]));
+    simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, load));
+    // 10 us to the main thread, 30 to the last helper, whose part ends with the main thread's own; then it wakes that.
+    assert_eq!(latencies_us(&simulation.run_until(S)), [10 + 30 + 100 + 10]);
 }

@@ -61,6 +61,11 @@ pub enum Command {
     /// It schedules every ordinary thread of the host; when this command ends, in whatever way, the
     /// kernel's own scheduler takes over.
     Sched(Sched),
+    /// Record every switch and wakeup of this host, and say who waited how long for a CPU (needs BPF)
+    ///
+    /// Until Ctrl-C, for --seconds, or while COMMAND runs, whose exit code it then ends with. The trace
+    /// opens at https://ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
+    Record(Record),
     /// Write shell completions to stdout
     Completion {
         /// For which shell
@@ -208,18 +213,21 @@ pub struct Check {
     pub config: PathBuf,
 }
 
+/// What `bench` compares unless told otherwise.
+pub const DEFAULT_SIDES: &str = "default,quell";
+
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, or `overhead` for what
-    /// a wakeup and a switch cost on each side
+    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
+    /// a wakeup and a switch cost on each side, or `sim` for how fast the simulator is
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
     /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
-    /// the simulator eevdf, fifo and ideal
-    #[arg(long, value_name = "SIDE,SIDE", default_value = "default,quell")]
+    /// the simulator sched, eevdf, credit, credit2, bvt, fifo and ideal
+    #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
@@ -230,6 +238,14 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
+    /// A Python that has the package simso, to measure that beside the simulator
+    #[arg(
+        long,
+        value_name = "PYTHON",
+        env = "QUELL_SIMSO_PYTHON",
+        help_heading = "Options of `bench sim`"
+    )]
+    pub simso: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -298,6 +314,30 @@ pub struct Sched {
     /// How much more urgent a thread must be to preempt another, in microseconds [default: 1000]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub margin_us: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Record {
+    /// How long to record, in seconds; a COMMAND that still runs then is ended
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Where the trace goes
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "quell.perfetto-trace"
+    )]
+    pub out: PathBuf,
+    /// Each CPU's buffer, in KiB: more where events are lost
+    #[arg(long, value_name = "KIB", default_value = "4096", value_parser = buffer_kib)]
+    pub buffer: u32,
+    /// Write the summary as JSON, with every process
+    #[arg(long)]
+    pub json: bool,
+    /// A command to run meanwhile, and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -453,6 +493,13 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|n| (0.1..=3600.0).contains(n));
     number.ok_or_else(|| "must be a number of seconds from 0.1 to 3600".to_string())
+}
+
+fn buffer_kib(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok();
+    // What the kernel takes: whole pages, of 64 KiB at most, and a power of two.
+    let number = number.filter(|kib| kib.is_power_of_two() && (64..=1 << 19).contains(kib));
+    number.ok_or_else(|| "must be a power of two from 64 to 524288".to_string())
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "check",
         "bench",
         "lab",
+        "record",
         "completion",
     ] {
         assert!(

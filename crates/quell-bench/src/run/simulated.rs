@@ -11,14 +11,23 @@ use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::Topology;
-use quell_model::config::{ConfigError, Scenario, TenantInstance, TenantKind};
-use quell_sim::{Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, Tenant};
+use quell_model::config::{
+    ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
+};
+use quell_sim::{
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Oldest, Request, SchedExt, Simulation,
+    Tenant, Warp,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
+
+/// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that they go before
+/// what others have had less than that much longer of the CPU.
+const BVT_WARP: u64 = 10_000_000;
 
 /// How far a simulation goes before it looks whether it is interrupted, in virtual time.
 const STRIDE: u64 = 50_000_000;
@@ -50,6 +59,7 @@ pub fn run(
     let bench = Bench {
         options,
         topology: host.topology(),
+        costs: costs(&host.costs),
         instances,
         interrupt,
     };
@@ -72,6 +82,61 @@ pub fn run(
     Ok(measured.result(Substrate::Sim, Vec::new()))
 }
 
+/// What a scenario says that the machine's own work takes.
+fn costs(spec: &CostsSpec) -> Costs {
+    let typical = Costs::TYPICAL;
+    let ns = |us: Option<f64>, else_ns: u64| us.map_or(else_ns, |us| (us * 1e3) as u64);
+    let every = |rate: Option<f64>, else_ns: u64| match rate {
+        None => else_ns,
+        Some(rate) if rate > 0.0 => (1e9 / rate) as u64,
+        Some(_) => 0,
+    };
+    Costs {
+        switch: ns(spec.switch_us, typical.switch),
+        wake: ns(spec.wake_us, typical.wake),
+        kick: ns(spec.kick_us, typical.kick),
+        interrupt: ns(spec.interrupt_us, typical.interrupt),
+        tick: ns(spec.tick_us, typical.tick),
+        tick_every: every(spec.hz, typical.tick_every),
+        migrate: ns(spec.migrate_us, typical.migrate),
+        migrate_far: ns(spec.migrate_far_us, typical.migrate_far),
+        noise: ns(spec.noise_us, typical.noise),
+        noise_every: every(spec.noise_per_s, typical.noise_every),
+        shared_clock: spec.shared_clock,
+    }
+}
+
+/// A side's scheduler on a machine whose tenants are of these classes, and what that machine's own work takes, which is
+/// nothing on the ideal one.
+pub(crate) fn engine(
+    side: &Side,
+    topology: &Topology,
+    costs: Costs,
+    tenants: &[TenantClass],
+) -> anyhow::Result<(Box<dyn Class>, Costs)> {
+    let cpus = topology.cpus.len();
+    let class: Box<dyn Class> = match side {
+        Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
+        Side::Simulated(Simulated::Eevdf) => Box::new(Fair::eevdf_7_2()),
+        Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
+        Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
+        Side::Simulated(Simulated::Bvt) => {
+            let warp = |class: &TenantClass| match class {
+                TenantClass::Latency => Warp::xen(BVT_WARP),
+                TenantClass::Batch => Warp::NONE,
+            };
+            let warps = tenants.iter().map(warp).collect();
+            Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, warps))
+        }
+        Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
+        side if *side == Side::sched() => {
+            Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
+        }
+        other => bail!("side `{other}` does not run on the simulator"),
+    };
+    Ok((class, costs))
+}
+
 fn described(topology: &Topology) -> Host {
     Host {
         cpus: topology.cpus.len() as u32,
@@ -87,6 +152,7 @@ fn described(topology: &Topology) -> Host {
 struct Bench<'a> {
     options: &'a BenchOptions,
     topology: Topology,
+    costs: Costs,
     instances: Vec<TenantInstance<'a>>,
     interrupt: &'a AtomicBool,
 }
@@ -130,14 +196,9 @@ impl Bench<'_> {
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
-        let (class, costs): (Box<dyn Class>, Costs) = match options.sides[side] {
-            Side::Simulated(Simulated::Eevdf) => (Box::new(Fair::eevdf_7_2()), Costs::TYPICAL),
-            Side::Simulated(Simulated::Fifo) => {
-                (Box::new(Fifo::new(Some(FIFO_TURN))), Costs::TYPICAL)
-            }
-            Side::Simulated(Simulated::Ideal) => (Box::new(Oldest::default()), Costs::NONE),
-            ref other => bail!("side `{other}` does not run on the simulator"),
-        };
+        let tenants: Vec<_> = self.instances.iter().map(|it| it.spec.class).collect();
+        let side_of = &options.sides[side];
+        let (class, costs) = engine(side_of, &self.topology, self.costs, &tenants)?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);

@@ -34,10 +34,13 @@ typedef __s64 s64;
 /* include/uapi/linux/bpf.h */
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_ARRAY_OF_MAPS 12
 #define BPF_MAP_TYPE_QUEUE 22
 #define BPF_MAP_TYPE_STACK 23
+#define BPF_MAP_TYPE_RINGBUF 27
 #define BPF_F_MMAPABLE (1U << 10)
 #define BPF_ANY 0
+#define BPF_RB_NO_WAKEUP 1
 
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -118,6 +121,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	u64 start_boottime;
+	int exit_state;
 	char comm[16];
 	struct task_struct *group_leader;
 	struct signal_struct *signal;

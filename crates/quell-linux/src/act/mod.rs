@@ -49,7 +49,7 @@ mod report;
 mod state;
 #[cfg(test)]
 mod tests;
-mod thread;
+pub(crate) mod thread;
 
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
 

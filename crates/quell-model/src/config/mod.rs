@@ -18,5 +18,5 @@ pub use program::{
     Arrival, Count, Critical, ForkJoin, Load, QUEUE_CAPACITY, Repeat, Step, ThreadProgram, TimeUs,
     next_holders_seed,
 };
-pub use scenario::{HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
+pub use scenario::{CostsSpec, HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

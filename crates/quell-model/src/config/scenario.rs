@@ -54,14 +54,71 @@ fn default_pairs() -> u32 {
     5
 }
 
-/// The `[host]` table: `cpus` or `topology`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The `[host]` table: `cpus` or `topology`, and for the simulator `costs`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
     /// Number of CPUs, on one socket with one last-level cache: 1 to 8192.
     pub cpus: Option<u32>,
     /// How the CPUs share cores, caches and sockets.
     pub topology: Option<TopologySpec>,
+    /// What the machine's own work takes, on the simulator.
+    #[serde(default)]
+    pub costs: CostsSpec,
+}
+
+/// What a simulated machine's own work takes. What is not given is as on a server of today
+/// (docs/simulator.md has the figures and where they are from). Real machines have their own.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CostsSpec {
+    /// Choosing another thread and switching to it, in us.
+    pub switch_us: Option<f64>,
+    /// Waking a thread, for who wakes it, in us.
+    pub wake_us: Option<f64>,
+    /// From asking another CPU to look until it does, in us.
+    pub kick_us: Option<f64>,
+    /// A timer's or a device's interrupt without what it wakes, in us.
+    pub interrupt_us: Option<f64>,
+    /// A tick, in us.
+    pub tick_us: Option<f64>,
+    /// Ticks a second of a CPU that runs something; 0: none.
+    pub hz: Option<f64>,
+    /// What a thread takes longer that comes from another CPU of the same last-level cache, in us.
+    pub migrate_us: Option<f64>,
+    /// And from one of another cache, in us.
+    pub migrate_far_us: Option<f64>,
+    /// Other interrupts and kernel threads: how long each takes, in us.
+    pub noise_us: Option<f64>,
+    /// How many there are a second on each CPU, in the mean.
+    pub noise_per_s: Option<f64>,
+    /// All CPUs' instructions advance one clock, as in the kernel lab: the machine's own work takes as many times as
+    /// long as CPUs are busy.
+    pub shared_clock: bool,
+}
+
+impl CostsSpec {
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let values = [
+            ("switch_us", self.switch_us),
+            ("wake_us", self.wake_us),
+            ("kick_us", self.kick_us),
+            ("interrupt_us", self.interrupt_us),
+            ("tick_us", self.tick_us),
+            ("hz", self.hz),
+            ("migrate_us", self.migrate_us),
+            ("migrate_far_us", self.migrate_far_us),
+            ("noise_us", self.noise_us),
+            ("noise_per_s", self.noise_per_s),
+        ];
+        for (key, value) in values {
+            if let Some(value) = value.filter(|value| !(0.0..=1e5).contains(value)) {
+                let message = format!("{value} is outside 0 to 100000");
+                return Err(ConfigError::at(file, format!("host.costs.{key}"), message));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The shape of a host: `topology = { sockets = 4, cores = 20, smt = 2, llc = 10 }`.
@@ -77,6 +134,27 @@ pub struct TopologySpec {
     pub smt: u32,
     /// Cores that share a last-level cache; divides `cores`. All of the socket's unless given.
     pub llc: Option<u32>,
+}
+
+impl TopologySpec {
+    /// The CPUs it describes.
+    pub fn topology(&self) -> Topology {
+        let llc_cores = self.llc.unwrap_or(self.cores).max(1);
+        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
+        let cores = self.sockets * self.cores;
+        let cpus = (0..cores * self.smt)
+            .map(|n| {
+                let core = n % cores;
+                Cpu {
+                    id: CpuId(n),
+                    core,
+                    llc: core / llc_cores,
+                    socket: core / self.cores,
+                }
+            })
+            .collect();
+        Topology { cpus }
+    }
 }
 
 fn one() -> u32 {
@@ -251,29 +329,16 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
 impl HostSpec {
     /// The CPUs it describes.
     pub fn topology(&self) -> Topology {
-        let Some(spec) = &self.topology else {
-            return Topology::flat(self.cpus.unwrap_or(1));
-        };
-        let llc_cores = spec.llc.unwrap_or(spec.cores).max(1);
-        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
-        let cores = spec.sockets * spec.cores;
-        let cpus = (0..cores * spec.smt)
-            .map(|n| {
-                let core = n % cores;
-                Cpu {
-                    id: CpuId(n),
-                    core,
-                    llc: core / llc_cores,
-                    socket: core / spec.cores,
-                }
-            })
-            .collect();
-        Topology { cpus }
+        match &self.topology {
+            Some(spec) => spec.topology(),
+            None => Topology::flat(self.cpus.unwrap_or(1)),
+        }
     }
 
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error =
             |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
+        self.costs.check(file)?;
         match (self.cpus, &self.topology) {
             (Some(cpus), None) if (1..=8192).contains(&cpus) => Ok(()),
             (Some(cpus), None) => error(".cpus", format!("{cpus} is outside 1 to 8192")),

@@ -27,15 +27,21 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-/* Set by the loader; the verifier removes what is off. */
-const volatile struct options options SEC(".rodata.options") = {};
+/* The native build has one of each for each simulation (../native). */
+#ifndef PER_SCHEDULER
+#define PER_SCHEDULER
+#define SET_BY_LOADER const volatile
+#endif
 
-struct exit_record exit_record SEC(".bss.exit");
-struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
+/* The verifier removes what is off. */
+SET_BY_LOADER struct options options SEC(".rodata.options") = {};
 
-struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
+PER_SCHEDULER struct exit_record exit_record SEC(".bss.exit");
+PER_SCHEDULER struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
+
+PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
-struct clock pinned_clocks[MAX_CPUS];
+PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
 
 enum queue_kind {
 	QUEUE_NONE,

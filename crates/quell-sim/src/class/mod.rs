@@ -1,12 +1,25 @@
 //! Scheduling classes: who runs where, and when.
 
+mod bvt;
+mod credit;
+mod credit2;
+mod edf;
 mod fair;
 mod fifo;
 mod oldest;
+mod queue;
+mod rtds;
+mod sched_ext;
 
+pub use bvt::{Bvt, Warp};
+pub use credit::Credit;
+pub use credit2::Credit2;
+pub use edf::{Edf, Order};
 pub use fair::Fair;
 pub use fifo::Fifo;
 pub use oldest::Oldest;
+pub use rtds::{Rtds, Server};
+pub use sched_ext::SchedExt;
 
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
@@ -41,7 +54,7 @@ pub trait Class {
     }
 
     /// What [`Machine::set_timer`] asked for.
-    fn timer(&mut self, machine: &mut Machine, token: u64) {
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
         let _ = (machine, token);
     }
 }

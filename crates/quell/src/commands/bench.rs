@@ -1,7 +1,7 @@
 //! `quell bench` and `quell demo`.
 
 use super::{InputError, vm};
-use crate::cli::{AgentCost, Bench, Guest, Measure, Substrate};
+use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure, Substrate};
 use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::overhead;
@@ -11,6 +11,7 @@ use quell_bench::result::BenchResult;
 use quell_bench::run::{self, BenchOptions};
 use quell_bench::set::{self, Setting};
 use quell_bench::side::Side;
+use quell_bench::sim_bench;
 use quell_model::config::Scenario;
 use serde::Serialize;
 use std::io::Write;
@@ -57,6 +58,17 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             return Err(InputError(message.to_string()).into());
         }
         return cost(&args.measure, &args.cost);
+    }
+    if args.scenario == "sim" {
+        not_for(
+            "sim",
+            &[
+                ("set", !args.set.is_empty()),
+                ("pairs", measure.pairs.is_some()),
+                ("report", measure.report.is_some()),
+            ],
+        )?;
+        return simulator(args);
     }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
@@ -173,6 +185,23 @@ fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     )
 }
 
+/// How fast the simulator is.
+fn simulator(args: &Bench) -> anyhow::Result<()> {
+    // Every substrate has a default; these are the simulator's own sides.
+    let policy = match args.policy.as_str() {
+        DEFAULT_SIDES => "eevdf,sched",
+        other => other,
+    };
+    let sides = sides(policy, Substrate::Sim)?;
+    files_writable([&args.measure.json, &None])?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let (seconds, python) = (args.measure.seconds, args.simso.as_deref());
+    let result = sim_bench::run(&sides, seconds, python, &interrupt, &progress)?;
+    let table = sim_bench::table(&result);
+    print(&result, table, args.measure.json.as_deref())
+}
+
 /// Options that were given and mean nothing for one of the benchmarks that are no scenario.
 fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> {
     match options.iter().find(|(_, given)| *given) {
@@ -255,7 +284,7 @@ fn this_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Checks that a file can be written, without changing one that is there.
-fn writable(file: &Path) -> anyhow::Result<()> {
+pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return Ok(());
     }

@@ -6,6 +6,7 @@ mod explain;
 mod lab;
 mod matrix;
 mod pages;
+mod record;
 mod reproduce;
 mod sched;
 mod status;
@@ -23,8 +24,9 @@ use std::process::ExitCode;
 /// Does what the user asked for, and says what to exit with.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
-        // The only one that ends as something else did.
+        // These two can end as something else did.
         Command::Lab(lab) => return lab::lab(&lab),
+        Command::Record(args) => return record::record(&args),
         Command::Demo(measure) => bench::demo(&measure),
         Command::Run(run) => agent::run(&run),
         Command::Status(status) => status::status(&status),

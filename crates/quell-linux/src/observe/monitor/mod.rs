@@ -18,7 +18,7 @@
 //! of a tenant, their wakeups included.
 
 mod layout;
-mod program;
+pub(crate) mod program;
 mod reading;
 
 pub use reading::{
@@ -79,7 +79,7 @@ pub enum MonitorError {
         value: u64,
     },
     /// Talking to the loaded programs failed.
-    #[error("BPF monitor: {what}: {source}")]
+    #[error("BPF: {what}: {source}")]
     Io {
         /// What was being done.
         what: &'static str,

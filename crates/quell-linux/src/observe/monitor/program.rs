@@ -138,10 +138,7 @@ impl Programs {
                 value: limits.threads.into(),
             });
         }
-        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-            return Err(MonitorError::NoBtf);
-        }
-        check_capabilities()?;
+        check_bpf()?;
 
         let log = Log::capture();
         let refused = |error: libbpf_rs::Error| MonitorError::Refused {
@@ -309,8 +306,11 @@ impl<T> Drop for View<T> {
     }
 }
 
-/// Loading needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN which includes them.
-fn check_capabilities() -> Result<(), MonitorError> {
+/// Loading needs type information, and CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN which includes them.
+pub fn check_bpf() -> Result<(), MonitorError> {
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(MonitorError::NoBtf);
+    }
     let status =
         std::fs::read_to_string("/proc/self/status").map_err(|source| MonitorError::Io {
             what: "reading /proc/self/status",

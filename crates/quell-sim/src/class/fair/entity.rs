@@ -217,7 +217,7 @@ mod tests {
             queued: true,
             ..Entity::default()
         };
-        // It moves the average to 1, weighs double, and has a later deadline than none eligible.
+        // It moves the average to 1, so that it is the only one that is eligible.
         assert_eq!(queue.average(Some(&current)), 1);
         let with = |current: &Entity| queue.earliest(Some((Id::Thread(3), current)));
         assert_eq!(with(&current), Some(Id::Thread(3)));

@@ -280,14 +280,13 @@ impl Fair {
             if runs && entity.vruntime < entity.protected {
                 entity.protected = rebase(entity.protected);
             }
-            entity.vruntime = average - vlag;
         } else {
-            (entity.vlag, entity.deadline, entity.relative) = (vlag, left, true);
+            // It is placed anew, and no longer protected. (Placing scales the lag up for what joins; 6.12 does so for
+            // what runs, too, although that has not left: not modelled.)
+            entity.deadline = average - vlag + left;
             entity.protected = i64::MIN;
-            self.queues[parent].entities -= 1;
-            self.place(parent, id, false);
-            self.queues[parent].entities += 1;
         }
+        entity.vruntime = average - vlag;
         self.queues[parent].weight += weight;
         if !runs {
             self.put_in(parent, id);

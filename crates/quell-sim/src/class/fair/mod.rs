@@ -14,7 +14,7 @@
 //! | who runs | the least virtual time | the earliest deadline of those not ahead | the same |
 //! | a slice ends | at a tick | at a tick | on time (HRTICK) |
 //! | preempting a CPU from another | at once | at once | at its next tick or system call (PREEMPT_LAZY) |
-//! | a group's entity that is weighed anew | keeps its virtual time | is placed anew, may be preempted | keeps its lag and its protection |
+//! | a group's entity that is weighed anew | keeps its virtual time | keeps its lag, may be preempted | keeps its lag and its protection |
 //! | CPUs that run dry look for work | if they idle for long enough | and as often as that succeeds | the same |
 //!
 //! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
@@ -64,7 +64,7 @@ impl Version {
         self == Version::Eevdf72
     }
 
-    /// A group's entity that is weighed anew stays where it is.
+    /// What runs stays protected when its group's entity is weighed anew.
     fn keeps_protection(self) -> bool {
         self == Version::Eevdf72
     }

@@ -1,0 +1,574 @@
+//! The scheduler as a library, for simulated kernels: the same C source that the kernel runs
+//! (`bpf/quell.bpf.c`), compiled natively.
+//!
+//! Who simulates a kernel implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the scheduler's
+//! operations ([`Native`]) where the kernel's core would. Threads are known by their numbers, in the order in which
+//! they are added.
+//!
+//! Many schedulers may live at the same time, on one thread or on several. What the C source keeps in variables
+//! belongs to the one that was called last on the thread, and is exchanged when another is called; so those of one
+//! thread should not take turns often.
+
+#![allow(
+    unsafe_code,
+    reason = "the scheduler is C; each block says why it is sound"
+)]
+
+use crate::layout::{CpuSlot, Group, MAX_CPUS, Options as RawOptions};
+use crate::{Options, SchedError, Stats, ThreadSetting, domains, raw_options};
+use quell_model::{CpuId, Topology};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::rc::Rc;
+
+/// What the scheduler asks of the kernel: sched_ext's functions, with threads and CPUs by number, in nanoseconds.
+///
+/// They are called while an operation of [`Native`] is; none of them may call one.
+pub trait Kernel {
+    /// The time.
+    fn now(&self) -> u64;
+    /// The CPU whose work is being done.
+    fn this_cpu(&self) -> u32;
+    /// The thread that does it; none: an interrupt, or the idle thread.
+    fn current(&self) -> Option<u32>;
+    /// The CPU that a thread is on or was last.
+    fn cpu_of(&self, thread: u32) -> u32;
+    /// Whether it may run there.
+    fn may_use(&self, thread: u32, cpu: u32) -> bool;
+    /// Makes a queue of that number.
+    fn create_queue(&mut self, queue: u64);
+    /// Puts a thread that is being enqueued, or for which a CPU is being selected, into a queue; with an order the least
+    /// goes first. `flags` as the kernel's.
+    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64);
+    /// Takes the first of a queue that may run on the CPU that is being dispatched to; whether there was one.
+    fn take(&mut self, queue: u64) -> bool;
+    /// The first of a queue, and its order.
+    fn first(&self, queue: u64) -> Option<u32>;
+    /// How many are in it.
+    fn queued(&self, queue: u64) -> u32;
+    /// Gives the thread that runs another slice.
+    fn set_slice(&mut self, thread: u32, slice: u64);
+    /// The kernel's own choice of a CPU for a thread that wakes, and whether that idled and was claimed.
+    fn select_cpu(&mut self, thread: u32, before: u32, flags: u64) -> (u32, bool);
+    /// Claims a CPU if it idles.
+    fn claim_idle(&mut self, cpu: u32) -> bool;
+    /// Claims one that idles and that the thread may use.
+    fn claim_any_idle(&mut self, thread: u32) -> Option<u32>;
+    /// Makes a CPU look. `flags` as the kernel's.
+    fn kick(&mut self, cpu: u32, flags: u64);
+    /// Calls [`Native::timer`] after so long, and not as asked before.
+    fn arm_timer(&mut self, timer: u32, ns: u64);
+}
+
+/// Values of the kernel's that [`Kernel`] gets.
+pub mod flags {
+    /// The queue of the CPU that was selected, or that the thread is on.
+    pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
+    /// To the front of a CPU's queue, and what runs there gives way.
+    pub const ENQ_PREEMPT: u64 = 1 << 32;
+    /// Only if the CPU idles.
+    pub const KICK_IDLE: u64 = 1;
+    /// What runs there gives way.
+    pub const KICK_PREEMPT: u64 = 2;
+}
+
+/// A thread, when it comes under the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewThread {
+    /// The first thread of its process; none: itself.
+    pub leader: Option<u32>,
+    /// Its cgroup, as added; none: the root.
+    pub group: Option<u64>,
+    /// Its weight by nice, as sched_ext has it: 1 to 10 000, 100 for nice 0.
+    pub weight: u32,
+    /// How many CPUs it may use.
+    pub allowed: u32,
+}
+
+/// Memory for a C structure, aligned for any of them, which only C reads and writes.
+struct Memory {
+    words: *mut [u64],
+}
+
+impl Memory {
+    fn zeroed(size: u64) -> Memory {
+        let words: Box<[u64]> = vec![0; (size as usize).div_ceil(8)].into();
+        Memory {
+            words: Box::into_raw(words),
+        }
+    }
+
+    fn pointer(&self) -> *mut c_void {
+        self.words.cast()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and is given back once.
+        drop(unsafe { Box::from_raw(self.words) });
+    }
+}
+
+/// The scheduler, for one simulated kernel.
+pub struct Native {
+    /// What the C source keeps, while another is loaded on this thread.
+    saved: Rc<RefCell<Vec<u8>>>,
+    tasks: Vec<Memory>,
+    /// The thread of interrupts.
+    idle: Memory,
+    cgroups: HashMap<u64, Memory>,
+    groups: HashMap<u64, Box<Group>>,
+    numbers: Vec<CpuId>,
+}
+
+thread_local! {
+    /// Whose state the C source's variables hold.
+    static LOADED: RefCell<Option<Rc<RefCell<Vec<u8>>>>> = const { RefCell::new(None) };
+    /// The operation that is being called; null while there is none.
+    static CALL: Cell<*mut Call<'static>> = const { Cell::new(ptr::null_mut()) };
+}
+
+struct Call<'a> {
+    native: *mut Native,
+    kernel: &'a mut dyn Kernel,
+}
+
+impl Native {
+    /// A scheduler for a machine; no thread is under it yet.
+    pub fn new(
+        topology: &Topology,
+        options: &Options,
+        kernel: &mut dyn Kernel,
+    ) -> Result<Native, SchedError> {
+        let cpus = topology.cpus.len();
+        let raw = raw_options(options, &domains(topology, cpus)?, cpus);
+        // SAFETY: these only tell sizes.
+        let (size, task) = unsafe { (quell_native_size(), quell_native_task_size()) };
+        let mut native = Native {
+            saved: Rc::new(RefCell::new(vec![0; size as usize])),
+            tasks: Vec::new(),
+            idle: Memory::zeroed(task),
+            cgroups: HashMap::new(),
+            groups: HashMap::new(),
+            numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
+        };
+        let error = native.call(kernel, |_| {
+            // SAFETY: `raw` is a `struct options`; the state is this scheduler's and fresh.
+            unsafe {
+                quell_native_set_options(&raw);
+                quell_native_init()
+            }
+        });
+        match error {
+            0 => Ok(native),
+            error => Err(SchedError::Refused {
+                reason: format!("its initialisation gave {error}"),
+                log: String::new(),
+            }),
+        }
+    }
+
+    /// Loads this scheduler's state and calls an operation, which may call back.
+    fn call<T>(&mut self, kernel: &mut dyn Kernel, operation: impl FnOnce(&Native) -> T) -> T {
+        self.load();
+        let mut call = Call {
+            native: self,
+            kernel,
+        };
+        let before = CALL.replace((&raw mut call).cast());
+        // SAFETY: `call.native` is `self`, which is borrowed mutably for all of this function; callbacks make their
+        // references anew from the same pointer and only while the operation, which holds none, waits for them.
+        let result = operation(unsafe { &*call.native });
+        CALL.set(before);
+        result
+    }
+
+    fn load(&self) {
+        LOADED.with_borrow_mut(|loaded| {
+            if loaded
+                .as_ref()
+                .is_some_and(|it| Rc::ptr_eq(it, &self.saved))
+            {
+                return;
+            }
+            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has.
+            unsafe {
+                if let Some(other) = loaded {
+                    quell_native_save(other.borrow_mut().as_mut_ptr().cast());
+                }
+                quell_native_load(self.saved.borrow().as_ptr().cast());
+            }
+            *loaded = Some(self.saved.clone());
+        });
+    }
+
+    fn task(&self, thread: u32) -> *mut c_void {
+        self.tasks[thread as usize].pointer()
+    }
+
+    /// A cgroup, weight 1 to 10 000; `id` is not 0, and the parent was added before it. None: it is in the root.
+    pub fn add_group(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        id: u64,
+        parent: Option<u64>,
+        weight: u32,
+    ) {
+        // SAFETY: only tells a size.
+        let size = unsafe { quell_native_cgroup_size() };
+        // The root's parent is none, its level 0.
+        let root = self
+            .cgroups
+            .entry(0)
+            .or_insert_with(|| Memory::zeroed(size));
+        let root = root.pointer();
+        let above = parent.and_then(|parent| self.cgroups.get(&parent));
+        let above = above.map_or(root, Memory::pointer);
+        let memory = Memory::zeroed(size);
+        let at = memory.pointer();
+        self.cgroups.insert(id, memory);
+        self.call(kernel, |_| {
+            // SAFETY: zeroed memory of a cgroup's size that stays where it is, as its parent's does.
+            unsafe { quell_native_cgroup(at, id, above, weight) }
+        });
+    }
+
+    /// A thread comes under the scheduler; its number is how many came before.
+    pub fn add_thread(&mut self, kernel: &mut dyn Kernel, thread: NewThread) {
+        // SAFETY: only tells a size.
+        let memory = Memory::zeroed(unsafe { quell_native_task_size() });
+        let at = memory.pointer();
+        let leader = thread
+            .leader
+            .map_or(ptr::null_mut(), |number| self.task(number));
+        self.tasks.push(memory);
+        let pid = self.tasks.len() as u32;
+        let group = thread.group.and_then(|id| self.cgroups.get(&id));
+        let group = group.map_or(ptr::null_mut(), Memory::pointer);
+        self.call(kernel, |_| {
+            // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's do.
+            unsafe {
+                let task = quell_native_task(at, pid, leader, thread.weight, thread.allowed);
+                quell_native_init_task(task, group)
+            }
+        });
+    }
+
+    /// A thread may use so many CPUs from now on.
+    pub fn allow(&mut self, thread: u32, allowed: u32) {
+        // SAFETY: a task of this scheduler's.
+        unsafe { quell_native_allow(self.task(thread), allowed) }
+    }
+
+    /// The operation of that name: a thread wakes. `before` is the CPU that it was on. Gives the CPU that it goes to.
+    pub fn select_cpu(&mut self, kernel: &mut dyn Kernel, thread: u32, before: u32) -> u32 {
+        self.call(kernel, |native| {
+            let task = native.task(thread);
+            // SAFETY: a task of this scheduler's, whose state is loaded.
+            unsafe { quell_native_select_cpu(task, before as i32, 0) as u32 }
+        })
+    }
+
+    /// Whether a thread counts as ready or running.
+    pub fn set_queued(&mut self, thread: u32, queued: bool) {
+        // SAFETY: a task of this scheduler's.
+        unsafe { quell_native_set_queued(self.task(thread), queued) }
+    }
+
+    /// The operation of that name: a thread is ready, because it woke or because its turn is over.
+    pub fn enqueue(&mut self, kernel: &mut dyn Kernel, thread: u32, wakes: bool) {
+        // SAFETY: a task of this scheduler's, whose state is loaded.
+        self.call(kernel, |native| unsafe {
+            quell_native_enqueue(native.task(thread), wakes)
+        });
+    }
+
+    /// The operation of that name: a CPU needs a thread; `ran` ran there.
+    pub fn dispatch(&mut self, kernel: &mut dyn Kernel, cpu: u32, ran: Option<u32>) {
+        self.call(kernel, |native| {
+            let ran = ran.map_or(ptr::null_mut(), |thread| native.task(thread));
+            // SAFETY: a task of this scheduler's or null, and the scheduler's state is loaded.
+            unsafe { quell_native_dispatch(cpu as i32, ran) }
+        });
+    }
+
+    /// The operation of that name: a thread begins to run.
+    pub fn running(&mut self, kernel: &mut dyn Kernel, thread: u32) {
+        // SAFETY: a task of this scheduler's, whose state is loaded.
+        self.call(kernel, |native| unsafe {
+            quell_native_running(native.task(thread))
+        });
+    }
+
+    /// The operation of that name: it stops running.
+    pub fn stopping(&mut self, kernel: &mut dyn Kernel, thread: u32, ready: bool) {
+        // SAFETY: a task of this scheduler's, whose state is loaded.
+        self.call(kernel, |native| unsafe {
+            quell_native_stopping(native.task(thread), ready)
+        });
+    }
+
+    /// The operation of that name: a CPU begins or ceases to idle.
+    pub fn update_idle(&mut self, kernel: &mut dyn Kernel, cpu: u32, idle: bool) {
+        // SAFETY: the scheduler's state is loaded; it checks the number.
+        self.call(kernel, |_| unsafe {
+            quell_native_update_idle(cpu as i32, idle)
+        });
+    }
+
+    /// What [`Kernel::arm_timer`] asked for.
+    pub fn timer(&mut self, kernel: &mut dyn Kernel, timer: u32) {
+        // SAFETY: the scheduler's state is loaded; timers have the numbers that it gave.
+        self.call(kernel, |_| unsafe { quell_native_timer(timer) });
+    }
+
+    /// As [`crate::Scheduler::set_thread`].
+    pub fn set_thread(&mut self, kernel: &mut dyn Kernel, thread: u32, setting: ThreadSetting) {
+        self.call(kernel, |native| {
+            let weight = setting.weight.unwrap_or(0).min(10_000);
+            let latency = setting.latency_ns.unwrap_or(0);
+            // SAFETY: a task of this scheduler's, whose state is loaded.
+            unsafe { quell_native_set_thread(native.task(thread), setting.tenant, weight, latency) }
+        });
+    }
+
+    /// What it counted so far.
+    pub fn stats(&self) -> Stats {
+        self.load();
+        // SAFETY: the array of all CPUs' counters, which nobody changes while it is borrowed here.
+        let slots: &[CpuSlot] =
+            unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
+        let known = self.numbers.iter();
+        Stats::of(known.filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?))))
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // Not at the thread's end, when there is nothing to give back.
+        let _ = LOADED.try_with(|loaded| {
+            if let Ok(mut loaded) = loaded.try_borrow_mut() {
+                loaded.take_if(|it| Rc::ptr_eq(it, &self.saved));
+            }
+        });
+    }
+}
+
+unsafe extern "C" {
+    fn quell_native_size() -> u64;
+    fn quell_native_save(to: *mut c_char);
+    fn quell_native_load(from: *const c_char);
+    fn quell_native_set_options(options: *const RawOptions);
+    fn quell_native_cpus() -> *const CpuSlot;
+    fn quell_native_task_size() -> u64;
+    fn quell_native_task(
+        zeroed: *mut c_void,
+        pid: u32,
+        leader: *mut c_void,
+        weight: u32,
+        allowed: u32,
+    ) -> *mut c_void;
+    fn quell_native_pid(task: *const c_void) -> u32;
+    fn quell_native_allow(task: *mut c_void, allowed: u32);
+    fn quell_native_set_order(task: *mut c_void, order: u64);
+    fn quell_native_set_queued(task: *mut c_void, queued: bool);
+    fn quell_native_init() -> c_int;
+    fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void) -> c_int;
+    fn quell_native_cgroup_size() -> u64;
+    fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)
+    -> c_int;
+    fn quell_native_select_cpu(task: *mut c_void, before: c_int, flags: u64) -> c_int;
+    fn quell_native_enqueue(task: *mut c_void, wakes: bool);
+    fn quell_native_dispatch(cpu: c_int, ran: *mut c_void);
+    fn quell_native_running(task: *mut c_void);
+    fn quell_native_stopping(task: *mut c_void, runnable: bool);
+    fn quell_native_update_idle(cpu: c_int, idle: bool);
+    fn quell_native_timer(index: u32);
+    fn quell_native_set_thread(
+        task: *mut c_void,
+        tenant: u32,
+        weight: u32,
+        latency_ns: u64,
+    ) -> c_int;
+}
+
+/// The functions that the C source calls, by its names for them.
+mod callbacks {
+    use super::*;
+
+    fn kernel<T>(function: impl FnOnce(&mut dyn Kernel) -> T) -> T {
+        let call = CALL.get();
+        assert!(!call.is_null(), "the scheduler runs only when it is called");
+        // SAFETY: set by `Native::call`, which waits on this thread's stack and uses nothing of it meanwhile.
+        function(unsafe { &mut *(*call).kernel })
+    }
+
+    fn native<T>(function: impl FnOnce(&mut Native) -> T) -> T {
+        let call = CALL.get();
+        assert!(!call.is_null(), "the scheduler runs only when it is called");
+        // SAFETY: as for `kernel`.
+        function(unsafe { &mut *(*call).native })
+    }
+
+    fn number(task: *const c_void) -> u32 {
+        // SAFETY: the C source passes on tasks that it was given.
+        (unsafe { quell_native_pid(task) }).wrapping_sub(1)
+    }
+
+    fn pointer(thread: Option<u32>) -> *mut c_void {
+        native(|native| match thread {
+            Some(thread) => native.task(thread),
+            None => ptr::null_mut(),
+        })
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_now() -> u64 {
+        kernel(|kernel| kernel.now())
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_this_cpu() -> u32 {
+        kernel(|kernel| kernel.this_cpu())
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_current() -> *mut c_void {
+        match kernel(|kernel| kernel.current()) {
+            Some(thread) => pointer(Some(thread)),
+            None => native(|native| native.idle.pointer()),
+        }
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_task_cpu(task: *const c_void) -> c_int {
+        kernel(|kernel| kernel.cpu_of(number(task)) as c_int)
+    }
+
+    /// A mask is a pointer to the thread that it is of.
+    #[unsafe(no_mangle)]
+    extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
+        kernel(|kernel| kernel.may_use(number(mask), cpu))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_create_dsq(queue: u64, _node: c_int) -> c_int {
+        kernel(|kernel| kernel.create_queue(queue));
+        0
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_dsq_insert___v2___q(
+        task: *mut c_void,
+        queue: u64,
+        slice: u64,
+        flags: u64,
+    ) -> bool {
+        kernel(|kernel| kernel.insert(number(task), queue, slice, None, flags));
+        true
+    }
+
+    /// `struct scx_bpf_dsq_insert_vtime_args`.
+    #[repr(C)]
+    struct InsertOrdered {
+        queue: u64,
+        slice: u64,
+        order: u64,
+        flags: u64,
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn __scx_bpf_dsq_insert_vtime(
+        task: *mut c_void,
+        args: *const InsertOrdered,
+    ) -> bool {
+        // SAFETY: the C source passes on tasks that it was given, and its own arguments.
+        let args = unsafe {
+            quell_native_set_order(task, (*args).order);
+            &*args
+        };
+        kernel(|kernel| {
+            let order = Some(args.order);
+            kernel.insert(number(task), args.queue, args.slice, order, args.flags);
+        });
+        true
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_dsq_move_to_local___v2___q(queue: u64, _flags: u64) -> bool {
+        kernel(|kernel| kernel.take(queue))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
+        pointer(kernel(|kernel| kernel.first(queue)))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_dsq_nr_queued(queue: u64) -> c_int {
+        kernel(|kernel| kernel.queued(queue) as c_int)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_task_set_slice(task: *mut c_void, slice: u64) -> bool {
+        kernel(|kernel| kernel.set_slice(number(task), slice));
+        true
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_select_cpu_dfl(
+        task: *mut c_void,
+        before: c_int,
+        flags: u64,
+        idle: *mut bool,
+    ) -> c_int {
+        let (cpu, idles) = kernel(|kernel| kernel.select_cpu(number(task), before as u32, flags));
+        // SAFETY: the C source's variable.
+        unsafe { *idle = idles };
+        cpu as c_int
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: c_int) -> bool {
+        kernel(|kernel| kernel.claim_idle(cpu as u32))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_pick_idle_cpu(mask: *const c_void, _flags: u64) -> c_int {
+        let cpu = kernel(|kernel| kernel.claim_any_idle(number(mask)));
+        cpu.map_or(-16, |cpu| cpu as c_int) // EBUSY
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn scx_bpf_kick_cpu(cpu: c_int, flags: u64) {
+        kernel(|kernel| kernel.kick(cpu as u32, flags));
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn bpf_task_from_pid(pid: c_int) -> *mut c_void {
+        pointer(Some((pid as u32).wrapping_sub(1)))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_arm(timer: u32, ns: u64) {
+        kernel(|kernel| kernel.arm_timer(timer, ns));
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_group(id: u64) -> *mut Group {
+        native(|native| match native.groups.get_mut(&id) {
+            Some(group) => &raw mut **group,
+            None => ptr::null_mut(),
+        })
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_add_group(id: u64, group: *const Group) {
+        // SAFETY: the C source's variable.
+        let group = Box::new(unsafe { *group });
+        native(|native| native.groups.insert(id, group));
+    }
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The scheduler as a native library, for the simulator: the programs that the kernel runs, compiled as they are.
+ *
+ * Problem: what is simulated must be what ships; and many simulations run side by side.
+ * How:     the headers in include/bpf stand in libbpf's place. What the programs keep lies in
+ *          thread-local variables, which are saved and loaded when another simulation goes on
+ *          (quell_native_save, quell_native_load). A thread of the simulation is a task_struct with what
+ *          belongs to it behind it; the simulator knows it by its number, which is its id less one. What CPUs a thread
+ *          may use the simulator knows as well, so that a pointer to a mask is one to the thread.
+ */
+#include "../bpf/quell.bpf.c"
+
+struct native_task {
+	struct task_struct task;
+	struct signal_struct signal;
+	struct thread thread;
+};
+
+/* Kept by the simulator. */
+struct group *quell_native_group(u64 id);
+void quell_native_add_group(u64 id, const struct group *group);
+void quell_native_arm(u32 index, u64 ns);
+
+static _Thread_local struct bpf_timer timers[MAX_DOMAINS];
+
+void *quell_native_storage(struct task_struct *p)
+{
+	return &((struct native_task *)p)->thread;
+}
+
+void *quell_native_lookup(const void *map, const void *key)
+{
+	if (map == &groups)
+		return quell_native_group(*(const u64 *)key);
+	if (map == &patience)
+		return &timers[*(const u32 *)key];
+	return NULL;
+}
+
+long quell_native_update(const void *map, const void *key, const void *value)
+{
+	if (map != &groups)
+		return -1;
+	quell_native_add_group(*(const u64 *)key, value);
+	return 0;
+}
+
+long quell_native_start_timer(const void *timer, unsigned long long ns)
+{
+	quell_native_arm((const struct bpf_timer *)timer - timers, ns);
+	return 0;
+}
+
+#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks)
+
+#define SIZE(state) +sizeof(state)
+u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }
+
+#define SAVE(state)                                                                                \
+	__builtin_memcpy(to, (const void *)&state, sizeof(state));                                 \
+	to += sizeof(state);
+void quell_native_save(char *to) { EACH_STATE(SAVE) }
+
+#define LOAD(state)                                                                                \
+	__builtin_memcpy((void *)&state, from, sizeof(state));                                     \
+	from += sizeof(state);
+void quell_native_load(const char *from) { EACH_STATE(LOAD) }
+
+void quell_native_set_options(const struct options *to) { options = *to; }
+const struct cpu_slot *quell_native_cpus(void) { return cpus; }
+
+/* Of the simulator's functions, what the simulator does not know of. */
+void bpf_task_release(struct task_struct *p) { (void)p; }
+void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 size) { (void)fmt; }
+u32 scx_bpf_reenqueue_local(void) { return 0; }
+
+u64 quell_native_task_size(void) { return sizeof(struct native_task); }
+
+/* leader: NULL for a process's first thread. number: none has a pid, it is the idle thread's. */
+struct task_struct *quell_native_task(void *zeroed, u32 pid, void *leader, u32 weight, u32 allowed)
+{
+	struct native_task *it = zeroed, *first = leader ?: zeroed;
+	struct task_struct *p = &it->task;
+
+	p->pid = pid;
+	p->tgid = first->task.pid ?: (int)pid;
+	p->prio = p->static_prio = 120;
+	p->group_leader = &first->task;
+	p->signal = &first->signal;
+	first->signal.nr_threads++;
+	p->scx.weight = weight;
+	p->nr_cpus_allowed = allowed;
+	p->cpus_ptr = (const struct cpumask *)p;
+	return p;
+}
+
+u32 quell_native_pid(const struct task_struct *p) { return p->pid; }
+void quell_native_allow(struct task_struct *p, u32 allowed) { p->nr_cpus_allowed = allowed; }
+void quell_native_set_order(struct task_struct *p, u64 order) { p->scx.dsq_vtime = order; }
+void quell_native_set_queued(struct task_struct *p, bool queued)
+{
+	p->scx.flags = queued ? SCX_TASK_QUEUED : 0;
+}
+
+s32 quell_native_init(void) { return quell_ops.init(); }
+
+s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup)
+{
+	struct scx_init_task_args args = { .cgroup = cgroup };
+	s32 error = quell_ops.init_task(p, &args);
+
+	if (!error)
+		quell_ops.enable(p);
+	return error;
+}
+
+/* A cgroup that only its id and level are known of. */
+struct native_cgroup {
+	struct cgroup cgroup;
+	struct kernfs_node node;
+	struct cgroup *parent;
+};
+
+u64 quell_native_cgroup_size(void) { return sizeof(struct native_cgroup); }
+
+s32 quell_native_cgroup(void *zeroed, u64 id, struct cgroup *parent, u32 weight)
+{
+	struct native_cgroup *it = zeroed;
+	struct scx_cgroup_init_args args = { .weight = weight };
+
+	it->node.id = id;
+	it->parent = parent;
+	it->cgroup.kn = &it->node;
+	it->cgroup.level = parent ? parent->level + 1 : 0;
+	return quell_ops.cgroup_init(&it->cgroup, &args);
+}
+
+struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgroup, int level)
+{
+	while (cgroup && cgroup->level > level)
+		cgroup = ((struct native_cgroup *)cgroup)->parent;
+	return cgroup;
+}
+
+void bpf_cgroup_release(struct cgroup *cgroup) { (void)cgroup; }
+
+s32 quell_native_select_cpu(struct task_struct *p, s32 prev_cpu, u64 flags)
+{
+	return quell_ops.select_cpu(p, prev_cpu, flags);
+}
+void quell_native_enqueue(struct task_struct *p, bool wakes)
+{
+	quell_ops.enqueue(p, wakes ? SCX_ENQ_WAKEUP : 0);
+}
+void quell_native_dispatch(s32 cpu, struct task_struct *prev) { quell_ops.dispatch(cpu, prev); }
+void quell_native_running(struct task_struct *p) { quell_ops.running(p); }
+void quell_native_stopping(struct task_struct *p, bool runnable)
+{
+	quell_ops.stopping(p, runnable);
+}
+void quell_native_update_idle(s32 cpu, bool idle) { quell_ops.update_idle(cpu, idle); }
+void quell_native_timer(u32 index) { on_patience(&patience, &index, (void *)&timers[index]); }
+
+s32 quell_native_set_thread(struct task_struct *p, u32 tenant, u32 weight, u64 latency_ns)
+{
+	struct thread_setting setting = {
+		.tid = p->pid,
+		.tenant = tenant,
+		.weight = weight,
+		.latency_ns = latency_ns,
+	};
+	return quell_set_thread(&setting);
+}

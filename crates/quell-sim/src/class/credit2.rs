@@ -1,0 +1,572 @@
+//! Credit2, Xen's default scheduler since 4.12 (xen/common/sched/credit2.c).
+//!
+//! Several CPUs share a run queue, ordered by credit. Running burns it: 1 a ns for the heaviest vCPU (here a thread) of the
+//! queue, more for lighter ones, down to -10 ms. When the best that is left has none, all of the queue get 10 ms, with at
+//! most 0.5 ms carried over: whoever slept has the most then. A vCPU runs until its credit is that of the next one, but
+//! 0.5 ms at least (a ms where it was just chosen: the rate limit) and 10 ms at most. It gives way before that to one with
+//! more credit; to one that ran on another CPU only for 0.5 ms more (migration resistance); who moves gets 50 us. Who wakes
+//! or is preempted has a CPU of its queue look: an idle one, its own first; else its own if what runs there has less credit,
+//! else the one with the least; if what runs there has run for the rate limit less 50 us.
+//!
+//! After such a reset, queues are balanced by their load, a moving average over a second: with the queue that is the
+//! furthest from its own, the swap, push or pull that makes them the most alike, if they differ by 1 where neither is full,
+//! by 1/8 else. Nothing else moves work between queues: a CPU can idle for a while beside work in another queue, as in Xen.
+//!
+//! Which CPUs share a queue (credit2_runqueue) was a socket at first, a core in Xen 4.7 and 4.8, and is a socket since; of
+//! these, since 4.14, at most 16 CPUs. Here it is a last-level cache, which is what sharing a queue is good for and what a
+//! socket was on the machines that Xen's authors measured, and at most 16 CPUs of it, as evenly as can be.
+//!
+//! A tenant is a domain; its weight is its group's `cpu.weight` x 2.56.
+//!
+//! Not modelled: caps, yielding, soft affinity, preferring idle cores to idle hyperthreads. Other than in Xen, an idle CPU
+//! does not resist migration, and whether queues are full is asked of the two that are balanced.
+//!
+//! Sources: xen/common/sched/credit2.c and docs/misc/xen-command-line of 2026, and their history.
+
+use super::credit::weight;
+use super::queue::{Idlers, Ready};
+use super::{Class, Pick};
+use crate::events::Nanos;
+use crate::machine::{Machine, ThreadId};
+use quell_model::{CpuId, Topology};
+use std::cmp::Reverse;
+
+const CREDIT_INIT: i64 = 10_000_000;
+const CREDIT_MIN: i64 = -CREDIT_INIT;
+const CARRY_OVER: i64 = 500_000;
+const MIGRATION_RESISTANCE: i64 = 500_000;
+const MIGRATION_COMPENSATION: i64 = 50_000;
+const MIN_TIMER: Nanos = 500_000;
+const MAX_TIMER: Nanos = 10_000_000;
+const RATELIMIT: Nanos = 1_000_000;
+const RATELIMIT_TOLERANCE: Nanos = 50_000;
+/// Of load's moving average.
+const WINDOW: f64 = (1u64 << 30) as f64;
+/// The most CPUs of one queue.
+const QUEUE_CPUS: usize = 16;
+
+/// How many were ready, on average over about the last second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    average: f64,
+    at: Nanos,
+}
+
+impl Load {
+    /// So many were ready since it was last brought up to date.
+    fn update(&mut self, now: Nanos, count: usize) {
+        let part = ((now - self.at) as f64 / WINDOW).min(1.0);
+        self.average += (count as f64 - self.average) * part;
+        self.at = now;
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Vcpu {
+    credit: i64,
+    /// CPU time that was taken off its credit.
+    counted: Nanos,
+    /// What was burnt beyond whole credits, in 1 / weight of them.
+    residual: i64,
+    weight: i64,
+    /// Its run queue; none: it is new.
+    queue: Option<usize>,
+    /// The CPU it ran on last or is meant for.
+    home: CpuId,
+    /// The CPU that was asked to run it.
+    tickled: Option<CpuId>,
+    /// The queue it goes to when it leaves its CPU.
+    migrates_to: Option<usize>,
+    ready: bool,
+    load: Load,
+}
+
+/// A run queue.
+#[derive(Debug)]
+struct Queue {
+    cpus: Vec<CpuId>,
+    ready: Ready<Reverse<i64>>,
+    /// All vCPUs that belong to it.
+    members: Vec<ThreadId>,
+    max_weight: i64,
+    /// Ready and running ones.
+    count: usize,
+    /// Its load as if who was moved had always been where it is now.
+    load: Load,
+    /// The CPU that a vCPU was last put on.
+    last: usize,
+}
+
+impl Queue {
+    fn may_use(&self, machine: &Machine, thread: ThreadId) -> bool {
+        let it = machine.thread(thread);
+        self.cpus.iter().any(|&cpu| it.may_use(cpu))
+    }
+}
+
+/// The class.
+#[derive(Debug)]
+pub struct Credit2 {
+    vcpus: Vec<Vcpu>,
+    queues: Vec<Queue>,
+    /// By CPU, its queue and when the turn there began.
+    queue_of: Vec<usize>,
+    since: Vec<Nanos>,
+    idlers: Idlers,
+}
+
+impl Credit2 {
+    /// For a machine with these CPUs.
+    pub fn new(topology: &Topology) -> Credit2 {
+        let mut caches: Vec<Vec<CpuId>> = Vec::new();
+        for (index, cpu) in topology.cpus.iter().enumerate() {
+            let cache = cpu.llc as usize;
+            caches.resize(caches.len().max(cache + 1), Vec::new());
+            caches[cache].push(CpuId(index as u32));
+        }
+        let mut queues = Vec::new();
+        let mut queue_of = vec![0; topology.cpus.len()];
+        for cpus in &caches {
+            let size = cpus.len().div_ceil(cpus.len().div_ceil(QUEUE_CPUS).max(1));
+            for cpus in cpus.chunks(size.max(1)) {
+                for cpu in cpus {
+                    queue_of[cpu.0 as usize] = queues.len();
+                }
+                queues.push(Queue {
+                    cpus: cpus.to_vec(),
+                    ready: Ready::new(),
+                    members: Vec::new(),
+                    max_weight: 1,
+                    count: 0,
+                    load: Load::default(),
+                    last: cpus.len() - 1,
+                });
+            }
+        }
+        Credit2 {
+            vcpus: Vec::new(),
+            queues,
+            since: vec![0; queue_of.len()],
+            idlers: Idlers::all(queue_of.len()),
+            queue_of,
+        }
+    }
+
+    fn vcpu(&mut self, thread: ThreadId) -> &mut Vcpu {
+        &mut self.vcpus[thread.index()]
+    }
+
+    fn credit(&self, thread: ThreadId) -> i64 {
+        self.vcpus[thread.index()].credit
+    }
+
+    /// Takes what it ran off its credit.
+    fn burn(&mut self, machine: &Machine, thread: ThreadId) {
+        let ran = machine.cpu_time(thread);
+        let vcpu = &mut self.vcpus[thread.index()];
+        let Some(queue) = vcpu.queue else { return };
+        let time = (ran - vcpu.counted) as i64;
+        let burnt = time * self.queues[queue].max_weight + vcpu.residual;
+        vcpu.residual = burnt % vcpu.weight;
+        vcpu.credit = (vcpu.credit - burnt / vcpu.weight).max(CREDIT_MIN);
+        vcpu.counted = ran;
+    }
+
+    /// So many more of its vCPUs are ready from now on.
+    fn count(&mut self, now: Nanos, queue: usize, change: isize) {
+        let queue = &mut self.queues[queue];
+        queue.load.update(now, queue.count);
+        queue.count = queue.count.saturating_add_signed(change);
+    }
+
+    fn update_load(&mut self, now: Nanos, thread: ThreadId, ready: bool) {
+        let vcpu = self.vcpu(thread);
+        let was = std::mem::replace(&mut vcpu.ready, ready);
+        vcpu.load.update(now, usize::from(was));
+    }
+
+    /// It belongs to that queue from now on.
+    fn assign(&mut self, machine: &Machine, thread: ThreadId, to: usize) {
+        self.leave(thread);
+        let queue = &mut self.queues[to];
+        queue.members.push(thread);
+        queue.load.average += self.vcpus[thread.index()].load.average;
+        queue.max_weight = queue.max_weight.max(self.vcpus[thread.index()].weight);
+        let it = machine.thread(thread);
+        let count = queue.cpus.len();
+        let next = (1..=count)
+            .map(|step| (queue.last + step) % count)
+            .find(|&at| it.may_use(queue.cpus[at]));
+        queue.last = next.unwrap_or(queue.last);
+        let home = queue.cpus[queue.last];
+        let vcpu = self.vcpu(thread);
+        (vcpu.queue, vcpu.home) = (Some(to), home);
+    }
+
+    fn leave(&mut self, thread: ThreadId) {
+        let vcpu = &mut self.vcpus[thread.index()];
+        let (load, weight) = (vcpu.load.average, vcpu.weight);
+        let Some(from) = vcpu.queue.take() else {
+            return;
+        };
+        let queue = &mut self.queues[from];
+        queue.members.retain(|&other| other != thread);
+        queue.load.average = (queue.load.average - load).max(0.0);
+        if weight == queue.max_weight {
+            let weights = (queue.members.iter()).map(|other| self.vcpus[other.index()].weight);
+            queue.max_weight = weights.max().unwrap_or(1);
+        }
+    }
+
+    /// The queue with the least load of those that it may use.
+    fn choose_queue(&self, machine: &Machine, thread: ThreadId) -> usize {
+        let usable = (0..self.queues.len()).filter(|&at| self.queues[at].may_use(machine, thread));
+        let load = |at: &usize| self.queues[*at].load.average;
+        let least = usable.min_by(|one, other| load(one).total_cmp(&load(other)));
+        least.unwrap_or(0)
+    }
+
+    /// It waits in its queue, and a CPU there looks. `except` is choosing.
+    fn enqueue(&mut self, machine: &mut Machine, thread: ThreadId, except: Option<CpuId>) {
+        let Vcpu {
+            queue: Some(at),
+            home,
+            credit,
+            ..
+        } = self.vcpus[thread.index()]
+        else {
+            return;
+        };
+        self.queues[at].ready.insert(Reverse(credit), thread);
+        let Some(cpu) = self.tickled(machine, thread, at, home, except) else {
+            return;
+        };
+        self.idlers.kick(machine, cpu);
+        self.vcpu(thread).tickled = Some(cpu);
+    }
+
+    /// The CPU that is to look for a thread that waits.
+    fn tickled(
+        &mut self,
+        machine: &Machine,
+        thread: ThreadId,
+        queue: usize,
+        home: CpuId,
+        except: Option<CpuId>,
+    ) -> Option<CpuId> {
+        let it = machine.thread(thread);
+        if self.idlers.contains(home) && it.may_use(home) {
+            return Some(home);
+        }
+        let mut best = None;
+        for index in 0..self.queues[queue].cpus.len() {
+            let cpu = self.queues[queue].cpus[index];
+            if !it.may_use(cpu) || Some(cpu) == except {
+                continue;
+            }
+            if self.idlers.contains(cpu) {
+                return Some(cpu);
+            }
+            let score = self.score(machine, thread, home, cpu);
+            if score > 0 && best.is_none_or(|(most, _)| score > most) {
+                best = Some((score, cpu));
+            }
+        }
+        // Its own CPU is preferred, however little less credit what runs there has.
+        if Some(home) != except && it.may_use(home) && self.score(machine, thread, home, home) > 0 {
+            return Some(home);
+        }
+        Some(best?.1)
+    }
+
+    /// By how much it should rather run there than what does.
+    fn score(&mut self, machine: &Machine, thread: ThreadId, home: CpuId, cpu: CpuId) -> i64 {
+        let state = machine.cpu(cpu);
+        let Some(current) = state.current.filter(|_| !state.kicked) else {
+            return -1;
+        };
+        if machine.now - self.since[cpu.0 as usize] <= RATELIMIT - RATELIMIT_TOLERANCE {
+            return -1;
+        }
+        self.burn(machine, current);
+        let resistance = if cpu == home { 0 } else { MIGRATION_RESISTANCE };
+        self.credit(thread) - self.credit(current) - resistance
+    }
+
+    /// The position of the thread that is to run there rather than `ran`.
+    fn candidate(&self, machine: &Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<usize> {
+        let queue = &self.queues[self.queue_of[cpu.0 as usize]];
+        let than = ran.map(|ran| self.credit(ran));
+        for (at, (Reverse(credit), thread)) in queue.ready.iter().enumerate() {
+            if than.is_some_and(|than| credit <= than) {
+                return None;
+            }
+            let vcpu = &self.vcpus[thread.index()];
+            let elsewhere =
+                (vcpu.tickled).is_some_and(|other| other != cpu && machine.cpu(other).kicked);
+            let resists =
+                vcpu.home != cpu && than.is_some_and(|than| credit < than + MIGRATION_RESISTANCE);
+            if machine.thread(thread).may_use(cpu) && !elsewhere && !resists {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// All get more credit, as the best has none left.
+    fn reset(&mut self, machine: &Machine, queue: usize, best: ThreadId) {
+        let mut more = CREDIT_INIT;
+        if self.credit(best) == CREDIT_MIN {
+            more += CREDIT_INIT;
+        }
+        for index in 0..self.queues[queue].members.len() {
+            let member = self.queues[queue].members[index];
+            self.burn(machine, member);
+            let vcpu = self.vcpu(member);
+            vcpu.credit = (vcpu.credit + more).min(CREDIT_INIT + CARRY_OVER);
+        }
+        let vcpus = &self.vcpus;
+        (self.queues[queue].ready).rekey(|thread| Reverse(vcpus[thread.index()].credit));
+    }
+
+    /// Makes its load and that of the queue that differs the most more alike.
+    fn balance(&mut self, machine: &mut Machine, own: usize) {
+        let now = machine.now;
+        for queue in 0..self.queues.len() {
+            self.count(now, queue, 0);
+        }
+        let load = |at: usize| self.queues[at].load.average;
+        let difference = |at: usize| (load(at) - load(own)).abs();
+        let others = (0..self.queues.len()).filter(|&at| at != own);
+        let Some(other) = others.max_by(|one, two| difference(*one).total_cmp(&difference(*two)))
+        else {
+            return;
+        };
+        let cpus = |at: usize| self.queues[at].cpus.len();
+        let full = load(own).max(load(other)) >= cpus(own).max(cpus(other)) as f64;
+        let delta = load(own) - load(other);
+        if delta.abs() < if full { 0.125 } else { 1.0 } {
+            return;
+        }
+        for queue in [own, other] {
+            for index in 0..self.queues[queue].members.len() {
+                let member = self.queues[queue].members[index];
+                let ready = self.vcpus[member.index()].ready;
+                self.update_load(now, member, ready);
+            }
+        }
+        let mut best = (delta.abs(), None, None);
+        for (push, pushed) in self.movable(machine, own, other) {
+            for (pull, pulled) in self.movable(machine, other, own) {
+                let left = (delta - 2.0 * (pushed - pulled)).abs();
+                if left < best.0 {
+                    best = (left, push, pull);
+                }
+            }
+        }
+        let (_, push, pull) = best;
+        if let Some(thread) = push {
+            self.migrate(machine, thread, other);
+        }
+        if let Some(thread) = pull {
+            self.migrate(machine, thread, own);
+        }
+    }
+
+    /// Nobody, and each vCPU of a queue that may go to another, with its load.
+    fn movable<'a>(
+        &'a self,
+        machine: &'a Machine,
+        from: usize,
+        to: usize,
+    ) -> impl Iterator<Item = (Option<ThreadId>, f64)> + 'a {
+        let members = self.queues[from].members.iter();
+        let movable = members.filter_map(move |&thread| {
+            let vcpu = &self.vcpus[thread.index()];
+            let may = vcpu.migrates_to.is_none() && self.queues[to].may_use(machine, thread);
+            may.then_some((Some(thread), vcpu.load.average))
+        });
+        std::iter::once((None, 0.0)).chain(movable)
+    }
+
+    /// Those that wait there and may not use any of its CPUs any more go elsewhere.
+    fn expel(&mut self, machine: &mut Machine, from: usize) {
+        for _ in 0..self.queues[from].ready.len() {
+            let queue = &self.queues[from];
+            let mut waiting = queue.ready.iter();
+            let Some(at) = waiting.position(|(_, thread)| !queue.may_use(machine, thread)) else {
+                return;
+            };
+            drop(waiting);
+            if let Some(thread) = self.queues[from].ready.remove(at) {
+                let to = self.choose_queue(machine, thread);
+                self.move_ready(machine, thread, from, to, None);
+            }
+        }
+    }
+
+    fn migrate(&mut self, machine: &mut Machine, thread: ThreadId, to: usize) {
+        let Vcpu {
+            queue: Some(from),
+            ready,
+            home,
+            ..
+        } = self.vcpus[thread.index()]
+        else {
+            return;
+        };
+        if !ready {
+            self.assign(machine, thread, to);
+        } else if self.queues[from].ready.take(thread) {
+            self.move_ready(machine, thread, from, to, None);
+        } else {
+            // It runs, or is about to.
+            self.vcpu(thread).migrates_to = Some(to);
+            machine.kick(home);
+        }
+    }
+
+    fn move_ready(
+        &mut self,
+        machine: &mut Machine,
+        thread: ThreadId,
+        from: usize,
+        to: usize,
+        except: Option<CpuId>,
+    ) {
+        self.count(machine.now, from, -1);
+        self.assign(machine, thread, to);
+        self.count(machine.now, to, 1);
+        self.enqueue(machine, thread, except);
+    }
+
+    /// For how long it may run there.
+    fn turn(&self, machine: &Machine, cpu: CpuId, thread: ThreadId) -> Nanos {
+        let queue = &self.queues[self.queue_of[cpu.0 as usize]];
+        let has_run = machine.now - self.since[cpu.0 as usize];
+        let least = RATELIMIT.saturating_sub(has_run).max(MIN_TIMER);
+        let next = queue.ready.iter().next();
+        let next = next.map_or(0, |(Reverse(credit), _)| credit.max(0));
+        let vcpu = &self.vcpus[thread.index()];
+        let time = (vcpu.credit - next).max(0) * vcpu.weight / queue.max_weight;
+        (time as Nanos).max(least).min(MAX_TIMER)
+    }
+}
+
+impl Class for Credit2 {
+    fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let (now, weight) = (machine.now, weight(machine, thread));
+        if self.vcpus.len() <= thread.index() {
+            let new = Vcpu {
+                credit: CREDIT_INIT,
+                counted: 0,
+                residual: 0,
+                weight,
+                queue: None,
+                home: CpuId(0),
+                tickled: None,
+                migrates_to: None,
+                ready: false,
+                // Half, until it is known.
+                load: Load {
+                    average: 0.5,
+                    at: now,
+                },
+            };
+            self.vcpus.resize(thread.index() + 1, new);
+        }
+        if self.vcpu(thread).weight != weight {
+            self.leave(thread);
+            self.vcpu(thread).weight = weight;
+        }
+        let queue = match self.vcpus[thread.index()].queue {
+            Some(queue) if self.queues[queue].may_use(machine, thread) => queue,
+            _ => {
+                let queue = self.choose_queue(machine, thread);
+                self.assign(machine, thread, queue);
+                queue
+            }
+        };
+        self.update_load(now, thread, true);
+        self.count(now, queue, 1);
+        self.enqueue(machine, thread, None);
+    }
+
+    fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
+        let (index, now) = (cpu.0 as usize, machine.now);
+        let at = self.queue_of[index];
+        let mut stays = ran;
+        if let Some(thread) = ran {
+            self.burn(machine, thread);
+            let it = machine.thread(thread);
+            if !it.may_use(cpu) || self.vcpu(thread).migrates_to.is_some() {
+                stays = None;
+            }
+        }
+        let first = self.queues[at].ready.iter().next();
+        if first.is_some_and(|(_, thread)| !machine.thread(thread).may_use(cpu)) {
+            self.expel(machine, at);
+        }
+        let limited = stays.is_some() && now - self.since[index] <= RATELIMIT - RATELIMIT_TOLERANCE;
+        let better = match limited {
+            true => None,
+            false => self.candidate(machine, cpu, stays),
+        };
+        let next = match better {
+            Some(better) => self.queues[at].ready.remove(better),
+            None => stays,
+        };
+        self.idlers.set(cpu, next.is_none());
+        let mut reset = false;
+        if let Some(thread) = next {
+            if next != ran {
+                self.since[index] = now;
+            }
+            let waits = self.queues[at].ready.iter().next();
+            let best = waits.map_or(CREDIT_MIN, |(Reverse(credit), _)| credit);
+            reset = self.credit(thread).max(best) <= 0;
+            if reset {
+                self.reset(machine, at, thread);
+            }
+            let vcpu = self.vcpu(thread);
+            vcpu.tickled = None;
+            if std::mem::replace(&mut vcpu.home, cpu) != cpu {
+                vcpu.credit += MIGRATION_COMPENSATION;
+            }
+        }
+        if let Some(thread) = ran.filter(|_| ran != next) {
+            match self.vcpu(thread).migrates_to.take() {
+                Some(to) if self.queues[to].may_use(machine, thread) => {
+                    self.move_ready(machine, thread, at, to, Some(cpu));
+                }
+                _ if self.queues[at].may_use(machine, thread) => {
+                    self.enqueue(machine, thread, Some(cpu));
+                }
+                _ => {
+                    let to = self.choose_queue(machine, thread);
+                    self.move_ready(machine, thread, at, to, Some(cpu));
+                }
+            }
+        }
+        let pick = next.map(|thread| Pick {
+            thread,
+            turn: Some(self.turn(machine, cpu, thread)),
+        });
+        if reset {
+            self.balance(machine, at);
+        }
+        pick
+    }
+
+    fn block(&mut self, machine: &mut Machine, _cpu: CpuId, thread: ThreadId) {
+        let now = machine.now;
+        self.burn(machine, thread);
+        self.update_load(now, thread, false);
+        if let Some(queue) = self.vcpu(thread).queue {
+            self.count(now, queue, -1);
+        }
+        if let Some(to) = self.vcpu(thread).migrates_to.take() {
+            self.assign(machine, thread, to);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What classes search: CPUs that idle, and ready threads in an order.
+
+use crate::machine::{Machine, Thread, ThreadId};
+use quell_model::CpuId;
+use std::collections::VecDeque;
+
+/// CPUs that have nothing to do and were not asked to look. The class keeps it: in [`super::Class::pick`], and when it kicks.
+#[derive(Debug)]
+pub struct Idlers {
+    words: Vec<u64>,
+}
+
+impl Idlers {
+    /// All of a machine's.
+    pub fn all(cpus: usize) -> Idlers {
+        let mut idlers = Idlers {
+            words: vec![0; cpus.div_ceil(64).max(1)],
+        };
+        for cpu in 0..cpus as u32 {
+            idlers.set(CpuId(cpu), true);
+        }
+        idlers
+    }
+
+    /// From now on it idles, or does not.
+    pub fn set(&mut self, cpu: CpuId, idle: bool) {
+        let word = &mut self.words[cpu.0 as usize / 64];
+        *word = *word & !(1 << (cpu.0 % 64)) | u64::from(idle) << (cpu.0 % 64);
+    }
+
+    /// Whether it idles.
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.words[cpu.0 as usize / 64] >> (cpu.0 % 64) & 1 == 1
+    }
+
+    /// The first from that CPU on, and around, that the thread may use.
+    pub fn find(&self, from: CpuId, thread: &Thread) -> Option<CpuId> {
+        let usable = |at: usize| {
+            let allowed = thread.allowed.as_ref().map_or(u64::MAX, |allowed| {
+                allowed.words().get(at).copied().unwrap_or(0)
+            });
+            self.words[at] & allowed
+        };
+        let (first, count) = (from.0 as usize / 64, self.words.len());
+        let from_there = usable(first) & u64::MAX << (from.0 % 64);
+        let around = (1..=count).map(|step| (first + step) % count);
+        std::iter::once((first, from_there))
+            .chain(around.map(|at| (at, usable(at))))
+            .find(|&(_, bits)| bits != 0)
+            .map(|(at, bits)| CpuId(at as u32 * 64 + bits.trailing_zeros()))
+    }
+
+    /// Has one look, as [`Machine::kick`] does.
+    pub fn kick(&mut self, machine: &mut Machine, cpu: CpuId) {
+        self.set(cpu, false);
+        machine.kick(cpu);
+    }
+}
+
+/// Ready threads by a key, the least first; those of the same key in the order in which they came.
+#[derive(Debug)]
+pub struct Ready<K> {
+    queue: VecDeque<(K, ThreadId)>,
+}
+
+impl<K: Ord + Copy> Ready<K> {
+    /// None.
+    pub fn new() -> Ready<K> {
+        Ready {
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Puts one in its place.
+    pub fn insert(&mut self, key: K, thread: ThreadId) {
+        let at = self.queue.partition_point(|&(other, _)| other <= key);
+        self.queue.insert(at, (key, thread));
+    }
+
+    /// Takes out the one at a position.
+    pub fn remove(&mut self, at: usize) -> Option<ThreadId> {
+        Some(self.queue.remove(at)?.1)
+    }
+
+    /// Takes out a thread; whether it was there.
+    pub fn take(&mut self, thread: ThreadId) -> bool {
+        let at = self.queue.iter().position(|&(_, other)| other == thread);
+        at.is_some_and(|at| self.queue.remove(at).is_some())
+    }
+
+    /// In their order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, ThreadId)> + '_ {
+        self.queue.iter().copied()
+    }
+
+    /// The first that may use the CPU, and its position.
+    pub fn first_for(&self, machine: &Machine, cpu: CpuId) -> Option<(usize, K, ThreadId)> {
+        let mut queue = self.iter().enumerate();
+        let (at, (key, thread)) =
+            queue.find(|&(_, (_, thread))| machine.thread(thread).may_use(cpu))?;
+        Some((at, key, thread))
+    }
+
+    /// Gives all of them new keys that have the same order.
+    pub fn rekey(&mut self, key: impl Fn(ThreadId) -> K) {
+        for entry in &mut self.queue {
+            entry.0 = key(entry.1);
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+/// One queue for all CPUs, of which the least keys run.
+#[derive(Debug)]
+pub struct Global<K> {
+    /// Who waits.
+    pub ready: Ready<K>,
+    idlers: Idlers,
+}
+
+impl<K: Ord + Copy> Global<K> {
+    /// For so many CPUs, all of them idle.
+    pub fn new(cpus: usize) -> Global<K> {
+        Global {
+            ready: Ready::new(),
+            idlers: Idlers::all(cpus),
+        }
+    }
+
+    /// Has a CPU look that should run a thread that waits: an idle one, the one it ran on first; else the one whose
+    /// thread's key is the greatest, if that is greater than its own. `except` is choosing.
+    pub fn tickle(
+        &mut self,
+        machine: &mut Machine,
+        (key, thread): (K, ThreadId),
+        except: Option<CpuId>,
+        running: impl Fn(&Machine, ThreadId) -> K,
+    ) {
+        let it = machine.thread(thread);
+        if let Some(cpu) = self.idlers.find(it.cpu, it) {
+            return self.idlers.kick(machine, cpu);
+        }
+        let last = (machine.cpu_ids().zip(&machine.cpus))
+            .filter(|&(cpu, state)| !state.kicked && Some(cpu) != except && it.may_use(cpu))
+            .filter_map(|(cpu, state)| Some((running(machine, state.current?), cpu)))
+            .max();
+        if let Some((greatest, cpu)) = last {
+            if greatest > key {
+                machine.kick(cpu);
+            }
+        }
+    }
+
+    /// Takes the thread that the CPU is to run out of the queue: `ran`, if its key is less than all of those that wait.
+    pub fn next(
+        &mut self,
+        machine: &Machine,
+        cpu: CpuId,
+        ran: Option<(K, ThreadId)>,
+    ) -> Option<ThreadId> {
+        let first = self.ready.first_for(machine, cpu);
+        let stays = ran.filter(|&(key, thread)| {
+            machine.thread(thread).may_use(cpu) && first.is_none_or(|(_, other, _)| key < other)
+        });
+        let next = match (stays, first) {
+            (Some((_, thread)), _) => Some(thread),
+            (None, Some((at, _, _))) => self.ready.remove(at),
+            (None, None) => None,
+        };
+        self.idlers.set(cpu, next.is_none());
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Costs, GroupId, State};
+    use quell_model::{Nice, Topology};
+
+    #[test]
+    fn idle_cpus_are_found_around() {
+        let mut machine = Machine::new(Topology::flat(130), Costs::NONE);
+        machine.threads.push(Thread {
+            tenant: 0,
+            group: GroupId::ROOT,
+            nice: Nice::default(),
+            allowed: None,
+            state: State::Blocked,
+            cpu: CpuId(0),
+            ran: 0,
+            works_for: None,
+            left: 0,
+        });
+        let mut idlers = Idlers::all(130);
+        for cpu in (0..130).filter(|cpu| ![3, 70, 129].contains(cpu)) {
+            idlers.set(CpuId(cpu), false);
+        }
+        for (from, found) in [(0, 3), (3, 3), (4, 70), (70, 70), (71, 129), (129, 129)] {
+            let cpu = idlers.find(CpuId(from), &machine.threads[0]);
+            assert_eq!(cpu, Some(CpuId(found)), "from {from}");
+        }
+        idlers.set(CpuId(129), false);
+        assert_eq!(idlers.find(CpuId(71), &machine.threads[0]), Some(CpuId(3)));
+        machine.threads[0].allowed = Some([CpuId(70)].into_iter().collect());
+        assert_eq!(idlers.find(CpuId(3), &machine.threads[0]), Some(CpuId(70)));
+    }
+
+    #[test]
+    fn equal_keys_keep_their_order() {
+        let mut ready = Ready::new();
+        for (key, thread) in [(2, 0), (1, 1), (2, 2), (1, 3)] {
+            ready.insert(key, ThreadId(thread));
+        }
+        let order: Vec<u32> = ready.iter().map(|(_, thread)| thread.0).collect();
+        assert_eq!(order, [1, 3, 0, 2]);
+    }
+}

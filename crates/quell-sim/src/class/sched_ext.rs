@@ -1,0 +1,493 @@
+//! Quell's scheduler, from the source that the kernel runs, on a simulated sched_ext core.
+//!
+//! What the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2) is modelled here: queues in order or
+//! first come, first served; each CPU's local queue; slices that are used up as threads run and looked at on ticks;
+//! idle CPUs, and the kernel's choice among them; kicks; direct dispatch from select_cpu. The scheduler itself is
+//! [`quell_sched::native`]; every thread is under it (full switch).
+//!
+//! Not modelled: the watchdog, bypass, other classes, NUMA in the choice of idle CPUs, WAKE_SYNC.
+
+use super::{Class, Pick};
+use crate::events::Nanos;
+use crate::machine::{Costs, GroupId, Machine, ThreadId};
+use quell_model::{CpuId, Topology};
+use quell_sched::native::{Kernel, Native, NewThread, flags};
+use quell_sched::{Options, SchedError, Stats};
+use std::collections::{BTreeMap, VecDeque};
+
+/// SCX_SLICE_DFL: for a thread that runs on because there is no other.
+const SLICE_DEFAULT: Nanos = 20_000_000;
+
+/// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
+const DISPATCH_MOST: usize = 32;
+
+/// The class.
+pub struct SchedExt {
+    native: Native,
+    core: Core,
+    groups: usize,
+}
+
+/// A queue of the scheduler's, in its order; those of one order as they came.
+type Queue = BTreeMap<(u64, u64), ThreadId>;
+
+#[derive(Default)]
+struct Core {
+    tasks: Vec<Task>,
+    queues: Vec<Queue>,
+    /// Threads put into some queue so far.
+    inserted: u64,
+    locals: Vec<VecDeque<ThreadId>>,
+    /// Whether a CPU idles and nobody has claimed it for a thread: bit `c % 64` of word `c / 64`.
+    idle: Vec<u64>,
+    /// How many do.
+    idles: u32,
+    /// By CPU, whether it runs nothing.
+    resting: Vec<bool>,
+    /// Where the search for an idle CPU begins.
+    next_idle: usize,
+    /// The CPU that is being dispatched to.
+    dispatching: u32,
+    /// The thread that a CPU is being selected for.
+    selecting: Option<ThreadId>,
+    /// That it was inserted meanwhile, so that it need not be enqueued.
+    direct: Option<Direct>,
+    /// By timer, which arming of it holds.
+    timers: Vec<u16>,
+}
+
+/// Where a thread was inserted for which a CPU is being selected.
+#[derive(Debug, Clone, Copy)]
+enum Direct {
+    /// Into the local queue of what is selected, with these flags.
+    Local(u64),
+    /// Into one of the scheduler's.
+    Queue,
+}
+
+#[derive(Debug, Clone)]
+struct Task {
+    cpu: CpuId,
+    slice: Nanos,
+    /// Its CPU time that is off its slice.
+    counted: Nanos,
+    /// How many CPUs it may use, as the scheduler was told.
+    allowed: u32,
+}
+
+struct Context<'a> {
+    core: &'a mut Core,
+    machine: &'a mut Machine,
+}
+
+impl SchedExt {
+    /// The scheduler with these options.
+    pub fn new(topology: &Topology, options: &Options) -> Result<SchedExt, SchedError> {
+        let cpus = topology.cpus.len();
+        let mut core = Core {
+            locals: vec![VecDeque::new(); cpus],
+            idle: vec![0; cpus.div_ceil(64)],
+            resting: vec![true; cpus],
+            ..Core::default()
+        };
+        for cpu in topology.cpus.iter() {
+            core.set_idle(cpu.id, true);
+        }
+        // All that it asks for at first are queues.
+        let mut machine = Machine::new(topology.clone(), Costs::NONE);
+        let mut context = Context {
+            core: &mut core,
+            machine: &mut machine,
+        };
+        let native = Native::new(topology, options, &mut context)?;
+        Ok(SchedExt {
+            native,
+            core,
+            groups: 1,
+        })
+    }
+
+    /// What it counted so far.
+    pub fn stats(&self) -> Stats {
+        self.native.stats()
+    }
+
+    /// The scheduler, and what it may call.
+    fn parts<'a>(&'a mut self, machine: &'a mut Machine) -> (&'a mut Native, Context<'a>) {
+        let context = Context {
+            core: &mut self.core,
+            machine,
+        };
+        (&mut self.native, context)
+    }
+
+    /// Tells the scheduler of threads and groups that are new.
+    fn know(&mut self, machine: &mut Machine, thread: ThreadId) {
+        while self.groups < machine.groups.len() {
+            let id = GroupId(self.groups as u32);
+            let group = *machine.group(id);
+            let parent = group.parent.filter(|&parent| parent != GroupId::ROOT);
+            let parent = parent.map(|parent| u64::from(parent.0));
+            let (native, mut context) = self.parts(machine);
+            native.add_group(&mut context, id.0.into(), parent, group.weight.0);
+            self.groups += 1;
+        }
+        while self.core.tasks.len() <= thread.index() {
+            let number = self.core.tasks.len();
+            let it = &machine.threads[number];
+            let allowed = machine.allowed_cpus(ThreadId(number as u32));
+            let first = machine
+                .threads
+                .partition_point(|other| other.tenant < it.tenant);
+            let new = NewThread {
+                leader: (first != number).then_some(first as u32),
+                group: (it.group != GroupId::ROOT).then_some(it.group.0.into()),
+                weight: (it.nice.weight().as_load() * 100.0 / 1024.0)
+                    .round()
+                    .max(1.0) as u32,
+                allowed,
+            };
+            self.core.tasks.push(Task {
+                cpu: it.cpu,
+                slice: 0,
+                counted: it.ran,
+                allowed,
+            });
+            let (native, mut context) = self.parts(machine);
+            native.add_thread(&mut context, new);
+        }
+        let allowed = machine.allowed_cpus(thread);
+        let task = &mut self.core.tasks[thread.index()];
+        if std::mem::replace(&mut task.allowed, allowed) != allowed {
+            self.native.allow(thread.0, allowed);
+        }
+    }
+
+    /// A CPU gets a thread, or none.
+    fn give(&mut self, machine: &mut Machine, cpu: CpuId, thread: Option<ThreadId>) {
+        let rests = thread.is_none();
+        let rested = std::mem::replace(&mut self.core.resting[cpu.0 as usize], rests);
+        let (native, mut context) = self.parts(machine);
+        context.core.set_idle(cpu, rests);
+        if rests != rested {
+            native.update_idle(&mut context, cpu.0, rests);
+        }
+        if let Some(thread) = thread {
+            let ran = context.machine.cpu_time(thread);
+            let task = context.core.task(thread);
+            task.cpu = cpu;
+            task.counted = ran;
+            native.running(&mut context, thread.0);
+        }
+    }
+}
+
+impl Core {
+    fn task(&mut self, thread: ThreadId) -> &mut Task {
+        &mut self.tasks[thread.index()]
+    }
+
+    /// Takes what a running thread ran off its slice.
+    fn update(&mut self, machine: &Machine, thread: ThreadId) {
+        let ran = machine.cpu_time(thread);
+        let task = self.task(thread);
+        task.slice = task.slice.saturating_sub(ran - task.counted);
+        task.counted = ran;
+    }
+
+    fn set_idle(&mut self, cpu: CpuId, idle: bool) {
+        let was = idles(&self.idle, cpu);
+        if was != idle {
+            self.idle[cpu.0 as usize / 64] ^= 1 << (cpu.0 % 64);
+            self.idles = if idle { self.idles + 1 } else { self.idles - 1 };
+        }
+    }
+
+    /// To the CPU's local queue; what runs there gives way if it is asked to.
+    fn insert_local(&mut self, machine: &mut Machine, thread: ThreadId, cpu: CpuId, flags: u64) {
+        let local = &mut self.locals[cpu.0 as usize];
+        if flags & flags::ENQ_PREEMPT == 0 {
+            local.push_back(thread);
+        } else {
+            local.push_front(thread);
+        }
+        match machine.cpu(cpu).current {
+            None => machine.kick(cpu),
+            Some(current) if flags & flags::ENQ_PREEMPT != 0 => {
+                self.update(machine, current);
+                self.task(current).slice = 0;
+                machine.kick(cpu);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Claims the first idle CPU that passes, from where the last search ended on.
+    fn claim(&mut self, passes: impl Fn(&[u64], CpuId) -> bool) -> Option<CpuId> {
+        if self.idles == 0 {
+            return None;
+        }
+        let words = self.idle.len();
+        let (first, bit) = (self.next_idle / 64, self.next_idle % 64);
+        // The first word twice: from that bit on, and at last up to it.
+        for step in 0..=words {
+            let at = (first + step) % words;
+            let mut word = self.idle[at];
+            if step == 0 {
+                word &= u64::MAX << bit;
+            } else if step == words {
+                word &= !(u64::MAX << bit);
+            }
+            while word != 0 {
+                let cpu = CpuId(at as u32 * 64 + word.trailing_zeros());
+                if passes(&self.idle, cpu) {
+                    self.next_idle = cpu.0 as usize + 1;
+                    if self.next_idle == words * 64 {
+                        self.next_idle = 0;
+                    }
+                    self.set_idle(cpu, false);
+                    return Some(cpu);
+                }
+                word &= word - 1;
+            }
+        }
+        None
+    }
+
+    /// Claims that CPU, if it idles.
+    fn claim_this(&mut self, cpu: CpuId) -> bool {
+        let was = idles(&self.idle, cpu);
+        self.set_idle(cpu, false);
+        was
+    }
+}
+
+fn idles(idle: &[u64], cpu: CpuId) -> bool {
+    idle[cpu.0 as usize / 64] >> (cpu.0 % 64) & 1 == 1
+}
+
+impl Kernel for Context<'_> {
+    fn now(&self) -> u64 {
+        self.machine.now
+    }
+
+    fn this_cpu(&self) -> u32 {
+        self.machine.here.map_or(0, |cpu| cpu.0)
+    }
+
+    fn current(&self) -> Option<u32> {
+        self.machine.by.map(|thread| thread.0)
+    }
+
+    fn cpu_of(&self, thread: u32) -> u32 {
+        self.core.tasks[thread as usize].cpu.0
+    }
+
+    fn may_use(&self, thread: u32, cpu: u32) -> bool {
+        self.machine.thread(ThreadId(thread)).may_use(CpuId(cpu))
+    }
+
+    fn create_queue(&mut self, queue: u64) {
+        let queues = &mut self.core.queues;
+        if queues.len() <= queue as usize {
+            queues.resize(queue as usize + 1, Queue::new());
+        }
+    }
+
+    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64) {
+        let thread = ThreadId(thread);
+        let core = &mut *self.core;
+        core.task(thread).slice = slice;
+        let selecting = core.selecting == Some(thread);
+        if queue != flags::DSQ_LOCAL {
+            core.direct = selecting.then_some(Direct::Queue);
+            core.inserted += 1;
+            let key = (order.unwrap_or(core.inserted), core.inserted);
+            core.queues[queue as usize].insert(key, thread);
+        } else if selecting {
+            core.direct = Some(Direct::Local(flags));
+        } else {
+            let cpu = core.task(thread).cpu;
+            core.insert_local(self.machine, thread, cpu, flags);
+        }
+    }
+
+    fn take(&mut self, queue: u64) -> bool {
+        let cpu = CpuId(self.core.dispatching);
+        let queue = &mut self.core.queues[queue as usize];
+        let may =
+            |(_, thread): &(&(u64, u64), &ThreadId)| self.machine.thread(**thread).may_use(cpu);
+        let Some((&key, &thread)) = queue.iter().find(may) else {
+            return false;
+        };
+        queue.remove(&key);
+        self.core.task(thread).cpu = cpu;
+        self.core.locals[cpu.0 as usize].push_back(thread);
+        true
+    }
+
+    fn first(&self, queue: u64) -> Option<u32> {
+        let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
+        Some(thread.0)
+    }
+
+    fn queued(&self, queue: u64) -> u32 {
+        self.core.queues[queue as usize].len() as u32
+    }
+
+    fn set_slice(&mut self, thread: u32, slice: u64) {
+        self.core.task(ThreadId(thread)).slice = slice;
+    }
+
+    /// The CPU before if it idles, else one of its cache, else any; where cores have several CPUs, wholly idle
+    /// cores first.
+    fn select_cpu(&mut self, thread: u32, before: u32, _flags: u64) -> (u32, bool) {
+        let (machine, core) = (&*self.machine, &mut *self.core);
+        let (it, before) = (machine.thread(ThreadId(thread)), CpuId(before));
+        let may = |cpu| it.may_use(cpu);
+        let near = |cpu| may(cpu) && machine.share_cache(before, cpu);
+        let whole = |idle: &[u64], cpu| machine.siblings(cpu).iter().all(|&cpu| idles(idle, cpu));
+        let mut found = None;
+        if core.idles > 0 && machine.has_smt() {
+            if may(before) && whole(&core.idle, before) && core.claim_this(before) {
+                return (before.0, true);
+            }
+            found = core
+                .claim(|idle, cpu| near(cpu) && whole(idle, cpu))
+                .or_else(|| core.claim(|idle, cpu| may(cpu) && whole(idle, cpu)));
+        }
+        if found.is_none() && may(before) && core.claim_this(before) {
+            found = Some(before);
+        }
+        found = found
+            .or_else(|| core.claim(|_, cpu| near(cpu)))
+            .or_else(|| core.claim(|_, cpu| may(cpu)));
+        (found.unwrap_or(before).0, found.is_some())
+    }
+
+    fn claim_idle(&mut self, cpu: u32) -> bool {
+        self.core.claim_this(CpuId(cpu))
+    }
+
+    fn claim_any_idle(&mut self, thread: u32) -> Option<u32> {
+        let it = self.machine.thread(ThreadId(thread));
+        let found = self.core.claim(|_, cpu| it.may_use(cpu))?;
+        Some(found.0)
+    }
+
+    fn kick(&mut self, cpu: u32, flags: u64) {
+        let cpu = CpuId(cpu);
+        let current = self.machine.cpu(cpu).current;
+        if flags & flags::KICK_IDLE != 0 && current.is_some() {
+            return;
+        }
+        if let Some(current) = current.filter(|_| flags & flags::KICK_PREEMPT != 0) {
+            self.core.update(self.machine, current);
+            self.core.task(current).slice = 0;
+        }
+        self.machine.kick(cpu);
+    }
+
+    fn arm_timer(&mut self, timer: u32, ns: u64) {
+        let timers = &mut self.core.timers;
+        if timers.len() <= timer as usize {
+            timers.resize(timer as usize + 1, 0);
+        }
+        let armed = &mut timers[timer as usize];
+        *armed = armed.wrapping_add(1);
+        let token = u32::from(*armed) << 16 | timer;
+        self.machine.set_timer(self.machine.now + ns, token);
+    }
+}
+
+impl Class for SchedExt {
+    fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
+        self.know(machine, thread);
+        let (native, mut context) = self.parts(machine);
+        native.set_queued(thread.0, true);
+        let mut cpu = context.machine.usable_cpu(thread);
+        if context.core.task(thread).allowed > 1 {
+            context.core.selecting = Some(thread);
+            cpu = CpuId(native.select_cpu(&mut context, thread.0, cpu.0));
+            context.core.selecting = None;
+        }
+        context.core.task(thread).cpu = cpu;
+        match context.core.direct.take() {
+            Some(Direct::Local(flags)) => {
+                context
+                    .core
+                    .insert_local(context.machine, thread, cpu, flags);
+            }
+            Some(Direct::Queue) => {}
+            None => native.enqueue(&mut context, thread.0, true),
+        }
+        // The core makes a CPU look that idles and gets a thread, wherever that was put.
+        if machine.cpu(cpu).current.is_none() {
+            machine.kick(cpu);
+        }
+    }
+
+    fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
+        let keep = |thread| Some(Pick { thread, turn: None });
+        if let Some(ran) = ran {
+            self.core.update(machine, ran);
+            if self.core.task(ran).slice > 0 {
+                return keep(ran);
+            }
+        }
+        for _ in 0..DISPATCH_MOST {
+            if !self.core.locals[cpu.0 as usize].is_empty() {
+                break;
+            }
+            let (native, mut context) = self.parts(machine);
+            context.core.dispatching = cpu.0;
+            native.dispatch(&mut context, cpu.0, ran.map(|thread| thread.0));
+            if let Some(ran) = ran.filter(|&ran| context.core.task(ran).slice > 0) {
+                return keep(ran);
+            }
+            if context.core.locals[cpu.0 as usize].is_empty() {
+                break;
+            }
+        }
+        let next = self.core.locals[cpu.0 as usize].pop_front();
+        match (ran, next) {
+            (Some(ran), None) => {
+                self.core.task(ran).slice = SLICE_DEFAULT;
+                return keep(ran);
+            }
+            (Some(ran), Some(_)) => {
+                let (native, mut context) = self.parts(machine);
+                native.stopping(&mut context, ran.0, true);
+                native.enqueue(&mut context, ran.0, false);
+            }
+            (None, _) => {}
+        }
+        self.give(machine, cpu, next);
+        keep(next?)
+    }
+
+    fn block(&mut self, machine: &mut Machine, _cpu: CpuId, thread: ThreadId) {
+        self.core.update(machine, thread);
+        let (native, mut context) = self.parts(machine);
+        native.stopping(&mut context, thread.0, false);
+        native.set_queued(thread.0, false);
+    }
+
+    fn tick(&mut self, machine: &mut Machine, cpu: CpuId) {
+        let Some(current) = machine.cpu(cpu).current else {
+            return;
+        };
+        self.core.update(machine, current);
+        if self.core.task(current).slice == 0 {
+            machine.kick(cpu);
+        }
+    }
+
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
+        let (timer, armed) = (token & 0xffff, token >> 16);
+        if u32::from(self.core.timers[timer as usize]) == armed {
+            let (native, mut context) = self.parts(machine);
+            native.timer(&mut context, timer);
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! What a trace's threads had: CPU time, run delays, switches, preemptions, migrations.
+//!
+//! A thread's **run delay** is the time for which it is ready and does not run: from the event that made it ready (a
+//! wakeup, its making, or its switch out while it still wanted to run) until it is switched in. A delay counts in the
+//! window in which it ends, whole. One that has not ended counts at the window's end with what it has by then, so
+//! that who is never served is not left out.
+//!
+//! A trace may lack events, because its recorder lost some or because the kernel did not tell (switches, now and then, in virtual
+//! machines). What then cannot be known is left out, never guessed, and [`Gaps`] counts it.
+
+use crate::event::{Event, IDLE, Kind, State, Thread};
+use hdrhistogram::Histogram;
+use quell_model::{Pid, Tid};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Takes a trace's events in the order of their times.
+#[derive(Debug)]
+pub struct Analyser {
+    window: Range<u64>,
+    cpus: HashMap<u32, Cpu>,
+    /// Where in `threads` those are that have not ended.
+    live: HashMap<Tid, usize>,
+    threads: Vec<Track>,
+    gaps: Gaps,
+    began_ns: Option<u64>,
+    last_ns: u64,
+    /// How often events were lost: a wait that was going on then may have ended unseen.
+    losses: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Cpu {
+    /// It runs this thread since then.
+    Runs(Tid, u64),
+    /// Events of it were lost.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Track {
+    stats: ThreadStats,
+    phase: Phase,
+    /// The CPU it ran on last.
+    cpu: Option<u32>,
+    /// A wakeup came while it ran, after which it left its CPU all the same.
+    woken_running: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    Unknown,
+    Running,
+    Ready {
+        since_ns: u64,
+        losses: u64,
+        /// A wakeup made it so; else it was never asleep, and a wakeup may still come for a sleep it was prevented from.
+        woken: bool,
+    },
+    Blocked {
+        since_ns: u64,
+    },
+}
+
+/// What the trace does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Places where the recorder lost events.
+    pub lost: u64,
+    /// Switches that nobody told: a CPU left a thread that it was not seen to switch to.
+    pub switches: u64,
+    /// Threads that ran without having been ready, or were woken though ready: a wakeup or a switch is missing.
+    pub states: u64,
+    /// CPU time that belongs to no thread because of these, in ns.
+    pub unattributed_ns: u64,
+}
+
+/// One thread.
+#[derive(Debug, Clone)]
+pub struct ThreadStats {
+    /// Who it is, with its last name. A process of 0 where the trace does not tell.
+    pub thread: Thread,
+    /// Time on a CPU, in ns.
+    pub run_ns: u64,
+    /// Times it was switched to.
+    pub switches: u64,
+    /// Times it left its CPU while it still wanted to run; yields among them.
+    pub preemptions: u64,
+    /// Times it was switched to on another CPU than it ran on before.
+    pub migrations: u64,
+    /// Times it was woken from sleep.
+    pub wakeups: u64,
+    /// Times it waited for a CPU.
+    pub delays: Delays,
+}
+
+/// Run delays.
+#[derive(Clone, Default)]
+pub struct Delays {
+    histogram: Option<Histogram<u32>>,
+    count: u64,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+/// One process: the sum of its threads.
+#[derive(Debug, Clone)]
+pub struct ProcessStats {
+    /// Its id; 0 for threads whose process is not known.
+    pub pid: Pid,
+    /// Its first thread's name, or that of the first thread seen.
+    pub name: Arc<str>,
+    /// Its threads in the trace.
+    pub threads: u64,
+    /// As of [`ThreadStats`], in ns.
+    pub run_ns: u64,
+    /// As of [`ThreadStats`].
+    pub switches: u64,
+    /// As of [`ThreadStats`].
+    pub preemptions: u64,
+    /// As of [`ThreadStats`].
+    pub migrations: u64,
+    /// As of [`ThreadStats`].
+    pub wakeups: u64,
+    /// All threads' delays.
+    pub delays: Delays,
+}
+
+/// What all threads had in a window of time.
+#[derive(Debug, Clone)]
+pub struct Analysis {
+    /// The window, as far as the trace goes, in ns of its clock.
+    pub window: Range<u64>,
+    /// CPUs with events.
+    pub cpus: u64,
+    /// Every thread of the trace but the idle ones, in the order of their first events.
+    pub threads: Vec<ThreadStats>,
+    /// What is missing.
+    pub gaps: Gaps,
+}
+
+impl Track {
+    /// Whether nothing is known yet of what it did.
+    fn untold(&self) -> bool {
+        self.phase == Phase::Unknown && self.cpu.is_none()
+    }
+}
+
+impl Default for Analyser {
+    fn default() -> Analyser {
+        Analyser::new(0..u64::MAX)
+    }
+}
+
+impl Analyser {
+    /// Counts what happens within a window of the trace's clock, in ns. Events from before it are to come too: they tell
+    /// what threads do when it begins.
+    pub fn new(window: Range<u64>) -> Analyser {
+        Analyser {
+            window,
+            cpus: HashMap::new(),
+            live: HashMap::new(),
+            threads: Vec::new(),
+            gaps: Gaps::default(),
+            began_ns: None,
+            last_ns: 0,
+            losses: 0,
+        }
+    }
+
+    /// Goes past an event.
+    pub fn add(&mut self, event: &Event) {
+        let at = event.at_ns;
+        let began = *self.began_ns.get_or_insert(at);
+        self.last_ns = self.last_ns.max(at);
+        match &event.kind {
+            Kind::Switch {
+                prev,
+                prev_state,
+                next,
+                ..
+            } => {
+                self.leave(event.cpu, *prev, *prev_state, at, began);
+                self.enter(event.cpu, *next, at);
+            }
+            Kind::Wakeup { thread, .. } => self.wake(*thread, at),
+            Kind::New { thread, .. } => {
+                // One that did something already is an earlier thread of this id.
+                let track = self.live.get(&thread.tid).map(|&at| &self.threads[at]);
+                if track.is_some_and(|track| !track.untold()) {
+                    self.live.remove(&thread.tid);
+                }
+                let losses = self.losses;
+                let track = self.track(thread.tid);
+                track.stats.thread = thread.clone();
+                track.phase = Phase::Ready {
+                    since_ns: at,
+                    losses,
+                    woken: true,
+                };
+            }
+            Kind::Thread(thread) if thread.tid != IDLE => {
+                self.track(thread.tid).stats.thread = thread.clone();
+            }
+            Kind::Thread(_) => {}
+            Kind::Rename { tid, name } => self.track(*tid).stats.thread.name = name.clone(),
+            Kind::Lost => {
+                self.gaps.lost += u64::from(self.counts(at));
+                self.losses += 1;
+                if let Some(Cpu::Runs(tid, since)) = self.cpus.insert(event.cpu, Cpu::Unknown) {
+                    self.gaps.unattributed_ns += self.within(since, at);
+                    self.unknown(tid);
+                }
+            }
+        }
+    }
+
+    /// What there was until `end_ns`, or until the last event.
+    pub fn finish(mut self, end_ns: Option<u64>) -> Analysis {
+        let end = end_ns.unwrap_or(self.last_ns).min(self.window.end);
+        let start = self.window.start.max(self.began_ns.unwrap_or(0)).min(end);
+        let cpus: Vec<Cpu> = self.cpus.values().copied().collect();
+        for cpu in cpus {
+            if let Cpu::Runs(tid, since) = cpu {
+                self.ran(tid, since, end);
+            }
+        }
+        for track in &mut self.threads {
+            if let Phase::Ready {
+                since_ns, losses, ..
+            } = track.phase
+            {
+                if losses == self.losses && since_ns < end {
+                    track.stats.delays.add(end - since_ns);
+                }
+            }
+        }
+        Analysis {
+            window: start..end,
+            cpus: self.cpus.len() as u64,
+            threads: self.threads.into_iter().map(|t| t.stats).collect(),
+            gaps: self.gaps,
+        }
+    }
+
+    /// Whether what happens at this time is in the window.
+    fn counts(&self, at: u64) -> bool {
+        self.window.contains(&at)
+    }
+
+    /// How much of a time is in the window.
+    fn within(&self, from: u64, to: u64) -> u64 {
+        let (from, to) = (from.max(self.window.start), to.min(self.window.end));
+        to.saturating_sub(from)
+    }
+
+    fn track(&mut self, tid: Tid) -> &mut Track {
+        let index = *self.live.entry(tid).or_insert_with(|| {
+            self.threads.push(Track {
+                stats: ThreadStats {
+                    thread: Thread {
+                        tid,
+                        pid: Pid(0),
+                        name: "".into(),
+                    },
+                    run_ns: 0,
+                    switches: 0,
+                    preemptions: 0,
+                    migrations: 0,
+                    wakeups: 0,
+                    delays: Delays::default(),
+                },
+                phase: Phase::Unknown,
+                cpu: None,
+                woken_running: false,
+            });
+            self.threads.len() - 1
+        });
+        &mut self.threads[index]
+    }
+
+    fn ran(&mut self, tid: Tid, from: u64, to: u64) {
+        let ns = self.within(from, to);
+        if tid != IDLE {
+            self.track(tid).stats.run_ns += ns;
+        }
+    }
+
+    fn unknown(&mut self, tid: Tid) {
+        if tid != IDLE {
+            self.track(tid).phase = Phase::Unknown;
+        }
+    }
+
+    /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
+    fn nowhere_else(&mut self, tid: Tid, cpu: u32, at: u64) {
+        let Some(&index) = self.live.get(&tid) else {
+            return;
+        };
+        let track = &self.threads[index];
+        let Some(other) = track.cpu.filter(|&other| other != cpu) else {
+            return;
+        };
+        if let Some(&Cpu::Runs(there, since)) = self.cpus.get(&other) {
+            if there == tid {
+                self.gaps.unattributed_ns += self.within(since, at);
+                self.cpus.insert(other, Cpu::Unknown);
+            }
+        }
+    }
+
+    fn leave(&mut self, cpu: u32, prev: Tid, state: State, at: u64, began: u64) {
+        self.nowhere_else(prev, cpu, at);
+        match self.cpus.get(&cpu).copied() {
+            Some(Cpu::Runs(tid, since)) if tid == prev => self.ran(prev, since, at),
+            Some(Cpu::Runs(tid, since)) => {
+                self.gaps.switches += u64::from(self.counts(at));
+                self.gaps.unattributed_ns += self.within(since, at);
+                self.unknown(tid);
+            }
+            Some(Cpu::Unknown) => {}
+            // The CPU's first switch: who leaves was there when the trace began, unless it did something since.
+            None if prev == IDLE || self.track(prev).untold() => self.ran(prev, began, at),
+            None => self.gaps.switches += u64::from(self.counts(at)),
+        }
+        if prev == IDLE {
+            return;
+        }
+        let (counts, losses) = (self.counts(at), self.losses);
+        let track = self.track(prev);
+        track.cpu = Some(cpu);
+        if state.is_ready() {
+            track.stats.preemptions += u64::from(counts);
+            track.phase = Phase::Ready {
+                since_ns: at,
+                losses,
+                woken: false,
+            };
+        } else if state.has_ended() {
+            track.phase = Phase::Unknown;
+            self.live.remove(&prev);
+        } else {
+            track.phase = Phase::Blocked { since_ns: at };
+        }
+    }
+
+    fn enter(&mut self, cpu: u32, next: Tid, at: u64) {
+        self.nowhere_else(next, cpu, at);
+        self.cpus.insert(cpu, Cpu::Runs(next, at));
+        if next == IDLE {
+            return;
+        }
+        let (counts, all_losses) = (self.counts(at), self.losses);
+        let track = self.track(next);
+        let ready = match track.phase {
+            Phase::Ready {
+                since_ns, losses, ..
+            } if losses == all_losses => Some(since_ns),
+            // On its way to sleep it was woken, and the event of that came before that of its leaving the CPU.
+            Phase::Blocked { since_ns } if track.woken_running => Some(since_ns),
+            _ => None,
+        };
+        let strange = matches!(track.phase, Phase::Blocked { .. } | Phase::Running);
+        if counts {
+            if let Some(since) = ready {
+                track.stats.delays.add(at.saturating_sub(since));
+            }
+            track.stats.switches += 1;
+            track.stats.migrations += u64::from(track.cpu.is_some_and(|last| last != cpu));
+        }
+        track.cpu = Some(cpu);
+        track.phase = Phase::Running;
+        track.woken_running = false;
+        self.gaps.states += u64::from(counts && strange && ready.is_none());
+    }
+
+    fn wake(&mut self, tid: Tid, at: u64) {
+        if tid == IDLE {
+            return;
+        }
+        let (counts, losses) = (self.counts(at), self.losses);
+        let track = self.track(tid);
+        let ready = Phase::Ready {
+            since_ns: at,
+            losses,
+            woken: true,
+        };
+        match track.phase {
+            Phase::Running => track.woken_running = true,
+            Phase::Ready { woken: false, .. } => {}
+            // The kernel wakes no thread that is awake: it ran since, unseen.
+            Phase::Ready { .. } => {
+                track.phase = ready;
+                self.gaps.states += u64::from(counts);
+            }
+            Phase::Blocked { .. } | Phase::Unknown => {
+                track.phase = ready;
+                track.stats.wakeups += u64::from(counts);
+            }
+        }
+    }
+}
+
+impl Analysis {
+    /// The processes of those threads that `keep` takes, by their ids.
+    pub fn processes(&self, keep: impl Fn(&Thread) -> bool) -> Vec<ProcessStats> {
+        let mut processes: BTreeMap<Pid, ProcessStats> = BTreeMap::new();
+        for stats in self.threads.iter().filter(|t| keep(&t.thread)) {
+            let thread = &stats.thread;
+            let process = processes.entry(thread.pid).or_insert_with(|| ProcessStats {
+                pid: thread.pid,
+                name: thread.name.clone(),
+                threads: 0,
+                run_ns: 0,
+                switches: 0,
+                preemptions: 0,
+                migrations: 0,
+                wakeups: 0,
+                delays: Delays::default(),
+            });
+            if thread.tid.0 == thread.pid.0 {
+                process.name = thread.name.clone();
+            }
+            process.threads += 1;
+            process.run_ns += stats.run_ns;
+            process.switches += stats.switches;
+            process.preemptions += stats.preemptions;
+            process.migrations += stats.migrations;
+            process.wakeups += stats.wakeups;
+            process.delays.merge(&stats.delays);
+        }
+        processes.into_values().collect()
+    }
+
+    /// The delays of those threads that `keep` takes.
+    pub fn delays(&self, keep: impl Fn(&Thread) -> bool) -> Delays {
+        let mut all = Delays::default();
+        for stats in self.threads.iter().filter(|t| keep(&t.thread)) {
+            all.merge(&stats.delays);
+        }
+        all
+    }
+}
+
+impl fmt::Debug for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut summary = f.debug_struct("Delays");
+        summary.field("count", &self.count);
+        summary.field("sum_ns", &self.sum_ns);
+        summary.field("max_ns", &self.max_ns).finish()
+    }
+}
+
+impl Delays {
+    fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.sum_ns += ns;
+        self.max_ns = self.max_ns.max(ns);
+        if let Some(histogram) = self.histogram() {
+            // It grows as needed: an error only where memory has no place for the count.
+            let _ = histogram.record(ns);
+        }
+    }
+
+    fn merge(&mut self, other: &Delays) {
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        if let (Some(from), Some(into)) = (&other.histogram, self.histogram()) {
+            // Both grow as needed, so that nothing is out of range.
+            let _ = into.add(from);
+        }
+    }
+
+    /// Made when it is first needed: most threads of a host sleep all the time.
+    fn histogram(&mut self) -> Option<&mut Histogram<u32>> {
+        if self.histogram.is_none() {
+            // Two digits, 1 ns to whatever comes: never an error with up to five digits.
+            self.histogram = Histogram::new(2).ok();
+        }
+        self.histogram.as_mut()
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// All of them together, in ns.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// Their mean in ns; none without delays.
+    pub fn mean_ns(&self) -> Option<u64> {
+        self.sum_ns.checked_div(self.count)
+    }
+
+    /// The longest, in ns; none without delays.
+    pub fn max_ns(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.max_ns)
+    }
+
+    /// The delay in ns, to 1 %, that this share of them (0 to 1) does not exceed; none without delays.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let histogram = self.histogram.as_ref().filter(|_| self.count > 0)?;
+        Some(histogram.value_at_quantile(share).min(self.max_ns))
+    }
+}

@@ -1,0 +1,155 @@
+//! `quell record` as users meet it. Where BPF cannot load, the recording itself is skipped.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use quell_trace::{Kind, Reader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn record(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quell"))
+        .arg("record")
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// Whether it could record at all; else it has said why not.
+fn recorded(output: &Output) -> bool {
+    let error = String::from_utf8_lossy(&output.stderr);
+    let refused = [
+        "no right to load BPF",
+        "the kernel has no BTF",
+        "the kernel refused",
+    ];
+    if refused.iter().any(|reason| error.contains(reason)) {
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        eprintln!("skipped: {error}");
+        return false;
+    }
+    true
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_command_is_recorded_and_its_exit_code_passed_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "sleep 0.1; exit 7";
+    let output = record(folder.path(), &["--json", "--", "sh", "-c", script]);
+    if !recorded(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(files(folder.path()), ["quell.perfetto-trace"]);
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(summary["seconds"].as_f64().unwrap() >= 0.1, "{summary}");
+    assert!(summary["lost"].is_u64() && summary["gaps"]["unseen_switches"].is_u64());
+    let processes = summary["processes"].as_array().unwrap();
+    let slept = processes.iter().find(|p| p["name"] == "sleep").unwrap();
+    assert!(slept["switches"].as_u64().unwrap() >= 1, "{slept}");
+    assert!(
+        slept["run_delay"]["max_us"].as_f64().unwrap() > 0.0,
+        "{slept}"
+    );
+    // The recorder is told apart from what it records.
+    let own = &summary["recorder"]["pid"];
+    assert!(processes.iter().all(|p| p["pid"] != *own));
+
+    let mut names = Vec::new();
+    for event in Reader::open(&folder.path().join("quell.perfetto-trace")).unwrap() {
+        if let Kind::Rename { name, .. } = event.unwrap().kind {
+            names.push(name.to_string());
+        }
+    }
+    assert!(names.iter().any(|name| name == "sh"), "{names:?}");
+    assert!(names.iter().any(|name| name == "sleep"), "{names:?}");
+}
+
+#[test]
+fn it_ends_after_its_time_and_ends_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--seconds", "0.3", "-o", "t.pftrace", "--", "sleep", "600"];
+    let output = record(folder.path(), &args);
+    if !recorded(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("t.pftrace: 0.3 s of "), "{text}");
+    assert!(
+        text.contains("PROCESS") && text.contains("Events lost: "),
+        "{text}"
+    );
+    assert_eq!(files(folder.path()), ["t.pftrace"]);
+}
+
+#[test]
+fn a_killed_recorder_leaves_a_trace_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["record", "--seconds", "600"])
+        .current_dir(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut events = 0;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(100));
+        if child.try_wait().unwrap().is_some() {
+            assert!(!recorded(&child.wait_with_output().unwrap()));
+            return;
+        }
+        let Some(name) = files(folder.path()).pop() else {
+            continue;
+        };
+        assert!(name.starts_with("quell.perfetto-trace."), "{name}");
+        // It may end within a packet that is just being written.
+        let reader = Reader::open(&folder.path().join(name)).unwrap();
+        events = reader.filter(Result::is_ok).count();
+        if events > 200 {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(events > 200, "{events}");
+    let left = folder.path().join(files(folder.path()).pop().unwrap());
+    let reader = Reader::open(&left).unwrap();
+    assert!(reader.filter(Result::is_ok).count() >= events);
+}
+
+#[test]
+fn mistakes_are_said_and_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["-o", "no/such/t", "--", "true"],
+            "no/such/t: cannot be written",
+        ),
+        (&["--seconds", "0"], "0.1 to 3600"),
+        (&["--buffer", "100"], "power of two"),
+    ];
+    for (args, says) in cases {
+        let output = record(folder.path(), args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(
+            error.starts_with("quell: ") && error.contains(says),
+            "{error}"
+        );
+    }
+    let output = record(folder.path(), &["--", "/no/such/program"]);
+    if recorded(&output) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("/no/such/program: cannot be run"), "{error}");
+    }
+    assert!(files(folder.path()).is_empty());
+}
