@@ -29,7 +29,11 @@ pub enum Side {
 /// Schedulers of the simulator ([`quell_sim`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
-    /// The kernel's, since 6.6, as of 7.2.
+    /// The kernel's as of 6.1.
+    Cfs,
+    /// The kernel's as of 6.12.
+    Eevdf612,
+    /// The kernel's as of 7.2.
     Eevdf,
     /// Xen's until 4.11.
     Credit,
@@ -45,7 +49,9 @@ pub enum Simulated {
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 6] = [
+    pub const ALL: [Simulated; 8] = [
+        Simulated::Cfs,
+        Simulated::Eevdf612,
         Simulated::Eevdf,
         Simulated::Credit,
         Simulated::Credit2,
@@ -57,6 +63,8 @@ impl Simulated {
     /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Simulated::Cfs => "cfs",
+            Simulated::Eevdf612 => "eevdf-6.12",
             Simulated::Eevdf => "eevdf",
             Simulated::Credit => "credit",
             Simulated::Credit2 => "credit2",
@@ -292,7 +300,7 @@ impl FromStr for Side {
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
-            "cfs" | "parties" | "dyniso" | "isolation" => not_built("it will run on the simulator"),
+            "parties" | "dyniso" | "isolation" => not_built("it will run on the simulator"),
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);
@@ -413,7 +421,10 @@ mod tests {
         assert!(error.contains("`fifo` is the simulator's"), "{error}");
         assert_eq!(check("fifo,sched", Substrate::Sim), Ok(()));
         let error = check("fifo,dasec", Substrate::Sim).unwrap_err();
-        assert!(error.contains("there are: sched, eevdf, credit"), "{error}");
+        assert!(
+            error.contains("there are: sched, cfs, eevdf-6.12, eevdf"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -431,7 +442,7 @@ mod tests {
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
-        assert!(message("cfs,parties").contains("run on the simulator"));
+        assert!(message("bvt,parties").contains("run on the simulator"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

@@ -14,8 +14,7 @@ mod simulation;
 mod workload;
 
 pub use class::{
-    Bvt, Class, Credit, Credit2, Edf, Eevdf, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server,
-    Warp,
+    Bvt, Class, Credit, Credit2, Edf, Fair, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server, Warp,
 };
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};

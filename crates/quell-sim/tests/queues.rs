@@ -5,7 +5,7 @@
 use quell_model::config::Scenario;
 use quell_model::{CpuId, Topology};
 use quell_sim::{
-    Answer, Class, Costs, Eevdf, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
+    Answer, Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -262,16 +262,22 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
 
 #[test]
 fn threads_run_only_where_they_may() {
-    let classes: [Box<dyn Class>; 3] = [
+    let classes: [Box<dyn Class>; 5] = [
         Box::new(Fifo::new(Some(500_000))),
         Box::new(Oldest::default()),
-        Box::new(Eevdf::new(3)),
+        Box::new(Fair::cfs_6_1()),
+        Box::new(Fair::eevdf_6_12()),
+        Box::new(Fair::eevdf_7_2()),
     ];
+    let costs = Costs {
+        tick_every: 4_000_000,
+        ..Costs::NONE
+    };
     let threads = "[[tenant.thread]]\nname = \"w\"\ncount = 5\nprogram = [{ run_us = 700 }, { sleep_us = 200 }]\n";
     let text = format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n{threads}");
     let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
     for class in classes {
-        let mut simulation = Simulation::new(Topology::flat(3), Costs::NONE, class);
+        let mut simulation = Simulation::new(Topology::flat(3), costs, class);
         simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, None));
         for thread in 0..3 {
             simulation.restrict(ThreadId(thread), [CpuId(1)].into_iter().collect());

@@ -227,7 +227,7 @@ pub struct Bench {
     pub on: Substrate,
     /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
-    /// the simulator sched, eevdf, credit, credit2, bvt, fifo and ideal
+    /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo and ideal
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4

@@ -15,7 +15,7 @@ use quell_model::config::{
 };
 use quell_model::{CpuId, Pid, Tid, Topology};
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Eevdf, Fifo, Happening, Load, Oldest, Request, SchedExt,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Happening, Load, Oldest, Request, SchedExt,
     Simulation, Tenant, ThreadId, Warp,
 };
 use quell_trace::{Analyser, Event, IDLE, Kind};
@@ -124,7 +124,9 @@ pub(crate) fn engine(
     let cpus = topology.cpus.len();
     let class: Box<dyn Class> = match side {
         Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
-        Side::Simulated(Simulated::Eevdf) => Box::new(Eevdf::new(cpus)),
+        Side::Simulated(Simulated::Cfs) => Box::new(Fair::cfs_6_1()),
+        Side::Simulated(Simulated::Eevdf612) => Box::new(Fair::eevdf_6_12()),
+        Side::Simulated(Simulated::Eevdf) => Box::new(Fair::eevdf_7_2()),
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
         Side::Simulated(Simulated::Bvt) => {

@@ -1,0 +1,305 @@
+//! Weights of groups and averages of load, through all levels.
+//!
+//! A group's weight is shared out over the CPUs on which it has load: on each its entity weighs
+//! `shares x load / (load of the group on all CPUs)`, at most all of it. Its own part of that sum is taken as of now (and at
+//! least what is queued), the others' as they were last published, which happens when they moved by more than 1/64.
+//! As load also decays while nothing is queued, a thread that mostly sleeps makes its group's entity light on its CPU.
+//!
+//! Not modelled: load that moves with a thread reaches only the averages of its own group's queue and the parents' use of
+//! time; a parent's load follows as it is queued there.
+
+use super::Fair;
+use super::entity::{Entity, Id, NICE_0, Queue, QueueId, Waiting, down};
+use crate::events::Nanos;
+use crate::machine::Machine;
+
+/// A group's published load may be off by this part of it.
+const SLACK: f64 = 1.0 / 64.0;
+/// The least weight of a group's entity.
+const MIN_SHARES: u64 = 2;
+/// From 6.7 on a queue publishes its load once in so long at most.
+const PUBLISH_EVERY: Nanos = 1_000_000;
+
+/// A group over all CPUs.
+#[derive(Debug, Clone, Default)]
+pub struct Shares {
+    /// Its weight, with extra precision.
+    weight: u64,
+    /// The load that its queues have published.
+    load: f64,
+}
+
+impl Fair {
+    /// Makes room for groups and threads that are new since the last call.
+    pub(super) fn grow(&mut self, machine: &Machine) {
+        if self.cpus.is_empty() {
+            self.build(machine);
+        }
+        let cpus = self.cpus.len();
+        for (group, it) in machine.groups.iter().enumerate().skip(self.groups.len()) {
+            let weight = (u64::from(it.weight.0) * 1024 + 50) / 100;
+            self.groups.push(Shares {
+                weight: weight << 10,
+                load: 0.0,
+            });
+            for cpu in 0..cpus {
+                let parent = it.parent.map(|parent| parent.index() * cpus + cpu);
+                let mut queue = Queue::default();
+                (queue.group, queue.cpu, queue.parent) = (group, cpu, parent);
+                queue.entity.weight = weight << 10;
+                self.queues.push(queue);
+            }
+        }
+        for it in &machine.threads[self.tasks.len()..] {
+            let mut task = super::Task {
+                queue: it.group.index() * cpus + it.cpu.0 as usize,
+                ..Default::default()
+            };
+            task.recent = it.cpu.0 as usize;
+            self.tasks.push(task);
+        }
+    }
+
+    pub(super) fn entity(&self, id: Id) -> &Entity {
+        match id {
+            Id::Thread(thread) => &self.tasks[thread].entity,
+            Id::Queue(queue) => &self.queues[queue].entity,
+        }
+    }
+
+    pub(super) fn entity_mut(&mut self, id: Id) -> &mut Entity {
+        match id {
+            Id::Thread(thread) => &mut self.tasks[thread].entity,
+            Id::Queue(queue) => &mut self.queues[queue].entity,
+        }
+    }
+
+    /// The queue that an entity is or would be in; none: it is a CPU's own queue.
+    pub(super) fn home(&self, id: Id) -> Option<QueueId> {
+        match id {
+            Id::Thread(thread) => Some(self.tasks[thread].queue),
+            Id::Queue(queue) => self.queues[queue].parent,
+        }
+    }
+
+    /// The entity of that queue that runs.
+    pub(super) fn current(&self, queue: QueueId) -> Option<&Entity> {
+        self.queues[queue].current.map(|id| self.entity(id))
+    }
+
+    pub(super) fn average(&self, queue: QueueId) -> i64 {
+        self.queues[queue].average(self.current(queue))
+    }
+
+    fn key(&self, entity: &Entity) -> i64 {
+        if self.version.is_eevdf() {
+            entity.deadline
+        } else {
+            entity.vruntime
+        }
+    }
+
+    /// It waits in that queue from here on.
+    pub(super) fn put_in(&mut self, queue: QueueId, id: Id) {
+        let entity = self.entity(id);
+        let waiting = Waiting {
+            key: self.key(entity),
+            vruntime: entity.vruntime,
+            weight: down(entity.weight) as i64,
+            id,
+        };
+        self.queues[queue].insert(waiting);
+    }
+
+    pub(super) fn take_out(&mut self, queue: QueueId, id: Id) {
+        let key = self.key(self.entity(id));
+        self.queues[queue].remove(id, key);
+    }
+
+    /// Brings an entity's averages up to date.
+    pub(super) fn advance_entity(&mut self, now: Nanos, id: Id) {
+        let Some(home) = self.home(id) else { return };
+        let runs = self.queues[home].current == Some(id);
+        let threads = match id {
+            Id::Thread(thread) => {
+                let entity = &self.tasks[thread].entity;
+                u32::from(entity.queued && !entity.delayed)
+            }
+            Id::Queue(queue) => self.queues[queue].runnable,
+        };
+        let entity = self.entity_mut(id);
+        let load = f64::from(u8::from(entity.queued));
+        let util = if runs { 1024.0 } else { 0.0 };
+        (entity.avg).advance(now, load, f64::from(threads) * 1024.0, util);
+    }
+
+    /// Brings a queue's averages up to date, and what its group knows of them.
+    pub(super) fn advance_queue(&mut self, now: Nanos, queue: QueueId) {
+        let it = &mut self.queues[queue];
+        let util = if it.current.is_some() { 1024.0 } else { 0.0 };
+        let load = it.weight as f64 / 1024.0;
+        it.avg
+            .advance(now, load, f64::from(it.runnable) * 1024.0, util);
+        if it.parent.is_none() {
+            self.glance(queue);
+        } else {
+            self.publish(now, queue);
+        }
+    }
+
+    fn publish(&mut self, now: Nanos, queue: QueueId) {
+        let limited = self.version.is_eevdf();
+        let it = &mut self.queues[queue];
+        if it.parent.is_none() || limited && now < it.counted_at + PUBLISH_EVERY {
+            return;
+        }
+        let moved = it.avg.load - it.counted;
+        if moved.abs() > it.counted * SLACK {
+            it.counted = it.avg.load;
+            it.counted_at = now;
+            self.groups[it.group].load += moved;
+        }
+    }
+
+    /// What sleeps on a CPU is forgotten bit by bit.
+    pub(super) fn advance_blocked(&mut self, now: Nanos, cpu: usize) {
+        let mut at = 0;
+        while let Some(&queue) = self.cpus[cpu].listed.get(at) {
+            self.advance_queue(now, queue);
+            let it = &mut self.queues[queue];
+            if it.entities == 0 && it.avg.is_gone() {
+                it.listed = false;
+                self.groups[it.group].load -= std::mem::take(&mut it.counted);
+                self.cpus[cpu].listed.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        self.advance_queue(now, cpu);
+    }
+
+    pub(super) fn list(&mut self, queue: QueueId) {
+        let it = &mut self.queues[queue];
+        if it.parent.is_some() && !std::mem::replace(&mut it.listed, true) {
+            self.cpus[it.cpu].listed.push(queue);
+        }
+    }
+
+    /// A thread's load comes to a queue, or leaves it.
+    pub(super) fn attach(&mut self, now: Nanos, thread: usize, sign: f64) {
+        self.advance_entity(now, Id::Thread(thread));
+        let task = &self.tasks[thread];
+        let (avg, load) = (task.entity.avg, task.entity.load());
+        let mut queue = task.queue;
+        self.advance_queue(now, queue);
+        let it = &mut self.queues[queue].avg;
+        it.load = (it.load + sign * load).max(0.0);
+        loop {
+            let it = &mut self.queues[queue].avg;
+            it.util = (it.util + sign * avg.util).max(0.0);
+            it.runnable = (it.runnable + sign * avg.runnable).max(0.0);
+            self.publish(now, queue);
+            let Some(parent) = self.queues[queue].parent else {
+                return;
+            };
+            self.advance_entity(now, Id::Queue(queue));
+            let own = &mut self.queues[queue];
+            own.entity.avg.util = own.avg.util;
+            own.entity.avg.runnable = own.avg.runnable;
+            self.advance_queue(now, parent);
+            queue = parent;
+        }
+    }
+
+    /// What a thread counts on its CPU: its part of its group's part.
+    pub(super) fn load_of(&self, thread: usize) -> f64 {
+        let task = &self.tasks[thread];
+        let mut load = task.entity.load();
+        let mut queue = task.queue;
+        while let Some(parent) = self.queues[queue].parent {
+            let it = &self.queues[queue];
+            load *= it.entity.load() / (it.avg.load + 1.0);
+            queue = parent;
+        }
+        load
+    }
+
+    /// Weighs a group's entity on a CPU anew.
+    pub(super) fn update_share(&mut self, queue: QueueId) {
+        let it = &self.queues[queue];
+        if it.parent.is_none() || self.version.is_eevdf() && it.weight == 0 {
+            return;
+        }
+        let group = &self.groups[it.group];
+        let load = (it.weight as f64 / 1024.0).max(it.avg.load);
+        let all = group.load - it.counted + load;
+        let mut weight = group.weight as f64;
+        if all > 0.0 {
+            weight *= load / all;
+        }
+        let weight = (weight.round() as u64).clamp(MIN_SHARES, group.weight);
+        if weight != it.entity.weight {
+            self.reweigh(queue, weight);
+        }
+    }
+
+    /// Changes the weight of a group's entity, so that it stays behind or ahead by as much service.
+    fn reweigh(&mut self, queue: QueueId, weight: u64) {
+        let id = Id::Queue(queue);
+        let Some(parent) = self.queues[queue].parent else {
+            return;
+        };
+        let old = self.queues[queue].entity.weight;
+        if !self.queues[queue].entity.queued {
+            let entity = &mut self.queues[queue].entity;
+            entity.weight = weight;
+            if self.version.is_eevdf() {
+                entity.vlag = scaled(entity.vlag, old, weight);
+            }
+            return;
+        }
+        let runs = self.queues[parent].current == Some(id);
+        if !self.version.is_eevdf() {
+            self.queues[queue].entity.weight = weight;
+            self.queues[parent].weight = self.queues[parent].weight - old + weight;
+            return;
+        }
+        let average = self.average(parent);
+        let vlag = scaled(self.lag(parent, id), old, weight);
+        if !runs {
+            self.take_out(parent, id);
+        }
+        self.queues[parent].weight -= old;
+        let keeps = self.version.keeps_protection();
+        let entity = &mut self.queues[queue].entity;
+        let rebase = |at: i64| average + scaled(at - average, old, weight);
+        let left = scaled(entity.deadline - entity.vruntime, old, weight);
+        entity.weight = weight;
+        if keeps {
+            entity.deadline = rebase(entity.deadline);
+            if runs && entity.vruntime < entity.protected {
+                entity.protected = rebase(entity.protected);
+            }
+        } else {
+            // It is placed anew, and no longer protected. (Placing scales the lag up for what joins; 6.12 does so for
+            // what runs, too, although that has not left: not modelled.)
+            entity.deadline = average - vlag + left;
+            entity.protected = i64::MIN;
+        }
+        entity.vruntime = average - vlag;
+        self.queues[parent].weight += weight;
+        if !runs {
+            self.put_in(parent, id);
+        }
+    }
+}
+
+/// A virtual time of an entity whose weight changes.
+fn scaled(time: i64, old: u64, new: u64) -> i64 {
+    (i128::from(time) * i128::from(old) / i128::from(new.max(1))) as i64
+}
+
+/// A thread's weight, with extra precision.
+pub(super) fn weight_of(nice: quell_model::Nice) -> u64 {
+    nice.weight().0 * (NICE_0 / 1024) / 1000
+}

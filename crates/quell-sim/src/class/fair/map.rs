@@ -1,0 +1,254 @@
+//! The machine's CPUs: what they share, the domains in which they are balanced, which of them are idle, and what each
+//! shows of itself to the others.
+
+use crate::events::Nanos;
+use quell_model::Topology;
+
+/// What looking at a domain takes, with each CPU.
+const LOOK: Nanos = 1_000;
+const LOOK_AT_CPU: Nanos = 50;
+
+/// CPUs with the same last-level cache.
+#[derive(Debug, Clone, Default)]
+pub struct Cache {
+    pub cpus: Vec<usize>,
+    /// How many of them a wakeup may look at.
+    pub scan: usize,
+    /// A core may be idle as a whole.
+    pub has_idle_core: bool,
+    /// CPUs that are not idle.
+    pub busy: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    Core,
+    #[default]
+    Cache,
+    Socket,
+    Machine,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Domain {
+    pub kind: Kind,
+    pub groups: Vec<Vec<usize>>,
+    pub cpus: usize,
+    /// Threads are spread over the groups even when none is full: these are domains, too.
+    pub spreads: bool,
+    /// The machine's: sockets may differ by one pair up to so many threads.
+    pub tolerates: usize,
+    pub is_root: bool,
+}
+
+impl Domain {
+    pub fn imbalance(&self) -> f64 {
+        if self.kind == Kind::Core { 1.10 } else { 1.17 }
+    }
+
+    /// Failures until warm threads are moved (cache_nice_tries).
+    pub fn tries(&self) -> u32 {
+        match self.kind {
+            Kind::Core => 0,
+            Kind::Cache | Kind::Socket => 1,
+            Kind::Machine => 2,
+        }
+    }
+
+    pub fn look(&self) -> Nanos {
+        LOOK + LOOK_AT_CPU * self.cpus as Nanos
+    }
+}
+
+/// The machine's CPUs and what they share.
+#[derive(Debug, Default)]
+pub struct Map {
+    pub caches: Vec<Cache>,
+    pub cores: Vec<Vec<usize>>,
+    pub domains: Vec<Domain>,
+    pub cpus: Vec<Place>,
+    pub has_siblings: bool,
+    /// Some CPU may have more than one thread.
+    pub overloaded: bool,
+    pub idle: Vec<u64>,
+    /// When idle CPUs are next due.
+    pub idle_due: Nanos,
+    pub glances: Vec<Glance>,
+    pub random: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    pub cache: usize,
+    pub in_cache: usize,
+    pub core: usize,
+    /// Its domains from the core up, and its group in each.
+    pub levels: Vec<(usize, usize)>,
+}
+
+/// Splits CPUs by what they have in common.
+fn split(cpus: &[usize], of: impl Fn(usize) -> u32) -> Vec<Vec<usize>> {
+    let mut sorted: Vec<(u32, usize)> = cpus.iter().map(|&cpu| (of(cpu), cpu)).collect();
+    sorted.sort_unstable();
+    let parts = sorted.chunk_by(|one, other| one.0 == other.0);
+    parts
+        .map(|part| part.iter().map(|&(_, cpu)| cpu).collect())
+        .collect()
+}
+
+impl Map {
+    pub fn new(topology: &Topology) -> Map {
+        let all: Vec<usize> = (0..topology.cpus.len()).collect();
+        let of = |cpu: usize| &topology.cpus[cpu];
+        let mut map = Map {
+            cpus: vec![Place::default(); all.len()],
+            idle: vec![0; all.len().div_ceil(64)],
+            glances: vec![Glance::default(); all.len()],
+            random: 0x9E37_79B9_7F4A_7C15,
+            ..Map::default()
+        };
+        for (core, cpus) in split(&all, |cpu| of(cpu).core).into_iter().enumerate() {
+            map.has_siblings |= cpus.len() > 1;
+            for &cpu in &cpus {
+                map.cpus[cpu].core = core;
+            }
+            map.cores.push(cpus);
+        }
+        for (cache, cpus) in split(&all, |cpu| of(cpu).llc).into_iter().enumerate() {
+            for (at, &cpu) in cpus.iter().enumerate() {
+                (map.cpus[cpu].cache, map.cpus[cpu].in_cache) = (cache, at);
+            }
+            let has_idle_core = true;
+            map.caches.push(Cache {
+                cpus,
+                has_idle_core,
+                ..Cache::default()
+            });
+        }
+        let sockets = split(&all, |cpu| of(cpu).socket);
+        let caches: Vec<_> = map.caches.iter().map(|cache| cache.cpus.clone()).collect();
+        for core in map.cores.clone() {
+            let cpus = core.iter().map(|&cpu| vec![cpu]).collect();
+            map.add(Kind::Core, cpus, 0);
+        }
+        for cache in &caches {
+            map.add(Kind::Cache, split(cache, |cpu| of(cpu).core), 0);
+        }
+        for socket in &sockets {
+            map.add(Kind::Socket, split(socket, |cpu| of(cpu).llc), 0);
+        }
+        let socket = sockets.first().map_or(0, Vec::len);
+        let own_caches = caches.len() / sockets.len().max(1);
+        let tolerates = if own_caches > 1 {
+            own_caches
+        } else {
+            socket / 8
+        };
+        map.add(Kind::Machine, sockets, tolerates.max(1));
+        for cpu in 0..all.len() {
+            if let Some(&(top, _)) = map.cpus[cpu].levels.last() {
+                map.domains[top].is_root = true;
+            }
+            map.idle[cpu / 64] |= 1 << (cpu % 64);
+        }
+        map
+    }
+
+    /// A domain of one group is none.
+    fn add(&mut self, kind: Kind, groups: Vec<Vec<usize>>, tolerates: usize) {
+        if groups.len() < 2 {
+            return;
+        }
+        let number = self.domains.len();
+        let mut spreads = false;
+        for (group, cpus) in groups.iter().enumerate() {
+            for &cpu in cpus {
+                spreads |= !self.cpus[cpu].levels.is_empty();
+                self.cpus[cpu].levels.push((number, group));
+            }
+        }
+        self.domains.push(Domain {
+            kind,
+            cpus: groups.iter().map(Vec::len).sum(),
+            groups,
+            spreads,
+            tolerates,
+            is_root: false,
+        });
+    }
+
+    pub fn cache(&self, cpu: usize) -> &Cache {
+        &self.caches[self.cpus[cpu].cache]
+    }
+
+    pub fn cache_mut(&mut self, cpu: usize) -> &mut Cache {
+        &mut self.caches[self.cpus[cpu].cache]
+    }
+
+    pub fn share_cache(&self, one: usize, other: usize) -> bool {
+        self.cpus[one].cache == self.cpus[other].cache
+    }
+
+    pub fn place_in_cache(&self, cpu: usize) -> usize {
+        self.cpus[cpu].in_cache
+    }
+
+    /// The CPUs of its core, itself among them.
+    pub fn siblings(&self, cpu: usize) -> &[usize] {
+        &self.cores[self.cpus[cpu].core]
+    }
+
+    fn rests_now(&self, cpu: usize) -> bool {
+        self.idle[cpu / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    /// It has nothing to do from now on.
+    pub fn rests(&mut self, cpu: usize) {
+        if self.rests_now(cpu) {
+            return;
+        }
+        self.idle[cpu / 64] |= 1 << (cpu % 64);
+        let core = &self.cores[self.cpus[cpu].core];
+        let whole = core.len() > 1 && core.iter().all(|&cpu| self.rests_now(cpu));
+        let cache = self.cache_mut(cpu);
+        cache.busy -= 1;
+        cache.has_idle_core |= whole;
+    }
+
+    pub fn works(&mut self, cpu: usize) {
+        if self.rests_now(cpu) {
+            self.idle[cpu / 64] &= !(1 << (cpu % 64));
+            self.cache_mut(cpu).busy += 1;
+        }
+    }
+
+    /// The first CPU from there on that rests.
+    pub fn next_idle(&self, from: usize) -> Option<usize> {
+        let mut at = from / 64;
+        let mut word = self.idle.get(at)? & (u64::MAX << (from % 64));
+        loop {
+            if word != 0 {
+                return Some(at * 64 + word.trailing_zeros() as usize);
+            }
+            at += 1;
+            word = *self.idle.get(at)?;
+        }
+    }
+
+    /// One of 1024.
+    pub fn roll(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u32 % 1024
+    }
+}
+
+/// What balancing reads of a CPU, as of when it last looked at itself, in little memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Glance {
+    pub load: f64,
+    pub runnable: f64,
+    pub util: f64,
+    pub threads: u32,
+}
