@@ -179,6 +179,11 @@ impl Side {
             match (side, on) {
                 (Side::Simulated(_), Substrate::Sim) => {}
                 (side, Substrate::Sim) if *side == Side::sched() => {}
+                // The simulator's schedulers have no settings as stock interfaces do.
+                (Side::Stock, Substrate::Sim) => {
+                    return Err(SideError::NotSimulated("stock".into()));
+                }
+                (side, Substrate::Sim) if side.agent().is_some() => {}
                 (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
                     return Err(SideError::SimulatorOnly(side.to_string()));
                 }
@@ -334,7 +339,10 @@ fn known() -> String {
 
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
-    format!("sched, {}", names.join(", "))
+    format!(
+        "sched, quell, dasec and both without parts, {}",
+        names.join(", ")
+    )
 }
 
 fn suggest(name: &str) -> String {
@@ -420,11 +428,8 @@ mod tests {
         let error = check("default,fifo", Substrate::Host).unwrap_err();
         assert!(error.contains("`fifo` is the simulator's"), "{error}");
         assert_eq!(check("fifo,sched", Substrate::Sim), Ok(()));
-        let error = check("fifo,dasec", Substrate::Sim).unwrap_err();
-        assert!(
-            error.contains("there are: sched, cfs, eevdf-6.12, eevdf"),
-            "{error}"
-        );
+        let error = check("fifo,stock", Substrate::Sim).unwrap_err();
+        assert!(error.contains("there are: sched, quell, dasec"), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod class;
 mod events;
 mod machine;
+mod monitor;
 mod program;
 mod simulation;
 mod workload;
@@ -18,5 +19,6 @@ pub use class::{
 };
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
+pub use monitor::{Monitor, thread_of};
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use workload::{Answer, Request};

@@ -7,6 +7,7 @@ use crate::program::Code;
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use quell_sched::ThreadSetting;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -51,7 +52,7 @@ pub struct Simulation {
     answers: Vec<Answer>,
     events: u64,
     noise: ChaCha8Rng,
-    observer: Option<Observer>,
+    observers: Vec<Observer>,
 }
 
 /// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
@@ -100,7 +101,7 @@ impl Simulation {
             pending: Vec::new(),
             answers: Vec::new(),
             events: 0,
-            observer: None,
+            observers: Vec::new(),
             noise: ChaCha8Rng::seed_from_u64(0),
         };
         if costs.noise_every > 0 {
@@ -166,9 +167,14 @@ impl Simulation {
         self.wake(ThreadId(number));
     }
 
-    /// Tells of what happens from now on.
+    /// Tells of what happens from now on, beside others who are told.
     pub fn observe(&mut self, observer: Observer) {
-        self.observer = Some(observer);
+        self.observers.push(observer);
+    }
+
+    /// Tells the class what is wanted of a thread; false if it has no such setting.
+    pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
+        self.class.set_thread(&mut self.machine, thread, setting)
     }
 
     /// Limits where a thread may run, from when it next gets a CPU on.
@@ -326,11 +332,11 @@ impl Simulation {
     /// Blocked to ready.
     fn wake(&mut self, thread: ThreadId) {
         self.machine.thread_mut(thread).state = State::Ready;
-        if let Some(observer) = &mut self.observer {
+        if !self.observers.is_empty() {
             let cpu = self.machine.here.unwrap_or(CpuId(0));
             let by = self.machine.by;
             let now = self.machine.now;
-            observer(now, now, Happening::Wakeup { thread, by, cpu });
+            self.tell(now, Happening::Wakeup { thread, by, cpu });
         }
         self.class.wake(&mut self.machine, thread);
     }
@@ -467,16 +473,18 @@ impl Simulation {
         }
         self.machine.cpu_mut(cpu).turn = picked.and_then(|Pick { turn, .. }| turn);
         self.machine.replan(cpu);
-        if let Some(observer) = self
-            .observer
-            .as_mut()
-            .filter(|_| thread != ran || blocked.is_some())
-        {
+        if !self.observers.is_empty() && (thread != ran || blocked.is_some()) {
             let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
-            let now = self.machine.now;
-            let at = self.machine.cpu(cpu).started.max(now);
+            let at = self.machine.cpu(cpu).started.max(self.machine.now);
             let next = thread;
-            observer(now, at, Happening::Switch { cpu, left, next });
+            self.tell(at, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    fn tell(&mut self, at: Nanos, happening: Happening) {
+        let now = self.machine.now;
+        for observer in &mut self.observers {
+            observer(now, at, happening);
         }
     }
 

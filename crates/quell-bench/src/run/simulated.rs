@@ -14,9 +14,12 @@ use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
 };
 use quell_model::{CpuId, Pid, Tid, Topology};
+use quell_policy::Policy;
+use quell_policy::dasec::Dasec;
+use quell_sched::ThreadSetting;
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Happening, Load, Oldest, Request, SchedExt,
-    Simulation, Tenant, ThreadId, Warp,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Happening, Load, Monitor, Oldest, Request,
+    SchedExt, Simulation, Tenant, ThreadId, Warp,
 };
 use quell_trace::{Analyser, Event, IDLE, Kind};
 use std::cell::RefCell;
@@ -141,7 +144,13 @@ pub(crate) fn engine(
         side if *side == Side::sched() => {
             Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
         }
-        other => bail!("side `{other}` does not run on the simulator"),
+        side => match side.agent() {
+            Some(agent) => {
+                let options = quell_sched::Options::asymmetry(&agent.asymmetry);
+                Box::new(SchedExt::new(topology, &options)?)
+            }
+            None => bail!("side `{side}` does not run on the simulator"),
+        },
     };
     Ok((class, costs))
 }
@@ -222,11 +231,13 @@ impl Bench<'_> {
         if let Some(watch) = &watch {
             watch.observe(&mut simulation);
         }
-        let mut answers = self.advance(&mut simulation, warmup)?;
+        let mut agent = Agent::of(side_of, &self.instances, &mut simulation);
+        let mut answers = self.advance(&mut simulation, &mut agent, warmup)?;
         let first = self.reading(&simulation);
-        answers.extend(self.advance(&mut simulation, end)?);
+        answers.extend(self.advance(&mut simulation, &mut agent, end)?);
         let second = self.reading(&simulation);
-        answers.extend(self.advance(&mut simulation, end + timeout * 1_000_000)?);
+        let last = end + timeout * 1_000_000;
+        answers.extend(self.advance(&mut simulation, &mut agent, last)?);
 
         let watched = watch.map(|watch| watch.finish(self.instances.len()));
         let mut measurements = Vec::new();
@@ -296,13 +307,18 @@ impl Bench<'_> {
     fn advance(
         &self,
         simulation: &mut Simulation,
+        agent: &mut Option<Agent>,
         end: u64,
     ) -> anyhow::Result<Vec<quell_sim::Answer>> {
         let mut answers = Vec::new();
         while simulation.machine().now < end {
             ensure!(!self.interrupt.load(Ordering::Relaxed), Interrupted);
             let next = end.min(simulation.machine().now + STRIDE);
+            let next = agent.as_ref().map_or(next, |agent| next.min(agent.next_ns));
             answers.append(&mut simulation.run_until(next));
+            if let Some(agent) = agent {
+                agent.look(simulation);
+            }
         }
         Ok(answers)
     }
@@ -332,6 +348,53 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
+}
+
+/// The agent's loop on a simulated machine: the same policy from the same snapshots to the same plans, once a period. What
+/// the agent itself takes is not simulated.
+struct Agent {
+    monitor: Monitor,
+    policy: Dasec,
+    period_ns: u64,
+    /// When the period ends.
+    next_ns: u64,
+}
+
+impl Agent {
+    /// The side's, if it has one.
+    fn of(
+        side: &Side,
+        instances: &[TenantInstance<'_>],
+        simulation: &mut Simulation,
+    ) -> Option<Agent> {
+        let file = side.agent()?;
+        let tenant = |it: &TenantInstance<'_>| (it.name.clone(), Arc::new(it.spec.clone()));
+        let tenants = instances.iter().map(tenant).collect();
+        let period_ns = file.agent.period_ms * 1_000_000;
+        Some(Agent {
+            monitor: Monitor::new(simulation, tenants),
+            policy: Dasec::new(file.asymmetry),
+            period_ns,
+            next_ns: period_ns,
+        })
+    }
+
+    /// Observes, decides and acts, if the period is over.
+    fn look(&mut self, simulation: &mut Simulation) {
+        if simulation.machine().now < self.next_ns {
+            return;
+        }
+        self.next_ns += self.period_ns;
+        let snapshot = self.monitor.snapshot(simulation.machine());
+        let plan = self.policy.decide(&snapshot);
+        for (tenant, number) in plan.tenants.iter().zip(1..) {
+            for thread in &tenant.threads {
+                if let Some(simulated) = quell_sim::thread_of(thread.id) {
+                    simulation.set_thread(simulated, ThreadSetting::planned(number, thread));
+                }
+            }
+        }
+    }
 }
 
 /// What the simulated scheduler does to tenants' threads in a window, by the same analysis as of real ones.
