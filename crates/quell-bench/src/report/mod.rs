@@ -99,6 +99,6 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 pub(crate) use tests::sample;
