@@ -38,7 +38,8 @@ pub struct Counterpart {
 /// wakeup and a switch (EEVDF 5.0 us, sched 7.4); a yield's switch is 2.8 us, its system call included (sched's does more
 /// than one after a block: it queues the thread again). A round trip between two CPUs beside six busy ones takes 0.2 ms,
 /// of which 80 us are wakeups and switches, eight times as long: 60 us for each way. A request comes from a thread of the
-/// load generator that a timer wakes: two switches, a wakeup and an interrupt. A tick is estimated.
+/// load generator that a timer wakes: two switches, a wakeup and an interrupt; an answer wakes it once more: two switches and
+/// the pipe's work. A tick is estimated.
 pub fn counterparts() -> [Counterpart; 2] {
     [
         Counterpart {
@@ -50,7 +51,9 @@ pub fn counterparts() -> [Counterpart; 2] {
                 "host.costs.wake_us=2.6",
                 "host.costs.kick_us=7.5",
                 "host.costs.interrupt_us=2",
+                "host.costs.generators=true",
                 "host.costs.request_us=9.4",
+                "host.costs.answer_us=6.8",
                 "host.costs.tick_us=4",
             ],
         },
@@ -63,7 +66,9 @@ pub fn counterparts() -> [Counterpart; 2] {
                 "host.costs.wake_us=3.7",
                 "host.costs.kick_us=7.5",
                 "host.costs.interrupt_us=2",
+                "host.costs.generators=true",
                 "host.costs.request_us=9.4",
+                "host.costs.answer_us=6.8",
                 "host.costs.tick_us=4",
             ],
         },

@@ -232,7 +232,10 @@ impl Simulation {
                 self.on(cpu, None, |simulation| simulation.choose(cpu, None));
             }
             Event::Interrupt(cpu, interrupt) if self.interrupt_takes(interrupt) > 0 => {
-                self.machine.charge(cpu, self.interrupt_takes(interrupt));
+                match interrupt {
+                    Interrupt::Arrival(_) => self.generate(cpu, self.machine.costs.request),
+                    _ => self.machine.charge(cpu, self.machine.costs.interrupt),
+                }
                 let at = self.machine.cpu(cpu).started;
                 self.machine.events.plan(at, Event::Handle(cpu, interrupt));
             }
@@ -296,10 +299,40 @@ impl Simulation {
         });
     }
 
+    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do.
+    fn device_of(&self, tenant: usize) -> CpuId {
+        CpuId((tenant % self.machine.cpus.len()) as u32)
+    }
+
+    /// A request comes in, or an answer goes out: who runs there goes on afterwards.
+    fn generate(&mut self, cpu: CpuId, takes: Nanos) {
+        let it = self.machine.cpu(cpu);
+        let (current, from) = (it.current, it.started.max(self.machine.now));
+        self.machine.charge(cpu, takes);
+        let until = self.machine.cpu(cpu).started;
+        if let Some(thread) = current.filter(|_| self.machine.costs.generators && takes > 0) {
+            let (left, next) = (Some((thread, true)), None);
+            self.tell(from, Happening::Switch { cpu, left, next });
+            let (left, next) = (None, Some(thread));
+            self.tell(until, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    fn answered(&mut self) {
+        let costs = self.machine.costs;
+        if costs.answer > 0 {
+            for number in 0..self.effects.answers.len() {
+                let device = self.device_of(self.effects.answers[number].tenant);
+                let cpu = self.machine.here.filter(|_| !costs.generators);
+                self.generate(cpu.unwrap_or(device), costs.answer);
+            }
+        }
+        self.answers.append(&mut self.effects.answers);
+    }
+
     fn plan_arrival(&mut self, tenant: usize, request: Request) {
         let due = request.due.max(self.machine.now);
-        // Each tenant's device interrupts one CPU, as queues of network cards do.
-        let cpu = CpuId((tenant % self.machine.cpus.len()) as u32);
+        let cpu = self.device_of(tenant);
         let arrival = Interrupt::Arrival(tenant as u32);
         self.machine
             .events
@@ -357,7 +390,7 @@ impl Simulation {
 
     /// Does what a step or an arrival did but for waking; gives who is to be woken.
     fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
-        self.answers.append(&mut self.effects.answers);
+        self.answered();
         let mut poked = std::mem::take(&mut self.effects.poked);
         for thread in poked.drain(..) {
             self.poke(thread);

@@ -5,7 +5,7 @@
 use quell_model::config::Scenario;
 use quell_model::{Snapshot, Source, ThreadSample, ThreadState, Topology};
 use quell_sched::{Options, ThreadSetting};
-use quell_sim::{Costs, Fifo, Monitor, SchedExt, Simulation, Tenant, thread_of};
+use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenant, thread_of};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -128,4 +128,52 @@ fn what_an_agent_wants_of_a_thread_reaches_the_scheduler() {
     let mut simulation = Simulation::new(Topology::flat(1), Costs::NONE, fifo);
     observed(&mut simulation);
     assert!(!simulation.set_thread(light, setting), "it has no weights");
+}
+
+#[test]
+fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
+    let text = r#"
+        name = "t"
+        [[tenant]]
+        name = "served"
+        load = { rate = 1.0 }
+        [[tenant.thread]]
+        name = "server"
+        program = ["request", { run_us = 100 }, "respond"]
+        [[tenant]]
+        name = "spin"
+        class = "batch"
+        [[tenant.thread]]
+        name = "w"
+        program = [{ run_us = 1000 }]
+    "#;
+    let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+    let preemptions = |generators| {
+        let costs = Costs {
+            request: 50_000,
+            answer: 20_000,
+            generators,
+            ..Costs::NONE
+        };
+        let class = Box::new(Fifo::new(Some(MS)));
+        let mut simulation = Simulation::new(Topology::flat(1), costs, class);
+        let mut tenants = Vec::new();
+        for tenant in scenario.instances() {
+            let requests = (1..=100).map(|number| Request {
+                due: number * 10 * MS,
+                seed: number,
+            });
+            let load = tenant.spec.load.is_some();
+            let load = load.then(|| Box::new(requests) as Load);
+            simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
+            tenants.push((tenant.name.clone(), Arc::new(tenant.spec.clone())));
+        }
+        let mut monitor = Monitor::new(&mut simulation, tenants);
+        assert_eq!(simulation.run_until(1100 * MS).len(), 100);
+        let snapshot = monitor.snapshot(simulation.machine());
+        let all = snapshot.tenants.iter().flat_map(|tenant| &tenant.threads);
+        all.map(|thread| thread.preemptions.unwrap()).sum::<u64>()
+    };
+    // Whoever runs gives way to each request and each answer, or is only delayed.
+    assert_eq!(preemptions(true), preemptions(false) + 200);
 }

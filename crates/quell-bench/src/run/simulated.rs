@@ -106,6 +106,8 @@ fn costs(spec: &CostsSpec) -> Costs {
         kick: ns(spec.kick_us, typical.kick),
         interrupt: ns(spec.interrupt_us, typical.interrupt),
         request: ns(spec.request_us, typical.request),
+        answer: ns(spec.answer_us, typical.answer),
+        generators: spec.generators,
         tick: ns(spec.tick_us, typical.tick),
         tick_every: every(spec.hz, typical.tick_every),
         migrate: ns(spec.migrate_us, typical.migrate),

@@ -82,6 +82,10 @@ pub struct CostsSpec {
     pub interrupt_us: Option<f64>,
     /// A request's way in without whom it wakes, in us.
     pub request_us: Option<f64>,
+    /// An answer's way out, in us.
+    pub answer_us: Option<f64>,
+    /// Requests come from, and answers go to, a thread of this machine that goes before all others, as in the kernel lab.
+    pub generators: bool,
     /// A tick, in us.
     pub tick_us: Option<f64>,
     /// Ticks a second of a CPU that runs something; 0: none.
@@ -107,6 +111,7 @@ impl CostsSpec {
             ("kick_us", self.kick_us),
             ("interrupt_us", self.interrupt_us),
             ("request_us", self.request_us),
+            ("answer_us", self.answer_us),
             ("tick_us", self.tick_us),
             ("hz", self.hz),
             ("migrate_us", self.migrate_us),
