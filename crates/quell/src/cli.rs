@@ -239,6 +239,13 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
+    /// Compare this scenario only; may be given several times
+    #[arg(
+        long,
+        value_name = "SCENARIO",
+        help_heading = "Options of `bench calibration`"
+    )]
+    pub only: Vec<String>,
     /// A Python that has the package simso, to measure that beside the simulator
     #[arg(
         long,

@@ -16,8 +16,12 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<bool> {
     measure.pairs = Some(measure.pairs.unwrap_or(1));
     let sides = calibration::counterparts();
     let (mut lab, mut checks) = (None, Vec::new());
-    for (number, scenario) in calibration::SCENARIOS.iter().enumerate() {
-        let of = calibration::SCENARIOS.len();
+    let scenarios: Vec<&str> = match args.only.as_slice() {
+        [] => calibration::SCENARIOS.to_vec(),
+        only => only.iter().map(String::as_str).collect(),
+    };
+    for (number, scenario) in scenarios.iter().enumerate() {
+        let of = scenarios.len();
         writeln!(io::stderr(), "{scenario} ({} of {of})", number + 1)?;
         let real = sides.iter().map(|side| side.real.clone()).collect();
         let job = Job::new(scenario, &args.set, real, &measure)?;
