@@ -64,7 +64,7 @@ pub enum Command {
     /// Record every switch and wakeup of this host, and say who waited how long for a CPU (needs BPF)
     ///
     /// Until Ctrl-C, for --seconds, or while COMMAND runs, whose exit code it then ends with. The trace
-    /// opens at https://ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
+    /// opens at ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
     Record(Record),
     /// Write shell completions to stdout
     Completion {
