@@ -2,10 +2,11 @@
 //!
 //! [`run`] plays a scenario under each side in interleaved pairs, [`stats`] compares the pairs,
 //! [`result`] is what was found and its JSON, [`report`] shows it in a terminal and in HTML.
-//! [`agent_bench`] measures what the agent itself costs.
+//! [`agent_bench`] measures what the agent itself costs, [`capacity`] how many tenants fit.
 
 pub mod agent_bench;
 pub mod calibration;
+pub mod capacity;
 pub mod overhead;
 pub mod progress;
 pub mod report;

@@ -50,6 +50,11 @@ pub enum Command {
     ///
     /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
     Reproduce(Reproduce),
+    /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each scheduler
+    ///
+    /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
+    /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
+    Capacity(Capacity),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -269,6 +274,39 @@ pub struct Reproduce {
     pub measure: Measure,
     #[command(flatten)]
     pub guest: Guest,
+}
+
+#[derive(Debug, Args)]
+pub struct Capacity {
+    /// A scenario file, or the name of a built-in scenario
+    pub scenario: String,
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo and ideal
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
+    pub policy: String,
+    /// Only this tenant grows, from 1; the others stay as the scenario has them
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub tenant: Option<String>,
+    /// The whole mix grows; the default
+    #[arg(long)]
+    pub all: bool,
+    /// What latency tenants that state no objective must keep, in ms
+    #[arg(long, value_name = "p99_ms=N", value_parser = objective)]
+    pub objective: Option<f64>,
+    /// The greatest number to try; as many as a scenario may have unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub most: Option<u32>,
+    /// Set a value of the scenario otherwise than its file: host.cpus=16
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    #[command(flatten)]
+    pub measure: Measure,
+}
+
+fn objective(text: &str) -> Result<f64, String> {
+    let number = text.strip_prefix("p99_ms=");
+    let number = number.and_then(|number| number.parse::<f64>().ok());
+    let number = number.filter(|ms| (1e-3..=60_000.0).contains(ms));
+    number.ok_or_else(|| "must be p99_ms=N, N from 0.001 to 60000".to_string())
 }
 
 /// What `bench agent` measures.
@@ -514,6 +552,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn objectives_name_their_unit() {
+        assert_eq!(objective("p99_ms=2.5"), Ok(2.5));
+        for wrong in ["", "2.5", "p99_ms=", "p99_ms=0", "p99_ms=NaN", "p99_us=3"] {
+            assert!(objective(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

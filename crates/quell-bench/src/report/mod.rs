@@ -3,6 +3,7 @@
 //! All three are made from the same result and nothing else, so a saved JSON file gives the same
 //! table and page again.
 
+mod capacity;
 mod charts;
 mod html;
 mod reproduction;
@@ -13,6 +14,7 @@ pub use html::html;
 pub use text::text;
 pub(crate) use words::change;
 
+use crate::capacity::Capacity;
 use crate::reproduce::Reproduction;
 use crate::result::BenchResult;
 use crate::workload::Interrupted;
@@ -50,6 +52,20 @@ pub fn deliver_reproduction(
     let page = html_file.map(|_| reproduction::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
     let text = |styled| reproduction::text(result, styled);
+    hand_out(&json, json_file, html_file.zip(page), text)?;
+    anyhow::ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
+/// The same for a capacity.
+pub fn deliver_capacity(
+    result: &Capacity,
+    json_file: Option<&Path>,
+    html_file: Option<&Path>,
+) -> anyhow::Result<()> {
+    let page = html_file.map(|_| capacity::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    let text = |styled| capacity::text(result, styled);
     hand_out(&json, json_file, html_file.zip(page), text)?;
     anyhow::ensure!(result.complete, Interrupted);
     Ok(())

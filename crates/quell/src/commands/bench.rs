@@ -115,7 +115,7 @@ pub(super) struct Job<'a> {
     pub(super) text: String,
     pub(super) sides: Vec<Side>,
     pub(super) measure: &'a Measure,
-    set: Vec<String>,
+    pub(super) set: Vec<String>,
 }
 
 impl Job<'_> {
@@ -165,7 +165,7 @@ impl Job<'_> {
         run::simulated::run(&options, interrupt, &progress)
     }
 
-    fn options(&self) -> anyhow::Result<BenchOptions> {
+    pub(super) fn options(&self) -> anyhow::Result<BenchOptions> {
         let mut options = BenchOptions::new(self.scenario.clone(), this_program()?);
         options.sides.clone_from(&self.sides);
         options.seconds = self.measure.seconds.unwrap_or(options.seconds);
