@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
-use quell_bench::set::Setting;
+use quell_bench::report::Files;
+use quell_bench::set::{Setting, Sweep};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -238,6 +239,9 @@ pub struct Bench {
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// On the simulator: measure at each of these values, all of them at once; several times for every combination
+    #[arg(long, value_name = "KEY=V1,V2")]
+    pub sweep: Vec<Sweep>,
     #[command(flatten)]
     pub measure: Measure,
     #[command(flatten)]
@@ -527,6 +531,24 @@ pub struct Measure {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Also write a flat table, a row for each run, side and tenant, as CSV
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Also write the same as Parquet
+    #[arg(long, value_name = "FILE.parquet")]
+    pub parquet: Option<PathBuf>,
+}
+
+impl Measure {
+    /// Where the result goes.
+    pub fn files(&self) -> Files<'_> {
+        Files {
+            json: self.json.as_deref(),
+            html: self.report.as_deref(),
+            csv: self.csv.as_deref(),
+            parquet: self.parquet.as_deref(),
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -203,6 +203,33 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["capacity", "demo", "--objective", "p99_ms=9"],
             &["demo.toml", "`host`", "topology"],
         ),
+        (
+            &["bench", "mixed", "--sweep", "host.cpus=4,8"],
+            &["--sweep", "--on sim"],
+        ),
+        (
+            &["bench", "sim", "--sweep", "host.cpus=4,8"],
+            &["--sweep", "not for", "sim"],
+        ),
+        (
+            &["bench", "mixed", "--sweep", "host.cpus=4,,8"],
+            &["--sweep", "between commas"],
+        ),
+        (
+            &["bench", "agent", "--csv", "x.csv"],
+            &["--csv", "not for", "agent"],
+        ),
+        (
+            &[
+                "capacity",
+                "mixed",
+                "--objective",
+                "p99_ms=9",
+                "--parquet",
+                &below_a_file,
+            ],
+            &["x.html", "cannot be written"],
+        ),
         (&["top"], &["terminal", "quell status"]),
         (&["completion", "cmd"], &["cmd", "bash"]),
     ];

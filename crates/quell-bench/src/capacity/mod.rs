@@ -181,6 +181,7 @@ pub fn run(
 ) -> anyhow::Result<Capacity> {
     let most = options.check()?;
     let bench = &options.bench;
+    simulated::check(bench)?;
     let labels = Side::labels(&bench.sides);
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let mut tried: Vec<BTreeMap<u32, CapacityPoint>> = vec![BTreeMap::new(); labels.len()];

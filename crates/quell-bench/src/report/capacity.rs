@@ -214,8 +214,8 @@ pub fn html(capacity: &Capacity) -> anyhow::Result<String> {
     Ok(page)
 }
 
-const FITS_TEXT: &str = "The greatest number at which every latency tenant kept its objective in every window. Everything tried \
-    up to the first number below it fits; above the second nothing passes in any window.";
+const FITS_TEXT: &str = "The greatest number at which every latency tenant kept its objective in every window. Below it: up to the \
+    first number everything tried fits, above the second nothing passes in any window.";
 const CURVE_TEXT: &str = "The 99th percentile of the tenant that is worst off, over its objective: below the thick line every \
     tenant keeps it. The line goes through the worst window, the small dots are all of them; a label stands at the number that fits.";
 

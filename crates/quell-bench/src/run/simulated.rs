@@ -70,7 +70,11 @@ pub fn run_all(
     Ok(results.collect())
 }
 
-/// Checks that the simulator can do this.
+/// Whether the simulator can do this.
+pub fn check(options: &BenchOptions) -> anyhow::Result<()> {
+    prepare(options, &AtomicBool::new(false)).map(|_| ())
+}
+
 fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::Result<Bench<'a>> {
     options.check(Substrate::Sim)?;
     let scenario = &options.scenario;

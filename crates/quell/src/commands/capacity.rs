@@ -32,7 +32,7 @@ pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
         number.ok_or(InputError(message))
     };
     let tenant = args.tenant.as_ref().map(number).transpose()?;
-    files_writable([&measure.json, &measure.report])?;
+    files_writable(measure.files())?;
     let options = CapacityOptions {
         bench: job.options()?,
         tenant,
@@ -41,5 +41,5 @@ pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
     let progress = Progress::stderr(Duration::ZERO);
     let mut found = capacity::run(&options, &*interrupt_flag()?, &progress)?;
     found.set.clone_from(&job.set);
-    report::deliver_capacity(&found, measure.json.as_deref(), measure.report.as_deref())
+    report::deliver_capacity(&found, measure.files())
 }
