@@ -129,6 +129,9 @@ pub enum SideError {
     /// Of another substrate.
     #[error("side `{0}` does not run on the simulator yet; there are: {simulated}", simulated = simulated())]
     NotSimulated(String),
+    /// Nothing to measure.
+    #[error("name at least one side (`sched`)")]
+    None,
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
     TooFew,
@@ -252,13 +255,22 @@ impl Side {
 
     /// Reads a comma-separated list. The first is the baseline; a side may stand there twice (A/A).
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
+        match Side::parse_some(text) {
+            Ok(sides) if sides.len() < 2 => Err(SideError::TooFew),
+            Err(SideError::None) => Err(SideError::TooFew),
+            sides => sides,
+        }
+    }
+
+    /// The same where one is enough, as nothing is compared with it.
+    pub fn parse_some(text: &str) -> Result<Vec<Side>, SideError> {
         let names = text
             .split(',')
             .map(str::trim)
             .filter(|name| !name.is_empty());
         let sides: Vec<Side> = names.map(Side::from_str).collect::<Result<_, _>>()?;
-        if sides.len() < 2 {
-            return Err(SideError::TooFew);
+        if sides.is_empty() {
+            return Err(SideError::None);
         }
         Ok(sides)
     }

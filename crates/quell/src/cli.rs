@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
-use quell_bench::set::Setting;
+use quell_bench::report::Files;
+use quell_bench::set::{Setting, Sweep};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -50,6 +51,11 @@ pub enum Command {
     ///
     /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
     Reproduce(Reproduce),
+    /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each scheduler
+    ///
+    /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
+    /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
+    Capacity(Capacity),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -233,6 +239,9 @@ pub struct Bench {
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// On the simulator: measure at each of these values, all of them at once; several times for every combination
+    #[arg(long, value_name = "KEY=V1,V2")]
+    pub sweep: Vec<Sweep>,
     #[command(flatten)]
     pub measure: Measure,
     #[command(flatten)]
@@ -276,6 +285,39 @@ pub struct Reproduce {
     pub measure: Measure,
     #[command(flatten)]
     pub guest: Guest,
+}
+
+#[derive(Debug, Args)]
+pub struct Capacity {
+    /// A scenario file, or the name of a built-in scenario
+    pub scenario: String,
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo and ideal
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
+    pub policy: String,
+    /// Only this tenant grows, from 1; the others stay as the scenario has them
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub tenant: Option<String>,
+    /// The whole mix grows; the default
+    #[arg(long)]
+    pub all: bool,
+    /// What latency tenants that state no objective must keep, in ms
+    #[arg(long, value_name = "p99_ms=N", value_parser = objective)]
+    pub objective: Option<f64>,
+    /// The greatest number to try; as many as a scenario may have unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub most: Option<u32>,
+    /// Set a value of the scenario otherwise than its file: host.cpus=16
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    #[command(flatten)]
+    pub measure: Measure,
+}
+
+fn objective(text: &str) -> Result<f64, String> {
+    let number = text.strip_prefix("p99_ms=");
+    let number = number.and_then(|number| number.parse::<f64>().ok());
+    let number = number.filter(|ms| (1e-3..=60_000.0).contains(ms));
+    number.ok_or_else(|| "must be p99_ms=N, N from 0.001 to 60000".to_string())
 }
 
 /// What `bench agent` measures.
@@ -496,6 +538,24 @@ pub struct Measure {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Also write a flat table, a row for each run, side and tenant, as CSV
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Also write the same as Parquet
+    #[arg(long, value_name = "FILE.parquet")]
+    pub parquet: Option<PathBuf>,
+}
+
+impl Measure {
+    /// Where the result goes.
+    pub fn files(&self) -> Files<'_> {
+        Files {
+            json: self.json.as_deref(),
+            html: self.report.as_deref(),
+            csv: self.csv.as_deref(),
+            parquet: self.parquet.as_deref(),
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -521,6 +581,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn objectives_name_their_unit() {
+        assert_eq!(objective("p99_ms=2.5"), Ok(2.5));
+        for wrong in ["", "2.5", "p99_ms=", "p99_ms=0", "p99_ms=NaN", "p99_us=3"] {
+            assert!(objective(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -47,6 +47,38 @@ pub fn run(
     interrupt: &AtomicBool,
     progress: &Progress,
 ) -> anyhow::Result<BenchResult> {
+    let results = run_all(std::slice::from_ref(options), interrupt, progress);
+    progress.finish();
+    let result = results?.into_iter().next().flatten();
+    Ok(result.ok_or(Interrupted)?)
+}
+
+/// Measures several, as many of all their runs at once as there are CPUs here. What an interrupt left without a complete
+/// pair is `None`.
+pub fn run_all(
+    all: &[BenchOptions],
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Option<BenchResult>>> {
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let benches: Vec<Bench<'_>> = all
+        .iter()
+        .map(|options| prepare(options, interrupt))
+        .collect::<anyhow::Result<_>>()?;
+    let raw = measure_all(&benches, progress)?;
+    let results = benches
+        .iter()
+        .zip(raw)
+        .map(|(bench, raw)| bench.result(raw, started_unix_s));
+    Ok(results.collect())
+}
+
+/// Whether the simulator can do this.
+pub fn check(options: &BenchOptions) -> anyhow::Result<()> {
+    prepare(options, &AtomicBool::new(false)).map(|_| ())
+}
+
+fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::Result<Bench<'a>> {
     options.check(Substrate::Sim)?;
     let scenario = &options.scenario;
     let input = |key: &str, message: &str| ConfigError::at(&scenario.file, key, message);
@@ -65,30 +97,59 @@ pub fn run(
             return Err(input(&format!("tenant[{index}]"), message).into());
         }
     }
-    let bench = Bench {
+    Ok(Bench {
         options,
         topology: host.topology(),
         costs: costs(&host.costs),
         instances,
         interrupt,
+    })
+}
+
+/// All pairs and sides of all of them, on all CPUs of this machine; of each in the order in which they would have been
+/// measured.
+fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec<Vec<RawRun>>> {
+    let runs: Vec<(usize, u32, usize)> = benches
+        .iter()
+        .enumerate()
+        .flat_map(|(number, bench)| bench.runs().map(move |(pair, side)| (number, pair, side)))
+        .collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let planned: Duration = benches.iter().map(|bench| bench.options.planned()).sum();
+    let each = planned / runs.len().max(1) as u32;
+    let work = || {
+        while let Some(&(number, pair, side)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let bench = &benches[number];
+            if bench.interrupt.load(Ordering::Relaxed) {
+                return;
+            }
+            let run = bench.measure(pair, side);
+            let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            done.push(((number, pair, side), run));
+            let text = format!("{} of {} simulated", done.len(), runs.len());
+            progress.tick(each * done.len() as u32, &text);
+        }
     };
-    let labels = Side::labels(&options.sides);
-    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let raw = bench.measure_all(progress);
-    progress.finish();
-    let raw = raw?;
-    ensure!(
-        !super::complete_pairs(&raw, labels.len()).is_empty(),
-        Interrupted
-    );
-    let measured = Measured {
-        options,
-        labels: &labels,
-        started_unix_s,
-        host: described(&bench.topology),
-        raw,
-    };
-    Ok(measured.result(Substrate::Sim, Vec::new()))
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        for _ in 0..workers.min(runs.len()) {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    done.sort_by_key(|&(at, _)| at);
+    let mut all: Vec<Vec<RawRun>> = benches.iter().map(|_| Vec::new()).collect();
+    for ((number, ..), run) in done {
+        match run {
+            Ok(run) => all[number].push(run),
+            // An interrupted simulation is none.
+            Err(error) if error.is::<Interrupted>() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
 }
 
 /// What a scenario says that the machine's own work takes.
@@ -178,40 +239,26 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All pairs and sides, on all CPUs of this machine, in the order in which they would have been measured.
-    fn measure_all(&self, progress: &Progress) -> anyhow::Result<Vec<RawRun>> {
+    /// Its runs: pair and side.
+    fn runs(&self) -> impl Iterator<Item = (u32, usize)> + use<> {
         let sides = self.options.sides.len();
-        let runs = sides * self.options.pairs as usize;
-        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let each = self.options.planned() / runs as u32;
-        let work = || {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= runs || self.interrupt.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (pair, side) = ((number / sides) as u32, number % sides);
-                let run = self.measure(pair, side);
-                let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                done.push((number, run));
-                let text = format!("{} of {runs} simulated", done.len());
-                progress.tick(each * done.len() as u32, &text);
-            }
+        (0..self.options.pairs).flat_map(move |pair| (0..sides).map(move |side| (pair, side)))
+    }
+
+    /// What its runs amount to; `None` without a complete pair.
+    fn result(&self, raw: Vec<RawRun>, started_unix_s: u64) -> Option<BenchResult> {
+        let labels = Side::labels(&self.options.sides);
+        if super::complete_pairs(&raw, labels.len()).is_empty() {
+            return None;
+        }
+        let measured = Measured {
+            options: self.options,
+            labels: &labels,
+            started_unix_s,
+            host: described(&self.topology),
+            raw,
         };
-        std::thread::scope(|scope| {
-            let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-            for _ in 0..workers.min(runs) {
-                scope.spawn(work);
-            }
-        });
-        let mut done = done
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        done.sort_by_key(|&(number, _)| number);
-        let runs = done.into_iter().map(|(_, run)| run);
-        // An interrupted simulation is none.
-        runs.filter(|run| !matches!(run, Err(error) if error.is::<Interrupted>()))
-            .collect()
+        Some(measured.result(Substrate::Sim, Vec::new()))
     }
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {

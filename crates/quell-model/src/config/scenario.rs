@@ -211,7 +211,8 @@ impl Scenario {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    /// Checks everything, as [`Scenario::parse`] does; for one that was changed since. `file` is for messages.
+    pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
         let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// Runs every scenario in both, with the same seed, and compares. False if some figure is off by more than it may be.
 pub(super) fn run(args: &Bench) -> anyhow::Result<bool> {
-    files_writable([&args.measure.json, &None])?;
+    files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let mut measure = args.measure.clone();
     measure.scheduling = true;
