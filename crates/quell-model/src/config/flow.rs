@@ -319,6 +319,22 @@ impl Checker<'_> {
                 range("mean ", mean, MAX_TIME_US)?;
                 range("sigma ", sigma, 5.0)
             }
+            TimeUs::Pareto { mean, alpha } => {
+                range("mean ", mean, MAX_TIME_US)?;
+                if !(1.01..=100.0).contains(&alpha) {
+                    return self.error(key, format!("alpha {alpha} is outside 1.01 to 100"));
+                }
+                Ok(())
+            }
+            TimeUs::Bimodal {
+                short,
+                long,
+                share_long,
+            } => {
+                range("short ", short, MAX_TIME_US)?;
+                range("long ", long, MAX_TIME_US)?;
+                range("share_long ", share_long, 1.0)
+            }
         }
     }
 

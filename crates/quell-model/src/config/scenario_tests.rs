@@ -320,6 +320,42 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "is for arrival",
     ),
     (
+        "arrival = \"fixed\"",
+        "arrival = \"bursts\", on_ms = 5",
+        "tenant[0].load.off_ms",
+        "is missing",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"bursts\", on_ms = 0, off_ms = 5",
+        "tenant[0].load.on_ms",
+        "outside 0.001",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"diurnal\", period_s = 60, swing = 1.5",
+        "tenant[0].load.swing",
+        "outside 0 to 1",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"fixed\", swing = 0.5",
+        "tenant[0].load.swing",
+        "is for arrival = \"diurnal\"",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = { pareto = { mean = 5, alpha = 1 } } }",
+        "tenant[0].thread[0].program[1].run_us",
+        "alpha 1 is outside",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = { bimodal = { short = 5, long = 9, share_long = 2 } } }",
+        "tenant[0].thread[0].program[1].run_us",
+        "share_long 2 is outside 0 to 1",
+    ),
+    (
         "arrival = \"trace\"",
         "arrival = \"trace\", rate = 5.0",
         "tenant[1].load.rate",
