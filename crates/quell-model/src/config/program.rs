@@ -60,12 +60,30 @@ pub enum Step {
     RunUs(TimeUs),
     /// Sleeps, in µs.
     SleepUs(TimeUs),
+    /// Sleeps until the next multiple of this period since the threads' start, in µs: what was done since the last one
+    /// and the sleep are one period together, and never drift. Periods that went by meanwhile are skipped.
+    TimerUs(f64),
     /// Waits for the tenant's next request.
     Request,
     /// Answers the request it holds.
     Respond,
     /// Runs a program (`run_us`, `sleep_us`, `lock`, `repeat`) with a lock of the tenant held.
     Lock(Critical),
+    /// The same with a reader-writer lock held for reading. A writer that waits keeps new readers out.
+    Read(Critical),
+    /// And held for writing.
+    Write(Critical),
+    /// Takes one from a counting semaphore, waiting for one.
+    Acquire(Acquire),
+    /// Adds one to a counting semaphore.
+    Release(String),
+    /// Waits for an event: a `signal` that nobody has taken, or a `broadcast` since this thread last waited. Nothing
+    /// that comes before is lost.
+    Wait(String),
+    /// Lets one thread past its `wait`: one that waits, or the next that does.
+    Signal(String),
+    /// Lets every thread past its `wait` once, now or when it next waits.
+    Broadcast(String),
     /// Waits until every thread whose program names this barrier has come to it.
     Barrier(String),
     /// Hands all parts but one to the threads that help this pool, does one itself, and waits for
@@ -95,6 +113,16 @@ pub struct Critical {
     pub program: Vec<Step>,
 }
 
+/// The parameters of [`Step::Acquire`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// The semaphore's name.
+    pub name: String,
+    /// How many there are at the start; 0 unless one of the steps that name it says otherwise.
+    pub initial: Option<u32>,
+}
+
 /// The parameters of [`Step::ForkJoin`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +143,11 @@ pub struct Repeat {
     pub times: u32,
     /// What.
     pub program: Vec<Step>,
+}
+
+/// The period of a [`Step::TimerUs`], in ns.
+pub fn timer_period_ns(period_us: f64) -> u64 {
+    ((period_us * 1e3) as u64).max(1)
 }
 
 /// What the next thread that holds a request draws from, when this one draws from `seed`.
