@@ -6,6 +6,7 @@
 
 pub mod agent_bench;
 pub mod calibration;
+pub mod import;
 pub mod overhead;
 pub mod progress;
 pub mod report;

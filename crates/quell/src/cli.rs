@@ -50,6 +50,11 @@ pub enum Command {
     ///
     /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
     Reproduce(Reproduce),
+    /// Write a scenario that says the same as another tool's file
+    ///
+    /// To stdout; what a scenario cannot say is named on stderr.
+    #[command(subcommand)]
+    Import(Import),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -197,6 +202,16 @@ pub struct Explain {
     pub json: bool,
     #[command(flatten)]
     pub socket: Socket,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Import {
+    /// From rt-app's JSON
+    RtApp {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod agent;
 mod bench;
 mod calibration;
 mod explain;
+mod import;
 mod lab;
 mod matrix;
 mod pages;
@@ -37,6 +38,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Reproduce(args) => reproduce::reproduce(&args),
+        Command::Import(args) => import::import(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
