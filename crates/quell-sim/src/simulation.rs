@@ -197,6 +197,11 @@ impl Simulation {
         self.workload.unanswered()
     }
 
+    /// The tenant of which a thread can never go on, and who waits for what there.
+    pub fn deadlock(&self) -> Option<(usize, String)> {
+        self.workload.deadlock()
+    }
+
     /// How many events have happened; superseded plans are none.
     pub fn events(&self) -> u64 {
         self.events

@@ -56,6 +56,11 @@ pub enum Command {
     /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
     /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
     Capacity(Capacity),
+    /// Write a scenario that says the same as another tool's file
+    ///
+    /// To stdout; what a scenario cannot say is named on stderr.
+    #[command(subcommand)]
+    Import(Import),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -203,6 +208,16 @@ pub struct Explain {
     pub json: bool,
     #[command(flatten)]
     pub socket: Socket,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Import {
+    /// From rt-app's JSON
+    RtApp {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -288,6 +288,13 @@ impl Bench<'_> {
         let last = end + timeout * 1_000_000;
         answers.extend(self.advance(&mut simulation, &mut agent, last)?);
 
+        // Figures of threads that stand still would look like those of a quiet machine.
+        if let Some((tenant, why)) = simulation.deadlock() {
+            let name = &self.instances[tenant].name;
+            let message = format!("threads of tenant `{name}` stand still for ever: {why}");
+            return Err(ConfigError::at(&options.scenario.file, "tenant", message).into());
+        }
+
         let watched = watch.map(|watch| watch.finish(self.instances.len()));
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {

@@ -397,10 +397,11 @@ impl Load {
                     "names the file of arrival = \"trace\"; it is missing".into(),
                 );
             }
-            (Arrival::Poisson | Arrival::Fixed, _, _, Some(_)) => {
+            (Arrival::Trace, ..) => {}
+            (_, _, _, Some(_)) => {
                 return error("trace", "is for arrival = \"trace\"".to_string());
             }
-            (Arrival::Poisson | Arrival::Fixed, None, None, None) => {
+            (_, None, None, None) => {
                 return error(
                     "rate",
                     "is missing; give `rate` or `rate_per_cpu`".to_string(),
@@ -410,6 +411,30 @@ impl Load {
                 return error("rate", "stands beside `rate_per_cpu`; give one".to_string());
             }
             _ => {}
+        }
+        for (field, value, high, arrival, of) in [
+            ("on_ms", self.on_ms, 1e7, Arrival::Bursts, "bursts"),
+            ("off_ms", self.off_ms, 1e7, Arrival::Bursts, "bursts"),
+            ("period_s", self.period_s, 1e6, Arrival::Diurnal, "diurnal"),
+            ("swing", self.swing, 1.0, Arrival::Diurnal, "diurnal"),
+        ] {
+            // A burst and a swing must not be without length; a pause and a swing's height may be nothing.
+            let low = match field {
+                "on_ms" | "period_s" => 1e-3,
+                _ => 0.0,
+            };
+            match value {
+                Some(value) if self.arrival == arrival && !(low..=high).contains(&value) => {
+                    return error(field, format!("{value} is outside {low} to {high}"));
+                }
+                Some(_) if self.arrival != arrival => {
+                    return error(field, format!("is for arrival = \"{of}\""));
+                }
+                None if self.arrival == arrival => {
+                    return error(field, format!("is missing; arrival = \"{of}\" needs it"));
+                }
+                _ => {}
+            }
         }
         if !(1..=1024).contains(&self.connections) {
             return error(

@@ -5,6 +5,7 @@ mod bench;
 mod calibration;
 mod capacity;
 mod explain;
+mod import;
 mod lab;
 mod matrix;
 mod pages;
@@ -39,6 +40,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(bench) => bench::bench(&bench),
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Capacity(args) => capacity::capacity(&args),
+        Command::Import(args) => import::import(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
