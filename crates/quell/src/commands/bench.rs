@@ -48,18 +48,7 @@ pub fn demo(measure: &Measure) -> anyhow::Result<()> {
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
     let measure = &args.measure;
     if args.scenario == "agent" {
-        not_for(
-            "agent",
-            &[
-                ("set", !args.set.is_empty()),
-                ("sweep", !args.sweep.is_empty()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-                ("csv", measure.csv.is_some()),
-                ("parquet", measure.parquet.is_some()),
-            ],
-        )?;
+        not_for("agent", args, &["seconds"])?;
         if matches!(args.on, Substrate::Vm) {
             let message = "the agent's own cost is measured on the host; in a guest: \
                 `quell lab run -- quell bench agent`";
@@ -68,30 +57,12 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return cost(&args.measure, &args.cost);
     }
     if args.scenario == "sim" {
-        not_for(
-            "sim",
-            &[
-                ("set", !args.set.is_empty()),
-                ("sweep", !args.sweep.is_empty()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-                ("csv", measure.csv.is_some()),
-                ("parquet", measure.parquet.is_some()),
-            ],
-        )?;
+        not_for("sim", args, &["seconds"])?;
         return simulator(args);
     }
     if args.scenario == "calibration" {
-        not_for(
-            "calibration",
-            &[
-                ("sweep", !args.sweep.is_empty()),
-                ("report", measure.report.is_some()),
-                ("csv", measure.csv.is_some()),
-                ("parquet", measure.parquet.is_some()),
-            ],
-        )?;
+        let allowed = ["set", "seconds", "pairs", "scheduling"];
+        not_for("calibration", args, &allowed)?;
         let holds = super::calibration::run(args)?;
         anyhow::ensure!(
             holds,
@@ -101,19 +72,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
-        not_for(
-            "overhead",
-            &[
-                ("set", !args.set.is_empty()),
-                ("sweep", !args.sweep.is_empty()),
-                ("seconds", measure.seconds.is_some()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-                ("csv", measure.csv.is_some()),
-                ("parquet", measure.parquet.is_some()),
-            ],
-        )?;
+        not_for("overhead", args, &[])?;
         return overhead(args, &sides);
     }
     if !args.sweep.is_empty() {
@@ -267,8 +226,20 @@ fn simulator(args: &Bench) -> anyhow::Result<()> {
 }
 
 /// Options that were given and mean nothing for one of the benchmarks that are no scenario.
-fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> {
-    match options.iter().find(|(_, given)| *given) {
+fn not_for(benchmark: &str, args: &Bench, allowed: &[&str]) -> Result<(), InputError> {
+    let measure = &args.measure;
+    let options = [
+        ("set", !args.set.is_empty()),
+        ("sweep", !args.sweep.is_empty()),
+        ("seconds", measure.seconds.is_some()),
+        ("pairs", measure.pairs.is_some()),
+        ("scheduling", measure.scheduling),
+        ("report", measure.report.is_some()),
+        ("csv", measure.csv.is_some()),
+        ("parquet", measure.parquet.is_some()),
+    ];
+    let mut wrong = (options.iter()).filter(|(option, given)| *given && !allowed.contains(option));
+    match wrong.next() {
         Some((option, _)) => Err(InputError(format!(
             "`--{option}` is not for `quell bench {benchmark}`"
         ))),
