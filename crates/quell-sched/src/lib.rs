@@ -9,11 +9,13 @@
 //!
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
+mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
 mod stats;
 
+pub use arguments::Arguments;
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};

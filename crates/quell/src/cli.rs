@@ -361,24 +361,8 @@ pub struct Sched {
     /// How often to write what happened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
-    /// Order threads by when they became ready, not by how long the work they serve waits
-    #[arg(long)]
-    pub no_causal: bool,
-    /// No private latencies and no preemption by urgent threads
-    #[arg(long)]
-    pub no_asymmetry: bool,
-    /// Do not tell short requests from long ones
-    #[arg(long)]
-    pub no_requests: bool,
-    /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
-    #[arg(long)]
-    pub no_share: bool,
-    /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
-    #[arg(long, value_name = "FACTOR")]
-    pub stretch: Option<f64>,
-    /// How much more urgent a thread must be to preempt another, in microseconds [default: 1000]
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub margin_us: Option<u64>,
+    #[command(flatten)]
+    pub scheduler: quell_sched::Arguments,
 }
 
 #[derive(Debug, Args)]

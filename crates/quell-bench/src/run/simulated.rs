@@ -204,9 +204,7 @@ pub(crate) fn engine(
             Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, warps))
         }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
-        side if *side == Side::sched() => {
-            Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
-        }
+        Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
         side => match side.agent() {
             Some(agent) => {
                 let options = quell_sched::Options::asymmetry(&agent.asymmetry);
