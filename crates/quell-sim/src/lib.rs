@@ -8,9 +8,11 @@
 
 mod class;
 mod events;
+mod kernel;
 mod machine;
 mod program;
 mod simulation;
+mod vm;
 mod workload;
 
 pub use class::{
@@ -19,4 +21,5 @@ pub use class::{
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
+pub use vm::{Vm, VmCosts, VmId, VmStats};
 pub use workload::{Answer, Request};
