@@ -12,7 +12,7 @@ use crate::program::Code;
 use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::{Count, ThreadProgram};
-use quell_model::{CpuId, Nice};
+use quell_model::{CpuId, CpuSet, Nice};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -28,6 +28,8 @@ pub(crate) struct Kernel {
     /// By tenant of the workload, its number in the kernel.
     pub tenants: Vec<usize>,
     ports: Vec<Port>,
+    /// The CPUs that are online, if not all are.
+    online: Option<CpuSet>,
     effects: Effects,
     /// By thread, what its last step did that is not done yet.
     pending: Vec<Pending>,
@@ -110,6 +112,7 @@ impl Kernel {
             workload: Workload::default(),
             tenants: Vec::new(),
             ports: Vec::new(),
+            online: None,
             effects: Effects::default(),
             pending: Vec::new(),
             answers: Vec::new(),
@@ -200,6 +203,26 @@ impl Kernel {
         port
     }
 
+    /// From now on only these CPUs get threads and requests.
+    pub fn set_online(&mut self, online: CpuSet) {
+        for thread in &mut self.machine.threads {
+            thread.allowed = Some(online.clone());
+        }
+        for cpu in self.machine.cpu_ids() {
+            if !online.contains(cpu) && self.machine.cpu(cpu).current.is_some() {
+                self.machine.kick(cpu);
+            }
+        }
+        self.online = Some(online);
+    }
+
+    /// Whether a CPU is online.
+    pub fn is_online(&self, cpu: CpuId) -> bool {
+        self.online
+            .as_ref()
+            .is_none_or(|online| online.contains(cpu))
+    }
+
     /// A request comes in there, and interrupts a CPU now.
     pub fn deliver(&mut self, port: usize, request: Request) {
         self.ports[port].next.push_back(request);
@@ -238,7 +261,7 @@ impl Kernel {
             tenant,
             group,
             nice,
-            allowed: None,
+            allowed: self.online.clone(),
             state: State::Blocked,
             cpu: CpuId(number % cpus),
             ran: 0,
@@ -339,7 +362,13 @@ impl Kernel {
 
     fn plan_interrupt(&mut self, port: usize, at: Nanos) {
         // Each tenant's device interrupts one CPU, as queues of network cards do.
-        let cpu = CpuId((port % self.machine.cpus.len()) as u32);
+        let cpu = match &self.online {
+            None => CpuId((port % self.machine.cpus.len()) as u32),
+            Some(online) => {
+                let nth = online.iter().nth(port % online.len().max(1));
+                nth.unwrap_or(CpuId(0))
+            }
+        };
         let arrival = Event::Interrupt(cpu, Interrupt::Arrival(port as u32));
         self.machine.plan(at.max(self.machine.now), arrival);
     }

@@ -22,7 +22,7 @@ use crate::kernel::{Kernel, Mailbox, Message, Receiver};
 use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, NEVER, State, ThreadId};
 use crate::simulation::{Simulation, Tenant};
 use crate::workload::{Answer, Next};
-use quell_model::{CpuId, Nice, TenantWeight, Topology};
+use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 
 /// What halt polling begins with (halt_poll_ns_grow_start).
 const FIRST_POLL: Nanos = 10_000;
@@ -272,6 +272,26 @@ impl Simulation {
         self.settle(0);
         self.settle(vm.kernel());
         number
+    }
+
+    /// Plugs a virtual CPU of a guest in or out: threads that run on one that goes leave it when the guest's class next looks,
+    /// what is planned for it happens there yet, and then it halts. The last one stays.
+    pub fn set_online(&mut self, vm: VmId, vcpu: CpuId, online: bool) {
+        let now = self.now();
+        let kernel = &mut self.kernels[vm.kernel()];
+        kernel.machine.now = now;
+        let stays = |&cpu: &CpuId| {
+            if cpu == vcpu {
+                online
+            } else {
+                kernel.is_online(cpu)
+            }
+        };
+        let cpus: CpuSet = kernel.machine.cpu_ids().filter(stays).collect();
+        if !cpus.is_empty() {
+            kernel.set_online(cpus);
+            self.settle(vm.kernel());
+        }
     }
 
     /// A guest's machine as of now. Its threads' CPU time is without steal.

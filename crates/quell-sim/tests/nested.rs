@@ -403,6 +403,44 @@ fn scheduling_frequency_rises_with_load_and_then_falls() {
     assert!(added[5] < 0.0, "{added:?}");
 }
 
+#[test]
+fn what_is_offline_stays_idle() {
+    let mut host = host(2, Fair::eevdf_6_12(), TICKS);
+    let vm = host.add_vm(Vm {
+        costs: TICKS,
+        ..free(4, Fair::eevdf_6_12())
+    });
+    for _ in 0..8 {
+        add(&mut host, Some(vm), BUSY, None);
+    }
+    let ran = |host: &Simulation| -> Vec<f64> {
+        let threads = host.vcpu_threads(vm);
+        let ran = threads.map(|it| host.machine().thread(it).ran as f64 / 10e9);
+        ran.collect()
+    };
+    // Four vCPUs share two CPUs, and then two have one each.
+    host.run_until(10 * S);
+    let (before, switches) = (ran(&host), host.switches());
+    for share in &before {
+        near("four", *share, 0.5, 0.02);
+    }
+    host.set_online(vm, CpuId(2), false);
+    host.set_online(vm, CpuId(3), false);
+    host.run_until(20 * S);
+    let after = ran(&host);
+    for (vcpu, expected) in [1.0, 1.0, 0.0, 0.0].into_iter().enumerate() {
+        near("two", after[vcpu] - before[vcpu], expected, 0.02);
+    }
+    assert!((host.switches() - switches) * 10 < switches);
+    for vcpu in [2, 3, 0, 1] {
+        host.set_online(vm, CpuId(vcpu), vcpu >= 2);
+    }
+    host.run_until(30 * S);
+    for (vcpu, expected) in [0.0, 0.0, 1.0, 1.0].into_iter().enumerate() {
+        near("the others", ran(&host)[vcpu] - after[vcpu], expected, 0.02);
+    }
+}
+
 /// So many VMs of four vCPUs, servers each whose requests take a CPU on the whole.
 fn many(vms: u32, cpus: u32, rate: f64) -> Simulation {
     let mut host = host(cpus, Fair::eevdf_6_12(), Costs::TYPICAL);
