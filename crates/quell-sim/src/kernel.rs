@@ -209,15 +209,27 @@ impl Kernel {
 
     /// From now on only these CPUs get threads and requests.
     pub fn set_online(&mut self, online: CpuSet) {
-        for thread in &mut self.machine.threads {
-            thread.allowed = Some(online.clone());
+        for thread in 0..self.machine.threads.len() as u32 {
+            self.restrict(ThreadId(thread), online.clone());
         }
-        for cpu in self.machine.cpu_ids() {
-            if !online.contains(cpu) && self.machine.cpu(cpu).current.is_some() {
+        self.online = Some(online);
+    }
+
+    /// Limits where a thread may run from now on, as sched_setaffinity does: a CPU that it runs on and may not use is made
+    /// to look.
+    pub fn restrict(&mut self, thread: ThreadId, allowed: CpuSet) {
+        let it = self.machine.thread_mut(thread);
+        it.allowed = Some(allowed);
+        let state = it.state;
+        if state == State::Blocked {
+            return;
+        }
+        self.class.set_allowed(&mut self.machine, thread);
+        if let State::Running(cpu) = state {
+            if !self.machine.thread(thread).may_use(cpu) {
                 self.machine.kick(cpu);
             }
         }
-        self.online = Some(online);
     }
 
     /// Whether a CPU is online.

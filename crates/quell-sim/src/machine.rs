@@ -448,6 +448,24 @@ impl Machine {
         }
     }
 
+    /// Has an idle CPU look that a ready thread may use, if there is one.
+    pub fn kick_idle_for(&mut self, thread: ThreadId) {
+        if let Some(cpu) = self.idle_cpu(thread) {
+            self.kick(cpu);
+        }
+    }
+
+    /// After choosing `next`, has an idle CPU look for `ran`, which has to wait. Where threads may run everywhere none idles
+    /// beside one that waits, so this is about others only.
+    pub fn kick_idle_for_displaced(&mut self, ran: Option<ThreadId>, next: Option<ThreadId>) {
+        let limited = |thread| self.thread(thread).allowed.is_some();
+        if let Some(displaced) = ran.filter(|_| ran != next) {
+            if limited(displaced) || next.is_some_and(limited) {
+                self.kick_idle_for(displaced);
+            }
+        }
+    }
+
     /// How many CPUs a thread may use.
     pub fn allowed_cpus(&self, thread: ThreadId) -> u32 {
         let allowed = &self.thread(thread).allowed;

@@ -274,8 +274,8 @@ impl Simulation {
         number
     }
 
-    /// Plugs a virtual CPU of a guest in or out: threads that run on one that goes leave it when the guest's class next looks,
-    /// what is planned for it happens there yet, and then it halts. The last one stays.
+    /// Plugs a virtual CPU of a guest in or out: threads leave one that goes, what is planned for it happens there yet, and
+    /// then it halts. The last one stays.
     pub fn set_online(&mut self, vm: VmId, vcpu: CpuId, online: bool) {
         let now = self.now();
         let kernel = &mut self.kernels[vm.kernel()];

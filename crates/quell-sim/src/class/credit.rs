@@ -323,6 +323,18 @@ impl Class for Credit {
         self.enqueue(machine, thread);
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let places = machine.cpu_ids().zip(&self.queues);
+        let mut found = places.filter_map(|(cpu, queue)| {
+            let at = queue.ready.iter().position(|&other| other == thread);
+            Some((cpu, at?))
+        });
+        if let Some((cpu, at)) = found.next() {
+            self.remove(cpu, at);
+            self.enqueue(machine, thread);
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         let now = machine.now;
         if let Some(thread) = ran {

@@ -52,7 +52,16 @@ pub fn every(period: u64, first: u64) -> impl Iterator<Item = u64> {
 
 /// A machine without costs.
 pub fn machine(topology: Topology, class: Box<dyn Class>, tenants: Vec<Spec>) -> Simulation {
-    let mut simulation = Simulation::new(topology, Costs::NONE, class);
+    machine_with(Costs::NONE, topology, class, tenants)
+}
+
+pub fn machine_with(
+    costs: Costs,
+    topology: Topology,
+    class: Box<dyn Class>,
+    tenants: Vec<Spec>,
+) -> Simulation {
+    let mut simulation = Simulation::new(topology, costs, class);
     for (number, spec) in tenants.into_iter().enumerate() {
         let kind = match spec.load {
             Some(_) => "load = { rate = 1.0 }",
