@@ -3,26 +3,44 @@
 //!
 //! A file holds any number of cases. Each starts with `case NAME`; then come
 //!
-//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out;
+//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out; with `vcpus TENANT=N... core=N`
+//!   between them it is DynIso, on cores of so many CPUs, else PARTIES;
 //! - `ticks N TENANT=MS...`: N ticks with these latencies, those not named with none; after `----` follows which core changed hands
 //!   at which tick of the case, and what all hold then, up to an empty line.
 //!
 //! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` writes what is decided in place of what should be.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
-use quell_policy::baselines::{Parties, equal_split};
+use quell_policy::baselines::{DynIso, Move, Parties, equal_split};
 use std::fmt::Write;
 use std::path::Path;
 
 #[test]
 fn every_case_decides_as_worked_out() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/baselines/parties.txt");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let decided = replay(&text);
-    if std::env::var_os("QUELL_REWRITE_GOLDEN").is_some() {
-        std::fs::write(&file, decided).unwrap();
-    } else {
-        assert_eq!(text, decided, "{} (left)", file.display());
+    for name in ["parties.txt", "dyniso.txt"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/baselines");
+        let file = folder.join(name);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let decided = replay(&text);
+        if std::env::var_os("QUELL_REWRITE_GOLDEN").is_some() {
+            std::fs::write(&file, decided).unwrap();
+        } else {
+            assert_eq!(text, decided, "{} (left)", file.display());
+        }
+    }
+}
+
+enum Controller {
+    Parties(Parties),
+    DynIso(DynIso),
+}
+
+impl Controller {
+    fn tick(&mut self, seen: &[Option<u64>], held: &[u32], free: u32) -> Option<Move> {
+        match self {
+            Controller::Parties(parties) => parties.tick(seen, held, free),
+            Controller::DynIso(dyniso) => dyniso.tick(seen, held, free),
+        }
     }
 }
 
@@ -32,7 +50,8 @@ struct Case {
     held: Vec<u32>,
     free: u32,
     tick: u32,
-    parties: Option<Parties>,
+    targets_ns: Vec<u64>,
+    controller: Option<Controller>,
 }
 
 fn replay(text: &str) -> String {
@@ -48,10 +67,23 @@ fn replay(text: &str) -> String {
             "targets" => {
                 let targets: Vec<_> = pairs(rest).collect();
                 case.names = targets.iter().map(|(name, _)| name.clone()).collect();
-                let ns: Vec<u64> = targets.iter().map(|(_, ms)| nanos(*ms)).collect();
-                case.parties = Some(Parties::new(&ns));
+                case.targets_ns = targets.iter().map(|(_, ms)| nanos(*ms)).collect();
+                case.controller = Some(Controller::Parties(Parties::new(&case.targets_ns)));
             }
-            "split" => case.held = equal_split(rest.parse().unwrap(), case.names.len()),
+            "vcpus" => {
+                let vcpus: Vec<_> = pairs(rest).map(|(_, count)| Some(count as u32)).collect();
+                let (of_core, vcpus) = vcpus.split_last().unwrap();
+                let dyniso = DynIso::new(&case.targets_ns, vcpus, of_core.unwrap());
+                case.controller = Some(Controller::DynIso(dyniso));
+            }
+            "split" => {
+                let cores = rest.parse().unwrap();
+                case.held = match &case.controller {
+                    Some(Controller::DynIso(dyniso)) => dyniso.begin(cores),
+                    _ => equal_split(cores, case.names.len()),
+                };
+                case.free = cores - case.held.iter().sum::<u32>();
+            }
             "cores" => {
                 let cores: Vec<u32> = pairs(rest).map(|(_, count)| count as u32).collect();
                 let (free, held) = cores.split_last().unwrap();
@@ -90,8 +122,8 @@ impl Case {
         let mut text = String::new();
         for _ in 0..count.parse().unwrap() {
             self.tick += 1;
-            let parties = self.parties.as_mut().unwrap();
-            let Some(step) = parties.tick(&seen, &self.held, self.free) else {
+            let controller = self.controller.as_mut().unwrap();
+            let Some(step) = controller.tick(&seen, &self.held, self.free) else {
                 continue;
             };
             for (holder, change) in [(step.from, -1), (step.to, 1)] {
