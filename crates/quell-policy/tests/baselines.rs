@@ -11,7 +11,7 @@
 //! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` writes what is decided in place of what should be.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
-use quell_policy::baselines::{DynIso, Move, Parties, equal_split};
+use quell_policy::baselines::{Parties, dyniso};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -30,20 +30,6 @@ fn every_case_decides_as_worked_out() {
     }
 }
 
-enum Controller {
-    Parties(Parties),
-    DynIso(DynIso),
-}
-
-impl Controller {
-    fn tick(&mut self, seen: &[Option<u64>], held: &[u32], free: u32) -> Option<Move> {
-        match self {
-            Controller::Parties(parties) => parties.tick(seen, held, free),
-            Controller::DynIso(dyniso) => dyniso.tick(seen, held, free),
-        }
-    }
-}
-
 #[derive(Default)]
 struct Case {
     names: Vec<String>,
@@ -51,7 +37,7 @@ struct Case {
     free: u32,
     tick: u32,
     targets_ns: Vec<u64>,
-    controller: Option<Controller>,
+    parties: Option<Parties>,
 }
 
 fn replay(text: &str) -> String {
@@ -68,20 +54,16 @@ fn replay(text: &str) -> String {
                 let targets: Vec<_> = pairs(rest).collect();
                 case.names = targets.iter().map(|(name, _)| name.clone()).collect();
                 case.targets_ns = targets.iter().map(|(_, ms)| nanos(*ms)).collect();
-                case.controller = Some(Controller::Parties(Parties::new(&case.targets_ns)));
+                case.parties = Some(Parties::new(&case.targets_ns));
             }
             "vcpus" => {
                 let vcpus: Vec<_> = pairs(rest).map(|(_, count)| Some(count as u32)).collect();
                 let (of_core, vcpus) = vcpus.split_last().unwrap();
-                let dyniso = DynIso::new(&case.targets_ns, vcpus, of_core.unwrap());
-                case.controller = Some(Controller::DynIso(dyniso));
+                case.parties = Some(dyniso(&case.targets_ns, vcpus, of_core.unwrap()));
             }
             "split" => {
                 let cores = rest.parse().unwrap();
-                case.held = match &case.controller {
-                    Some(Controller::DynIso(dyniso)) => dyniso.begin(cores),
-                    _ => equal_split(cores, case.names.len()),
-                };
+                case.held = case.parties.as_ref().unwrap().begin(cores);
                 case.free = cores - case.held.iter().sum::<u32>();
             }
             "cores" => {
@@ -122,8 +104,8 @@ impl Case {
         let mut text = String::new();
         for _ in 0..count.parse().unwrap() {
             self.tick += 1;
-            let controller = self.controller.as_mut().unwrap();
-            let Some(step) = controller.tick(&seen, &self.held, self.free) else {
+            let parties = self.parties.as_mut().unwrap();
+            let Some(step) = parties.tick(&seen, &self.held, self.free) else {
                 continue;
             };
             for (holder, change) in [(step.from, -1), (step.to, 1)] {

@@ -23,7 +23,7 @@
 //!
 //! Not here: best-effort tenants. They run on the cores of the pool, as far as the caller lets them.
 
-use super::Move;
+use super::{Move, equal_split};
 use std::collections::VecDeque;
 
 /// Below it a target is in danger.
@@ -108,6 +108,15 @@ impl Parties {
             tenant.most = most;
         }
         self
+    }
+
+    /// How many of so many cores each tenant begins with: equal parts, as far as it can use them. The rest is free.
+    pub fn begin(&self, cores: u32) -> Vec<u32> {
+        let split = equal_split(cores, self.tenants.len()).into_iter();
+        let used = split
+            .zip(&self.tenants)
+            .map(|(it, tenant)| it.min(tenant.most));
+        used.collect()
     }
 
     /// A tick has passed in which tenants had these tail latencies (none: no answer), and hold so many cores, so many being
