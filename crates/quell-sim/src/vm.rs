@@ -355,11 +355,24 @@ impl Simulation {
         }
         let Some(place) = next else { return };
         self.guests.vcpu(place).on = Some(cpu);
+        let speed = self.kernels[0].machine.cpu(cpu).speed;
+        self.set_speed(place, speed);
         let host = &self.kernels[0].machine;
         if host.cpu(cpu).started > host.now {
             self.stop(place);
         } else {
             self.go_on(place);
+        }
+    }
+
+    /// A guest's CPU is as fast as the host's that it is on.
+    fn set_speed(&mut self, (kernel, vcpu): Place, speed: u32) {
+        let now = self.now();
+        let machine = &mut self.kernels[kernel].machine;
+        if machine.cpu(vcpu).speed != speed {
+            machine.now = now;
+            machine.set_speed(vcpu, speed);
+            self.dirty.push(kernel);
         }
     }
 

@@ -200,6 +200,9 @@ fn costs(spec: &CostsSpec) -> Costs {
         noise: ns(spec.noise_us, typical.noise),
         noise_every: every(spec.noise_per_s, typical.noise_every),
         shared_clock: spec.shared_clock,
+        smt_percent: spec.smt_percent.unwrap_or(typical.smt_percent),
+        idle_exit: ns(spec.idle_exit_us, typical.idle_exit),
+        idle_deep_after: ns(spec.idle_deep_after_us, typical.idle_deep_after),
     }
 }
 
@@ -253,8 +256,9 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
         Box::new(Fair::eevdf_6_12())
     };
     Vm {
-        // The host's other work is done on the host, and load comes from there.
+        // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to it.
         costs: Costs {
+            idle_exit: 0,
             generators: false,
             noise: 0,
             noise_every: 0,
