@@ -1,14 +1,14 @@
 //! Threads whose allowed CPUs change while they run and wait, under every class.
 
-mod tenants;
+mod common;
 
+use common::{MS, S, TICKS, batch, busy, machine, machine_with, ran, wastes};
 use quell_model::{CpuId, CpuSet, Topology};
 use quell_sched::Options;
 use quell_sim::{
     Bvt, Class, Costs, Credit, Credit2, Edf, Fair, Fifo, Oldest, Order, Rtds, SchedExt, Server,
     Simulation, State, ThreadId,
 };
-use tenants::{MS, S, batch, busy, machine, machine_with, ran, wastes};
 
 /// All of them, and whether a CPU never idles beside a thread that may use it.
 fn classes(topology: &Topology) -> Vec<(&'static str, bool, Box<dyn Class>)> {
@@ -37,11 +37,6 @@ fn classes(topology: &Topology) -> Vec<(&'static str, bool, Box<dyn Class>)> {
         ("eevdf", false, Box::new(Fair::eevdf_7_2())),
     ]
 }
-
-const TICKS: Costs = Costs {
-    tick_every: 4 * MS,
-    ..Costs::NONE
-};
 
 fn cpus(first: u32, count: u32) -> CpuSet {
     (first..first + count).map(CpuId).collect()

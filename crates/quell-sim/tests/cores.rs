@@ -1,23 +1,13 @@
 //! CPUs that share a core, and CPUs that sleep deeply, by hand.
 
-mod tenants;
+mod common;
 
-use quell_model::{Cpu, CpuId, Topology};
-use quell_sim::{Costs, Fair, Fifo, SchedExt, Simulation, ThreadId, Vm, VmCosts};
-use tenants::{MS, S, Spec, batch, busy, every, machine_with, near, response_us, server, shares};
-
-/// So many cores of so many CPUs, numbered as on most PCs: first threads first.
-fn smt(cores: u32, threads: u32) -> Topology {
-    let cpus = (0..cores * threads).map(|number| Cpu {
-        id: CpuId(number),
-        core: number % cores,
-        llc: 0,
-        socket: 0,
-    });
-    Topology {
-        cpus: cpus.collect(),
-    }
-}
+use common::{
+    MS, S, Spec, batch, busy, every, machine_with, near, programs, ran, response_us, server,
+    shares, threads, topology,
+};
+use quell_model::{CpuId, Topology};
+use quell_sim::{Costs, Fair, Fifo, SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts};
 
 const SHARED: Costs = Costs {
     smt_percent: 60,
@@ -28,7 +18,7 @@ fn fifo(topology: Topology, tenants: Vec<Spec>) -> Simulation {
     machine_with(SHARED, topology, Box::new(Fifo::new(None)), tenants)
 }
 
-/// What a tenant's threads do in a second, and how long they have CPUs for that.
+/// The rounds that each tenant's threads do in a second.
 fn rounds(simulation: &mut Simulation, tenants: usize) -> Vec<u64> {
     simulation.run_until(S - 1);
     (0..tenants)
@@ -40,19 +30,20 @@ fn rounds(simulation: &mut Simulation, tenants: usize) -> Vec<u64> {
 fn siblings_are_as_fast_as_they_are_busy() {
     const MS_EACH: &str = "[{ run_us = 1000 }]";
     // Alone a ms, both 1 / 0.6 ms, four of a core twice that; others do not matter.
-    let mut one = fifo(smt(1, 2), vec![batch(100, 1, MS_EACH)]);
+    let mut one = fifo(topology(1, 1, 2), vec![batch(100, 1, MS_EACH)]);
     assert_eq!(rounds(&mut one, 1), [999]);
     let mut two = fifo(
-        smt(1, 2),
+        topology(1, 1, 2),
         vec![batch(100, 1, MS_EACH), batch(100, 1, MS_EACH)],
     );
     assert_eq!(rounds(&mut two, 2), [599, 599]);
-    let mut four = fifo(smt(1, 4), vec![batch(100, 4, MS_EACH)]);
+    let mut four = fifo(topology(1, 1, 4), vec![batch(100, 4, MS_EACH)]);
     assert_eq!(rounds(&mut four, 1), [4 * 299]);
     let mut apart = fifo(
-        smt(2, 2),
+        topology(1, 2, 2),
         vec![batch(100, 1, MS_EACH), batch(100, 1, MS_EACH)],
     );
+    apart.restrict(ThreadId(1), [CpuId(2)].into_iter().collect());
     assert_eq!(rounds(&mut apart, 2), [999, 999]);
     // CPU time is time.
     for simulation in [one, two, four, apart] {
@@ -69,17 +60,11 @@ fn what_is_left_is_done_at_the_speed_of_the_time() {
         server(1_000, [10 * MS].into_iter()),
         server(300, [10 * MS + 500_000].into_iter()),
     ];
-    let mut simulation = fifo(smt(1, 2), tenants);
+    let mut simulation = fifo(topology(1, 1, 2), tenants);
     let answers = simulation.run_until(S);
     assert_eq!(response_us(&answers, 0), [1200]);
     assert_eq!(response_us(&answers, 1), [500]);
-    let ran: Vec<u64> = simulation
-        .machine()
-        .threads
-        .iter()
-        .map(|it| it.ran)
-        .collect();
-    assert_eq!(ran, [1_200_000, 500_000]);
+    assert_eq!(ran(&simulation), [1_200_000, 500_000]);
 }
 
 #[test]
@@ -87,10 +72,8 @@ fn who_spins_watches_the_clock() {
     // One waits for a request that never comes, spinning for 2 ms; the other works for 2 ms, of which that took 0.8.
     let spins =
         "[[tenant.thread]]\nname = \"w\"\nspin_us = 2000\nprogram = [\"request\", \"respond\"]\n";
-    let text = format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{spins}");
-    let scenario = quell_model::config::Scenario::parse("t.toml".as_ref(), &text).unwrap();
-    let mut simulation = fifo(smt(1, 2), vec![server(2_000, [0].into_iter())]);
-    simulation.add_tenant(quell_sim::Tenant::new(&scenario.tenants[0].threads, None));
+    let mut simulation = fifo(topology(1, 1, 2), vec![server(2_000, [0].into_iter())]);
+    simulation.add_tenant(Tenant::new(&programs(spins, true), None));
     let answers = simulation.run_until(S);
     assert_eq!(response_us(&answers, 0), [2800]);
     assert_eq!(simulation.machine().threads[1].ran, 2 * MS);
@@ -98,16 +81,14 @@ fn who_spins_watches_the_clock() {
 
 #[test]
 fn a_guest_is_as_fast_as_the_cpu_that_it_is_on() {
-    let mut simulation = fifo(smt(1, 2), vec![busy(100, 1)]);
+    let mut simulation = fifo(topology(1, 1, 2), vec![busy(100, 1)]);
     let vm = simulation.add_vm(Vm {
         costs: Costs::NONE,
         vm_costs: VmCosts::NONE,
         ..Vm::new(1, Box::new(Fifo::new(None)))
     });
-    let text = "name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\n\
-                program = [{ run_us = 600 }]\n";
-    let scenario = quell_model::config::Scenario::parse("t.toml".as_ref(), text).unwrap();
-    let tenant = quell_sim::Tenant::new(&scenario.tenants[0].threads, None);
+    let programs = programs(&threads(1, "[{ run_us = 600 }]"), false);
+    let tenant = Tenant::new(&programs, None);
     let tenant = simulation.add_tenant_in(vm, tenant);
     simulation.run_until(S + MS / 2);
     assert_eq!(simulation.rounds(tenant), 1000);
@@ -121,7 +102,7 @@ fn other_classes_share_cores_too_and_without_smt_nothing_changes() {
         |topology| Box::new(SchedExt::new(topology, &Default::default()).unwrap()),
     ];
     for new in classes {
-        let topology = smt(2, 2);
+        let topology = topology(1, 2, 2);
         let costs = Costs {
             smt_percent: 70,
             ..Costs::TYPICAL
