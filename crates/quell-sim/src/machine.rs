@@ -74,7 +74,7 @@ pub struct Costs {
     /// How fast each of two threads of a core is, in percent of one alone, while both CPUs run something: 1 to 100. Where a
     /// core has more than two CPUs, all that are busy have together what two have. It is work that takes longer; CPU time
     /// is time, as on Linux. The machine's own work and spinning take what they take.
-    pub smt_percent: u32,
+    pub smt_percent: u8,
     /// How much longer it takes until a CPU looks, or is interrupted, that has idled for long.
     pub idle_exit: Nanos,
     /// How long that is.
@@ -168,7 +168,8 @@ pub struct Thread {
 
 impl Thread {
     /// What of `left` is done in so much CPU time, at a speed in percent.
-    fn done_in(&self, time: Nanos, speed: u32) -> Nanos {
+    #[inline]
+    fn done_in(&self, time: Nanos, speed: u8) -> Nanos {
         if speed == FULL_SPEED || self.timed {
             time
         } else {
@@ -177,7 +178,8 @@ impl Thread {
     }
 
     /// How much CPU time the rest takes.
-    pub(crate) fn time_left(&self, speed: u32) -> Nanos {
+    #[inline]
+    pub(crate) fn time_left(&self, speed: u8) -> Nanos {
         if speed == FULL_SPEED || self.timed {
             self.left
         } else {
@@ -205,9 +207,7 @@ pub struct Cpu {
     /// it is a guest's that does not run.
     pub(crate) started: Nanos,
     /// How fast it does threads' work, in percent of a CPU that has its core for itself.
-    pub(crate) speed: u32,
-    /// Since when nothing runs, if nothing does; it may do the machine's own work since.
-    idle_since: Nanos,
+    pub(crate) speed: u8,
     /// The machine's own work that is left while it does not run.
     pub(crate) owes: Nanos,
     /// Who asked it to look.
@@ -237,7 +237,7 @@ pub(crate) enum Interrupt {
 pub(crate) const FOREVER: Nanos = 1 << 62;
 
 /// Of a CPU that has its core for itself, in percent.
-const FULL_SPEED: u32 = 100;
+const FULL_SPEED: u8 = 100;
 
 /// When a CPU goes on that does not run.
 pub(crate) const NEVER: Nanos = Nanos::MAX;
@@ -316,7 +316,6 @@ impl Machine {
             kicked: false,
             started: 0,
             speed: FULL_SPEED,
-            idle_since: 0,
             owes: 0,
             kicked_by: None,
             turn: None,
@@ -404,7 +403,7 @@ impl Machine {
     }
 
     /// From now on a CPU is that fast.
-    pub(crate) fn set_speed(&mut self, cpu: CpuId, speed: u32) {
+    pub(crate) fn set_speed(&mut self, cpu: CpuId, speed: u8) {
         if self.cpu(cpu).speed != speed {
             self.account(cpu);
             self.cpu_mut(cpu).speed = speed;
@@ -418,9 +417,9 @@ impl Machine {
         let busy = siblings
             .iter()
             .filter(|&&it| self.cpu(it).current.is_some());
-        let speed = match busy.count() as u32 {
+        let speed = match busy.count() {
             0 | 1 => FULL_SPEED,
-            busy => (2 * self.costs.smt_percent / busy).max(1),
+            busy => (2 * usize::from(self.costs.smt_percent) / busy).max(1) as u8,
         };
         for number in 0..siblings.len() {
             let sibling = self.siblings(cpu)[number];
@@ -433,12 +432,14 @@ impl Machine {
     }
 
     /// How much longer it takes to reach a CPU now, as that idles deeply.
+    #[inline]
     fn idle_exit(&self, cpu: CpuId) -> Nanos {
         if self.costs.idle_exit == 0 {
             return 0;
         }
         let it = self.cpu(cpu);
-        let since = it.idle_since.max(it.started);
+        // When its last thread was accounted for, or the machine's own work since was done.
+        let since = it.started;
         let idles = it.current.is_none() && !it.kicked && since <= self.now;
         match idles && self.now - since > self.costs.idle_deep_after {
             true => self.costs.idle_exit,
@@ -447,6 +448,7 @@ impl Machine {
     }
 
     /// A CPU is interrupted: whether that takes longer, as it idled deeply. Then it begins when it has left that.
+    #[inline]
     pub(crate) fn leave_idle(&mut self, cpu: CpuId) -> bool {
         let exit = self.idle_exit(cpu);
         if exit > 0 {
@@ -526,9 +528,6 @@ impl Machine {
     pub(crate) fn set_current(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
         let before = std::mem::replace(&mut self.cpu_mut(cpu).current, thread);
         self.busy = self.busy + u32::from(thread.is_some()) - u32::from(before.is_some());
-        if thread.is_none() {
-            self.cpu_mut(cpu).idle_since = self.now;
-        }
         if self.shares_cores && thread.is_some() != before.is_some() {
             self.share_core(cpu);
         }

@@ -366,7 +366,7 @@ impl Simulation {
     }
 
     /// A guest's CPU is as fast as the host's that it is on.
-    fn set_speed(&mut self, (kernel, vcpu): Place, speed: u32) {
+    fn set_speed(&mut self, (kernel, vcpu): Place, speed: u8) {
         let now = self.now();
         let machine = &mut self.kernels[kernel].machine;
         if machine.cpu(vcpu).speed != speed {

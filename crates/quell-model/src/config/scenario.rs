@@ -102,7 +102,7 @@ pub struct CostsSpec {
     /// long as CPUs are busy.
     pub shared_clock: bool,
     /// How fast each of two threads of a core is while both are busy, in percent of one alone: 1 to 100.
-    pub smt_percent: Option<u32>,
+    pub smt_percent: Option<u8>,
     /// How much longer a CPU takes to wake that has idled for long, in us.
     pub idle_exit_us: Option<f64>,
     /// How long that is, in us.
