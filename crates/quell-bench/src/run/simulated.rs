@@ -19,8 +19,8 @@ use quell_model::config::{
 };
 use quell_model::{CpuId, Pid, Tid, Topology};
 use quell_sim::{
-    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Happening, Load, Oldest, Request,
-    SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
+    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Load, Oldest,
+    Request, SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, Event, IDLE, Kind};
 use std::cell::RefCell;
@@ -92,8 +92,8 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })?;
     let instances = scenario.instances();
     for (index, tenant) in scenario.tenants.iter().enumerate() {
-        if tenant.app.is_some() || tenant.kind == TenantKind::Container {
-            let message = "the simulator runs thread programs (`[[tenant.thread]]`) of processes and VMs only, yet";
+        if tenant.app.is_some() {
+            let message = "the simulator runs thread programs (`[[tenant.thread]]`) only, yet";
             return Err(input(&format!("tenant[{index}]"), message).into());
         }
         if tenant.kind == TenantKind::Vm && tenant.vcpus.is_none() {
@@ -334,11 +334,25 @@ impl Bench<'_> {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             let inside = Tenant::new(&tenant.spec.threads, load);
-            if tenant.spec.kind == TenantKind::Vm {
-                let vm = simulation.add_vm(vm(tenant.spec, side_of, costs));
-                simulation.add_tenant_in(vm, inside);
-            } else {
-                simulation.add_tenant(inside);
+            // Containers and VMs have cgroups of their own, by those who start them.
+            let weight = tenant.spec.weight.unwrap_or_default();
+            match tenant.spec.kind {
+                TenantKind::Process => {
+                    simulation.add_tenant(inside);
+                }
+                TenantKind::Container => {
+                    let group = simulation.add_group(GroupId::ROOT, weight);
+                    simulation.add_tenant(Tenant { group, ..inside });
+                }
+                TenantKind::Vm => {
+                    let group = simulation.add_group(GroupId::ROOT, weight);
+                    let vm = Vm {
+                        group,
+                        ..vm(tenant.spec, side_of, costs)
+                    };
+                    let vm = simulation.add_vm(vm);
+                    simulation.add_tenant_in(vm, inside);
+                }
             }
         }
         let watch = options.scheduling.then(|| Watch::new(warmup..end));
