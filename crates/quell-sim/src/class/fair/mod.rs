@@ -249,23 +249,6 @@ impl Fair {
         resched
     }
 
-    /// Moves a thread that waits, or ran until now, if it may not stay: each time to the next of the CPUs that it may use
-    /// (cpumask_any_and_distribute), whatever there is to do.
-    fn expel(&mut self, machine: &mut Machine, thread: usize) {
-        let at = self.queues[self.tasks[thread].queue].cpu;
-        if may_use(machine, thread, at) {
-            return;
-        }
-        let cpus = self.cpus.len();
-        let mut next = (1..=cpus).map(|step| (self.distributed + step) % cpus);
-        let Some(to) = next.find(|&cpu| may_use(machine, thread, cpu)) else {
-            return;
-        };
-        self.distributed = to;
-        let _ = self.update_current(machine, at);
-        self.migrate(machine, thread, to);
-    }
-
     /// Has a CPU choose anew.
     fn resched(&mut self, machine: &mut Machine, cpu: usize) {
         let id = CpuId(cpu as u32);
@@ -358,16 +341,12 @@ impl Fair {
     }
 }
 
-fn may_use(machine: &Machine, thread: usize, cpu: usize) -> bool {
-    machine.threads[thread].may_use(CpuId(cpu as u32))
-}
-
 impl Class for Fair {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.grow(machine);
         let thread = thread.index();
         let cpu = self.queues[self.tasks[thread].queue].cpu;
-        if self.tasks[thread].entity.queued && !may_use(machine, thread, cpu) {
+        if self.tasks[thread].entity.queued && !place::may_use(machine, thread, cpu) {
             self.finish(machine.now, Id::Thread(thread));
         }
         let task = &self.tasks[thread];
