@@ -1,5 +1,7 @@
 //! Threads whose allowed CPUs change while they run and wait, under every class.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod common;
 
 use common::{MS, S, TICKS, batch, busy, machine, machine_with, ran, wastes};
