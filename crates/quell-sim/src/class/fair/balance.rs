@@ -170,6 +170,19 @@ impl Group {
     }
 }
 
+/// What there is in a domain.
+#[derive(Debug)]
+struct Look {
+    own: Option<Group>,
+    /// Of the other groups with threads.
+    busiest: Option<Group>,
+    /// Sums, where they matter: a CPU that has run dry and whose group has CPUs to spare does not need them.
+    load: f64,
+    util: f64,
+    /// Some CPU has more than one thread.
+    overloaded: bool,
+}
+
 /// How much of what is to be moved.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Much {
@@ -420,7 +433,8 @@ impl Fair {
         first == Some(&cpu)
     }
 
-    fn look_at(&self, cpus: &[usize], number: usize) -> Group {
+    /// What a group has. Where only counts matter, sums of averages are left out.
+    fn look_at(&self, cpus: &[usize], number: usize, domain: &Domain, all: bool) -> Group {
         let mut group = Group {
             number,
             cpus: cpus.len() as f64,
@@ -433,30 +447,31 @@ impl Fair {
             fill: Fill::HasSpare,
         };
         for &cpu in cpus {
-            let it = &self.map.glances[cpu];
-            group.load += it.load;
-            group.runnable += it.runnable;
-            group.util += it.util;
-            group.threads += it.threads as usize;
-            group.idle += usize::from(it.threads == 0);
-            group.crowded |= it.threads > 1;
+            let threads = self.map.glances[cpu].threads;
+            group.threads += threads as usize;
+            group.idle += usize::from(threads == 0);
+            group.crowded |= threads > 1;
+        }
+        // With fewer threads than CPUs it has some to spare, whatever they use.
+        if all || group.threads >= cpus.len() {
+            for &cpu in cpus {
+                let it = &self.map.glances[cpu];
+                group.load += it.load;
+                group.runnable += it.runnable;
+                group.util += it.util;
+            }
+            group.classify(domain.imbalance());
         }
         group
     }
 
-    /// The group to take from, and how much of what.
-    fn find_busiest(
-        &mut self,
-        domain: &Domain,
-        local: usize,
-        cpu: usize,
-        who: Who,
-    ) -> Option<(usize, Much)> {
+    /// Looks at all groups.
+    fn look_at_all(&self, domain: &Domain, local: usize, who: Who) -> Look {
         let (mut own, mut busiest) = (None, None::<Group>);
         let (mut load, mut util, mut overloaded) = (0.0, 0.0, false);
+        let all = who != Who::NewlyIdle;
         for (number, cpus) in domain.groups.iter().enumerate() {
-            let mut group = self.look_at(cpus, number);
-            group.classify(domain.imbalance());
+            let group = self.look_at(cpus, number, domain, all || number == local);
             load += group.load;
             util += group.util;
             overloaded |= group.crowded;
@@ -467,17 +482,81 @@ impl Fair {
                 busiest = Some(group);
             }
         }
+        if !all && own.is_some_and(|own| own.fill != Fill::HasSpare) {
+            // Now the load of all groups matters.
+            let sum = |cpus: &Vec<usize>| -> f64 {
+                cpus.iter()
+                    .fold(0.0, |sum, &cpu| sum + self.map.glances[cpu].load)
+            };
+            load = domain.groups.iter().fold(0.0, |all, it| all + sum(it));
+        }
+        Look {
+            own,
+            busiest,
+            load,
+            util,
+            overloaded,
+        }
+    }
+
+    /// The same for a CPU that has run dry, where each CPU is a group: only those with several threads matter, which
+    /// are few. None: that does not do, all have to be looked at.
+    fn look_at_crowded(&self, domain: &Domain, local: usize, cpu: usize) -> Option<Look> {
+        if domain.spreads || domain.groups.len() < domain.cpus || self.map.glances[cpu].threads > 0
+        {
+            return None;
+        }
+        let mut busiest = None::<Group>;
+        let mut overloaded = false;
+        for (number, cpus) in domain.groups.iter().enumerate() {
+            let crowded = |&cpu: &usize| self.map.glances[cpu].threads > 1;
+            if !cpus.iter().any(crowded) {
+                continue;
+            }
+            overloaded = true;
+            let group = self.look_at(cpus, number, domain, true);
+            if group.fill == Fill::Overloaded
+                && busiest.is_none_or(|other| group.is_busier_than(&other))
+            {
+                busiest = Some(group);
+            }
+        }
+        if overloaded && busiest.is_none() {
+            return None;
+        }
+        Some(Look {
+            own: Some(self.look_at(&domain.groups[local], local, domain, true)),
+            busiest,
+            load: 0.0,
+            util: 0.0,
+            overloaded,
+        })
+    }
+
+    /// The group to take from, and how much of what.
+    fn find_busiest(
+        &mut self,
+        domain: &Domain,
+        local: usize,
+        cpu: usize,
+        who: Who,
+    ) -> Option<(usize, Much)> {
+        let crowded = match who {
+            Who::NewlyIdle => self.look_at_crowded(domain, local, cpu),
+            Who::Busy | Who::Idle => None,
+        };
+        let look = crowded.unwrap_or_else(|| self.look_at_all(domain, local, who));
         if domain.is_root {
-            self.map.overloaded = overloaded;
+            self.map.overloaded = look.overloaded;
         }
         let cpus = domain.cpus as f64;
         let cache = self.map.cache_mut(cpu);
         if who != Who::NewlyIdle && cache.cpus.len() == domain.cpus {
-            let used = SCAN_PCT * util / cpus / 1024.0;
+            let used = SCAN_PCT * look.util / cpus / 1024.0;
             cache.scan = (cpus * (1.0 - used * used).max(0.0)) as usize;
         }
-        let (own, busiest) = (own?, busiest?);
-        let average = load / cpus;
+        let (own, busiest) = (look.own?, look.busiest?);
+        let average = look.load / cpus;
         if own.fill > busiest.fill {
             return None;
         }
