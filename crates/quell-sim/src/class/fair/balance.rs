@@ -6,7 +6,8 @@
 //! queue. What ran less than 0.5 ms ago stays, and so does a thread whose load is more than is to be moved, until that
 //! has failed a few times; then also the thread that runs is moved. A CPU without work looks the same way, if it has
 //! idled for longer than that takes of late, and, from 6.12.65 on, as often as it succeeds. Idle CPUs without ticks are
-//! balanced by the first of them, at the tick of one that is busy.
+//! balanced by the first of them, at the tick of one that is busy; when that is next due is worked out then, and again at
+//! the first tick after a CPU went idle.
 //!
 //! Costs are assumed: a microsecond and 50 ns for each CPU of the domain; they are charged where ticks cost something.
 //!
@@ -264,48 +265,47 @@ impl Fair {
         if now >= self.cpus[cpu].balancing.due {
             self.balance_levels(machine, cpu, Who::Busy, cpu);
         }
-        let busy = self.cpus[cpu].tasks.len() > 1 || self.map.cache(cpu).busy > 1;
-        if !busy || now < self.map.idle_due {
+        self.map.cpus[cpu].silent = false;
+        let busy = self.is_contended(cpu) || self.map.cache(cpu).busy > 1;
+        let balances = busy && now >= self.map.idle_due;
+        if !balances && !self.map.idle_news {
             return;
+        }
+        if balances {
+            self.map.idle_due = now + TICK;
         }
         let Some(first) = self.map.next_idle(0) else {
             return;
         };
+        self.map.idle_news = false;
         // The first idle CPU does it for all, for itself at last.
-        let (mut due, mut at) = (now + 60 * TICK, first + 1);
+        let (mut due, mut at) = (None::<Nanos>, first + 1);
         loop {
             let next = self.map.next_idle(at);
             let it = next.unwrap_or(first);
             if self.is_idle(machine, it) {
-                if now >= self.cpus[it].balancing.due {
+                if balances && now >= self.cpus[it].balancing.due {
                     self.balance_levels(machine, it, Who::Idle, first);
                 }
-                due = due.min(self.cpus[it].balancing.due);
+                let own = self.cpus[it].balancing.due;
+                due = Some(due.map_or(own, |due| due.min(own)));
             }
             match next {
                 Some(next) => at = next + 1,
                 None => break,
             }
         }
-        self.map.idle_due = due.max(now + TICK);
+        self.map.idle_due = due.unwrap_or(self.map.idle_due);
     }
 
     /// Balances in the domains of a CPU that are due; `by` is the CPU that does it.
     fn balance_levels(&mut self, machine: &mut Machine, cpu: usize, who: Who, by: usize) {
         let now = machine.now;
         self.advance_blocked(now, cpu);
-        let most = TICK * (25 * self.cpus.len() as Nanos).max(1);
-        let interval = |level: &Level, who: Who| {
-            let factor = if who == Who::Busy { BUSY_FACTOR } else { 1 };
-            let ticks = (level.interval * factor * 1_000_000).div_ceil(TICK);
-            // So that domains do not always fall together.
-            let ticks = ticks - u64::from(who == Who::Busy && ticks > 1);
-            (ticks * TICK).clamp(TICK, most)
-        };
         let (mut who, mut due) = (who, now + 15_000 * TICK);
         for level in 0..self.cpus[cpu].balancing.levels.len() {
             let it = &self.cpus[cpu].balancing.levels[level];
-            if now >= it.last + interval(it, who) {
+            if now >= it.last + self.interval(it, who) {
                 let domain = it.domain;
                 if machine.costs.tick > 0 {
                     let look = self.map.domains[domain].look();
@@ -317,9 +317,28 @@ impl Fair {
                 self.cpus[cpu].balancing.levels[level].last = now;
             }
             let it = &self.cpus[cpu].balancing.levels[level];
-            due = due.min(it.last + interval(it, who));
+            due = due.min(it.last + self.interval(it, who));
         }
         self.cpus[cpu].balancing.due = due;
+    }
+
+    /// From one look at a domain to the next.
+    fn interval(&self, level: &Level, who: Who) -> Nanos {
+        let most = TICK * (25 * self.cpus.len() as Nanos).max(1);
+        let factor = if who == Who::Busy { BUSY_FACTOR } else { 1 };
+        let ticks = (level.interval * factor * 1_000_000).div_ceil(TICK);
+        // So that domains do not always fall together.
+        let ticks = ticks - u64::from(who == Who::Busy && ticks > 1);
+        (ticks * TICK).clamp(TICK, most)
+    }
+
+    /// A CPU that goes idle no longer waits for as long as a busy one.
+    fn look_sooner(&mut self, cpu: usize, level: usize) {
+        let it = &self.cpus[cpu].balancing;
+        if let Some(level) = it.levels.get(level) {
+            let due = it.due.min(level.last + self.interval(level, Who::Idle));
+            self.cpus[cpu].balancing.due = due;
+        }
     }
 
     /// A CPU has run out of work and looks whether another has some to spare.
@@ -331,11 +350,13 @@ impl Fair {
         it.idle_since.get_or_insert(now);
         let least = it.levels.first().map_or(Nanos::MAX, |level| level.cost);
         if !self.map.overloaded || it.average_idle < least {
+            self.look_sooner(cpu, 0);
             return false;
         }
         self.advance_blocked(now, cpu);
         let mut spent = 0;
         for at in 0..self.cpus[cpu].balancing.levels.len() {
+            self.look_sooner(cpu, at);
             let it = &self.cpus[cpu].balancing;
             let level = &it.levels[at];
             if it.average_idle < spent + level.cost {

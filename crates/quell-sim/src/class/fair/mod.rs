@@ -182,12 +182,7 @@ impl Fair {
         let cpus = machine.cpus.len();
         // Constants grow with the CPUs, up to 8 (SCHED_TUNABLESCALING_LOG).
         let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
-        let base = if self.version == Version::Eevdf72 {
-            700_000
-        } else {
-            750_000
-        };
-        self.slice = base * factor;
+        self.slice = 700_000 * factor;
         self.latency = 6_000_000 * factor;
         self.min_granularity = 750_000 * factor;
         self.wakeup_granularity = 1_000_000 * factor;
