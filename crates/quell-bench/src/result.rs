@@ -5,6 +5,7 @@
 //! fractions of the whole host (1 = every CPU), percentages say so in their name.
 
 use crate::workload::Stillness;
+use clap::ValueEnum;
 use quell_model::config::TenantClass;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,15 +59,28 @@ pub struct BenchResult {
 }
 
 /// What a scenario ran on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Substrate {
-    /// The simulated machine.
+    /// The simulated machine
     Sim,
-    /// The kernel lab's guest.
+    /// The kernel lab's guest
     Vm,
-    /// Real threads on this machine.
+    /// Real threads on this machine
+    #[default]
     Host,
+}
+
+impl fmt::Display for Substrate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Substrate::Sim => "sim",
+            Substrate::Vm => "vm",
+            Substrate::Host => "host",
+        })
+    }
 }
 
 /// A guest of the kernel lab.
@@ -201,6 +215,21 @@ pub struct SchedulingFigures {
     pub migrations_per_s: f64,
     /// Times that one was woken, per second.
     pub wakeups_per_s: f64,
+    /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of its others
+    /// were blocked. Many behind few ready ones are interference on the critical path (DASEC, section 2 and Fig. 3).
+    #[serde(default)]
+    pub ready_while_blocked_us: Vec<f64>,
+}
+
+impl SchedulingFigures {
+    /// The part of the time with ready threads in which at least so many others were blocked, 0 to 1; none where
+    /// nobody was ready.
+    pub fn part_with_blocked(&self, least: usize) -> Option<f64> {
+        let sum = |times: &[f64]| times.iter().sum::<f64>();
+        let all = sum(&self.ready_while_blocked_us);
+        let those = self.ready_while_blocked_us.get(least..).unwrap_or_default();
+        (all > 0.0).then(|| sum(those) / all)
+    }
 }
 
 /// A side's figures for one tenant or one class.

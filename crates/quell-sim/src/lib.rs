@@ -8,10 +8,12 @@
 
 mod class;
 mod events;
+mod kernel;
 mod machine;
 mod monitor;
 mod program;
 mod simulation;
+mod vm;
 mod workload;
 
 pub use class::{
@@ -21,4 +23,5 @@ pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use monitor::{Monitor, thread_of};
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
+pub use vm::{Vm, VmCosts, VmId, VmStats};
 pub use workload::{Answer, Request};
