@@ -83,8 +83,8 @@ pub struct Balancing {
 }
 
 impl Balancing {
-    /// `ratio` is [`Level::ratio`] at first.
-    pub fn new(map: &Map, cpu: usize, ratio: u32) -> Balancing {
+    /// As at boot.
+    pub fn new(map: &Map, cpu: usize) -> Balancing {
         let level = |&(domain, group): &(usize, usize)| Level {
             domain,
             group,
@@ -95,7 +95,7 @@ impl Balancing {
             cost_at: 0,
             calls: 512,
             successes: 256,
-            ratio,
+            ratio: 512,
             counted_at: 0,
         };
         Balancing {

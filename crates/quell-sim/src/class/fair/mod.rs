@@ -13,9 +13,13 @@
 //! |---|---|---|---|
 //! | who runs | the least virtual time | the earliest deadline of those not ahead | the same |
 //! | a slice ends | at a tick | at a tick | on time (HRTICK) |
+//! | weights of groups follow | at ticks | at ticks | also at the ends of slices |
 //! | preempting a CPU from another | at once | at once | at its next tick or system call (PREEMPT_LAZY) |
 //! | a group's entity that is weighed anew | keeps its virtual time | keeps its lag, may be preempted | keeps its lag and its protection |
 //! | CPUs that run dry look for work | if they idle for long enough | and as often as that succeeds | the same |
+//!
+//! Slices are those of programs that compute: who reads its own CPU clock by a system call, in a loop, ends its slice
+//! there (6.12, 7.2), and may be preempted there.
 //!
 //! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
 //! balanced. Not modelled: bandwidth limits, idle and batch policies, custom slices, autogroups, NUMA balancing,
@@ -192,14 +196,8 @@ impl Fair {
         };
         self.cpus = vec![Cpu::default(); cpus];
         self.map = map::Map::new(&machine.topology);
-        // A kernel begins with half, but who was seldom dry since then looks always, by 7.2's rule.
-        let ratio = if self.version == Version::Eevdf72 {
-            1024
-        } else {
-            512
-        };
         for cpu in 0..cpus {
-            self.cpus[cpu].balancing = balance::Balancing::new(&self.map, cpu, ratio);
+            self.cpus[cpu].balancing = balance::Balancing::new(&self.map, cpu);
         }
     }
 
