@@ -118,7 +118,14 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["`fifo`", "--on sim"],
         ),
         (
-            &["reproduce", "dasec-fig7", "--policy", "default,ideal"],
+            &[
+                "reproduce",
+                "dasec-fig7",
+                "--on",
+                "vm",
+                "--policy",
+                "default,ideal",
+            ],
             &["`ideal`", "--on sim"],
         ),
         (
