@@ -4,15 +4,20 @@ use crate::workload::{Scheduling, Workload};
 use anyhow::Context;
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
-use quell_linux::record::{POLL, Recorder};
+use quell_linux::record::Recorder;
 use quell_model::Pid;
 use quell_trace::Analyser;
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// Memory for a CPU's events between two polls, in bytes.
-const BUFFER_BYTES: u32 = 4 << 20;
+/// Memory for a CPU's events, in bytes: those of a usual window, as taking them out needs CPU time that the tenants
+/// would notice.
+const BUFFER_BYTES: u32 = 16 << 20;
+
+/// How often to look whether they have to be taken out before the window ends. At a million events a second on a few CPUs it
+/// is soon enough.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A recording of a window to come. It is one thread's: the recorder's buffers cannot move to another.
 pub(super) struct Watch {
@@ -43,11 +48,13 @@ impl Watch {
         let _ = recording.send(());
         let mut analyser = Analyser::new(begins..end);
         while now()? < end {
-            thread::sleep(POLL);
-            recorder.poll(|event| {
-                analyser.add(event);
-                Ok(())
-            })?;
+            thread::sleep(LOOK);
+            if recorder.fullest()? > 0.5 {
+                recorder.poll(|event| {
+                    analyser.add(event);
+                    Ok(())
+                })?;
+            }
         }
         recorder.finish(|event| {
             analyser.add(event);
