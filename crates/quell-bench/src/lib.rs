@@ -8,6 +8,7 @@ pub mod agent_bench;
 pub mod calibration;
 pub mod overhead;
 pub mod progress;
+pub mod replay;
 pub mod report;
 pub mod reproduce;
 pub mod result;

@@ -10,6 +10,7 @@ mod class;
 mod events;
 mod machine;
 mod program;
+mod replay;
 mod simulation;
 mod workload;
 
@@ -18,5 +19,6 @@ pub use class::{
 };
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
+pub use replay::Act;
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use workload::{Answer, Request};

@@ -4,6 +4,7 @@ use crate::class::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, State, Thread, ThreadId};
 use crate::program::Code;
+use crate::replay::{Act, Replay};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
@@ -43,6 +44,8 @@ pub struct Simulation {
     machine: Machine,
     class: Box<dyn Class>,
     workload: Workload,
+    /// What threads do where that is no tenant's programs.
+    replay: Option<Replay>,
     /// Each tenant's load, and its next request.
     loads: Vec<Option<(Load, Request)>>,
     effects: Effects,
@@ -95,6 +98,7 @@ impl Simulation {
             machine: Machine::new(topology, costs),
             class,
             workload: Workload::default(),
+            replay: None,
             loads: Vec::new(),
             effects: Effects::default(),
             pending: Vec::new(),
@@ -146,6 +150,42 @@ impl Simulation {
             self.plan_arrival(number, request);
         }
         number
+    }
+
+    /// Adds a process whose threads do what these acts say, each once it is woken: by another's [`Act::Wake`], or at one of
+    /// the times of `interrupts`, which name threads and are in order. A simulation has tenants or processes, not both.
+    pub fn add_process(
+        &mut self,
+        threads: Vec<(Nice, Vec<Act>)>,
+        interrupts: Vec<(Nanos, ThreadId)>,
+    ) {
+        let process = self.loads.len();
+        let replay = self.replay.get_or_insert_default();
+        for (nice, acts) in threads {
+            replay.add_thread(acts);
+            let cpu = CpuId(self.machine.threads.len() as u32 % self.machine.cpus.len() as u32);
+            self.machine.threads.push(Thread {
+                tenant: process,
+                group: GroupId::ROOT,
+                nice,
+                allowed: None,
+                state: State::Blocked,
+                cpu,
+                ran: 0,
+                works_for: None,
+                left: 0,
+            });
+            self.pending.push(Pending::default());
+        }
+        let mut load: Load = Box::new(interrupts.into_iter().map(|(due, thread)| Request {
+            due,
+            seed: u64::from(thread.0),
+        }));
+        let first = load.next();
+        self.loads.push(first.map(|first| (load, first)));
+        if let Some(request) = first {
+            self.plan_arrival(process, request);
+        }
     }
 
     fn add_thread(&mut self, tenant: usize, group: GroupId, nice: Nice) {
@@ -312,7 +352,10 @@ impl Simulation {
             }
             None => self.loads[tenant] = None,
         }
-        self.workload.arrive(tenant, arrived, &mut self.effects);
+        match &mut self.replay {
+            Some(replay) => replay.arrive(arrived, &mut self.effects),
+            None => self.workload.arrive(tenant, arrived, &mut self.effects),
+        }
         let mut effects = self.take_effect();
         for (thread, works_for) in effects.drain(..) {
             if let Some(here) = self.machine.here {
@@ -417,8 +460,14 @@ impl Simulation {
             return;
         }
         let now = self.machine.now;
-        let next = self.workload.step(thread, now, &mut self.effects);
-        self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
+        let next = match &mut self.replay {
+            Some(replay) => replay.step(thread, &mut self.effects),
+            None => {
+                let next = self.workload.step(thread, now, &mut self.effects);
+                self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
+                next
+            }
+        };
         let mut woken = self.take_effect();
         if self.machine.costs.wake == 0 || woken.is_empty() {
             for (thread, works_for) in woken.drain(..) {

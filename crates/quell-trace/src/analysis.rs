@@ -47,6 +47,8 @@ struct Track {
     cpu: Option<u32>,
     /// A wakeup came while it ran, after which it left its CPU all the same.
     woken_running: bool,
+    /// When it was woken for what it does, and how many losses there were by then.
+    woken: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,6 +96,8 @@ pub struct ThreadStats {
     pub wakeups: u64,
     /// Times it waited for a CPU.
     pub delays: Delays,
+    /// Times from a wakeup until it slept again, or ended: its waits and its CPU time. Those that end in the window.
+    pub turnarounds: Delays,
 }
 
 /// Run delays.
@@ -126,6 +130,8 @@ pub struct ProcessStats {
     pub wakeups: u64,
     /// All threads' delays.
     pub delays: Delays,
+    /// As of [`ThreadStats`].
+    pub turnarounds: Delays,
 }
 
 /// What all threads had in a window of time.
@@ -195,6 +201,7 @@ impl Analyser {
                 let losses = self.losses;
                 let track = self.track(thread.tid);
                 track.stats.thread = thread.clone();
+                track.woken = Some((at, losses));
                 track.phase = Phase::Ready {
                     since_ns: at,
                     losses,
@@ -271,10 +278,12 @@ impl Analyser {
                     migrations: 0,
                     wakeups: 0,
                     delays: Delays::default(),
+                    turnarounds: Delays::default(),
                 },
                 phase: Phase::Unknown,
                 cpu: None,
                 woken_running: false,
+                woken: None,
             });
             self.threads.len() - 1
         });
@@ -331,6 +340,12 @@ impl Analyser {
         let (counts, losses) = (self.counts(at), self.losses);
         let track = self.track(prev);
         track.cpu = Some(cpu);
+        if !state.is_ready() {
+            let woken = track.woken.take().filter(|_| counts);
+            if let Some((since, _)) = woken.filter(|(_, then)| *then == losses) {
+                track.stats.turnarounds.add(at.saturating_sub(since));
+            }
+        }
         if state.is_ready() {
             track.stats.preemptions += u64::from(counts);
             track.phase = Phase::Ready {
@@ -397,6 +412,7 @@ impl Analyser {
             }
             Phase::Blocked { .. } | Phase::Unknown => {
                 track.phase = ready;
+                track.woken = Some((at, losses));
                 track.stats.wakeups += u64::from(counts);
             }
         }
@@ -419,6 +435,7 @@ impl Analysis {
                 migrations: 0,
                 wakeups: 0,
                 delays: Delays::default(),
+                turnarounds: Delays::default(),
             });
             if thread.tid.0 == thread.pid.0 {
                 process.name = thread.name.clone();
@@ -430,6 +447,7 @@ impl Analysis {
             process.migrations += stats.migrations;
             process.wakeups += stats.wakeups;
             process.delays.merge(&stats.delays);
+            process.turnarounds.merge(&stats.turnarounds);
         }
         processes.into_values().collect()
     }

@@ -1,7 +1,10 @@
 //! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual time and
 //! as many at once as there are CPUs here.
 
+mod observe;
+
 use super::summary::RawRun;
+use super::trace::TraceFile;
 use super::{BenchOptions, Measured};
 use crate::progress::Progress;
 use crate::result::{BenchResult, Host, Substrate};
@@ -10,23 +13,20 @@ use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
+use quell_model::Topology;
 use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
 };
-use quell_model::{CpuId, Pid, Tid, Topology};
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Happening, Load, Oldest, Request, SchedExt,
-    Simulation, Tenant, ThreadId, Warp,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Oldest, Request, SchedExt, Simulation,
+    Tenant, Warp,
 };
-use quell_trace::{Analyser, Event, IDLE, Kind};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::rc::Rc;
-use std::sync::Arc;
+use quell_trace::{Analyser, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) use observe::{Names, Sink, Watch, pid};
 
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
@@ -218,17 +218,26 @@ impl Bench<'_> {
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
         }
-        let watch = options.scheduling.then(|| Watch::new(warmup..end));
-        if let Some(watch) = &watch {
-            watch.observe(&mut simulation);
-        }
+        let watch = if options.scheduling || options.trace.is_some() {
+            let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
+            let trace = self.trace(side, pair)?;
+            let names: Vec<Names> = self.instances.iter().map(|it| self.names(it)).collect();
+            Some(Watch::begin(&mut simulation, &names, (analyser, trace)))
+        } else {
+            None
+        };
         let mut answers = self.advance(&mut simulation, warmup)?;
         let first = self.reading(&simulation);
         answers.extend(self.advance(&mut simulation, end)?);
         let second = self.reading(&simulation);
         answers.extend(self.advance(&mut simulation, end + timeout * 1_000_000)?);
 
-        let watched = watch.map(|watch| watch.finish(self.instances.len()));
+        let (analyser, trace) = match watch {
+            Some(watch) => watch.finish(&mut simulation),
+            None => (None, None),
+        };
+        trace.map_or(Ok(()), TraceFile::finish)?;
+        let watched = analyser.map(|analyser| self.scheduling(analyser));
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {
             let loaded = tenant.spec.load.is_some();
@@ -271,6 +280,53 @@ impl Bench<'_> {
             stillness: Stillness::default(),
             measurements,
         })
+    }
+
+    /// The trace that the run is to leave.
+    fn trace(&self, side: usize, pair: u32) -> anyhow::Result<Option<TraceFile>> {
+        let Some(folder) = &self.options.trace else {
+            return Ok(None);
+        };
+        let label = &Side::labels(&self.options.sides)[side];
+        let system = System {
+            // As of which its threads' states are told.
+            release: "7.2.0".to_string(),
+            version: concat!("quell-sim ", env!("CARGO_PKG_VERSION")).to_string(),
+            machine: "simulated".to_string(),
+            clocks: None,
+        };
+        TraceFile::create(folder, label, pair, &system).map(Some)
+    }
+
+    /// What a tenant and its threads are called in traces.
+    fn names(&self, tenant: &TenantInstance<'_>) -> Names {
+        let mut threads = Vec::new();
+        for spec in &tenant.spec.threads {
+            let name = format!("{}/{}", tenant.name, spec.name);
+            let count = spec.count.on(self.topology.cpus.len() as u32);
+            match count {
+                1 => threads.push(name),
+                count => threads.extend((0..count).map(|number| format!("{name}-{number}"))),
+            }
+        }
+        Names {
+            process: tenant.name.to_string(),
+            threads,
+        }
+    }
+
+    /// What each tenant's threads had.
+    fn scheduling(&self, analyser: Analyser) -> Vec<Scheduling> {
+        let processes = analyser.finish(None).processes(|_| true);
+        let tenant = |number| {
+            let mut all = Scheduling::default();
+            let of = |process: &&quell_trace::ProcessStats| process.pid == pid(number);
+            for process in processes.iter().filter(of) {
+                all.add_process(process);
+            }
+            all
+        };
+        (0..self.instances.len()).map(tenant).collect()
     }
 
     /// The requests that this tenant gets, as its generator would send them.
@@ -332,99 +388,4 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
-}
-
-/// What the simulated scheduler does to tenants' threads in a window, by the same analysis as of real ones.
-struct Watch(Rc<RefCell<Watched>>);
-
-struct Watched {
-    analyser: Analyser,
-    /// What happens later than what was told last, in the order of time: a CPU tells of a switch that it begins.
-    pending: BTreeMap<(u64, u64), Event>,
-    told: u64,
-}
-
-impl Watch {
-    fn new(window: Range<u64>) -> Watch {
-        Watch(Rc::new(RefCell::new(Watched {
-            analyser: Analyser::new(window),
-            pending: BTreeMap::new(),
-            told: 0,
-        })))
-    }
-
-    fn observe(&self, simulation: &mut Simulation) {
-        let threads = simulation.machine().threads.iter().enumerate();
-        for (number, thread) in threads {
-            let name = Arc::from("");
-            let (tid, pid) = (tid(ThreadId(number as u32)), Pid(thread.tenant as u32 + 1));
-            let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
-            self.0.borrow_mut().add(0, 0, CpuId(0), kind);
-        }
-        let watched = self.0.clone();
-        simulation.observe(Box::new(move |now, at, happening| {
-            let (cpu, kind) = match happening {
-                Happening::Wakeup { thread, by, cpu } => {
-                    let wakeup = Kind::Wakeup {
-                        thread: tid(thread),
-                        by: by.map(tid),
-                        last_cpu: cpu.0,
-                    };
-                    (cpu, wakeup)
-                }
-                Happening::Switch { cpu, left, next } => {
-                    let ready = left.is_some_and(|(_, ready)| ready);
-                    let switch = Kind::Switch {
-                        prev: left.map_or(IDLE, |(thread, _)| tid(thread)),
-                        prev_state: if ready {
-                            quell_trace::State::READY
-                        } else {
-                            quell_trace::State::SLEEPING
-                        },
-                        next: next.map_or(IDLE, tid),
-                        next_priority: 120,
-                    };
-                    (cpu, switch)
-                }
-            };
-            watched.borrow_mut().add(now, at, cpu, kind);
-        }));
-    }
-
-    fn finish(self, tenants: usize) -> Vec<Scheduling> {
-        let mut watched = self.0.borrow_mut();
-        let analyser = std::mem::take(&mut watched.analyser);
-        let analysis = analyser.finish(None);
-        let mut all = vec![Scheduling::default(); tenants];
-        for process in analysis.processes(|_| true) {
-            if let Some(tenant) = (process.pid.0 as usize).checked_sub(1) {
-                all[tenant].add_process(&process);
-            }
-        }
-        all
-    }
-}
-
-impl Watched {
-    fn add(&mut self, now: u64, at_ns: u64, cpu: CpuId, kind: Kind) {
-        // Nothing earlier than now will be told any more.
-        while let Some(first) = self.pending.first_entry() {
-            if first.key().0 >= now {
-                break;
-            }
-            self.analyser.add(&first.remove());
-        }
-        self.told += 1;
-        let event = Event {
-            at_ns,
-            cpu: cpu.0,
-            kind,
-        };
-        self.pending.insert((at_ns, self.told), event);
-    }
-}
-
-/// The idle threads have the thread id 0.
-fn tid(thread: ThreadId) -> Tid {
-    Tid(thread.0 + 1)
 }

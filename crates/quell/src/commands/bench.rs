@@ -48,6 +48,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             "agent",
             &[
                 ("set", !args.set.is_empty()),
+                ("trace", args.trace.is_some()),
                 ("pairs", measure.pairs.is_some()),
                 ("scheduling", measure.scheduling),
                 ("report", measure.report.is_some()),
@@ -65,6 +66,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             "sim",
             &[
                 ("set", !args.set.is_empty()),
+                ("trace", args.trace.is_some()),
                 ("pairs", measure.pairs.is_some()),
                 ("scheduling", measure.scheduling),
                 ("report", measure.report.is_some()),
@@ -73,7 +75,11 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return simulator(args);
     }
     if args.scenario == "calibration" {
-        not_for("calibration", &[("report", measure.report.is_some())])?;
+        let given = [
+            ("trace", args.trace.is_some()),
+            ("report", measure.report.is_some()),
+        ];
+        not_for("calibration", &given)?;
         let holds = super::calibration::run(args)?;
         anyhow::ensure!(
             holds,
@@ -87,6 +93,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             "overhead",
             &[
                 ("set", !args.set.is_empty()),
+                ("trace", args.trace.is_some()),
                 ("seconds", measure.seconds.is_some()),
                 ("pairs", measure.pairs.is_some()),
                 ("scheduling", measure.scheduling),
@@ -95,8 +102,17 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         )?;
         return overhead(args, &sides);
     }
-    let job = Job::new(&args.scenario, &args.set, sides, measure)?;
+    let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
     files_writable([&measure.json, &measure.report])?;
+    if let Some(folder) = &args.trace {
+        if matches!(args.on, Substrate::Vm) {
+            let message = "`--trace`: traces are written on: sim, host; in a guest: \
+                `quell lab run -- quell record`";
+            return Err(InputError(message.to_string()).into());
+        }
+        folder_writable(folder)?;
+        job.trace = Some(folder.clone());
+    }
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
     report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
 }
@@ -115,6 +131,8 @@ pub(super) struct Job<'a> {
     pub(super) text: String,
     pub(super) sides: Vec<Side>,
     pub(super) measure: &'a Measure,
+    /// The folder for traces, which is there.
+    trace: Option<PathBuf>,
     set: Vec<String>,
 }
 
@@ -133,6 +151,7 @@ impl Job<'_> {
             text,
             sides,
             measure,
+            trace: None,
             set: settings.iter().map(|s| s.as_str().to_string()).collect(),
         })
     }
@@ -172,6 +191,7 @@ impl Job<'_> {
         options.pairs = self.measure.pairs.unwrap_or(options.pairs);
         options.seed = self.measure.seed;
         options.scheduling = self.measure.scheduling;
+        options.trace.clone_from(&self.trace);
         Ok(options)
     }
 }
@@ -311,6 +331,13 @@ pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     if !existed {
         fs::remove_file(file).with_context(|| file.display().to_string())?;
     }
+    Ok(())
+}
+
+/// Checks that files can be put into a folder, which is made if it is not there.
+fn folder_writable(folder: &Path) -> anyhow::Result<()> {
+    let made = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    made.map_err(|e| InputError(format!("{}: cannot be written: {e}", folder.display())))?;
     Ok(())
 }
 

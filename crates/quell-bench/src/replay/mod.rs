@@ -1,0 +1,272 @@
+//! A recorded trace on the simulated machine: what would its threads have waited under other schedulers?
+//!
+//! What threads did by themselves is taken out of the trace ([`recording`]) and done again in virtual time under each
+//! scheduler. Interrupts are part of the CPU time of whom they interrupted, so they cost nothing again.
+
+mod recording;
+
+use crate::run::simulated::{Names, Watch, engine};
+use crate::side::Side;
+use anyhow::Context;
+use quell_model::config::TenantClass;
+use quell_model::{Pid, Topology};
+use quell_sim::{Costs, Simulation};
+use quell_trace::{Analyser, Delays, Event, ProcessStats, ReadError, Reader};
+use recording::{Recording, extract};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The longest trace, in ns: a day.
+const LONGEST: u64 = 86_400_000_000_000;
+
+/// The most CPUs.
+const MOST_CPUS: usize = 4096;
+
+/// Why a trace cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Nothing to do.
+    #[error("{}: nothing in it runs: it has no switches", .0.display())]
+    Empty(PathBuf),
+    /// No trace of a machine.
+    #[error("{}: {why}", file.display())]
+    Beyond {
+        /// Which.
+        file: PathBuf,
+        /// What is too much.
+        why: String,
+    },
+}
+
+/// What a trace's processes had, and would have had.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replayed {
+    /// The trace.
+    pub file: String,
+    /// Its length in seconds.
+    pub seconds: f64,
+    /// The CPUs that were recorded.
+    pub recorded_cpus: usize,
+    /// The simulated ones.
+    pub cpus: usize,
+    /// Where events are missing from the trace or contradict each other.
+    pub gaps: u64,
+    /// What is to be said of it.
+    pub notes: Vec<String>,
+    /// By CPU time, the busiest first.
+    pub processes: Vec<ReplayedProcess>,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReplayedProcess {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its threads that did something.
+    pub threads: usize,
+    /// As recorded first, then under each scheduler.
+    pub under: Vec<Under>,
+}
+
+/// What a process had.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Under {
+    /// `recorded`, or the scheduler.
+    pub policy: String,
+    /// CPU time in ms.
+    pub cpu_ms: f64,
+    /// From ready until on a CPU.
+    pub run_delay: Times,
+    /// From woken until asleep again.
+    pub turnaround: Times,
+    /// Times its threads got a CPU.
+    pub switches: u64,
+    /// Times they left one though they were ready.
+    pub preemptions: u64,
+    /// Times they got another CPU than the time before.
+    pub migrations: u64,
+}
+
+/// Lengths of time, in µs; `null` where there are none.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Times {
+    /// How many.
+    pub count: u64,
+    /// Their mean.
+    pub mean_us: Option<f64>,
+    /// Their median.
+    pub p50_us: Option<f64>,
+    /// Their 99th percentile.
+    pub p99_us: Option<f64>,
+    /// The longest.
+    pub max_us: Option<f64>,
+}
+
+/// What the machine's own work takes in a replay: interrupts are in what was recorded.
+pub fn costs() -> Costs {
+    Costs {
+        interrupt: 0,
+        request: 0,
+        ..Costs::TYPICAL
+    }
+}
+
+/// Reads a trace and runs it under each of the sides, which are to be the simulator's, on so many CPUs or as many as
+/// were recorded.
+///
+/// # Errors
+/// [`ReplayError`], or a side that is not the simulator's.
+pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<Replayed> {
+    let mut notes = Vec::new();
+    let events = read(file, &mut notes)?;
+    replay_events(file, &events, sides, cpus, costs(), notes)
+}
+
+/// The events, in the order of their times.
+fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError> {
+    let mut events = Vec::new();
+    for event in Reader::open(file)? {
+        match event {
+            Ok(event) => events.push(event),
+            // Who recorded it was stopped: it is whole up to there.
+            Err(error @ ReadError::Truncated { .. }) if !events.is_empty() => {
+                notes.push(format!("{error}; what came before it is replayed."));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // Other recorders write CPU by CPU.
+    events.sort_by_key(|event| event.at_ns);
+    Ok(events)
+}
+
+fn replay_events(
+    file: &Path,
+    events: &[Event],
+    sides: &[Side],
+    cpus: Option<u32>,
+    costs: Costs,
+    mut notes: Vec<String>,
+) -> anyhow::Result<Replayed> {
+    let recording = extract(events, &costs);
+    let (first, last) = match (events.first(), events.last()) {
+        (Some(first), Some(last)) if !recording.processes.is_empty() && recording.cpus > 0 => {
+            (first.at_ns, last.at_ns)
+        }
+        _ => return Err(ReplayError::Empty(file.into()).into()),
+    };
+    let beyond = |why: String| ReplayError::Beyond {
+        file: file.into(),
+        why,
+    };
+    let span = last - first;
+    if span > LONGEST {
+        let why = format!("it is of {} s; a day is the most", span / 1_000_000_000);
+        return Err(beyond(why).into());
+    }
+    let count = cpus.map_or(recording.cpus, |cpus| cpus as usize);
+    if count > MOST_CPUS {
+        return Err(beyond(format!("it is of {count} CPUs; {MOST_CPUS} are the most")).into());
+    }
+    if recording.gaps > 0 {
+        notes.push(format!(
+            "At {} places events are missing or contradict each other: threads go on there as if what is missing had happened.",
+            recording.gaps
+        ));
+    }
+    let mut analyser = Analyser::default();
+    for event in events {
+        analyser.add(event);
+    }
+    let recorded = analyser.finish(Some(last)).processes(|_| true);
+    let topology = Topology::flat(count as u32);
+    let mut columns = Vec::new();
+    for (side, label) in sides.iter().zip(Side::labels(sides)) {
+        let simulated = simulate(&recording, side, &topology, costs, span);
+        columns.push((label, simulated.with_context(|| side.to_string())?));
+    }
+    let mut processes: Vec<ReplayedProcess> = Vec::new();
+    for (number, process) in recording.processes.iter().enumerate() {
+        let of = |all: &[ProcessStats], pid: Pid, policy: &str| {
+            let stats = all.iter().find(|it| it.pid == pid)?;
+            Some(under(policy, stats))
+        };
+        let mut all: Vec<Under> = of(&recorded, process.pid, "recorded").into_iter().collect();
+        for (label, simulated) in &columns {
+            all.extend(of(simulated, crate::run::simulated::pid(number), label));
+        }
+        processes.push(ReplayedProcess {
+            pid: process.pid.0,
+            name: process.name.to_string(),
+            threads: process.threads.len(),
+            under: all,
+        });
+    }
+    let busy = |process: &ReplayedProcess| process.under.first().map_or(0.0, |it| it.cpu_ms);
+    processes.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+    Ok(Replayed {
+        file: file.display().to_string(),
+        seconds: span as f64 / 1e9,
+        recorded_cpus: recording.cpus,
+        cpus: count,
+        gaps: recording.gaps,
+        notes,
+        processes,
+    })
+}
+
+/// What the processes have under a scheduler, until the time when the trace ended.
+fn simulate(
+    recording: &Recording,
+    side: &Side,
+    topology: &Topology,
+    costs: Costs,
+    span: u64,
+) -> anyhow::Result<Vec<ProcessStats>> {
+    // A trace does not tell whose work is urgent.
+    let classes = vec![TenantClass::Batch; recording.processes.len()];
+    let (class, costs) = engine(side, topology, costs, &classes)?;
+    let mut simulation = Simulation::new(topology.clone(), costs, class);
+    let mut names = Vec::new();
+    for process in &recording.processes {
+        let threads = process.threads.iter();
+        names.push(Names {
+            process: process.name.to_string(),
+            threads: threads.clone().map(|(name, _, _)| name.clone()).collect(),
+        });
+        let acts = threads.map(|(_, nice, acts)| (*nice, acts.clone()));
+        simulation.add_process(acts.collect(), process.interrupts.clone());
+    }
+    let watch = Watch::begin(&mut simulation, &names, Analyser::new(0..span.max(1)));
+    simulation.run_until(span);
+    let analysis = watch.finish(&mut simulation).finish(Some(span));
+    Ok(analysis.processes(|_| true))
+}
+
+fn under(policy: &str, stats: &ProcessStats) -> Under {
+    Under {
+        policy: policy.to_string(),
+        cpu_ms: stats.run_ns as f64 / 1e6,
+        run_delay: times(&stats.delays),
+        turnaround: times(&stats.turnarounds),
+        switches: stats.switches,
+        preemptions: stats.preemptions,
+        migrations: stats.migrations,
+    }
+}
+
+fn times(delays: &Delays) -> Times {
+    let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
+    Times {
+        count: delays.count(),
+        mean_us: us(delays.mean_ns()),
+        p50_us: us(delays.quantile_ns(0.5)),
+        p99_us: us(delays.quantile_ns(0.99)),
+        max_us: us(delays.max_ns()),
+    }
+}
