@@ -270,3 +270,6 @@ fn times(delays: &Delays) -> Times {
         max_us: us(delays.max_ns()),
     }
 }
+
+#[cfg(test)]
+mod tests;
