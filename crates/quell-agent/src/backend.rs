@@ -17,9 +17,7 @@ use crate::edges::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_model::{
-    Plan, Snapshot, TenantName, TenantPlan, ThreadId, ThreadPlan, Tid, Topology, Weight,
-};
+use quell_model::{Plan, Snapshot, TenantName, TenantPlan, ThreadId, Tid, Topology};
 use quell_sched::{Exit, Options, SchedError, Scheduler, ThreadSetting};
 use std::collections::{BTreeMap, HashMap};
 
@@ -321,7 +319,7 @@ impl Running {
             let next = self.tenants.len() as u32 + 1;
             let number = *self.tenants.entry(tenant.name.clone()).or_insert(next);
             for thread in &tenant.threads {
-                let setting = setting(number, thread);
+                let setting = ThreadSetting::planned(number, thread);
                 let told = self.told.get_mut(&thread.id);
                 if let Some(told) = told {
                     told.period = self.period;
@@ -387,10 +385,7 @@ fn options(config: &AgentFile) -> Result<Options, String> {
     if !config.agent.policy.contains(&Mechanism::Asymmetry) {
         return Err("no mechanism is configured that the scheduler has".into());
     }
-    Ok(Options {
-        causal: config.asymmetry.causal,
-        ..Options::default()
-    })
+    Ok(Options::asymmetry(&config.asymmetry))
 }
 
 fn stock(reason: String) -> Choice {
@@ -413,19 +408,6 @@ fn without_threads(plan: &Plan) -> Plan {
     Plan {
         seq: plan.seq,
         tenants: plan.tenants.iter().map(tenant).collect(),
-    }
-}
-
-fn setting(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
-    // cgroup v2's scale, in which nice 0 is 100.
-    let weight = |weight: Weight| {
-        let units = (weight.0 * 100 + Weight::NICE_0.0 / 2) / Weight::NICE_0.0;
-        units.clamp(1, 10_000) as u32
-    };
-    ThreadSetting {
-        tenant,
-        weight: plan.weight.map(weight),
-        latency_ns: plan.latency_ns,
     }
 }
 

@@ -38,7 +38,8 @@ pub struct Counterpart {
 /// wakeup and a switch (EEVDF 5.0 us, sched 7.4); a yield's switch is 2.8 us, its system call included (sched's does more
 /// than one after a block: it queues the thread again). A round trip between two CPUs beside six busy ones takes 0.2 ms,
 /// of which 80 us are wakeups and switches, eight times as long: 60 us for each way. A request comes from a thread of the
-/// load generator that a timer wakes: two switches, a wakeup and an interrupt. A tick is estimated.
+/// load generator that a timer wakes: two switches, a wakeup and an interrupt; an answer wakes it once more: two switches and
+/// the pipe's work. A tick is estimated.
 pub fn counterparts() -> [Counterpart; 2] {
     [
         Counterpart {
@@ -50,7 +51,9 @@ pub fn counterparts() -> [Counterpart; 2] {
                 "host.costs.wake_us=2.6",
                 "host.costs.kick_us=7.5",
                 "host.costs.interrupt_us=2",
+                "host.costs.generators=true",
                 "host.costs.request_us=9.4",
+                "host.costs.answer_us=6.8",
                 "host.costs.tick_us=4",
             ],
         },
@@ -63,7 +66,9 @@ pub fn counterparts() -> [Counterpart; 2] {
                 "host.costs.wake_us=3.7",
                 "host.costs.kick_us=7.5",
                 "host.costs.interrupt_us=2",
+                "host.costs.generators=true",
                 "host.costs.request_us=9.4",
+                "host.costs.answer_us=6.8",
                 "host.costs.tick_us=4",
             ],
         },
@@ -226,11 +231,11 @@ pub fn compare(lab: &BenchResult, simulator: &BenchResult, sides: &Counterpart) 
             else {
                 continue;
             };
-            let by = match figure {
-                Figure::CpuShare => 1.0,
-                _ => lab_has,
+            let off = match figure {
+                Figure::CpuShare => simulator_has - lab_has,
+                _ if simulator_has == lab_has => 0.0,
+                _ => (simulator_has - lab_has) / lab_has,
             };
-            let off = (simulator_has - lab_has) / by;
             checks.push(Check {
                 scenario: lab.scenario.clone(),
                 side: sides.real.to_string(),
@@ -323,4 +328,65 @@ pub fn table(calibration: &Calibration) -> String {
         .count();
     let all = calibration.checks.len();
     format!("{table}\n{} of {all} figures hold.\n", all - failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+    use crate::set::Setting;
+
+    /// A result in which the side has these figures for its first tenant's class.
+    fn with(side: &str, mean_us: f64, delay_us: f64, share: f64) -> BenchResult {
+        let mut result = sample();
+        for row in result
+            .results
+            .iter_mut()
+            .filter(|row| row.side == "default")
+        {
+            row.side = side.to_string();
+            row.figures.cpu_share = share;
+            if row.tenant == ALL && row.class == TenantClass::Latency {
+                row.figures.mean_us = Some(mean_us);
+                row.figures.scheduling = Some(SchedulingFigures {
+                    run_delay_mean_us: Some(delay_us),
+                    ..SchedulingFigures::default()
+                });
+            }
+        }
+        result
+    }
+
+    #[test]
+    fn what_is_off_by_more_than_it_may_be_fails() {
+        let [sides, _] = counterparts();
+        let lab = with("default", 1000.0, 100.0, 0.25);
+        let check = |simulator: &BenchResult, figure: Figure| {
+            let checks = compare(&lab, simulator, &sides);
+            let found = checks.iter().find(|it| it.figure == figure).unwrap();
+            (found.holds, (found.off * 1000.0).round())
+        };
+        let near = with("eevdf", 1090.0, 85.0, 0.259);
+        assert_eq!(check(&near, Figure::LatencyMean), (true, 90.0));
+        assert_eq!(check(&near, Figure::RunDelayMean), (true, -150.0));
+        assert_eq!(check(&near, Figure::CpuShare), (true, 9.0));
+        assert_eq!(check(&near, Figure::Switches), (true, 0.0), "none on both");
+        let far = with("eevdf", 1110.0, 121.0, 0.27);
+        assert_eq!(check(&far, Figure::LatencyMean), (false, 110.0));
+        assert_eq!(check(&far, Figure::RunDelayMean), (false, 210.0));
+        assert_eq!(check(&far, Figure::CpuShare), (false, 20.0));
+
+        let checks = compare(&lab, &far, &sides);
+        let text = table(&Calibration::new(None, checks));
+        assert!(text.contains("FAILS") && text.contains("+11 %"), "{text}");
+    }
+
+    #[test]
+    fn costs_are_settings_of_a_scenario() {
+        for side in counterparts() {
+            for cost in side.costs {
+                assert!(cost.parse::<Setting>().is_ok(), "{cost}");
+            }
+        }
+    }
 }

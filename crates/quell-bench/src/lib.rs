@@ -2,10 +2,13 @@
 //!
 //! [`run`] plays a scenario under each side in interleaved pairs, [`stats`] compares the pairs,
 //! [`result`] is what was found and its JSON, [`report`] shows it in a terminal and in HTML.
-//! [`agent_bench`] measures what the agent itself costs.
+//! [`agent_bench`] measures what the agent itself costs, [`capacity`] how many tenants fit,
+//! [`sweep`] a scenario at many points.
 
 pub mod agent_bench;
 pub mod calibration;
+pub mod capacity;
+pub mod import;
 pub mod overhead;
 pub mod progress;
 pub mod replay;
@@ -17,4 +20,5 @@ pub mod set;
 pub mod side;
 pub mod sim_bench;
 pub mod stats;
+pub mod sweep;
 pub mod workload;

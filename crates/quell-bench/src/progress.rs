@@ -26,7 +26,7 @@ impl Progress {
         }
     }
 
-    /// On stderr, for work that takes `total` altogether.
+    /// On stderr, for work that takes `total` altogether; zero where nobody can know.
     pub fn stderr(total: Duration) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress {
@@ -36,7 +36,11 @@ impl Progress {
         }
         let target = ProgressDrawTarget::stderr_with_hz(5);
         let bar = ProgressBar::with_draw_target(Some(total.as_millis() as u64), target);
-        if let Ok(style) = ProgressStyle::with_template("{bar:28} {percent:>3} %  {msg}") {
+        let template = match total.is_zero() {
+            true => "{spinner}  {msg}",
+            false => "{bar:28} {percent:>3} %  {msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸─"));
         }
         Progress {
@@ -47,10 +51,10 @@ impl Progress {
 
     /// A new step begins, `done` into the whole.
     pub fn step(&self, done: Duration, text: &str) {
-        let left = self.total.saturating_sub(done).as_secs();
         match &self.kind {
             Kind::Silent => {}
-            Kind::Lines => eprintln!("{text} (about {left} s left)"),
+            Kind::Lines if self.total.is_zero() => eprintln!("{text}"),
+            Kind::Lines => eprintln!("{text} (about {} s left)", self.left(done)),
             Kind::Bar(bar) => self.show(bar, done, text),
         }
     }
@@ -80,7 +84,17 @@ impl Progress {
 
     fn show(&self, bar: &ProgressBar, done: Duration, text: &str) {
         bar.set_position(done.as_millis() as u64);
-        let left = self.total.saturating_sub(done).as_secs();
-        bar.set_message(format!("{text}, about {left} s left"));
+        if self.total.is_zero() {
+            // A spinner turns by this.
+            bar.tick();
+            bar.set_message(text.to_string());
+        } else {
+            bar.set_message(format!("{text}, about {} s left", self.left(done)));
+        }
+    }
+
+    /// In seconds.
+    fn left(&self, done: Duration) -> u64 {
+        self.total.saturating_sub(done).as_secs()
     }
 }

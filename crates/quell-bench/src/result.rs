@@ -141,6 +141,17 @@ pub struct Options {
     pub resamples: u32,
 }
 
+impl Options {
+    /// What a key of the scenario was set to, if it was.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        let mut settings = self.set.iter().rev();
+        settings.find_map(|setting| {
+            let (path, value) = setting.split_once('=')?;
+            (path.trim() == key).then(|| value.trim())
+        })
+    }
+}
+
 /// Latency, throughput and CPU time of a tenant or a class.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figures {

@@ -46,6 +46,64 @@ impl Setting {
     }
 }
 
+/// Values that a sweep gives one key: `PATH=V1,V2,V3`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    key: String,
+    settings: Vec<Setting>,
+}
+
+impl FromStr for Sweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sweep, String> {
+        let (key, values) = text
+            .split_once('=')
+            .ok_or("must be KEY=V1,V2, such as tenant.svc.count=1,2,4")?;
+        // Commas within brackets or quotes belong to a value.
+        let (mut depth, mut quoted) = (0i32, false);
+        let outside = |c: char| {
+            match c {
+                '"' => quoted = !quoted,
+                '[' | '{' if !quoted => depth += 1,
+                ']' | '}' if !quoted => depth -= 1,
+                _ => {}
+            }
+            c == ',' && depth == 0 && !quoted
+        };
+        let key = key.trim().to_string();
+        let settings = values.split(outside).map(|value| {
+            if value.trim().is_empty() {
+                return Err(format!("`{text}` lacks a value between commas"));
+            }
+            format!("{key}={}", value.trim()).parse::<Setting>()
+        });
+        let settings = settings.collect::<Result<Vec<_>, String>>()?;
+        Ok(Sweep { key, settings })
+    }
+}
+
+impl Sweep {
+    /// The key that is varied.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Every combination of the values of several, the last varying fastest.
+    pub fn product(sweeps: &[Sweep]) -> Vec<Vec<Setting>> {
+        sweeps.iter().fold(vec![Vec::new()], |points, sweep| {
+            let with = |point: &Vec<Setting>| {
+                let point = point.clone();
+                let add = move |setting: &Setting| {
+                    point.iter().cloned().chain([setting.clone()]).collect()
+                };
+                sweep.settings.iter().map(add).collect::<Vec<_>>()
+            };
+            points.iter().flat_map(with).collect()
+        })
+    }
+}
+
 /// A scenario's text with some values set; `file` is for messages.
 pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, ConfigError> {
     if settings.is_empty() {
@@ -152,6 +210,31 @@ program = [{ run_us = 100 }]
             with(&[]).unwrap(),
             "setting what is there changes nothing"
         );
+    }
+
+    #[test]
+    fn sweeps_give_every_combination() {
+        let sweep = |text: &str| text.parse::<Sweep>();
+        let sweeps = [
+            sweep("tenant.svc.count=1,2").unwrap(),
+            sweep("x = [1, 2], \"a,b\" ,{ c = 1, d = 2 }").unwrap(),
+        ];
+        assert_eq!(
+            (sweeps[0].key(), sweeps[1].key()),
+            ("tenant.svc.count", "x")
+        );
+        let points = Sweep::product(&sweeps);
+        let texts: Vec<Vec<&str>> = (points.iter())
+            .map(|point| point.iter().map(Setting::as_str).collect())
+            .collect();
+        assert_eq!(texts.len(), 6);
+        assert_eq!(texts[0], ["tenant.svc.count=1", "x=[1, 2]"]);
+        assert_eq!(texts[1], ["tenant.svc.count=1", "x=\"a,b\""]);
+        assert_eq!(texts[5], ["tenant.svc.count=2", "x={ c = 1, d = 2 }"]);
+        assert_eq!(Sweep::product(&[]), [Vec::new()]);
+        for wrong in ["x", "x=", "x=1,,2", "=1"] {
+            assert!(sweep(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

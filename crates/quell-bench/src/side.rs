@@ -95,6 +95,22 @@ pub struct ExternalScheduler {
     pub command: Vec<String>,
 }
 
+impl ExternalScheduler {
+    /// The options of Quell's own scheduler that its command gives, which runs on the simulator as well.
+    pub fn options(&self) -> Result<quell_sched::Options, SideError> {
+        match quell_sched::Options::of_command(&self.command) {
+            Some(Ok(options)) => Ok(options),
+            Some(Err(error)) => {
+                let message = error.to_string();
+                let first = message.lines().next().unwrap_or_default();
+                let first = first.trim_start_matches("error: ").to_string();
+                Err(SideError::BadOptions(self.name.clone(), first))
+            }
+            None => Err(SideError::NotSimulated(self.name.clone())),
+        }
+    }
+}
+
 /// One layer of all threads, whose threads preempt: what scx_layered needs to be told to be a scheduler for
 /// tenants it does not know.
 const LAYERED: &str =
@@ -123,12 +139,18 @@ pub enum SideError {
     /// A scheduler of the user's without a name or a command.
     #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
     BadCommand(String),
+    /// Quell's own scheduler with options that it has not.
+    #[error("`{0}`: {1}")]
+    BadOptions(String, String),
     /// Of another substrate.
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
     /// Of another substrate.
     #[error("side `{0}` does not run on the simulator yet; there are: {simulated}", simulated = simulated())]
     NotSimulated(String),
+    /// Nothing to measure.
+    #[error("name at least one side (`sched`)")]
+    None,
     /// Nothing to compare.
     #[error("name at least two sides, separated by commas, the baseline first (`default,quell`)")]
     TooFew,
@@ -178,7 +200,14 @@ impl Side {
         for side in sides {
             match (side, on) {
                 (Side::Simulated(_), Substrate::Sim) => {}
-                (side, Substrate::Sim) if *side == Side::sched() => {}
+                (Side::Scheduler(scheduler), Substrate::Sim) => {
+                    scheduler.options()?;
+                }
+                // The simulator's schedulers have no settings as stock interfaces do.
+                (Side::Stock, Substrate::Sim) => {
+                    return Err(SideError::NotSimulated("stock".into()));
+                }
+                (side, Substrate::Sim) if side.agent().is_some() => {}
                 (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
                     return Err(SideError::SimulatorOnly(side.to_string()));
                 }
@@ -247,13 +276,22 @@ impl Side {
 
     /// Reads a comma-separated list. The first is the baseline; a side may stand there twice (A/A).
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
+        match Side::parse_some(text) {
+            Ok(sides) if sides.len() < 2 => Err(SideError::TooFew),
+            Err(SideError::None) => Err(SideError::TooFew),
+            sides => sides,
+        }
+    }
+
+    /// The same where one is enough, as nothing is compared with it.
+    pub fn parse_some(text: &str) -> Result<Vec<Side>, SideError> {
         let names = text
             .split(',')
             .map(str::trim)
             .filter(|name| !name.is_empty());
         let sides: Vec<Side> = names.map(Side::from_str).collect::<Result<_, _>>()?;
-        if sides.len() < 2 {
-            return Err(SideError::TooFew);
+        if sides.is_empty() {
+            return Err(SideError::None);
         }
         Ok(sides)
     }
@@ -334,7 +372,10 @@ fn known() -> String {
 
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
-    format!("sched, {}", names.join(", "))
+    format!(
+        "sched, NAME=quell sched OPTIONS, quell, dasec and both without parts, {}",
+        names.join(", ")
+    )
 }
 
 fn suggest(name: &str) -> String {
@@ -420,9 +461,23 @@ mod tests {
         let error = check("default,fifo", Substrate::Host).unwrap_err();
         assert!(error.contains("`fifo` is the simulator's"), "{error}");
         assert_eq!(check("fifo,sched", Substrate::Sim), Ok(()));
-        let error = check("fifo,dasec", Substrate::Sim).unwrap_err();
+        assert_eq!(
+            check("sched,plain=quell sched --no-causal", Substrate::Sim),
+            Ok(())
+        );
+        let error = check("sched,plain=quell sched --no-casual", Substrate::Sim).unwrap_err();
         assert!(
-            error.contains("there are: sched, cfs, eevdf-6.12, eevdf"),
+            error.contains("`plain`: unexpected argument '--no-casual'"),
+            "{error}"
+        );
+        let error = check("sched,scx_rusty", Substrate::Sim).unwrap_err();
+        assert!(
+            error.contains("`scx_rusty` does not run on the simulator"),
+            "{error}"
+        );
+        let error = check("fifo,stock", Substrate::Sim).unwrap_err();
+        assert!(
+            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, dasec"),
             "{error}"
         );
     }

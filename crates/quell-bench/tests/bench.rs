@@ -97,7 +97,12 @@ fn an_a_a_comparison_goes_all_the_way_to_its_reports() {
         folder.path().join("r.json"),
         folder.path().join("deep/r.html"),
     );
-    report::deliver(&result, Some(&json), Some(&html)).unwrap();
+    let files = report::Files {
+        json: Some(&json),
+        html: Some(&html),
+        ..report::Files::default()
+    };
+    report::deliver(&result, files).unwrap();
     let read: BenchResult = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(read, result);
     assert!(std::fs::read_to_string(&html).unwrap().contains("spinner"));
@@ -123,7 +128,7 @@ fn an_interrupt_ends_in_order_with_the_pairs_so_far() {
                     .iter()
                     .any(|note| note.starts_with("Interrupted after"))
             );
-            let error = report::deliver(&result, None, None).unwrap_err();
+            let error = report::deliver(&result, report::Files::default()).unwrap_err();
             assert!(error.is::<Interrupted>());
         }
         Err(error) => assert!(error.is::<Interrupted>(), "{error:#}"),

@@ -11,7 +11,7 @@
 
 use crate::act::thread::set_nice;
 use crate::observe::monitor::MonitorError;
-use crate::observe::monitor::program::{check_bpf, io_error};
+use crate::observe::monitor::program::{check_bpf, io_error, map_named};
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer,
     RingBufferBuilder, libbpf_sys,
@@ -126,16 +126,7 @@ impl Recorder {
             }
         }
         let object = open.load().map_err(refused)?;
-        let map = |name: &str| {
-            let map = object.maps().find(|map| map.name() == OsStr::new(name));
-            let map = map.ok_or_else(|| MonitorError::Refused {
-                reason: format!("no map `{name}`"),
-                log: String::new(),
-            })?;
-            MapHandle::try_from(&map).map_err(refused)
-        };
-
-        let (outer, counts) = (map("rings")?, map("counts")?);
+        let (outer, counts) = (map_named(&object, "rings")?, map_named(&object, "counts")?);
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             ..Default::default()

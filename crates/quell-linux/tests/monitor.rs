@@ -384,6 +384,7 @@ fn churn_loses_no_thread_and_no_slot() {
     // The reader frees slots while threads come and go.
     let mut ended: BTreeSet<(u32, u32)> = BTreeSet::new();
     let mut by_creator: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut unseen = 0;
     let mut note = |reading: &Reading| {
         for thread in reading.threads.iter().filter(|t| t.ended) {
             assert!(
@@ -395,6 +396,7 @@ fn churn_loses_no_thread_and_no_slot() {
                 thread.switches > 0 && thread.run_ns + thread.ready_ns > 0,
                 "{thread:?}"
             );
+            unseen += usize::from(thread.run_ns == 0);
             *by_creator
                 .entry(thread.creator.map_or(0, |c| c.tid.0))
                 .or_default() += 1;
@@ -409,6 +411,7 @@ fn churn_loses_no_thread_and_no_slot() {
     note(&read_now(&mut monitor));
     let last = read_now(&mut monitor);
     note(&last);
+    assert!(unseen <= THREADS / 100, "{unseen} were not seen to run");
     // With few slots and a busy machine some threads may find none, and are counted.
     let seen = by_creator.get(&spawner).copied().unwrap_or(0) as u64;
     assert_eq!(seen + last.unmonitored, THREADS as u64);

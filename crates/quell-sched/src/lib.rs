@@ -9,17 +9,20 @@
 //!
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
+mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
 mod stats;
 
+pub use arguments::Arguments;
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 use quell_bpf::Log;
-use quell_model::{CpuId, Tid, Topology};
+use quell_model::config::AsymmetrySettings;
+use quell_model::{CpuId, ThreadPlan, Tid, Topology, Weight};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -72,6 +75,16 @@ impl Default for Options {
             share: true,
             stretch: 1.0,
             margin_ns: 1_000_000,
+        }
+    }
+}
+
+impl Options {
+    /// With what the asymmetry mechanism's settings say of the scheduler.
+    pub fn asymmetry(settings: &AsymmetrySettings) -> Options {
+        Options {
+            causal: settings.causal,
+            ..Options::default()
         }
     }
 }
@@ -169,6 +182,22 @@ pub struct ThreadSetting {
     pub weight: Option<u32>,
     /// Rescheduling latency; `None`: from the thread's own behaviour.
     pub latency_ns: Option<u64>,
+}
+
+impl ThreadSetting {
+    /// What a plan wants of a thread of the tenant that has this number.
+    pub fn planned(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
+        // cgroup v2's scale, in which nice 0 is 100.
+        let weight = |weight: Weight| {
+            let units = (weight.0 * 100 + Weight::NICE_0.0 / 2) / Weight::NICE_0.0;
+            units.clamp(1, 10_000) as u32
+        };
+        ThreadSetting {
+            tenant,
+            weight: plan.weight.map(weight),
+            latency_ns: plan.latency_ns,
+        }
+    }
 }
 
 /// The loaded scheduler. Dropping it ends it; the kernel's own takes over.

@@ -1,7 +1,7 @@
 //! A simulated machine: CPUs, scheduling classes and scenario programs in virtual time.
 //!
 //! Problem: capacity questions need machines nobody has at hand, and answers in seconds. Approach: a discrete-event
-//! machine whose threads run the programs of scenarios ([`workload`]) and whose scheduler is a [`Class`]; what the
+//! machine whose threads run the programs of scenarios and whose scheduler is a [`Class`]; what the
 //! machine's own work costs is a parameter ([`Costs`]). The same seed gives the same course on every machine.
 //!
 //! A simulation ([`Simulation`]) is one thread's: many run side by side. Times are nanoseconds of virtual time.
@@ -9,6 +9,7 @@
 mod class;
 mod events;
 mod machine;
+mod monitor;
 mod program;
 mod replay;
 mod simulation;
@@ -19,6 +20,7 @@ pub use class::{
 };
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
+pub use monitor::{Monitor, thread_of};
 pub use replay::Act;
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use workload::{Answer, Request};

@@ -51,6 +51,11 @@ pub struct Costs {
     pub interrupt: Nanos,
     /// A request's way in, without whom it wakes: a device's interrupt, the network stack.
     pub request: Nanos,
+    /// An answer's way out, on the CPU that answers.
+    pub answer: Nanos,
+    /// Requests come from, and answers go to, a thread of this machine that goes before all others (a load generator), on
+    /// a CPU of its tenant's: who runs there waits meanwhile.
+    pub generators: bool,
     /// A tick.
     pub tick: Nanos,
     /// From one tick of a CPU that runs a thread to the next; 0: no ticks.
@@ -76,6 +81,8 @@ impl Costs {
         kick: 0,
         interrupt: 0,
         request: 0,
+        answer: 0,
+        generators: false,
         tick: 0,
         tick_every: 0,
         migrate: 0,
@@ -87,14 +94,15 @@ impl Costs {
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
     /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
-    /// for an interrupt and for a tick (250 a second, as distributions have it), 5 us for a small request's way through the
-    /// network stack.
+    /// for an interrupt and for a tick (250 a second, as distributions have it), 5 us for a small request's way in
+    /// through the network stack and 3 us for its answer's way out.
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
         kick: 2_000,
         interrupt: 2_000,
         request: 5_000,
+        answer: 3_000,
         tick: 2_000,
         tick_every: 4_000_000,
         ..Costs::NONE

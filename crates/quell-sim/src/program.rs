@@ -3,7 +3,7 @@
 //! Steps nest; a thread that blocks in the middle must be able to go on there. So a tenant's programs become one
 //! list of operations, and where a thread stands is an index, a stack of return indices and one of loop counters.
 
-use quell_model::config::{Step, ThreadProgram, TimeUs};
+use quell_model::config::{Count, Step, ThreadProgram, TimeUs, timer_period_ns};
 use std::collections::BTreeMap;
 
 /// Index of an operation in [`Code::ops`].
@@ -16,6 +16,8 @@ pub enum Op {
     Run(TimeUs),
     /// Sleeps.
     Sleep(TimeUs),
+    /// Sleeps until the next multiple of this, in ns.
+    Timer(u64),
     /// Waits for the tenant's next request.
     Request,
     /// Answers the request it holds.
@@ -24,6 +26,24 @@ pub enum Op {
     Acquire(u32),
     /// Gives it back.
     Release(u32),
+    /// Takes a reader-writer lock for reading.
+    Read(u32),
+    /// Gives it back.
+    ReadDone(u32),
+    /// Takes one for writing.
+    Write(u32),
+    /// Gives it back.
+    WriteDone(u32),
+    /// Takes one from a semaphore.
+    Down(u32),
+    /// Adds one to it.
+    Up(u32),
+    /// Waits for an event.
+    Wait(u32),
+    /// Lets one thread past.
+    Signal(u32),
+    /// Lets each thread past once.
+    Broadcast(u32),
     /// Waits at a barrier.
     Barrier(u32),
     /// Puts all parts but one into a pool, and calls the part's program for its own.
@@ -60,20 +80,29 @@ pub struct Code {
     pub ops: Vec<Op>,
     /// Where each thread program begins.
     pub starts: Vec<At>,
-    /// How many locks, queues and pools they name.
-    pub locks: usize,
-    /// Queues.
-    pub queues: usize,
-    /// Pools.
-    pub pools: usize,
-    /// Threads that come to each barrier.
-    pub barriers: Vec<u32>,
+    /// Each thread program's threads' name, how many there are, and how many threads other programs have before.
+    pub threads: Vec<(String, Count, u64)>,
+    /// The locks' names, by their number.
+    pub locks: Vec<String>,
+    /// Reader-writer locks' names.
+    pub rwlocks: Vec<String>,
+    /// Semaphores' names, and how many each has at the start.
+    pub semaphores: Vec<(String, u32)>,
+    /// Events' names.
+    pub events: Vec<String>,
+    /// Queues' names.
+    pub queues: Vec<String>,
+    /// Pools' names.
+    pub pools: Vec<String>,
+    /// Barriers' names, and how many threads come to each.
+    pub barriers: Vec<(String, u32)>,
 }
 
 impl Code {
     /// Flattens checked programs, for a host with so many CPUs.
     pub fn compile(programs: &[ThreadProgram], cpus: u32) -> Code {
         let mut compiler = Compiler::default();
+        let mut before = 0;
         for program in programs {
             compiler.coming.clear();
             let start = compiler.code.ops.len() as At;
@@ -93,13 +122,43 @@ impl Code {
             compiler.coming.sort_unstable();
             compiler.coming.dedup();
             for &barrier in &compiler.coming {
-                compiler.code.barriers[barrier as usize] += threads;
+                compiler.coming_all[barrier as usize] += threads;
             }
+            let named = (program.name.clone(), program.count, before);
+            compiler.code.threads.push(named);
+            before += u64::from(threads);
         }
-        compiler.code.locks = compiler.locks.len();
-        compiler.code.queues = compiler.queues.len();
-        compiler.code.pools = compiler.pools.len();
-        compiler.code
+        let initial = |name: &String| compiler.initial.get(name.as_str()).copied().unwrap_or(0);
+        let semaphores = listed(&compiler.semaphores).into_iter();
+        let barriers = listed(&compiler.barriers).into_iter();
+        Code {
+            locks: listed(&compiler.locks),
+            rwlocks: listed(&compiler.rwlocks),
+            semaphores: semaphores
+                .map(|name| (initial(&name), name))
+                .map(|(n, name)| (name, n))
+                .collect(),
+            events: listed(&compiler.events),
+            queues: listed(&compiler.queues),
+            pools: listed(&compiler.pools),
+            barriers: barriers.zip(compiler.coming_all).collect(),
+            ..compiler.code
+        }
+    }
+
+    /// The operations of a thread program, those of the parts that it forks included.
+    pub fn ops_of(&self, program: usize) -> &[Op] {
+        let start = self.starts[program] as usize;
+        let end = self.starts.get(program + 1);
+        &self.ops[start..end.map_or(self.ops.len(), |&end| end as usize)]
+    }
+
+    /// The name of the tenant's thread with this number, which runs this program.
+    pub fn thread_name(&self, program: usize, index: u64) -> String {
+        match &self.threads[program] {
+            (name, Count::Fixed(1), _) => name.clone(),
+            (name, _, before) => format!("{name}-{}", index - before),
+        }
     }
 }
 
@@ -111,9 +170,23 @@ fn number<'a>(names: &mut Names<'a>, name: &'a str) -> u32 {
     *names.entry(name).or_insert(next)
 }
 
+fn listed(names: &Names<'_>) -> Vec<String> {
+    let mut listed = vec![String::new(); names.len()];
+    for (name, &number) in names {
+        listed[number as usize] = name.to_string();
+    }
+    listed
+}
+
 #[derive(Default)]
 struct Compiler<'a> {
     code: Code,
+    rwlocks: Names<'a>,
+    semaphores: Names<'a>,
+    initial: BTreeMap<&'a str, u32>,
+    events: Names<'a>,
+    /// Threads that come to each barrier.
+    coming_all: Vec<u32>,
     locks: Names<'a>,
     queues: Names<'a>,
     pools: Names<'a>,
@@ -138,9 +211,47 @@ impl<'a> Compiler<'a> {
                     self.steps(&critical.program);
                     self.code.ops.push(Op::Release(lock));
                 }
+                Step::Read(critical) => {
+                    let lock = number(&mut self.rwlocks, &critical.name);
+                    self.code.ops.push(Op::Read(lock));
+                    self.steps(&critical.program);
+                    self.code.ops.push(Op::ReadDone(lock));
+                }
+                Step::Write(critical) => {
+                    let lock = number(&mut self.rwlocks, &critical.name);
+                    self.code.ops.push(Op::Write(lock));
+                    self.steps(&critical.program);
+                    self.code.ops.push(Op::WriteDone(lock));
+                }
+                Step::TimerUs(period) => {
+                    self.code.ops.push(Op::Timer(timer_period_ns(*period)));
+                }
+                Step::Acquire(acquire) => {
+                    let semaphore = number(&mut self.semaphores, &acquire.name);
+                    if let Some(initial) = acquire.initial {
+                        self.initial.insert(&acquire.name, initial);
+                    }
+                    self.code.ops.push(Op::Down(semaphore));
+                }
+                Step::Release(name) => {
+                    let semaphore = number(&mut self.semaphores, name);
+                    self.code.ops.push(Op::Up(semaphore));
+                }
+                Step::Wait(name) => {
+                    let event = number(&mut self.events, name);
+                    self.code.ops.push(Op::Wait(event));
+                }
+                Step::Signal(name) => {
+                    let event = number(&mut self.events, name);
+                    self.code.ops.push(Op::Signal(event));
+                }
+                Step::Broadcast(name) => {
+                    let event = number(&mut self.events, name);
+                    self.code.ops.push(Op::Broadcast(event));
+                }
                 Step::Barrier(name) => {
                     let barrier = number(&mut self.barriers, name);
-                    self.code.barriers.resize(self.barriers.len(), 0);
+                    self.coming_all.resize(self.barriers.len(), 0);
                     self.coming.push(barrier);
                     self.code.ops.push(Op::Barrier(barrier));
                 }
@@ -231,7 +342,14 @@ mod tests {
         ];
         assert_eq!(code.ops, expected);
         assert_eq!(code.starts, [0, 13]);
-        assert_eq!(code.barriers, [3]);
-        assert_eq!((code.locks, code.queues, code.pools), (1, 0, 1));
+        assert_eq!(code.barriers, [("b".to_string(), 3)]);
+        assert_eq!(
+            (code.locks.len(), code.queues.len(), code.pools.len()),
+            (1, 0, 1)
+        );
+        assert_eq!(
+            (code.thread_name(0, 0), code.thread_name(1, 2)),
+            ("main".into(), "helper-1".into())
+        );
     }
 }

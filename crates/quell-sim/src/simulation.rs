@@ -8,6 +8,7 @@ use crate::replay::{Act, Replay};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use quell_sched::ThreadSetting;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -54,7 +55,7 @@ pub struct Simulation {
     answers: Vec<Answer>,
     events: u64,
     noise: ChaCha8Rng,
-    observer: Option<Observer>,
+    observers: Vec<Observer>,
 }
 
 /// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
@@ -104,7 +105,7 @@ impl Simulation {
             pending: Vec::new(),
             answers: Vec::new(),
             events: 0,
-            observer: None,
+            observers: Vec::new(),
             noise: ChaCha8Rng::seed_from_u64(0),
         };
         if costs.noise_every > 0 {
@@ -206,9 +207,14 @@ impl Simulation {
         self.wake(ThreadId(number));
     }
 
-    /// Tells of what happens from now on.
+    /// Tells of what happens from now on, beside others who are told.
     pub fn observe(&mut self, observer: Observer) {
-        self.observer = Some(observer);
+        self.observers.push(observer);
+    }
+
+    /// Tells the class what is wanted of a thread; false if it has no such setting.
+    pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
+        self.class.set_thread(&mut self.machine, thread, setting)
     }
 
     /// Limits where a thread may run, from when it next gets a CPU on.
@@ -229,6 +235,11 @@ impl Simulation {
     /// The requests that arrived and have no answer: their tenants, and when they were due.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         self.workload.unanswered()
+    }
+
+    /// The tenant of which a thread can never go on, and who waits for what there.
+    pub fn deadlock(&self) -> Option<(usize, String)> {
+        self.workload.deadlock()
     }
 
     /// How many events have happened; superseded plans are none.
@@ -266,7 +277,10 @@ impl Simulation {
                 self.on(cpu, None, |simulation| simulation.choose(cpu, None));
             }
             Event::Interrupt(cpu, interrupt) if self.interrupt_takes(interrupt) > 0 => {
-                self.machine.charge(cpu, self.interrupt_takes(interrupt));
+                match interrupt {
+                    Interrupt::Arrival(_) => self.generate(cpu, self.machine.costs.request),
+                    _ => self.machine.charge(cpu, self.machine.costs.interrupt),
+                }
                 let at = self.machine.cpu(cpu).started;
                 self.machine.events.plan(at, Event::Handle(cpu, interrupt));
             }
@@ -330,10 +344,40 @@ impl Simulation {
         });
     }
 
+    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do.
+    fn device_of(&self, tenant: usize) -> CpuId {
+        CpuId((tenant % self.machine.cpus.len()) as u32)
+    }
+
+    /// A request comes in, or an answer goes out: who runs there goes on afterwards.
+    fn generate(&mut self, cpu: CpuId, takes: Nanos) {
+        let it = self.machine.cpu(cpu);
+        let (current, from) = (it.current, it.started.max(self.machine.now));
+        self.machine.charge(cpu, takes);
+        let until = self.machine.cpu(cpu).started;
+        if let Some(thread) = current.filter(|_| self.machine.costs.generators && takes > 0) {
+            let (left, next) = (Some((thread, true)), None);
+            self.tell(from, Happening::Switch { cpu, left, next });
+            let (left, next) = (None, Some(thread));
+            self.tell(until, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    fn answered(&mut self) {
+        let costs = self.machine.costs;
+        if costs.answer > 0 {
+            for number in 0..self.effects.answers.len() {
+                let device = self.device_of(self.effects.answers[number].tenant);
+                let cpu = self.machine.here.filter(|_| !costs.generators);
+                self.generate(cpu.unwrap_or(device), costs.answer);
+            }
+        }
+        self.answers.append(&mut self.effects.answers);
+    }
+
     fn plan_arrival(&mut self, tenant: usize, request: Request) {
         let due = request.due.max(self.machine.now);
-        // Each tenant's device interrupts one CPU, as queues of network cards do.
-        let cpu = CpuId((tenant % self.machine.cpus.len()) as u32);
+        let cpu = self.device_of(tenant);
         let arrival = Interrupt::Arrival(tenant as u32);
         self.machine
             .events
@@ -369,11 +413,11 @@ impl Simulation {
     /// Blocked to ready.
     fn wake(&mut self, thread: ThreadId) {
         self.machine.thread_mut(thread).state = State::Ready;
-        if let Some(observer) = &mut self.observer {
+        if !self.observers.is_empty() {
             let cpu = self.machine.here.unwrap_or(CpuId(0));
             let by = self.machine.by;
             let now = self.machine.now;
-            observer(now, now, Happening::Wakeup { thread, by, cpu });
+            self.tell(now, Happening::Wakeup { thread, by, cpu });
         }
         self.class.wake(&mut self.machine, thread);
     }
@@ -394,7 +438,7 @@ impl Simulation {
 
     /// Does what a step or an arrival did but for waking; gives who is to be woken.
     fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
-        self.answers.append(&mut self.effects.answers);
+        self.answered();
         let mut poked = std::mem::take(&mut self.effects.poked);
         for thread in poked.drain(..) {
             self.poke(thread);
@@ -516,16 +560,18 @@ impl Simulation {
         }
         self.machine.cpu_mut(cpu).turn = picked.and_then(|Pick { turn, .. }| turn);
         self.machine.replan(cpu);
-        if let Some(observer) = self
-            .observer
-            .as_mut()
-            .filter(|_| thread != ran || blocked.is_some())
-        {
+        if !self.observers.is_empty() && (thread != ran || blocked.is_some()) {
             let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
-            let now = self.machine.now;
-            let at = self.machine.cpu(cpu).started.max(now);
+            let at = self.machine.cpu(cpu).started.max(self.machine.now);
             let next = thread;
-            observer(now, at, Happening::Switch { cpu, left, next });
+            self.tell(at, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    fn tell(&mut self, at: Nanos, happening: Happening) {
+        let now = self.machine.now;
+        for observer in &mut self.observers {
+            observer(now, at, happening);
         }
     }
 

@@ -5,6 +5,8 @@
 //! something wakes the first that is blocked, and lets those that spin look; a woken thread looks again when it
 //! runs and may find that another was faster. What is drawn depends on a request's own seed in the same way.
 
+mod deadlock;
+
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
@@ -84,7 +86,32 @@ impl Waiters {
 
 #[derive(Debug, Default)]
 struct Lock {
-    held: bool,
+    holder: Option<ThreadId>,
+    waiters: Waiters,
+}
+
+/// A reader-writer lock; a writer that waits keeps new readers out.
+#[derive(Debug, Default)]
+struct RwLock {
+    readers: Vec<ThreadId>,
+    writer: Option<ThreadId>,
+    /// Writers that wait.
+    writers: Vec<ThreadId>,
+    waiters: Waiters,
+}
+
+#[derive(Debug, Default)]
+struct Semaphore {
+    count: u64,
+    waiters: Waiters,
+}
+
+#[derive(Debug, Default)]
+struct Happening {
+    /// Signals that nobody has taken.
+    signals: u64,
+    /// So far.
+    broadcasts: u64,
     waiters: Waiters,
 }
 
@@ -145,6 +172,9 @@ struct Tenant {
     code: Code,
     requests: Queue<Request>,
     locks: Vec<Lock>,
+    rwlocks: Vec<RwLock>,
+    semaphores: Vec<Semaphore>,
+    events: Vec<Happening>,
     barriers: Vec<Barrier>,
     queues: Vec<Queue<Option<Request>>>,
     pools: Vec<Queue<Part>>,
@@ -156,6 +186,10 @@ struct Tenant {
 enum Object {
     Requests,
     Lock(u32),
+    Read(u32),
+    Write(u32),
+    Semaphore(u32),
+    Event(u32),
     Barrier(u32),
     Receive(u32),
     Send(u32),
@@ -220,6 +254,13 @@ struct Frame {
     join: Waiters,
     /// The barrier's round that it came to.
     came: Option<u64>,
+    /// How many broadcasts it has seen of each of the tenant's events.
+    seen: Vec<u64>,
+    /// What it waits for, if it does.
+    waits: Option<Object>,
+    /// Which of the tenant's programs it runs, and which of its threads it is.
+    program: usize,
+    index: u64,
 }
 
 /// All tenants and what their threads do.
@@ -227,7 +268,13 @@ struct Frame {
 pub struct Workload {
     tenants: Vec<Tenant>,
     frames: Vec<Frame>,
+    /// A thread whose program has gone round and round in no time.
+    endless: Option<ThreadId>,
 }
+
+/// So many rounds of a program in no time are without end: what takes none by chance, such as filling a queue, is over
+/// before.
+const ENDLESS_ROUNDS: u64 = 1_000_000;
 
 impl Workload {
     /// Adds a tenant; gives its index.
@@ -237,10 +284,20 @@ impl Workload {
         }
         self.tenants.push(Tenant {
             requests: Queue::default(),
-            locks: some(code.locks),
+            locks: some(code.locks.len()),
+            rwlocks: some(code.rwlocks.len()),
+            semaphores: code
+                .semaphores
+                .iter()
+                .map(|&(_, initial)| Semaphore {
+                    count: initial.into(),
+                    waiters: Waiters::default(),
+                })
+                .collect(),
+            events: some(code.events.len()),
             barriers: some(code.barriers.len()),
-            queues: some(code.queues),
-            pools: some(code.pools),
+            queues: some(code.queues.len()),
+            pools: some(code.pools.len()),
             rounds: 0,
             code,
         });
@@ -264,6 +321,10 @@ impl Workload {
             parts_left: 0,
             join: Waiters::default(),
             came: None,
+            seen: vec![0; self.tenants[tenant].events.len()],
+            waits: None,
+            program,
+            index,
         });
     }
 
@@ -298,9 +359,15 @@ impl Workload {
     /// Goes on with a thread that runs and has used the CPU time, slept, or spun as it was to. It takes no
     /// virtual time until what is returned.
     pub fn step(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) -> Next {
+        let tenant = self.frames[thread.index()].tenant;
+        let before = self.tenants[tenant].rounds;
         loop {
             if let Some(next) = self.step_once(thread, now, effects) {
                 return next;
+            }
+            if self.tenants[tenant].rounds - before > ENDLESS_ROUNDS {
+                self.endless = Some(thread);
+                return Next::Block;
             }
         }
     }
@@ -317,6 +384,7 @@ impl Workload {
             Op::Sleep(time) => {
                 return Some(Next::Sleep(time.draw_ns(|| frame.draws.random()).max(1)));
             }
+            Op::Timer(period) => return Some(Next::Sleep(period - now % period)),
             Op::Request => match tenant.requests.take(effects) {
                 Some(request) => frame.hold(Some(request)),
                 None => return Some(self.wait(thread, at, Object::Requests)),
@@ -332,21 +400,84 @@ impl Workload {
                 }
             }
             Op::Acquire(lock) => {
-                if std::mem::replace(&mut tenant.locks[lock as usize].held, true) {
+                let holder = &mut tenant.locks[lock as usize].holder;
+                if holder.is_some() {
                     return Some(self.wait(thread, at, Object::Lock(lock)));
                 }
+                *holder = Some(thread);
             }
             Op::Release(lock) => {
                 let lock = &mut tenant.locks[lock as usize];
-                lock.held = false;
+                lock.holder = None;
                 lock.waiters.signal(None, effects);
+            }
+            Op::Read(number) => {
+                let lock = &mut tenant.rwlocks[number as usize];
+                if lock.writer.is_some() || !lock.writers.is_empty() {
+                    return Some(self.wait(thread, at, Object::Read(number)));
+                }
+                lock.readers.push(thread);
+            }
+            Op::ReadDone(number) => {
+                let lock = &mut tenant.rwlocks[number as usize];
+                lock.readers.retain(|&reader| reader != thread);
+                lock.waiters.signal_all(effects);
+            }
+            Op::Write(number) => {
+                let lock = &mut tenant.rwlocks[number as usize];
+                if lock.writer.is_some() || !lock.readers.is_empty() {
+                    if !lock.writers.contains(&thread) {
+                        lock.writers.push(thread);
+                    }
+                    return Some(self.wait(thread, at, Object::Write(number)));
+                }
+                lock.writers.retain(|&writer| writer != thread);
+                lock.writer = Some(thread);
+            }
+            Op::WriteDone(number) => {
+                let lock = &mut tenant.rwlocks[number as usize];
+                lock.writer = None;
+                lock.waiters.signal_all(effects);
+            }
+            Op::Down(number) => {
+                let semaphore = &mut tenant.semaphores[number as usize];
+                match semaphore.count.checked_sub(1) {
+                    Some(left) => semaphore.count = left,
+                    None => return Some(self.wait(thread, at, Object::Semaphore(number))),
+                }
+            }
+            Op::Up(number) => {
+                let semaphore = &mut tenant.semaphores[number as usize];
+                semaphore.count += 1;
+                semaphore.waiters.signal(None, effects);
+            }
+            Op::Wait(number) => {
+                let event = &mut tenant.events[number as usize];
+                let seen = &mut frame.seen[number as usize];
+                if *seen < event.broadcasts {
+                    *seen = event.broadcasts;
+                } else if event.signals > 0 {
+                    event.signals -= 1;
+                } else {
+                    return Some(self.wait(thread, at, Object::Event(number)));
+                }
+            }
+            Op::Signal(number) => {
+                let event = &mut tenant.events[number as usize];
+                event.signals += 1;
+                event.waiters.signal(None, effects);
+            }
+            Op::Broadcast(number) => {
+                let event = &mut tenant.events[number as usize];
+                event.broadcasts += 1;
+                event.waiters.signal_all(effects);
             }
             Op::Barrier(number) => {
                 let barrier = &mut tenant.barriers[number as usize];
                 match frame.came {
                     None => {
                         barrier.come += 1;
-                        if barrier.come < tenant.code.barriers[number as usize] {
+                        if barrier.come < tenant.code.barriers[number as usize].1 {
                             frame.came = Some(barrier.round);
                             return Some(self.wait(thread, at, Object::Barrier(number)));
                         }
@@ -432,7 +563,8 @@ impl Workload {
             }
         }
         // What it waited for, if it did, it has.
-        self.frames[thread.index()].spin_left = None;
+        let frame = &mut self.frames[thread.index()];
+        (frame.spin_left, frame.waits) = (None, None);
         None
     }
 
@@ -441,11 +573,17 @@ impl Workload {
     fn wait(&mut self, thread: ThreadId, at: At, object: Object) -> Next {
         let frame = &mut self.frames[thread.index()];
         frame.at = at;
+        frame.waits = Some(object);
         let spins = frame.spin_left.replace(0).unwrap_or(frame.spin);
         let tenant = &mut self.tenants[frame.tenant];
         let waiters = match object {
             Object::Requests => &mut tenant.requests.receivers,
             Object::Lock(number) => &mut tenant.locks[number as usize].waiters,
+            Object::Read(number) | Object::Write(number) => {
+                &mut tenant.rwlocks[number as usize].waiters
+            }
+            Object::Semaphore(number) => &mut tenant.semaphores[number as usize].waiters,
+            Object::Event(number) => &mut tenant.events[number as usize].waiters,
             Object::Barrier(number) => &mut tenant.barriers[number as usize].waiters,
             Object::Receive(number) => &mut tenant.queues[number as usize].receivers,
             Object::Send(number) => &mut tenant.queues[number as usize].senders,

@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
-use quell_bench::set::Setting;
+use quell_bench::report::Files;
+use quell_bench::set::{Setting, Sweep};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -50,6 +51,16 @@ pub enum Command {
     ///
     /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
     Reproduce(Reproduce),
+    /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each scheduler
+    ///
+    /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
+    /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
+    Capacity(Capacity),
+    /// Write a scenario that says the same as another tool's file
+    ///
+    /// To stdout; what a scenario cannot say is named on stderr.
+    #[command(subcommand)]
+    Import(Import),
     /// Run commands under other kernels, in QEMU, on a clock that gives the same numbers twice
     ///
     /// Kernels and QEMU come from Debian through apt, into a cache; the machine's own packages stay
@@ -64,7 +75,7 @@ pub enum Command {
     /// Record every switch and wakeup of this host, and say who waited how long for a CPU (needs BPF)
     ///
     /// Until Ctrl-C, for --seconds, or while COMMAND runs, whose exit code it then ends with. The trace
-    /// opens at https://ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
+    /// opens at ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
     Record(Record),
     /// Run a recorded trace again on the simulated machine: what would its threads have waited?
     ///
@@ -203,6 +214,16 @@ pub struct Explain {
     pub socket: Socket,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum Import {
+    /// From rt-app's JSON
+    RtApp {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
 #[derive(Debug, Args)]
 pub struct Restore {
     /// The journal of the agent that was killed
@@ -237,6 +258,9 @@ pub struct Bench {
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// On the simulator: measure at each of these values, all of them at once; several times for every combination
+    #[arg(long, value_name = "KEY=V1,V2")]
+    pub sweep: Vec<Sweep>,
     /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
@@ -246,6 +270,13 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
+    /// Compare this scenario only; may be given several times
+    #[arg(
+        long,
+        value_name = "SCENARIO",
+        help_heading = "Options of `bench calibration`"
+    )]
+    pub only: Vec<String>,
     /// A Python that has the package simso, to measure that beside the simulator
     #[arg(
         long,
@@ -278,6 +309,39 @@ pub struct Reproduce {
     pub guest: Guest,
 }
 
+#[derive(Debug, Args)]
+pub struct Capacity {
+    /// A scenario file, or the name of a built-in scenario
+    pub scenario: String,
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo and ideal
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
+    pub policy: String,
+    /// Only this tenant grows, from 1; the others stay as the scenario has them
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub tenant: Option<String>,
+    /// The whole mix grows; the default
+    #[arg(long)]
+    pub all: bool,
+    /// What latency tenants that state no objective must keep, in ms
+    #[arg(long, value_name = "p99_ms=N", value_parser = objective)]
+    pub objective: Option<f64>,
+    /// The greatest number to try; as many as a scenario may have unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub most: Option<u32>,
+    /// Set a value of the scenario otherwise than its file: host.cpus=16
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Setting>,
+    #[command(flatten)]
+    pub measure: Measure,
+}
+
+fn objective(text: &str) -> Result<f64, String> {
+    let number = text.strip_prefix("p99_ms=");
+    let number = number.and_then(|number| number.parse::<f64>().ok());
+    let number = number.filter(|ms| (1e-3..=60_000.0).contains(ms));
+    number.ok_or_else(|| "must be p99_ms=N, N from 0.001 to 60000".to_string())
+}
+
 /// What `bench agent` measures.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of `bench agent`")]
@@ -304,24 +368,8 @@ pub struct Sched {
     /// How often to write what happened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
-    /// Order threads by when they became ready, not by how long the work they serve waits
-    #[arg(long)]
-    pub no_causal: bool,
-    /// No private latencies and no preemption by urgent threads
-    #[arg(long)]
-    pub no_asymmetry: bool,
-    /// Do not tell short requests from long ones
-    #[arg(long)]
-    pub no_requests: bool,
-    /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
-    #[arg(long)]
-    pub no_share: bool,
-    /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
-    #[arg(long, value_name = "FACTOR")]
-    pub stretch: Option<f64>,
-    /// How much more urgent a thread must be to preempt another, in microseconds [default: 1000]
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub margin_us: Option<u64>,
+    #[command(flatten)]
+    pub scheduler: quell_sched::Arguments,
 }
 
 #[derive(Debug, Args)]
@@ -514,6 +562,24 @@ pub struct Measure {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Also write a flat table, a row for each run, side and tenant, as CSV
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Also write the same as Parquet
+    #[arg(long, value_name = "FILE.parquet")]
+    pub parquet: Option<PathBuf>,
+}
+
+impl Measure {
+    /// Where the result goes.
+    pub fn files(&self) -> Files<'_> {
+        Files {
+            json: self.json.as_deref(),
+            html: self.report.as_deref(),
+            csv: self.csv.as_deref(),
+            parquet: self.parquet.as_deref(),
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -539,6 +605,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn objectives_name_their_unit() {
+        assert_eq!(objective("p99_ms=2.5"), Ok(2.5));
+        for wrong in ["", "2.5", "p99_ms=", "p99_ms=0", "p99_ms=NaN", "p99_us=3"] {
+            assert!(objective(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "restore",
         "check",
         "bench",
+        "capacity",
         "lab",
         "record",
         "completion",
@@ -98,7 +99,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["bench", "mixed", "--on", "sim"],
-            &["`default`", "simulator", "eevdf, fifo, ideal"],
+            &["`default`", "simulator", "bvt, fifo, ideal"],
         ),
         (
             &["bench", "mixed", "--policy", "fifo,ideal"],
@@ -146,6 +147,87 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         (&["bench", "demo", "--pairs", "0"], &["--pairs", "1..=1000"]),
         (
             &["demo", "--report", &below_a_file],
+            &["x.html", "cannot be written"],
+        ),
+        (
+            &["capacity", "mixed", "--policy", "fifo"],
+            &[
+                "mixed.toml",
+                "tenant[0].objective",
+                "is missing",
+                "--objective p99_ms=10",
+            ],
+        ),
+        (
+            &["capacity", "mixed", "--policy", "default"],
+            &["`default`", "simulator", "bvt, fifo, ideal"],
+        ),
+        (
+            &[
+                "capacity",
+                "mixed",
+                "--policy",
+                ",",
+                "--objective",
+                "p99_ms=9",
+            ],
+            &["--policy", "at least one"],
+        ),
+        (
+            &["capacity", "mixed", "--objective", "9"],
+            &["--objective", "p99_ms=N"],
+        ),
+        (
+            &[
+                "capacity",
+                "mixed",
+                "--tenant",
+                "nobody",
+                "--objective",
+                "p99_ms=9",
+            ],
+            &["--tenant", "`nobody`", "there are: "],
+        ),
+        (
+            &[
+                "capacity",
+                "mixed",
+                "--most",
+                "5000",
+                "--objective",
+                "p99_ms=9",
+            ],
+            &["--most", "5000 is outside 1 to"],
+        ),
+        (
+            &["capacity", "demo", "--objective", "p99_ms=9"],
+            &["demo.toml", "`host`", "topology"],
+        ),
+        (
+            &["bench", "mixed", "--sweep", "host.cpus=4,8"],
+            &["--sweep", "--on sim"],
+        ),
+        (
+            &["bench", "sim", "--sweep", "host.cpus=4,8"],
+            &["--sweep", "not for", "sim"],
+        ),
+        (
+            &["bench", "mixed", "--sweep", "host.cpus=4,,8"],
+            &["--sweep", "between commas"],
+        ),
+        (
+            &["bench", "agent", "--csv", "x.csv"],
+            &["--csv", "not for", "agent"],
+        ),
+        (
+            &[
+                "capacity",
+                "mixed",
+                "--objective",
+                "p99_ms=9",
+                "--parquet",
+                &below_a_file,
+            ],
             &["x.html", "cannot be written"],
         ),
         (&["top"], &["terminal", "quell status"]),

@@ -4,7 +4,7 @@
 use super::*;
 use crate::testing::{plan_with_reasons, snapshot};
 use quell_linux::act::Writes;
-use quell_model::TenantWeight;
+use quell_model::{TenantWeight, Weight};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;

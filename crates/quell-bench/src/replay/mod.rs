@@ -244,7 +244,7 @@ fn simulate(
     }
     let watch = Watch::begin(&mut simulation, &names, Analyser::new(0..span.max(1)));
     simulation.run_until(span);
-    let analysis = watch.finish(&mut simulation).finish(Some(span));
+    let analysis = watch.finish().finish(Some(span));
     Ok(analysis.processes(|_| true))
 }
 

@@ -243,6 +243,143 @@ pub(super) fn lines(
     })
 }
 
+/// A policy in [`capacity`].
+pub(super) struct CapacityLine {
+    /// What it is called where its limit is marked.
+    pub(super) label: String,
+    /// How many fit.
+    pub(super) fits: u32,
+    /// Numbers tried, rising, and for each pair the worst tenant's 99th percentile over its objective.
+    pub(super) points: Vec<(u32, Vec<f64>)>,
+}
+
+/// Above so many times the objective it does not matter how many.
+const FAR_OVER: f64 = 10.0;
+
+/// What stands for a series where there is no colour; they repeat.
+pub(super) const MARKERS: [char; 4] = ['●', '▲', '×', '○'];
+
+/// The worst 99th percentile over its objective by number of tenants, the latter named by `what`. Lines go through the
+/// worst pair, dots are the others.
+pub(super) fn capacity(
+    title: &str,
+    what: &str,
+    lines: &[CapacityLine],
+    size: (u32, u32),
+) -> anyhow::Result<String> {
+    let log = |ratio: f64| ratio.clamp(0.01, FAR_OVER).log10();
+    let all = || lines.iter().flat_map(|line| &line.points);
+    let ratios = all().flat_map(|(_, ratios)| ratios.iter().map(|&ratio| log(ratio)));
+    let Some((low, high)) = range(ratios.chain([0.0]), 0.06) else {
+        return Ok(String::new());
+    };
+    let right = f64::from(all().map(|&(number, _)| number).max().unwrap_or(1)) * 1.04;
+    svg(size, title, |canvas| {
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(50)
+            .y_label_area_size(84)
+            .build_cartesian_2d(
+                Ticked::new(0.0, right, count_ticks(right)),
+                Ticked::new(low, high, log_ticks(low, high)),
+            )
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(label_style())
+            .axis_desc_style(label_style())
+            .x_desc(what)
+            .y_desc("worst 99th percentile / objective")
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| match 10f64.powf(*y) {
+                ratio if ratio > FAR_OVER * 0.99 => format!("≥ {FAR_OVER}"),
+                ratio => format!("{}", (ratio * 100.0).round() / 100.0),
+            })
+            .draw()
+            .map_err(drawing)?;
+        let objective = PathElement::new([(0.0, 0.0), (right, 0.0)], INK.stroke_width(2));
+        chart.draw_series([objective]).map_err(drawing)?;
+        let style = label_style().pos(Pos::new(HPos::Left, VPos::Bottom));
+        let text = Text::new("objective", (right * 0.01, 0.0), style);
+        chart.draw_series([text]).map_err(drawing)?;
+        for (index, line) in lines.iter().enumerate() {
+            let colour = series(index);
+            let worst = line.points.iter().map(|(number, ratios)| {
+                let ratio = ratios.iter().copied().fold(0.0, f64::max);
+                (f64::from(*number), log(ratio))
+            });
+            let worst: Vec<(f64, f64)> = worst.collect();
+            let pairs = line.points.iter().flat_map(|(number, ratios)| {
+                (ratios.iter()).map(move |&ratio| (f64::from(*number), log(ratio)))
+            });
+            let dots = pairs.map(|at| Circle::new(at, 2, colour.mix(0.5).filled()));
+            chart.draw_series(dots).map_err(drawing)?;
+            let path = LineSeries::new(worst.iter().copied(), colour.stroke_width(2));
+            chart.draw_series(path).map_err(drawing)?;
+            match index % MARKERS.len() {
+                0 => chart.draw_series(worst.iter().map(|&at| Circle::new(at, 5, colour.filled()))),
+                1 => chart.draw_series(
+                    worst
+                        .iter()
+                        .map(|&at| TriangleMarker::new(at, 7, colour.filled())),
+                ),
+                2 => chart.draw_series(
+                    worst
+                        .iter()
+                        .map(|&at| Cross::new(at, 5, colour.stroke_width(2))),
+                ),
+                _ => chart.draw_series(
+                    worst
+                        .iter()
+                        .map(|&at| Circle::new(at, 5, colour.stroke_width(2))),
+                ),
+            }
+            .map_err(drawing)?;
+            if line.fits == 0 {
+                continue;
+            }
+            // Where it stops to fit, down to a label of its own height.
+            let at = f64::from(line.fits);
+            let foot = low + (high - low) * 0.06 * index as f64;
+            let drop = PathElement::new([(at, foot), (at, 0.0)], colour.stroke_width(1));
+            chart.draw_series([drop]).map_err(drawing)?;
+            let side = if at > right / 2.0 {
+                HPos::Right
+            } else {
+                HPos::Left
+            };
+            let style = label_style().pos(Pos::new(side, VPos::Bottom));
+            let text = format!(
+                " {} {}: {} ",
+                MARKERS[index % MARKERS.len()],
+                line.label,
+                line.fits
+            );
+            chart
+                .draw_series([Text::new(text, (at, foot), style)])
+                .map_err(drawing)?;
+        }
+        Ok(())
+    })
+}
+
+/// Five to ten whole numbers up to a greatest one.
+fn count_ticks(greatest: f64) -> Vec<f64> {
+    let rough = (greatest / 8.0).max(1.0);
+    let decade = 10f64.powf(rough.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * decade);
+    let step = steps
+        .into_iter()
+        .find(|&step| step >= rough)
+        .unwrap_or(rough);
+    let count = (greatest / step).floor() as u32;
+    (0..=count).map(|n| f64::from(n) * step).collect()
+}
+
 fn percentile_name(nines: f64) -> String {
     let percent = 100.0 * (1.0 - 10f64.powf(-nines));
     if percent < 0.01 {

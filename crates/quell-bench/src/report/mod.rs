@@ -3,9 +3,12 @@
 //! All three are made from the same result and nothing else, so a saved JSON file gives the same
 //! table and page again.
 
+mod capacity;
 mod charts;
+pub mod flat;
 mod html;
 mod reproduction;
+mod sweep;
 mod text;
 pub(crate) mod words;
 
@@ -13,10 +16,13 @@ pub use html::html;
 pub use text::text;
 pub(crate) use words::change;
 
+use crate::capacity::Capacity;
 use crate::reproduce::Reproduction;
 use crate::result::BenchResult;
+use crate::sweep::Swept;
 use crate::workload::Interrupted;
 use anyhow::Context;
+use flat::{Flat, Point};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
@@ -25,80 +31,144 @@ pub fn json(result: &BenchResult) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(result)? + "\n")
 }
 
-/// Writes a result where the user wants it: JSON to `json_file` (`-`: standard output, and then the
-/// table goes to standard error), the page to `html_file`, the table to the terminal. For a result
+/// Where a result goes beside the terminal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Files<'a> {
+    /// JSON; `-` is standard output, and then the table goes to standard error.
+    pub json: Option<&'a Path>,
+    /// The page.
+    pub html: Option<&'a Path>,
+    /// Every run as a flat table, as CSV.
+    pub csv: Option<&'a Path>,
+    /// The same as Parquet.
+    pub parquet: Option<&'a Path>,
+}
+
+/// Writes a result where the user wants it, and the table to the terminal. For a result
 /// cut short by an interrupt it does all that and then returns [`Interrupted`], so that callers exit
 /// accordingly.
-pub fn deliver(
-    result: &BenchResult,
-    json_file: Option<&Path>,
-    html_file: Option<&Path>,
-) -> anyhow::Result<()> {
-    let page = html_file.map(|_| html(result)).transpose()?;
+pub fn deliver(result: &BenchResult, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| html(result)).transpose()?;
     let text = |styled| text(result, styled);
-    hand_out(&json(result)?, json_file, html_file.zip(page), text)?;
+    files.put_flat(|| Flat::new([Point::of(result)].into_iter(), &[]))?;
+    files.hand_out(&json(result)?, page, text)?;
     anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }
 
 /// The same for a reproduced figure.
-pub fn deliver_reproduction(
-    result: &Reproduction,
-    json_file: Option<&Path>,
-    html_file: Option<&Path>,
-) -> anyhow::Result<()> {
-    let page = html_file.map(|_| reproduction::html(result)).transpose()?;
+pub fn deliver_reproduction(result: &Reproduction, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| reproduction::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
     let text = |styled| reproduction::text(result, styled);
-    hand_out(&json, json_file, html_file.zip(page), text)?;
+    let points = result.points.iter().map(|point| Point {
+        ratio: Some(point.ratio),
+        ..Point::of(&point.result)
+    });
+    files.put_flat(|| Flat::new(points, &[]))?;
+    files.hand_out(&json, page, text)?;
     anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }
 
-fn hand_out(
-    json: &str,
-    json_file: Option<&Path>,
-    page: Option<(&Path, String)>,
-    text: impl Fn(bool) -> String,
-) -> anyhow::Result<()> {
-    // The files first: a closed terminal must not cost the figures.
-    let json_to_stdout = json_file == Some(Path::new("-"));
-    if let Some(path) = json_file.filter(|_| !json_to_stdout) {
-        write(path, json)?;
-    }
-    if let Some((path, page)) = &page {
-        write(path, page)?;
-    }
-    let plain = std::env::var_os("NO_COLOR").is_some();
-    if json_to_stdout {
-        eprint!("{}", text(std::io::stderr().is_terminal() && !plain));
-        std::io::stdout()
-            .write_all(json.as_bytes())
-            .context("standard output")?;
-    } else {
-        let text = text(std::io::stdout().is_terminal() && !plain);
-        std::io::stdout()
-            .write_all(text.as_bytes())
-            .context("standard output")?;
-    }
-    if let Some((path, _)) = page {
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        eprintln!("Report: {}", path.display());
-    }
+/// The same for a capacity.
+pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| capacity::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    let text = |styled| capacity::text(result, styled);
+    let points = result.policies.iter().flat_map(|policy| &policy.points);
+    let points = points.filter_map(|point| {
+        Some(Point {
+            number: Some(point.number),
+            ..Point::of(point.result.as_ref()?)
+        })
+    });
+    files.put_flat(|| Flat::new(points, &[]))?;
+    files.hand_out(&json, page, text)?;
+    anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }
 
+/// The same for a sweep, which has no page; its flat table has the varied keys first.
+pub fn deliver_sweep(result: &Swept, files: Files<'_>) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    let text = |styled| sweep::text(result, styled);
+    files.put_flat(|| Flat::new(result.points.iter().map(Point::of), &result.keys))?;
+    files.hand_out(&json, None, text)?;
+    anyhow::ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
+impl Files<'_> {
+    /// Makes the flat table only where it is wanted.
+    fn put_flat(&self, flat: impl FnOnce() -> Flat) -> anyhow::Result<()> {
+        if self.csv.is_none() && self.parquet.is_none() {
+            return Ok(());
+        }
+        let flat = flat();
+        if let Some(path) = self.csv {
+            make_folder(path)?;
+            flat.write_csv(path)?;
+        }
+        if let Some(path) = self.parquet {
+            make_folder(path)?;
+            flat.write_parquet(path)?;
+        }
+        Ok(())
+    }
+
+    fn hand_out(
+        &self,
+        json: &str,
+        page: Option<String>,
+        text: impl Fn(bool) -> String,
+    ) -> anyhow::Result<()> {
+        let (json_file, page) = (self.json, self.html.zip(page));
+        // The files first: a closed terminal must not cost the figures.
+        let json_to_stdout = json_file == Some(Path::new("-"));
+        if let Some(path) = json_file.filter(|_| !json_to_stdout) {
+            write(path, json)?;
+        }
+        if let Some((path, page)) = &page {
+            write(path, page)?;
+        }
+        let plain = std::env::var_os("NO_COLOR").is_some();
+        if json_to_stdout {
+            eprint!("{}", text(std::io::stderr().is_terminal() && !plain));
+            std::io::stdout()
+                .write_all(json.as_bytes())
+                .context("standard output")?;
+        } else {
+            let text = text(std::io::stdout().is_terminal() && !plain);
+            std::io::stdout()
+                .write_all(text.as_bytes())
+                .context("standard output")?;
+        }
+        if let Some((path, _)) = page {
+            let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+            eprintln!("Report: {}", path.display());
+        }
+        Ok(())
+    }
+}
+
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    make_folder(path)?;
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// The folder that a file is to be in.
+fn make_folder(path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
     {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    std::fs::write(path, text).with_context(|| path.display().to_string())
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 pub(crate) use tests::sample;

@@ -52,7 +52,7 @@ const HOST_AGENT: &str = "/run/quell/agent.sock";
 pub struct BenchOptions {
     /// The scenario.
     pub scenario: Scenario,
-    /// The sides, the baseline first; at least two.
+    /// The sides, the baseline first; at least two, on the simulator at least one.
     pub sides: Vec<Side>,
     /// Length of each measured window, in seconds, above 0.
     pub seconds: f64,
@@ -88,7 +88,9 @@ impl BenchOptions {
 
     /// Whether it can be done there.
     fn check(&self, on: Substrate) -> anyhow::Result<()> {
-        ensure!(self.sides.len() >= 2, SideError::TooFew);
+        // The simulator can look at one side alone; comparing is its caller's choice.
+        let least = if on == Substrate::Sim { 1 } else { 2 };
+        ensure!(self.sides.len() >= least, SideError::TooFew);
         Side::check(&self.sides, on)?;
         ensure!(self.pairs >= 1, "at least one pair must be measured");
         for (name, seconds, least) in [

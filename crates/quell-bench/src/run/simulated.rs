@@ -17,11 +17,15 @@ use quell_model::Topology;
 use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
 };
+use quell_policy::Policy;
+use quell_policy::dasec::Dasec;
+use quell_sched::ThreadSetting;
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Oldest, Request, SchedExt, Simulation,
-    Tenant, Warp,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Monitor, Oldest, Request, SchedExt,
+    Simulation, Tenant, Warp,
 };
 use quell_trace::{Analyser, System};
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,6 +48,38 @@ pub fn run(
     interrupt: &AtomicBool,
     progress: &Progress,
 ) -> anyhow::Result<BenchResult> {
+    let results = run_all(std::slice::from_ref(options), interrupt, progress);
+    progress.finish();
+    let result = results?.into_iter().next().flatten();
+    Ok(result.ok_or(Interrupted)?)
+}
+
+/// Measures several, as many of all their runs at once as there are CPUs here. What an interrupt left without a complete
+/// pair is `None`.
+pub fn run_all(
+    all: &[BenchOptions],
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Option<BenchResult>>> {
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let benches: Vec<Bench<'_>> = all
+        .iter()
+        .map(|options| prepare(options, interrupt))
+        .collect::<anyhow::Result<_>>()?;
+    let raw = measure_all(&benches, progress)?;
+    let results = benches
+        .iter()
+        .zip(raw)
+        .map(|(bench, raw)| bench.result(raw, started_unix_s));
+    Ok(results.collect())
+}
+
+/// Whether the simulator can do this.
+pub fn check(options: &BenchOptions) -> anyhow::Result<()> {
+    prepare(options, &AtomicBool::new(false)).map(|_| ())
+}
+
+fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::Result<Bench<'a>> {
     options.check(Substrate::Sim)?;
     let scenario = &options.scenario;
     let input = |key: &str, message: &str| ConfigError::at(&scenario.file, key, message);
@@ -62,30 +98,59 @@ pub fn run(
             return Err(input(&format!("tenant[{index}]"), message).into());
         }
     }
-    let bench = Bench {
+    Ok(Bench {
         options,
         topology: host.topology(),
         costs: costs(&host.costs),
         instances,
         interrupt,
+    })
+}
+
+/// All pairs and sides of all of them, on all CPUs of this machine; of each in the order in which they would have been
+/// measured.
+fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec<Vec<RawRun>>> {
+    let runs: Vec<(usize, u32, usize)> = benches
+        .iter()
+        .enumerate()
+        .flat_map(|(number, bench)| bench.runs().map(move |(pair, side)| (number, pair, side)))
+        .collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let planned: Duration = benches.iter().map(|bench| bench.options.planned()).sum();
+    let each = planned / runs.len().max(1) as u32;
+    let work = || {
+        while let Some(&(number, pair, side)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let bench = &benches[number];
+            if bench.interrupt.load(Ordering::Relaxed) {
+                return;
+            }
+            let run = bench.measure(pair, side);
+            let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            done.push(((number, pair, side), run));
+            let text = format!("{} of {} simulated", done.len(), runs.len());
+            progress.tick(each * done.len() as u32, &text);
+        }
     };
-    let labels = Side::labels(&options.sides);
-    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let raw = bench.measure_all(progress);
-    progress.finish();
-    let raw = raw?;
-    ensure!(
-        !super::complete_pairs(&raw, labels.len()).is_empty(),
-        Interrupted
-    );
-    let measured = Measured {
-        options,
-        labels: &labels,
-        started_unix_s,
-        host: described(&bench.topology),
-        raw,
-    };
-    Ok(measured.result(Substrate::Sim, Vec::new()))
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        for _ in 0..workers.min(runs.len()) {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    done.sort_by_key(|&(at, _)| at);
+    let mut all: Vec<Vec<RawRun>> = benches.iter().map(|_| Vec::new()).collect();
+    for ((number, ..), run) in done {
+        match run {
+            Ok(run) => all[number].push(run),
+            // An interrupted simulation is none.
+            Err(error) if error.is::<Interrupted>() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
 }
 
 /// What a scenario says that the machine's own work takes.
@@ -103,6 +168,8 @@ fn costs(spec: &CostsSpec) -> Costs {
         kick: ns(spec.kick_us, typical.kick),
         interrupt: ns(spec.interrupt_us, typical.interrupt),
         request: ns(spec.request_us, typical.request),
+        answer: ns(spec.answer_us, typical.answer),
+        generators: spec.generators,
         tick: ns(spec.tick_us, typical.tick),
         tick_every: every(spec.hz, typical.tick_every),
         migrate: ns(spec.migrate_us, typical.migrate),
@@ -138,10 +205,14 @@ pub(crate) fn engine(
             Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, warps))
         }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
-        side if *side == Side::sched() => {
-            Box::new(SchedExt::new(topology, &quell_sched::Options::default())?)
-        }
-        other => bail!("side `{other}` does not run on the simulator"),
+        Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
+        side => match side.agent() {
+            Some(agent) => {
+                let options = quell_sched::Options::asymmetry(&agent.asymmetry);
+                Box::new(SchedExt::new(topology, &options)?)
+            }
+            None => bail!("side `{side}` does not run on the simulator"),
+        },
     };
     Ok((class, costs))
 }
@@ -167,40 +238,26 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All pairs and sides, on all CPUs of this machine, in the order in which they would have been measured.
-    fn measure_all(&self, progress: &Progress) -> anyhow::Result<Vec<RawRun>> {
+    /// Its runs: pair and side.
+    fn runs(&self) -> impl Iterator<Item = (u32, usize)> + use<> {
         let sides = self.options.sides.len();
-        let runs = sides * self.options.pairs as usize;
-        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let each = self.options.planned() / runs as u32;
-        let work = || {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= runs || self.interrupt.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (pair, side) = ((number / sides) as u32, number % sides);
-                let run = self.measure(pair, side);
-                let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                done.push((number, run));
-                let text = format!("{} of {runs} simulated", done.len());
-                progress.tick(each * done.len() as u32, &text);
-            }
+        (0..self.options.pairs).flat_map(move |pair| (0..sides).map(move |side| (pair, side)))
+    }
+
+    /// What its runs amount to; `None` without a complete pair.
+    fn result(&self, raw: Vec<RawRun>, started_unix_s: u64) -> Option<BenchResult> {
+        let labels = Side::labels(&self.options.sides);
+        if super::complete_pairs(&raw, labels.len()).is_empty() {
+            return None;
+        }
+        let measured = Measured {
+            options: self.options,
+            labels: &labels,
+            started_unix_s,
+            host: described(&self.topology),
+            raw,
         };
-        std::thread::scope(|scope| {
-            let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
-            for _ in 0..workers.min(runs) {
-                scope.spawn(work);
-            }
-        });
-        let mut done = done
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        done.sort_by_key(|&(number, _)| number);
-        let runs = done.into_iter().map(|(_, run)| run);
-        // An interrupted simulation is none.
-        runs.filter(|run| !matches!(run, Err(error) if error.is::<Interrupted>()))
-            .collect()
+        Some(measured.result(Substrate::Sim, Vec::new()))
     }
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
@@ -226,14 +283,23 @@ impl Bench<'_> {
         } else {
             None
         };
-        let mut answers = self.advance(&mut simulation, warmup)?;
+        let mut agent = Agent::of(side_of, &self.instances, &mut simulation);
+        let mut answers = self.advance(&mut simulation, &mut agent, warmup)?;
         let first = self.reading(&simulation);
-        answers.extend(self.advance(&mut simulation, end)?);
+        answers.extend(self.advance(&mut simulation, &mut agent, end)?);
         let second = self.reading(&simulation);
-        answers.extend(self.advance(&mut simulation, end + timeout * 1_000_000)?);
+        let last = end + timeout * 1_000_000;
+        answers.extend(self.advance(&mut simulation, &mut agent, last)?);
+
+        // Figures of threads that stand still would look like those of a quiet machine.
+        if let Some((tenant, why)) = simulation.deadlock() {
+            let name = &self.instances[tenant].name;
+            let message = format!("threads of tenant `{name}` stand still for ever: {why}");
+            return Err(ConfigError::at(&options.scenario.file, "tenant", message).into());
+        }
 
         let (analyser, trace) = match watch {
-            Some(watch) => watch.finish(&mut simulation),
+            Some(watch) => watch.finish(),
             None => (None, None),
         };
         trace.map_or(Ok(()), TraceFile::finish)?;
@@ -352,13 +418,18 @@ impl Bench<'_> {
     fn advance(
         &self,
         simulation: &mut Simulation,
+        agent: &mut Option<Agent>,
         end: u64,
     ) -> anyhow::Result<Vec<quell_sim::Answer>> {
         let mut answers = Vec::new();
         while simulation.machine().now < end {
             ensure!(!self.interrupt.load(Ordering::Relaxed), Interrupted);
             let next = end.min(simulation.machine().now + STRIDE);
+            let next = agent.as_ref().map_or(next, |agent| next.min(agent.next_ns));
             answers.append(&mut simulation.run_until(next));
+            if let Some(agent) = agent {
+                agent.look(simulation);
+            }
         }
         Ok(answers)
     }
@@ -388,4 +459,51 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
+}
+
+/// The agent's loop on a simulated machine: the same policy from the same snapshots to the same plans, once a period. What
+/// the agent itself takes is not simulated.
+struct Agent {
+    monitor: Monitor,
+    policy: Dasec,
+    period_ns: u64,
+    /// When the period ends.
+    next_ns: u64,
+}
+
+impl Agent {
+    /// The side's, if it has one.
+    fn of(
+        side: &Side,
+        instances: &[TenantInstance<'_>],
+        simulation: &mut Simulation,
+    ) -> Option<Agent> {
+        let file = side.agent()?;
+        let tenant = |it: &TenantInstance<'_>| (it.name.clone(), Arc::new(it.spec.clone()));
+        let tenants = instances.iter().map(tenant).collect();
+        let period_ns = file.agent.period_ms * 1_000_000;
+        Some(Agent {
+            monitor: Monitor::new(simulation, tenants),
+            policy: Dasec::new(file.asymmetry),
+            period_ns,
+            next_ns: period_ns,
+        })
+    }
+
+    /// Observes, decides and acts, if the period is over.
+    fn look(&mut self, simulation: &mut Simulation) {
+        if simulation.machine().now < self.next_ns {
+            return;
+        }
+        self.next_ns += self.period_ns;
+        let snapshot = self.monitor.snapshot(simulation.machine());
+        let plan = self.policy.decide(&snapshot);
+        for (tenant, number) in plan.tenants.iter().zip(1..) {
+            for thread in &tenant.threads {
+                if let Some(simulated) = quell_sim::thread_of(thread.id) {
+                    simulation.set_thread(simulated, ThreadSetting::planned(number, thread));
+                }
+            }
+        }
+    }
 }

@@ -90,6 +90,9 @@ impl Summariser<'_> {
     /// Each side against the first, over all complete pairs.
     pub(super) fn comparisons(&self, raw: &[RawRun]) -> Vec<Comparison> {
         let mut comparisons = Vec::new();
+        if self.labels.len() < 2 {
+            return comparisons;
+        }
         for line in lines(raw) {
             let baseline = Pool::new(&self.of_side(raw, 0), line, self);
             for (index, side) in self.labels.iter().enumerate().skip(1) {

@@ -46,6 +46,8 @@ struct Checker<'a> {
     named: BTreeMap<(&'static str, String), Users>,
     /// For each lock, the locks taken while it is held, with the key where.
     lock_order: BTreeMap<String, BTreeMap<String, String>>,
+    /// How many each semaphore has at the start, where a step says so.
+    initial: BTreeMap<String, u32>,
     takes_requests: bool,
 }
 
@@ -62,6 +64,7 @@ pub(super) fn check_threads(
         threads: 0,
         named: BTreeMap::new(),
         lock_order: BTreeMap::new(),
+        initial: BTreeMap::new(),
         takes_requests: false,
     };
     let mut names = BTreeSet::new();
@@ -128,11 +131,19 @@ pub(super) fn check_threads(
 fn takes_time(step: &Step) -> bool {
     match step {
         Step::RunUs(time) | Step::SleepUs(time) => time.mean_us() > 0.0,
-        Step::Request | Step::Barrier(_) | Step::Help(_) | Step::Receive(_) | Step::ForkJoin(_) => {
-            true
+        Step::TimerUs(_)
+        | Step::Request
+        | Step::Barrier(_)
+        | Step::Help(_)
+        | Step::Receive(_)
+        | Step::ForkJoin(_) => true,
+        Step::Lock(critical) | Step::Read(critical) | Step::Write(critical) => {
+            critical.program.iter().any(takes_time)
         }
-        Step::Lock(critical) => critical.program.iter().any(takes_time),
         Step::Repeat(repeat) => repeat.program.iter().any(takes_time),
+        // Semaphores and events may be ready each time, and among threads that do nothing else they are.
+        Step::Acquire(_) | Step::Release(_) => false,
+        Step::Wait(_) | Step::Signal(_) | Step::Broadcast(_) => false,
         Step::Respond | Step::Send(_) => false,
     }
 }
@@ -208,13 +219,44 @@ impl Checker<'_> {
             }
             Step::Barrier(name) => self.use_name("barrier", name, &format!("{key}.barrier"), 0)?,
             Step::Help(pool) => self.use_name("pool", pool, &format!("{key}.help"), 1)?,
-            Step::Lock(critical) => {
-                let key = format!("{key}.lock");
-                self.use_name("lock", &critical.name, &format!("{key}.name"), 0)?;
+            Step::TimerUs(period) => {
+                if !(1.0..=MAX_TIME_US).contains(period) {
+                    let message = format!("{period} is outside 1 to {MAX_TIME_US}");
+                    return self.error(&format!("{key}.timer_us"), message);
+                }
+            }
+            Step::Acquire(acquire) => {
+                let key = format!("{key}.acquire");
+                self.use_name("semaphore", &acquire.name, &format!("{key}.name"), 0)?;
+                if let Some(initial) = acquire.initial {
+                    let earlier = self.initial.insert(acquire.name.clone(), initial);
+                    if earlier.is_some() {
+                        let message = "is stated before; once is enough";
+                        return self.error(&format!("{key}.initial"), message);
+                    }
+                }
+            }
+            Step::Release(name) => {
+                self.use_name("semaphore", name, &format!("{key}.release"), 1)?;
+            }
+            Step::Wait(name) => self.use_name("event", name, &format!("{key}.wait"), 0)?,
+            Step::Signal(name) => self.use_name("event", name, &format!("{key}.signal"), 1)?,
+            Step::Broadcast(name) => {
+                self.use_name("event", name, &format!("{key}.broadcast"), 1)?;
+            }
+            Step::Lock(critical) | Step::Read(critical) | Step::Write(critical) => {
+                let (word, kind, side) = match step {
+                    Step::Write(_) => ("write", "rwlock", 0),
+                    Step::Read(_) => ("read", "rwlock", 1),
+                    _ => ("lock", "lock", 0),
+                };
+                let key = format!("{key}.{word}");
+                self.use_name(kind, &critical.name, &format!("{key}.name"), side)?;
+                let named = format!("{kind} `{}`", critical.name);
                 self.inner(
                     &critical.program,
                     &format!("{key}.program"),
-                    Some(&critical.name),
+                    Some(&named),
                     depth,
                 )?;
             }
@@ -264,16 +306,22 @@ impl Checker<'_> {
             .collect();
         while let Some((step, key)) = stack.pop() {
             match step {
-                Step::RunUs(_) | Step::SleepUs(_) => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::TimerUs(_) => {}
+                Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
                 Step::Repeat(repeat) => {
                     stack.extend(repeat.program.iter().map(|step| (step, key.clone())));
                 }
-                Step::Lock(inner) => {
+                Step::Lock(inner) | Step::Read(inner) | Step::Write(inner) => {
+                    let (word, kind) = match step {
+                        Step::Write(_) => ("write", "rwlock"),
+                        Step::Read(_) => ("read", "rwlock"),
+                        _ => ("lock", "lock"),
+                    };
                     if let Some(outer) = lock {
                         let taken = self.lock_order.entry(outer.to_string()).or_default();
                         taken
-                            .entry(inner.name.clone())
-                            .or_insert(format!("{key}.lock.name"));
+                            .entry(format!("{kind} `{}`", inner.name))
+                            .or_insert(format!("{key}.{word}.name"));
                     }
                     // What stands inside is checked when that lock's own turn comes, below; here
                     // it counts as taken under the outer one too.
@@ -285,8 +333,9 @@ impl Checker<'_> {
                     } else {
                         "in a parallel part"
                     };
-                    let message =
-                        format!("cannot stand {place}; run_us, sleep_us, lock and repeat can");
+                    let message = format!(
+                        "cannot stand {place}; run_us, sleep_us, lock, repeat and what does not wait can"
+                    );
                     return self.error(&key, message);
                 }
             }
@@ -318,6 +367,22 @@ impl Checker<'_> {
             TimeUs::Lognormal { mean, sigma } => {
                 range("mean ", mean, MAX_TIME_US)?;
                 range("sigma ", sigma, 5.0)
+            }
+            TimeUs::Pareto { mean, alpha } => {
+                range("mean ", mean, MAX_TIME_US)?;
+                if !(1.01..=100.0).contains(&alpha) {
+                    return self.error(key, format!("alpha {alpha} is outside 1.01 to 100"));
+                }
+                Ok(())
+            }
+            TimeUs::Bimodal {
+                short,
+                long,
+                share_long,
+            } => {
+                range("short ", short, MAX_TIME_US)?;
+                range("long ", long, MAX_TIME_US)?;
+                range("share_long ", share_long, 1.0)
             }
         }
     }
@@ -354,6 +419,12 @@ impl Checker<'_> {
         for ((kind, name), users) in &self.named {
             let fault = match (*kind, users.first, users.second) {
                 ("lock", 1, _) => "is taken by one thread only",
+                ("rwlock", 0, _) => "is never written",
+                ("rwlock", _, 0) => "is never read",
+                ("semaphore", 0, _) => "is never acquired",
+                ("semaphore", _, 0) => "is never released",
+                ("event", 0, _) => "is never waited for",
+                ("event", _, 0) => "is never signalled",
                 ("barrier", 1, _) => "has one thread only, which waits for nobody",
                 ("queue", 0, _) => "is never sent to",
                 ("queue", _, 0) => "is never received from",
@@ -384,11 +455,9 @@ impl Checker<'_> {
                 while let Some(lock) = next.pop() {
                     if lock == outer {
                         let message = if name == outer {
-                            format!("lock `{name}` is taken again while it is held")
+                            format!("{name} is taken again while it is held")
                         } else {
-                            format!(
-                                "locks `{outer}` and `{name}` are nested in both orders and can deadlock"
-                            )
+                            format!("{outer} and {name} are nested in both orders and can deadlock")
                         };
                         return self.error(key, message);
                     }

@@ -15,8 +15,8 @@ pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism}
 pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use parse::{ConfigError, parse};
 pub use program::{
-    Arrival, Count, Critical, ForkJoin, Load, QUEUE_CAPACITY, Repeat, Step, ThreadProgram, TimeUs,
-    next_holders_seed,
+    Acquire, Arrival, Count, Critical, ForkJoin, Load, PARETO_BOUND, QUEUE_CAPACITY, Repeat, Step,
+    ThreadProgram, TimeUs, next_holders_seed, timer_period_ns,
 };
 pub use scenario::{CostsSpec, HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

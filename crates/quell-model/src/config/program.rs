@@ -30,6 +30,10 @@ use std::path::PathBuf;
 /// The longest time a step may take, in µs, fixed or as a distribution's parameter: a minute.
 pub(super) const MAX_TIME_US: f64 = 60e6;
 
+/// The longest time that [`TimeUs::Pareto`] draws, in multiples of its mean. Without a bound the mean of the draws of
+/// one run says little of the mean of the distribution.
+pub const PARETO_BOUND: f64 = 1000.0;
+
 /// One `[[tenant.thread]]` table: threads that run the same program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,12 +60,30 @@ pub enum Step {
     RunUs(TimeUs),
     /// Sleeps, in µs.
     SleepUs(TimeUs),
+    /// Sleeps until the next multiple of this period since the threads' start, in µs: what was done since the last one
+    /// and the sleep are one period together, and never drift. Periods that went by meanwhile are skipped.
+    TimerUs(f64),
     /// Waits for the tenant's next request.
     Request,
     /// Answers the request it holds.
     Respond,
     /// Runs a program (`run_us`, `sleep_us`, `lock`, `repeat`) with a lock of the tenant held.
     Lock(Critical),
+    /// The same with a reader-writer lock held for reading. A writer that waits keeps new readers out.
+    Read(Critical),
+    /// And held for writing.
+    Write(Critical),
+    /// Takes one from a counting semaphore, waiting for one.
+    Acquire(Acquire),
+    /// Adds one to a counting semaphore.
+    Release(String),
+    /// Waits for an event: a `signal` that nobody has taken, or a `broadcast` since this thread last waited. Nothing
+    /// that comes before is lost.
+    Wait(String),
+    /// Lets one thread past its `wait`: one that waits, or the next that does.
+    Signal(String),
+    /// Lets every thread past its `wait` once, now or when it next waits.
+    Broadcast(String),
     /// Waits until every thread whose program names this barrier has come to it.
     Barrier(String),
     /// Hands all parts but one to the threads that help this pool, does one itself, and waits for
@@ -91,6 +113,16 @@ pub struct Critical {
     pub program: Vec<Step>,
 }
 
+/// The parameters of [`Step::Acquire`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// The semaphore's name.
+    pub name: String,
+    /// How many there are at the start; 0 unless one of the steps that name it says otherwise.
+    pub initial: Option<u32>,
+}
+
 /// The parameters of [`Step::ForkJoin`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,6 +143,11 @@ pub struct Repeat {
     pub times: u32,
     /// What.
     pub program: Vec<Step>,
+}
+
+/// The period of a [`Step::TimerUs`], in ns.
+pub fn timer_period_ns(period_us: f64) -> u64 {
+    ((period_us * 1e3) as u64).max(1)
 }
 
 /// What the next thread that holds a request draws from, when this one draws from `seed`.
@@ -135,16 +172,39 @@ pub enum TimeUs {
         /// Standard deviation of the logarithm: 0 to 5.
         sigma: f64,
     },
+    /// `{ pareto = { mean = 400, alpha = 1.5 } }`: heavy-tailed. What would be longer than [`PARETO_BOUND`] times the
+    /// mean is that long; the mean counts this in.
+    Pareto {
+        /// The mean, in µs.
+        mean: f64,
+        /// How fast the tail falls: the share of times longer than `t` goes with `t` to the power of -alpha. 1.01 to 100.
+        alpha: f64,
+    },
+    /// `{ bimodal = { short = 100, long = 10000, share_long = 0.01 } }`: one of two times.
+    Bimodal {
+        /// The one, in µs.
+        short: f64,
+        /// The other, in µs.
+        long: f64,
+        /// How often it is `long`: 0 to 1.
+        share_long: f64,
+    },
 }
 
 impl TimeUs {
     /// The mean, in µs.
     pub fn mean_us(&self) -> f64 {
         match *self {
-            TimeUs::Constant(mean) | TimeUs::Exponential(mean) | TimeUs::Lognormal { mean, .. } => {
-                mean
-            }
+            TimeUs::Constant(mean)
+            | TimeUs::Exponential(mean)
+            | TimeUs::Lognormal { mean, .. }
+            | TimeUs::Pareto { mean, .. } => mean,
             TimeUs::Uniform(low, high) => (low + high) / 2.0,
+            TimeUs::Bimodal {
+                short,
+                long,
+                share_long,
+            } => short + (long - short) * share_long,
         }
     }
 
@@ -161,9 +221,35 @@ impl TimeUs {
                 let normal = radius * (std::f64::consts::TAU * uniform()).cos();
                 mean * (sigma * normal - sigma * sigma / 2.0).exp()
             }
+            TimeUs::Pareto { mean, alpha } => {
+                let drawn = pareto_least(alpha) * (1.0 - uniform()).powf(-1.0 / alpha);
+                mean * drawn.min(PARETO_BOUND)
+            }
+            TimeUs::Bimodal {
+                short,
+                long,
+                share_long,
+            } => {
+                if uniform() < share_long {
+                    long
+                } else {
+                    short
+                }
+            }
         };
         (us.clamp(0.0, MAX_TIME_US) * 1e3) as u64
     }
+}
+
+/// The shortest time of a bounded Pareto distribution with mean 1. The mean of `min(X, bound)` is the area under
+/// `P(X > x)` up to the bound: `least * (alpha - (least / bound)^(alpha - 1)) / (alpha - 1)`. Solved for `least` by
+/// going round, which comes ten times as close each time.
+fn pareto_least(alpha: f64) -> f64 {
+    let mut least = (alpha - 1.0) / alpha;
+    for _ in 0..8 {
+        least = (alpha - 1.0) / (alpha - (least / PARETO_BOUND).powf(alpha - 1.0));
+    }
+    least
 }
 
 impl<'de> Deserialize<'de> for TimeUs {
@@ -177,12 +263,27 @@ impl<'de> Deserialize<'de> for TimeUs {
             Exponential(f64),
             Uniform(f64, f64),
             Lognormal(Lognormal),
+            Pareto(Pareto),
+            Bimodal(Bimodal),
         }
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Lognormal {
             mean: f64,
             sigma: f64,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Pareto {
+            mean: f64,
+            alpha: f64,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Bimodal {
+            short: f64,
+            long: f64,
+            share_long: f64,
         }
         struct TimeVisitor;
         impl<'de> Visitor<'de> for TimeVisitor {
@@ -215,6 +316,18 @@ impl<'de> Deserialize<'de> for TimeUs {
                         Distribution::Lognormal(Lognormal { mean, sigma }) => {
                             TimeUs::Lognormal { mean, sigma }
                         }
+                        Distribution::Pareto(Pareto { mean, alpha }) => {
+                            TimeUs::Pareto { mean, alpha }
+                        }
+                        Distribution::Bimodal(Bimodal {
+                            short,
+                            long,
+                            share_long,
+                        }) => TimeUs::Bimodal {
+                            short,
+                            long,
+                            share_long,
+                        },
                     },
                 )
             }
@@ -301,11 +414,19 @@ pub struct Load {
     /// How the intended times are drawn.
     #[serde(default)]
     pub arrival: Arrival,
-    /// Requests per second (`poisson`, `fixed`).
+    /// Requests per second, in the mean (all but `trace`).
     pub rate: Option<f64>,
     /// Requests per second and online CPU, so that a scenario asks the same share of any machine
-    /// (`poisson`, `fixed`).
+    /// (all but `trace`).
     pub rate_per_cpu: Option<f64>,
+    /// How long requests come, in ms ([`Arrival::Bursts`]).
+    pub on_ms: Option<f64>,
+    /// And how long none come then, in ms.
+    pub off_ms: Option<f64>,
+    /// How long one swing of the rate takes, in s ([`Arrival::Diurnal`]).
+    pub period_s: Option<f64>,
+    /// How far the rate swings to both sides, as a share of the mean: 0 to 1.
+    pub swing: Option<f64>,
     /// The file of [`Arrival::Trace`], relative to the scenario's folder.
     pub trace: Option<PathBuf>,
     /// Connections the requests are spread over (applications; thread programs have one queue).
@@ -336,6 +457,11 @@ pub enum Arrival {
     Fixed,
     /// From a file ([`super::Trace`]).
     Trace,
+    /// Independent arrivals for `on_ms`, none for `off_ms`, and so on; from time 0, so that the bursts of tenants alike
+    /// come together.
+    Bursts,
+    /// Independent arrivals at a rate that swings about its mean as a sine, upwards first.
+    Diurnal,
 }
 
 impl Load {
@@ -371,12 +497,39 @@ mod tests {
                 mean: 400.0,
                 sigma: 0.5,
             },
+            TimeUs::Pareto {
+                mean: 400.0,
+                alpha: 2.0,
+            },
+            TimeUs::Bimodal {
+                short: 300.0,
+                long: 1300.0,
+                share_long: 0.1,
+            },
         ] {
             let (mut draw, n) = (uniform(), 100_000);
             let sum: u64 = (0..n).map(|_| time.draw_ns(&mut draw)).sum();
             let mean_us = sum as f64 / n as f64 / 1e3;
             assert!((mean_us / 400.0 - 1.0).abs() < 0.02, "{time:?}: {mean_us}");
             assert_eq!(time.mean_us(), 400.0);
+        }
+    }
+
+    #[test]
+    fn a_heavy_tail_has_its_mean_its_bound_and_its_slope() {
+        for alpha in [1.2, 1.5, 3.0] {
+            let mean = 10.0;
+            let time = TimeUs::Pareto { mean, alpha };
+            let (mut draw, n) = (uniform(), 400_000);
+            let us: Vec<f64> = (0..n)
+                .map(|_| time.draw_ns(&mut draw) as f64 / 1e3)
+                .collect();
+            let drawn = us.iter().sum::<f64>() / n as f64;
+            assert!((drawn / mean - 1.0).abs() < 0.06, "{alpha}: {drawn}");
+            assert!(us.iter().all(|&us| us <= PARETO_BOUND * mean));
+            let longer = |than: f64| us.iter().filter(|&&us| us > than).count() as f64;
+            let slope = (longer(20.0) / longer(40.0)).log2();
+            assert!((slope / alpha - 1.0).abs() < 0.05, "{alpha}: {slope}");
         }
     }
 

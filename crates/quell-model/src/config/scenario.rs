@@ -82,6 +82,10 @@ pub struct CostsSpec {
     pub interrupt_us: Option<f64>,
     /// A request's way in without whom it wakes, in us.
     pub request_us: Option<f64>,
+    /// An answer's way out, in us.
+    pub answer_us: Option<f64>,
+    /// Requests come from, and answers go to, a thread of this machine that goes before all others, as in the kernel lab.
+    pub generators: bool,
     /// A tick, in us.
     pub tick_us: Option<f64>,
     /// Ticks a second of a CPU that runs something; 0: none.
@@ -107,6 +111,7 @@ impl CostsSpec {
             ("kick_us", self.kick_us),
             ("interrupt_us", self.interrupt_us),
             ("request_us", self.request_us),
+            ("answer_us", self.answer_us),
             ("tick_us", self.tick_us),
             ("hz", self.hz),
             ("migrate_us", self.migrate_us),
@@ -206,7 +211,8 @@ impl Scenario {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    /// Checks everything, as [`Scenario::parse`] does; for one that was changed since. `file` is for messages.
+    pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
         let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {
@@ -391,10 +397,11 @@ impl Load {
                     "names the file of arrival = \"trace\"; it is missing".into(),
                 );
             }
-            (Arrival::Poisson | Arrival::Fixed, _, _, Some(_)) => {
+            (Arrival::Trace, ..) => {}
+            (_, _, _, Some(_)) => {
                 return error("trace", "is for arrival = \"trace\"".to_string());
             }
-            (Arrival::Poisson | Arrival::Fixed, None, None, None) => {
+            (_, None, None, None) => {
                 return error(
                     "rate",
                     "is missing; give `rate` or `rate_per_cpu`".to_string(),
@@ -404,6 +411,30 @@ impl Load {
                 return error("rate", "stands beside `rate_per_cpu`; give one".to_string());
             }
             _ => {}
+        }
+        for (field, value, high, arrival, of) in [
+            ("on_ms", self.on_ms, 1e7, Arrival::Bursts, "bursts"),
+            ("off_ms", self.off_ms, 1e7, Arrival::Bursts, "bursts"),
+            ("period_s", self.period_s, 1e6, Arrival::Diurnal, "diurnal"),
+            ("swing", self.swing, 1.0, Arrival::Diurnal, "diurnal"),
+        ] {
+            // A burst and a swing must not be without length; a pause and a swing's height may be nothing.
+            let low = match field {
+                "on_ms" | "period_s" => 1e-3,
+                _ => 0.0,
+            };
+            match value {
+                Some(value) if self.arrival == arrival && !(low..=high).contains(&value) => {
+                    return error(field, format!("{value} is outside {low} to {high}"));
+                }
+                Some(_) if self.arrival != arrival => {
+                    return error(field, format!("is for arrival = \"{of}\""));
+                }
+                None if self.arrival == arrival => {
+                    return error(field, format!("is missing; arrival = \"{of}\" needs it"));
+                }
+                _ => {}
+            }
         }
         if !(1..=1024).contains(&self.connections) {
             return error(

@@ -42,6 +42,17 @@ class = "batch"
 name = "spin"
 count = "cpus"
 program = [{ run_us = 1000 }, { barrier = "b" }]
+[[tenant]]
+name = "steps"
+class = "batch"
+[[tenant.thread]]
+name = "first"
+program = [{ timer_us = 500 }, { read = { name = "rw", program = [{ run_us = 7 }, { write = { name = "rv", program = [{ run_us = 8 }] } }] } },
+  { acquire = { name = "s", initial = 2 } }, { wait = "e" }]
+[[tenant.thread]]
+name = "second"
+program = [{ timer_us = 700 }, { write = { name = "rw", program = [{ run_us = 9 }] } }, { read = { name = "rv", program = [{ run_us = 6 }] } },
+  { release = "s" }, { signal = "e" }, { broadcast = "e" }]
 "#;
 
 fn parse(text: &str) -> Result<Scenario, ConfigError> {
@@ -56,7 +67,7 @@ fn a_good_file_is_read_as_it_says() {
         .iter()
         .map(|i| i.name.to_string())
         .collect();
-    assert_eq!(names, ["img-0", "img-1", "cache", "batch"]);
+    assert_eq!(names, ["img-0", "img-1", "cache", "batch", "steps"]);
     assert_eq!(
         scenario.resolve(Path::new("day.trace")),
         Path::new("dir/day.trace")
@@ -320,6 +331,42 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "is for arrival",
     ),
     (
+        "arrival = \"fixed\"",
+        "arrival = \"bursts\", on_ms = 5",
+        "tenant[0].load.off_ms",
+        "is missing",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"bursts\", on_ms = 0, off_ms = 5",
+        "tenant[0].load.on_ms",
+        "outside 0.001",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"diurnal\", period_s = 60, swing = 1.5",
+        "tenant[0].load.swing",
+        "outside 0 to 1",
+    ),
+    (
+        "arrival = \"fixed\"",
+        "arrival = \"fixed\", swing = 0.5",
+        "tenant[0].load.swing",
+        "is for arrival = \"diurnal\"",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = { pareto = { mean = 5, alpha = 1 } } }",
+        "tenant[0].thread[0].program[1].run_us",
+        "alpha 1 is outside",
+    ),
+    (
+        "{ run_us = 10 }",
+        "{ run_us = { bimodal = { short = 5, long = 9, share_long = 2 } } }",
+        "tenant[0].thread[0].program[1].run_us",
+        "share_long 2 is outside 0 to 1",
+    ),
+    (
         "arrival = \"trace\"",
         "arrival = \"trace\", rate = 5.0",
         "tenant[1].load.rate",
@@ -423,7 +470,55 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[2].thread[0].program",
         "spin for ever",
     ),
+    (
+        "{ timer_us = 500 }",
+        "{ timer_us = 0 }",
+        "tenant[3].thread[0].program[0].timer_us",
+        "outside 1 to",
+    ),
+    (
+        "{ timer_us = 700 }, { write = { name = \"rw\", program = [{ run_us = 9 }] } }, { read = { name = \"rv\", program = [{ run_us = 6 }] } }",
+        "{ signal = \"e\" }",
+        "tenant[3].thread[1].program",
+        "spin for ever",
+    ),
     // What only the whole tells.
+    (
+        "{ release = \"s\" }",
+        "{ acquire = { name = \"s\", initial = 1 } }",
+        "tenant[3].thread[1].program[3].acquire.initial",
+        "stated before",
+    ),
+    (
+        "{ release = \"s\" }",
+        "{ release = \"sem\" }",
+        "tenant[3].thread[0].program[2].acquire.name",
+        "is never released",
+    ),
+    (
+        "{ signal = \"e\" }, { broadcast = \"e\" }",
+        "{ run_us = 1 }",
+        "tenant[3].thread[0].program[3].wait",
+        "is never signalled",
+    ),
+    (
+        "{ run_us = 9 }",
+        "{ wait = \"e\" }",
+        "tenant[3].thread[1].program[1].write.program[0]",
+        "cannot stand with a lock held",
+    ),
+    (
+        "[{ run_us = 9 }]",
+        "[{ read = { name = \"rw\", program = [{ run_us = 1 }] } }]",
+        "read.name",
+        "rwlock `rw` is taken again while it is held",
+    ),
+    (
+        "[{ run_us = 6 }]",
+        "[{ write = { name = \"rw\", program = [{ run_us = 1 }] } }]",
+        "name",
+        "in both orders",
+    ),
     (
         "\"request\", { run_us = 10 }",
         "\"request\", \"request\"",

@@ -24,6 +24,7 @@ pub use sched_ext::SchedExt;
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
 use quell_model::CpuId;
+use quell_sched::ThreadSetting;
 
 /// Who gets a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,17 @@ pub trait Class {
     /// A thread that ran there blocks.
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         let _ = (machine, cpu, thread);
+    }
+
+    /// What an agent wants of a thread; false if this class has no such setting.
+    fn set_thread(
+        &mut self,
+        machine: &mut Machine,
+        thread: ThreadId,
+        setting: ThreadSetting,
+    ) -> bool {
+        let _ = (machine, thread, setting);
+        false
     }
 
     /// The periodic tick of a CPU that runs a thread.

@@ -12,7 +12,7 @@ use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
 use quell_sched::native::{Kernel, Native, NewThread, flags};
-use quell_sched::{Options, SchedError, Stats};
+use quell_sched::{Options, SchedError, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
 
 /// SCX_SLICE_DFL: for a thread that runs on because there is no other.
@@ -471,6 +471,18 @@ impl Class for SchedExt {
         let (native, mut context) = self.parts(machine);
         native.stopping(&mut context, thread.0, false);
         native.set_queued(thread.0, false);
+    }
+
+    fn set_thread(
+        &mut self,
+        machine: &mut Machine,
+        thread: ThreadId,
+        setting: ThreadSetting,
+    ) -> bool {
+        self.know(machine, thread);
+        let (native, mut context) = self.parts(machine);
+        native.set_thread(&mut context, thread.0, setting);
+        true
     }
 
     fn tick(&mut self, machine: &mut Machine, cpu: CpuId) {

@@ -6,10 +6,10 @@ use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::overhead;
 use quell_bench::progress::Progress;
-use quell_bench::report;
+use quell_bench::report::{self, Files};
 use quell_bench::result::BenchResult;
 use quell_bench::run::{self, BenchOptions};
-use quell_bench::set::{self, Setting};
+use quell_bench::set::{self, Setting, Sweep};
 use quell_bench::side::Side;
 use quell_bench::sim_bench;
 use quell_model::config::Scenario;
@@ -35,25 +35,20 @@ pub fn demo(measure: &Measure) -> anyhow::Result<()> {
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
     let sides = vec![Side::Default, Side::Quell];
     let job = Job::new("demo", &[], sides, measure)?;
-    files_writable([&measure.json, &Some(report.clone())])?;
+    let files = Files {
+        html: Some(&report),
+        ..measure.files()
+    };
+    files_writable(files)?;
     let result = job.on_host(&run::interrupt_flag()?)?;
-    report::deliver(&result, measure.json.as_deref(), Some(&report))
+    report::deliver(&result, files)
 }
 
 /// One scenario, several sides; or the agent's own cost.
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
     let measure = &args.measure;
     if args.scenario == "agent" {
-        not_for(
-            "agent",
-            &[
-                ("set", !args.set.is_empty()),
-                ("trace", args.trace.is_some()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-            ],
-        )?;
+        not_for("agent", args, &["seconds"])?;
         if matches!(args.on, Substrate::Vm) {
             let message = "the agent's own cost is measured on the host; in a guest: \
                 `quell lab run -- quell bench agent`";
@@ -62,24 +57,12 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return cost(&args.measure, &args.cost);
     }
     if args.scenario == "sim" {
-        not_for(
-            "sim",
-            &[
-                ("set", !args.set.is_empty()),
-                ("trace", args.trace.is_some()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-            ],
-        )?;
+        not_for("sim", args, &["seconds"])?;
         return simulator(args);
     }
     if args.scenario == "calibration" {
-        let given = [
-            ("trace", args.trace.is_some()),
-            ("report", measure.report.is_some()),
-        ];
-        not_for("calibration", &given)?;
+        let allowed = ["set", "seconds", "pairs", "scheduling"];
+        not_for("calibration", args, &allowed)?;
         let holds = super::calibration::run(args)?;
         anyhow::ensure!(
             holds,
@@ -89,21 +72,14 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
-        not_for(
-            "overhead",
-            &[
-                ("set", !args.set.is_empty()),
-                ("trace", args.trace.is_some()),
-                ("seconds", measure.seconds.is_some()),
-                ("pairs", measure.pairs.is_some()),
-                ("scheduling", measure.scheduling),
-                ("report", measure.report.is_some()),
-            ],
-        )?;
+        not_for("overhead", args, &[])?;
         return overhead(args, &sides);
     }
+    if !args.sweep.is_empty() {
+        return sweep(args, &sides);
+    }
     let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
-    files_writable([&measure.json, &measure.report])?;
+    files_writable(measure.files())?;
     if let Some(folder) = &args.trace {
         if matches!(args.on, Substrate::Vm) {
             let message = "`--trace`: traces are written on: sim, host; in a guest: \
@@ -114,7 +90,38 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         job.trace = Some(folder.clone());
     }
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
-    report::deliver(&result, measure.json.as_deref(), measure.report.as_deref())
+    report::deliver(&result, measure.files())
+}
+
+/// One scenario at every combination of some values, on the simulator.
+fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
+    let measure = &args.measure;
+    if !matches!(args.on, Substrate::Sim) {
+        let message = "`--sweep` is for the simulator: `--on sim`";
+        return Err(InputError(message.to_string()).into());
+    }
+    if measure.report.is_some() {
+        let message = "`--report` is not for `--sweep`; --csv, --parquet and --json are";
+        return Err(InputError(message.to_string()).into());
+    }
+    if args.trace.is_some() {
+        let message = "`--trace` is not for `--sweep`: one scenario's files would replace another's";
+        return Err(InputError(message.to_string()).into());
+    }
+    files_writable(measure.files())?;
+    let point = |settings: Vec<Setting>| {
+        let settings = [&args.set[..], &settings].concat();
+        let job = Job::new(&args.scenario, &settings, sides.to_vec(), measure)?;
+        Ok((job.options()?, job.set))
+    };
+    let points = Sweep::product(&args.sweep).into_iter().map(point);
+    let points = points.collect::<anyhow::Result<Vec<_>>>()?;
+    let keys = args.sweep.iter().map(|sweep| sweep.key().to_string());
+    let planned = points.iter().map(|(options, _)| options.planned()).sum();
+    let progress = Progress::stderr(planned);
+    let interrupt = run::interrupt_flag()?;
+    let swept = quell_bench::sweep::run(keys.collect(), &points, &interrupt, &progress)?;
+    report::deliver_sweep(&swept, measure.files())
 }
 
 /// The sides that `--policy` names, if all of them can be measured there.
@@ -133,7 +140,7 @@ pub(super) struct Job<'a> {
     pub(super) measure: &'a Measure,
     /// The folder for traces, which is there.
     trace: Option<PathBuf>,
-    set: Vec<String>,
+    pub(super) set: Vec<String>,
 }
 
 impl Job<'_> {
@@ -184,7 +191,7 @@ impl Job<'_> {
         run::simulated::run(&options, interrupt, &progress)
     }
 
-    fn options(&self) -> anyhow::Result<BenchOptions> {
+    pub(super) fn options(&self) -> anyhow::Result<BenchOptions> {
         let mut options = BenchOptions::new(self.scenario.clone(), this_program()?);
         options.sides.clone_from(&self.sides);
         options.seconds = self.measure.seconds.unwrap_or(options.seconds);
@@ -198,7 +205,7 @@ impl Job<'_> {
 
 /// What waking and switching cost under each side.
 fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
-    files_writable([&args.measure.json, &None])?;
+    files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let result = match args.on {
         Substrate::Vm => vm::overhead(sides, &args.measure, &args.guest, &interrupt)?,
@@ -226,7 +233,7 @@ fn simulator(args: &Bench) -> anyhow::Result<()> {
         other => other,
     };
     let sides = sides(policy, Substrate::Sim)?;
-    files_writable([&args.measure.json, &None])?;
+    files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(Duration::ZERO);
     let (seconds, python) = (args.measure.seconds, args.simso.as_deref());
@@ -236,8 +243,21 @@ fn simulator(args: &Bench) -> anyhow::Result<()> {
 }
 
 /// Options that were given and mean nothing for one of the benchmarks that are no scenario.
-fn not_for(benchmark: &str, options: &[(&str, bool)]) -> Result<(), InputError> {
-    match options.iter().find(|(_, given)| *given) {
+fn not_for(benchmark: &str, args: &Bench, allowed: &[&str]) -> Result<(), InputError> {
+    let measure = &args.measure;
+    let options = [
+        ("set", !args.set.is_empty()),
+        ("sweep", !args.sweep.is_empty()),
+        ("trace", args.trace.is_some()),
+        ("seconds", measure.seconds.is_some()),
+        ("pairs", measure.pairs.is_some()),
+        ("scheduling", measure.scheduling),
+        ("report", measure.report.is_some()),
+        ("csv", measure.csv.is_some()),
+        ("parquet", measure.parquet.is_some()),
+    ];
+    let mut wrong = (options.iter()).filter(|(option, given)| *given && !allowed.contains(option));
+    match wrong.next() {
         Some((option, _)) => Err(InputError(format!(
             "`--{option}` is not for `quell bench {benchmark}`"
         ))),
@@ -265,11 +285,9 @@ pub(super) fn print(
 }
 
 /// Found out before minutes of measuring and not after.
-pub(super) fn files_writable(files: [&Option<PathBuf>; 2]) -> anyhow::Result<()> {
-    files
-        .into_iter()
-        .flatten()
-        .try_for_each(|file| writable(file))
+pub(super) fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
+    let files = [files.json, files.html, files.csv, files.parquet];
+    files.into_iter().flatten().try_for_each(writable)
 }
 
 fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
@@ -283,7 +301,7 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     options.tenants = args.tenants.unwrap_or(options.tenants);
     options.active_percent = args.active.unwrap_or(options.active_percent);
     options.seconds = measure.seconds.unwrap_or(options.seconds);
-    files_writable([&measure.json, &None])?;
+    files_writable(measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let progress = Progress::stderr(options.planned());
     let result = agent_bench::run(&options, &interrupt, &progress)?;

@@ -9,15 +9,19 @@ use std::io::{self, Write};
 
 /// Runs every scenario in both, with the same seed, and compares. False if some figure is off by more than it may be.
 pub(super) fn run(args: &Bench) -> anyhow::Result<bool> {
-    files_writable([&args.measure.json, &None])?;
+    files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let mut measure = args.measure.clone();
     measure.scheduling = true;
     measure.pairs = Some(measure.pairs.unwrap_or(1));
     let sides = calibration::counterparts();
     let (mut lab, mut checks) = (None, Vec::new());
-    for (number, scenario) in calibration::SCENARIOS.iter().enumerate() {
-        let of = calibration::SCENARIOS.len();
+    let scenarios: Vec<&str> = match args.only.as_slice() {
+        [] => calibration::SCENARIOS.to_vec(),
+        only => only.iter().map(String::as_str).collect(),
+    };
+    for (number, scenario) in scenarios.iter().enumerate() {
+        let of = scenarios.len();
         writeln!(io::stderr(), "{scenario} ({} of {of})", number + 1)?;
         let real = sides.iter().map(|side| side.real.clone()).collect();
         let job = Job::new(scenario, &args.set, real, &measure)?;

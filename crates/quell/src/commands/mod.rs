@@ -3,7 +3,9 @@
 mod agent;
 mod bench;
 mod calibration;
+mod capacity;
 mod explain;
+mod import;
 mod lab;
 mod matrix;
 mod pages;
@@ -39,6 +41,8 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),
         Command::Reproduce(args) => reproduce::reproduce(&args),
+        Command::Capacity(args) => capacity::capacity(&args),
+        Command::Import(args) => import::import(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),

@@ -29,7 +29,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let sides = args.policy.as_deref().unwrap_or(figure.sides);
     let sides = bench::sides(sides, args.on)?;
     let measure = &args.measure;
-    files_writable([&measure.json, &measure.report])?;
+    files_writable(measure.files())?;
     let jobs = jobs(figure, &sides, args)?;
     let interrupt = interrupt_flag()?;
     let mut points = Vec::new();
@@ -68,11 +68,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     }
     anyhow::ensure!(!points.is_empty(), Interrupted);
     let reproduction = figure.conclude(points);
-    report::deliver_reproduction(
-        &reproduction,
-        measure.json.as_deref(),
-        measure.report.as_deref(),
-    )
+    report::deliver_reproduction(&reproduction, measure.files())
 }
 
 /// Every point's scenario, checked before the first is measured.

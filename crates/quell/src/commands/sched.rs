@@ -2,7 +2,7 @@
 
 use crate::cli::Sched;
 use anyhow::{Context, bail};
-use quell_sched::{CpuStats, Exit, Options, Scheduler, Stats};
+use quell_sched::{CpuStats, Exit, Scheduler, Stats};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -24,21 +24,12 @@ struct Line {
 
 /// Loads the scheduler and prints what it does until SIGINT, SIGTERM, or its end.
 pub fn sched(args: &Sched) -> anyhow::Result<()> {
-    let defaults = Options::default();
-    let options = Options {
-        causal: !args.no_causal,
-        asymmetry: !args.no_asymmetry,
-        requests: !args.no_requests,
-        share: !args.no_share,
-        stretch: args.stretch.unwrap_or(defaults.stretch),
-        margin_ns: args.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
-    };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let topology = quell_linux::observe::topology::read()?;
-    let scheduler = Scheduler::load(&topology, &options)?;
+    let scheduler = Scheduler::load(&topology, &args.scheduler.options())?;
     let began = Instant::now();
     let interval = Duration::from_secs_f64(args.interval);
     let mut next = interval;

@@ -112,8 +112,7 @@ impl<S: Sink> Watch<S> {
     }
 
     /// Ends: the sink has everything then, and what happens later is nobody's.
-    pub(crate) fn finish(self, simulation: &mut Simulation) -> S {
-        simulation.observe(Box::new(|_, _, _| ()));
+    pub(crate) fn finish(self) -> S {
         let mut watched = self.0.borrow_mut();
         while let Some((_, event)) = watched.pending.pop_first() {
             watched.sink.add(&event);

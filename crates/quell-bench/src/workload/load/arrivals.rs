@@ -20,6 +20,20 @@ enum Source {
     Poisson(f64),
     Fixed(f64),
     Trace(Trace),
+    /// Mean rate, swing as a share of it, ns of a period.
+    Diurnal(f64, f64, f64),
+}
+
+impl Source {
+    /// Bursts of `on_ns`, `off_ns` apart: a rate that steps up and down.
+    fn bursts(rate: f64, on_ns: f64, off_ns: f64) -> Source {
+        let (within, end) = (rate * (on_ns + off_ns) / on_ns, (on_ns + off_ns) as u64);
+        Source::Trace(Trace::Rates(vec![
+            (0, within),
+            (on_ns as u64, 0.0),
+            (end, 0.0),
+        ]))
+    }
 }
 
 /// Where arrivals come from, read and checked once; [`Plan::arrivals`] draws from it.
@@ -33,6 +47,14 @@ impl Plan {
         Ok(Plan(match (load.arrival, rate, &load.trace) {
             (Arrival::Poisson, Some(rate), _) => Source::Poisson(rate),
             (Arrival::Fixed, Some(rate), _) => Source::Fixed(rate),
+            (Arrival::Bursts, Some(rate), _) => {
+                let ns = |ms: Option<f64>| ms.unwrap_or(1.0) * 1e6;
+                Source::bursts(rate, ns(load.on_ms), ns(load.off_ms))
+            }
+            (Arrival::Diurnal, Some(rate), _) => {
+                let period_ns = load.period_s.unwrap_or(1.0) * 1e9;
+                Source::Diurnal(rate, load.swing.unwrap_or(0.0), period_ns)
+            }
             (_, _, Some(path)) => {
                 let path = scenario.resolve(path);
                 let text = std::fs::read_to_string(&path)
@@ -69,6 +91,15 @@ impl Iterator for Arrivals {
         match &self.source {
             Source::Poisson(rate) => self.now += Arrivals::exponential(&mut self.rng) * 1e9 / rate,
             Source::Fixed(rate) => self.now = self.count as f64 * 1e9 / rate,
+            // Thinning: arrivals at the highest rate, of which each stays with the share that the rate has of that.
+            &Source::Diurnal(rate, swing, period) => loop {
+                let highest = 1.0 + swing;
+                self.now += Arrivals::exponential(&mut self.rng) * 1e9 / (rate * highest);
+                let phase = (self.now / period).fract() * std::f64::consts::TAU;
+                if self.rng.random::<f64>() * highest < 1.0 + swing * phase.sin() {
+                    break;
+                }
+            },
             Source::Trace(Trace::Arrivals(times)) => {
                 let turn = self.count / times.len() as u64;
                 let length = times.last().copied().unwrap_or(0);
@@ -104,6 +135,7 @@ impl Iterator for Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::path::Path;
 
     fn take(source: Source, seed: u64, end_ns: u64) -> Vec<u64> {
@@ -133,6 +165,52 @@ mod tests {
         );
         assert_eq!(times, take(Source::Poisson(1000.0), 1, 100_000_000_000));
         assert_ne!(times, take(Source::Poisson(1000.0), 2, 100_000_000_000));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn bursts_keep_the_mean_rate_and_their_pauses(
+            rate in 200.0..2000.0f64, on_ms in 1u32..200, off_ms in 0u32..200, seed: u64,
+        ) {
+            let (on, off) = (f64::from(on_ms) * 1e6, f64::from(off_ms) * 1e6);
+            // Whole turns, so that the mean is the mean.
+            let turns = (50e9 / (on + off)) as u64;
+            let end = turns * (on + off) as u64;
+            let times = take(Source::bursts(rate, on, off), seed, end);
+            let expected = rate * end as f64 / 1e9;
+            // Six standard deviations of a Poisson number.
+            prop_assert!((times.len() as f64 - expected).abs() < 6.0 * expected.sqrt());
+            prop_assert!(times.iter().all(|&time| time as f64 % (on + off) <= on));
+            // Without the pauses, the gaps are those of a Poisson process at the higher rate.
+            let busy: Vec<f64> = times.iter().map(|&time| {
+                let turn = (time as f64 / (on + off)).floor();
+                turn * on + time as f64 % (on + off)
+            }).collect();
+            let gaps: Vec<f64> = busy.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let longer = gaps.iter().filter(|&&gap| gap > mean).count() as f64 / gaps.len() as f64;
+            prop_assert!((longer - (-1.0f64).exp()).abs() < 0.03, "{}", longer);
+            prop_assert_eq!(&times, &take(Source::bursts(rate, on, off), seed, end));
+        }
+
+        #[test]
+        fn a_diurnal_load_keeps_the_mean_rate_and_swings(
+            rate in 200.0..2000.0f64, swing in 0.0..1.0f64, period_s in 1u32..10, seed: u64,
+        ) {
+            let period = f64::from(period_s) * 1e9;
+            let end = (50e9 / period) as u64 * period as u64;
+            let source = Source::Diurnal(rate, swing, period);
+            let times = take(source.clone(), seed, end);
+            let expected = rate * end as f64 / 1e9;
+            prop_assert!((times.len() as f64 - expected).abs() < 6.0 * expected.sqrt());
+            // The upper half of a sine has 2/pi more than the mean.
+            let upper = times.iter().filter(|&&t| t as f64 % period < period / 2.0).count() as f64;
+            let half = expected * (0.5 + swing / std::f64::consts::PI);
+            prop_assert!((upper - half).abs() < 6.0 * half.sqrt(), "{} {}", upper, half);
+            prop_assert_eq!(times, take(source, seed, end));
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Runs a thread's program step by step.
 
 use super::burn::Burner;
-use super::sync::{Barrier, Join, Lock, Queue};
+use super::sync::{Barrier, Happening, Join, Lock, Queue, RwLock, Semaphore};
 use super::{Rounds, Ticket};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use quell_model::config::{Step, ThreadProgram, next_holders_seed};
+use quell_model::config::{Step, ThreadProgram, next_holders_seed, timer_period_ns};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -19,7 +19,12 @@ pub struct Shared {
     rounds: Rounds,
     burner: Burner,
     locks: BTreeMap<&'static str, Lock>,
+    rwlocks: BTreeMap<&'static str, RwLock>,
+    semaphores: BTreeMap<&'static str, Semaphore>,
+    events: BTreeMap<&'static str, Happening>,
     barriers: BTreeMap<&'static str, Barrier>,
+    /// What the multiples of a timer's period count from.
+    start: Instant,
     /// Messages: the request that comes with them, if any.
     queues: BTreeMap<&'static str, Queue<Option<Ticket>>>,
     /// Parts of fork-joins that wait for a helper.
@@ -46,7 +51,11 @@ impl Shared {
             rounds,
             burner: Burner::calibrate(),
             locks: BTreeMap::new(),
+            rwlocks: BTreeMap::new(),
+            semaphores: BTreeMap::new(),
+            events: BTreeMap::new(),
             barriers: BTreeMap::new(),
+            start: Instant::now(),
             queues: BTreeMap::new(),
             pools: BTreeMap::new(),
         };
@@ -73,6 +82,22 @@ impl Shared {
                     self.locks.entry(&critical.name).or_insert_with(Lock::new);
                     self.find_names(&critical.program, barriers);
                 }
+                Step::Read(critical) | Step::Write(critical) => {
+                    let name = &critical.name;
+                    self.rwlocks.entry(name).or_insert_with(RwLock::new);
+                    self.find_names(&critical.program, barriers);
+                }
+                Step::Acquire(acquire) => {
+                    let name = acquire.name.as_str();
+                    if let Some(initial) = acquire.initial {
+                        self.semaphores.insert(name, Semaphore::new(initial));
+                    }
+                    let none = || Semaphore::new(0);
+                    self.semaphores.entry(name).or_insert_with(none);
+                }
+                Step::Wait(event) => {
+                    self.events.entry(event).or_insert_with(Happening::new);
+                }
                 Step::Barrier(name) => barriers.push(name),
                 Step::ForkJoin(fork) => {
                     self.pools.entry(&fork.pool).or_insert_with(Queue::new);
@@ -85,7 +110,10 @@ impl Shared {
                     self.queues.entry(queue).or_insert_with(Queue::new);
                 }
                 Step::Repeat(repeat) => self.find_names(&repeat.program, barriers),
-                Step::RunUs(_) | Step::SleepUs(_) | Step::Request | Step::Respond => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::TimerUs(_) => {}
+                Step::Request | Step::Respond => {}
+                // Checked programs also acquire what they release and wait for what they signal.
+                Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
             }
         }
     }
@@ -134,6 +162,8 @@ pub struct Thread {
     ticket: Option<Ticket>,
     rng: ChaCha8Rng,
     burner: Burner,
+    /// How many of each event's broadcasts it has seen.
+    seen: BTreeMap<&'static str, u64>,
 }
 
 impl Thread {
@@ -146,6 +176,7 @@ impl Thread {
             ticket: None,
             rng: ChaCha8Rng::seed_from_u64(index),
             burner: shared.burner,
+            seen: BTreeMap::new(),
         }
     }
 
@@ -167,6 +198,11 @@ impl Thread {
                     let ns = time.draw_ns(|| self.rng.random());
                     std::thread::sleep(Duration::from_nanos(ns));
                 }
+                Step::TimerUs(period) => {
+                    let period = timer_period_ns(*period);
+                    let elapsed = shared.start.elapsed().as_nanos() as u64;
+                    std::thread::sleep(Duration::from_nanos(period - elapsed % period));
+                }
                 Step::Request => self.hold(Some(shared.request(self.spin))),
                 Step::Respond => {
                     if let Some(ticket) = self.ticket.take() {
@@ -179,6 +215,26 @@ impl Thread {
                     self.run(&critical.program);
                     lock.release();
                 }
+                Step::Read(critical) => {
+                    let lock = &shared.rwlocks[critical.name.as_str()];
+                    lock.read(self.spin);
+                    self.run(&critical.program);
+                    lock.read_done();
+                }
+                Step::Write(critical) => {
+                    let lock = &shared.rwlocks[critical.name.as_str()];
+                    lock.write(self.spin);
+                    self.run(&critical.program);
+                    lock.write_done();
+                }
+                Step::Acquire(it) => shared.semaphores[it.name.as_str()].acquire(self.spin),
+                Step::Release(name) => shared.semaphores[name.as_str()].release(),
+                Step::Wait(name) => {
+                    let seen = self.seen.entry(name).or_default();
+                    *seen = shared.events[name.as_str()].wait(*seen, self.spin);
+                }
+                Step::Signal(name) => shared.events[name.as_str()].signal(),
+                Step::Broadcast(name) => shared.events[name.as_str()].broadcast(),
                 Step::Barrier(name) => shared.barriers[name.as_str()].wait(self.spin),
                 Step::ForkJoin(fork) => {
                     let pool = &shared.pools[fork.pool.as_str()];

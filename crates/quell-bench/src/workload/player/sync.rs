@@ -1,7 +1,7 @@
 //! What the threads of a player wait for each other with.
 //!
-//! Problem: programs wait in five ways (lock, barrier, queue, helping, join), each of which may
-//! spin before it blocks. Approach: one monitor, a mutex and a condition, on which all five are a
+//! Problem: programs wait in several ways (lock, reader-writer lock, semaphore, event, barrier, queue, helping, join),
+//! each of which may spin before it blocks. Approach: one monitor, a mutex and a condition, on which each is a
 //! few lines. A waiter spins by trying the mutex, then blocks in the condition.
 
 use quell_model::config::QUEUE_CAPACITY;
@@ -76,6 +76,113 @@ impl Lock {
     pub fn release(&self) {
         *self.0.lock() = false;
         self.0.changed.notify_one();
+    }
+}
+
+/// A reader-writer lock; a writer that waits keeps new readers out.
+pub struct RwLock(Monitor<Access>);
+
+#[derive(Default)]
+struct Access {
+    readers: u32,
+    writing: bool,
+    writers_waiting: u32,
+}
+
+impl RwLock {
+    /// A free one.
+    pub fn new() -> RwLock {
+        RwLock(Monitor::new(Access::default()))
+    }
+
+    /// Takes it for reading.
+    pub fn read(&self, spin: Duration) {
+        self.0.wait(spin, |it| {
+            let free = !it.writing && it.writers_waiting == 0;
+            it.readers += u32::from(free);
+            free.then_some(())
+        });
+    }
+
+    /// Gives it back after reading.
+    pub fn read_done(&self) {
+        self.0.lock().readers -= 1;
+        self.0.changed.notify_all();
+    }
+
+    /// Takes it for writing.
+    pub fn write(&self, spin: Duration) {
+        self.0.lock().writers_waiting += 1;
+        self.0.wait(spin, |it| {
+            let free = !it.writing && it.readers == 0;
+            if free {
+                it.writing = true;
+                it.writers_waiting -= 1;
+            }
+            free.then_some(())
+        });
+    }
+
+    /// Gives it back after writing.
+    pub fn write_done(&self) {
+        self.0.lock().writing = false;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A counting semaphore.
+pub struct Semaphore(Monitor<u64>);
+
+impl Semaphore {
+    /// With so many to take.
+    pub fn new(initial: u32) -> Semaphore {
+        Semaphore(Monitor::new(initial.into()))
+    }
+
+    /// Takes one, waiting for one.
+    pub fn acquire(&self, spin: Duration) {
+        self.0.wait(spin, |count| {
+            *count = count.checked_sub(1)?;
+            Some(())
+        });
+    }
+
+    /// Adds one.
+    pub fn release(&self) {
+        *self.0.lock() += 1;
+        self.0.changed.notify_one();
+    }
+}
+
+/// An event: signals that nobody has taken, and broadcasts so far.
+pub struct Happening(Monitor<(u64, u64)>);
+
+impl Happening {
+    /// One that has not happened.
+    pub fn new() -> Happening {
+        Happening(Monitor::new((0, 0)))
+    }
+
+    /// Waits for a signal, or for a broadcast that the thread has not `seen`; gives the broadcasts it has seen then.
+    pub fn wait(&self, seen: u64, spin: Duration) -> u64 {
+        self.0.wait(spin, |(signals, broadcasts)| {
+            if *broadcasts == seen {
+                *signals = signals.checked_sub(1)?;
+            }
+            Some(*broadcasts)
+        })
+    }
+
+    /// Lets one thread past.
+    pub fn signal(&self) {
+        self.0.lock().0 += 1;
+        self.0.changed.notify_one();
+    }
+
+    /// Lets every thread past, once.
+    pub fn broadcast(&self) {
+        self.0.lock().1 += 1;
+        self.0.changed.notify_all();
     }
 }
 
@@ -218,6 +325,55 @@ mod tests {
             // SAFETY: every other thread has ended.
             assert_eq!(unsafe { *shared.1.0.get() }, 8000);
         }
+    }
+
+    #[test]
+    fn a_writer_is_alone_and_not_starved_by_readers() {
+        let (lock, inside) = (RwLock::new(), Mutex::new((0u32, 0u32)));
+        let spin = Duration::from_micros(5);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        lock.read(Duration::ZERO);
+                        inside.lock().unwrap().0 += 1;
+                        assert_eq!(inside.lock().unwrap().1, 0);
+                        inside.lock().unwrap().0 -= 1;
+                        lock.read_done();
+                    }
+                });
+            }
+            for _ in 0..200 {
+                lock.write(spin);
+                let mut it = inside.lock().unwrap();
+                assert_eq!(*it, (0, 0));
+                it.1 += 1;
+                drop(it);
+                inside.lock().unwrap().1 -= 1;
+                lock.write_done();
+            }
+        });
+    }
+
+    #[test]
+    fn semaphores_and_events_lose_nothing() {
+        let (semaphore, event) = (Semaphore::new(3), Happening::new());
+        thread::scope(|scope| {
+            scope.spawn(|| (0..1997).for_each(|_| semaphore.release()));
+            for _ in 0..2 {
+                scope.spawn(|| (0..1000).for_each(|_| semaphore.acquire(Duration::ZERO)));
+            }
+        });
+        // Both before anybody waits: the signal for one, the broadcast for each once.
+        event.signal();
+        event.broadcast();
+        let seen = event.wait(0, Duration::ZERO);
+        assert_eq!(seen, 1);
+        assert_eq!(event.wait(seen, Duration::ZERO), 1);
+        thread::scope(|scope| {
+            scope.spawn(|| event.wait(1, Duration::ZERO));
+            event.signal();
+        });
     }
 
     #[test]

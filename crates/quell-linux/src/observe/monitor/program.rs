@@ -118,7 +118,7 @@ fn attach_hot(object: &Object) -> Result<Vec<Link>, MonitorError> {
     .collect()
 }
 
-fn map_named(object: &Object, name: &'static str) -> Result<MapHandle, MonitorError> {
+pub(crate) fn map_named(object: &Object, name: &'static str) -> Result<MapHandle, MonitorError> {
     let map = object
         .maps()
         .find(|map| map.name() == OsStr::new(name))

@@ -1,0 +1,465 @@
+//! Capacity: how many tenants of a mix fit on a machine while every one keeps its objective, under each scheduler.
+//!
+//! Problem: "utilization at an objective" is a point on a curve that nobody knows beforehand, and the curve is noisy: with
+//! one seed a number of tenants keeps the objective by chance, with another it does not. Approach: on the simulator, the
+//! number of copies of the mix is doubled until it is too many, then the limit is found by bisection ([`search`]), each
+//! number being judged in every pair, that is under several seeds; then its neighbours are tried too. A number *fits* if the
+//! 99th percentile of every latency tenant is within its objective in every pair. How sure that is, is said by two more
+//! numbers: up to the first everything tried fits, above the second nothing passes in any pair.
+//!
+//! Units: numbers of copies of the mix (of one tenant, where only that one grows); latency in us, objectives in ms.
+
+mod search;
+
+use crate::progress::Progress;
+use crate::result::{ALL, BenchResult, Host, Run, SCHEMA, SideResult};
+use crate::run::{BenchOptions, simulated};
+use crate::side::Side;
+use crate::workload::Interrupted;
+use anyhow::ensure;
+use quell_model::config::{ConfigError, Objective, Scenario, TenantClass, TenantSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Below so many requests in a window a 99th percentile is the slowest few.
+const FEW_REQUESTS: u64 = 500;
+
+/// The most tenants of one kind: what a scenario may count.
+const MOST: u32 = 1024;
+
+/// What to find out.
+#[derive(Debug, Clone)]
+pub struct CapacityOptions {
+    /// How each number is measured. The scenario is one copy of the mix: its counts are proportions.
+    pub bench: BenchOptions,
+    /// Only this tenant grows, by its number among the scenario's; the rest is as the scenario has it.
+    pub tenant: Option<usize>,
+    /// The greatest number to try, if not as many as a scenario may have.
+    pub most: Option<u32>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The version of Quell that measured.
+    pub quell_version: String,
+    /// The scenario's name.
+    pub scenario: String,
+    /// When it began, in seconds since 1970 (UTC).
+    pub started_unix_s: u64,
+    /// Whether the search came to its end; `false` after an interrupt.
+    pub complete: bool,
+    /// The simulated machine.
+    pub host: Host,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Windows, each with its own seed, that judge a number.
+    pub pairs: u32,
+    /// Length of each window, in seconds.
+    pub seconds: f64,
+    /// Warm-up before each window, in seconds.
+    pub warmup_seconds: f64,
+    /// Values of the scenario's file that were set otherwise, as `KEY=VALUE`.
+    pub set: Vec<String>,
+    /// The one tenant that grows; `null` where the whole mix does.
+    pub tenant: Option<String>,
+    /// The greatest number that was to be tried.
+    pub most: u32,
+    /// Tenants of each kind: of one copy of the mix.
+    pub mix: Vec<Share>,
+    /// What was found for each policy, in the order asked for.
+    pub policies: Vec<PolicyCapacity>,
+    /// What a reader must know before trusting the figures.
+    pub notes: Vec<String>,
+}
+
+/// A kind of tenant in the mix.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Its name.
+    pub tenant: String,
+    /// Its class.
+    pub class: TenantClass,
+    /// How many one copy of the mix has.
+    pub count: u32,
+    /// Whether it grows.
+    pub grows: bool,
+    /// Its objective in ms; `null` for batch tenants.
+    pub p99_ms: Option<f64>,
+}
+
+/// How many fit under one policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicyCapacity {
+    /// The policy.
+    pub side: String,
+    /// The greatest number at which every latency tenant kept its objective in every pair; 0: not even one.
+    pub fits: u32,
+    /// Every number tried up to this one fits.
+    pub low: u32,
+    /// The greatest number that passes in at least one pair.
+    pub high: u32,
+    /// Nothing that was tried was too many, so `fits` is only the most that was tried.
+    pub unbounded: bool,
+    /// Who is the first to miss the objective with more than fit.
+    pub limit: Option<Limit>,
+    /// The host's CPUs over `fits`: what one costs; `null` where none fits.
+    pub cpus_each: Option<f64>,
+    /// The numbers tried, rising.
+    pub points: Vec<CapacityPoint>,
+}
+
+/// The worst miss at the least number above the one that fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The number.
+    pub number: u32,
+    /// The tenant whose 99th percentile is furthest above its objective.
+    pub tenant: String,
+    /// That percentile in us, in its worst pair.
+    pub p99_us: f64,
+    /// The objective in us.
+    pub objective_us: f64,
+}
+
+/// One number, judged in every pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapacityPoint {
+    /// The number.
+    pub number: u32,
+    /// Tenants altogether.
+    pub tenants: u32,
+    /// Pairs in which every latency tenant kept its objective.
+    pub passed: u32,
+    /// Pairs measured.
+    pub pairs: u32,
+    /// By pair: the worst tenant's 99th percentile over its objective; 1 is the objective.
+    pub worst: Vec<f64>,
+    /// CPU time not idle, in percent of all CPUs, mean over the pairs.
+    pub busy_percent: f64,
+    /// Work of all batch tenants per second, in `work_unit`; `null` where there is none.
+    pub work_per_s: Option<f64>,
+    /// What a unit of batch work is.
+    pub work_unit: Option<String>,
+    /// What was measured, with every run.
+    #[serde(skip)]
+    pub result: Option<BenchResult>,
+}
+
+impl CapacityPoint {
+    /// Whether it fits.
+    pub fn fits(&self) -> bool {
+        self.passed == self.pairs
+    }
+}
+
+impl PolicyCapacity {
+    /// What was measured with a number of tenants.
+    pub fn at(&self, number: u32) -> Option<&CapacityPoint> {
+        self.points.iter().find(|point| point.number == number)
+    }
+}
+
+/// Gives every latency tenant without an objective this one (in ms).
+pub fn set_objectives(scenario: &mut Scenario, p99_ms: f64) {
+    for tenant in &mut scenario.tenants {
+        if tenant.class == TenantClass::Latency && tenant.objective.is_none() {
+            tenant.objective = Some(Objective { p99_ms });
+        }
+    }
+}
+
+/// Finds out. Setting `interrupt` ends it with what was tried so far, or with [`Interrupted`] when that is nothing.
+pub fn run(
+    options: &CapacityOptions,
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<Capacity> {
+    let most = options.check()?;
+    let bench = &options.bench;
+    simulated::check(bench)?;
+    let labels = Side::labels(&bench.sides);
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let mut tried: Vec<BTreeMap<u32, CapacityPoint>> = vec![BTreeMap::new(); labels.len()];
+    let mut host = None;
+    let complete = loop {
+        let wanted: Vec<(usize, u32)> = tried
+            .iter()
+            .enumerate()
+            .flat_map(|(side, tried)| {
+                let passed = |(&number, point): (&u32, &CapacityPoint)| {
+                    (number, (point.passed, point.pairs))
+                };
+                let tried = tried.iter().map(passed).collect();
+                search::wanted(&tried, most)
+                    .into_iter()
+                    .map(move |n| (side, n))
+            })
+            .collect();
+        if wanted.is_empty() {
+            break true;
+        }
+        let names = wanted
+            .iter()
+            .map(|&(side, number)| format!("{} {number}", labels[side]));
+        let names = names.collect::<Vec<_>>().join(", ");
+        progress.step(Duration::ZERO, &format!("trying {names}"));
+        let points: Vec<BenchOptions> = wanted
+            .iter()
+            .map(|&(side, number)| options.at(side, number))
+            .collect::<Result<_, _>>()?;
+        let results =
+            simulated::run_all(&points, interrupt, progress).inspect_err(|_| progress.finish())?;
+        for ((&(side, number), point), result) in wanted.iter().zip(&points).zip(results) {
+            // A point with fewer seeds than the rest would judge more mildly.
+            let Some(result) = result.filter(|result| result.complete) else {
+                continue;
+            };
+            host.get_or_insert_with(|| result.host.clone());
+            tried[side].insert(number, judge(number, &point.scenario, result));
+        }
+        if interrupt.load(Ordering::Relaxed) {
+            break false;
+        }
+    };
+    progress.finish();
+    let host = host.ok_or(Interrupted)?;
+    let policies: Vec<PolicyCapacity> = labels
+        .into_iter()
+        .zip(tried)
+        .map(|(side, tried)| options.conclude(side, tried.into_values().collect(), most, host.cpus))
+        .collect();
+    Ok(Capacity {
+        schema: SCHEMA,
+        quell_version: env!("CARGO_PKG_VERSION").to_string(),
+        scenario: bench.scenario.name.clone(),
+        started_unix_s,
+        complete,
+        host,
+        seed: bench.seed,
+        pairs: bench.pairs,
+        seconds: bench.seconds,
+        warmup_seconds: bench.warmup_seconds,
+        set: Vec::new(),
+        tenant: options
+            .tenant
+            .map(|index| bench.scenario.tenants[index].name.clone()),
+        most,
+        mix: options.mix(),
+        notes: notes(&policies, bench.pairs),
+        policies,
+    })
+}
+
+impl CapacityOptions {
+    /// Whether the question makes sense, and the greatest number to try.
+    fn check(&self) -> anyhow::Result<u32> {
+        let scenario = &self.bench.scenario;
+        let input = |index: usize, field: &str, message: &str| {
+            ConfigError::at(&scenario.file, format!("tenant[{index}]{field}"), message)
+        };
+        let latency = |tenant: &TenantSpec| tenant.class == TenantClass::Latency;
+        if !scenario.tenants.iter().any(latency) {
+            let message = "no tenant has latency to keep; all are class = \"batch\"";
+            return Err(ConfigError::at(&scenario.file, "tenant", message).into());
+        }
+        for (index, tenant) in scenario.tenants.iter().enumerate() {
+            if latency(tenant) && tenant.objective.is_none() {
+                let message = format!(
+                    "is missing: what 99th percentile must `{}` keep? Give it objective = {{ p99_ms = 10.0 }}, or \
+                     all that have none --objective p99_ms=10",
+                    tenant.name
+                );
+                return Err(input(index, ".objective", &message).into());
+            }
+        }
+        let greatest = self.growing().map(|index| match self.tenant {
+            Some(_) => 1,
+            None => scenario.tenants[index].count,
+        });
+        let possible = MOST / greatest.max().unwrap_or(1).max(1);
+        let most = self.most.unwrap_or(possible);
+        let message = format!(
+            "{most} is outside 1 to {possible}, as a scenario has at most {MOST} tenants of a kind"
+        );
+        ensure!(
+            (1..=possible).contains(&most),
+            ConfigError::at(&scenario.file, "--most", message)
+        );
+        Ok(most)
+    }
+
+    /// The tenants that grow.
+    fn growing(&self) -> impl Iterator<Item = usize> {
+        let all = 0..self.bench.scenario.tenants.len();
+        all.filter(|&index| self.tenant.is_none_or(|only| only == index))
+    }
+
+    /// One policy with so many copies.
+    fn at(&self, side: usize, number: u32) -> Result<BenchOptions, ConfigError> {
+        let mut options = self.bench.clone();
+        options.sides = vec![self.bench.sides[side].clone()];
+        let scenario = &mut options.scenario;
+        for index in self.growing() {
+            let one = match self.tenant {
+                Some(_) => 1,
+                None => self.bench.scenario.tenants[index].count,
+            };
+            scenario.tenants[index].count = one * number;
+        }
+        let file = scenario.file.clone();
+        scenario.check(&file)?;
+        Ok(options)
+    }
+
+    fn mix(&self) -> Vec<Share> {
+        let tenants = self.bench.scenario.tenants.iter().enumerate();
+        let share = tenants.map(|(index, tenant)| Share {
+            tenant: tenant.name.clone(),
+            class: tenant.class,
+            count: match self.tenant {
+                Some(only) if only == index => 1,
+                _ => tenant.count,
+            },
+            grows: self.tenant.is_none_or(|only| only == index),
+            p99_ms: (tenant.class == TenantClass::Latency)
+                .then(|| tenant.objective.map(|objective| objective.p99_ms))
+                .flatten(),
+        });
+        share.collect()
+    }
+
+    fn conclude(
+        &self,
+        side: String,
+        points: Vec<CapacityPoint>,
+        most: u32,
+        cpus: u32,
+    ) -> PolicyCapacity {
+        let passing = points.iter().filter(|point| point.fits());
+        let fits = passing.map(|point| point.number).max().unwrap_or(0);
+        let first_failing = points.iter().position(|point| !point.fits());
+        let before = &points[..first_failing.unwrap_or(points.len())];
+        let some = points.iter().filter(|point| point.passed > 0);
+        let above = points.iter().find(|point| point.number > fits);
+        PolicyCapacity {
+            side,
+            fits,
+            low: before.last().map_or(0, |point| point.number),
+            high: some.map(|point| point.number).max().unwrap_or(0),
+            unbounded: fits == most,
+            limit: above.and_then(|point| self.limit(point)),
+            cpus_each: (fits > 0).then(|| f64::from(cpus) / f64::from(fits)),
+            points,
+        }
+    }
+
+    fn limit(&self, point: &CapacityPoint) -> Option<Limit> {
+        let result = point.result.as_ref()?;
+        let scenario = self.at(0, point.number).ok()?.scenario;
+        let ratios = result.runs.iter().flat_map(|run| ratios(&scenario, run));
+        let worst = ratios.max_by(|a, b| a.over().total_cmp(&b.over()))?;
+        Some(Limit {
+            number: point.number,
+            tenant: worst.tenant.to_string(),
+            p99_us: worst.p99_us,
+            objective_us: worst.objective_us,
+        })
+    }
+}
+
+/// A latency tenant's 99th percentile in one run, beside its objective.
+struct Kept<'a> {
+    tenant: &'a str,
+    p99_us: f64,
+    objective_us: f64,
+}
+
+impl Kept<'_> {
+    /// 1 is the objective.
+    fn over(&self) -> f64 {
+        self.p99_us / self.objective_us
+    }
+}
+
+/// A run's latency tenants that got requests.
+fn ratios<'a>(scenario: &Scenario, run: &'a Run) -> Vec<Kept<'a>> {
+    // A run has the tenants in the scenario's order, then the classes.
+    let tenants = scenario.instances().into_iter().zip(&run.tenants);
+    let kept = tenants.filter_map(|(instance, found)| {
+        let objective = instance
+            .spec
+            .objective
+            .filter(|_| found.class == TenantClass::Latency)?;
+        Some(Kept {
+            tenant: &found.tenant,
+            p99_us: found.figures.p99_us?,
+            objective_us: objective.p99_ms * 1e3,
+        })
+    });
+    kept.collect()
+}
+
+fn judge(number: u32, scenario: &Scenario, result: BenchResult) -> CapacityPoint {
+    let worst_of = |run: &Run| {
+        let all = ratios(scenario, run);
+        all.iter().map(Kept::over).fold(0.0, f64::max)
+    };
+    let worst: Vec<f64> = result.runs.iter().map(worst_of).collect();
+    let batch = |row: &&SideResult| row.tenant == ALL && row.class == TenantClass::Batch;
+    let batch = result.results.iter().find(batch).map(|row| &row.figures);
+    CapacityPoint {
+        number,
+        tenants: scenario.tenants.iter().map(|tenant| tenant.count).sum(),
+        passed: worst.iter().filter(|&&ratio| ratio <= 1.0).count() as u32,
+        pairs: worst.len() as u32,
+        worst,
+        busy_percent: result.sides.first().map_or(0.0, |side| side.busy_percent),
+        work_per_s: batch.and_then(|figures| figures.work_per_s),
+        work_unit: batch.and_then(|figures| figures.work_unit.clone()),
+        result: Some(result),
+    }
+}
+
+fn notes(policies: &[PolicyCapacity], pairs: u32) -> Vec<String> {
+    let mut notes = Vec::new();
+    let results = || {
+        let points = policies.iter().flat_map(|policy| &policy.points);
+        points.filter_map(|point| point.result.as_ref())
+    };
+    let tenants = results().flat_map(|result| result.runs.iter().flat_map(|run| &run.tenants));
+    let least = tenants
+        .filter(|tenant| tenant.tenant != ALL && tenant.class == TenantClass::Latency)
+        .min_by_key(|tenant| tenant.figures.requests + tenant.figures.errors);
+    if let Some(tenant) = least {
+        let requests = tenant.figures.requests + tenant.figures.errors;
+        if requests < FEW_REQUESTS {
+            notes.push(format!(
+                "{} got only {requests} requests in one window, so that a 99th percentile is that of the slowest {}: \
+                 more --seconds make the numbers surer.",
+                tenant.tenant,
+                requests.div_ceil(100)
+            ));
+        }
+    }
+    if pairs < 3 {
+        notes.push(format!(
+            "Each number was judged under {pairs} seed{} only: more --pairs make the numbers surer.",
+            if pairs == 1 { "" } else { "s" }
+        ));
+    }
+    for policy in policies.iter().filter(|policy| policy.unbounded) {
+        notes.push(format!(
+            "{} still fits {}, the most that was to be tried.",
+            policy.side, policy.fits
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,3 @@
+//! Scenarios out of other tools' descriptions of load.
+
+pub mod rt_app;

@@ -1,0 +1,252 @@
+//! Observes a simulated machine as the agent observes a host: what each tenant's threads did in a period.
+//!
+//! Problem: policies decide on [`Snapshot`]s, and are to decide the same here as on a host. How: what the simulation tells
+//! its observers becomes the same counters that the BPF monitor keeps. Threads have their number plus one as thread id,
+//! tenants their index plus one as process.
+//!
+//! Not observed: who had the CPU while threads waited, the occasions of the paper's Fig. 3 and steal; they are absent,
+//! and no rule of today's policies needs them.
+
+use crate::events::Nanos;
+use crate::machine::{Machine, State, ThreadId};
+use crate::simulation::{Happening, Simulation};
+use quell_model::config::TenantSpec;
+use quell_model::{
+    CpuSample, CpuSet, HostSample, Pid, ReadyTime, SchedClass, Snapshot, Source, TenantName,
+    TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Wakers that are told of a thread.
+const WAKERS: usize = 6;
+
+/// Who observes.
+pub struct Monitor {
+    counters: Rc<RefCell<Vec<Counters>>>,
+    tenants: Vec<(TenantName, Arc<TenantSpec>)>,
+    topology: Arc<Topology>,
+    everywhere: Arc<CpuSet>,
+    name: Arc<str>,
+    seq: u64,
+    /// When the last period ended, and what CPUs and threads had used then.
+    ended: Nanos,
+    busy: Vec<Nanos>,
+    ran: Vec<Nanos>,
+}
+
+/// What a thread did in the period that goes on.
+#[derive(Debug, Clone, Default)]
+struct Counters {
+    ready: ReadyTime,
+    histogram: Vec<u32>,
+    waits: u64,
+    preemptions: u64,
+    wakeups: u64,
+    switches: u64,
+    migrations: u64,
+    wakers: Vec<(ThreadId, u64)>,
+    /// Since when it is ready, if it is; and since when that counts in this period.
+    ready_since: Option<(Nanos, Nanos)>,
+    cpu: Option<u32>,
+}
+
+impl Counters {
+    fn becomes_ready(&mut self, at: Nanos) {
+        self.ready_since = Some((at, at));
+    }
+
+    fn runs(&mut self, at: Nanos, cpu: u32) {
+        self.switches += 1;
+        if self.cpu.replace(cpu).is_some_and(|before| before != cpu) {
+            self.migrations += 1;
+        }
+        if let Some((since, counted)) = self.ready_since.take() {
+            self.ready.sum_ns += at.saturating_sub(counted);
+            self.waits += 1;
+            let bucket = at.saturating_sub(since).max(1).ilog2() as usize;
+            if self.histogram.len() <= bucket {
+                self.histogram.resize(bucket + 1, 0);
+            }
+            self.histogram[bucket] += 1;
+        }
+    }
+
+    fn woken_by(&mut self, waker: ThreadId) {
+        if let Some((_, count)) = self.wakers.iter_mut().find(|(it, _)| *it == waker) {
+            *count += 1;
+        } else if self.wakers.len() < WAKERS {
+            self.wakers.push((waker, 1));
+        }
+    }
+}
+
+fn id(thread: ThreadId) -> quell_model::ThreadId {
+    quell_model::ThreadId {
+        tid: Tid(thread.0 + 1),
+        start_ticks: 0,
+    }
+}
+
+impl Monitor {
+    /// Observes from now on. `tenants` are the simulation's, in its order.
+    pub fn new(
+        simulation: &mut Simulation,
+        tenants: Vec<(TenantName, Arc<TenantSpec>)>,
+    ) -> Monitor {
+        let machine = simulation.machine();
+        let counter = |thread: &crate::Thread| Counters {
+            // One that waits already has waited since now, for all that is known.
+            ready_since: (thread.state == State::Ready).then_some((machine.now, machine.now)),
+            ..Counters::default()
+        };
+        let counters = machine.threads.iter().map(counter).collect();
+        let topology = machine.topology.clone();
+        let mut monitor = Monitor {
+            counters: Rc::new(RefCell::new(counters)),
+            tenants,
+            everywhere: Arc::new(topology.online()),
+            topology: Arc::new(topology),
+            name: Arc::from("thread"),
+            seq: 0,
+            ended: machine.now,
+            busy: vec![0; machine.cpus.len()],
+            ran: vec![0; machine.threads.len()],
+        };
+        monitor.read_times(machine);
+        let counters = monitor.counters.clone();
+        simulation.observe(Box::new(move |_, at, happening| {
+            let mut counters = counters.borrow_mut();
+            match happening {
+                Happening::Wakeup { thread, by, .. } => {
+                    let it = &mut counters[thread.index()];
+                    it.wakeups += 1;
+                    it.becomes_ready(at);
+                    if let Some(waker) = by {
+                        it.woken_by(waker);
+                    }
+                }
+                Happening::Switch { cpu, left, next } => {
+                    if let Some((left, true)) = left {
+                        let it = &mut counters[left.index()];
+                        it.preemptions += 1;
+                        it.becomes_ready(at);
+                    }
+                    if let Some(next) = next {
+                        counters[next.index()].runs(at, cpu.0);
+                    }
+                }
+            }
+        }));
+        monitor
+    }
+
+    /// What was since the last snapshot, or since observation began.
+    pub fn snapshot(&mut self, machine: &Machine) -> Snapshot {
+        let (began, now) = (self.ended, machine.now);
+        let busy = machine.cpus.iter().zip(&self.busy).zip(machine.cpu_ids());
+        let cpus = busy.map(|((it, before), cpu)| CpuSample {
+            cpu,
+            busy_ns: Some((it.busy - before).min(now - began)),
+            steal_ns: None,
+        });
+        let host = HostSample {
+            topology: self.topology.clone(),
+            cpus: cpus.collect(),
+        };
+        let mut tenants: Vec<TenantSample> = (self.tenants.iter())
+            .map(|(name, spec)| TenantSample {
+                name: name.clone(),
+                spec: spec.clone(),
+                cgroup: None,
+                threads: Vec::new(),
+                waits: None,
+                occasions: None,
+            })
+            .collect();
+        for number in 0..machine.threads.len() {
+            let sample = self.thread(machine, ThreadId(number as u32));
+            tenants[machine.threads[number].tenant].threads.push(sample);
+        }
+        tenants.sort_by(|one, other| one.name.cmp(&other.name));
+        let snapshot = Snapshot {
+            seq: self.seq,
+            time_ns: now,
+            period_ns: now - began,
+            source: Source::Simulator,
+            host,
+            tenants,
+        };
+        self.seq += 1;
+        self.ended = now;
+        self.read_times(machine);
+        snapshot
+    }
+
+    fn read_times(&mut self, machine: &Machine) {
+        self.busy = machine.cpus.iter().map(|cpu| cpu.busy).collect();
+        self.ran = machine.threads.iter().map(|thread| thread.ran).collect();
+    }
+
+    fn thread(&self, machine: &Machine, thread: ThreadId) -> ThreadSample {
+        let it = machine.thread(thread);
+        let counters = &mut self.counters.borrow_mut()[thread.index()];
+        if let Some((_, counted)) = &mut counters.ready_since {
+            // It may be that it becomes ready only when its CPU is done with other work.
+            counters.ready.sum_ns += machine.now.saturating_sub(*counted);
+            *counted = (*counted).max(machine.now);
+        }
+        let done = Counters {
+            ready_since: counters.ready_since,
+            cpu: counters.cpu,
+            ..Counters::default()
+        };
+        let mut seen = std::mem::replace(counters, done);
+        seen.wakers
+            .sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        let wakers = seen.wakers.into_iter().map(|(waker, count)| Waker {
+            id: id(waker),
+            count,
+        });
+        let affinity = match &it.allowed {
+            Some(allowed) => Arc::new(allowed.clone()),
+            None => self.everywhere.clone(),
+        };
+        ThreadSample {
+            id: id(thread),
+            process: Pid(it.tenant as u32 + 1),
+            name: self.name.clone(),
+            role: ThreadRole::Ordinary,
+            forked_by: None,
+            state: match it.state {
+                State::Running(_) => ThreadState::Running,
+                State::Ready => ThreadState::Ready,
+                State::Blocked => ThreadState::Blocked,
+            },
+            cpu: it.cpu,
+            run_ns: it.ran - self.ran[thread.index()],
+            ready: Some(ReadyTime {
+                count: Some(seen.waits),
+                histogram: Some(seen.histogram),
+                ..seen.ready
+            }),
+            preemptions: Some(seen.preemptions),
+            wakeups: Some(seen.wakeups),
+            wakers: Some(wakers.collect()),
+            switches: Some(seen.switches),
+            migrations: Some(seen.migrations),
+            settings: ThreadSettings {
+                class: SchedClass::Fair,
+                nice: it.nice,
+                slice_ns: None,
+                affinity,
+            },
+        }
+    }
+}
+
+/// The thread of that id, where it is one of a snapshot's.
+pub fn thread_of(id: quell_model::ThreadId) -> Option<ThreadId> {
+    id.tid.0.checked_sub(1).map(ThreadId)
+}

@@ -1,0 +1,233 @@
+//! Threads that nobody can wake any more, and why.
+//!
+//! Problem: a scenario whose threads wait for each other in a ring, or for what nobody does, simulates as a quiet machine, and
+//! its figures look like good ones. How: a thread can go on if it does not wait, or if somebody who can go on may
+//! bring about what it waits for; what is left when no more such threads are found stands still for ever. Limits: who has a
+//! step in its program is taken to come to it, so a standstill may be missed, but none is claimed that is not one.
+
+use super::{Frame, Object, QUEUE_CAPACITY, Tenant, Workload};
+use crate::machine::ThreadId;
+use crate::program::Op;
+
+/// Most threads that are named.
+const NAMED: usize = 6;
+
+impl Workload {
+    /// The tenant of which a thread stands still for ever, and who waits for what there.
+    pub fn deadlock(&self) -> Option<(usize, String)> {
+        if let Some(thread) = self.endless {
+            let why = "goes round its program for ever without using any time";
+            let text = format!("thread `{}` {why}", self.name(thread));
+            return Some((self.frames[thread.index()].tenant, text));
+        }
+        let search = Search::new(self);
+        let first = search.goes_on.iter().position(|goes_on| !goes_on)?;
+        let tenant = self.frames[first].tenant;
+        let members = search.members[tenant].iter();
+        let stuck: Vec<ThreadId> = members.copied().filter(|&it| !search.goes_on(it)).collect();
+        let texts: Vec<String> = stuck
+            .iter()
+            .take(NAMED)
+            .filter_map(|&thread| {
+                let waits_for = search.waits_for(thread)?;
+                Some(format!(
+                    "thread `{}` waits for {waits_for}",
+                    self.name(thread)
+                ))
+            })
+            .collect();
+        let more = match stuck.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        Some((tenant, texts.join("; ") + &more))
+    }
+
+    fn name(&self, thread: ThreadId) -> String {
+        let frame = &self.frames[thread.index()];
+        let code = &self.tenants[frame.tenant].code;
+        code.thread_name(frame.program, frame.index)
+    }
+}
+
+struct Search<'a> {
+    workload: &'a Workload,
+    /// Each tenant's threads.
+    members: Vec<Vec<ThreadId>>,
+    /// By thread.
+    goes_on: Vec<bool>,
+}
+
+impl<'a> Search<'a> {
+    fn new(workload: &'a Workload) -> Search<'a> {
+        let mut members = vec![Vec::new(); workload.tenants.len()];
+        for (number, frame) in workload.frames.iter().enumerate() {
+            members[frame.tenant].push(ThreadId(number as u32));
+        }
+        let goes_on = workload.frames.iter().map(|it| it.waits.is_none());
+        let mut search = Search {
+            workload,
+            members,
+            goes_on: goes_on.collect(),
+        };
+        loop {
+            let mut found = false;
+            for number in 0..search.goes_on.len() {
+                if !search.goes_on[number] && search.may_be_woken(ThreadId(number as u32)) {
+                    search.goes_on[number] = true;
+                    found = true;
+                }
+            }
+            if !found {
+                return search;
+            }
+        }
+    }
+
+    fn of(&self, thread: ThreadId) -> (&'a Frame, &'a Tenant) {
+        let frame = &self.workload.frames[thread.index()];
+        (frame, &self.workload.tenants[frame.tenant])
+    }
+
+    fn goes_on(&self, thread: ThreadId) -> bool {
+        self.goes_on[thread.index()]
+    }
+
+    /// Whether a thread of this tenant that goes on has such a step.
+    fn somebody(&self, tenant: usize, step: impl Fn(&Op) -> bool) -> bool {
+        let code = &self.workload.tenants[tenant].code;
+        let programs = 0..code.starts.len();
+        let does: Vec<bool> = programs
+            .map(|it| code.ops_of(it).iter().any(&step))
+            .collect();
+        let mut members = self.members[tenant].iter();
+        members.any(|&it| self.goes_on(it) && does[self.of(it).0.program])
+    }
+
+    /// A thread that a barrier waits for in vain.
+    fn does_not_come(&self, tenant: usize, barrier: u32) -> Option<ThreadId> {
+        let code = &self.workload.tenants[tenant].code;
+        let programs = 0..code.starts.len();
+        let comes = |program| code.ops_of(program).contains(&Op::Barrier(barrier));
+        let comes: Vec<bool> = programs.map(comes).collect();
+        self.members[tenant].iter().copied().find(|&it| {
+            let frame = self.of(it).0;
+            let there = frame.waits == Some(Object::Barrier(barrier));
+            comes[frame.program] && !there && !self.goes_on(it)
+        })
+    }
+
+    fn may_be_woken(&self, thread: ThreadId) -> bool {
+        let (frame, tenant) = self.of(thread);
+        let goes_on = |it: &ThreadId| self.goes_on(*it);
+        let somebody = |step: &dyn Fn(&Op) -> bool| self.somebody(frame.tenant, step);
+        let Some(object) = frame.waits else {
+            return true;
+        };
+        match object {
+            // Who serves requests has nothing to do where no more come; that is no standstill.
+            Object::Requests => true,
+            Object::Lock(number) => tenant.locks[number as usize].holder.iter().all(goes_on),
+            Object::Read(number) => {
+                let lock = &tenant.rwlocks[number as usize];
+                lock.writer.iter().chain(&lock.writers).all(goes_on)
+            }
+            Object::Write(number) => {
+                let lock = &tenant.rwlocks[number as usize];
+                lock.writer.iter().chain(&lock.readers).all(goes_on)
+            }
+            Object::Semaphore(number) => {
+                tenant.semaphores[number as usize].count > 0
+                    || somebody(&|op| *op == Op::Up(number))
+            }
+            Object::Event(number) => {
+                let event = &tenant.events[number as usize];
+                event.signals > 0
+                    || frame.seen[number as usize] < event.broadcasts
+                    || somebody(&|op| [Op::Signal(number), Op::Broadcast(number)].contains(op))
+            }
+            Object::Barrier(number) => {
+                frame.came != Some(tenant.barriers[number as usize].round)
+                    || self.does_not_come(frame.tenant, number).is_none()
+            }
+            Object::Receive(number) => {
+                !tenant.queues[number as usize].items.is_empty()
+                    || somebody(&|op| *op == Op::Send(number))
+            }
+            Object::Send(number) => {
+                tenant.queues[number as usize].items.len() < QUEUE_CAPACITY
+                    || somebody(&|op| *op == Op::Receive(number))
+            }
+            Object::Pool(number) => {
+                !tenant.pools[number as usize].items.is_empty()
+                    || somebody(&|op| matches!(op, Op::Fork { pool, .. } if *pool == number))
+            }
+            Object::Join => {
+                let mine = |it: &ThreadId| self.of(*it).0.parent == Some(thread);
+                let mut members = self.members[frame.tenant].iter();
+                let helped = |pool| somebody(&|op| *op == Op::Help(pool));
+                let mut pools = (0..).zip(&tenant.pools);
+                let waits = |it: &super::Queue<super::Part>| {
+                    it.items.iter().any(|part| part.parent == thread)
+                };
+                members.all(|it| !mine(it) || goes_on(it))
+                    && pools.all(|(number, pool)| !waits(pool) || helped(number))
+            }
+        }
+    }
+
+    fn waits_for(&self, thread: ThreadId) -> Option<String> {
+        let (frame, tenant) = self.of(thread);
+        let code = &tenant.code;
+        let name = |thread: &ThreadId| self.workload.name(*thread);
+        let nobody = "who can go on";
+        Some(match frame.waits? {
+            Object::Requests => "a request".to_string(),
+            Object::Lock(number) => {
+                let holder = tenant.locks[number as usize].holder.as_ref().map(name)?;
+                format!(
+                    "lock `{}` that `{holder}` holds",
+                    code.locks[number as usize]
+                )
+            }
+            Object::Read(number) | Object::Write(number) => {
+                let lock = &tenant.rwlocks[number as usize];
+                let held = lock.writer.iter().chain(&lock.readers).next();
+                let before = lock.writers.iter().find(|&&it| it != thread);
+                let why = match (held, before) {
+                    (Some(holder), _) => format!("that `{}` holds", name(holder)),
+                    (None, Some(writer)) => format!("that `{}` is to write first", name(writer)),
+                    (None, None) => String::new(),
+                };
+                format!("rwlock `{}` {why}", code.rwlocks[number as usize])
+            }
+            Object::Semaphore(number) => {
+                let name = &code.semaphores[number as usize].0;
+                format!("semaphore `{name}`, which nobody {nobody} releases")
+            }
+            Object::Event(number) => {
+                let name = &code.events[number as usize];
+                format!("event `{name}`, which nobody {nobody} signals")
+            }
+            Object::Barrier(number) => {
+                let other = self.does_not_come(frame.tenant, number);
+                let other = other.as_ref().map(name).unwrap_or_default();
+                let barrier = &code.barriers[number as usize].0;
+                format!("barrier `{barrier}`, to which `{other}` does not come")
+            }
+            Object::Receive(number) => {
+                let name = &code.queues[number as usize];
+                format!("a message in queue `{name}`, to which nobody {nobody} sends")
+            }
+            Object::Send(number) => {
+                let name = &code.queues[number as usize];
+                format!("room in queue `{name}`, from which nobody {nobody} receives")
+            }
+            Object::Pool(number) => {
+                let name = &code.pools[number as usize];
+                format!("a part in pool `{name}`, to which nobody {nobody} forks")
+            }
+            Object::Join => "parts that it forked and nobody who can go on does".to_string(),
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! What is observed of a simulated machine, against what threads must have done there.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use quell_model::config::Scenario;
+use quell_model::{Snapshot, Source, ThreadSample, ThreadState, Topology};
+use quell_sched::{Options, ThreadSetting};
+use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenant, thread_of};
+use std::path::Path;
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+
+const TENANTS: &str = r#"
+name = "t"
+[[tenant]]
+name = "spin"
+class = "batch"
+[[tenant.thread]]
+name = "w"
+count = 2
+program = [{ run_us = 1000 }]
+[[tenant]]
+name = "chain"
+class = "batch"
+[[tenant.thread]]
+name = "first"
+program = [{ sleep_us = 9900 }, { run_us = 100 }, { send = "q" }]
+[[tenant.thread]]
+name = "second"
+program = [{ receive = "q" }, { run_us = 100 }]
+"#;
+
+fn observed(simulation: &mut Simulation) -> Monitor {
+    let scenario = Scenario::parse(Path::new("t.toml"), TENANTS).unwrap();
+    let mut tenants = Vec::new();
+    for tenant in scenario.instances() {
+        simulation.add_tenant(Tenant::new(&tenant.spec.threads, None));
+        tenants.push((tenant.name.clone(), Arc::new(tenant.spec.clone())));
+    }
+    Monitor::new(simulation, tenants)
+}
+
+/// The threads of a tenant.
+fn threads<'a>(snapshot: &'a Snapshot, tenant: &str) -> &'a [ThreadSample] {
+    let mut tenants = snapshot.tenants.iter();
+    &tenants
+        .find(|it| it.name.as_str() == tenant)
+        .unwrap()
+        .threads
+}
+
+#[test]
+fn times_and_counts_are_those_of_the_period() {
+    // Turns of 1 ms on one CPU for nothing: spinners wait as long as they run, the others for a turn of each.
+    let class = Box::new(Fifo::new(Some(MS)));
+    let mut simulation = Simulation::new(Topology::flat(1), Costs::NONE, class);
+    let mut monitor = observed(&mut simulation);
+    for period in 0..5 {
+        simulation.run_until((period + 1) * 100 * MS);
+        let snapshot = monitor.snapshot(simulation.machine());
+        assert_eq!((snapshot.seq, snapshot.period_ns), (period, 100 * MS));
+        assert_eq!(snapshot.source, Source::Simulator);
+        assert_eq!(snapshot.host.cpus[0].busy_ns, Some(100 * MS));
+        let all: u64 = (snapshot.tenants.iter())
+            .flat_map(|tenant| &tenant.threads)
+            .map(|thread| thread.run_ns)
+            .sum();
+        assert_eq!(all, 100 * MS, "who runs is seen all the time");
+        for spinner in threads(&snapshot, "spin") {
+            let ready = spinner.ready.clone().unwrap();
+            assert_eq!(ready.sum_ns + spinner.run_ns, 100 * MS);
+            assert!(spinner.preemptions.unwrap().abs_diff(ready.count.unwrap()) <= 1);
+            assert_ne!(spinner.state, ThreadState::Blocked);
+        }
+        if period == 0 {
+            continue; // It begins with all that is ready at once.
+        }
+        let [first, second] = threads(&snapshot, "chain") else {
+            panic!("{snapshot:?}");
+        };
+        let rounds = second.wakeups.unwrap();
+        // 9.9 ms of sleep, then up to two turns of others before each of two runs of 0.1 ms.
+        assert!((7..=10).contains(&rounds), "{rounds}");
+        assert_eq!(second.run_ns, rounds * MS / 10);
+        let waker = second.wakers.as_ref().unwrap()[0];
+        assert_eq!((waker.id, waker.count), (first.id, rounds));
+        assert!(
+            first.wakers.as_ref().unwrap().is_empty(),
+            "timers are nobody"
+        );
+        let longest = second
+            .ready
+            .as_ref()
+            .unwrap()
+            .histogram
+            .as_ref()
+            .unwrap()
+            .len();
+        assert!(longest <= 21, "at most 2 ms, of which the logarithm is 20");
+    }
+}
+
+#[test]
+fn what_an_agent_wants_of_a_thread_reaches_the_scheduler() {
+    let topology = Topology::flat(1);
+    let class = Box::new(SchedExt::new(&topology, &Options::default()).unwrap());
+    let mut simulation = Simulation::new(topology, Costs::TYPICAL, class);
+    let mut monitor = observed(&mut simulation);
+    simulation.run_until(100 * MS);
+    let snapshot = monitor.snapshot(simulation.machine());
+    let light = thread_of(threads(&snapshot, "spin")[0].id).unwrap();
+    let setting = ThreadSetting {
+        weight: Some(25),
+        ..ThreadSetting::default()
+    };
+    assert!(simulation.set_thread(light, setting));
+    simulation.run_until(1000 * MS);
+    monitor.snapshot(simulation.machine());
+    simulation.run_until(11_000 * MS);
+    let snapshot = monitor.snapshot(simulation.machine());
+    let spinners = threads(&snapshot, "spin");
+    // A little less than 4: what the two others' short runs take comes off the heavier one's turns.
+    let ratio = spinners[1].run_ns as f64 / spinners[0].run_ns as f64;
+    assert!((ratio / 4.0 - 1.0).abs() < 0.05, "{ratio}");
+
+    let fifo = Box::new(Fifo::new(None));
+    let mut simulation = Simulation::new(Topology::flat(1), Costs::NONE, fifo);
+    observed(&mut simulation);
+    assert!(!simulation.set_thread(light, setting), "it has no weights");
+}
+
+#[test]
+fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
+    let text = r#"
+        name = "t"
+        [[tenant]]
+        name = "served"
+        load = { rate = 1.0 }
+        [[tenant.thread]]
+        name = "server"
+        program = ["request", { run_us = 100 }, "respond"]
+        [[tenant]]
+        name = "spin"
+        class = "batch"
+        [[tenant.thread]]
+        name = "w"
+        program = [{ run_us = 1000 }]
+    "#;
+    let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+    let preemptions = |generators| {
+        let costs = Costs {
+            request: 50_000,
+            answer: 20_000,
+            generators,
+            ..Costs::NONE
+        };
+        let class = Box::new(Fifo::new(Some(MS)));
+        let mut simulation = Simulation::new(Topology::flat(1), costs, class);
+        let mut tenants = Vec::new();
+        for tenant in scenario.instances() {
+            let requests = (1..=100).map(|number| Request {
+                due: number * 10 * MS,
+                seed: number,
+            });
+            let load = tenant.spec.load.is_some();
+            let load = load.then(|| Box::new(requests) as Load);
+            simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
+            tenants.push((tenant.name.clone(), Arc::new(tenant.spec.clone())));
+        }
+        let mut monitor = Monitor::new(&mut simulation, tenants);
+        assert_eq!(simulation.run_until(1100 * MS).len(), 100);
+        let snapshot = monitor.snapshot(simulation.machine());
+        let all = snapshot.tenants.iter().flat_map(|tenant| &tenant.threads);
+        all.map(|thread| thread.preemptions.unwrap()).sum::<u64>()
+    };
+    // Whoever runs gives way to each request and each answer, or is only delayed.
+    assert_eq!(preemptions(true), preemptions(false) + 200);
+}
