@@ -1,6 +1,6 @@
 //! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
 
-use crate::events::{Events, Nanos};
+use crate::events::Nanos;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 use std::collections::BTreeMap;
 
@@ -137,6 +137,10 @@ pub struct Thread {
     pub cpu: CpuId,
     /// CPU time so far, up to when its CPU last looked.
     pub ran: Nanos,
+    /// How long it has been ready before it got a CPU, so far.
+    pub(crate) waited: Nanos,
+    /// Since when it is ready, if it is.
+    pub(crate) ready_since: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
     /// CPU time that it uses before its next step.
@@ -159,8 +163,13 @@ pub struct Cpu {
     pub busy: Nanos,
     /// It was asked to look, and will.
     pub kicked: bool,
-    /// Since when its thread goes on, or when it will: until then it does the machine's own work.
+    /// Since when its thread goes on, or when it will: until then it does the machine's own work. [`NEVER`] while
+    /// it is a guest's that does not run.
     pub(crate) started: Nanos,
+    /// The machine's own work that is left while it does not run.
+    pub(crate) owes: Nanos,
+    /// Who asked it to look.
+    pub(crate) kicked_by: Option<CpuId>,
     /// What the thread's turn has left as of `started`.
     pub(crate) turn: Option<Nanos>,
     /// What comes next there has to be planned anew.
@@ -174,13 +183,18 @@ pub struct Cpu {
 /// What interrupts a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupt {
-    /// The next request of a tenant is due.
+    /// The next request comes in at a port.
     Arrival(u32),
     /// A thread has slept.
     Slept(ThreadId),
+    /// What woke a recorded thread comes again.
+    Wakeup(ThreadId),
     /// A class asked for this.
     Timer(u32),
 }
+
+/// When a CPU goes on that does not run.
+pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 /// What is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +213,20 @@ pub(crate) enum Event {
     Noise(CpuId),
 }
 
+impl Event {
+    /// Whose it is.
+    pub fn cpu(self) -> CpuId {
+        match self {
+            Event::Due(cpu, _)
+            | Event::Kick(cpu)
+            | Event::Interrupt(cpu, _)
+            | Event::Handle(cpu, _)
+            | Event::Tick(cpu)
+            | Event::Noise(cpu) => cpu,
+        }
+    }
+}
+
 /// The machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -214,7 +242,12 @@ pub struct Machine {
     pub topology: Topology,
     /// What things cost.
     pub costs: Costs,
-    pub(crate) events: Events<Event>,
+    /// What is to be planned.
+    pub(crate) planned: Vec<(Nanos, Event)>,
+    /// What a VM exit and the entry behind it take, if this is a guest.
+    pub(crate) exit: Option<Nanos>,
+    /// VM exits so far.
+    pub(crate) exits: u64,
     /// The CPU whose work is being done, if any.
     pub here: Option<CpuId>,
     /// The thread that does it; none: an interrupt.
@@ -234,6 +267,8 @@ impl Machine {
             busy: 0,
             kicked: false,
             started: 0,
+            owes: 0,
+            kicked_by: None,
             turn: None,
             stale: false,
             ticks: false,
@@ -253,7 +288,9 @@ impl Machine {
             }],
             topology,
             costs,
-            events: Events::new(),
+            planned: Vec::new(),
+            exit: None,
+            exits: 0,
             here: None,
             by: None,
             cores,
@@ -322,9 +359,55 @@ impl Machine {
         self.account(cpu);
         let (now, takes) = (self.now, cost * self.clock_share());
         let it = self.cpu_mut(cpu);
-        it.started = it.started.max(now) + takes;
         it.busy += takes;
+        if it.started == NEVER {
+            it.owes += takes;
+            return;
+        }
+        it.started = it.started.max(now) + takes;
         self.replan(cpu);
+    }
+
+    /// A guest's CPU leaves the guest and comes back.
+    pub(crate) fn exit(&mut self, cpu: CpuId) {
+        if let Some(takes) = self.exit {
+            self.exits += 1;
+            self.charge(cpu, takes);
+        }
+    }
+
+    /// A guest's CPU stops where it is.
+    pub(crate) fn pause(&mut self, cpu: CpuId) {
+        self.account(cpu);
+        let now = self.now;
+        let it = self.cpu_mut(cpu);
+        if it.started != NEVER {
+            it.owes = it.started.saturating_sub(now);
+            it.started = NEVER;
+            self.replan(cpu);
+        }
+    }
+
+    /// It goes on there.
+    pub(crate) fn resume(&mut self, cpu: CpuId) {
+        let now = self.now;
+        let it = self.cpu_mut(cpu);
+        it.started = now + std::mem::take(&mut it.owes);
+        self.replan(cpu);
+    }
+
+    /// Plans an event.
+    pub(crate) fn plan(&mut self, at: Nanos, event: Event) {
+        self.planned.push((at, event));
+    }
+
+    /// How long a thread has been ready without a CPU, up to now.
+    pub fn waited(&self, thread: ThreadId) -> Nanos {
+        let it = self.thread(thread);
+        match it.state {
+            State::Ready => it.waited + (self.now - it.ready_since),
+            State::Running(_) | State::Blocked => it.waited,
+        }
     }
 
     /// How many times as long the machine's own work takes as on a CPU with a clock of its own.
@@ -350,15 +433,20 @@ impl Machine {
 
     /// Makes a CPU look whether it should run something else.
     pub fn kick(&mut self, cpu: CpuId) {
-        let delay = if self.here == Some(cpu) {
+        let here = self.here;
+        let delay = if here == Some(cpu) {
             0
         } else {
             self.costs.kick * self.clock_share()
         };
         let at = self.now + delay;
-        let kicked = &mut self.cpu_mut(cpu).kicked;
-        if !std::mem::replace(kicked, true) {
-            self.events.plan(at, Event::Kick(cpu));
+        let it = self.cpu_mut(cpu);
+        if !std::mem::replace(&mut it.kicked, true) {
+            it.kicked_by = here;
+            if let Some(sender) = here.filter(|&here| here != cpu) {
+                self.exit(sender);
+            }
+            self.plan(at, Event::Kick(cpu));
         }
     }
 
@@ -401,7 +489,8 @@ impl Machine {
     pub fn set_timer(&mut self, at: Nanos, token: u32) {
         let cpu = self.here.unwrap_or(CpuId(0));
         let event = Event::Interrupt(cpu, Interrupt::Timer(token));
-        self.events.plan(at.max(self.now), event);
+        self.exit(cpu);
+        self.plan(at.max(self.now), event);
     }
 
     /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.

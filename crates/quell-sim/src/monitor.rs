@@ -25,7 +25,7 @@ const WAKERS: usize = 6;
 /// Who observes.
 pub struct Monitor {
     counters: Rc<RefCell<Vec<Counters>>>,
-    tenants: Vec<(TenantName, Arc<TenantSpec>)>,
+    tenants: Vec<Option<(TenantName, Arc<TenantSpec>)>>,
     topology: Arc<Topology>,
     everywhere: Arc<CpuSet>,
     name: Arc<str>,
@@ -90,10 +90,10 @@ fn id(thread: ThreadId) -> quell_model::ThreadId {
 }
 
 impl Monitor {
-    /// Observes from now on. `tenants` are the simulation's, in its order.
+    /// Observes from now on. `tenants` are the simulation's, in its order; none: one in a guest, which the host does not see.
     pub fn new(
         simulation: &mut Simulation,
-        tenants: Vec<(TenantName, Arc<TenantSpec>)>,
+        tenants: Vec<Option<(TenantName, Arc<TenantSpec>)>>,
     ) -> Monitor {
         let machine = simulation.machine();
         let counter = |thread: &crate::Thread| Counters {
@@ -155,20 +155,23 @@ impl Monitor {
             topology: self.topology.clone(),
             cpus: cpus.collect(),
         };
-        let mut tenants: Vec<TenantSample> = (self.tenants.iter())
-            .map(|(name, spec)| TenantSample {
-                name: name.clone(),
-                spec: spec.clone(),
-                cgroup: None,
-                threads: Vec::new(),
-                waits: None,
-                occasions: None,
-            })
-            .collect();
+        let tenant = |(name, spec): &(TenantName, Arc<TenantSpec>)| TenantSample {
+            name: name.clone(),
+            spec: spec.clone(),
+            cgroup: None,
+            threads: Vec::new(),
+            waits: None,
+            occasions: None,
+        };
+        let tenants = self.tenants.iter().map(|it| it.as_ref().map(tenant));
+        let mut tenants: Vec<Option<TenantSample>> = tenants.collect();
         for number in 0..machine.threads.len() {
             let sample = self.thread(machine, ThreadId(number as u32));
-            tenants[machine.threads[number].tenant].threads.push(sample);
+            if let Some(tenant) = &mut tenants[machine.threads[number].tenant] {
+                tenant.threads.push(sample);
+            }
         }
+        let mut tenants: Vec<TenantSample> = tenants.into_iter().flatten().collect();
         tenants.sort_by(|one, other| one.name.cmp(&other.name));
         let snapshot = Snapshot {
             seq: self.seq,

@@ -36,7 +36,7 @@ fn observed(simulation: &mut Simulation) -> Monitor {
     let mut tenants = Vec::new();
     for tenant in scenario.instances() {
         simulation.add_tenant(Tenant::new(&tenant.spec.threads, None));
-        tenants.push((tenant.name.clone(), Arc::new(tenant.spec.clone())));
+        tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
     }
     Monitor::new(simulation, tenants)
 }
@@ -166,7 +166,7 @@ fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
             let load = tenant.spec.load.is_some();
             let load = load.then(|| Box::new(requests) as Load);
             simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
-            tenants.push((tenant.name.clone(), Arc::new(tenant.spec.clone())));
+            tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
         }
         let mut monitor = Monitor::new(&mut simulation, tenants);
         assert_eq!(simulation.run_until(1100 * MS).len(), 100);

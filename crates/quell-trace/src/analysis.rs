@@ -1,4 +1,4 @@
-//! What a trace's threads had: CPU time, run delays, switches, preemptions, migrations.
+//! What a trace's threads had: CPU time, run delays, switches, preemptions, migrations; and how many waited for others.
 //!
 //! A thread's **run delay** is the time for which it is ready and does not run: from the event that made it ready (a
 //! wakeup, its making, or its switch out while it still wanted to run) until it is switched in. A delay counts in the
@@ -24,6 +24,7 @@ pub struct Analyser {
     /// Where in `threads` those are that have not ended.
     live: HashMap<Tid, usize>,
     threads: Vec<Track>,
+    crowds: HashMap<Pid, Crowd>,
     gaps: Gaps,
     began_ns: Option<u64>,
     last_ns: u64,
@@ -47,8 +48,39 @@ struct Track {
     cpu: Option<u32>,
     /// A wakeup came while it ran, after which it left its CPU all the same.
     woken_running: bool,
-    /// When it was woken for what it does, and how many losses there were by then.
-    woken: Option<(u64, u64)>,
+}
+
+/// A process's threads, as far as it is known what they do.
+#[derive(Debug, Default)]
+struct Crowd {
+    ready: u32,
+    blocked: u32,
+    /// Up to when their time is counted.
+    until_ns: u64,
+    by_blocked_ns: Vec<u64>,
+}
+
+impl Crowd {
+    fn count(&mut self, phase: Phase) -> Option<&mut u32> {
+        match phase {
+            Phase::Ready { .. } => Some(&mut self.ready),
+            Phase::Blocked { .. } => Some(&mut self.blocked),
+            Phase::Running | Phase::Unknown => None,
+        }
+    }
+
+    /// Counts the time up to then.
+    fn pass(&mut self, at: u64, window: &Range<u64>) {
+        let (from, to) = (self.until_ns.max(window.start), at.min(window.end));
+        self.until_ns = self.until_ns.max(at);
+        if self.ready > 0 && to > from {
+            let blocked = self.blocked as usize;
+            if self.by_blocked_ns.len() <= blocked {
+                self.by_blocked_ns.resize(blocked + 1, 0);
+            }
+            self.by_blocked_ns[blocked] += to - from;
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,8 +128,6 @@ pub struct ThreadStats {
     pub wakeups: u64,
     /// Times it waited for a CPU.
     pub delays: Delays,
-    /// Times from a wakeup until it slept again, or ended: its waits and its CPU time. Those that end in the window.
-    pub turnarounds: Delays,
 }
 
 /// Run delays.
@@ -130,8 +160,9 @@ pub struct ProcessStats {
     pub wakeups: u64,
     /// All threads' delays.
     pub delays: Delays,
-    /// As of [`ThreadStats`].
-    pub turnarounds: Delays,
+    /// Entry `n`: how long, in ns, some of its threads were ready and exactly `n` others blocked (as
+    /// [`quell_model::Occasions`]); ends with the last that is not 0.
+    pub by_blocked_ns: Vec<u64>,
 }
 
 /// What all threads had in a window of time.
@@ -143,6 +174,8 @@ pub struct Analysis {
     pub cpus: u64,
     /// Every thread of the trace but the idle ones, in the order of their first events.
     pub threads: Vec<ThreadStats>,
+    /// By process, as [`ProcessStats::by_blocked_ns`].
+    by_blocked_ns: HashMap<Pid, Vec<u64>>,
     /// What is missing.
     pub gaps: Gaps,
 }
@@ -169,6 +202,7 @@ impl Analyser {
             cpus: HashMap::new(),
             live: HashMap::new(),
             threads: Vec::new(),
+            crowds: HashMap::new(),
             gaps: Gaps::default(),
             began_ns: None,
             last_ns: 0,
@@ -196,21 +230,18 @@ impl Analyser {
                 // One that did something already is an earlier thread of this id.
                 let track = self.live.get(&thread.tid).map(|&at| &self.threads[at]);
                 if track.is_some_and(|track| !track.untold()) {
+                    self.unknown(thread.tid, at);
                     self.live.remove(&thread.tid);
                 }
-                let losses = self.losses;
-                let track = self.track(thread.tid);
-                track.stats.thread = thread.clone();
-                track.woken = Some((at, losses));
-                track.phase = Phase::Ready {
+                self.name(thread, at);
+                let ready = Phase::Ready {
                     since_ns: at,
-                    losses,
+                    losses: self.losses,
                     woken: true,
                 };
+                self.turn(thread.tid, ready, at);
             }
-            Kind::Thread(thread) if thread.tid != IDLE => {
-                self.track(thread.tid).stats.thread = thread.clone();
-            }
+            Kind::Thread(thread) if thread.tid != IDLE => self.name(thread, at),
             Kind::Thread(_) => {}
             Kind::Rename { tid, name } => self.track(*tid).stats.thread.name = name.clone(),
             Kind::Lost => {
@@ -218,7 +249,7 @@ impl Analyser {
                 self.losses += 1;
                 if let Some(Cpu::Runs(tid, since)) = self.cpus.insert(event.cpu, Cpu::Unknown) {
                     self.gaps.unattributed_ns += self.within(since, at);
-                    self.unknown(tid);
+                    self.unknown(tid, at);
                 }
             }
         }
@@ -244,7 +275,13 @@ impl Analyser {
                 }
             }
         }
+        let window = self.window.clone();
+        let by_blocked_ns = self.crowds.into_iter().map(|(pid, mut crowd)| {
+            crowd.pass(end, &window);
+            (pid, crowd.by_blocked_ns)
+        });
         Analysis {
+            by_blocked_ns: by_blocked_ns.collect(),
             window: start..end,
             cpus: self.cpus.len() as u64,
             threads: self.threads.into_iter().map(|t| t.stats).collect(),
@@ -278,12 +315,10 @@ impl Analyser {
                     migrations: 0,
                     wakeups: 0,
                     delays: Delays::default(),
-                    turnarounds: Delays::default(),
                 },
                 phase: Phase::Unknown,
                 cpu: None,
                 woken_running: false,
-                woken: None,
             });
             self.threads.len() - 1
         });
@@ -297,9 +332,42 @@ impl Analyser {
         }
     }
 
-    fn unknown(&mut self, tid: Tid) {
+    fn unknown(&mut self, tid: Tid, at: u64) {
         if tid != IDLE {
-            self.track(tid).phase = Phase::Unknown;
+            self.turn(tid, Phase::Unknown, at);
+        }
+    }
+
+    /// Says who a thread is.
+    fn name(&mut self, thread: &Thread, at: u64) {
+        let track = self.track(thread.tid);
+        let phase = track.phase;
+        if track.stats.thread.pid == thread.pid {
+            track.stats.thread = thread.clone();
+            return;
+        }
+        // It leaves the process that it was taken for.
+        self.turn(thread.tid, Phase::Unknown, at);
+        self.track(thread.tid).stats.thread = thread.clone();
+        self.turn(thread.tid, phase, at);
+    }
+
+    /// From now on it does that.
+    fn turn(&mut self, tid: Tid, phase: Phase, at: u64) {
+        let track = self.track(tid);
+        let pid = track.stats.thread.pid;
+        let before = std::mem::replace(&mut track.phase, phase);
+        // Threads of processes that are not known are no process.
+        if pid == Pid(0) || std::mem::discriminant(&before) == std::mem::discriminant(&phase) {
+            return;
+        }
+        let crowd = self.crowds.entry(pid).or_default();
+        crowd.pass(at, &self.window);
+        if let Some(count) = crowd.count(before) {
+            *count -= 1;
+        }
+        if let Some(count) = crowd.count(phase) {
+            *count += 1;
         }
     }
 
@@ -327,7 +395,7 @@ impl Analyser {
             Some(Cpu::Runs(tid, since)) => {
                 self.gaps.switches += u64::from(self.counts(at));
                 self.gaps.unattributed_ns += self.within(since, at);
-                self.unknown(tid);
+                self.unknown(tid, at);
             }
             Some(Cpu::Unknown) => {}
             // The CPU's first switch: who leaves was there when the trace began, unless it did something since.
@@ -340,24 +408,19 @@ impl Analyser {
         let (counts, losses) = (self.counts(at), self.losses);
         let track = self.track(prev);
         track.cpu = Some(cpu);
-        if !state.is_ready() {
-            let woken = track.woken.take().filter(|_| counts);
-            if let Some((since, _)) = woken.filter(|(_, then)| *then == losses) {
-                track.stats.turnarounds.add(at.saturating_sub(since));
-            }
-        }
         if state.is_ready() {
             track.stats.preemptions += u64::from(counts);
-            track.phase = Phase::Ready {
+            let ready = Phase::Ready {
                 since_ns: at,
                 losses,
                 woken: false,
             };
+            self.turn(prev, ready, at);
         } else if state.has_ended() {
-            track.phase = Phase::Unknown;
+            self.turn(prev, Phase::Unknown, at);
             self.live.remove(&prev);
         } else {
-            track.phase = Phase::Blocked { since_ns: at };
+            self.turn(prev, Phase::Blocked { since_ns: at }, at);
         }
     }
 
@@ -386,8 +449,8 @@ impl Analyser {
             track.stats.migrations += u64::from(track.cpu.is_some_and(|last| last != cpu));
         }
         track.cpu = Some(cpu);
-        track.phase = Phase::Running;
         track.woken_running = false;
+        self.turn(next, Phase::Running, at);
         self.gaps.states += u64::from(counts && strange && ready.is_none());
     }
 
@@ -407,13 +470,12 @@ impl Analyser {
             Phase::Ready { woken: false, .. } => {}
             // The kernel wakes no thread that is awake: it ran since, unseen.
             Phase::Ready { .. } => {
-                track.phase = ready;
+                self.turn(tid, ready, at);
                 self.gaps.states += u64::from(counts);
             }
             Phase::Blocked { .. } | Phase::Unknown => {
-                track.phase = ready;
-                track.woken = Some((at, losses));
                 track.stats.wakeups += u64::from(counts);
+                self.turn(tid, ready, at);
             }
         }
     }
@@ -435,7 +497,7 @@ impl Analysis {
                 migrations: 0,
                 wakeups: 0,
                 delays: Delays::default(),
-                turnarounds: Delays::default(),
+                by_blocked_ns: Vec::new(),
             });
             if thread.tid.0 == thread.pid.0 {
                 process.name = thread.name.clone();
@@ -447,7 +509,10 @@ impl Analysis {
             process.migrations += stats.migrations;
             process.wakeups += stats.wakeups;
             process.delays.merge(&stats.delays);
-            process.turnarounds.merge(&stats.turnarounds);
+        }
+        for process in processes.values_mut() {
+            let by_blocked_ns = self.by_blocked_ns.get(&process.pid);
+            process.by_blocked_ns = by_blocked_ns.cloned().unwrap_or_default();
         }
         processes.into_values().collect()
     }
@@ -472,7 +537,8 @@ impl fmt::Debug for Delays {
 }
 
 impl Delays {
-    fn add(&mut self, ns: u64) {
+    /// Adds one, in ns.
+    pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.sum_ns += ns;
         self.max_ns = self.max_ns.max(ns);

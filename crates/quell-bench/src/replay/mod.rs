@@ -9,7 +9,7 @@ use crate::run::simulated::{Names, Watch, engine};
 use crate::side::Side;
 use anyhow::Context;
 use quell_model::config::TenantClass;
-use quell_model::{Pid, Topology};
+use quell_model::{CpuId, Pid, Topology};
 use quell_sim::{Costs, Simulation};
 use quell_trace::{Analyser, Delays, Event, ProcessStats, ReadError, Reader};
 use recording::{Recording, extract};
@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// The longest trace, in ns: a day.
 const LONGEST: u64 = 86_400_000_000_000;
+
+/// How far a simulation goes before wakeups that come next are planned, in virtual time.
+const STRIDE: u64 = 50_000_000;
 
 /// The most CPUs.
 const MOST_CPUS: usize = 4096;
@@ -82,7 +85,7 @@ pub struct Under {
     pub cpu_ms: f64,
     /// From ready until on a CPU.
     pub run_delay: Times,
-    /// From woken until asleep again.
+    /// From woken until asleep again: of the bursts that are whole in the trace.
     pub turnaround: Times,
     /// Times its threads got a CPU.
     pub switches: u64,
@@ -107,11 +110,13 @@ pub struct Times {
     pub max_us: Option<f64>,
 }
 
-/// What the machine's own work takes in a replay: interrupts are in what was recorded.
+/// What the machine's own work takes in a replay. Interrupts, ticks and waking are in the CPU time that was recorded, of
+/// whom they interrupted and of who woke: the machine takes nothing for them once more.
 pub fn costs() -> Costs {
     Costs {
         interrupt: 0,
-        request: 0,
+        wake: 0,
+        tick: 0,
         ..Costs::TYPICAL
     }
 }
@@ -192,13 +197,16 @@ fn replay_events(
     }
     let mut processes: Vec<ReplayedProcess> = Vec::new();
     for (number, process) in recording.processes.iter().enumerate() {
-        let of = |all: &[ProcessStats], pid: Pid, policy: &str| {
+        let of = |all: &[ProcessStats], pid: Pid, policy: &str, turnarounds: &Delays| {
             let stats = all.iter().find(|it| it.pid == pid)?;
-            Some(under(policy, stats))
+            Some(under(policy, stats, turnarounds))
         };
-        let mut all: Vec<Under> = of(&recorded, process.pid, "recorded").into_iter().collect();
-        for (label, simulated) in &columns {
-            all.extend(of(simulated, crate::run::simulated::pid(number), label));
+        let mut all: Vec<Under> = of(&recorded, process.pid, "recorded", &process.turnarounds)
+            .into_iter()
+            .collect();
+        for (label, (stats, turnarounds)) in &columns {
+            let pid = crate::run::simulated::pid(number);
+            all.extend(of(stats, pid, label, &turnarounds[number]));
         }
         processes.push(ReplayedProcess {
             pid: process.pid.0,
@@ -220,19 +228,21 @@ fn replay_events(
     })
 }
 
-/// What the processes have under a scheduler, until the time when the trace ended.
+/// What the processes have under a scheduler until the time when the trace ended, and their turnarounds, of which some
+/// may end later.
 fn simulate(
     recording: &Recording,
     side: &Side,
     topology: &Topology,
     costs: Costs,
     span: u64,
-) -> anyhow::Result<Vec<ProcessStats>> {
+) -> anyhow::Result<(Vec<ProcessStats>, Vec<Delays>)> {
     // A trace does not tell whose work is urgent.
     let classes = vec![TenantClass::Batch; recording.processes.len()];
     let (class, costs) = engine(side, topology, costs, &classes)?;
     let mut simulation = Simulation::new(topology.clone(), costs, class);
     let mut names = Vec::new();
+    let mut planned = 0;
     for process in &recording.processes {
         let threads = process.threads.iter();
         names.push(Names {
@@ -240,20 +250,36 @@ fn simulate(
             threads: threads.clone().map(|(name, _, _)| name.clone()).collect(),
         });
         let acts = threads.map(|(_, nice, acts)| (*nice, acts.clone()));
-        simulation.add_process(acts.collect(), process.interrupts.clone());
+        simulation.add_recorded(acts.collect());
+        planned += process.turnarounds.count();
     }
     let watch = Watch::begin(&mut simulation, &names, Analyser::new(0..span.max(1)));
-    simulation.run_until(span);
+    let mut turnarounds = vec![Delays::default(); recording.processes.len()];
+    let mut interrupts = recording.interrupts.iter().peekable();
+    let mut done = 0;
+    // Those that are late are not left out: they would be the worst.
+    while simulation.machine().now < span || (done < planned && simulation.machine().now < 2 * span)
+    {
+        let next = simulation.machine().now + STRIDE;
+        while let Some(it) = interrupts.next_if(|it| it.at < next) {
+            let cpu = CpuId((it.cpu % topology.cpus.len()) as u32);
+            simulation.interrupt(it.at, cpu, it.thread);
+        }
+        for answer in simulation.run_until(next) {
+            turnarounds[answer.tenant].add(answer.at - answer.due);
+            done += 1;
+        }
+    }
     let analysis = watch.finish().finish(Some(span));
-    Ok(analysis.processes(|_| true))
+    Ok((analysis.processes(|_| true), turnarounds))
 }
 
-fn under(policy: &str, stats: &ProcessStats) -> Under {
+fn under(policy: &str, stats: &ProcessStats, turnarounds: &Delays) -> Under {
     Under {
         policy: policy.to_string(),
         cpu_ms: stats.run_ns as f64 / 1e6,
         run_delay: times(&stats.delays),
-        turnaround: times(&stats.turnarounds),
+        turnaround: times(turnarounds),
         switches: stats.switches,
         preemptions: stats.preemptions,
         migrations: stats.migrations,

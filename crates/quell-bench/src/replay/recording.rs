@@ -2,13 +2,15 @@
 //!
 //! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in it. Who
 //! wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that was not seen to run,
-//! comes at its time. What the simulated machine takes for switches and wakeups is taken off, since it comes back there.
+//! comes at its time. If that is on the CPU where the thread fell asleep it is taken for the thread's own timer, which
+//! is set where that falls asleep again; else for a device's, which interrupts that CPU. What the simulated machine takes
+//! for a switch is taken off, since it comes back there; all else that the machine did is in the CPU time of whom it did it to.
 //!
 //! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and it is counted.
 
 use quell_model::{Nice, Pid, Tid};
 use quell_sim::{Act, Costs, ThreadId};
-use quell_trace::{Event, IDLE, Kind, State, Thread};
+use quell_trace::{Delays, Event, IDLE, Kind, State, Thread};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(super) struct Recording {
     pub(super) processes: Vec<Process>,
+    /// Wakeups that come at their time, in order.
+    pub(super) interrupts: Vec<Interrupt>,
     /// CPUs that switched.
     pub(super) cpus: usize,
     /// Events that are missing or contradict others.
@@ -28,8 +32,18 @@ pub(super) struct Process {
     pub(super) pid: Pid,
     pub(super) name: Arc<str>,
     pub(super) threads: Vec<(String, Nice, Vec<Act>)>,
-    /// Wakeups that come at their time, in ns from the beginning.
-    pub(super) interrupts: Vec<(u64, ThreadId)>,
+    /// Of the bursts that were seen from beginning to end, from woken to done.
+    pub(super) turnarounds: Delays,
+}
+
+/// A wakeup that comes from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Interrupt {
+    /// In ns from the beginning.
+    pub(super) at: u64,
+    /// The CPU that it interrupts, by its place among those recorded.
+    pub(super) cpu: usize,
+    pub(super) thread: ThreadId,
 }
 
 /// Of events in the order of their times.
@@ -43,6 +57,7 @@ pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
         cpus: BTreeMap::new(),
         interrupts: Vec::new(),
         gaps: 0,
+        losses: 0,
     };
     for event in events {
         extraction.add(event);
@@ -50,9 +65,9 @@ pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
     let last = events.last().map_or(0, |event| event.at_ns);
     let cpus: Vec<u32> = extraction.cpus.keys().copied().collect();
     for &cpu in &cpus {
-        extraction.progress(cpu, last, 0);
+        extraction.progress(cpu, last);
     }
-    extraction.sorted(cpus.len())
+    extraction.sorted(&cpus)
 }
 
 struct Extraction<'a> {
@@ -62,8 +77,11 @@ struct Extraction<'a> {
     /// Where in `threads` those are that have not ended.
     live: HashMap<Tid, usize>,
     cpus: BTreeMap<u32, Cpu>,
-    interrupts: Vec<(u64, usize)>,
+    /// When, on which CPU, and for whom.
+    interrupts: Vec<(u64, u32, usize)>,
     gaps: u64,
+    /// Times that events were lost.
+    losses: u64,
 }
 
 /// What a CPU does.
@@ -75,8 +93,6 @@ enum Cpu {
         thread: usize,
         /// Up to when its CPU time is told.
         since: u64,
-        /// What of the time since then is the machine's own work.
-        owed: u64,
     },
 }
 
@@ -87,8 +103,13 @@ struct Track {
     phase: Phase,
     /// The CPU that it runs on.
     on: Option<u32>,
+    /// The CPU where it fell asleep.
+    slept_on: Option<u32>,
     /// A wakeup that came while it ran, perhaps on its way to sleep.
     early: Option<Cause>,
+    /// When it was woken for what it does, and how many losses there were by then; none: that was not seen.
+    woken: Option<(u64, u64)>,
+    turnarounds: Delays,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -103,10 +124,11 @@ enum Phase {
 }
 
 #[derive(Clone, Copy)]
-enum Cause {
-    At(u64),
-    /// This thread, at this place in its acts.
-    By(usize, usize),
+struct Cause {
+    at: u64,
+    cpu: u32,
+    /// That thread, at that place in its acts.
+    by: Option<(usize, usize)>,
 }
 
 impl Extraction<'_> {
@@ -122,7 +144,10 @@ impl Extraction<'_> {
                 acts: Vec::new(),
                 phase: Phase::New,
                 on: None,
+                slept_on: None,
                 early: None,
+                woken: None,
+                turnarounds: Delays::default(),
             });
             self.threads.len() - 1
         })
@@ -166,6 +191,7 @@ impl Extraction<'_> {
             }
             Kind::Lost => {
                 self.gaps += 1;
+                self.losses += 1;
                 self.unseen(cpu);
             }
             Kind::Wakeup { .. } | Kind::New { .. } | Kind::Thread(_) | Kind::Rename { .. } => {}
@@ -175,46 +201,40 @@ impl Extraction<'_> {
     /// What a CPU does from here on is not known.
     fn unseen(&mut self, cpu: u32) {
         if let Some(Cpu::Runs { thread, .. }) = self.cpus.insert(cpu, Cpu::Unknown) {
-            self.threads[thread].phase = Phase::Unseen;
-            self.threads[thread].on = None;
+            let track = &mut self.threads[thread];
+            (track.phase, track.on, track.woken) = (Phase::Unseen, None, None);
         }
     }
 
-    /// Tells the CPU time of a CPU's thread until then, less what the machine's own work takes; that of what comes
-    /// then is `owed`.
-    fn progress(&mut self, cpu: u32, at: u64, owed_next: u64) {
-        if let Some(Cpu::Runs {
-            thread,
-            since,
-            owed,
-        }) = self.cpus.get_mut(&cpu)
-        {
-            let used = at.saturating_sub(*since);
-            let acts = &mut self.threads[*thread].acts;
-            // What was preempted goes on.
-            match acts.last_mut() {
-                Some(Act::Run(time)) if *time > 0 => *time += used.saturating_sub(*owed),
-                _ => acts.push(Act::Run(used.saturating_sub(*owed))),
-            }
-            *owed = owed.saturating_sub(used) + owed_next;
-            *since = at;
+    /// Tells the CPU time of a CPU's thread until then.
+    fn progress(&mut self, cpu: u32, at: u64) {
+        let Some(Cpu::Runs { thread, since }) = self.cpus.get_mut(&cpu) else {
+            return;
+        };
+        let used = at.saturating_sub(std::mem::replace(since, at));
+        let acts = &mut self.threads[*thread].acts;
+        // What was preempted goes on.
+        match acts.last_mut() {
+            Some(Act::Run(time)) if *time > 0 => *time += used,
+            _ => acts.push(Act::Run(used)),
         }
     }
 
     /// Who or what wakes somebody there and then.
     fn cause(&mut self, cpu: u32, by: Option<Tid>, at: u64) -> Cause {
-        self.progress(cpu, at, self.costs.wake);
-        match (by, self.cpus.get(&cpu)) {
+        self.progress(cpu, at);
+        let by = match (by, self.cpus.get(&cpu)) {
             (Some(by), Some(&Cpu::Runs { thread, .. }))
                 if self.threads[thread].thread.tid == by =>
             {
                 // Nothing, until somebody turns out to be woken.
                 let acts = &mut self.threads[thread].acts;
                 acts.push(Act::Run(0));
-                Cause::By(thread, acts.len() - 1)
+                Some((thread, acts.len() - 1))
             }
-            _ => Cause::At(at),
-        }
+            _ => None,
+        };
+        Cause { at, cpu, by }
     }
 
     fn woken(&mut self, target: usize, cause: Cause) {
@@ -222,7 +242,10 @@ impl Extraction<'_> {
         match track.phase {
             Phase::New | Phase::Blocked => {}
             // It must have gone to sleep.
-            Phase::Unseen => track.acts.push(Act::Wait),
+            Phase::Unseen => {
+                track.acts.push(Act::Wait);
+                track.slept_on = None;
+            }
             Phase::Running => {
                 track.early = Some(cause);
                 return;
@@ -230,19 +253,35 @@ impl Extraction<'_> {
             // From a sleep that it did not come to.
             Phase::Ready => return,
         }
-        self.wake(target, cause);
+        let timer = cause.by.is_none() && track.slept_on == Some(cause.cpu);
+        match track.acts.last_mut() {
+            Some(act @ Act::Wait) if timer => {
+                *act = Act::Until(cause.at - self.began);
+                track.phase = Phase::Ready;
+            }
+            _ => self.wake(target, cause),
+        }
+        self.threads[target].woken = Some((cause.at, self.losses));
     }
 
+    /// Somebody or something wakes a thread.
     fn wake(&mut self, target: usize, cause: Cause) {
         let track = &mut self.threads[target];
         track.phase = Phase::Ready;
         track.early = None;
-        match cause {
-            Cause::At(at) => self.interrupts.push((at, target)),
-            Cause::By(thread, place) => {
+        match cause.by {
+            None => self.interrupts.push((cause.at, cause.cpu, target)),
+            Some((thread, place)) => {
                 self.threads[thread].acts[place] = Act::Wake(ThreadId(target as u32));
             }
         }
+    }
+
+    /// A thread turns out to have been woken, by nobody who was seen.
+    fn wake_unseen(&mut self, target: usize, cpu: u32, at: u64) {
+        let by = None;
+        self.wake(target, Cause { at, cpu, by });
+        self.threads[target].woken = None;
     }
 
     fn leave(&mut self, cpu: u32, prev: Tid, state: State, next: Tid, at: u64) {
@@ -257,16 +296,16 @@ impl Extraction<'_> {
         self.only_on(track, cpu);
         match self.cpus.get(&cpu).copied() {
             Some(Cpu::Runs { thread, .. }) if thread == track => {
-                if let (Some(Cpu::Runs { owed, .. }), true) =
-                    (self.cpus.get_mut(&cpu), next != IDLE)
+                self.progress(cpu, at);
+                if let (Some(Act::Run(time)), true) =
+                    (self.threads[track].acts.last_mut(), next != IDLE)
                 {
-                    *owed += self.costs.switch;
+                    *time = time.saturating_sub(self.costs.switch);
                 }
-                self.progress(cpu, at, 0);
             }
             // It was there when the trace began.
             None if self.threads[track].phase == Phase::New => {
-                self.wake(track, Cause::At(self.began));
+                self.wake_unseen(track, cpu, self.began);
                 let ran = at.saturating_sub(self.began);
                 self.threads[track].acts.push(Act::Run(ran));
             }
@@ -274,23 +313,31 @@ impl Extraction<'_> {
                 self.gaps += 1;
                 self.unseen(cpu);
                 if self.threads[track].phase == Phase::New {
-                    self.wake(track, Cause::At(at));
+                    self.wake_unseen(track, cpu, at);
                 }
+                self.threads[track].woken = None;
             }
         }
+        let losses = self.losses;
         let it = &mut self.threads[track];
         it.on = None;
         if state.is_ready() {
             it.phase = Phase::Ready;
-        } else if state.has_ended() {
-            self.live.remove(&prev);
-        } else {
-            // Contradictory traces may have it asleep already.
-            if it.phase != Phase::Blocked {
-                it.acts.push(Act::Wait);
-            }
-            it.phase = Phase::Blocked;
+            return;
         }
+        if let Some((woken, _)) = it.woken.take().filter(|&(_, then)| then == losses) {
+            it.turnarounds.add(at.saturating_sub(woken));
+            it.acts.push(Act::Done);
+        }
+        if state.has_ended() {
+            self.live.remove(&prev);
+            return;
+        }
+        // Contradictory traces may have it asleep already.
+        if it.phase != Phase::Blocked {
+            it.acts.push(Act::Wait);
+        }
+        (it.phase, it.slept_on) = (Phase::Blocked, Some(cpu));
     }
 
     fn enter(&mut self, cpu: u32, next: Tid, priority: i32, at: u64) {
@@ -305,11 +352,14 @@ impl Extraction<'_> {
         it.nice = Nice::new((priority - 120).clamp(-20, 19)).unwrap_or_default();
         match (it.phase, it.early) {
             // It was ready when the trace began.
-            (Phase::New, _) => self.wake(track, Cause::At(self.began)),
-            (Phase::Blocked, Some(cause)) => self.wake(track, cause),
+            (Phase::New, _) => self.wake_unseen(track, cpu, self.began),
+            (Phase::Blocked, Some(cause)) => {
+                self.wake(track, cause);
+                self.threads[track].woken = Some((cause.at, self.losses));
+            }
             (Phase::Blocked, None) => {
                 self.gaps += 1;
-                self.wake(track, Cause::At(at));
+                self.wake_unseen(track, cpu, at);
             }
             (Phase::Running | Phase::Ready | Phase::Unseen, _) => {}
         }
@@ -318,7 +368,6 @@ impl Extraction<'_> {
         let runs = Cpu::Runs {
             thread: track,
             since: at,
-            owed: 0,
         };
         self.cpus.insert(cpu, runs);
     }
@@ -332,7 +381,7 @@ impl Extraction<'_> {
     }
 
     /// Processes in the order of their ids, with their threads in the order of their first events.
-    fn sorted(self, cpus: usize) -> Recording {
+    fn sorted(self, cpus: &[u32]) -> Recording {
         let mut members: BTreeMap<Pid, Vec<usize>> = BTreeMap::new();
         for (number, track) in self.threads.iter().enumerate() {
             if track.phase != Phase::New {
@@ -348,13 +397,14 @@ impl Extraction<'_> {
             Act::Wake(ThreadId(other)) => Act::Wake(ThreadId(numbers[other as usize])),
             act => act,
         };
-        let mut interrupts: BTreeMap<Pid, Vec<(u64, ThreadId)>> = BTreeMap::new();
-        for &(at, thread) in &self.interrupts {
-            let of = interrupts
-                .entry(self.threads[thread].thread.pid)
-                .or_default();
-            of.push((at - self.began, ThreadId(numbers[thread])));
-        }
+        let place = |cpu: u32| cpus.binary_search(&cpu).unwrap_or(0);
+        let interrupt = |&(at, cpu, thread): &(u64, u32, usize)| Interrupt {
+            at: at - self.began,
+            cpu: place(cpu),
+            thread: ThreadId(numbers[thread]),
+        };
+        let mut interrupts: Vec<Interrupt> = self.interrupts.iter().map(interrupt).collect();
+        interrupts.sort_by_key(|interrupt| interrupt.at);
         let mut processes = Vec::new();
         for (pid, members) in members {
             let all = self.threads.iter().map(|track| &track.thread);
@@ -368,18 +418,21 @@ impl Extraction<'_> {
                 let acts = track.acts.iter().map(renumbered).collect();
                 (track.thread.name.to_string(), track.nice, acts)
             };
-            let mut interrupts = interrupts.remove(&pid).unwrap_or_default();
-            interrupts.sort_by_key(|&(at, _)| at);
+            let mut turnarounds = Delays::default();
+            for &member in &members {
+                turnarounds.merge(&self.threads[member].turnarounds);
+            }
             processes.push(Process {
                 pid,
                 name,
                 threads: members.iter().map(thread).collect(),
-                interrupts,
+                turnarounds,
             });
         }
         Recording {
             processes,
-            cpus,
+            interrupts,
+            cpus: cpus.len(),
             gaps: self.gaps,
         }
     }

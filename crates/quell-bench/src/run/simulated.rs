@@ -15,14 +15,14 @@ use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_h
 use anyhow::{bail, ensure};
 use quell_model::Topology;
 use quell_model::config::{
-    ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
+    ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
 };
 use quell_policy::Policy;
 use quell_policy::dasec::Dasec;
 use quell_sched::ThreadSetting;
 use quell_sim::{
     Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Monitor, Oldest, Request, SchedExt,
-    Simulation, Tenant, Warp,
+    Simulation, Tenant, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, System};
 use std::sync::Arc;
@@ -92,10 +92,13 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })?;
     let instances = scenario.instances();
     for (index, tenant) in scenario.tenants.iter().enumerate() {
-        if tenant.app.is_some() || tenant.kind != TenantKind::Process {
-            let message =
-                "the simulator runs thread programs (`[[tenant.thread]]`) of processes only, yet";
+        if tenant.app.is_some() || tenant.kind == TenantKind::Container {
+            let message = "the simulator runs thread programs (`[[tenant.thread]]`) of processes and VMs only, yet";
             return Err(input(&format!("tenant[{index}]"), message).into());
+        }
+        if tenant.kind == TenantKind::Vm && tenant.vcpus.is_none() {
+            let message = "is missing; the simulator needs to know how many a VM has";
+            return Err(input(&format!("tenant[{index}].vcpus"), message).into());
         }
     }
     Ok(Bench {
@@ -217,6 +220,39 @@ pub(crate) fn engine(
     Ok((class, costs))
 }
 
+/// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes there is what it
+/// takes on the host; on the ideal machine it costs nothing, and serves the oldest request first too.
+fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
+    let ideal = *side == Side::Simulated(Simulated::Ideal);
+    let class: Box<dyn Class> = if ideal {
+        Box::new(Oldest::default())
+    } else {
+        Box::new(Fair::eevdf_6_12())
+    };
+    Vm {
+        // The host's other work is done on the host, and load comes from there.
+        costs: Costs {
+            generators: false,
+            noise: 0,
+            noise_every: 0,
+            shared_clock: false,
+            ..costs
+        },
+        vm_costs: if ideal {
+            VmCosts::NONE
+        } else {
+            VmCosts::TYPICAL
+        },
+        emulators: emulators(tenant),
+        ..Vm::new(tenant.vcpus.unwrap_or(1), class)
+    }
+}
+
+/// One emulator thread carries a VM's requests and answers, if there are any.
+fn emulators(tenant: &TenantSpec) -> u32 {
+    u32::from(tenant.load.is_some())
+}
+
 fn described(topology: &Topology) -> Host {
     Host {
         cpus: topology.cpus.len() as u32,
@@ -262,7 +298,9 @@ impl Bench<'_> {
 
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
-        let tenants: Vec<_> = self.instances.iter().map(|it| it.spec.class).collect();
+        let owners = owners(&self.instances);
+        let class_of = |owner: &Owner| self.instances[owner.instance].spec.class;
+        let tenants: Vec<_> = owners.iter().map(class_of).collect();
         let side_of = &options.sides[side];
         let (class, costs) = engine(side_of, &self.topology, self.costs, &tenants)?;
         let seed = stats::pair_seed(options.seed, pair);
@@ -273,7 +311,13 @@ impl Bench<'_> {
         for (index, tenant) in self.instances.iter().enumerate() {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
-            simulation.add_tenant(Tenant::new(&tenant.spec.threads, load));
+            let inside = Tenant::new(&tenant.spec.threads, load);
+            if tenant.spec.kind == TenantKind::Vm {
+                let vm = simulation.add_vm(vm(tenant.spec, side_of, costs));
+                simulation.add_tenant_in(vm, inside);
+            } else {
+                simulation.add_tenant(inside);
+            }
         }
         let watch = if options.scheduling || options.trace.is_some() {
             let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
@@ -283,17 +327,17 @@ impl Bench<'_> {
         } else {
             None
         };
-        let mut agent = Agent::of(side_of, &self.instances, &mut simulation);
+        let mut agent = Agent::of(side_of, &self.instances, &owners, &mut simulation);
         let mut answers = self.advance(&mut simulation, &mut agent, warmup)?;
-        let first = self.reading(&simulation);
+        let first = self.reading(&simulation, &owners);
         answers.extend(self.advance(&mut simulation, &mut agent, end)?);
-        let second = self.reading(&simulation);
+        let second = self.reading(&simulation, &owners);
         let last = end + timeout * 1_000_000;
         answers.extend(self.advance(&mut simulation, &mut agent, last)?);
 
         // Figures of threads that stand still would look like those of a quiet machine.
         if let Some((tenant, why)) = simulation.deadlock() {
-            let name = &self.instances[tenant].name;
+            let name = &self.instances[owners[tenant].instance].name;
             let message = format!("threads of tenant `{name}` stand still for ever: {why}");
             return Err(ConfigError::at(&options.scenario.file, "tenant", message).into());
         }
@@ -322,12 +366,12 @@ impl Bench<'_> {
             });
         }
         for answer in answers.iter().filter(|answer| answer.due >= warmup) {
-            let tenant = &mut measurements[answer.tenant];
+            let tenant = &mut measurements[owners[answer.tenant].instance];
             tenant.requests += 1;
             tenant.latency.saturating_record(answer.at - answer.due);
         }
         for (tenant, due) in simulation.unanswered().filter(|&(_, due)| due >= warmup) {
-            let tenant = &mut measurements[tenant];
+            let tenant = &mut measurements[owners[tenant].instance];
             tenant.requests += 1;
             tenant.errors += 1;
             tenant
@@ -364,12 +408,21 @@ impl Bench<'_> {
         TraceFile::create(folder, label, pair, &system).map(Some)
     }
 
-    /// What a tenant and its threads are called in traces.
+    /// What a tenant and its threads on the host are called in traces.
     fn names(&self, tenant: &TenantInstance<'_>) -> Names {
+        let programs = tenant.spec.threads.iter();
+        let cpus = self.topology.cpus.len() as u32;
+        let programs = programs.map(|spec| (&*spec.name, spec.count.on(cpus)));
+        let kinds: Vec<(&str, u32)> = match tenant.spec.kind {
+            TenantKind::Process | TenantKind::Container => programs.collect(),
+            TenantKind::Vm => {
+                let vcpus = tenant.spec.vcpus.unwrap_or(1);
+                vec![("vcpu", vcpus), ("emulator", emulators(tenant.spec))]
+            }
+        };
         let mut threads = Vec::new();
-        for spec in &tenant.spec.threads {
-            let name = format!("{}/{}", tenant.name, spec.name);
-            let count = spec.count.on(self.topology.cpus.len() as u32);
+        for (name, count) in kinds {
+            let name = format!("{}/{name}", tenant.name);
             match count {
                 1 => threads.push(name),
                 count => threads.extend((0..count).map(|number| format!("{name}-{number}"))),
@@ -434,20 +487,45 @@ impl Bench<'_> {
         Ok(answers)
     }
 
-    fn reading(&self, simulation: &Simulation) -> Reading {
+    fn reading(&self, simulation: &Simulation, owners: &[Owner]) -> Reading {
         let machine = simulation.machine();
         let mut cpu_ns = vec![0; self.instances.len()];
         for thread in &machine.threads {
-            cpu_ns[thread.tenant] += thread.ran;
+            cpu_ns[owners[thread.tenant].instance] += thread.ran;
+        }
+        let mut rounds = vec![0; self.instances.len()];
+        for (tenant, owner) in owners.iter().enumerate() {
+            rounds[owner.instance] += simulation.rounds(tenant);
         }
         Reading {
             busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).sum(),
-            rounds: (0..cpu_ns.len())
-                .map(|tenant| simulation.rounds(tenant))
-                .collect(),
             cpu_ns,
+            rounds,
         }
     }
+}
+
+/// Whose a tenant of the simulation is.
+struct Owner {
+    instance: usize,
+    /// It is what runs in a VM, not the VM's process on the host.
+    in_guest: bool,
+}
+
+/// By the simulation's tenants. A VM is two of them: a process of the host, and a tenant in the guest.
+fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
+    let each = |(instance, it): (usize, &TenantInstance<'_>)| {
+        let on_host = Owner {
+            instance,
+            in_guest: false,
+        };
+        let in_guest = (it.spec.kind == TenantKind::Vm).then_some(Owner {
+            instance,
+            in_guest: true,
+        });
+        std::iter::once(on_host).chain(in_guest)
+    };
+    instances.iter().enumerate().flat_map(each).collect()
 }
 
 /// What the machine and every tenant have used and done at one time.
@@ -476,11 +554,15 @@ impl Agent {
     fn of(
         side: &Side,
         instances: &[TenantInstance<'_>],
+        owners: &[Owner],
         simulation: &mut Simulation,
     ) -> Option<Agent> {
         let file = side.agent()?;
-        let tenant = |it: &TenantInstance<'_>| (it.name.clone(), Arc::new(it.spec.clone()));
-        let tenants = instances.iter().map(tenant).collect();
+        let tenant = |owner: &Owner| {
+            let it = &instances[owner.instance];
+            (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
+        };
+        let tenants = owners.iter().map(tenant).collect();
         let period_ns = file.agent.period_ms * 1_000_000;
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
@@ -505,5 +587,81 @@ impl Agent {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn vms_run_beside_processes() {
+        let text = r#"
+            name = "t"
+            [host]
+            cpus = 4
+            [[tenant]]
+            name = "vm"
+            count = 2
+            kind = "vm"
+            vcpus = 2
+            load = { rate = 1000.0 }
+            [[tenant.thread]]
+            name = "w"
+            count = 2
+            program = ["request", { run_us = 200 }, "respond"]
+            [[tenant]]
+            name = "p"
+            load = { rate = 1000.0 }
+            [[tenant.thread]]
+            name = "w"
+            count = 2
+            program = ["request", { run_us = 200 }, "respond"]
+            [[tenant]]
+            name = "b"
+            class = "batch"
+            [[tenant.thread]]
+            name = "w"
+            program = [{ run_us = 1000 }]
+        "#;
+        let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+        let options = BenchOptions {
+            sides: vec![
+                Side::Simulated(Simulated::Eevdf),
+                Side::Simulated(Simulated::Ideal),
+            ],
+            seconds: 2.0,
+            warmup_seconds: 0.5,
+            scheduling: true,
+            ..BenchOptions::new(scenario, "quell".into())
+        };
+        let interrupt = AtomicBool::new(false);
+        let bench = Bench {
+            topology: Topology::flat(4),
+            costs: Costs::TYPICAL,
+            instances: options.scenario.instances(),
+            options: &options,
+            interrupt: &interrupt,
+        };
+        let means = [0, 1].map(|side| {
+            let run = bench.measure(0, side).unwrap();
+            let [one, two, process, batch] = &run.measurements[..] else {
+                panic!("{} tenants", run.measurements.len());
+            };
+            for it in [one, two, process] {
+                assert!((1800..2200).contains(&it.requests), "{}", it.requests);
+                assert!(it.errors == 0 && it.work.is_none());
+                // 20 % of a CPU for the work, and what a VM takes for itself.
+                let cpu = it.cpu_ns as f64 / it.length_ns as f64;
+                assert!((0.18..1.5).contains(&cpu), "{cpu}");
+            }
+            assert!(batch.work.is_some_and(|rounds| rounds > 500.0));
+            (one.latency.mean() / 1e3, process.latency.mean() / 1e3)
+        });
+        // On the ideal machine a VM is as fast as a process; else it has exits, emulators and two schedulers.
+        let [(vm, process), (ideal_vm, ideal_process)] = means;
+        assert!((ideal_vm / ideal_process - 1.0).abs() < 0.1, "{means:?}");
+        assert!(vm > process + 10.0, "{means:?}");
     }
 }

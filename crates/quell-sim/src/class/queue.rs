@@ -193,6 +193,8 @@ mod tests {
             state: State::Blocked,
             cpu: CpuId(0),
             ran: 0,
+            waited: 0,
+            ready_since: 0,
             works_for: None,
             left: 0,
         });

@@ -1,0 +1,708 @@
+//! One kernel: a machine, its scheduling class, and what its threads do.
+//!
+//! Problem: a host and the guests on it each have CPUs, a scheduler and threads of their own, and each does the same
+//! things with them. How: each is a [`Kernel`] that handles its own events and knows nothing of others. It plans events
+//! into its machine's list, and leaves what concerns others (what emulator threads have done, answers that leave through
+//! them) in lists that [`crate::Simulation`] takes from it.
+
+use crate::class::{Class, Pick};
+use crate::events::Nanos;
+use crate::machine::{Event, GroupId, Interrupt, Machine, NEVER, State, Thread, ThreadId};
+use crate::program::Code;
+use crate::recorded::Act;
+use crate::simulation::{Happening, Load, Observer};
+use crate::workload::{Answer, Effects, Next, Request, Workload};
+use quell_model::config::{Count, ThreadProgram};
+use quell_model::{CpuId, CpuSet, Nice};
+use quell_sched::ThreadSetting;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+
+/// CPU time that does not end: a vCPU thread's, whose guest is elsewhere.
+pub(crate) const FOREVER: Nanos = 1 << 62;
+
+/// A kernel, and what runs under it.
+pub(crate) struct Kernel {
+    pub machine: Machine,
+    class: Box<dyn Class>,
+    pub workload: Workload,
+    /// By tenant of the workload, its number in the kernel.
+    pub tenants: Vec<usize>,
+    ports: Vec<Port>,
+    /// The CPUs that are online, if not all are.
+    online: Option<CpuSet>,
+    effects: Effects,
+    /// By thread, what its last step did that is not done yet.
+    pending: Vec<Pending>,
+    /// Requests answered, by the kernel's numbers.
+    pub answers: Vec<Answer>,
+    /// Answers leave through emulator threads, so they are not out yet.
+    pub emulated: bool,
+    /// The emulator threads of each VM, on a host.
+    pub mailboxes: Vec<Mailbox>,
+    /// What these are done with, with the VM.
+    pub carried: Vec<(usize, Message)>,
+    /// Switches so far, to and from idling among them.
+    pub switches: u64,
+    noise: ChaCha8Rng,
+    pub observers: Vec<Observer>,
+}
+
+/// Where requests come in.
+struct Port {
+    load: Option<Load>,
+    /// Those to arrive next.
+    next: VecDeque<Request>,
+    /// Whose requests they are, by the number of all tenants.
+    tenant: usize,
+    to: Receiver,
+}
+
+/// Whom requests are for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Receiver {
+    /// A tenant of the kernel's workload.
+    Tenant(usize),
+    /// A port of a VM's kernel, through the VM's emulator threads.
+    Guest { vm: usize, port: usize },
+}
+
+/// What an emulator thread carries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Message {
+    /// A request for that port of the guest.
+    In(usize, Request),
+    /// An answer.
+    Out(Answer),
+}
+
+impl Message {
+    /// When the request was due that it is about.
+    pub fn due(&self) -> Nanos {
+        match self {
+            Message::In(_, request) => request.due,
+            Message::Out(answer) => answer.due,
+        }
+    }
+}
+
+/// A VM's emulator threads, and what they are to carry.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    /// CPU time that a message takes.
+    pub takes: Nanos,
+    pub waiting: VecDeque<Message>,
+    /// What is being carried, and by whom.
+    pub held: Vec<(ThreadId, Message)>,
+    pub idle: Vec<ThreadId>,
+}
+
+/// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
+#[derive(Default)]
+struct Pending {
+    woken: VecDeque<(ThreadId, Option<Nanos>)>,
+    next: Option<Next>,
+    /// The VM whose emulator thread it is.
+    emulates: Option<usize>,
+}
+
+impl Kernel {
+    /// An idle machine.
+    pub fn new(machine: Machine, class: Box<dyn Class>) -> Kernel {
+        let mut kernel = Kernel {
+            machine,
+            class,
+            workload: Workload::default(),
+            tenants: Vec::new(),
+            ports: Vec::new(),
+            online: None,
+            effects: Effects::default(),
+            pending: Vec::new(),
+            answers: Vec::new(),
+            emulated: false,
+            mailboxes: Vec::new(),
+            carried: Vec::new(),
+            switches: 0,
+            observers: Vec::new(),
+            noise: ChaCha8Rng::seed_from_u64(0),
+        };
+        if kernel.machine.costs.noise_every > 0 {
+            for cpu in kernel.machine.cpu_ids() {
+                kernel.plan_noise(cpu);
+            }
+        }
+        kernel
+    }
+
+    /// Adds a tenant of that number whose threads are ready from now on; gives its index.
+    pub fn add_tenant(
+        &mut self,
+        number: usize,
+        programs: &[ThreadProgram],
+        group: GroupId,
+        nice: Nice,
+    ) -> usize {
+        let cpus = self.machine.cpus.len() as u32;
+        let tenant = self.workload.add_tenant(Code::compile(programs, cpus));
+        self.tenants.push(number);
+        let mut index = 0;
+        for (program, spec) in programs.iter().enumerate() {
+            for _ in 0..spec.count.on(cpus) {
+                let spin = (spec.spin_us * 1e3) as Nanos;
+                self.workload.add_thread(tenant, program, index, spin);
+                let thread = self.add_thread(number, group, nice);
+                self.wake(thread);
+                index += 1;
+            }
+        }
+        tenant
+    }
+
+    /// Adds a process of that number whose threads do what was recorded. They are blocked.
+    pub fn add_recorded(&mut self, number: usize, threads: Vec<(Nice, Vec<Act>)>) {
+        let (nices, acts): (Vec<Nice>, Vec<Vec<Act>>) = threads.into_iter().unzip();
+        let tenant = self.workload.add_tenant(Code::recorded(&acts));
+        self.tenants.push(number);
+        for (program, nice) in nices.into_iter().enumerate() {
+            self.workload.add_recorded(tenant, program);
+            self.add_thread(number, GroupId::ROOT, nice);
+        }
+    }
+
+    /// Adds a VM's process, whose threads are its vCPUs, that run for as long as they are let, and its emulator threads.
+    /// They are blocked. Gives the first's number.
+    pub fn add_vm_threads(
+        &mut self,
+        number: usize,
+        vcpus: u32,
+        mailbox: Mailbox,
+        emulators: u32,
+        group: GroupId,
+        nice: Nice,
+    ) -> ThreadId {
+        // They step through no program; the workload numbers threads, so that they have a place there.
+        let none = ThreadProgram {
+            name: String::new(),
+            count: Count::Fixed(vcpus + emulators),
+            spin_us: 0.0,
+            program: Vec::new(),
+        };
+        let tenant = self.workload.add_tenant(Code::compile(&[none], 1));
+        self.tenants.push(number);
+        let vm = self.mailboxes.len();
+        self.mailboxes.push(mailbox);
+        let first = ThreadId(self.machine.threads.len() as u32);
+        for index in 0..vcpus + emulators {
+            self.workload.add_thread(tenant, 0, index.into(), 0);
+            let thread = self.add_thread(number, group, nice);
+            if index < vcpus {
+                self.machine.thread_mut(thread).left = FOREVER;
+            } else {
+                self.pending[thread.index()].emulates = Some(vm);
+                self.mailboxes[vm].idle.push(thread);
+            }
+        }
+        first
+    }
+
+    /// Adds a port for a tenant's requests; gives its number. Its load's requests arrive by themselves.
+    pub fn add_port(&mut self, load: Option<Load>, tenant: usize, to: Receiver) -> usize {
+        self.ports.push(Port {
+            load,
+            next: VecDeque::new(),
+            tenant,
+            to,
+        });
+        let port = self.ports.len() - 1;
+        self.plan_arrival(port);
+        port
+    }
+
+    /// From now on only these CPUs get threads and requests.
+    pub fn set_online(&mut self, online: CpuSet) {
+        for thread in &mut self.machine.threads {
+            thread.allowed = Some(online.clone());
+        }
+        for cpu in self.machine.cpu_ids() {
+            if !online.contains(cpu) && self.machine.cpu(cpu).current.is_some() {
+                self.machine.kick(cpu);
+            }
+        }
+        self.online = Some(online);
+    }
+
+    /// Whether a CPU is online.
+    pub fn is_online(&self, cpu: CpuId) -> bool {
+        self.online
+            .as_ref()
+            .is_none_or(|online| online.contains(cpu))
+    }
+
+    /// A request comes in there, and interrupts a CPU now.
+    pub fn deliver(&mut self, port: usize, request: Request) {
+        self.ports[port].next.push_back(request);
+        self.plan_interrupt(port, self.machine.now);
+    }
+
+    /// The requests that arrived and have no answer: their tenants, and when they were due.
+    pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
+        let here = self.workload.unanswered();
+        let here = here.map(|(tenant, due)| (self.tenants[tenant], due));
+        let coming = self.ports.iter().filter(|port| port.load.is_none());
+        let coming =
+            coming.flat_map(|port| port.next.iter().map(|request| (port.tenant, request.due)));
+        here.chain(coming)
+    }
+
+    /// The tenant whose requests come in there.
+    pub fn tenant_at(&self, port: usize) -> usize {
+        self.ports[port].tenant
+    }
+
+    /// The tenant of which a thread can never go on, and who waits for what there.
+    pub fn deadlock(&self) -> Option<(usize, String)> {
+        let (tenant, why) = self.workload.deadlock()?;
+        Some((self.tenants[tenant], why))
+    }
+
+    /// Tells the class what is wanted of a thread; false if it has no such setting.
+    pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
+        self.class.set_thread(&mut self.machine, thread, setting)
+    }
+
+    fn add_thread(&mut self, tenant: usize, group: GroupId, nice: Nice) -> ThreadId {
+        let number = self.machine.threads.len() as u32;
+        let cpus = self.machine.cpus.len() as u32;
+        self.machine.threads.push(Thread {
+            tenant,
+            group,
+            nice,
+            allowed: self.online.clone(),
+            state: State::Blocked,
+            cpu: CpuId(number % cpus),
+            ran: 0,
+            waited: 0,
+            ready_since: 0,
+            works_for: None,
+            left: 0,
+        });
+        self.pending.push(Pending::default());
+        ThreadId(number)
+    }
+
+    pub fn handle(&mut self, event: Event) {
+        match event {
+            Event::Due(cpu, _) => self.due(cpu),
+            Event::Kick(cpu) => {
+                self.machine.cpu_mut(cpu).kicked = false;
+                self.on(cpu, None, |kernel| kernel.choose(cpu, None));
+            }
+            Event::Interrupt(cpu, interrupt) if self.interrupt_takes(interrupt) > 0 => {
+                match interrupt {
+                    Interrupt::Arrival(_) => self.generate(cpu, self.machine.costs.request),
+                    _ => self.machine.charge(cpu, self.machine.costs.interrupt),
+                }
+                let at = self.machine.cpu(cpu).started;
+                self.machine.plan(at, Event::Handle(cpu, interrupt));
+            }
+            Event::Interrupt(cpu, interrupt) | Event::Handle(cpu, interrupt) => {
+                self.on(cpu, None, |kernel| match interrupt {
+                    Interrupt::Arrival(port) => kernel.arrive(port as usize),
+                    Interrupt::Slept(thread) => kernel.wake(thread),
+                    Interrupt::Wakeup(thread) => {
+                        let now = kernel.machine.now;
+                        kernel.workload.wake(thread, now, &mut kernel.effects);
+                        kernel.wake_all();
+                    }
+                    Interrupt::Timer(token) => {
+                        kernel.class.timer(&mut kernel.machine, token);
+                    }
+                });
+            }
+            Event::Tick(cpu) => self.tick(cpu),
+            Event::Noise(cpu) => {
+                if self.machine.cpu(cpu).started != NEVER {
+                    self.machine.charge(cpu, self.machine.costs.noise);
+                }
+                self.plan_noise(cpu);
+            }
+        }
+    }
+
+    /// Does what a CPU does itself, for a thread or in an interrupt.
+    pub fn on(&mut self, cpu: CpuId, by: Option<ThreadId>, work: impl FnOnce(&mut Kernel)) {
+        let before = (self.machine.here, self.machine.by);
+        (self.machine.here, self.machine.by) = (Some(cpu), by);
+        work(self);
+        (self.machine.here, self.machine.by) = before;
+    }
+
+    fn interrupt_takes(&self, interrupt: Interrupt) -> Nanos {
+        match interrupt {
+            Interrupt::Arrival(_) => self.machine.costs.request,
+            Interrupt::Slept(_) | Interrupt::Timer(_) => self.machine.costs.interrupt,
+            // It is in the CPU time of whom it interrupted when it was recorded.
+            Interrupt::Wakeup(_) => 0,
+        }
+    }
+
+    fn plan_noise(&mut self, cpu: CpuId) {
+        let mean = self.machine.costs.noise_every as f64;
+        let pause = -(1.0 - self.noise.random::<f64>()).ln() * mean;
+        let at = self.machine.now + pause as Nanos;
+        self.machine.plan(at, Event::Noise(cpu));
+    }
+
+    /// Ticks come at the same times on all CPUs, while they run something.
+    fn plan_tick(&mut self, cpu: CpuId) {
+        let every = self.machine.costs.tick_every;
+        if every > 0 && !std::mem::replace(&mut self.machine.cpu_mut(cpu).ticks, true) {
+            let next = (self.machine.now / every + 1) * every;
+            self.machine.plan(next, Event::Tick(cpu));
+        }
+    }
+
+    fn tick(&mut self, cpu: CpuId) {
+        self.machine.cpu_mut(cpu).ticks = false;
+        if self.machine.cpu(cpu).current.is_none() {
+            return;
+        }
+        self.machine.charge(cpu, self.machine.costs.tick);
+        self.plan_tick(cpu);
+        self.on(cpu, None, |kernel| {
+            kernel.class.tick(&mut kernel.machine, cpu);
+        });
+    }
+
+    /// Plans when a port's load sends the next request.
+    fn plan_arrival(&mut self, port: usize) {
+        let it = &mut self.ports[port];
+        match it.load.as_mut().and_then(|load| load.next()) {
+            Some(request) => {
+                it.next.push_back(request);
+                self.plan_interrupt(port, request.due);
+            }
+            None => it.load = None,
+        }
+    }
+
+    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do.
+    fn device_of(&self, tenant: usize) -> CpuId {
+        match &self.online {
+            None => CpuId((tenant % self.machine.cpus.len()) as u32),
+            Some(online) => {
+                let nth = online.iter().nth(tenant % online.len().max(1));
+                nth.unwrap_or(CpuId(0))
+            }
+        }
+    }
+
+    /// A request comes in, or an answer goes out: who runs there goes on afterwards.
+    fn generate(&mut self, cpu: CpuId, takes: Nanos) {
+        let it = self.machine.cpu(cpu);
+        let (current, from) = (it.current, it.started.max(self.machine.now));
+        self.machine.charge(cpu, takes);
+        let until = self.machine.cpu(cpu).started;
+        if let Some(thread) = current.filter(|_| self.machine.costs.generators && takes > 0) {
+            let (left, next) = (Some((thread, true)), None);
+            self.tell(from, Happening::Switch { cpu, left, next });
+            let (left, next) = (None, Some(thread));
+            self.tell(until, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    /// Answers go out.
+    fn answered(&mut self) {
+        let costs = self.machine.costs;
+        for number in 0..self.effects.answers.len() {
+            let mut answer = self.effects.answers[number];
+            answer.tenant = self.tenants[answer.tenant];
+            if costs.answer > 0 {
+                let here = self.machine.here.filter(|_| !costs.generators);
+                let cpu = here.unwrap_or_else(|| self.device_of(answer.tenant));
+                self.generate(cpu, costs.answer);
+            }
+            if let Some(here) = self.machine.here.filter(|_| self.emulated) {
+                self.machine.exit(here);
+            }
+            self.answers.push(answer);
+        }
+        self.effects.answers.clear();
+    }
+
+    fn plan_interrupt(&mut self, port: usize, at: Nanos) {
+        let cpu = self.device_of(self.ports[port].tenant);
+        let arrival = Event::Interrupt(cpu, Interrupt::Arrival(port as u32));
+        self.machine.plan(at.max(self.machine.now), arrival);
+    }
+
+    fn arrive(&mut self, port: usize) {
+        let Some(arrived) = self.ports[port].next.pop_front() else {
+            return;
+        };
+        self.plan_arrival(port);
+        let tenant = match self.ports[port].to {
+            Receiver::Tenant(tenant) => tenant,
+            Receiver::Guest { vm, port } => return self.post(vm, Message::In(port, arrived)),
+        };
+        self.workload.arrive(tenant, arrived, &mut self.effects);
+        self.wake_all();
+    }
+
+    /// Does what an interrupt did.
+    fn wake_all(&mut self) {
+        let mut effects = self.take_effect();
+        for (thread, works_for) in effects.drain(..) {
+            if let Some(here) = self.machine.here {
+                self.machine.charge(here, self.machine.costs.wake);
+            }
+            self.wake_for(thread, works_for);
+        }
+        self.effects.woken = effects;
+    }
+
+    /// Blocked to ready.
+    pub fn wake(&mut self, thread: ThreadId) {
+        let now = self.machine.now;
+        let it = self.machine.thread_mut(thread);
+        it.state = State::Ready;
+        it.ready_since = now;
+        if !self.observers.is_empty() {
+            let cpu = self.machine.here.unwrap_or(CpuId(0));
+            let by = self.machine.by;
+            self.tell(now, Happening::Wakeup { thread, by, cpu });
+        }
+        self.class.wake(&mut self.machine, thread);
+    }
+
+    /// A thread that waits, or is about to, is woken, perhaps to work for another request.
+    fn wake_for(&mut self, thread: ThreadId, works_for: Option<Nanos>) {
+        let it = self.machine.thread_mut(thread);
+        if works_for.is_some() {
+            it.works_for = works_for;
+        }
+        if it.state == State::Blocked {
+            self.wake(thread);
+        } else if let Some(next) = &mut self.pending[thread.index()].next {
+            // On its way to sleep: it looks again instead.
+            *next = Next::Spin(0);
+        }
+    }
+
+    /// Does what a step or an arrival did but for waking; gives who is to be woken.
+    fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
+        self.answered();
+        let mut poked = std::mem::take(&mut self.effects.poked);
+        for thread in poked.drain(..) {
+            self.poke(thread);
+        }
+        self.effects.poked = poked;
+        std::mem::take(&mut self.effects.woken)
+    }
+
+    /// A message for a VM's emulator threads.
+    pub fn post(&mut self, vm: usize, message: Message) {
+        let mailbox = &mut self.mailboxes[vm];
+        mailbox.waiting.push_back(message);
+        if let Some(thread) = mailbox.idle.pop() {
+            if let Some(here) = self.machine.here {
+                self.machine.charge(here, self.machine.costs.wake);
+            }
+            self.wake_for(thread, None);
+        }
+    }
+
+    /// What an emulator thread does next, done with what it carried.
+    fn emulate(&mut self, vm: usize, thread: ThreadId) -> Next {
+        let mailbox = &mut self.mailboxes[vm];
+        if let Some(held) = mailbox.held.iter().position(|&(by, _)| by == thread) {
+            let (_, message) = mailbox.held.swap_remove(held);
+            self.carried.push((vm, message));
+        }
+        let next = mailbox.waiting.pop_front();
+        self.machine.thread_mut(thread).works_for = next.map(|message| message.due());
+        match next {
+            Some(message) => {
+                mailbox.held.push((thread, message));
+                Next::Run(mailbox.takes)
+            }
+            None => {
+                mailbox.idle.push(thread);
+                Next::Block
+            }
+        }
+    }
+
+    /// A spinning thread looks: now, or when it has a CPU again.
+    fn poke(&mut self, thread: ThreadId) {
+        if let State::Running(cpu) = self.machine.thread(thread).state {
+            self.machine.account(cpu);
+            self.machine.replan(cpu);
+        }
+        let left = match &mut self.pending[thread.index()].next {
+            // It has not begun to.
+            Some(Next::Spin(time)) => std::mem::take(time),
+            _ => std::mem::take(&mut self.machine.thread_mut(thread).left),
+        };
+        self.workload.spun(thread, left);
+    }
+
+    /// Plans when the CPU's thread comes to its next step or to the end of its turn.
+    pub fn plan(&mut self, cpu: CpuId) {
+        let it = self.machine.cpu_mut(cpu);
+        it.stale = false;
+        it.plan = it.plan.wrapping_add(1);
+        let (plan, started, turn) = (it.plan, it.started, it.turn);
+        let Some(thread) = it.current else {
+            // A guest's CPU halts when it is done with the machine's own work.
+            if self.machine.exit.is_some() && started != NEVER && started > self.machine.now {
+                self.machine.plan(started, Event::Due(cpu, plan));
+            }
+            return;
+        };
+        let left = self.machine.thread(thread).left;
+        let next = turn.map_or(left, |turn| turn.min(left));
+        let at = if left > FOREVER / 2 && started > self.machine.now {
+            // A guest goes on from then on.
+            started
+        } else if next > FOREVER / 2 || started == NEVER {
+            return;
+        } else {
+            (started + next).max(self.machine.now)
+        };
+        self.machine.plan(at, Event::Due(cpu, plan));
+    }
+
+    fn due(&mut self, cpu: CpuId) {
+        self.machine.account(cpu);
+        self.machine.replan(cpu);
+        let it = self.machine.cpu(cpu);
+        let Some(thread) = it.current else { return };
+        let turn_is_over = it.turn == Some(0);
+        self.on(cpu, Some(thread), |kernel| {
+            if kernel.machine.thread(thread).left == 0 {
+                kernel.step(cpu, thread);
+            }
+            if turn_is_over && kernel.machine.cpu(cpu).current == Some(thread) {
+                kernel.choose(cpu, None);
+            }
+        });
+    }
+
+    /// Lets the CPU's thread go on.
+    fn step(&mut self, cpu: CpuId, thread: ThreadId) {
+        let number = thread.index();
+        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
+            self.wake_for(woken, works_for);
+            let pending = &mut self.pending[number];
+            if !pending.woken.is_empty() {
+                self.machine.charge(cpu, self.machine.costs.wake);
+            } else if let Some(next) = pending.next.take() {
+                self.go_on(cpu, thread, next);
+            }
+            return;
+        }
+        if let Some(vm) = self.pending[number].emulates {
+            let next = self.emulate(vm, thread);
+            return self.go_on(cpu, thread, next);
+        }
+        let now = self.machine.now;
+        let next = self.workload.step(thread, now, &mut self.effects);
+        self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
+        let mut woken = self.take_effect();
+        if self.machine.costs.wake == 0 || woken.is_empty() {
+            for (thread, works_for) in woken.drain(..) {
+                self.wake_for(thread, works_for);
+            }
+            self.go_on(cpu, thread, next);
+        } else {
+            self.pending[number].woken.extend(woken.drain(..));
+            self.pending[number].next = Some(next);
+            self.machine.charge(cpu, self.machine.costs.wake);
+        }
+        self.effects.woken = woken;
+    }
+
+    pub fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {
+        let sleep = match next {
+            Next::Run(time) | Next::Spin(time) => {
+                self.machine.thread_mut(thread).left = time;
+                return;
+            }
+            Next::Sleep(time) => {
+                // The timer is set.
+                self.machine.exit(cpu);
+                Some(time)
+            }
+            Next::Block => None,
+        };
+        self.machine.thread_mut(thread).state = State::Blocked;
+        self.machine.set_current(cpu, None);
+        self.class.block(&mut self.machine, cpu, thread);
+        if let Some(time) = sleep {
+            // A timer goes off where it was set.
+            let event = Event::Interrupt(cpu, Interrupt::Slept(thread));
+            self.machine.plan(self.machine.now + time, event);
+        }
+        self.choose(cpu, Some(thread));
+    }
+
+    /// Asks the class who is to run there, and switches. `blocked` ran there until now.
+    fn choose(&mut self, cpu: CpuId, blocked: Option<ThreadId>) {
+        self.machine.account(cpu);
+        let ran = self.machine.cpu(cpu).current;
+        let picked = self.class.pick(&mut self.machine, cpu, ran);
+        let thread = picked.map(|pick| pick.thread);
+        if thread != ran {
+            if let Some(ran) = ran {
+                let now = self.machine.now;
+                let ran = self.machine.thread_mut(ran);
+                ran.state = State::Ready;
+                ran.ready_since = now;
+            }
+            self.switch(cpu, thread);
+        }
+        self.machine.cpu_mut(cpu).turn = picked.and_then(|Pick { turn, .. }| turn);
+        self.machine.replan(cpu);
+        if thread == ran && blocked.is_none() {
+            return;
+        }
+        self.switches += 1;
+        if !self.observers.is_empty() {
+            let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
+            let at = self.machine.cpu(cpu).started.max(self.machine.now);
+            let next = thread;
+            self.tell(at, Happening::Switch { cpu, left, next });
+        }
+    }
+
+    fn tell(&mut self, at: Nanos, happening: Happening) {
+        let now = self.machine.now;
+        for observer in &mut self.observers {
+            observer(now, at, happening);
+        }
+    }
+
+    fn switch(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
+        self.machine.set_current(cpu, thread);
+        let Some(thread) = thread else { return };
+        let (now, costs) = (self.machine.now, self.machine.costs);
+        let runs = self.machine.thread_mut(thread);
+        debug_assert_eq!(runs.state, State::Ready, "it runs elsewhere or is blocked");
+        let from = std::mem::replace(&mut runs.cpu, cpu);
+        runs.state = State::Running(cpu);
+        runs.waited += now - runs.ready_since;
+        let moved = if from == cpu {
+            0
+        } else if self.machine.share_cache(from, cpu) {
+            costs.migrate
+        } else {
+            costs.migrate_far
+        };
+        let it = self.machine.cpu_mut(cpu);
+        it.started = it.started.max(now);
+        self.machine.charge(cpu, costs.switch + moved);
+        self.plan_tick(cpu);
+    }
+}
