@@ -114,6 +114,7 @@ pub struct Times {
 /// whom they interrupted and of who woke: the machine takes nothing for them once more.
 pub fn costs() -> Costs {
     Costs {
+        answer: 0,
         interrupt: 0,
         wake: 0,
         tick: 0,
