@@ -201,6 +201,21 @@ pub struct SchedulingFigures {
     pub migrations_per_s: f64,
     /// Times that one was woken, per second.
     pub wakeups_per_s: f64,
+    /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of its others
+    /// were blocked. Many behind few ready ones are interference on the critical path (DASEC, section 2 and Fig. 3).
+    #[serde(default)]
+    pub ready_while_blocked_us: Vec<f64>,
+}
+
+impl SchedulingFigures {
+    /// The part of the time with ready threads in which at least so many others were blocked, 0 to 1; none where
+    /// nobody was ready.
+    pub fn part_with_blocked(&self, least: usize) -> Option<f64> {
+        let sum = |times: &[f64]| times.iter().sum::<f64>();
+        let all = sum(&self.ready_while_blocked_us);
+        let those = self.ready_while_blocked_us.get(least..).unwrap_or_default();
+        (all > 0.0).then(|| sum(those) / all)
+    }
 }
 
 /// A side's figures for one tenant or one class.

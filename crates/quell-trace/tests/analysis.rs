@@ -101,6 +101,33 @@ fn a_delay_is_from_ready_until_running_whatever_made_it_ready() {
 }
 
 #[test]
+fn it_is_known_how_many_wait_for_those_that_wait_for_a_cpu() {
+    let mut events = vec![
+        thread(0, A, 7, "a"),
+        thread(0, B, 7, "b"),
+        thread(0, C, 7, "c"),
+        switch(50, 0, IDLE, State::READY, C),
+        switch(60, 0, C, State::SLEEPING, A),
+        wakeup(200, 0, B),                     // B is ready, C blocked
+        wakeup(230, 0, C),                     // both are ready
+        switch(260, 0, A, State::SLEEPING, B), // C is ready, A blocked
+        switch(300, 0, B, State::SLEEPING, C), // nobody is ready
+        switch(400, 0, C, State::SLEEPING, IDLE),
+    ];
+    let of_process = |window, events: &[Event]| {
+        let processes = analyse(window, events).processes(|thread| thread.pid == Pid(7));
+        processes[0].by_blocked_ns.clone()
+    };
+    assert_eq!(of_process(0..u64::MAX, &events), [30, 70]);
+    assert_eq!(of_process(220..280, &events), [30, 30]);
+    // A thread's name may be told after what it did; and one of another process does not count.
+    events.push(thread(410, B, 8, "b"));
+    events.push(wakeup(420, 0, C));
+    events.push(switch(450, 0, IDLE, State::READY, B));
+    assert_eq!(of_process(0..u64::MAX, &events), [30, 100]);
+}
+
+#[test]
 fn a_window_cuts_run_time_and_takes_the_delays_that_end_in_it() {
     let events = [
         switch(100, 0, IDLE, State::READY, A),

@@ -21,8 +21,8 @@ use quell_policy::Policy;
 use quell_policy::dasec::Dasec;
 use quell_sched::ThreadSetting;
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, Load, Monitor, Oldest, Request, SchedExt,
-    Simulation, Tenant, Vm, VmCosts, Warp,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Load, Monitor, Oldest, Request,
+    SchedExt, Simulation, Tenant, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, System};
 use std::sync::Arc;
@@ -92,8 +92,8 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })?;
     let instances = scenario.instances();
     for (index, tenant) in scenario.tenants.iter().enumerate() {
-        if tenant.app.is_some() || tenant.kind == TenantKind::Container {
-            let message = "the simulator runs thread programs (`[[tenant.thread]]`) of processes and VMs only, yet";
+        if tenant.app.is_some() {
+            let message = "the simulator runs thread programs (`[[tenant.thread]]`) only, yet";
             return Err(input(&format!("tenant[{index}]"), message).into());
         }
         if tenant.kind == TenantKind::Vm && tenant.vcpus.is_none() {
@@ -312,11 +312,25 @@ impl Bench<'_> {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             let inside = Tenant::new(&tenant.spec.threads, load);
-            if tenant.spec.kind == TenantKind::Vm {
-                let vm = simulation.add_vm(vm(tenant.spec, side_of, costs));
-                simulation.add_tenant_in(vm, inside);
-            } else {
-                simulation.add_tenant(inside);
+            // Containers and VMs have cgroups of their own, by those who start them.
+            let weight = tenant.spec.weight.unwrap_or_default();
+            match tenant.spec.kind {
+                TenantKind::Process => {
+                    simulation.add_tenant(inside);
+                }
+                TenantKind::Container => {
+                    let group = simulation.add_group(GroupId::ROOT, weight);
+                    simulation.add_tenant(Tenant { group, ..inside });
+                }
+                TenantKind::Vm => {
+                    let group = simulation.add_group(GroupId::ROOT, weight);
+                    let vm = Vm {
+                        group,
+                        ..vm(tenant.spec, side_of, costs)
+                    };
+                    let vm = simulation.add_vm(vm);
+                    simulation.add_tenant_in(vm, inside);
+                }
             }
         }
         let watch = if options.scheduling || options.trace.is_some() {

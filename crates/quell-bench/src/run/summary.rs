@@ -208,6 +208,7 @@ fn scheduling(of: &Scheduling, seconds: f64) -> SchedulingFigures {
         preemptions_per_s: rate(of.preemptions),
         migrations_per_s: rate(of.migrations),
         wakeups_per_s: rate(of.wakeups),
+        ready_while_blocked_us: of.by_blocked_ns.iter().map(|&ns| ns as f64 / 1e3).collect(),
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Scheduling {
     pub migrations: u64,
     /// Times that one was woken.
     pub wakeups: u64,
+    /// Entry `n`: how long, in ns, some were ready and exactly `n` others of their process blocked.
+    pub by_blocked_ns: Vec<u64>,
 }
 
 impl Scheduling {
@@ -70,6 +72,7 @@ impl Scheduling {
             preemptions: process.preemptions,
             migrations: process.migrations,
             wakeups: process.wakeups,
+            by_blocked_ns: process.by_blocked_ns.clone(),
         });
     }
 
@@ -80,6 +83,11 @@ impl Scheduling {
         self.preemptions += other.preemptions;
         self.migrations += other.migrations;
         self.wakeups += other.wakeups;
+        let most = self.by_blocked_ns.len().max(other.by_blocked_ns.len());
+        self.by_blocked_ns.resize(most, 0);
+        for (sum, ns) in self.by_blocked_ns.iter_mut().zip(&other.by_blocked_ns) {
+            *sum += ns;
+        }
     }
 }
 
