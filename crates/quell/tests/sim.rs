@@ -137,3 +137,48 @@ fn traces_that_cannot_be_written_are_said_before_anything_runs() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+#[test]
+fn a_trace_is_replayed_under_other_schedulers() {
+    let folder = tempfile::tempdir().unwrap();
+    traced(folder.path());
+    let replay = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        let command = command.current_dir(folder.path()).arg("replay");
+        command.args(args).output().unwrap()
+    };
+    let trace = "eevdf-1.perfetto-trace";
+    let output = replay(&[trace, "--policy", "eevdf,fifo", "--json", "-"]);
+    assert!(output.status.success(), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&result["cpus"], &result["gaps"]), (&8.into(), &0.into()));
+    assert_eq!(result["processes"].as_array().unwrap().len(), 8);
+    let of = |under: &Value| under["policy"].as_str().unwrap().to_string();
+    let all: Vec<String> = result["all"].as_array().unwrap().iter().map(of).collect();
+    assert_eq!(all, ["recorded", "eevdf", "fifo"]);
+
+    let one = replay(&[trace, "--process", "kv-0", "--cpus", "4"]);
+    let one = String::from_utf8(one.stdout).unwrap();
+    assert!(one.contains("kv-0") && !one.contains("image-0"), "{one}");
+    assert!(
+        one.contains("8 CPUs, replayed on 4 simulated ones"),
+        "{one}"
+    );
+
+    let cases: [(&[&str], &str); 5] = [
+        (&["none"], "none: cannot be read"),
+        (&[trace, "--policy", "ideal"], "requests"),
+        (&[trace, "--policy", "quell"], "tenants"),
+        (
+            &[trace, "--policy", "default"],
+            "does not run on the simulator",
+        ),
+        (&[trace, "--process", "x"], "no process `x`"),
+    ];
+    for (args, says) in cases {
+        let output = replay(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(says), "{error}");
+    }
+}

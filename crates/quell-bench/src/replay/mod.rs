@@ -1,17 +1,19 @@
 //! A recorded trace on the simulated machine: what would its threads have waited under other schedulers?
 //!
-//! What threads did by themselves is taken out of the trace ([`recording`]) and done again in virtual time under each
-//! scheduler. Interrupts are part of the CPU time of whom they interrupted, so they cost nothing again.
+//! Problem: a scheduler is to be judged by the load that a host has, and not by a scenario's. How: what threads did by
+//! themselves is taken out of the trace ([`recording`]) and done again in virtual time under each scheduler. Interrupts
+//! come at their times: the load is open-loop, as recorded. Limits: a wait for a lock is a wait for the wakeup that ended it;
+//! who did what is as it was; docs/replay.md has them all, and how far off the answers are.
 
 mod recording;
 
-use crate::run::simulated::{Names, Watch, engine};
-use crate::side::Side;
+use crate::run::simulated::{Names, Watch, engine, pid};
+use crate::side::{Side, Simulated};
 use anyhow::Context;
 use quell_model::config::TenantClass;
 use quell_model::{CpuId, Pid, Topology};
 use quell_sim::{Costs, Simulation};
-use quell_trace::{Analyser, Delays, Event, ProcessStats, ReadError, Reader};
+use quell_trace::{Analyser, Analysis, Delays, Event, ReadError, Reader};
 use recording::{Recording, extract};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,14 @@ pub enum ReplayError {
     /// Nothing to do.
     #[error("{}: nothing in it runs: it has no switches", .0.display())]
     Empty(PathBuf),
+    /// One that goes by what a trace does not tell.
+    #[error("side `{side}` goes by {by}, of which a trace does not tell")]
+    Side {
+        /// Which.
+        side: String,
+        /// By what.
+        by: &'static str,
+    },
     /// No trace of a machine.
     #[error("{}: {why}", file.display())]
     Beyond {
@@ -59,6 +69,8 @@ pub struct Replayed {
     pub gaps: u64,
     /// What is to be said of it.
     pub notes: Vec<String>,
+    /// What all processes together have, as recorded first, then under each scheduler.
+    pub all: Vec<Under>,
     /// By CPU time, the busiest first.
     pub processes: Vec<ReplayedProcess>,
 }
@@ -76,7 +88,7 @@ pub struct ReplayedProcess {
     pub under: Vec<Under>,
 }
 
-/// What a process had.
+/// What threads had, while the trace was recorded or as long after its beginning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Under {
     /// `recorded`, or the scheduler.
@@ -128,9 +140,27 @@ pub fn costs() -> Costs {
 /// # Errors
 /// [`ReplayError`], or a side that is not the simulator's.
 pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<Replayed> {
+    check(sides)?;
     let mut notes = Vec::new();
     let events = read(file, &mut notes)?;
     replay_events(file, &events, sides, cpus, costs(), notes)
+}
+
+/// Whether a trace tells what these sides need.
+///
+/// # Errors
+/// [`ReplayError::Side`]
+pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
+    for side in sides {
+        let by = match side {
+            Side::Simulated(Simulated::Ideal) => "requests",
+            side if side.agent().is_some() => "tenants",
+            _ => continue,
+        };
+        let side = side.to_string();
+        return Err(ReplayError::Side { side, by });
+    }
+    Ok(())
 }
 
 /// The events, in the order of their times.
@@ -189,35 +219,39 @@ fn replay_events(
     for event in events {
         analyser.add(event);
     }
-    let recorded = analyser.finish(Some(last)).processes(|_| true);
+    let analysis = analyser.finish(Some(last));
+    let pids = recording.processes.iter().map(|process| process.pid);
+    let turnarounds = recording.processes.iter().map(|it| it.turnarounds.clone());
+    let recorded = had(&analysis, pids, turnarounds.collect());
+    let mut columns = vec![("recorded".to_string(), recorded)];
     let topology = Topology::flat(count as u32);
-    let mut columns = Vec::new();
     for (side, label) in sides.iter().zip(Side::labels(sides)) {
         let simulated = simulate(&recording, side, &topology, costs, span);
-        columns.push((label, simulated.with_context(|| side.to_string())?));
+        let (had, undone) = simulated.with_context(|| side.to_string())?;
+        if undone > 0 {
+            notes.push(format!(
+                "Under `{label}`, {undone} of the turnarounds would not end even in as long again, and are missing."
+            ));
+        }
+        columns.push((label, had));
     }
     let mut processes: Vec<ReplayedProcess> = Vec::new();
     for (number, process) in recording.processes.iter().enumerate() {
-        let of = |all: &[ProcessStats], pid: Pid, policy: &str, turnarounds: &Delays| {
-            let stats = all.iter().find(|it| it.pid == pid)?;
-            Some(under(policy, stats, turnarounds))
-        };
-        let mut all: Vec<Under> = of(&recorded, process.pid, "recorded", &process.turnarounds)
-            .into_iter()
-            .collect();
-        for (label, (stats, turnarounds)) in &columns {
-            let pid = crate::run::simulated::pid(number);
-            all.extend(of(stats, pid, label, &turnarounds[number]));
-        }
+        let under = columns.iter().map(|(label, had)| had[number].under(label));
         processes.push(ReplayedProcess {
             pid: process.pid.0,
             name: process.name.to_string(),
             threads: process.threads.len(),
-            under: all,
+            under: under.collect(),
         });
     }
     let busy = |process: &ReplayedProcess| process.under.first().map_or(0.0, |it| it.cpu_ms);
     processes.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+    let all = |(label, had): &(String, Vec<Had>)| {
+        let mut all = Had::default();
+        had.iter().for_each(|it| all.add(it));
+        all.under(label)
+    };
     Ok(Replayed {
         file: file.display().to_string(),
         seconds: span as f64 / 1e9,
@@ -225,19 +259,20 @@ fn replay_events(
         cpus: count,
         gaps: recording.gaps,
         notes,
+        all: columns.iter().map(all).collect(),
         processes,
     })
 }
 
-/// What the processes have under a scheduler until the time when the trace ended, and their turnarounds, of which some
-/// may end later.
+/// What the processes have under a scheduler until the time when the trace ended, with turnarounds that may end later;
+/// and how many of those do not end.
 fn simulate(
     recording: &Recording,
     side: &Side,
     topology: &Topology,
     costs: Costs,
     span: u64,
-) -> anyhow::Result<(Vec<ProcessStats>, Vec<Delays>)> {
+) -> anyhow::Result<(Vec<Had>, u64)> {
     // A trace does not tell whose work is urgent.
     let classes = vec![TenantClass::Batch; recording.processes.len()];
     let (class, costs) = engine(side, topology, costs, &classes)?;
@@ -272,18 +307,64 @@ fn simulate(
         }
     }
     let analysis = watch.finish().finish(Some(span));
-    Ok((analysis.processes(|_| true), turnarounds))
+    let pids = (0..recording.processes.len()).map(pid);
+    Ok((had(&analysis, pids, turnarounds), planned - done))
 }
 
-fn under(policy: &str, stats: &ProcessStats, turnarounds: &Delays) -> Under {
-    Under {
-        policy: policy.to_string(),
-        cpu_ms: stats.run_ns as f64 / 1e6,
-        run_delay: times(&stats.delays),
-        turnaround: times(turnarounds),
-        switches: stats.switches,
-        preemptions: stats.preemptions,
-        migrations: stats.migrations,
+/// What one or more processes had.
+#[derive(Default)]
+struct Had {
+    run_ns: u64,
+    switches: u64,
+    preemptions: u64,
+    migrations: u64,
+    delays: Delays,
+    turnarounds: Delays,
+}
+
+/// What each of these processes had.
+fn had(analysis: &Analysis, pids: impl Iterator<Item = Pid>, turnarounds: Vec<Delays>) -> Vec<Had> {
+    let stats = analysis.processes(|_| true);
+    let each = |(pid, turnarounds): (Pid, Delays)| {
+        // They are in the order of their ids.
+        let place = stats.binary_search_by_key(&pid, |it| it.pid);
+        let mut had = Had {
+            turnarounds,
+            ..Had::default()
+        };
+        if let Ok(place) = place {
+            let it = &stats[place];
+            had.run_ns = it.run_ns;
+            had.switches = it.switches;
+            had.preemptions = it.preemptions;
+            had.migrations = it.migrations;
+            had.delays = it.delays.clone();
+        }
+        had
+    };
+    pids.zip(turnarounds).map(each).collect()
+}
+
+impl Had {
+    fn add(&mut self, other: &Had) {
+        self.run_ns += other.run_ns;
+        self.switches += other.switches;
+        self.preemptions += other.preemptions;
+        self.migrations += other.migrations;
+        self.delays.merge(&other.delays);
+        self.turnarounds.merge(&other.turnarounds);
+    }
+
+    fn under(&self, policy: &str) -> Under {
+        Under {
+            policy: policy.to_string(),
+            cpu_ms: self.run_ns as f64 / 1e6,
+            run_delay: times(&self.delays),
+            turnaround: times(&self.turnarounds),
+            switches: self.switches,
+            preemptions: self.preemptions,
+            migrations: self.migrations,
+        }
     }
 }
 
@@ -298,5 +379,7 @@ fn times(delays: &Delays) -> Times {
     }
 }
 
+#[cfg(test)]
+mod predictions;
 #[cfg(test)]
 mod tests;

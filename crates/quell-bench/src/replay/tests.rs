@@ -209,6 +209,148 @@ proptest! {
     }
 }
 
+/// What the machine does itself is in the CPU time that was recorded, and is not to be counted once more.
+#[test]
+fn a_thread_alone_takes_as_long_as_it_took() {
+    let mut events = vec![process(1)];
+    for round in 0..50 {
+        events.push(wakeup(20 * round, 0, 1, None));
+        events.push(switch(20 * round, 0, 0, State::READY, 1));
+        events.push(switch(20 * round + 17, 0, 1, SLEEPS, 0));
+    }
+    events.push(switch(1000, 0, 0, State::READY, 0));
+    for side in ["fifo", "eevdf", "sched"] {
+        let sides = [side.parse().unwrap()];
+        let replayed = replay_events(Path::new("t"), &events, &sides, None, costs(), Vec::new());
+        let replayed = replayed.unwrap();
+        let [recorded, simulated] = of(&replayed, 1) else {
+            panic!("{replayed:?}");
+        };
+        assert_eq!([recorded, simulated].map(|it| it.turnaround.count), [50; 2]);
+        assert_eq!(recorded.turnaround.mean_us, Some(17_000.0));
+        // An idle CPU takes a moment to wake, and to switch to the thread.
+        let late = simulated.turnaround.mean_us.unwrap() - 17_000.0;
+        let least = (costs().switch + costs().kick) as f64 / 1e3;
+        assert!((0.0..=least).contains(&late), "{side}: {late} us");
+    }
+}
+
+#[test]
+fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
+    let events = [
+        process(1),
+        wakeup(0, 3, 1, None), // not seen to fall asleep
+        switch(0, 0, 0, State::READY, 1),
+        switch(1, 0, 1, SLEEPS, 0),
+        wakeup(5, 0, 1, None), // where it fell asleep
+        switch(5, 3, 0, State::READY, 1),
+        switch(6, 3, 1, SLEEPS, 0),
+        wakeup(9, 0, 1, None), // elsewhere
+        switch(9, 3, 0, State::READY, 1),
+        switch(10, 3, 1, SLEEPS, 0),
+    ];
+    let recording = extract(&events, &Costs::NONE);
+    let interrupts: Vec<(u64, usize)> = (recording.interrupts.iter())
+        .map(|it| (it.at, it.cpu))
+        .collect();
+    // By the places of those CPUs that switched, 0 and 3.
+    assert_eq!(interrupts, [(0, 1), (9 * MS, 0)]);
+    use quell_sim::Act::{Done, Run, Until, Wait};
+    let acts = &recording.processes[0].threads[0].2;
+    let expected = [
+        Run(MS),
+        Done,
+        Until(5 * MS),
+        Run(MS),
+        Done,
+        Wait,
+        Run(MS),
+        Done,
+        Wait,
+    ];
+    assert_eq!(acts[..], expected);
+    let replayed = free(&events, "fifo", None);
+    for under in of(&replayed, 1) {
+        let turnarounds = &under.turnaround;
+        assert_eq!((turnarounds.count, turnarounds.max_us), (3, Some(1000.0)));
+    }
+}
+
+#[test]
+fn what_began_before_the_trace_has_no_turnaround() {
+    // One is on the CPU, one waits for it, and only the third is seen to be woken.
+    let events = [
+        process(1),
+        process(2),
+        process(3),
+        wakeup(1, 0, 3, None),
+        switch(2, 0, 1, SLEEPS, 2),
+        switch(4, 0, 2, SLEEPS, 3),
+        switch(5, 0, 3, SLEEPS, 0),
+        switch(9, 0, 0, State::READY, 0),
+    ];
+    let replayed = free(&events, "fifo", None);
+    for (process, count) in [(1, 0), (2, 0), (3, 1)] {
+        let counts = of(&replayed, process).iter().map(|it| it.turnaround.count);
+        assert_eq!(counts.collect::<Vec<_>>(), [count; 2]);
+    }
+    assert_eq!(of(&replayed, 3)[0].turnaround.max_us, Some(4000.0));
+    assert_eq!(replayed.all[1].turnaround.count, 1);
+}
+
+#[test]
+fn what_is_late_is_counted_after_the_end_of_the_trace() {
+    // Two CPUs did 8 ms each in 10; one needs 16.
+    let mut events = vec![process(1), process(2)];
+    for cpu in 0..2 {
+        events.push(wakeup(0, cpu, cpu + 1, None));
+        events.push(switch(0, cpu, 0, State::READY, cpu + 1));
+        events.push(switch(8, cpu, cpu + 1, SLEEPS, 0));
+    }
+    events.push(switch(10, 0, 0, State::READY, 0));
+    events.sort_by_key(|event| event.at_ns);
+    let replayed = free(&events, "fifo", Some(1));
+    let under = &replayed.all[1];
+    assert_eq!(under.cpu_ms, 10.0);
+    assert_eq!(under.turnaround.count, 2);
+    assert_eq!(under.turnaround.max_us, Some(16_000.0));
+    assert_eq!(replayed.notes, [""; 0]);
+}
+
+#[test]
+fn a_spinner_keeps_its_time_though_a_switch_was_not_told() {
+    // Between 60 and 61 ms another thread ran, to which the CPU was not seen to switch.
+    let events = [
+        process(1),
+        process(2),
+        wakeup(0, 0, 1, None),
+        switch(0, 0, 0, State::READY, 1),
+        wakeup(60, 0, 2, None),
+        switch(61, 0, 2, SLEEPS, 1),
+        switch(100, 0, 1, SLEEPS, 0),
+        switch(110, 0, 0, State::READY, 0),
+    ];
+    let replayed = free(&events, "fifo", None);
+    assert_eq!(replayed.gaps, 1);
+    let [recorded, simulated] = of(&replayed, 1) else {
+        panic!("{replayed:?}");
+    };
+    // What the recording gives to nobody may be its own; but it never gets less than the recording gives to it.
+    assert!(recorded.cpu_ms <= simulated.cpu_ms, "{replayed:?}");
+    assert!(simulated.cpu_ms <= 100.0, "{replayed:?}");
+}
+
+#[test]
+fn sides_that_go_by_more_than_a_trace_tells_are_refused() {
+    for side in ["ideal", "quell", "dasec"] {
+        let error = check(&[side.parse().unwrap()]).unwrap_err().to_string();
+        assert!(error.contains(side), "{error}");
+    }
+    for side in ["sched", "eevdf", "cfs", "fifo", "bvt"] {
+        check(&[side.parse().unwrap()]).unwrap();
+    }
+}
+
 #[test]
 fn what_is_no_trace_is_said() {
     let folder = tempfile::tempdir().unwrap();

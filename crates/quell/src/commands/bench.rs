@@ -105,7 +105,8 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
         return Err(InputError(message.to_string()).into());
     }
     if args.trace.is_some() {
-        let message = "`--trace` is not for `--sweep`: one scenario's files would replace another's";
+        let message =
+            "`--trace` is not for `--sweep`: one scenario's files would replace another's";
         return Err(InputError(message.to_string()).into());
     }
     files_writable(measure.files())?;

@@ -5,9 +5,9 @@ use super::bench::{print, writable};
 use crate::cli::Replay;
 use crate::table;
 use anyhow::Context;
-use quell_bench::replay::{Replayed, Times, replay as run};
+use quell_bench::replay::{Replayed, Times, check, replay as run};
 use quell_bench::result::Substrate;
-use quell_bench::side::{Side, Simulated};
+use quell_bench::side::Side;
 
 /// Processes in the table where none is named.
 const SHOWN: usize = 8;
@@ -32,14 +32,9 @@ pub fn replay(args: &Replay) -> anyhow::Result<()> {
 }
 
 fn sides(policy: &str) -> anyhow::Result<Vec<Side>> {
-    let names = policy.split(',').map(str::trim);
-    let sides: Result<Vec<Side>, _> = names.map(str::parse).collect();
-    let sides = sides.context("`--policy`")?;
+    let sides = Side::parse_some(policy).context("`--policy`")?;
     Side::check(&sides, Substrate::Sim).context("`--policy`")?;
-    if sides.contains(&Side::Simulated(Simulated::Ideal)) {
-        let message = "`--policy`: `ideal` goes by requests, of which a trace does not tell";
-        return Err(InputError(message.to_string()).into());
-    }
+    check(&sides).context("`--policy`")?;
     Ok(sides)
 }
 
@@ -65,14 +60,15 @@ fn text(replayed: &Replayed) -> String {
         "MAX",
     ];
     let mut rows = table::new(headings, 2);
+    let mut shown = vec![("all processes".to_string(), &replayed.all)];
     for process in replayed.processes.iter().take(SHOWN) {
-        for (number, under) in process.under.iter().enumerate() {
-            let name = match number {
-                0 => format!("{} {}", process.name, process.pid),
-                _ => String::new(),
-            };
+        shown.push((format!("{} {}", process.name, process.pid), &process.under));
+    }
+    for (name, under) in shown {
+        for (number, under) in under.iter().enumerate() {
+            let name = if number == 0 { &name } else { "" };
             let mut row = vec![
-                name,
+                name.to_string(),
                 under.policy.clone(),
                 table::micros(under.cpu_ms * 1e3),
                 under.switches.to_string(),

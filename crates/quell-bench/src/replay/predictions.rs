@@ -1,0 +1,94 @@
+//! How good replays are: beside the traces that they are from, and beside simulations of the same scenarios.
+
+use super::{Replayed, Under, replay};
+use crate::progress::Progress;
+use crate::run::{BenchOptions, simulated};
+use crate::side::Side;
+use quell_model::config::Scenario;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+const SIDES: [&str; 3] = ["eevdf", "sched", "fifo"];
+const PAIRS: u32 = 3;
+
+/// Fork-joins, locks, pipelines and image inference on 8 CPUs, 80 % busy.
+const MIXED: &str = include_str!("../../../../scenarios/lab/mixed.toml");
+
+/// Every side's traces of that scenario, each replayed under every side: by recorded side and pair.
+fn replayed(text: &str) -> Vec<Vec<Replayed>> {
+    let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let sides: Vec<Side> = SIDES.iter().map(|side| side.parse().unwrap()).collect();
+    let options = BenchOptions {
+        sides: sides.clone(),
+        warmup_seconds: 0.5,
+        seconds: 10.0,
+        pairs: PAIRS,
+        trace: Some(folder.path().into()),
+        ..BenchOptions::new(scenario, "quell".into())
+    };
+    let interrupt = AtomicBool::new(false);
+    simulated::run(&options, &interrupt, &Progress::silent()).unwrap();
+    let of = |side: &str, pair| {
+        let file = folder.path().join(format!("{side}-{pair}.perfetto-trace"));
+        let replayed = replay(&file, &sides, None).unwrap();
+        assert_eq!(replayed.notes, [""; 0]);
+        replayed
+    };
+    let all = |side: &&str| (1..=PAIRS).map(|pair| of(side, pair)).collect();
+    SIDES.iter().map(all).collect()
+}
+
+/// A figure in the mean of all pairs.
+fn mean(replayed: &[Replayed], policy: &str, figure: fn(&Under) -> Option<f64>) -> f64 {
+    let of = |replayed: &Replayed| {
+        let mut all = replayed.all.iter();
+        figure(all.find(|under| under.policy == policy).unwrap()).unwrap()
+    };
+    replayed.iter().map(of).sum::<f64>() / replayed.len() as f64
+}
+
+const FIGURES: [(&str, fn(&Under) -> Option<f64>); 4] = [
+    ("turnaround, mean", |under| under.turnaround.mean_us),
+    ("turnaround, p99", |under| under.turnaround.p99_us),
+    ("run delay, mean", |under| under.run_delay.mean_us),
+    ("run delay, p99", |under| under.run_delay.p99_us),
+];
+
+#[test]
+fn replays_agree_with_what_they_are_from_and_with_simulations() {
+    let all = replayed(MIXED);
+    for (from, side) in all.iter().zip(SIDES) {
+        for (number, (name, figure)) in FIGURES.into_iter().enumerate() {
+            let recorded = mean(from, "recorded", figure);
+            for (to, other) in all.iter().zip(SIDES) {
+                let off = |value: f64, of: f64| 100.0 * (value / of - 1.0);
+                // What it had would have been simulated under the other; and that is what was simulated there.
+                let predicted = mean(from, other, figure);
+                let simulated = mean(to, "recorded", figure);
+                let change = [off(predicted, recorded), off(simulated, recorded)];
+                let error = off(predicted, simulated);
+                eprintln!(
+                    "| `{side}` | `{other}` | {name} | {recorded:.0} | {:+.1} % | {:+.1} % | {error:+.1} % |",
+                    change[0], change[1]
+                );
+                let turnaround = number < 2;
+                if side == other {
+                    let most = if turnaround { 5.0 } else { 12.0 };
+                    assert!(error.abs() < most, "{side}: {name} {error:+.1} %");
+                } else if turnaround {
+                    // The direction, if there is one.
+                    assert!(
+                        change[1].abs() < 5.0 || change[0] * change[1] > 0.0,
+                        "{side} to {other}: {name} {change:?}"
+                    );
+                    let most = if number == 0 { 15.0 } else { 25.0 };
+                    assert!(
+                        error.abs() < most,
+                        "{side} to {other}: {name} {error:+.1} %"
+                    );
+                }
+            }
+        }
+    }
+}
