@@ -74,7 +74,9 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
                 );
                 let turnaround = number < 2;
                 if side == other {
-                    let most = if turnaround { 5.0 } else { 12.0 };
+                    // Where its course is not the same to the microsecond, a thread that is bound to what it did waits
+                    // longer than one that takes what there is to do.
+                    let most = if turnaround { 5.0 } else { 15.0 };
                     assert!(error.abs() < most, "{side}: {name} {error:+.1} %");
                 } else if turnaround {
                     // The direction, if there is one.
