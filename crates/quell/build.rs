@@ -6,7 +6,11 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();
-    for folder in ["../../scenarios", "../../scenarios/lab"] {
+    for folder in [
+        "../../scenarios",
+        "../../scenarios/lab",
+        "../../scenarios/edge",
+    ] {
         println!("cargo::rerun-if-changed={folder}");
         // The crate without its repository has no built-in scenarios.
         if !Path::new(folder).exists() {

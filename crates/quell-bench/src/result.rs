@@ -5,6 +5,7 @@
 //! fractions of the whole host (1 = every CPU), percentages say so in their name.
 
 use crate::workload::Stillness;
+use clap::ValueEnum;
 use quell_model::config::TenantClass;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,15 +59,28 @@ pub struct BenchResult {
 }
 
 /// What a scenario ran on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Substrate {
-    /// The simulated machine.
+    /// The simulated machine
     Sim,
-    /// The kernel lab's guest.
+    /// The kernel lab's guest
     Vm,
-    /// Real threads on this machine.
+    /// Real threads on this machine
+    #[default]
     Host,
+}
+
+impl fmt::Display for Substrate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Substrate::Sim => "sim",
+            Substrate::Vm => "vm",
+            Substrate::Host => "host",
+        })
+    }
 }
 
 /// A guest of the kernel lab.

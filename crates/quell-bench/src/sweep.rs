@@ -28,33 +28,45 @@ pub fn run(
     interrupt: &AtomicBool,
     progress: &Progress,
 ) -> anyhow::Result<Swept> {
+    let results = measure(points, interrupt, progress)?;
+    let swept = Swept {
+        schema: SCHEMA,
+        keys,
+        complete: results
+            .iter()
+            .all(|it| it.as_ref().is_some_and(|it| it.complete)),
+        points: results.into_iter().flatten().collect(),
+    };
+    anyhow::ensure!(!swept.points.is_empty(), Interrupted);
+    Ok(swept)
+}
+
+/// Measures them, several at once; each comes with what it sets. An interrupt leaves those without a complete pair out.
+pub fn measure(
+    points: &[(BenchOptions, Vec<String>)],
+    interrupt: &AtomicBool,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Option<BenchResult>>> {
     for (options, _) in points {
         simulated::check(options)?;
     }
     // What was simulated is kept whole until its point is summarised, so a few points at a time.
     let at_once = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut swept = Swept {
-        schema: SCHEMA,
-        keys,
-        complete: true,
-        points: Vec::new(),
-    };
+    let mut all = Vec::new();
     for some in points.chunks(at_once) {
-        let options: Vec<BenchOptions> = some.iter().map(|(options, _)| options.clone()).collect();
-        let results =
-            simulated::run_all(&options, interrupt, progress).inspect_err(|_| progress.finish())?;
-        for (result, (_, set)) in results.into_iter().zip(some) {
-            let Some(mut result) = result else { continue };
-            result.options.set.clone_from(set);
-            swept.points.push(result);
-        }
         if interrupt.load(Ordering::Relaxed) {
             break;
         }
+        let options: Vec<BenchOptions> = some.iter().map(|(options, _)| options.clone()).collect();
+        let results =
+            simulated::run_all(&options, interrupt, progress).inspect_err(|_| progress.finish())?;
+        all.extend(results.into_iter().zip(some).map(|(result, (_, set))| {
+            let mut result = result?;
+            result.options.set.clone_from(set);
+            Some(result)
+        }));
     }
+    all.resize_with(points.len(), || None);
     progress.finish();
-    anyhow::ensure!(!swept.points.is_empty(), Interrupted);
-    swept.complete =
-        swept.points.len() == points.len() && swept.points.iter().all(|point| point.complete);
-    Ok(swept)
+    Ok(all)
 }

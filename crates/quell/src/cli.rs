@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
 use quell_bench::report::Files;
+use quell_bench::result::Substrate;
 use quell_bench::set::{Setting, Sweep};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -294,9 +295,9 @@ pub struct Reproduce {
     /// List the figures
     #[arg(long)]
     pub list: bool,
-    /// Where to run it
-    #[arg(long, value_enum, default_value_t = Substrate::Vm)]
-    pub on: Substrate,
+    /// Where to run it; the first place that --list names for it unless given
+    #[arg(long, value_enum)]
+    pub on: Option<Substrate>,
     /// The sides to compare, the baseline first; the figure's own unless given
     #[arg(long, value_name = "SIDE,SIDE")]
     pub policy: Option<String>,
@@ -412,27 +413,6 @@ pub struct Replay {
     /// Also write the result as JSON, with every process (`-`: to stdout, instead of the table)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub enum Substrate {
-    /// The simulated machine
-    Sim,
-    /// The kernel lab's guest
-    Vm,
-    /// Real threads on this machine
-    #[default]
-    Host,
-}
-
-impl From<Substrate> for quell_bench::result::Substrate {
-    fn from(on: Substrate) -> Self {
-        match on {
-            Substrate::Sim => Self::Sim,
-            Substrate::Vm => Self::Vm,
-            Substrate::Host => Self::Host,
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,21 +5,24 @@
 //! sentences as [`Claim`]s, each with a [`Quantity`] that can be computed from any machine's results: a change
 //! against the baseline, or a growth over the consolidation ratio. What differs from the paper is part of the figure.
 //!
-//! The consolidation ratio is threads of latency-critical tenants over CPUs.
+//! The consolidation ratio is threads of latency-critical tenants, of VMs their vCPUs, over CPUs.
 
-mod figures;
+mod edge;
+mod lab;
 
-pub use figures::FIGURES;
-
-use crate::result::{ALL, BenchResult, Figures, Metric};
-use quell_model::config::{App, Count, Scenario, TenantClass, TenantSpec};
+use crate::result::{ALL, BenchResult, Figures, Metric, Substrate};
+use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
 use serde::{Deserialize, Serialize};
 
 /// An experiment of a paper.
 #[derive(Debug)]
 pub struct Figure {
-    /// Its name on the command line.
+    /// Its name on the command line. A figure redone at two scales stands here twice.
     pub name: &'static str,
+    /// Where it can be redone at this scale, the best place first.
+    pub on: &'static [Substrate],
+    /// Whether it is about what the scheduler does ([`crate::run::BenchOptions::scheduling`]).
+    pub scheduling: bool,
     /// What it shows.
     pub title: &'static str,
     /// The paper's own setting.
@@ -91,6 +94,16 @@ pub enum Quantity {
     /// Of the mean latency that the second side gains on the baseline: the part that a side leaves out.
     /// Geometric means over all points; 1 is all of it.
     PartLost,
+    /// Of the time in which threads of a latency-critical tenant are ready: the part in which at least so many of its others
+    /// are blocked, on each side, the baseline too; 1 is all of it. The mean over the points from one ratio to another.
+    Blocked {
+        /// How many.
+        least: usize,
+        /// Which scenarios.
+        scenarios: &'static [&'static str],
+        /// Consolidation ratios, both ends included.
+        ratios: (f64, f64),
+    },
 }
 
 /// Tenants of a scenario.
@@ -156,10 +169,17 @@ pub struct Here {
     pub text: String,
 }
 
+/// Every figure; of those of one name the best first.
+pub fn figures() -> impl Iterator<Item = &'static Figure> {
+    edge::FIGURES.iter().chain(lab::FIGURES)
+}
+
 impl Figure {
-    /// A figure by its name.
-    pub fn named(name: &str) -> Option<&'static Figure> {
-        FIGURES.iter().find(|figure| figure.name == name)
+    /// A figure by its name, where it can be redone there; anywhere if that does not matter.
+    pub fn named(name: &str, on: Option<Substrate>) -> Option<&'static Figure> {
+        figures().find(|figure| {
+            figure.name == name && on.is_none_or(|substrate| figure.on.contains(&substrate))
+        })
     }
 
     /// Its runs, in order.
@@ -190,10 +210,11 @@ impl Figure {
     }
 }
 
-/// Threads of latency-critical tenants over CPUs. `cpus` also stands for a number of threads given as `"cpus"`.
+/// Threads of latency-critical tenants over CPUs; of VMs their vCPUs. `cpus` also stands for a number of threads given as `"cpus"`.
 pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
     let count = |count: &Count| count.on(cpus);
     let threads = |tenant: &TenantSpec| match &tenant.app {
+        _ if tenant.kind == TenantKind::Vm => tenant.vcpus.unwrap_or(1),
         Some(App::Memcached(app)) => count(&app.threads),
         Some(App::Nginx(app)) => count(&app.workers),
         Some(App::Redis(_)) => 1,
@@ -220,7 +241,9 @@ impl Claim {
         let here = sides.iter().enumerate().filter_map(|(index, side)| {
             let value = self.quantity.of(points, side, index)?;
             let text = match self.quantity {
-                Quantity::PartLost => format!("{:.0} %", 100.0 * value).replace('-', "−"),
+                Quantity::PartLost | Quantity::Blocked { .. } => {
+                    format!("{:.0} %", 100.0 * value).replace('-', "−")
+                }
                 _ => crate::report::change(value),
             };
             Some(Here {
@@ -247,13 +270,9 @@ impl Quantity {
                 scenarios,
                 ratios,
             } => {
-                let inside = |point: &&PointResult| {
-                    (scenarios.is_empty() || scenarios.contains(&&*point.scenario))
-                        && (ratios.0 - 1e-9..=ratios.1 + 1e-9).contains(&point.ratio)
-                };
                 let changes = points
                     .iter()
-                    .filter(inside)
+                    .filter(|point| inside(point, scenarios, ratios))
                     .flat_map(|point| changes(&point.result, tenants, metric, side));
                 geometric_mean(changes).filter(|_| index > 0)
             }
@@ -287,9 +306,31 @@ impl Quantity {
                 let (without, with) = (mean(sides.first()?)?, mean(sides.get(1)?)?);
                 (index > 1).then(|| (mean(side).unwrap_or(f64::NAN) - with) / (without - with))
             }
+            Quantity::Blocked {
+                least,
+                scenarios,
+                ratios,
+            } => {
+                let part = |point: &PointResult| {
+                    let scheduling = all_latency(&point.result, side)?.scheduling.as_ref()?;
+                    scheduling.part_with_blocked(least)
+                };
+                let parts: Vec<f64> = points
+                    .iter()
+                    .filter(|point| inside(point, scenarios, ratios))
+                    .filter_map(part)
+                    .collect();
+                (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / parts.len() as f64)
+            }
         }
         .filter(|value| value.is_finite())
     }
+}
+
+/// Whether a point is of one of the scenarios, or of any where there are none, and between two ratios.
+fn inside(point: &PointResult, scenarios: &[&str], ratios: (f64, f64)) -> bool {
+    (scenarios.is_empty() || scenarios.contains(&&*point.scenario))
+        && (ratios.0 - 1e-9..=ratios.1 + 1e-9).contains(&point.ratio)
 }
 
 fn all_latency<'a>(result: &'a BenchResult, side: &str) -> Option<&'a Figures> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::report::sample;
+use crate::result::SchedulingFigures;
 use crate::side::Side;
 
 /// A point in which the baseline's mean is `base` and each further side's `base` times its factor.
@@ -117,8 +118,11 @@ fn the_part_lost_is_of_the_second_sides_gain() {
 
 #[test]
 fn a_figures_points_and_claims_are_complete() {
-    for figure in FIGURES {
-        assert!(Side::parse_list(figure.sides).is_ok(), "{}", figure.name);
+    for figure in figures() {
+        let sides = Side::parse_list(figure.sides).unwrap();
+        let checked = figure.on.iter().map(|&on| Side::check(&sides, on));
+        assert!(checked.clone().count() > 0, "{}", figure.name);
+        checked.for_each(|checked| assert_eq!(checked, Ok(())));
         let points = figure.points();
         let scenarios: Vec<&str> = figure.sweeps.iter().map(|sweep| sweep.scenario).collect();
         for claim in figure.claims {
@@ -126,6 +130,9 @@ fn a_figures_points_and_claims_are_complete() {
                 scenarios: named, ..
             }
             | Quantity::Growth {
+                scenarios: named, ..
+            }
+            | Quantity::Blocked {
                 scenarios: named, ..
             }) = claim.quantity
             else {
@@ -141,6 +148,51 @@ fn a_figures_points_and_claims_are_complete() {
         assert!(!unfinished.complete && unfinished.claims.len() == figure.claims.len());
         assert!(!points.is_empty());
     }
+}
+
+/// A figure at the lab's scale.
+fn lab(name: &str) -> &'static Figure {
+    Figure::named(name, Some(Substrate::Vm)).unwrap()
+}
+
+#[test]
+fn a_figure_is_found_where_it_can_be_redone() {
+    let fig1 = Figure::named("dasec-fig1", None).unwrap();
+    assert_eq!(fig1.on, [Substrate::Sim]);
+    assert_ne!(
+        fig1.sweeps[0].scenario,
+        lab("dasec-fig1").sweeps[0].scenario
+    );
+    assert!(Figure::named("dasec-fig3", Some(Substrate::Host)).is_none());
+    assert!(Figure::named("dasec-fig0", None).is_none());
+}
+
+#[test]
+fn the_part_with_most_blocked_is_of_all_time_with_ready_threads() {
+    let mut at = point("a", 3.0, 100.0, &[("sched", 0.6)]);
+    let scheduling = |ready_while_blocked_us: &[f64]| {
+        Some(SchedulingFigures {
+            ready_while_blocked_us: ready_while_blocked_us.to_vec(),
+            ..SchedulingFigures::default()
+        })
+    };
+    for row in &mut at.result.results {
+        row.figures.scheduling = match row.side.as_str() {
+            "sched" => scheduling(&[1.0]),
+            _ => scheduling(&[1.0, 0.0, 2.0, 1.0]),
+        };
+    }
+    let blocked = Quantity::Blocked {
+        least: 2,
+        scenarios: &["a"],
+        ratios: (3.0, 3.0),
+    };
+    assert_eq!(value(blocked, &[at.clone()], "default"), Some(0.75));
+    assert_eq!(value(blocked, &[at], "sched"), Some(0.0));
+    assert_eq!(
+        value(blocked, &[point("a", 3.0, 100.0, &[])], "default"),
+        None
+    );
 }
 
 #[test]
@@ -161,7 +213,7 @@ image-sweep tenant.svc.count=5
 image-sweep tenant.svc.count=6
 image-sweep tenant.svc.count=8
 ";
-    let points = Figure::named("dasec-fig1").unwrap().points();
+    let points = lab("dasec-fig1").points();
     let lines: String = points
         .iter()
         .map(|point| {
@@ -173,7 +225,7 @@ image-sweep tenant.svc.count=8
         })
         .collect();
     assert_eq!(lines, golden);
-    let points = Figure::named("dasec-fig16").unwrap().points();
+    let points = lab("dasec-fig16").points();
     assert_eq!(points.len(), 1);
     assert_eq!(points[0].set, None);
 }
@@ -188,5 +240,5 @@ pub(crate) fn reproduction() -> Reproduction {
             &[("sched", factor)],
         )
     });
-    Figure::named("dasec-fig7").unwrap().conclude(points.into())
+    lab("dasec-fig7").conclude(points.into())
 }

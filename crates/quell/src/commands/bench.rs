@@ -1,13 +1,13 @@
 //! `quell bench` and `quell demo`.
 
 use super::{InputError, vm};
-use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure, Substrate};
+use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure};
 use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::overhead;
 use quell_bench::progress::Progress;
 use quell_bench::report::{self, Files};
-use quell_bench::result::BenchResult;
+use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::{self, BenchOptions};
 use quell_bench::set::{self, Setting, Sweep};
 use quell_bench::side::Side;
@@ -128,7 +128,7 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
 /// The sides that `--policy` names, if all of them can be measured there.
 pub(super) fn sides(policy: &str, on: Substrate) -> anyhow::Result<Vec<Side>> {
     let sides = Side::parse_list(policy).context("`--policy`")?;
-    Side::check(&sides, on.into()).context("`--policy`")?;
+    Side::check(&sides, on).context("`--policy`")?;
     Ok(sides)
 }
 

@@ -1,8 +1,9 @@
 //! `quell bench calibration`: the simulator beside the kernel lab.
 
 use super::bench::{Job, files_writable, print};
-use crate::cli::{Bench, Substrate};
+use crate::cli::Bench;
 use quell_bench::calibration::{self, Calibration};
+use quell_bench::result::Substrate;
 use quell_bench::run;
 use quell_bench::set::Setting;
 use std::io::{self, Write};

@@ -2,92 +2,146 @@
 
 use super::InputError;
 use super::bench::{self, Job, files_writable};
-use crate::cli::Reproduce;
+use crate::cli::{Measure, Reproduce};
 use anyhow::Context;
-use quell_bench::report;
-use quell_bench::reproduce::{FIGURES, Figure, Point, PointResult, consolidation_ratio};
+use quell_bench::progress::Progress;
+use quell_bench::reproduce::{Figure, Point, PointResult, consolidation_ratio, figures};
+use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::interrupt_flag;
 use quell_bench::set::Setting;
 use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
+use quell_bench::{report, sweep};
 use std::io::{self, Write};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Lists the figures, or measures one.
 pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let Some(name) = args.figure.as_deref().filter(|_| !args.list) else {
         return list();
     };
-    let Some(figure) = Figure::named(name) else {
-        let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-        let message = format!(
-            "no figure `{name}` can be redone; there are: {}",
-            names.join(", ")
-        );
-        return Err(InputError(message).into());
-    };
+    let figure = Figure::named(name, args.on);
+    let figure = figure.ok_or_else(|| InputError(unknown(name)))?;
+    let on = args.on.unwrap_or(figure.on[0]);
     let sides = args.policy.as_deref().unwrap_or(figure.sides);
-    let sides = bench::sides(sides, args.on)?;
-    let measure = &args.measure;
+    let sides = bench::sides(sides, on)?;
+    let mut measure = args.measure.clone();
+    measure.scheduling |= figure.scheduling;
     files_writable(measure.files())?;
-    let jobs = jobs(figure, &sides, args)?;
+    let jobs = jobs(figure, &sides, &args.set, &measure)?;
     let interrupt = interrupt_flag()?;
+    let points = match on {
+        Substrate::Sim => simulated(&jobs, &interrupt)?,
+        Substrate::Vm | Substrate::Host => measured(&jobs, on, args, &interrupt)?,
+    };
+    anyhow::ensure!(!points.is_empty(), Interrupted);
+    report::deliver_reproduction(&figure.conclude(points), measure.files())
+}
+
+/// All points, several at once.
+fn simulated(jobs: &[Job<'_>], interrupt: &AtomicBool) -> anyhow::Result<Vec<PointResult>> {
+    let point = |job: &Job<'_>| Ok((job.options()?, job.set.clone()));
+    let points: Vec<_> = jobs.iter().map(point).collect::<anyhow::Result<_>>()?;
+    let planned = points.iter().map(|(options, _)| options.planned()).sum();
+    let results = sweep::measure(&points, interrupt, &Progress::stderr(planned))?;
+    let of_point = |(job, result): (&Job<'_>, Option<BenchResult>)| Some(job.point(result?));
+    Ok(jobs.iter().zip(results).filter_map(of_point).collect())
+}
+
+/// One point after the other.
+fn measured(
+    jobs: &[Job<'_>],
+    on: Substrate,
+    args: &Reproduce,
+    interrupt: &Arc<AtomicBool>,
+) -> anyhow::Result<Vec<PointResult>> {
     let mut points = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
-        let cpus = args.guest.cpus.map(|cpus| cpus as usize);
-        let of_host = || {
-            job.scenario
-                .host
-                .as_ref()
-                .map(|host| host.topology().cpus.len())
-        };
-        let _ = writeln!(
-            io::stderr(),
-            "{} of {}: {} at ratio {}",
-            number + 1,
-            jobs.len(),
-            job.scenario.name,
-            consolidation_ratio(&job.scenario, cpus.or_else(of_host).unwrap_or(1) as u32)
-        );
-        let result = match job.run(args.on, &args.guest, &interrupt) {
+        let cpus = args.guest.cpus.or_else(|| {
+            let host = job.scenario.host.as_ref();
+            host.map(|host| host.topology().cpus.len() as u32)
+        });
+        let ratio = consolidation_ratio(&job.scenario, cpus.unwrap_or(1));
+        let (number, all, name) = (number + 1, jobs.len(), &job.scenario.name);
+        let _ = writeln!(io::stderr(), "{number} of {all}: {name} at ratio {ratio}");
+        match job.run(on, &args.guest, interrupt) {
             // What was measured before is worth showing.
             Err(error) if interrupt.load(Ordering::Relaxed) && !points.is_empty() => {
                 let _ = writeln!(io::stderr(), "quell: {error:#}");
-                break;
             }
-            other => other.with_context(|| job.scenario.name.clone())?,
-        };
-        points.push(PointResult {
-            scenario: job.scenario.name.clone(),
-            ratio: consolidation_ratio(&job.scenario, result.host.cpus),
-            result,
-        });
+            other => points.push(job.point(other.with_context(|| name.clone())?)),
+        }
         if interrupt.load(Ordering::Relaxed) {
             break;
         }
     }
-    anyhow::ensure!(!points.is_empty(), Interrupted);
-    let reproduction = figure.conclude(points);
-    report::deliver_reproduction(&reproduction, measure.files())
+    Ok(points)
+}
+
+impl Job<'_> {
+    fn point(&self, result: BenchResult) -> PointResult {
+        PointResult {
+            scenario: self.scenario.name.clone(),
+            ratio: consolidation_ratio(&self.scenario, result.host.cpus),
+            result,
+        }
+    }
+}
+
+/// What to say of a figure that cannot be redone, or not there.
+fn unknown(name: &str) -> String {
+    let same = figures().filter(|figure| figure.name == name);
+    let places: Vec<String> = same.map(places).collect();
+    if !places.is_empty() {
+        return format!(
+            "`--on`: figure `{name}` is redone on: {}",
+            places.join(", ")
+        );
+    }
+    let mut names: Vec<&str> = figures().map(|figure| figure.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    format!(
+        "no figure `{name}` can be redone; there are: {}",
+        names.join(", ")
+    )
+}
+
+/// The places of a figure as `--on` takes them.
+fn places(figure: &Figure) -> String {
+    let places: Vec<String> = figure.on.iter().map(ToString::to_string).collect();
+    places.join(", ")
 }
 
 /// Every point's scenario, checked before the first is measured.
-fn jobs<'a>(figure: &Figure, sides: &[Side], args: &'a Reproduce) -> anyhow::Result<Vec<Job<'a>>> {
+fn jobs<'a>(
+    figure: &Figure,
+    sides: &[Side],
+    set: &[Setting],
+    measure: &'a Measure,
+) -> anyhow::Result<Vec<Job<'a>>> {
     let job = |point: Point| {
         let mut settings = Vec::new();
         if let Some(set) = &point.set {
             settings.push(set.parse::<Setting>().map_err(InputError)?);
         }
-        settings.extend(args.set.iter().cloned());
-        Job::new(point.scenario, &settings, sides.to_vec(), &args.measure)
+        settings.extend(set.iter().cloned());
+        Job::new(point.scenario, &settings, sides.to_vec(), measure)
     };
     figure.points().into_iter().map(job).collect()
 }
 
 fn list() -> anyhow::Result<()> {
     let mut out = io::stdout();
-    for figure in FIGURES {
-        writeln!(out, "{:<13} {}", figure.name, figure.title)?;
+    for figure in figures() {
+        writeln!(
+            out,
+            "{:<13} {:<8}  {}",
+            figure.name,
+            places(figure),
+            figure.title
+        )?;
     }
     Ok(())
 }
@@ -110,46 +164,74 @@ mod tests {
     fn every_figures_scenarios_are_there_and_have_these_ratios() {
         let args = arguments(&[]);
         let mut all = String::new();
-        for figure in FIGURES {
+        for figure in figures() {
             let sides = Side::parse_list(figure.sides).unwrap();
-            for job in jobs(figure, &sides, &args).unwrap() {
-                let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len();
-                assert_eq!(cpus, 8, "{}", job.scenario.name);
-                let ratio = consolidation_ratio(&job.scenario, 8);
-                all += &format!("{} {} {ratio}\n", figure.name, job.scenario.name);
+            let mut ratios: Vec<(String, String)> = Vec::new();
+            for job in jobs(figure, &sides, &[], &args.measure).unwrap() {
+                let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len() as u32;
+                let ratio = format!("{:.1}", consolidation_ratio(&job.scenario, cpus));
+                match ratios
+                    .last_mut()
+                    .filter(|(name, _)| *name == job.scenario.name)
+                {
+                    Some((_, ratios)) => *ratios += &format!(" {ratio}"),
+                    None => ratios.push((job.scenario.name.clone(), format!("{cpus}: {ratio}"))),
+                }
+            }
+            for (scenario, ratios) in ratios {
+                all += &format!("{} {scenario} {ratios}\n", figure.name);
             }
         }
-        let ratios = ["0.5", "1", "1.5", "2", "2.5", "3", "4"];
-        let sweep = |name: &str| ratios.map(|ratio| format!("{name} {ratio}\n")).concat();
-        let expected = [
-            sweep("dasec-fig1 key-value-sweep"),
-            sweep("dasec-fig1 image-sweep"),
-            sweep("dasec-fig7 fork-join-sweep"),
-            sweep("dasec-fig7 pipeline-sweep"),
-        ]
-        .concat()
-            + "\
-dasec-fig9 image-beside-key-value 1.5
-dasec-fig9 image-beside-key-value 3
-dasec-fig9 image-beside-key-value 4
-dasec-fig9 mixed 4
-dasec-fig13 fork-join-sweep 4
-dasec-fig13 key-value-sweep 4
-dasec-fig13 mixed 4
-dasec-fig16 matrix-beside-key-value 1.5
+        let expected = "\
+dasec-fig1 edge-key-value 80: 0.4 0.8 1.6 2.4 3.2
+dasec-fig1 edge-image 80: 0.4 0.8 1.6 2.4 3.2
+dasec-fig3 edge-key-value 80: 3.2
+dasec-fig3 edge-image 80: 3.2
+dasec-fig3 edge-transactions 80: 3.2
+dasec-fig3 edge-cache 80: 3.2
+dasec-fig7 edge-cache 80: 0.4 0.8 1.6 2.4 3.2
+dasec-fig7 edge-transactions 80: 0.4 0.8 1.6 2.4 3.2
+dasec-fig9 edge-inference 80: 1.6 3.2
+dasec-fig12 edge-containers 80: 3.2 4.0 4.8 5.6 6.4
+dasec-fig13 edge-key-value 80: 3.2
+dasec-fig13 edge-image 80: 3.2
+dasec-fig13 edge-cache 80: 3.2
+dasec-fig13 edge-transactions 80: 3.2
+dasec-fig14 edge-containers 80: 3.2 4.0 4.8 5.6 6.4
+dasec-fig16 edge-matrix 80: 1.6
+dasec-fig1 key-value-sweep 8: 0.5 1.0 1.5 2.0 2.5 3.0 4.0
+dasec-fig1 image-sweep 8: 0.5 1.0 1.5 2.0 2.5 3.0 4.0
+dasec-fig7 fork-join-sweep 8: 0.5 1.0 1.5 2.0 2.5 3.0 4.0
+dasec-fig7 pipeline-sweep 8: 0.5 1.0 1.5 2.0 2.5 3.0 4.0
+dasec-fig9 image-beside-key-value 8: 1.5 3.0 4.0
+dasec-fig9 mixed 8: 4.0
+dasec-fig13 fork-join-sweep 8: 4.0
+dasec-fig13 key-value-sweep 8: 4.0
+dasec-fig13 mixed 8: 4.0
+dasec-fig16 matrix-beside-key-value 8: 1.5
 ";
         assert_eq!(all, expected);
     }
 
     #[test]
     fn values_of_every_point_can_be_set() {
-        let figure = Figure::named("dasec-fig16").unwrap();
+        let figure = Figure::named("dasec-fig16", Some(Substrate::Vm)).unwrap();
         let sides = Side::parse_list(figure.sides).unwrap();
         let args = arguments(&["dasec-fig16", "--set", "tenant.kv.load.rate=5"]);
-        let text = &jobs(figure, &sides, &args).unwrap()[0].text;
+        let text = &jobs(figure, &sides, &args.set, &args.measure).unwrap()[0].text;
         assert!(text.contains("rate = 5"), "{text}");
         let args = arguments(&["dasec-fig16", "--set", "tenant.nobody.count=5"]);
-        let error = jobs(figure, &sides, &args).err().unwrap();
+        let error = jobs(figure, &sides, &args.set, &args.measure)
+            .err()
+            .unwrap();
         assert!(super::super::is_users(&error), "{error:#}");
+    }
+
+    #[test]
+    fn figures_that_are_not_there_say_what_is() {
+        assert!(unknown("dasec-fig2").contains("there are: dasec-fig1, dasec-fig12,"));
+        let elsewhere = unknown("dasec-fig3");
+        assert_eq!(elsewhere, "`--on`: figure `dasec-fig3` is redone on: sim");
+        assert!(unknown("dasec-fig1").ends_with("sim, vm, host"));
     }
 }

@@ -1,7 +1,7 @@
-//! The figures that can be redone, as data. Percentages are those in the paper's text; its bars are not read off.
+//! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars are not read off.
 
 use super::{Claim, Figure, Quantity, Sweep, Tenants};
-use crate::result::Metric;
+use crate::result::{Metric, Substrate};
 use quell_model::config::TenantClass;
 
 /// Numbers of tenants with four threads on 8 CPUs: ratios 0.5, 1, 1.5, 2, 2.5, 3 and 4.
@@ -26,10 +26,15 @@ const SCHEDULER: &str = "`sched` is Quell's sched_ext scheduler, not the paper's
 const LOAD: &str = "Each service asks for 80 % of a CPU, so the CPUs are 10 % busy at ratio 0.5, 60 % at 3, 80 % at 4; the paper's \
     were 21 to 56 % busy at high ratios. The load is open: it does not slow down with the service, so throughput says less here.";
 
+/// In the kernel lab, or on this machine.
+const ON: &[Substrate] = &[Substrate::Vm, Substrate::Host];
+
 /// Every figure.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "dasec-fig1",
+        on: ON,
+        scheduling: false,
         title: "DASEC, Fig. 1 and 2: latency of Masstree-like and Img-dnn-like services over the consolidation ratio",
         paper: "Masstree and Img-dnn (TailBench) in 2 to 16 VMs of 16 vCPUs on 80 cores, Linux 5.3 with KVM.",
         differs: &[
@@ -133,6 +138,8 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "dasec-fig7",
+        on: ON,
+        scheduling: false,
         title: "DASEC, Fig. 7 and 8: latency of services alike over the consolidation ratio",
         paper: "Memcached and Silo in 2 to 16 VMs of 16 vCPUs on 80 cores, Linux 5.3 with KVM.",
         differs: &[
@@ -222,6 +229,8 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "dasec-fig9",
+        on: ON,
+        scheduling: false,
         title: "DASEC, Fig. 9 and 10: different workloads together",
         paper: "One VM with AI inference (GluonCV) beside seven with one latency-sensitive workload, ratio 1.6; mean latencies only.",
         differs: &[
@@ -290,6 +299,8 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "dasec-fig13",
+        on: ON,
+        scheduling: false,
         title: "DASEC, Fig. 13: what each part of the mechanism contributes",
         paper: "Service rate with a part of DASEC alone over that with all of it, ratio 1.6: time-slice allocator (TSA) and \
                 rescheduling-latency adjuster (RLA) 40 % together, resource-conflict resolver (RCR) the rest.",
@@ -352,6 +363,8 @@ pub const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "dasec-fig16",
+        on: ON,
+        scheduling: false,
         title: "DASEC, Fig. 16: latency-critical services beside a batch tenant",
         paper: "Four Masstree VMs of 32 vCPUs (ratio 1.6) beside MatrixMul on 80 cores.",
         differs: &[
