@@ -79,12 +79,17 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
                     let most = if turnaround { 5.0 } else { 15.0 };
                     assert!(error.abs() < most, "{side}: {name} {error:+.1} %");
                 } else if turnaround {
-                    // The direction, if there is one.
+                    // The direction, if there is a clear one. The 99th percentiles are not of the same bursts: where a pool's
+                    // thread was late, another took what there was to do, and so one had a longer burst instead of two.
+                    let (clear, most) = if number == 0 {
+                        (5.0, 15.0)
+                    } else {
+                        (15.0, 20.0)
+                    };
                     assert!(
-                        change[1].abs() < 5.0 || change[0] * change[1] > 0.0,
+                        change[1].abs() < clear || change[0] * change[1] > 0.0,
                         "{side} to {other}: {name} {change:?}"
                     );
-                    let most = if number == 0 { 15.0 } else { 25.0 };
                     assert!(
                         error.abs() < most,
                         "{side} to {other}: {name} {error:+.1} %"

@@ -349,7 +349,7 @@ impl Extraction<'_> {
         self.only_on(track, cpu);
         let it = &mut self.threads[track];
         // Real-time threads become as urgent as an ordinary one can be.
-        it.nice = Nice::new((priority - 120).clamp(-20, 19)).unwrap_or_default();
+        it.nice = Nice::new(priority.saturating_sub(120).clamp(-20, 19)).unwrap_or_default();
         match (it.phase, it.early) {
             // It was ready when the trace began.
             (Phase::New, _) => self.wake_unseen(track, cpu, self.began),
@@ -405,14 +405,16 @@ impl Extraction<'_> {
         };
         let mut interrupts: Vec<Interrupt> = self.interrupts.iter().map(interrupt).collect();
         interrupts.sort_by_key(|interrupt| interrupt.at);
+        // A process is called as its first thread, which may have done nothing.
+        let all = self.threads.iter().map(|track| &track.thread);
+        let leaders: HashMap<Pid, &Arc<str>> = all
+            .filter(|it| it.tid.0 == it.pid.0)
+            .map(|it| (it.pid, &it.name))
+            .collect();
         let mut processes = Vec::new();
         for (pid, members) in members {
-            let all = self.threads.iter().map(|track| &track.thread);
-            let leader = all.clone().find(|it| it.pid == pid && it.tid.0 == pid.0);
-            let name = leader.map_or_else(
-                || self.threads[members[0]].thread.name.clone(),
-                |leader| leader.name.clone(),
-            );
+            let other = &self.threads[members[0]].thread.name;
+            let name = leaders.get(&pid).copied().unwrap_or(other).clone();
             let thread = |&member: &usize| {
                 let track = &self.threads[member];
                 let acts = track.acts.iter().map(renumbered).collect();

@@ -165,7 +165,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(State::PREEMPTED)
     ];
     let switch =
-        (tid(), state, tid(), -10..200i32).prop_map(|(prev, prev_state, next, next_priority)| {
+        (tid(), state, tid(), any::<i32>()).prop_map(|(prev, prev_state, next, next_priority)| {
             Kind::Switch {
                 prev,
                 prev_state,

@@ -60,7 +60,7 @@ pub(crate) fn pid(tenant: usize) -> Pid {
 }
 
 impl<S: Sink> Watch<S> {
-    /// Begins; `tenants` are all that the simulation has.
+    /// Begins; `tenants` are all that have threads on the host.
     pub(crate) fn begin(simulation: &mut Simulation, tenants: &[Names], sink: S) -> Watch<S> {
         let mut watched = Watched {
             sink,
@@ -83,6 +83,10 @@ impl<S: Sink> Watch<S> {
                 there(tid(thread), pid, name);
             }
         }
+        debug_assert!(
+            threads.next() == Some(ThreadId(simulation.machine().threads.len() as u32)),
+            "every thread has a name"
+        );
         let shared = Rc::new(RefCell::new(watched));
         let watched = shared.clone();
         simulation.observe(Box::new(move |now, at, happening| {
