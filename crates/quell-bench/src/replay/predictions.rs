@@ -39,8 +39,10 @@ fn replayed(text: &str) -> Vec<Vec<Replayed>> {
     SIDES.iter().map(all).collect()
 }
 
+type Figure = fn(&Under) -> Option<f64>;
+
 /// A figure in the mean of all pairs.
-fn mean(replayed: &[Replayed], policy: &str, figure: fn(&Under) -> Option<f64>) -> f64 {
+fn mean(replayed: &[Replayed], policy: &str, figure: Figure) -> f64 {
     let of = |replayed: &Replayed| {
         let mut all = replayed.all.iter();
         figure(all.find(|under| under.policy == policy).unwrap()).unwrap()
@@ -48,7 +50,7 @@ fn mean(replayed: &[Replayed], policy: &str, figure: fn(&Under) -> Option<f64>) 
     replayed.iter().map(of).sum::<f64>() / replayed.len() as f64
 }
 
-const FIGURES: [(&str, fn(&Under) -> Option<f64>); 4] = [
+const FIGURES: [(&str, Figure); 4] = [
     ("turnaround, mean", |under| under.turnaround.mean_us),
     ("turnaround, p99", |under| under.turnaround.p99_us),
     ("run delay, mean", |under| under.run_delay.mean_us),

@@ -45,7 +45,7 @@ fn free(events: &[Event], side: &str, cpus: Option<u32>) -> Replayed {
     replay_events(file, events, &sides, cpus, Costs::NONE, Vec::new()).unwrap()
 }
 
-fn of<'a>(replayed: &'a Replayed, pid: u32) -> &'a [Under] {
+fn of(replayed: &Replayed, pid: u32) -> &[Under] {
     let mut all = replayed.processes.iter();
     &all.find(|process| process.pid == pid).unwrap().under
 }
