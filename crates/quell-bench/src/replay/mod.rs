@@ -154,6 +154,9 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     for side in sides {
         let by = match side {
             Side::Simulated(Simulated::Ideal) => "requests",
+            Side::Simulated(Simulated::Isolation | Simulated::Parties | Simulated::DynIso) => {
+                "tenants"
+            }
             side if side.agent().is_some() => "tenants",
             _ => continue,
         };

@@ -342,7 +342,7 @@ fn a_spinner_keeps_its_time_though_a_switch_was_not_told() {
 
 #[test]
 fn sides_that_go_by_more_than_a_trace_tells_are_refused() {
-    for side in ["ideal", "quell", "dasec"] {
+    for side in ["ideal", "quell", "dasec", "isolation", "parties"] {
         let error = check(&[side.parse().unwrap()]).unwrap_err().to_string();
         assert!(error.contains(side), "{error}");
     }

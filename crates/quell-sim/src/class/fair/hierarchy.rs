@@ -162,7 +162,7 @@ impl Fair {
     }
 
     /// What slept in its queue until it was eligible leaves it.
-    fn finish(&mut self, now: Nanos, id: Id) {
+    pub(super) fn finish(&mut self, now: Nanos, id: Id) {
         self.leave(now, id, true, true);
     }
 
