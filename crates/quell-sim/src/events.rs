@@ -8,83 +8,93 @@ const WIDTH: usize = 4;
 
 /// Events in the order of their time; those of the same time in the order in which they were planned, so that a
 /// simulation has one course only.
+///
+/// A heap: an entry comes before those below it, which are at `WIDTH * i + 1` and behind that. What it is ordered by lies
+/// apart from the events, so that the keys below an entry fill one cache line.
 #[derive(Debug)]
 pub struct Events<E> {
-    /// A heap: an entry comes before those below it, which are at `WIDTH * i + 1` and behind that.
-    heap: Vec<Entry<E>>,
+    keys: Vec<Key>,
+    events: Vec<E>,
     planned: u64,
 }
 
+/// When, and how many were planned before.
 #[derive(Debug, Clone, Copy)]
-struct Entry<E> {
+struct Key {
     at: Nanos,
     number: u64,
-    event: E,
 }
 
-impl<E> Entry<E> {
-    fn before(&self, other: &Entry<E>) -> bool {
-        (self.at, self.number) < (other.at, other.number)
+impl Key {
+    /// One comparison of one number, without a branch: which of two is first is anybody's guess, also the CPU's.
+    fn before(self, other: Key) -> bool {
+        let whole = |key: Key| u128::from(key.at) << 64 | u128::from(key.number);
+        whole(self) < whole(other)
     }
+}
+
+/// Which of the entries below one is the first; none: there are none.
+fn first_below(keys: &[Key], below: usize) -> Option<usize> {
+    if let Some([a, b, c, d]) = keys.get(below..below + WIDTH) {
+        let (ab, cd) = (usize::from(b.before(*a)), usize::from(d.before(*c)) + 2);
+        let cd_first = keys[below + cd].before(keys[below + ab]);
+        return Some(below + ab + usize::from(cd_first) * (cd - ab));
+    }
+    (below..keys.len()).reduce(|a, b| if keys[b].before(keys[a]) { b } else { a })
 }
 
 impl<E: Copy> Events<E> {
     /// None planned.
     pub fn new() -> Events<E> {
         Events {
-            heap: Vec::new(),
+            keys: Vec::new(),
+            events: Vec::new(),
             planned: 0,
         }
     }
 
     /// Plans an event.
     pub fn plan(&mut self, at: Nanos, event: E) {
-        let entry = Entry {
-            at,
-            number: self.planned,
-            event,
-        };
+        let number = self.planned;
+        let key = Key { at, number };
         self.planned += 1;
-        let mut place = self.heap.len();
-        self.heap.push(entry);
+        let mut place = self.keys.len();
+        self.keys.push(key);
+        self.events.push(event);
         while place > 0 {
             let above = (place - 1) / WIDTH;
-            if self.heap[above].before(&entry) {
+            if self.keys[above].before(key) {
                 break;
             }
-            self.heap[place] = self.heap[above];
+            self.keys[place] = self.keys[above];
+            self.events[place] = self.events[above];
             place = above;
         }
-        self.heap[place] = entry;
+        self.keys[place] = key;
+        self.events[place] = event;
     }
 
     /// Takes the next one, if it is for no later than that.
     pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, E)> {
-        let first = *self.heap.first().filter(|first| first.at <= end)?;
-        let last = self.heap.pop()?;
-        let count = self.heap.len();
+        let first = *self.keys.first().filter(|first| first.at <= end)?;
+        let event = *self.events.first()?;
+        let (last, last_event) = (self.keys.pop()?, self.events.pop()?);
+        if self.keys.is_empty() {
+            return Some((first.at, event));
+        }
         // What was last sinks from the top.
         let mut place = 0;
-        loop {
-            let below = WIDTH * place + 1;
-            let Some(below) = self.heap.get(below..count.min(below + WIDTH)) else {
-                break;
-            };
-            let Some(least) =
-                (0..below.len()).reduce(|a, b| if below[b].before(&below[a]) { b } else { a })
-            else {
-                break;
-            };
-            if !below[least].before(&last) {
+        while let Some(below) = first_below(&self.keys, WIDTH * place + 1) {
+            if !self.keys[below].before(last) {
                 break;
             }
-            self.heap[place] = below[least];
-            place = WIDTH * place + 1 + least;
+            self.keys[place] = self.keys[below];
+            self.events[place] = self.events[below];
+            place = below;
         }
-        if count > 0 {
-            self.heap[place] = last;
-        }
-        Some((first.at, first.event))
+        self.keys[place] = last;
+        self.events[place] = last_event;
+        Some((first.at, event))
     }
 }
 

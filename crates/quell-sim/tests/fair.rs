@@ -136,8 +136,8 @@ fn two_cpus_are_kept_busy_by_three_threads() {
 }
 
 /// T0 and T1 are busy, T2 too, T3 runs 3 ms and sleeps 7; two CPUs; percent of a CPU for T0 + T1.
-fn paper(kernel: Kernel, groups: usize, pinned: bool) -> f64 {
-    let mut two = machine(kernel, Topology::flat(2), Costs::TYPICAL);
+fn paper(kernel: Kernel, groups: usize, pinned: bool, costs: Costs) -> f64 {
+    let mut two = machine(kernel, Topology::flat(2), costs);
     let groups: Vec<GroupId> = (0..groups).map(|_| group(&mut two, 100)).collect();
     let mut threads = Vec::new();
     for number in 0..4 {
@@ -164,23 +164,37 @@ fn paper(kernel: Kernel, groups: usize, pinned: bool) -> f64 {
 
 #[test]
 fn groups_on_two_cpus_as_measured_on_three_kernels() {
-    // Measured on Debian's kernels with two CPUs: the group whose thread sleeps a lot gets less than its half. The
-    // model of CFS is within one point. Those of EEVDF are not within three where threads are pinned: T3 waits less
-    // than measured in 6.12 and more in 7.2, for reasons not found yet.
+    // The group whose thread sleeps a lot gets less than its half. Measured on Debian's kernels with two CPUs, those of
+    // EEVDF (6.12.107 and 7.2.13) on the kernel lab's virtual clock for 20 s after 5, with programs that do the same: T3
+    // runs until its CPU clock has advanced by 3 ms, then sleeps for 7.
     let measured = [
-        (Cfs61, 2, true, 109.0, 3.0),
-        (Cfs61, 4, true, 119.0, 3.0),
-        (Cfs61, 2, false, 100.0, 3.0),
-        (Eevdf612, 2, true, 122.0, 6.0),
-        (Eevdf612, 4, true, 130.0, 6.0),
-        (Eevdf612, 2, false, 100.0, 3.0),
-        (Eevdf72, 2, true, 113.0, 7.0),
-        (Eevdf72, 4, true, 116.0, 11.0),
-        (Eevdf72, 2, false, 100.0, 3.0),
+        (Cfs61, 2, true, 109.0, 1.0),
+        (Cfs61, 4, true, 119.0, 1.0),
+        (Cfs61, 2, false, 100.0, 1.0),
+        (Eevdf612, 2, true, 116.4, 1.0),
+        (Eevdf612, 4, true, 124.8, 1.0),
+        (Eevdf612, 2, false, 98.6, 1.5),
+        (Eevdf72, 2, true, 118.3, 1.0),
+        (Eevdf72, 4, true, 126.2, 1.0),
+        (Eevdf72, 2, false, 100.0, 1.0),
     ];
     for (kernel, groups, pinned, expected, tolerance) in measured {
-        let got = paper(kernel, groups, pinned);
+        let got = paper(kernel, groups, pinned, Costs::TYPICAL);
         close((kernel, groups, pinned), got, expected, tolerance);
+    }
+}
+
+#[test]
+fn threads_of_four_groups_take_turns_on_two_cpus() {
+    // Measured likewise, not pinned. Without a little noise 6.12's balancing, at ticks, always finds T3 where it was.
+    let costs = Costs {
+        noise: 10_000,
+        noise_every: 8_000_000,
+        ..Costs::TYPICAL
+    };
+    for (kernel, expected, tolerance) in [(Eevdf612, 118.2, 4.0), (Eevdf72, 119.3, 1.5)] {
+        let got = paper(kernel, 4, false, costs);
+        close(kernel, got, expected, tolerance);
     }
 }
 
@@ -230,7 +244,8 @@ fn no_cpu_idles_for_long_beside_threads_that_wait() {
             }
             let (lost, longest) = (lost as f64 / steps as f64 / 8.0, longest as f64 / 4.0);
             println!("{kernel:?}: {lost:.3} of the CPUs, {longest} ms at most");
-            assert!(lost < 0.2 && longest < 20.0);
+            // Idle CPUs are balanced at a tick or the next.
+            assert!(lost < 0.15 && longest < 8.0);
         }
     }
 }
@@ -306,7 +321,8 @@ fn nested_groups_and_changing_affinities_lose_nobody() {
             }
         }
         let ran: Vec<u64> = many.machine().threads.iter().map(|it| it.ran).collect();
-        many.run_until(14 * S);
+        // Long, as a group in a group may weigh next to nothing on a CPU, and others wait for its thread at a barrier.
+        many.run_until(44 * S);
         let machine = many.machine();
         let stuck = (machine.threads.iter().zip(ran)).filter(|(it, ran)| it.ran == *ran);
         assert_eq!(stuck.count(), 0, "{kernel:?}");

@@ -6,7 +6,8 @@
 //! queue. What ran less than 0.5 ms ago stays, and so does a thread whose load is more than is to be moved, until that
 //! has failed a few times; then also the thread that runs is moved. A CPU without work looks the same way, if it has
 //! idled for longer than that takes of late, and, from 6.12.65 on, as often as it succeeds. Idle CPUs without ticks are
-//! balanced by the first of them, at the tick of one that is busy.
+//! balanced by the first of them, at the tick of one that is busy; when that is next due is worked out then, and again at
+//! the first tick after a CPU went idle.
 //!
 //! Costs are assumed: a microsecond and 50 ns for each CPU of the domain; they are charged where ticks cost something.
 //!
@@ -82,8 +83,8 @@ pub struct Balancing {
 }
 
 impl Balancing {
-    /// `ratio` is [`Level::ratio`] at first.
-    pub fn new(map: &Map, cpu: usize, ratio: u32) -> Balancing {
+    /// As at boot.
+    pub fn new(map: &Map, cpu: usize) -> Balancing {
         let level = |&(domain, group): &(usize, usize)| Level {
             domain,
             group,
@@ -94,7 +95,7 @@ impl Balancing {
             cost_at: 0,
             calls: 512,
             successes: 256,
-            ratio,
+            ratio: 512,
             counted_at: 0,
         };
         Balancing {
@@ -168,6 +169,19 @@ impl Group {
             }
         }
     }
+}
+
+/// What there is in a domain.
+#[derive(Debug)]
+struct Look {
+    own: Option<Group>,
+    /// Of the other groups with threads.
+    busiest: Option<Group>,
+    /// Sums, where they matter: a CPU that has run dry and whose group has CPUs to spare does not need them.
+    load: f64,
+    util: f64,
+    /// Some CPU has more than one thread.
+    overloaded: bool,
 }
 
 /// How much of what is to be moved.
@@ -251,48 +265,47 @@ impl Fair {
         if now >= self.cpus[cpu].balancing.due {
             self.balance_levels(machine, cpu, Who::Busy, cpu);
         }
-        let busy = self.cpus[cpu].tasks.len() > 1 || self.map.cache(cpu).busy > 1;
-        if !busy || now < self.map.idle_due {
+        self.map.cpus[cpu].silent = false;
+        let busy = self.is_contended(cpu) || self.map.cache(cpu).busy > 1;
+        let balances = busy && now >= self.map.idle_due;
+        if !balances && !self.map.idle_news {
             return;
+        }
+        if balances {
+            self.map.idle_due = now + TICK;
         }
         let Some(first) = self.map.next_idle(0) else {
             return;
         };
+        self.map.idle_news = false;
         // The first idle CPU does it for all, for itself at last.
-        let (mut due, mut at) = (now + 60 * TICK, first + 1);
+        let (mut due, mut at) = (None::<Nanos>, first + 1);
         loop {
             let next = self.map.next_idle(at);
             let it = next.unwrap_or(first);
             if self.is_idle(machine, it) {
-                if now >= self.cpus[it].balancing.due {
+                if balances && now >= self.cpus[it].balancing.due {
                     self.balance_levels(machine, it, Who::Idle, first);
                 }
-                due = due.min(self.cpus[it].balancing.due);
+                let own = self.cpus[it].balancing.due;
+                due = Some(due.map_or(own, |due| due.min(own)));
             }
             match next {
                 Some(next) => at = next + 1,
                 None => break,
             }
         }
-        self.map.idle_due = due.max(now + TICK);
+        self.map.idle_due = due.unwrap_or(self.map.idle_due);
     }
 
     /// Balances in the domains of a CPU that are due; `by` is the CPU that does it.
     fn balance_levels(&mut self, machine: &mut Machine, cpu: usize, who: Who, by: usize) {
         let now = machine.now;
         self.advance_blocked(now, cpu);
-        let most = TICK * (25 * self.cpus.len() as Nanos).max(1);
-        let interval = |level: &Level, who: Who| {
-            let factor = if who == Who::Busy { BUSY_FACTOR } else { 1 };
-            let ticks = (level.interval * factor * 1_000_000).div_ceil(TICK);
-            // So that domains do not always fall together.
-            let ticks = ticks - u64::from(who == Who::Busy && ticks > 1);
-            (ticks * TICK).clamp(TICK, most)
-        };
         let (mut who, mut due) = (who, now + 15_000 * TICK);
         for level in 0..self.cpus[cpu].balancing.levels.len() {
             let it = &self.cpus[cpu].balancing.levels[level];
-            if now >= it.last + interval(it, who) {
+            if now >= it.last + self.interval(it, who) {
                 let domain = it.domain;
                 if machine.costs.tick > 0 {
                     let look = self.map.domains[domain].look();
@@ -304,9 +317,28 @@ impl Fair {
                 self.cpus[cpu].balancing.levels[level].last = now;
             }
             let it = &self.cpus[cpu].balancing.levels[level];
-            due = due.min(it.last + interval(it, who));
+            due = due.min(it.last + self.interval(it, who));
         }
         self.cpus[cpu].balancing.due = due;
+    }
+
+    /// From one look at a domain to the next.
+    fn interval(&self, level: &Level, who: Who) -> Nanos {
+        let most = TICK * (25 * self.cpus.len() as Nanos).max(1);
+        let factor = if who == Who::Busy { BUSY_FACTOR } else { 1 };
+        let ticks = (level.interval * factor * 1_000_000).div_ceil(TICK);
+        // So that domains do not always fall together.
+        let ticks = ticks - u64::from(who == Who::Busy && ticks > 1);
+        (ticks * TICK).clamp(TICK, most)
+    }
+
+    /// A CPU that goes idle no longer waits for as long as a busy one.
+    fn look_sooner(&mut self, cpu: usize, level: usize) {
+        let it = &self.cpus[cpu].balancing;
+        if let Some(level) = it.levels.get(level) {
+            let due = it.due.min(level.last + self.interval(level, Who::Idle));
+            self.cpus[cpu].balancing.due = due;
+        }
     }
 
     /// A CPU has run out of work and looks whether another has some to spare.
@@ -318,11 +350,13 @@ impl Fair {
         it.idle_since.get_or_insert(now);
         let least = it.levels.first().map_or(Nanos::MAX, |level| level.cost);
         if !self.map.overloaded || it.average_idle < least {
+            self.look_sooner(cpu, 0);
             return false;
         }
         self.advance_blocked(now, cpu);
         let mut spent = 0;
         for at in 0..self.cpus[cpu].balancing.levels.len() {
+            self.look_sooner(cpu, at);
             let it = &self.cpus[cpu].balancing;
             let level = &it.levels[at];
             if it.average_idle < spent + level.cost {
@@ -420,7 +454,8 @@ impl Fair {
         first == Some(&cpu)
     }
 
-    fn look_at(&self, cpus: &[usize], number: usize) -> Group {
+    /// What a group has. Where only counts matter, sums of averages are left out.
+    fn look_at(&self, cpus: &[usize], number: usize, domain: &Domain, all: bool) -> Group {
         let mut group = Group {
             number,
             cpus: cpus.len() as f64,
@@ -433,30 +468,31 @@ impl Fair {
             fill: Fill::HasSpare,
         };
         for &cpu in cpus {
-            let it = &self.map.glances[cpu];
-            group.load += it.load;
-            group.runnable += it.runnable;
-            group.util += it.util;
-            group.threads += it.threads as usize;
-            group.idle += usize::from(it.threads == 0);
-            group.crowded |= it.threads > 1;
+            let threads = self.map.glances[cpu].threads;
+            group.threads += threads as usize;
+            group.idle += usize::from(threads == 0);
+            group.crowded |= threads > 1;
+        }
+        // With fewer threads than CPUs it has some to spare, whatever they use.
+        if all || group.threads >= cpus.len() {
+            for &cpu in cpus {
+                let it = &self.map.glances[cpu];
+                group.load += it.load;
+                group.runnable += it.runnable;
+                group.util += it.util;
+            }
+            group.classify(domain.imbalance());
         }
         group
     }
 
-    /// The group to take from, and how much of what.
-    fn find_busiest(
-        &mut self,
-        domain: &Domain,
-        local: usize,
-        cpu: usize,
-        who: Who,
-    ) -> Option<(usize, Much)> {
+    /// Looks at all groups.
+    fn look_at_all(&self, domain: &Domain, local: usize, who: Who) -> Look {
         let (mut own, mut busiest) = (None, None::<Group>);
         let (mut load, mut util, mut overloaded) = (0.0, 0.0, false);
+        let all = who != Who::NewlyIdle;
         for (number, cpus) in domain.groups.iter().enumerate() {
-            let mut group = self.look_at(cpus, number);
-            group.classify(domain.imbalance());
+            let group = self.look_at(cpus, number, domain, all || number == local);
             load += group.load;
             util += group.util;
             overloaded |= group.crowded;
@@ -467,17 +503,81 @@ impl Fair {
                 busiest = Some(group);
             }
         }
+        if !all && own.is_some_and(|own| own.fill != Fill::HasSpare) {
+            // Now the load of all groups matters.
+            let sum = |cpus: &Vec<usize>| -> f64 {
+                cpus.iter()
+                    .fold(0.0, |sum, &cpu| sum + self.map.glances[cpu].load)
+            };
+            load = domain.groups.iter().fold(0.0, |all, it| all + sum(it));
+        }
+        Look {
+            own,
+            busiest,
+            load,
+            util,
+            overloaded,
+        }
+    }
+
+    /// The same for a CPU that has run dry, where each CPU is a group: only those with several threads matter, which
+    /// are few. None: that does not do, all have to be looked at.
+    fn look_at_crowded(&self, domain: &Domain, local: usize, cpu: usize) -> Option<Look> {
+        if domain.spreads || domain.groups.len() < domain.cpus || self.map.glances[cpu].threads > 0
+        {
+            return None;
+        }
+        let mut busiest = None::<Group>;
+        let mut overloaded = false;
+        for (number, cpus) in domain.groups.iter().enumerate() {
+            let crowded = |&cpu: &usize| self.map.glances[cpu].threads > 1;
+            if !cpus.iter().any(crowded) {
+                continue;
+            }
+            overloaded = true;
+            let group = self.look_at(cpus, number, domain, true);
+            if group.fill == Fill::Overloaded
+                && busiest.is_none_or(|other| group.is_busier_than(&other))
+            {
+                busiest = Some(group);
+            }
+        }
+        if overloaded && busiest.is_none() {
+            return None;
+        }
+        Some(Look {
+            own: Some(self.look_at(&domain.groups[local], local, domain, true)),
+            busiest,
+            load: 0.0,
+            util: 0.0,
+            overloaded,
+        })
+    }
+
+    /// The group to take from, and how much of what.
+    fn find_busiest(
+        &mut self,
+        domain: &Domain,
+        local: usize,
+        cpu: usize,
+        who: Who,
+    ) -> Option<(usize, Much)> {
+        let crowded = match who {
+            Who::NewlyIdle => self.look_at_crowded(domain, local, cpu),
+            Who::Busy | Who::Idle => None,
+        };
+        let look = crowded.unwrap_or_else(|| self.look_at_all(domain, local, who));
         if domain.is_root {
-            self.map.overloaded = overloaded;
+            self.map.overloaded = look.overloaded;
         }
         let cpus = domain.cpus as f64;
         let cache = self.map.cache_mut(cpu);
         if who != Who::NewlyIdle && cache.cpus.len() == domain.cpus {
-            let used = SCAN_PCT * util / cpus / 1024.0;
+            let used = SCAN_PCT * look.util / cpus / 1024.0;
             cache.scan = (cpus * (1.0 - used * used).max(0.0)) as usize;
         }
-        let (own, busiest) = (own?, busiest?);
-        let average = load / cpus;
+        let (own, busiest) = (look.own?, look.busiest?);
+        let average = look.load / cpus;
         if own.fill > busiest.fill {
             return None;
         }

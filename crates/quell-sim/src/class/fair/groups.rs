@@ -273,19 +273,18 @@ impl Fair {
         let keeps = self.version.keeps_protection();
         let entity = &mut self.queues[queue].entity;
         let rebase = |at: i64| average + scaled(at - average, old, weight);
-        let left = scaled(entity.deadline - entity.vruntime, old, weight);
         entity.weight = weight;
+        let deadline = rebase(entity.deadline);
         if keeps {
-            entity.deadline = rebase(entity.deadline);
+            entity.vlag = vlag;
             if runs && entity.vruntime < entity.protected {
                 entity.protected = rebase(entity.protected);
             }
-        } else {
-            // It is placed anew, and no longer protected. (Placing scales the lag up for what joins; 6.12 does so for
-            // what runs, too, although that has not left: not modelled.)
-            entity.deadline = average - vlag + left;
+        } else if deadline != entity.deadline {
+            // It was protected as long as its deadline stayed the same.
             entity.protected = i64::MIN;
         }
+        entity.deadline = deadline;
         entity.vruntime = average - vlag;
         self.queues[parent].weight += weight;
         if !runs {

@@ -113,12 +113,19 @@ impl Fair {
     pub(super) fn come_back(&mut self, now: Nanos, id: Id) {
         let Some(queue) = self.home(id) else { return };
         self.advance_entity(now, id);
-        if self.lag(queue, id) > 0 {
+        let (lag, kept) = (self.lag(queue, id), self.lag_asleep(queue, id));
+        // What 6.12 clamps stays where it is.
+        let moves = if self.version.keeps_lag_asleep() {
+            self.average(queue) - kept != self.entity(id).vruntime
+        } else {
+            lag > kept
+        };
+        if moves {
             let waits = self.queues[queue].current != Some(id);
             if waits {
                 self.take_out(queue, id);
             }
-            self.entity_mut(id).vlag = 0;
+            self.entity_mut(id).vlag = kept;
             self.queues[queue].entities -= 1;
             self.place(queue, id, false);
             self.queues[queue].entities += 1;
@@ -126,7 +133,25 @@ impl Fair {
                 self.put_in(queue, id);
             }
         }
-        self.entity_mut(id).delayed = false;
+        self.wakes_up(id);
+    }
+
+    /// The lag that is left to what slept in its queue.
+    fn lag_asleep(&self, queue: QueueId, id: Id) -> i64 {
+        let mut lag = self.lag(queue, id);
+        if self.version.keeps_lag_asleep() && self.entity(id).delayed {
+            lag = lag.max(self.entity(id).vlag);
+        }
+        lag.min(0)
+    }
+
+    /// It sleeps no more, or not in its queue.
+    fn wakes_up(&mut self, id: Id) {
+        let slept = std::mem::take(&mut self.entity_mut(id).delayed);
+        if let (Id::Thread(thread), true) = (id, slept) {
+            let cpu = self.queues[self.tasks[thread].queue].cpu;
+            self.cpus[cpu].asleep -= 1;
+        }
     }
 
     /// A thread that sleeps in its queue wakes.
@@ -178,8 +203,15 @@ impl Fair {
                     fair.queues[queue].eligible(fair.current(queue), vruntime)
                 };
                 if self.version.is_eevdf() && sleeps && !finally && !eligible(self) {
+                    self.entity_mut(id).vlag = self.lag(queue, id);
                     self.entity_mut(id).delayed = true;
                     leaves = false;
+                    if matches!(id, Id::Thread(_)) {
+                        // For the groups above nothing changes.
+                        let cpu = self.queues[queue].cpu;
+                        self.cpus[cpu].asleep += 1;
+                        return;
+                    }
                 } else {
                     self.remove(queue, id, sleeps, finally);
                     // Next goes on with this group if it can.
@@ -200,24 +232,25 @@ impl Fair {
 
     fn remove(&mut self, queue: QueueId, id: Id, sleeps: bool, finally: bool) {
         if self.version.is_eevdf() {
-            let mut lag = self.lag(queue, id);
-            if finally || self.entity(id).delayed {
-                lag = lag.min(0);
-            }
-            self.entity_mut(id).vlag = lag;
+            self.entity_mut(id).vlag = if finally || self.entity(id).delayed {
+                self.lag_asleep(queue, id)
+            } else {
+                self.lag(queue, id)
+            };
         }
         if self.queues[queue].current == Some(id) {
             self.queues[queue].current = None;
         } else {
             self.take_out(queue, id);
         }
+        self.wakes_up(id);
+        self.forget_next(id);
         let entity = self.entity_mut(id);
-        (entity.queued, entity.delayed) = (false, false);
+        entity.queued = false;
         let (weight, vruntime) = (entity.weight, entity.vruntime);
         let it = &mut self.queues[queue];
         it.weight -= weight;
         it.entities -= 1;
-        it.next = it.next.filter(|&next| next != id);
         it.last = it.last.filter(|&last| last != id);
         if !self.version.is_eevdf() {
             self.raise_min(queue);
@@ -253,12 +286,20 @@ impl Fair {
         }
     }
 
-    /// Which entity of a queue is to run.
-    pub(super) fn first(&self, queue: QueueId) -> Option<Id> {
+    /// The entity is not preferred any more, nor are those above that were for its sake.
+    pub(super) fn forget_next(&mut self, mut id: Id) {
+        while let Some(queue) = self.home(id).filter(|&it| self.queues[it].next == Some(id)) {
+            self.queues[queue].next = None;
+            id = Id::Queue(queue);
+        }
+    }
+
+    /// Which entity of a queue is to run, with or without regard to whom to prefer.
+    pub(super) fn first(&self, queue: QueueId, buddies: bool) -> Option<Id> {
         let it = &self.queues[queue];
         let current = it.current.map(|id| (id, self.entity(id)));
         if self.version.is_eevdf() {
-            let buddy = it.next.filter(|_| self.version.picks_buddy());
+            let buddy = it.next.filter(|_| buddies);
             let eligible = |id: &Id| {
                 let entity = self.entity(*id);
                 !entity.delayed
@@ -292,7 +333,7 @@ impl Fair {
         self.path.clear();
         let mut queue = cpu;
         loop {
-            let id = self.first(queue)?;
+            let id = self.first(queue, true)?;
             if self.entity(id).delayed {
                 self.finish(now, id);
                 self.path.clear();
@@ -337,9 +378,9 @@ impl Fair {
                 self.advance_queue(now, queue);
                 self.advance_entity(now, id);
                 self.take_out(queue, id);
+                self.forget_next(id);
                 let it = &mut self.queues[queue];
                 it.current = Some(id);
-                it.next = it.next.filter(|&next| next != id);
                 it.last = it.last.filter(|&last| last != id);
                 let entity = self.entity_mut(id);
                 entity.protected = entity.deadline;

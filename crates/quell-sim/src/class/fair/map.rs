@@ -71,8 +71,9 @@ pub struct Map {
     /// Some CPU may have more than one thread.
     pub overloaded: bool,
     pub idle: Vec<u64>,
-    /// When idle CPUs are next due.
+    /// When idle CPUs are next due, as far as is known: others have gone idle since then.
     pub idle_due: Nanos,
+    pub idle_news: bool,
     pub glances: Vec<Glance>,
     pub random: u64,
 }
@@ -82,6 +83,8 @@ pub struct Place {
     pub cache: usize,
     pub in_cache: usize,
     pub core: usize,
+    /// It went idle, and had no tick since then.
+    pub silent: bool,
     /// Its domains from the core up, and its group in each.
     pub levels: Vec<(usize, usize)>,
 }
@@ -208,6 +211,7 @@ impl Map {
             return;
         }
         self.idle[cpu / 64] |= 1 << (cpu % 64);
+        self.idle_news |= !std::mem::replace(&mut self.cpus[cpu].silent, true);
         let core = &self.cores[self.cpus[cpu].core];
         let whole = core.len() > 1 && core.iter().all(|&cpu| self.rests_now(cpu));
         let cache = self.cache_mut(cpu);

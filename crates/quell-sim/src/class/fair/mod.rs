@@ -13,9 +13,13 @@
 //! |---|---|---|---|
 //! | who runs | the least virtual time | the earliest deadline of those not ahead | the same |
 //! | a slice ends | at a tick | at a tick | on time (HRTICK) |
+//! | weights of groups follow | at ticks | at ticks | also at the ends of slices |
 //! | preempting a CPU from another | at once | at once | at its next tick or system call (PREEMPT_LAZY) |
 //! | a group's entity that is weighed anew | keeps its virtual time | keeps its lag, may be preempted | keeps its lag and its protection |
 //! | CPUs that run dry look for work | if they idle for long enough | and as often as that succeeds | the same |
+//!
+//! Slices are those of programs that compute: who reads its own CPU clock by a system call, in a loop, ends its slice
+//! there (6.12, 7.2), and may be preempted there.
 //!
 //! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
 //! balanced. Not modelled: bandwidth limits, idle and batch policies, custom slices, autogroups, NUMA balancing,
@@ -39,6 +43,8 @@ use quell_model::CpuId;
 
 /// The jiffy: ticks and the intervals of balancing.
 const TICK: Nanos = 4_000_000;
+/// No slice is planned to end sooner.
+const SHORTEST: Nanos = 10_000;
 /// CFS's slices for one period; more stretch it (latency / min granularity).
 const CFS_LATENCY_SLICES: u64 = 8;
 
@@ -69,8 +75,13 @@ impl Version {
         self == Version::Eevdf72
     }
 
-    /// A group goes on with its next thread when one sleeps.
-    fn picks_buddy(self) -> bool {
+    /// A wakeup preempts only what no buddy goes before, and what sleeps in its queue is no obstacle: it leaves then.
+    fn wakes_as_it_picks(self) -> bool {
+        self == Version::Eevdf72
+    }
+
+    /// Who sleeps in its queue is no further behind when it leaves that than when it fell asleep.
+    fn keeps_lag_asleep(self) -> bool {
         self == Version::Eevdf72
     }
 }
@@ -105,7 +116,9 @@ struct Cpu {
     expected: f64,
     /// What runs is to be looked at at the next tick.
     lazy: bool,
-    /// Choices so far, and whether the end of the present slice is planned.
+    /// Threads that sleep in their queues.
+    asleep: u32,
+    /// Switches so far, and whether the end of the present slice is planned.
     choices: u16,
     ends: bool,
     /// Groups' queues that still have load.
@@ -176,12 +189,7 @@ impl Fair {
         let cpus = machine.cpus.len();
         // Constants grow with the CPUs, up to 8 (SCHED_TUNABLESCALING_LOG).
         let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
-        let base = if self.version == Version::Eevdf72 {
-            700_000
-        } else {
-            750_000
-        };
-        self.slice = base * factor;
+        self.slice = 700_000 * factor;
         self.latency = 6_000_000 * factor;
         self.min_granularity = 750_000 * factor;
         self.wakeup_granularity = 1_000_000 * factor;
@@ -191,14 +199,8 @@ impl Fair {
         };
         self.cpus = vec![Cpu::default(); cpus];
         self.map = map::Map::new(&machine.topology);
-        // A kernel begins with half, but who was seldom dry since then looks always, by 7.2's rule.
-        let ratio = if self.version == Version::Eevdf72 {
-            1024
-        } else {
-            512
-        };
         for cpu in 0..cpus {
-            self.cpus[cpu].balancing = balance::Balancing::new(&self.map, cpu, ratio);
+            self.cpus[cpu].balancing = balance::Balancing::new(&self.map, cpu);
         }
     }
 
@@ -220,24 +222,22 @@ impl Fair {
         if ran == 0 {
             return false;
         }
-        let (eevdf, precise, slice) = (
-            self.version.is_eevdf(),
-            self.version.is_precise(),
-            self.slice,
-        );
         let (mut queue, mut resched) = (cpu, false);
         while let Some(id) = self.queues[queue].current {
-            let contended = self.queues[queue].entities > 1;
+            let slice = self.slice;
             let entity = self.entity_mut(id);
             entity.ran += ran;
             entity.vruntime += virtually(ran, entity.weight);
-            if eevdf {
+            if self.version.is_eevdf() {
+                let entity = self.entity_mut(id);
                 let over = entity.vruntime >= entity.deadline;
                 if over {
                     entity.deadline = entity.vruntime + virtually(slice, entity.weight);
                 }
-                let ends = over || precise && entity.vruntime >= entity.protected;
-                resched |= contended && ends;
+                if self.queues[queue].entities > 1 && (over || self.is_fair_game(queue, id)) {
+                    resched = true;
+                    self.forget_next(id);
+                }
             } else {
                 self.raise_min(queue);
             }
@@ -247,6 +247,29 @@ impl Fair {
             }
         }
         resched
+    }
+
+    /// A tick, or the end of a slice: also the averages of what runs there and its groups' weights are brought up to date.
+    fn weigh(&mut self, machine: &Machine, cpu: usize, thread: usize) -> bool {
+        let resched = self.update_current(machine, cpu);
+        let mut id = Id::Thread(thread);
+        while let Some(queue) = self.home(id) {
+            self.advance_entity(machine.now, id);
+            self.advance_queue(machine.now, queue);
+            if let Id::Queue(own) = id {
+                self.update_share(own);
+            }
+            id = Id::Queue(queue);
+        }
+        resched
+    }
+
+    /// EEVDF: whether what runs may be preempted before its deadline.
+    fn is_fair_game(&self, queue: QueueId, id: Id) -> bool {
+        let entity = self.entity(id);
+        let protected = entity.vruntime < entity.protected;
+        let precise = self.version.is_precise();
+        !protected && (precise || !self.queues[queue].eligible(Some(entity), entity.vruntime))
     }
 
     /// Has a CPU choose anew.
@@ -264,17 +287,24 @@ impl Fair {
     fn left_of(&self, thread: usize) -> Nanos {
         let entity = &self.tasks[thread].entity;
         let left = (entity.deadline - entity.vruntime).max(1) as u128;
-        (left * u128::from(entity.weight) / u128::from(NICE_0)) as Nanos + 1
+        let left = (left * u128::from(entity.weight) / u128::from(NICE_0)) as Nanos + 1;
+        left.max(SHORTEST)
     }
 
-    /// A timer's, for what was chosen last on a CPU.
+    /// There are several threads, though some may sleep.
+    fn is_contended(&self, cpu: usize) -> bool {
+        let it = &self.cpus[cpu];
+        it.tasks.len() + it.asleep as usize > 1
+    }
+
+    /// A timer's, for what was switched to last on a CPU.
     fn token(&self, cpu: usize) -> u32 {
         u32::from(self.cpus[cpu].choices) << 16 | cpu as u32
     }
 
     /// Who runs is no longer alone, so its slice ends on time.
     fn plan_end(&mut self, machine: &mut Machine, cpu: usize) {
-        if !self.version.is_precise() || self.cpus[cpu].ends || self.cpus[cpu].tasks.len() < 2 {
+        if !self.version.is_precise() || self.cpus[cpu].ends || !self.is_contended(cpu) {
             return;
         }
         let Some(current) = machine.cpu(CpuId(cpu as u32)).current else {
@@ -309,8 +339,15 @@ impl Fair {
             return;
         }
         if self.version.is_eevdf() {
-            if self.first(queue) == Some(id) {
-                self.resched(machine, cpu);
+            let buddies = self.version.wakes_as_it_picks();
+            while let Some(first) = self.first(queue, buddies) {
+                if first == id {
+                    self.resched(machine, cpu);
+                } else if buddies && self.entity(first).delayed {
+                    self.finish(machine.now, first);
+                    continue;
+                }
+                return;
             }
         } else if self.preempts(id, current) {
             self.set_next(id);
@@ -384,6 +421,13 @@ impl Class for Fair {
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         self.grow(machine);
         let at = cpu.0 as usize;
+        // The end of a slice is a tick, too.
+        let precise = self.version.is_precise();
+        let ended = ran.filter(|_| precise && machine.cpu(cpu).turn == Some(0));
+        if let Some(ran) = ended {
+            self.cpus[at].ends = false;
+            self.weigh(machine, at, ran.index());
+        }
         self.update_current(machine, at);
         self.cpus[at].lazy = false;
         if let Some(ran) = ran {
@@ -403,18 +447,20 @@ impl Class for Fair {
         self.leaves_idle(machine.now, at);
         let task = &mut self.tasks[thread];
         let id = Fair::thread_id(thread);
+        let mut turn = None;
         if ran != Some(id) {
             task.counted = machine.cpu_time(id);
             task.ran_at = machine.now;
+            let ends = precise && self.is_contended(at);
+            turn = ends.then(|| self.left_of(thread));
+            let it = &mut self.cpus[at];
+            it.choices = it.choices.wrapping_add(1);
+            it.ends = ends;
+        } else if ended.is_none() {
+            // Who goes on keeps the end that was planned. If that is now, ticks have to do until another thread comes.
+            turn = machine.cpu(cpu).turn;
         }
-        let contended = self.cpus[at].tasks.len() > 1;
-        let ends = self.version.is_precise() && contended;
-        self.cpus[at].choices = self.cpus[at].choices.wrapping_add(1);
-        self.cpus[at].ends = ends;
-        Some(Pick {
-            thread: id,
-            turn: ends.then(|| self.left_of(thread)),
-        })
+        Some(Pick { thread: id, turn })
     }
 
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
@@ -424,7 +470,10 @@ impl Class for Fair {
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let cpu = token as usize & 0xFFFF;
-        if self.token(cpu) == token {
+        let runs = machine.cpu(CpuId(cpu as u32)).current;
+        if let Some(runs) = runs.filter(|_| self.token(cpu) == token) {
+            self.cpus[cpu].ends = false;
+            self.weigh(machine, cpu, runs.index());
             machine.kick(CpuId(cpu as u32));
         }
     }
@@ -434,15 +483,10 @@ impl Class for Fair {
         let Some(thread) = machine.cpu(cpu).current else {
             return;
         };
-        let mut resched = self.update_current(machine, at) || self.cpus[at].lazy;
+        let mut resched = self.weigh(machine, at, thread.index()) || self.cpus[at].lazy;
         let mut id = Id::Thread(thread.index());
-        while let Some(queue) = self.home(id) {
-            self.advance_entity(machine.now, id);
-            self.advance_queue(machine.now, queue);
-            if let Id::Queue(own) = id {
-                self.update_share(own);
-            }
-            resched |= !self.version.is_eevdf() && self.slice_is_over(queue, id);
+        while let Some(queue) = self.home(id).filter(|_| !self.version.is_eevdf()) {
+            resched |= self.slice_is_over(queue, id);
             id = Id::Queue(queue);
         }
         if resched {
