@@ -2,8 +2,8 @@
 //!
 //! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in it. Who
 //! wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that was not seen to run,
-//! comes at its time. If that is on the CPU where the thread fell asleep it is taken for the thread's own timer, which
-//! is set where that falls asleep again; else for a device's, which interrupts that CPU. What the simulated machine takes
+//! comes at its time. Those of a thread to which they come where it fell asleep, always, are taken for its own timers',
+//! which are set where it falls asleep again; others for devices', which interrupt their CPU. What the simulated machine takes
 //! for a switch is taken off, since it comes back there; all else that the machine did is in the CPU time of whom it did it to.
 //!
 //! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and it is counted.
@@ -67,6 +67,7 @@ pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
     for &cpu in &cpus {
         extraction.progress(cpu, last);
     }
+    extraction.tell_timers();
     extraction.sorted(&cpus)
 }
 
@@ -105,6 +106,10 @@ struct Track {
     on: Option<u32>,
     /// The CPU where it fell asleep.
     slept_on: Option<u32>,
+    /// Wakeups that may be its timers', with the places of its waits for them.
+    timers: Vec<(usize, Cause)>,
+    /// Interrupts woke it on other CPUs too.
+    has_device: bool,
     /// A wakeup that came while it ran, perhaps on its way to sleep.
     early: Option<Cause>,
     /// When it was woken for what it does, and how many losses there were by then; none: that was not seen.
@@ -145,6 +150,8 @@ impl Extraction<'_> {
                 phase: Phase::New,
                 on: None,
                 slept_on: None,
+                timers: Vec::new(),
+                has_device: false,
                 early: None,
                 woken: None,
                 turnarounds: Delays::default(),
@@ -253,15 +260,28 @@ impl Extraction<'_> {
             // From a sleep that it did not come to.
             Phase::Ready => return,
         }
-        let timer = cause.by.is_none() && track.slept_on == Some(cause.cpu);
-        match track.acts.last_mut() {
-            Some(act @ Act::Wait) if timer => {
-                *act = Act::Until(cause.at - self.began);
-                track.phase = Phase::Ready;
-            }
-            _ => self.wake(target, cause),
+        let slept_on = track.slept_on.filter(|_| cause.by.is_none());
+        track.has_device |= slept_on.is_some_and(|cpu| cpu != cause.cpu);
+        if slept_on == Some(cause.cpu) && track.acts.last() == Some(&Act::Wait) {
+            track.timers.push((track.acts.len() - 1, cause));
+            track.phase = Phase::Ready;
+        } else {
+            self.wake(target, cause);
         }
         self.threads[target].woken = Some((cause.at, self.losses));
+    }
+
+    /// Tells timers from devices, when all is seen.
+    fn tell_timers(&mut self) {
+        for (number, track) in self.threads.iter_mut().enumerate() {
+            for (place, Cause { at, cpu, .. }) in std::mem::take(&mut track.timers) {
+                if track.has_device {
+                    self.interrupts.push((at, cpu, number));
+                } else {
+                    track.acts[place] = Act::Until(at - self.began);
+                }
+            }
+        }
     }
 
     /// Somebody or something wakes a thread.

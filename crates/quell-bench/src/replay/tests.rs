@@ -237,40 +237,48 @@ fn a_thread_alone_takes_as_long_as_it_took() {
 
 #[test]
 fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
-    let events = [
-        process(1),
-        wakeup(0, 3, 1, None), // not seen to fall asleep
-        switch(0, 0, 0, State::READY, 1),
-        switch(1, 0, 1, SLEEPS, 0),
-        wakeup(5, 0, 1, None), // where it fell asleep
-        switch(5, 3, 0, State::READY, 1),
-        switch(6, 3, 1, SLEEPS, 0),
-        wakeup(9, 0, 1, None), // elsewhere
-        switch(9, 3, 0, State::READY, 1),
-        switch(10, 3, 1, SLEEPS, 0),
-    ];
+    let mut events = Vec::new();
+    // Each falls asleep on 0 and on 3, and interrupts wake it: one always where it fell asleep, the other always on 0.
+    for (thread, first, woken_on) in [(1, 0, [0, 3]), (2, 100, [0, 0])] {
+        events.push(process(thread));
+        events.push(wakeup(first, 3, thread, None)); // not seen to fall asleep
+        events.push(switch(first, 0, 0, State::READY, thread));
+        events.push(switch(first + 1, 0, thread, SLEEPS, 0));
+        events.push(wakeup(first + 5, woken_on[0], thread, None));
+        events.push(switch(first + 5, 3, 0, State::READY, thread));
+        events.push(switch(first + 6, 3, thread, SLEEPS, 0));
+        events.push(wakeup(first + 9, woken_on[1], thread, None));
+        events.push(switch(first + 9, 3, 0, State::READY, thread));
+        events.push(switch(first + 10, 3, thread, SLEEPS, 0));
+    }
+    events.sort_by_key(|event| event.at_ns);
     let recording = extract(&events, &Costs::NONE);
-    let interrupts: Vec<(u64, usize)> = (recording.interrupts.iter())
-        .map(|it| (it.at, it.cpu))
-        .collect();
+    let interrupt = |it: &recording::Interrupt| (it.at / MS, it.cpu, it.thread.0);
+    let interrupts: Vec<_> = recording.interrupts.iter().map(interrupt).collect();
     // By the places of those CPUs that switched, 0 and 3.
-    assert_eq!(interrupts, [(0, 1), (9 * MS, 0)]);
+    assert_eq!(
+        interrupts,
+        [(0, 1, 0), (100, 1, 1), (105, 0, 1), (109, 0, 1)]
+    );
     use quell_sim::Act::{Done, Run, Until, Wait};
-    let acts = &recording.processes[0].threads[0].2;
-    let expected = [
-        Run(MS),
-        Done,
-        Until(5 * MS),
-        Run(MS),
-        Done,
-        Wait,
-        Run(MS),
-        Done,
-        Wait,
-    ];
-    assert_eq!(acts[..], expected);
+    let acts = |process: usize| recording.processes[process].threads[0].2.clone();
+    let expected = |one, other| {
+        [
+            Run(MS),
+            Done,
+            one,
+            Run(MS),
+            Done,
+            other,
+            Run(MS),
+            Done,
+            Wait,
+        ]
+    };
+    assert_eq!(acts(0), expected(Until(5 * MS), Until(9 * MS)));
+    assert_eq!(acts(1), expected(Wait, Wait));
     let replayed = free(&events, "fifo", None);
-    for under in of(&replayed, 1) {
+    for under in of(&replayed, 1).iter().chain(of(&replayed, 2)) {
         let turnarounds = &under.turnaround;
         assert_eq!((turnarounds.count, turnarounds.max_us), (3, Some(1000.0)));
     }
