@@ -9,6 +9,7 @@ use crate::class::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Event, FOREVER, GroupId, Interrupt, Machine, NEVER, State, Thread, ThreadId};
 use crate::program::Code;
+use crate::recorded::Act;
 use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::{Count, ThreadProgram};
@@ -153,6 +154,17 @@ impl Kernel {
             }
         }
         tenant
+    }
+
+    /// Adds a process of that number whose threads do what was recorded. They are blocked.
+    pub fn add_recorded(&mut self, number: usize, threads: Vec<(Nice, Vec<Act>)>) {
+        let (nices, acts): (Vec<Nice>, Vec<Vec<Act>>) = threads.into_iter().unzip();
+        let tenant = self.workload.add_tenant(Code::recorded(&acts));
+        self.tenants.push(number);
+        for (program, nice) in nices.into_iter().enumerate() {
+            self.workload.add_recorded(tenant, program);
+            self.add_thread(number, GroupId::ROOT, nice);
+        }
     }
 
     /// Adds a VM's process, whose threads are its vCPUs, that run for as long as they are let, and its emulator threads.
@@ -310,6 +322,11 @@ impl Kernel {
                 self.on(cpu, None, |kernel| match interrupt {
                     Interrupt::Arrival(port) => kernel.arrive(port as usize),
                     Interrupt::Slept(thread) => kernel.wake(thread),
+                    Interrupt::Wakeup(thread) => {
+                        let now = kernel.machine.now;
+                        kernel.workload.wake(thread, now, &mut kernel.effects);
+                        kernel.wake_all();
+                    }
                     Interrupt::Timer(token) => {
                         kernel.class.timer(&mut kernel.machine, token);
                     }
@@ -338,6 +355,8 @@ impl Kernel {
         match interrupt {
             Interrupt::Arrival(_) => self.machine.costs.request,
             Interrupt::Slept(_) | Interrupt::Timer(_) => self.machine.costs.interrupt,
+            // It is in the CPU time of whom it interrupted when it was recorded.
+            Interrupt::Wakeup(_) => 0,
         }
     }
 
@@ -441,6 +460,11 @@ impl Kernel {
             Receiver::Guest { vm, port } => return self.post(vm, Message::In(port, arrived)),
         };
         self.workload.arrive(tenant, arrived, &mut self.effects);
+        self.wake_all();
+    }
+
+    /// Does what an interrupt did.
+    fn wake_all(&mut self) {
         let mut effects = self.take_effect();
         for (thread, works_for) in effects.drain(..) {
             if let Some(here) = self.machine.here {

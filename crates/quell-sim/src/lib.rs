@@ -12,6 +12,7 @@ mod kernel;
 mod machine;
 mod monitor;
 mod program;
+mod recorded;
 mod simulation;
 mod vm;
 mod workload;
@@ -22,6 +23,7 @@ pub use class::{
 pub use events::Nanos;
 pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
 pub use monitor::{Monitor, thread_of};
+pub use recorded::Act;
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};
 pub use vm::{Vm, VmCosts, VmId, VmStats};
 pub use workload::{Answer, Request};

@@ -229,6 +229,8 @@ pub(crate) enum Interrupt {
     Arrival(u32),
     /// A thread has slept.
     Slept(ThreadId),
+    /// What woke a recorded thread comes again.
+    Wakeup(ThreadId),
     /// A class asked for this.
     Timer(u32),
 }

@@ -3,6 +3,8 @@
 //! Steps nest; a thread that blocks in the middle must be able to go on there. So a tenant's programs become one
 //! list of operations, and where a thread stands is an index, a stack of return indices and one of loop counters.
 
+use crate::events::Nanos;
+use crate::machine::ThreadId;
 use quell_model::config::{Count, Step, ThreadProgram, TimeUs, timer_period_ns};
 use std::collections::BTreeMap;
 
@@ -65,6 +67,12 @@ pub enum Op {
     Send(u32),
     /// Takes one out.
     Receive(u32),
+    /// Uses so much CPU time, in ns.
+    Use(Nanos),
+    /// Sleeps until that time, to do what is due then.
+    Until(Nanos),
+    /// Puts a message into the queue of that recorded thread.
+    Wake(ThreadId),
     /// Begins a loop of so many turns.
     Loop(u32),
     /// Ends a turn of the loop whose first operation is there.
@@ -96,6 +104,8 @@ pub struct Code {
     pub pools: Vec<String>,
     /// Barriers' names, and how many threads come to each.
     pub barriers: Vec<(String, u32)>,
+    /// They are a recorded process's, of one thread and one queue each.
+    pub recorded: bool,
 }
 
 impl Code {

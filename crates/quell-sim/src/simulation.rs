@@ -5,7 +5,8 @@
 use crate::class::Class;
 use crate::events::{Events, Nanos};
 use crate::kernel::{Kernel, Receiver};
-use crate::machine::{Costs, Event, Group, GroupId, Machine, ThreadId};
+use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, ThreadId};
+use crate::recorded::Act;
 use crate::vm::Guests;
 use crate::workload::{Answer, Request};
 use quell_model::config::ThreadProgram;
@@ -115,6 +116,22 @@ impl Simulation {
             .add_port(tenant.load, number, Receiver::Tenant(local));
         self.settle(0);
         number
+    }
+
+    /// Adds a process whose threads do what was recorded, each from when it is first woken on; gives its tenant's index.
+    pub fn add_recorded(&mut self, threads: Vec<(Nice, Vec<Act>)>) -> usize {
+        let number = self.tenants.len();
+        let local = self.host().tenants.len();
+        self.host().add_recorded(number, threads);
+        self.tenants.push((0, local));
+        number
+    }
+
+    /// At that time, or now, an interrupt of that CPU wakes a recorded thread.
+    pub fn interrupt(&mut self, at: Nanos, cpu: CpuId, thread: ThreadId) {
+        let wakeup = Event::Interrupt(cpu, Interrupt::Wakeup(thread));
+        let at = at.max(self.machine().now);
+        self.events.plan(at, (0, wakeup));
     }
 
     /// Adds a tenant's threads under a kernel; gives its number, and its index there.

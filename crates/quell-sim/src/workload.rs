@@ -328,6 +328,22 @@ impl Workload {
         });
     }
 
+    /// Adds a recorded thread, which waits for its first wakeup. It runs the program of its number in its process.
+    pub fn add_recorded(&mut self, tenant: usize, program: usize) {
+        let thread = ThreadId(self.frames.len() as u32);
+        self.add_thread(tenant, program, program as u64, 0);
+        let start = self.tenants[tenant].code.starts[program];
+        self.wait(thread, start, Object::Receive(program as u32));
+    }
+
+    /// Wakes a recorded thread, now or when it waits next.
+    pub fn wake(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) {
+        let frame = &self.frames[thread.index()];
+        let wakeup = Request { due: now, seed: 0 };
+        let own = &mut self.tenants[frame.tenant].queues[frame.program];
+        own.put(Some(wakeup), Some(now), effects);
+    }
+
     /// A request arrives.
     pub fn arrive(&mut self, tenant: usize, request: Request, effects: &mut Effects) {
         let due = Some(request.due);
@@ -546,6 +562,14 @@ impl Workload {
                 Some(request) => frame.hold(request),
                 None => return Some(self.wait(thread, at, Object::Receive(number))),
             },
+            Op::Use(time) => return Some(Next::Run(time.max(1))),
+            Op::Until(due) => {
+                frame.hold(Some(Request { due, seed: 0 }));
+                if due > now {
+                    return Some(Next::Sleep(due - now));
+                }
+            }
+            Op::Wake(other) => self.wake(other, now, effects),
             Op::Loop(times) => frame.turns.push(times),
             Op::Again(first) => {
                 if let Some(left) = frame.turns.last_mut() {

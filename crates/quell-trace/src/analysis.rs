@@ -537,7 +537,8 @@ impl fmt::Debug for Delays {
 }
 
 impl Delays {
-    fn add(&mut self, ns: u64) {
+    /// Adds one, in ns.
+    pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.sum_ns += ns;
         self.max_ns = self.max_ns.max(ns);

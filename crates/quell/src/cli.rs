@@ -78,6 +78,10 @@ pub enum Command {
     /// Until Ctrl-C, for --seconds, or while COMMAND runs, whose exit code it then ends with. The trace
     /// opens at ui.perfetto.dev and holds the whole host: all processes, and this recorder itself.
     Record(Record),
+    /// Run a recorded trace again on the simulated machine: what would its threads have waited?
+    ///
+    /// Takes traces of `quell record`, and of `quell bench --trace`. The same trace gives the same answer.
+    Replay(Replay),
     /// Write shell completions to stdout
     Completion {
         /// For which shell
@@ -258,6 +262,9 @@ pub struct Bench {
     /// On the simulator: measure at each of these values, all of them at once; several times for every combination
     #[arg(long, value_name = "KEY=V1,V2")]
     pub sweep: Vec<Sweep>,
+    /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub measure: Measure,
     #[command(flatten)]
@@ -388,6 +395,24 @@ pub struct Record {
     /// A command to run meanwhile, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The trace
+    pub trace: PathBuf,
+    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
+    pub policy: String,
+    /// CPUs of the simulated machine; as many as the trace has unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub cpus: Option<u32>,
+    /// Show the processes of this name; those with the most CPU time unless given
+    #[arg(long, value_name = "NAME")]
+    pub process: Option<String>,
+    /// Also write the result as JSON, with every process (`-`: to stdout, instead of the table)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

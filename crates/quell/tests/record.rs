@@ -153,3 +153,50 @@ fn mistakes_are_said_and_leave_nothing_behind() {
     }
     assert!(files(folder.path()).is_empty());
 }
+
+#[test]
+fn a_recording_of_this_host_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that spins, one that sleeps and forks; both are in the trace from beginning to end.
+    let script = "spin() { n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done; }
+        spin & for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; wait";
+    let args = ["--seconds", "2", "-o", "t", "--", "sh", "-c", script];
+    let output = record(folder.path(), &args);
+    if !recorded(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let replay = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["replay", "t"])
+            .args(args)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    let args = ["--policy", "fifo,eevdf,sched", "--cpus", "64"];
+    let json = replay(&[&args[..], &["--process", "sh", "--json", "-"]].concat());
+    let result: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let processes = result["processes"].as_array().unwrap();
+    let cpu = |under: &serde_json::Value| under["cpu_ms"].as_f64().unwrap();
+    let spinner = processes.iter().find(|it| cpu(&it["under"][0]) > 10.0);
+    let under = spinner.unwrap()["under"].as_array().unwrap();
+    let names: Vec<_> = under.iter().map(|it| it["policy"].as_str()).collect();
+    let expected = ["recorded", "fifo", "eevdf", "sched"].map(Some);
+    assert_eq!(names, expected);
+    let most = |under: &serde_json::Value| under["run_delay"]["p99_us"].as_f64().unwrap();
+    for it in &under[1..] {
+        // There is a CPU for everybody: it gets what it used, and does not wait for it.
+        let share = cpu(it) / cpu(&under[0]);
+        assert!((0.9..1.2).contains(&share), "{under:?}");
+        assert!(most(it) < 1000.0, "{under:?}");
+        // And all that it was woken for is done.
+        let count = |under: &serde_json::Value| under["turnaround"]["count"].as_u64();
+        assert_eq!(count(it), count(&under[0]));
+    }
+    let table = String::from_utf8(replay(&[])).unwrap();
+    assert!(table.contains("all processes") && table.contains("eevdf") && table.contains("sched"));
+    assert_eq!(replay(&[]), table.as_bytes());
+}

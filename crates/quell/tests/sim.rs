@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+use quell_trace::{Analyser, Reader};
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 fn bench(seed: &str) -> Value {
@@ -43,4 +45,140 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
     assert!(all("ideal", "p99_us") < all("fifo", "p99_us"));
     assert_eq!(bench("1")["results"], first["results"]);
     assert_ne!(bench("2")["results"], first["results"]);
+}
+
+fn traced(folder: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["bench", "mixed", "--on", "sim", "--policy", "eevdf,sched"])
+        .args([
+            "--pairs",
+            "1",
+            "--seconds",
+            "1",
+            "--set",
+            "warmup_seconds=1",
+        ])
+        .args(["--scheduling", "--json", "-", "--trace"])
+        .arg(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_trace_is_what_the_result_is_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("made/for it");
+    let result = traced(&folder);
+    for side in ["eevdf", "sched"] {
+        let file = folder.join(format!("{side}-1.perfetto-trace"));
+        let mut analyser = Analyser::new(1_000_000_000..2_000_000_000);
+        for event in Reader::open(&file).unwrap() {
+            analyser.add(&event.unwrap());
+        }
+        let analysis = analyser.finish(None);
+        assert_eq!(analysis.cpus, 8);
+        assert_eq!(analysis.gaps, quell_trace::Gaps::default());
+        assert!(
+            analysis
+                .threads
+                .iter()
+                .any(|t| &*t.thread.name == "forkjoin-0/main")
+        );
+        let processes = analysis.processes(|_| true);
+        let mut compared = 0;
+        for row in result["results"].as_array().unwrap() {
+            if row["side"] != side || row["tenant"] == "*" {
+                continue;
+            }
+            let process = processes.iter().find(|p| row["tenant"] == *p.name).unwrap();
+            let figures = &row["scheduling"];
+            let mean = figures["run_delay_mean_us"].as_f64().unwrap();
+            let traced = process.delays.mean_ns().unwrap() as f64 / 1e3;
+            assert_eq!(mean, traced);
+            assert_eq!(
+                figures["switches_per_s"].as_f64(),
+                Some(process.switches as f64)
+            );
+            compared += 1;
+        }
+        assert!(compared > 1);
+    }
+    let again = tempfile::tempdir().unwrap();
+    traced(again.path());
+    let name = "sched-1.perfetto-trace";
+    let bytes = |folder: &Path| std::fs::read(folder.join(name)).unwrap();
+    assert!(bytes(&folder) == bytes(again.path()), "not the same twice");
+    let left = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(left, 2);
+}
+
+#[test]
+fn traces_that_cannot_be_written_are_said_before_anything_runs() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let cases = [
+        ("sim", file.path(), "cannot be written"),
+        ("vm", Path::new("x"), "quell lab run -- quell record"),
+    ];
+    for (on, folder, says) in cases {
+        let policy = if on == "sim" {
+            "eevdf,sched"
+        } else {
+            "default,sched"
+        };
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["bench", "mixed", "--policy", policy, "--on", on, "--trace"])
+            .arg(folder)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_trace_is_replayed_under_other_schedulers() {
+    let folder = tempfile::tempdir().unwrap();
+    traced(folder.path());
+    let replay = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        let command = command.current_dir(folder.path()).arg("replay");
+        command.args(args).output().unwrap()
+    };
+    let trace = "eevdf-1.perfetto-trace";
+    let output = replay(&[trace, "--policy", "eevdf,fifo", "--json", "-"]);
+    assert!(output.status.success(), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&result["cpus"], &result["gaps"]), (&8.into(), &0.into()));
+    assert_eq!(result["processes"].as_array().unwrap().len(), 8);
+    let of = |under: &Value| under["policy"].as_str().unwrap().to_string();
+    let all: Vec<String> = result["all"].as_array().unwrap().iter().map(of).collect();
+    assert_eq!(all, ["recorded", "eevdf", "fifo"]);
+
+    let one = replay(&[trace, "--process", "kv-0", "--cpus", "4"]);
+    let one = String::from_utf8(one.stdout).unwrap();
+    assert!(one.contains("kv-0") && !one.contains("image-0"), "{one}");
+    assert!(
+        one.contains("8 CPUs, replayed on 4 simulated ones"),
+        "{one}"
+    );
+
+    let cases: [(&[&str], &str); 5] = [
+        (&["none"], "none: cannot be read"),
+        (&[trace, "--policy", "ideal"], "requests"),
+        (&[trace, "--policy", "quell"], "tenants"),
+        (
+            &[trace, "--policy", "default"],
+            "does not run on the simulator",
+        ),
+        (&[trace, "--process", "x"], "no process `x`"),
+    ];
+    for (args, says) in cases {
+        let output = replay(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(says), "{error}");
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) mod settings;
 pub mod simulated;
 pub(crate) mod started;
 mod summary;
+mod trace;
 mod watch;
 
 use crate::progress::Progress;
@@ -63,6 +64,8 @@ pub struct BenchOptions {
     pub seed: u64,
     /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host some.
     pub scheduling: bool,
+    /// The folder, which is there, for a Perfetto trace of each side and pair: `SIDE-PAIR.perfetto-trace`.
+    pub trace: Option<PathBuf>,
     /// The `quell` program: it plays tenants and is the agent.
     pub quell_exe: PathBuf,
 }
@@ -77,6 +80,7 @@ impl BenchOptions {
             pairs: scenario.pairs,
             seed: 1,
             scheduling: false,
+            trace: None,
             scenario,
             quell_exe,
         }
@@ -144,7 +148,7 @@ pub fn run(
     );
     let mut workload = Workload::start(&options.scenario, &options.quell_exe, interrupt.clone())
         .context("starting the tenants")?;
-    if options.scheduling {
+    if options.scheduling || options.trace.is_some() {
         workload.set_recorded();
     }
     let labels = Side::labels(&options.sides);
@@ -360,9 +364,10 @@ impl Session<'_> {
         let done = (warmup + length) * self.raw.len() as u32;
         self.progress.step(done, &text);
         let progress = self.progress;
-        let watch = options
-            .scheduling
-            .then(|| Watch::new(&self.workload, warmup, length));
+        let trace = options.trace.as_ref();
+        let trace = trace.map(|folder| (folder.clone(), self.labels[side].clone(), pair));
+        let watch = (options.scheduling || trace.is_some())
+            .then(|| Watch::new(&self.workload, warmup, length, trace));
         let workload = &mut self.workload;
         let (end, ended) = channel::<()>();
         std::thread::scope(|scope| {
@@ -391,7 +396,7 @@ impl Session<'_> {
             if let Some(watched) = watched {
                 let watched = watched.map_err(|_| anyhow::anyhow!("the recorder failed"))??;
                 for (measurement, scheduling) in measurements.iter_mut().zip(watched) {
-                    measurement.scheduling = Some(scheduling);
+                    measurement.scheduling = options.scheduling.then_some(scheduling);
                 }
             }
             Ok(((measurements, stillness), window?))

@@ -3,9 +3,11 @@
 
 mod control;
 mod cores;
+mod observe;
 
 use self::control::Controller;
 use super::summary::RawRun;
+use super::trace::TraceFile;
 use super::{BenchOptions, Measured};
 use crate::progress::Progress;
 use crate::result::{BenchResult, Host, Substrate};
@@ -14,23 +16,20 @@ use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
+use quell_model::Topology;
 use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
 };
-use quell_model::{CpuId, Pid, Tid, Topology};
 use quell_sim::{
-    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Load, Oldest,
-    Request, SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
+    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Load, Oldest, Request,
+    SchedExt, Simulation, Tenant, Vm, VmCosts, Warp,
 };
-use quell_trace::{Analyser, Event, IDLE, Kind};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::rc::Rc;
-use std::sync::Arc;
+use quell_trace::{Analyser, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) use observe::{Names, Sink, Watch, pid};
 
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
@@ -270,9 +269,14 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
         } else {
             VmCosts::TYPICAL
         },
-        emulators: u32::from(tenant.load.is_some()),
+        emulators: emulators(tenant),
         ..Vm::new(tenant.vcpus.unwrap_or(1), class)
     }
+}
+
+/// One emulator thread carries a VM's requests and answers, if there are any.
+fn emulators(tenant: &TenantSpec) -> u32 {
+    u32::from(tenant.load.is_some())
 }
 
 fn described(topology: &Topology) -> Host {
@@ -355,10 +359,14 @@ impl Bench<'_> {
                 }
             }
         }
-        let watch = options.scheduling.then(|| Watch::new(warmup..end));
-        if let Some(watch) = &watch {
-            watch.observe(&mut simulation, &owners);
-        }
+        let watch = if options.scheduling || options.trace.is_some() {
+            let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
+            let trace = self.trace(side, pair)?;
+            let names: Vec<Names> = self.instances.iter().map(|it| self.names(it)).collect();
+            Some(Watch::begin(&mut simulation, &names, (analyser, trace)))
+        } else {
+            None
+        };
         let mut course = Course {
             controller: control::of(side_of, &self.instances, &owners, &mut simulation),
             simulation,
@@ -383,7 +391,12 @@ impl Bench<'_> {
             return Err(ConfigError::at(&options.scenario.file, "tenant", message).into());
         }
 
-        let watched = watch.map(|watch| watch.finish(self.instances.len()));
+        let (analyser, trace) = match watch {
+            Some(watch) => watch.finish(),
+            None => (None, None),
+        };
+        trace.map_or(Ok(()), TraceFile::finish)?;
+        let watched = analyser.map(|analyser| self.scheduling(analyser));
         let mut measurements = Vec::new();
         for (index, tenant) in self.instances.iter().enumerate() {
             let loaded = tenant.spec.load.is_some();
@@ -426,6 +439,62 @@ impl Bench<'_> {
             stillness: Stillness::default(),
             measurements,
         })
+    }
+
+    /// The trace that the run is to leave.
+    fn trace(&self, side: usize, pair: u32) -> anyhow::Result<Option<TraceFile>> {
+        let Some(folder) = &self.options.trace else {
+            return Ok(None);
+        };
+        let label = &Side::labels(&self.options.sides)[side];
+        let system = System {
+            // As of which its threads' states are told.
+            release: "7.2.0".to_string(),
+            version: concat!("quell-sim ", env!("CARGO_PKG_VERSION")).to_string(),
+            machine: "simulated".to_string(),
+            clocks: None,
+        };
+        TraceFile::create(folder, label, pair, &system).map(Some)
+    }
+
+    /// What a tenant and its threads on the host are called in traces.
+    fn names(&self, tenant: &TenantInstance<'_>) -> Names {
+        let programs = tenant.spec.threads.iter();
+        let cpus = self.topology.cpus.len() as u32;
+        let programs = programs.map(|spec| (&*spec.name, spec.count.on(cpus)));
+        let kinds: Vec<(&str, u32)> = match tenant.spec.kind {
+            TenantKind::Process | TenantKind::Container => programs.collect(),
+            TenantKind::Vm => {
+                let vcpus = tenant.spec.vcpus.unwrap_or(1);
+                vec![("vcpu", vcpus), ("emulator", emulators(tenant.spec))]
+            }
+        };
+        let mut threads = Vec::new();
+        for (name, count) in kinds {
+            let name = format!("{}/{name}", tenant.name);
+            match count {
+                1 => threads.push(name),
+                count => threads.extend((0..count).map(|number| format!("{name}-{number}"))),
+            }
+        }
+        Names {
+            process: tenant.name.to_string(),
+            threads,
+        }
+    }
+
+    /// What each tenant's threads had.
+    fn scheduling(&self, analyser: Analyser) -> Vec<Scheduling> {
+        let processes = analyser.finish(None).processes(|_| true);
+        let tenant = |number| {
+            let mut all = Scheduling::default();
+            let of = |process: &&quell_trace::ProcessStats| process.pid == pid(number);
+            for process in processes.iter().filter(of) {
+                all.add_process(process);
+            }
+            all
+        };
+        (0..self.instances.len()).map(tenant).collect()
     }
 
     /// The requests that this tenant gets, as its generator would send them.
@@ -527,104 +596,6 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
-}
-
-/// What the simulated scheduler does to tenants' threads in a window, by the same analysis as of real ones.
-struct Watch(Rc<RefCell<Watched>>);
-
-struct Watched {
-    analyser: Analyser,
-    /// What happens later than what was told last, in the order of time: a CPU tells of a switch that it begins.
-    pending: BTreeMap<(u64, u64), Event>,
-    told: u64,
-}
-
-impl Watch {
-    fn new(window: Range<u64>) -> Watch {
-        Watch(Rc::new(RefCell::new(Watched {
-            analyser: Analyser::new(window),
-            pending: BTreeMap::new(),
-            told: 0,
-        })))
-    }
-
-    fn observe(&self, simulation: &mut Simulation, owners: &[Owner]) {
-        let threads = simulation.machine().threads.iter().enumerate();
-        for (number, thread) in threads {
-            let name = Arc::from("");
-            let (tid, pid) = (
-                tid(ThreadId(number as u32)),
-                Pid(owners[thread.tenant].instance as u32 + 1),
-            );
-            let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
-            self.0.borrow_mut().add(0, 0, CpuId(0), kind);
-        }
-        let watched = self.0.clone();
-        simulation.observe(Box::new(move |now, at, happening| {
-            let (cpu, kind) = match happening {
-                Happening::Wakeup { thread, by, cpu } => {
-                    let wakeup = Kind::Wakeup {
-                        thread: tid(thread),
-                        by: by.map(tid),
-                        last_cpu: cpu.0,
-                    };
-                    (cpu, wakeup)
-                }
-                Happening::Switch { cpu, left, next } => {
-                    let ready = left.is_some_and(|(_, ready)| ready);
-                    let switch = Kind::Switch {
-                        prev: left.map_or(IDLE, |(thread, _)| tid(thread)),
-                        prev_state: if ready {
-                            quell_trace::State::READY
-                        } else {
-                            quell_trace::State::SLEEPING
-                        },
-                        next: next.map_or(IDLE, tid),
-                        next_priority: 120,
-                    };
-                    (cpu, switch)
-                }
-            };
-            watched.borrow_mut().add(now, at, cpu, kind);
-        }));
-    }
-
-    fn finish(self, tenants: usize) -> Vec<Scheduling> {
-        let mut watched = self.0.borrow_mut();
-        let analyser = std::mem::take(&mut watched.analyser);
-        let analysis = analyser.finish(None);
-        let mut all = vec![Scheduling::default(); tenants];
-        for process in analysis.processes(|_| true) {
-            if let Some(tenant) = (process.pid.0 as usize).checked_sub(1) {
-                all[tenant].add_process(&process);
-            }
-        }
-        all
-    }
-}
-
-impl Watched {
-    fn add(&mut self, now: u64, at_ns: u64, cpu: CpuId, kind: Kind) {
-        // Nothing earlier than now will be told any more.
-        while let Some(first) = self.pending.first_entry() {
-            if first.key().0 >= now {
-                break;
-            }
-            self.analyser.add(&first.remove());
-        }
-        self.told += 1;
-        let event = Event {
-            at_ns,
-            cpu: cpu.0,
-            kind,
-        };
-        self.pending.insert((at_ns, self.told), event);
-    }
-}
-
-/// The idle threads have the thread id 0.
-fn tid(thread: ThreadId) -> Tid {
-    Tid(thread.0 + 1)
 }
 
 #[cfg(test)]

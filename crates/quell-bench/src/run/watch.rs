@@ -1,12 +1,14 @@
 //! What the kernel's scheduler does to tenants' threads in a window, by the recorder.
 
+use super::trace::TraceFile;
 use crate::workload::{Scheduling, Workload};
 use anyhow::Context;
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
 use quell_linux::record::Recorder;
 use quell_model::Pid;
-use quell_trace::Analyser;
+use quell_trace::{Analyser, Event};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
@@ -25,16 +27,24 @@ pub(super) struct Watch {
     length: Duration,
     /// By tenant.
     processes: Vec<Vec<Pid>>,
+    /// Folder, side and pair of a trace to leave.
+    trace: Option<(PathBuf, String, u32)>,
 }
 
 impl Watch {
     /// Of a window that begins after the warm-up.
-    pub(super) fn new(workload: &Workload, warmup: Duration, length: Duration) -> Watch {
+    pub(super) fn new(
+        workload: &Workload,
+        warmup: Duration,
+        length: Duration,
+        trace: Option<(PathBuf, String, u32)>,
+    ) -> Watch {
         let tenants = workload.tenants().iter();
         Watch {
             warmup,
             length,
             processes: tenants.map(|tenant| tenant.pids.clone()).collect(),
+            trace,
         }
     }
 
@@ -42,24 +52,33 @@ impl Watch {
     /// told or dropped.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
         let mut recorder = Recorder::start(BUFFER_BYTES).context("recording what threads do")?;
+        let mut trace = match &self.trace {
+            Some((folder, side, pair)) => {
+                let system = recorder.system()?;
+                Some(TraceFile::create(folder, side, *pair, &system)?)
+            }
+            None => None,
+        };
         let begins = now()? + self.warmup.as_nanos() as u64;
         let end = begins + self.length.as_nanos() as u64;
         // Who waits for it is there.
         let _ = recording.send(());
         let mut analyser = Analyser::new(begins..end);
+        let mut add = |event: &Event| {
+            analyser.add(event);
+            if let Some(trace) = &mut trace {
+                trace.add(event);
+            }
+            Ok(())
+        };
         while now()? < end {
             thread::sleep(LOOK);
             if recorder.fullest()? > 0.5 {
-                recorder.poll(|event| {
-                    analyser.add(event);
-                    Ok(())
-                })?;
+                recorder.poll(&mut add)?;
             }
         }
-        recorder.finish(|event| {
-            analyser.add(event);
-            Ok(())
-        })?;
+        recorder.finish(&mut add)?;
+        trace.map_or(Ok(()), TraceFile::finish)?;
         let analysis = analyser.finish(Some(end));
         let tenant = |pids: &Vec<Pid>| {
             let mut scheduling = Scheduling::default();

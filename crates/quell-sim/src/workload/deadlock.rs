@@ -151,7 +151,9 @@ impl<'a> Search<'a> {
                     || self.does_not_come(frame.tenant, number).is_none()
             }
             Object::Receive(number) => {
-                !tenant.queues[number as usize].items.is_empty()
+                // A recorded thread may be woken by what is not recorded.
+                tenant.code.recorded
+                    || !tenant.queues[number as usize].items.is_empty()
                     || somebody(&|op| *op == Op::Send(number))
             }
             Object::Send(number) => {

@@ -78,8 +78,17 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     if !args.sweep.is_empty() {
         return sweep(args, &sides);
     }
-    let job = Job::new(&args.scenario, &args.set, sides, measure)?;
+    let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
     files_writable(measure.files())?;
+    if let Some(folder) = &args.trace {
+        if matches!(args.on, Substrate::Vm) {
+            let message = "`--trace`: traces are written on: sim, host; in a guest: \
+                `quell lab run -- quell record`";
+            return Err(InputError(message.to_string()).into());
+        }
+        folder_writable(folder)?;
+        job.trace = Some(folder.clone());
+    }
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
     report::deliver(&result, measure.files())
 }
@@ -93,6 +102,11 @@ fn sweep(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     }
     if measure.report.is_some() {
         let message = "`--report` is not for `--sweep`; --csv, --parquet and --json are";
+        return Err(InputError(message.to_string()).into());
+    }
+    if args.trace.is_some() {
+        let message =
+            "`--trace` is not for `--sweep`: one scenario's files would replace another's";
         return Err(InputError(message.to_string()).into());
     }
     files_writable(measure.files())?;
@@ -125,6 +139,8 @@ pub(super) struct Job<'a> {
     pub(super) text: String,
     pub(super) sides: Vec<Side>,
     pub(super) measure: &'a Measure,
+    /// The folder for traces, which is there.
+    trace: Option<PathBuf>,
     pub(super) set: Vec<String>,
 }
 
@@ -143,6 +159,7 @@ impl Job<'_> {
             text,
             sides,
             measure,
+            trace: None,
             set: settings.iter().map(|s| s.as_str().to_string()).collect(),
         })
     }
@@ -182,6 +199,7 @@ impl Job<'_> {
         options.pairs = self.measure.pairs.unwrap_or(options.pairs);
         options.seed = self.measure.seed;
         options.scheduling = self.measure.scheduling;
+        options.trace.clone_from(&self.trace);
         Ok(options)
     }
 }
@@ -231,6 +249,7 @@ fn not_for(benchmark: &str, args: &Bench, allowed: &[&str]) -> Result<(), InputE
     let options = [
         ("set", !args.set.is_empty()),
         ("sweep", !args.sweep.is_empty()),
+        ("trace", args.trace.is_some()),
         ("seconds", measure.seconds.is_some()),
         ("pairs", measure.pairs.is_some()),
         ("scheduling", measure.scheduling),
@@ -331,6 +350,13 @@ pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     if !existed {
         fs::remove_file(file).with_context(|| file.display().to_string())?;
     }
+    Ok(())
+}
+
+/// Checks that files can be put into a folder, which is made if it is not there.
+fn folder_writable(folder: &Path) -> anyhow::Result<()> {
+    let made = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    made.map_err(|e| InputError(format!("{}: cannot be written: {e}", folder.display())))?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod lab;
 mod matrix;
 mod pages;
 mod record;
+mod replay;
 mod reproduce;
 mod sched;
 mod status;
@@ -19,6 +20,7 @@ mod vm;
 use crate::cli::Command;
 use quell_agent::AgentError;
 use quell_agent::client::ClientError;
+use quell_bench::replay::ReplayError;
 use quell_bench::side::SideError;
 use quell_lab::LabError;
 use quell_model::config::ConfigError;
@@ -41,6 +43,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Capacity(args) => capacity::capacity(&args),
         Command::Import(args) => import::import(&args),
+        Command::Replay(args) => replay::replay(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
@@ -61,6 +64,7 @@ pub fn is_users(e: &anyhow::Error) -> bool {
         cause.is::<InputError>()
             || cause.is::<ConfigError>()
             || cause.is::<SideError>()
+            || cause.is::<ReplayError>()
             || cause
                 .downcast_ref::<AgentError>()
                 .is_some_and(AgentError::is_users)

@@ -1,0 +1,461 @@
+//! A trace turned into what its threads do by themselves: [`Act`]s, without the scheduler that they had.
+//!
+//! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in it. Who
+//! wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that was not seen to run,
+//! comes at its time. Those of a thread to which they come where it fell asleep, always, are taken for its own timers',
+//! which are set where it falls asleep again; others for devices', which interrupt their CPU. What the simulated machine takes
+//! for a switch is taken off, since it comes back there; all else that the machine did is in the CPU time of whom it did it to.
+//!
+//! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and it is counted.
+
+use quell_model::{Nice, Pid, Tid};
+use quell_sim::{Act, Costs, ThreadId};
+use quell_trace::{Delays, Event, IDLE, Kind, State, Thread};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What was recorded, ready to be done again.
+#[derive(Debug, Clone)]
+pub(super) struct Recording {
+    pub(super) processes: Vec<Process>,
+    /// Wakeups that come at their time, in order.
+    pub(super) interrupts: Vec<Interrupt>,
+    /// CPUs that switched.
+    pub(super) cpus: usize,
+    /// Events that are missing or contradict others.
+    pub(super) gaps: u64,
+}
+
+/// A process's threads, which are numbered on through all processes.
+#[derive(Debug, Clone)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    pub(super) name: Arc<str>,
+    pub(super) threads: Vec<(String, Nice, Vec<Act>)>,
+    /// Of the bursts that were seen from beginning to end, from woken to done.
+    pub(super) turnarounds: Delays,
+}
+
+/// A wakeup that comes from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Interrupt {
+    /// In ns from the beginning.
+    pub(super) at: u64,
+    /// The CPU that it interrupts, by its place among those recorded.
+    pub(super) cpu: usize,
+    pub(super) thread: ThreadId,
+}
+
+/// Of events in the order of their times.
+pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
+    let began = events.first().map_or(0, |event| event.at_ns);
+    let mut extraction = Extraction {
+        began,
+        costs,
+        threads: Vec::new(),
+        live: HashMap::new(),
+        cpus: BTreeMap::new(),
+        interrupts: Vec::new(),
+        gaps: 0,
+        losses: 0,
+    };
+    for event in events {
+        extraction.add(event);
+    }
+    let last = events.last().map_or(0, |event| event.at_ns);
+    let cpus: Vec<u32> = extraction.cpus.keys().copied().collect();
+    for &cpu in &cpus {
+        extraction.progress(cpu, last);
+    }
+    extraction.tell_timers();
+    extraction.sorted(&cpus)
+}
+
+struct Extraction<'a> {
+    began: u64,
+    costs: &'a Costs,
+    threads: Vec<Track>,
+    /// Where in `threads` those are that have not ended.
+    live: HashMap<Tid, usize>,
+    cpus: BTreeMap<u32, Cpu>,
+    /// When, on which CPU, and for whom.
+    interrupts: Vec<(u64, u32, usize)>,
+    gaps: u64,
+    /// Times that events were lost.
+    losses: u64,
+}
+
+/// What a CPU does.
+#[derive(Clone, Copy)]
+enum Cpu {
+    Unknown,
+    Idle,
+    Runs {
+        thread: usize,
+        /// Up to when its CPU time is told.
+        since: u64,
+    },
+}
+
+struct Track {
+    thread: Thread,
+    nice: Nice,
+    acts: Vec<Act>,
+    phase: Phase,
+    /// The CPU that it runs on.
+    on: Option<u32>,
+    /// The CPU where it fell asleep.
+    slept_on: Option<u32>,
+    /// Wakeups that may be its timers', with the places of its waits for them.
+    timers: Vec<(usize, Cause)>,
+    /// Interrupts woke it on other CPUs too.
+    has_device: bool,
+    /// A wakeup that came while it ran, perhaps on its way to sleep.
+    early: Option<Cause>,
+    /// When it was woken for what it does, and how many losses there were by then; none: that was not seen.
+    woken: Option<(u64, u64)>,
+    turnarounds: Delays,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    /// Nothing is known of it yet: it waits for its first wakeup.
+    New,
+    Running,
+    Ready,
+    Blocked,
+    /// What it did last was not told.
+    Unseen,
+}
+
+#[derive(Clone, Copy)]
+struct Cause {
+    at: u64,
+    cpu: u32,
+    /// That thread, at that place in its acts.
+    by: Option<(usize, usize)>,
+}
+
+impl Extraction<'_> {
+    fn track(&mut self, tid: Tid) -> usize {
+        *self.live.entry(tid).or_insert_with(|| {
+            self.threads.push(Track {
+                thread: Thread {
+                    tid,
+                    pid: Pid(0),
+                    name: "".into(),
+                },
+                nice: Nice::default(),
+                acts: Vec::new(),
+                phase: Phase::New,
+                on: None,
+                slept_on: None,
+                timers: Vec::new(),
+                has_device: false,
+                early: None,
+                woken: None,
+                turnarounds: Delays::default(),
+            });
+            self.threads.len() - 1
+        })
+    }
+
+    fn add(&mut self, event: &Event) {
+        let (at, cpu) = (event.at_ns, event.cpu);
+        match &event.kind {
+            Kind::Switch {
+                prev,
+                prev_state,
+                next,
+                next_priority,
+            } => {
+                self.leave(cpu, *prev, *prev_state, *next, at);
+                self.enter(cpu, *next, *next_priority, at);
+            }
+            Kind::Wakeup { thread, by, .. } if *thread != IDLE => {
+                let cause = self.cause(cpu, *by, at);
+                let target = self.track(*thread);
+                self.woken(target, cause);
+            }
+            Kind::New { thread, by } if thread.tid != IDLE => {
+                let cause = self.cause(cpu, Some(*by), at);
+                let known = self.live.get(&thread.tid);
+                // One that did something already is an earlier thread of this id.
+                if known.is_some_and(|&known| self.threads[known].phase != Phase::New) {
+                    self.live.remove(&thread.tid);
+                }
+                let target = self.track(thread.tid);
+                self.threads[target].thread = thread.clone();
+                self.woken(target, cause);
+            }
+            Kind::Thread(thread) if thread.tid != IDLE => {
+                let track = self.track(thread.tid);
+                self.threads[track].thread = thread.clone();
+            }
+            Kind::Rename { tid, name } if *tid != IDLE => {
+                let track = self.track(*tid);
+                self.threads[track].thread.name = name.clone();
+            }
+            Kind::Lost => {
+                self.gaps += 1;
+                self.losses += 1;
+                self.unseen(cpu);
+            }
+            Kind::Wakeup { .. } | Kind::New { .. } | Kind::Thread(_) | Kind::Rename { .. } => {}
+        }
+    }
+
+    /// What a CPU does from here on is not known.
+    fn unseen(&mut self, cpu: u32) {
+        if let Some(Cpu::Runs { thread, .. }) = self.cpus.insert(cpu, Cpu::Unknown) {
+            let track = &mut self.threads[thread];
+            (track.phase, track.on, track.woken) = (Phase::Unseen, None, None);
+        }
+    }
+
+    /// Tells the CPU time of a CPU's thread until then.
+    fn progress(&mut self, cpu: u32, at: u64) {
+        let Some(Cpu::Runs { thread, since }) = self.cpus.get_mut(&cpu) else {
+            return;
+        };
+        let used = at.saturating_sub(std::mem::replace(since, at));
+        let acts = &mut self.threads[*thread].acts;
+        // What was preempted goes on.
+        match acts.last_mut() {
+            Some(Act::Run(time)) if *time > 0 => *time += used,
+            _ => acts.push(Act::Run(used)),
+        }
+    }
+
+    /// Who or what wakes somebody there and then.
+    fn cause(&mut self, cpu: u32, by: Option<Tid>, at: u64) -> Cause {
+        self.progress(cpu, at);
+        let by = match (by, self.cpus.get(&cpu)) {
+            (Some(by), Some(&Cpu::Runs { thread, .. }))
+                if self.threads[thread].thread.tid == by =>
+            {
+                // Nothing, until somebody turns out to be woken.
+                let acts = &mut self.threads[thread].acts;
+                acts.push(Act::Run(0));
+                Some((thread, acts.len() - 1))
+            }
+            _ => None,
+        };
+        Cause { at, cpu, by }
+    }
+
+    fn woken(&mut self, target: usize, cause: Cause) {
+        let track = &mut self.threads[target];
+        match track.phase {
+            Phase::New | Phase::Blocked => {}
+            // It must have gone to sleep.
+            Phase::Unseen => {
+                track.acts.push(Act::Wait);
+                track.slept_on = None;
+            }
+            Phase::Running => {
+                track.early = Some(cause);
+                return;
+            }
+            // From a sleep that it did not come to.
+            Phase::Ready => return,
+        }
+        let slept_on = track.slept_on.filter(|_| cause.by.is_none());
+        track.has_device |= slept_on.is_some_and(|cpu| cpu != cause.cpu);
+        if slept_on == Some(cause.cpu) && track.acts.last() == Some(&Act::Wait) {
+            track.timers.push((track.acts.len() - 1, cause));
+            track.phase = Phase::Ready;
+        } else {
+            self.wake(target, cause);
+        }
+        self.threads[target].woken = Some((cause.at, self.losses));
+    }
+
+    /// Tells timers from devices, when all is seen.
+    fn tell_timers(&mut self) {
+        for (number, track) in self.threads.iter_mut().enumerate() {
+            for (place, Cause { at, cpu, .. }) in std::mem::take(&mut track.timers) {
+                if track.has_device {
+                    self.interrupts.push((at, cpu, number));
+                } else {
+                    track.acts[place] = Act::Until(at - self.began);
+                }
+            }
+        }
+    }
+
+    /// Somebody or something wakes a thread.
+    fn wake(&mut self, target: usize, cause: Cause) {
+        let track = &mut self.threads[target];
+        track.phase = Phase::Ready;
+        track.early = None;
+        match cause.by {
+            None => self.interrupts.push((cause.at, cause.cpu, target)),
+            Some((thread, place)) => {
+                self.threads[thread].acts[place] = Act::Wake(ThreadId(target as u32));
+            }
+        }
+    }
+
+    /// A thread turns out to have been woken, by nobody who was seen.
+    fn wake_unseen(&mut self, target: usize, cpu: u32, at: u64) {
+        let by = None;
+        self.wake(target, Cause { at, cpu, by });
+        self.threads[target].woken = None;
+    }
+
+    fn leave(&mut self, cpu: u32, prev: Tid, state: State, next: Tid, at: u64) {
+        if prev == IDLE {
+            if !matches!(self.cpus.get(&cpu), None | Some(Cpu::Idle)) {
+                self.gaps += 1;
+                self.unseen(cpu);
+            }
+            return;
+        }
+        let track = self.track(prev);
+        self.only_on(track, cpu);
+        match self.cpus.get(&cpu).copied() {
+            Some(Cpu::Runs { thread, .. }) if thread == track => {
+                self.progress(cpu, at);
+                if let (Some(Act::Run(time)), true) =
+                    (self.threads[track].acts.last_mut(), next != IDLE)
+                {
+                    *time = time.saturating_sub(self.costs.switch);
+                }
+            }
+            // It was there when the trace began.
+            None if self.threads[track].phase == Phase::New => {
+                self.wake_unseen(track, cpu, self.began);
+                let ran = at.saturating_sub(self.began);
+                self.threads[track].acts.push(Act::Run(ran));
+            }
+            _ => {
+                self.gaps += 1;
+                self.unseen(cpu);
+                if self.threads[track].phase == Phase::New {
+                    self.wake_unseen(track, cpu, at);
+                }
+                self.threads[track].woken = None;
+            }
+        }
+        let losses = self.losses;
+        let it = &mut self.threads[track];
+        it.on = None;
+        if state.is_ready() {
+            it.phase = Phase::Ready;
+            return;
+        }
+        if let Some((woken, _)) = it.woken.take().filter(|&(_, then)| then == losses) {
+            it.turnarounds.add(at.saturating_sub(woken));
+            it.acts.push(Act::Done);
+        }
+        if state.has_ended() {
+            self.live.remove(&prev);
+            return;
+        }
+        // Contradictory traces may have it asleep already.
+        if it.phase != Phase::Blocked {
+            it.acts.push(Act::Wait);
+        }
+        (it.phase, it.slept_on) = (Phase::Blocked, Some(cpu));
+    }
+
+    fn enter(&mut self, cpu: u32, next: Tid, priority: i32, at: u64) {
+        if next == IDLE {
+            self.cpus.insert(cpu, Cpu::Idle);
+            return;
+        }
+        let track = self.track(next);
+        self.only_on(track, cpu);
+        let it = &mut self.threads[track];
+        // Real-time threads become as urgent as an ordinary one can be.
+        it.nice = Nice::new(priority.saturating_sub(120).clamp(-20, 19)).unwrap_or_default();
+        match (it.phase, it.early) {
+            // It was ready when the trace began.
+            (Phase::New, _) => self.wake_unseen(track, cpu, self.began),
+            (Phase::Blocked, Some(cause)) => {
+                self.wake(track, cause);
+                self.threads[track].woken = Some((cause.at, self.losses));
+            }
+            (Phase::Blocked, None) => {
+                self.gaps += 1;
+                self.wake_unseen(track, cpu, at);
+            }
+            (Phase::Running | Phase::Ready | Phase::Unseen, _) => {}
+        }
+        let it = &mut self.threads[track];
+        (it.phase, it.on, it.early) = (Phase::Running, Some(cpu), None);
+        let runs = Cpu::Runs {
+            thread: track,
+            since: at,
+        };
+        self.cpus.insert(cpu, runs);
+    }
+
+    /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
+    fn only_on(&mut self, track: usize, cpu: u32) {
+        if let Some(other) = self.threads[track].on.filter(|&other| other != cpu) {
+            self.gaps += 1;
+            self.unseen(other);
+        }
+    }
+
+    /// Processes in the order of their ids, with their threads in the order of their first events.
+    fn sorted(self, cpus: &[u32]) -> Recording {
+        let mut members: BTreeMap<Pid, Vec<usize>> = BTreeMap::new();
+        for (number, track) in self.threads.iter().enumerate() {
+            if track.phase != Phase::New {
+                members.entry(track.thread.pid).or_default().push(number);
+            }
+        }
+        let mut numbers = vec![0; self.threads.len()];
+        let order = members.values().flatten();
+        for (number, &thread) in (0..).zip(order) {
+            numbers[thread] = number;
+        }
+        let renumbered = |act: &Act| match *act {
+            Act::Wake(ThreadId(other)) => Act::Wake(ThreadId(numbers[other as usize])),
+            act => act,
+        };
+        let place = |cpu: u32| cpus.binary_search(&cpu).unwrap_or(0);
+        let interrupt = |&(at, cpu, thread): &(u64, u32, usize)| Interrupt {
+            at: at - self.began,
+            cpu: place(cpu),
+            thread: ThreadId(numbers[thread]),
+        };
+        let mut interrupts: Vec<Interrupt> = self.interrupts.iter().map(interrupt).collect();
+        interrupts.sort_by_key(|interrupt| interrupt.at);
+        // A process is called as its first thread, which may have done nothing.
+        let all = self.threads.iter().map(|track| &track.thread);
+        let leaders: HashMap<Pid, &Arc<str>> = all
+            .filter(|it| it.tid.0 == it.pid.0)
+            .map(|it| (it.pid, &it.name))
+            .collect();
+        let mut processes = Vec::new();
+        for (pid, members) in members {
+            let other = &self.threads[members[0]].thread.name;
+            let name = leaders.get(&pid).copied().unwrap_or(other).clone();
+            let thread = |&member: &usize| {
+                let track = &self.threads[member];
+                let acts = track.acts.iter().map(renumbered).collect();
+                (track.thread.name.to_string(), track.nice, acts)
+            };
+            let mut turnarounds = Delays::default();
+            for &member in &members {
+                turnarounds.merge(&self.threads[member].turnarounds);
+            }
+            processes.push(Process {
+                pid,
+                name,
+                threads: members.iter().map(thread).collect(),
+                turnarounds,
+            });
+        }
+        Recording {
+            processes,
+            interrupts,
+            cpus: cpus.len(),
+            gaps: self.gaps,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What the simulated scheduler does to threads, as a trace's events: the same vocabulary as of a live host.
+//!
+//! A CPU tells of a switch when it begins it, with the time at which the next thread begins; so what is told is put in
+//! order of time before it goes on to a [`Sink`]. Times count from the simulation's beginning.
+
+use quell_model::{CpuId, Pid, Tid};
+use quell_sim::{Happening, Simulation, ThreadId};
+use quell_trace::{Analyser, Event, IDLE, Kind, State};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Takes events in the order of their times.
+pub(crate) trait Sink: Default + 'static {
+    /// Goes past one.
+    fn add(&mut self, event: &Event);
+}
+
+impl Sink for Analyser {
+    fn add(&mut self, event: &Event) {
+        Analyser::add(self, event);
+    }
+}
+
+impl Sink for Option<Analyser> {
+    fn add(&mut self, event: &Event) {
+        if let Some(analyser) = self {
+            analyser.add(event);
+        }
+    }
+}
+
+impl<A: Sink, B: Sink> Sink for (A, B) {
+    fn add(&mut self, event: &Event) {
+        self.0.add(event);
+        self.1.add(event);
+    }
+}
+
+/// Watches a simulation from when it is told to until it is finished.
+pub(crate) struct Watch<S>(Rc<RefCell<Watched<S>>>);
+
+struct Watched<S> {
+    sink: S,
+    /// What happens later than what was told last, in the order of time.
+    pending: BTreeMap<(u64, u64), Event>,
+    told: u64,
+}
+
+/// A tenant, and its threads in the order of their numbers.
+pub(crate) struct Names {
+    pub(crate) process: String,
+    pub(crate) threads: Vec<String>,
+}
+
+/// A tenant's process id. Its first thread, of the same id, is none of the simulation's and never runs: it has the process's name.
+pub(crate) fn pid(tenant: usize) -> Pid {
+    Pid(tenant as u32 + 1)
+}
+
+impl<S: Sink> Watch<S> {
+    /// Begins; `tenants` are all that have threads on the host.
+    pub(crate) fn begin(simulation: &mut Simulation, tenants: &[Names], sink: S) -> Watch<S> {
+        let mut watched = Watched {
+            sink,
+            pending: BTreeMap::new(),
+            told: 0,
+        };
+        let mut there = |tid, pid, name: &str| {
+            let name = Arc::from(name);
+            let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
+            watched.add(0, 0, CpuId(0), kind);
+        };
+        // Process ids come before those of threads; the idle threads have 0.
+        let before = tenants.len() as u32 + 1;
+        let tid = move |thread: ThreadId| Tid(before + thread.0);
+        let mut threads = (0..).map(ThreadId);
+        for (number, tenant) in tenants.iter().enumerate() {
+            let pid = pid(number);
+            there(Tid(pid.0), pid, &tenant.process);
+            for (name, thread) in tenant.threads.iter().zip(&mut threads) {
+                there(tid(thread), pid, name);
+            }
+        }
+        debug_assert!(
+            threads.next() == Some(ThreadId(simulation.machine().threads.len() as u32)),
+            "every thread has a name"
+        );
+        let shared = Rc::new(RefCell::new(watched));
+        let watched = shared.clone();
+        simulation.observe(Box::new(move |now, at, happening| {
+            let (cpu, kind) = match happening {
+                Happening::Wakeup { thread, by, cpu } => {
+                    let wakeup = Kind::Wakeup {
+                        thread: tid(thread),
+                        by: by.map(tid),
+                        last_cpu: cpu.0,
+                    };
+                    (cpu, wakeup)
+                }
+                Happening::Switch { cpu, left, next } => {
+                    let ready = left.is_none_or(|(_, ready)| ready);
+                    let switch = Kind::Switch {
+                        prev: left.map_or(IDLE, |(thread, _)| tid(thread)),
+                        prev_state: if ready { State::READY } else { State::SLEEPING },
+                        next: next.map_or(IDLE, tid),
+                        next_priority: 120,
+                    };
+                    (cpu, switch)
+                }
+            };
+            watched.borrow_mut().add(now, at, cpu, kind);
+        }));
+        Watch(shared)
+    }
+
+    /// Ends: the sink has everything then, and what happens later is nobody's.
+    pub(crate) fn finish(self) -> S {
+        let mut watched = self.0.borrow_mut();
+        while let Some((_, event)) = watched.pending.pop_first() {
+            watched.sink.add(&event);
+        }
+        std::mem::take(&mut watched.sink)
+    }
+}
+
+impl<S: Sink> Watched<S> {
+    fn add(&mut self, now: u64, at_ns: u64, cpu: CpuId, kind: Kind) {
+        // Nothing earlier than now will be told any more.
+        while let Some(first) = self.pending.first_entry() {
+            if first.key().0 >= now {
+                break;
+            }
+            self.sink.add(&first.remove());
+        }
+        self.told += 1;
+        let event = Event {
+            at_ns,
+            cpu: cpu.0,
+            kind,
+        };
+        self.pending.insert((at_ns, self.told), event);
+    }
+}

@@ -1,0 +1,73 @@
+//! Traces of the measured runs, a file for each side and pair.
+
+use super::simulated::Sink;
+use anyhow::Context;
+use quell_trace::{Event, System, Writer};
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A trace that grows beside its place and takes it when it is whole.
+pub(crate) struct TraceFile {
+    writer: Writer<NamedTempFile>,
+    place: PathBuf,
+    /// Why it cannot go on, if so.
+    failed: Option<io::Error>,
+}
+
+impl TraceFile {
+    /// Begins the trace of a side in a pair, which count from 1 in its name.
+    pub(crate) fn create(
+        folder: &Path,
+        side: &str,
+        pair: u32,
+        system: &System,
+    ) -> anyhow::Result<TraceFile> {
+        // A side of the user's may be called anything.
+        let fits = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+        let side: String = side
+            .chars()
+            .map(|c| if fits(c) { c } else { '_' })
+            .collect();
+        let place = folder.join(format!("{side}-{}.perfetto-trace", pair + 1));
+        let file = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as any file
+            .tempfile_in(folder)
+            .with_context(|| folder.display().to_string())?;
+        Ok(TraceFile {
+            writer: Writer::new(file, system)?,
+            place,
+            failed: None,
+        })
+    }
+
+    /// Ends it; the file is there then.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let place = || self.place.display().to_string();
+        if let Some(error) = self.failed {
+            return Err(error).with_context(place);
+        }
+        let file = self.writer.finish().with_context(place)?;
+        file.persist(&self.place).with_context(place)?;
+        Ok(())
+    }
+}
+
+impl TraceFile {
+    /// Goes past an event; what fails is said at the end.
+    pub(crate) fn add(&mut self, event: &Event) {
+        if self.failed.is_none() {
+            self.failed = self.writer.write(event).err();
+        }
+    }
+}
+
+impl Sink for Option<TraceFile> {
+    fn add(&mut self, event: &Event) {
+        if let Some(file) = self {
+            file.add(event);
+        }
+    }
+}
