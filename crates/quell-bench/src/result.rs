@@ -230,6 +230,14 @@ impl SchedulingFigures {
         let those = self.ready_while_blocked_us.get(least..).unwrap_or_default();
         (all > 0.0).then(|| sum(those) / all)
     }
+
+    /// By the number of others that were blocked: the part of the time with ready threads with at most so many, 0 to 1, up to
+    /// the greatest number, where it is 1.
+    pub fn parts_up_to_blocked(&self) -> Vec<f64> {
+        let counts = 1..=self.ready_while_blocked_us.len();
+        let more = |least| Some(1.0 - self.part_with_blocked(least)?);
+        counts.filter_map(more).collect()
+    }
 }
 
 /// A side's figures for one tenant or one class.

@@ -26,7 +26,7 @@ pub enum Side {
     Simulated(Simulated),
 }
 
-/// Schedulers of the simulator ([`quell_sim`]).
+/// Schedulers of the simulator ([`quell_sim`]), and what divides cores on top of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Simulated {
     /// The kernel's as of 6.1.
@@ -43,13 +43,19 @@ pub enum Simulated {
     Bvt,
     /// One queue for all CPUs, in turns of 3 ms.
     Fifo,
+    /// The kernel's as of 7.2, every tenant on cores of its own for ever.
+    Isolation,
+    /// The same, with PARTIES moving cores.
+    Parties,
+    /// The same, with DynIso moving cores.
+    DynIso,
     /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
     Ideal,
 }
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 8] = [
+    pub const ALL: [Simulated; 11] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
         Simulated::Eevdf,
@@ -57,6 +63,9 @@ impl Simulated {
         Simulated::Credit2,
         Simulated::Bvt,
         Simulated::Fifo,
+        Simulated::Isolation,
+        Simulated::Parties,
+        Simulated::DynIso,
         Simulated::Ideal,
     ];
 
@@ -70,8 +79,16 @@ impl Simulated {
             Simulated::Credit2 => "credit2",
             Simulated::Bvt => "bvt",
             Simulated::Fifo => "fifo",
+            Simulated::Isolation => "isolation",
+            Simulated::Parties => "parties",
+            Simulated::DynIso => "dyniso",
             Simulated::Ideal => "ideal",
         }
+    }
+
+    /// Whether it acts by how far tenants are from their objectives.
+    pub const fn needs_objectives(self) -> bool {
+        matches!(self, Simulated::Parties | Simulated::DynIso)
     }
 }
 
@@ -338,7 +355,6 @@ impl FromStr for Side {
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
-            "parties" | "dyniso" | "isolation" => not_built("it will run on the simulator"),
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);
@@ -458,8 +474,11 @@ mod tests {
         };
         assert_eq!(check("fifo,ideal", Substrate::Sim), Ok(()));
         assert_eq!(check("default,sched", Substrate::Vm), Ok(()));
-        let error = check("default,fifo", Substrate::Host).unwrap_err();
-        assert!(error.contains("`fifo` is the simulator's"), "{error}");
+        for side in ["fifo", "parties"] {
+            let error = check(&format!("default,{side}"), Substrate::Host).unwrap_err();
+            let expected = format!("`{side}` is the simulator's");
+            assert!(error.contains(&expected), "{error}");
+        }
         assert_eq!(check("fifo,sched", Substrate::Sim), Ok(()));
         assert_eq!(
             check("sched,plain=quell sched --no-causal", Substrate::Sim),
@@ -497,7 +516,6 @@ mod tests {
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
         assert!(message("default,share").contains("side `share` is not built yet"));
-        assert!(message("bvt,parties").contains("run on the simulator"));
         assert!(message("default").contains("at least two"));
         assert!(message("").contains("at least two"));
     }

@@ -4,7 +4,7 @@
 use quell_bench::progress::Progress;
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Metric};
-use quell_bench::run::{BenchOptions, run};
+use quell_bench::run::{BenchOptions, run, simulated};
 use quell_bench::side::Side;
 use quell_bench::workload::Interrupted;
 use quell_model::config::Scenario;
@@ -149,4 +149,39 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
     assert!(refused(|o| o.seconds = f64::NAN).contains("seconds: NaN is outside"));
     assert!(refused(|o| o.warmup_seconds = -1.0).contains("warm-up seconds: -1"));
     assert!(refused(|o| o.sides.truncate(1)).contains("at least two sides"));
+}
+
+#[test]
+fn threads_that_stand_still_on_the_simulator_are_named() {
+    let text = r#"
+name = "ring"
+host = { cpus = 2 }
+[[tenant]]
+name = "pair"
+class = "batch"
+[[tenant.thread]]
+name = "left"
+program = [{ acquire = { name = "s", initial = 1 } }, { run_us = 10 }, { acquire = { name = "t", initial = 1 } }, { release = "t" }, { release = "s" }]
+[[tenant.thread]]
+name = "right"
+program = [{ acquire = { name = "t" } }, { run_us = 10 }, { acquire = { name = "s" } }, { release = "s" }, { release = "t" }]
+"#;
+    let scenario = Scenario::parse(Path::new("ring.toml"), text).unwrap();
+    let options = BenchOptions {
+        sides: Side::parse_list("fifo,eevdf").unwrap(),
+        pairs: 1,
+        seconds: 1.0,
+        ..BenchOptions::new(scenario, Path::new("unused").to_path_buf())
+    };
+    let result = simulated::run(&options, &AtomicBool::new(false), &Progress::silent());
+    let error = format!("{:#}", result.unwrap_err());
+    let expected = [
+        "ring.toml",
+        "tenant `pair`",
+        "thread `left` waits for semaphore `t`",
+        "thread `right` waits for semaphore `s`",
+    ];
+    for part in expected {
+        assert!(error.contains(part), "{error}");
+    }
 }

@@ -141,6 +141,49 @@ program = [{{ run_us = {{ uniform = [10, 100] }} }}, {{ sleep_us = 500 }}, {{ ba
     assert!(measured[1].latency.is_empty() && measured[1].generator.is_none());
 }
 
+#[test]
+fn timers_reader_writer_locks_semaphores_and_events_play() {
+    let tenant = |name: &str, threads: &[&str]| {
+        let mut text = format!("[[tenant]]\nname = \"{name}\"\nclass = \"batch\"\n");
+        for (number, program) in threads.iter().enumerate() {
+            text += &format!("[[tenant.thread]]\nname = \"t{number}\"\nprogram = [{program}]\n");
+        }
+        text
+    };
+    let semaphore = |first: &str| {
+        format!(
+            "{{ acquire = {{ name = \"s\"{first} }} }}, {{ sleep_us = 5000 }}, {{ release = \"s\" }}"
+        )
+    };
+    let write = "{ write = { name = \"l\", program = [{ sleep_us = 5000 }] } }, { read = { name = \"l\", program = [{ run_us = 10 }] } }";
+    let read = "{ read = { name = \"l\", program = [{ run_us = 10 }] } }, { sleep_us = 1000 }";
+    let tenants = [
+        tenant("timer", &["{ run_us = 10 }, { timer_us = 5000 }"]),
+        tenant("semaphore", &[&semaphore(", initial = 1"), &semaphore("")]),
+        tenant("writers", &[write, write]),
+        tenant("readers", &[read, read, write]),
+        tenant(
+            "events",
+            &[
+                "{ signal = \"there\" }, { wait = \"back\" }, { sleep_us = 1000 }",
+                "{ wait = \"there\" }, { run_us = 10 }, { broadcast = \"back\" }",
+            ],
+        ),
+    ];
+    let mut workload = start(&tenants.concat()).unwrap();
+    let measured = measure(&mut workload, 3);
+    workload.stop().unwrap();
+    for (number, it) in measured.iter().enumerate() {
+        let rounds = it.work.unwrap();
+        // However slow the machine is.
+        assert!(rounds >= 5.0, "{}: {rounds}", it.tenant);
+        // Where only one at a time may take 5 ms, or one timer goes off that often, it is a round in 5 ms; two at a time would do
+        // twice as many. The rest is for readings that come late.
+        let most = 1.5 * it.length_ns as f64 / 5e6;
+        assert!(number > 2 || rounds <= most, "{}: {rounds}", it.tenant);
+    }
+}
+
 /// Runs one application for a second; every answer is verified by the load generator.
 fn application(name: &str, package: &str, table: &str) {
     let batch = if name == "xz" {

@@ -3,26 +3,30 @@
 //!
 //! A file holds any number of cases. Each starts with `case NAME`; then come
 //!
-//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out;
+//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out; with `vcpus TENANT=N... core=N`
+//!   between them it is DynIso, on cores of so many CPUs, else PARTIES;
 //! - `ticks N TENANT=MS...`: N ticks with these latencies, those not named with none; after `----` follows which core changed hands
 //!   at which tick of the case, and what all hold then, up to an empty line.
 //!
 //! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` writes what is decided in place of what should be.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
-use quell_policy::baselines::{Parties, equal_split};
+use quell_policy::baselines::{Parties, dyniso};
 use std::fmt::Write;
 use std::path::Path;
 
 #[test]
 fn every_case_decides_as_worked_out() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/baselines/parties.txt");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let decided = replay(&text);
-    if std::env::var_os("QUELL_REWRITE_GOLDEN").is_some() {
-        std::fs::write(&file, decided).unwrap();
-    } else {
-        assert_eq!(text, decided, "{} (left)", file.display());
+    for name in ["parties.txt", "dyniso.txt"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/baselines");
+        let file = folder.join(name);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let decided = replay(&text);
+        if std::env::var_os("QUELL_REWRITE_GOLDEN").is_some() {
+            std::fs::write(&file, decided).unwrap();
+        } else {
+            assert_eq!(text, decided, "{} (left)", file.display());
+        }
     }
 }
 
@@ -32,6 +36,7 @@ struct Case {
     held: Vec<u32>,
     free: u32,
     tick: u32,
+    targets_ns: Vec<u64>,
     parties: Option<Parties>,
 }
 
@@ -48,10 +53,19 @@ fn replay(text: &str) -> String {
             "targets" => {
                 let targets: Vec<_> = pairs(rest).collect();
                 case.names = targets.iter().map(|(name, _)| name.clone()).collect();
-                let ns: Vec<u64> = targets.iter().map(|(_, ms)| nanos(*ms)).collect();
-                case.parties = Some(Parties::new(&ns));
+                case.targets_ns = targets.iter().map(|(_, ms)| nanos(*ms)).collect();
+                case.parties = Some(Parties::new(&case.targets_ns));
             }
-            "split" => case.held = equal_split(rest.parse().unwrap(), case.names.len()),
+            "vcpus" => {
+                let vcpus: Vec<_> = pairs(rest).map(|(_, count)| Some(count as u32)).collect();
+                let (of_core, vcpus) = vcpus.split_last().unwrap();
+                case.parties = Some(dyniso(&case.targets_ns, vcpus, of_core.unwrap()));
+            }
+            "split" => {
+                let cores = rest.parse().unwrap();
+                case.held = case.parties.as_ref().unwrap().begin(cores);
+                case.free = cores - case.held.iter().sum::<u32>();
+            }
             "cores" => {
                 let cores: Vec<u32> = pairs(rest).map(|(_, count)| count as u32).collect();
                 let (free, held) = cores.split_last().unwrap();

@@ -7,7 +7,7 @@
 
 use crate::class::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Event, GroupId, Interrupt, Machine, NEVER, State, Thread, ThreadId};
+use crate::machine::{Event, FOREVER, GroupId, Interrupt, Machine, NEVER, State, Thread, ThreadId};
 use crate::program::Code;
 use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
@@ -17,9 +17,6 @@ use quell_sched::ThreadSetting;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
-
-/// CPU time that does not end: a vCPU thread's, whose guest is elsewhere.
-pub(crate) const FOREVER: Nanos = 1 << 62;
 
 /// A kernel, and what runs under it.
 pub(crate) struct Kernel {
@@ -209,15 +206,27 @@ impl Kernel {
 
     /// From now on only these CPUs get threads and requests.
     pub fn set_online(&mut self, online: CpuSet) {
-        for thread in &mut self.machine.threads {
-            thread.allowed = Some(online.clone());
+        for thread in 0..self.machine.threads.len() as u32 {
+            self.restrict(ThreadId(thread), online.clone());
         }
-        for cpu in self.machine.cpu_ids() {
-            if !online.contains(cpu) && self.machine.cpu(cpu).current.is_some() {
+        self.online = Some(online);
+    }
+
+    /// Limits where a thread may run from now on, as sched_setaffinity does: a CPU that it runs on and may not use is made
+    /// to look.
+    pub fn restrict(&mut self, thread: ThreadId, allowed: CpuSet) {
+        let it = self.machine.thread_mut(thread);
+        it.allowed = Some(allowed);
+        let state = it.state;
+        if state == State::Blocked {
+            return;
+        }
+        self.class.set_allowed(&mut self.machine, thread);
+        if let State::Running(cpu) = state {
+            if !self.machine.thread(thread).may_use(cpu) {
                 self.machine.kick(cpu);
             }
         }
-        self.online = Some(online);
     }
 
     /// Whether a CPU is online.
@@ -274,6 +283,7 @@ impl Kernel {
             ready_since: 0,
             works_for: None,
             left: 0,
+            timed: false,
         });
         self.pending.push(Pending::default());
         ThreadId(number)
@@ -286,7 +296,9 @@ impl Kernel {
                 self.machine.cpu_mut(cpu).kicked = false;
                 self.on(cpu, None, |kernel| kernel.choose(cpu, None));
             }
-            Event::Interrupt(cpu, interrupt) if self.interrupt_takes(interrupt) > 0 => {
+            Event::Interrupt(cpu, interrupt)
+                if self.machine.leave_idle(cpu) || self.interrupt_takes(interrupt) > 0 =>
+            {
                 match interrupt {
                     Interrupt::Arrival(_) => self.generate(cpu, self.machine.costs.request),
                     _ => self.machine.charge(cpu, self.machine.costs.interrupt),
@@ -306,6 +318,7 @@ impl Kernel {
             Event::Tick(cpu) => self.tick(cpu),
             Event::Noise(cpu) => {
                 if self.machine.cpu(cpu).started != NEVER {
+                    self.machine.leave_idle(cpu);
                     self.machine.charge(cpu, self.machine.costs.noise);
                 }
                 self.plan_noise(cpu);
@@ -529,7 +542,7 @@ impl Kernel {
         let it = self.machine.cpu_mut(cpu);
         it.stale = false;
         it.plan = it.plan.wrapping_add(1);
-        let (plan, started, turn) = (it.plan, it.started, it.turn);
+        let (plan, started, turn, speed) = (it.plan, it.started, it.turn, it.speed);
         let Some(thread) = it.current else {
             // A guest's CPU halts when it is done with the machine's own work.
             if self.machine.exit.is_some() && started != NEVER && started > self.machine.now {
@@ -537,7 +550,7 @@ impl Kernel {
             }
             return;
         };
-        let left = self.machine.thread(thread).left;
+        let left = self.machine.thread(thread).time_left(speed);
         let next = turn.map_or(left, |turn| turn.min(left));
         let at = if left > FOREVER / 2 && started > self.machine.now {
             // A guest goes on from then on.
@@ -603,7 +616,9 @@ impl Kernel {
     pub fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {
         let sleep = match next {
             Next::Run(time) | Next::Spin(time) => {
-                self.machine.thread_mut(thread).left = time;
+                let it = self.machine.thread_mut(thread);
+                it.left = time;
+                it.timed = matches!(next, Next::Spin(_));
                 return;
             }
             Next::Sleep(time) => {

@@ -71,6 +71,14 @@ pub struct Costs {
     /// CPUs share one clock that counts the instructions of all: where several are busy, each one's own work takes as
     /// many times as long, while threads run for as long as they are to. So it is in the kernel lab.
     pub shared_clock: bool,
+    /// How fast each of two threads of a core is, in percent of one alone, while both CPUs run something: 1 to 100. Where a
+    /// core has more than two CPUs, all that are busy have together what two have. It is work that takes longer; CPU time
+    /// is time, as on Linux. The machine's own work and spinning take what they take.
+    pub smt_percent: u8,
+    /// How much longer it takes until a CPU looks, or is interrupted, that has idled for long.
+    pub idle_exit: Nanos,
+    /// How long that is.
+    pub idle_deep_after: Nanos,
 }
 
 impl Costs {
@@ -90,12 +98,19 @@ impl Costs {
         noise: 0,
         noise_every: 0,
         shared_clock: false,
+        smt_percent: 100,
+        idle_exit: 0,
+        idle_deep_after: 0,
     };
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
     /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
     /// for an interrupt and for a tick (250 a second, as distributions have it), 5 us for a small request's way in
-    /// through the network stack and 3 us for its answer's way out.
+    /// through the network stack and 3 us for its answer's way out. A core with two busy threads does 1.2 times as much as with
+    /// one: Intel measured 1.16 to 1.28 for web and database servers (Marr et al., Hyper-Threading Technology, Intel
+    /// Technology Journal 6(1), 2002), Linux assumed 1.15 (SD_SIBLING_INIT's smt_gain, up to 4.20). No deep idle states, as
+    /// where latency matters they are switched off; once idle for longer than 600 us (their target residency), a Skylake server
+    /// takes 133 us to leave C6 (Linux, drivers/idle/intel_idle.c).
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
@@ -105,6 +120,8 @@ impl Costs {
         answer: 3_000,
         tick: 2_000,
         tick_every: 4_000_000,
+        smt_percent: 60,
+        idle_deep_after: 600_000,
         ..Costs::NONE
     };
 }
@@ -143,11 +160,34 @@ pub struct Thread {
     pub(crate) ready_since: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
-    /// CPU time that it uses before its next step.
+    /// What it does before its next step: CPU time at full speed.
     pub(crate) left: Nanos,
+    /// That is CPU time at any speed: it watches the clock.
+    pub(crate) timed: bool,
 }
 
 impl Thread {
+    /// What of `left` is done in so much CPU time, at a speed in percent.
+    #[inline]
+    fn done_in(&self, time: Nanos, speed: u8) -> Nanos {
+        if speed == FULL_SPEED || self.timed {
+            time
+        } else {
+            (u128::from(time) * u128::from(speed) / 100) as Nanos
+        }
+    }
+
+    /// How much CPU time the rest takes.
+    #[inline]
+    pub(crate) fn time_left(&self, speed: u8) -> Nanos {
+        if speed == FULL_SPEED || self.timed {
+            self.left
+        } else {
+            let time = (u128::from(self.left) * 100).div_ceil(speed.into());
+            time.min(u128::from(FOREVER)) as Nanos
+        }
+    }
+
     /// Whether it may run there.
     pub fn may_use(&self, cpu: CpuId) -> bool {
         self.allowed.as_ref().is_none_or(|set| set.contains(cpu))
@@ -166,6 +206,8 @@ pub struct Cpu {
     /// Since when its thread goes on, or when it will: until then it does the machine's own work. [`NEVER`] while
     /// it is a guest's that does not run.
     pub(crate) started: Nanos,
+    /// How fast it does threads' work, in percent of a CPU that has its core for itself.
+    pub(crate) speed: u8,
     /// The machine's own work that is left while it does not run.
     pub(crate) owes: Nanos,
     /// Who asked it to look.
@@ -190,6 +232,12 @@ pub(crate) enum Interrupt {
     /// A class asked for this.
     Timer(u32),
 }
+
+/// CPU time that does not end: a vCPU thread's, whose guest is elsewhere.
+pub(crate) const FOREVER: Nanos = 1 << 62;
+
+/// Of a CPU that has its core for itself, in percent.
+const FULL_SPEED: u8 = 100;
 
 /// When a CPU goes on that does not run.
 pub(crate) const NEVER: Nanos = Nanos::MAX;
@@ -252,6 +300,8 @@ pub struct Machine {
     pub by: Option<ThreadId>,
     /// The CPUs of each core.
     cores: BTreeMap<u32, Vec<CpuId>>,
+    /// Threads of a core slow each other down.
+    shares_cores: bool,
     /// How many CPUs have a thread.
     busy: u32,
     /// CPUs that are to be planned anew before the next event.
@@ -265,6 +315,7 @@ impl Machine {
             busy: 0,
             kicked: false,
             started: 0,
+            speed: FULL_SPEED,
             owes: 0,
             kicked_by: None,
             turn: None,
@@ -278,6 +329,7 @@ impl Machine {
         }
         Machine {
             now: 0,
+            shares_cores: cores.len() < topology.cpus.len() && costs.smt_percent != FULL_SPEED,
             cpus: vec![cpu; topology.cpus.len()],
             threads: Vec::new(),
             groups: vec![Group {
@@ -344,9 +396,65 @@ impl Machine {
         it.started = it.started.max(now);
         it.turn = it.turn.map(|turn| turn.saturating_sub(ran));
         it.busy += ran;
+        let speed = it.speed;
         let thread = self.thread_mut(thread);
         thread.ran += ran;
-        thread.left = thread.left.saturating_sub(ran);
+        thread.left = thread.left.saturating_sub(thread.done_in(ran, speed));
+    }
+
+    /// From now on a CPU is that fast.
+    pub(crate) fn set_speed(&mut self, cpu: CpuId, speed: u8) {
+        if self.cpu(cpu).speed != speed {
+            self.account(cpu);
+            self.cpu_mut(cpu).speed = speed;
+            self.replan(cpu);
+        }
+    }
+
+    /// What runs on a CPU's core has changed, and with that how fast its CPUs are. The CPU itself has been accounted for.
+    fn share_core(&mut self, cpu: CpuId) {
+        let siblings = self.siblings(cpu);
+        let busy = siblings
+            .iter()
+            .filter(|&&it| self.cpu(it).current.is_some());
+        let speed = match busy.count() {
+            0 | 1 => FULL_SPEED,
+            busy => (2 * usize::from(self.costs.smt_percent) / busy).max(1) as u8,
+        };
+        for number in 0..siblings.len() {
+            let sibling = self.siblings(cpu)[number];
+            if sibling == cpu {
+                self.cpu_mut(cpu).speed = speed;
+            } else {
+                self.set_speed(sibling, speed);
+            }
+        }
+    }
+
+    /// How much longer it takes to reach a CPU now, as that idles deeply.
+    #[inline]
+    fn idle_exit(&self, cpu: CpuId) -> Nanos {
+        if self.costs.idle_exit == 0 {
+            return 0;
+        }
+        let it = self.cpu(cpu);
+        // When its last thread was accounted for, or the machine's own work since was done.
+        let since = it.started;
+        let idles = it.current.is_none() && !it.kicked && since <= self.now;
+        match idles && self.now - since > self.costs.idle_deep_after {
+            true => self.costs.idle_exit,
+            false => 0,
+        }
+    }
+
+    /// A CPU is interrupted: whether that takes longer, as it idled deeply. Then it begins when it has left that.
+    #[inline]
+    pub(crate) fn leave_idle(&mut self, cpu: CpuId) -> bool {
+        let exit = self.idle_exit(cpu);
+        if exit > 0 {
+            self.cpu_mut(cpu).started = self.now + exit;
+        }
+        exit > 0
     }
 
     /// The CPU does the machine's own work for so long, from now on or when it is done with other such work.
@@ -420,6 +528,9 @@ impl Machine {
     pub(crate) fn set_current(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
         let before = std::mem::replace(&mut self.cpu_mut(cpu).current, thread);
         self.busy = self.busy + u32::from(thread.is_some()) - u32::from(before.is_some());
+        if self.shares_cores && thread.is_some() != before.is_some() {
+            self.share_core(cpu);
+        }
     }
 
     /// What comes next on that CPU has changed.
@@ -435,7 +546,7 @@ impl Machine {
         let delay = if here == Some(cpu) {
             0
         } else {
-            self.costs.kick * self.clock_share()
+            self.costs.kick * self.clock_share() + self.idle_exit(cpu)
         };
         let at = self.now + delay;
         let it = self.cpu_mut(cpu);
@@ -445,6 +556,24 @@ impl Machine {
                 self.exit(sender);
             }
             self.plan(at, Event::Kick(cpu));
+        }
+    }
+
+    /// Has an idle CPU look that a ready thread may use, if there is one.
+    pub fn kick_idle_for(&mut self, thread: ThreadId) {
+        if let Some(cpu) = self.idle_cpu(thread) {
+            self.kick(cpu);
+        }
+    }
+
+    /// After choosing `next`, has an idle CPU look for `ran`, which has to wait. Where threads may run everywhere none idles
+    /// beside one that waits, so this is about others only.
+    pub fn kick_idle_for_displaced(&mut self, ran: Option<ThreadId>, next: Option<ThreadId>) {
+        let limited = |thread| self.thread(thread).allowed.is_some();
+        if let Some(displaced) = ran.filter(|_| ran != next) {
+            if limited(displaced) || next.is_some_and(limited) {
+                self.kick_idle_for(displaced);
+            }
         }
     }
 

@@ -138,9 +138,11 @@ impl Simulation {
         set
     }
 
-    /// Limits where a thread may run, from when it next gets a CPU on.
+    /// Limits where a thread may run, from now on: it leaves a CPU that is not among these. Of CPUs that there are, at least
+    /// one has to be.
     pub fn restrict(&mut self, thread: ThreadId, allowed: CpuSet) {
-        self.host().machine.thread_mut(thread).allowed = Some(allowed);
+        self.host().restrict(thread, allowed);
+        self.settle(0);
     }
 
     /// The machine as of now.

@@ -274,8 +274,8 @@ impl Simulation {
         number
     }
 
-    /// Plugs a virtual CPU of a guest in or out: threads that run on one that goes leave it when the guest's class next looks,
-    /// what is planned for it happens there yet, and then it halts. The last one stays.
+    /// Plugs a virtual CPU of a guest in or out: threads leave one that goes, what is planned for it happens there yet, and
+    /// then it halts. The last one stays.
     pub fn set_online(&mut self, vm: VmId, vcpu: CpuId, online: bool) {
         let now = self.now();
         let kernel = &mut self.kernels[vm.kernel()];
@@ -355,11 +355,24 @@ impl Simulation {
         }
         let Some(place) = next else { return };
         self.guests.vcpu(place).on = Some(cpu);
+        let speed = self.kernels[0].machine.cpu(cpu).speed;
+        self.set_speed(place, speed);
         let host = &self.kernels[0].machine;
         if host.cpu(cpu).started > host.now {
             self.stop(place);
         } else {
             self.go_on(place);
+        }
+    }
+
+    /// A guest's CPU is as fast as the host's that it is on.
+    fn set_speed(&mut self, (kernel, vcpu): Place, speed: u8) {
+        let now = self.now();
+        let machine = &mut self.kernels[kernel].machine;
+        if machine.cpu(vcpu).speed != speed {
+            machine.now = now;
+            machine.set_speed(vcpu, speed);
+            self.dirty.push(kernel);
         }
     }
 

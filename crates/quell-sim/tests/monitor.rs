@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod common;
+
+use common::MS;
 use quell_model::config::Scenario;
 use quell_model::{Snapshot, Source, ThreadSample, ThreadState, Topology};
 use quell_sched::{Options, ThreadSetting};
 use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenant, thread_of};
 use std::path::Path;
 use std::sync::Arc;
-
-const MS: u64 = 1_000_000;
 
 const TENANTS: &str = r#"
 name = "t"

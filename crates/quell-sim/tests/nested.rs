@@ -2,56 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_model::config::Scenario;
+mod common;
+
+use common::{MS, S, TICKS, close, mean_us, poisson, programs, serving};
 use quell_model::{CpuId, Nice, TenantWeight, Topology};
 use quell_sim::{
     Answer, Class, Costs, Fair, Fifo, GroupId, Happening, Load, Request, Simulation, State, Tenant,
     ThreadId, Vm, VmCosts, VmId,
 };
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-const S: u64 = 1_000_000_000;
-const MS: u64 = 1_000_000;
 const BUSY: &str = "[[tenant.thread]]\nname = \"t\"\nprogram = [{ run_us = 1000 }]\n";
-
-/// Nothing costs anything, but there are ticks.
-const TICKS: Costs = Costs {
-    tick_every: 4 * MS,
-    ..Costs::NONE
-};
-
-fn poisson(rate: f64, seed: u64) -> Load {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut at = 0.0;
-    Box::new(std::iter::repeat_with(move || {
-        at -= (1.0 - rng.random::<f64>()).ln() * 1e9 / rate;
-        Request {
-            due: at as u64,
-            seed: rng.random(),
-        }
-    }))
-}
-
-fn scenario(threads: &str, loaded: bool) -> Scenario {
-    let kind = if loaded {
-        "load = { rate = 1.0 }"
-    } else {
-        "class = \"batch\""
-    };
-    let text = format!("name = \"t\"\n[[tenant]]\nname = \"a\"\n{kind}\n{threads}");
-    Scenario::parse(Path::new("t.toml"), &text).unwrap()
-}
 
 /// Adds a tenant of these threads, to a guest or to the host.
 fn add(simulation: &mut Simulation, vm: Option<VmId>, threads: &str, load: Option<Load>) -> usize {
-    let scenario = scenario(threads, load.is_some());
-    let tenant = Tenant::new(&scenario.tenants[0].threads, load);
+    let programs = programs(threads, load.is_some());
+    let tenant = Tenant::new(&programs, load);
     match vm {
         Some(vm) => simulation.add_tenant_in(vm, tenant),
         None => simulation.add_tenant(tenant),
@@ -72,13 +41,6 @@ fn free(vcpus: u32, class: impl Class + 'static) -> Vm {
     }
 }
 
-fn server(threads: u32, run: &str) -> String {
-    format!(
-        "[[tenant.thread]]\nname = \"w\"\ncount = {threads}\n\
-         program = [\"request\", {{ run_us = {run} }}, \"respond\"]\n"
-    )
-}
-
 /// CPU time of a guest's threads, as a part of that span.
 fn shares(simulation: &Simulation, vm: VmId, span: u64) -> Vec<f64> {
     let threads = &simulation.guest(vm).threads;
@@ -86,23 +48,9 @@ fn shares(simulation: &Simulation, vm: VmId, span: u64) -> Vec<f64> {
     threads.iter().map(share).collect()
 }
 
-fn mean_us(answers: &[Answer]) -> f64 {
-    let sum: u64 = answers.iter().map(|it| it.at - it.due).sum();
-    sum as f64 / answers.len() as f64 / 1e3
-}
-
-#[track_caller]
-fn near(what: impl std::fmt::Debug, got: f64, expected: f64, tolerance: f64) {
-    println!("{what:?}: {got:.4}, expected {expected:.4}");
-    assert!(
-        (got - expected).abs() <= tolerance,
-        "{what:?}: {got:.4}, not {expected:.4}"
-    );
-}
-
 #[test]
 fn a_guest_alone_is_as_fast_as_bare_metal() {
-    let threads = server(3, "{ exponential = 300 }");
+    let threads = serving(3, "{ exponential = 300 }");
     let classes: [fn() -> Box<dyn Class>; 3] = [
         || Box::new(Fifo::new(Some(100_000))),
         || Box::new(Fair::cfs_6_1()),
@@ -138,8 +86,8 @@ fn two_busy_guests_each_lose_half_of_a_cpu() {
         }
         host.run_until(10 * S);
         for vm in vms {
-            near("steal", host.steal(vm, CpuId(0)) as f64 / 10e9, 0.5, 0.002);
-            near("ran", shares(&host, vm, 10 * S)[0], 0.5, 0.002);
+            close("steal", host.steal(vm, CpuId(0)) as f64 / 10e9, 0.5, 0.002);
+            close("ran", shares(&host, vm, 10 * S)[0], 0.5, 0.002);
         }
     }
 }
@@ -163,7 +111,7 @@ fn shares_are_those_of_both_levels() {
     host.run_until(60 * S);
     for (vm, twice) in vms {
         for share in shares(&host, vm, 60 * S) {
-            near("share", share, twice / 6.0, 0.01);
+            close("share", share, twice / 6.0, 0.01);
         }
     }
 }
@@ -172,7 +120,7 @@ fn shares_are_those_of_both_levels() {
 fn steal_is_how_long_vcpus_are_ready_without_a_cpu() {
     let mut host = host(2, Fair::eevdf_6_12(), Costs::TYPICAL);
     let vms = [1, 2, 3].map(|_| host.add_vm(Vm::new(2, Box::new(Fair::eevdf_6_12()))));
-    let threads = server(4, "{ exponential = 200 }");
+    let threads = serving(4, "{ exponential = 200 }");
     for (seed, vm) in vms.iter().enumerate() {
         add(
             &mut host,
@@ -228,7 +176,7 @@ fn a_halted_guest_costs_the_host_nothing() {
     let mut simulation = host(1, Fair::eevdf_6_12(), Costs::TYPICAL);
     let vm = simulation.add_vm(Vm::new(2, Box::new(Fair::eevdf_6_12())));
     let once = Box::new(std::iter::once(Request { due: MS, seed: 1 }));
-    add(&mut simulation, Some(vm), &server(2, "100"), Some(once));
+    add(&mut simulation, Some(vm), &serving(2, "100"), Some(once));
     assert_eq!(simulation.run_until(100 * MS).len(), 1);
     let (busy, events) = (simulation.machine().cpus[0].busy, simulation.events());
     simulation.run_until(10 * S);
@@ -253,7 +201,12 @@ fn polling_saves_the_wakeup_and_costs_the_cpu() {
             due: number * MS / 10,
             seed: number,
         });
-        add(&mut host, Some(vm), &server(1, "20"), Some(Box::new(every)));
+        add(
+            &mut host,
+            Some(vm),
+            &serving(1, "20"),
+            Some(Box::new(every)),
+        );
         let answers = host.run_until(S);
         let thread = host.vcpu_threads(vm).next().unwrap();
         let ran = host.machine().thread(thread).ran as f64 / 1e9;
@@ -281,15 +234,15 @@ fn a_preempted_lock_holder_makes_those_who_spin_waste_time() {
     };
     // A CPU does 5000 rounds a second of 200 us, whoever does them, if none is wasted.
     let (rounds, ran) = course(1, 0);
-    near("rounds, blocking", rounds, 5000.0, 50.0);
-    near("CPU time, blocking", ran, 1.0, 0.01);
+    close("rounds, blocking", rounds, 5000.0, 50.0);
+    close("CPU time, blocking", ran, 1.0, 0.01);
     let (spun, ran) = course(1, 100_000);
-    near("CPU time, spinning", ran, 1.0, 0.01);
+    close("CPU time, spinning", ran, 1.0, 0.01);
     println!("rounds, spinning: {spun}");
     assert!(spun < 0.8 * rounds);
     // With a CPU for each nobody is preempted, and spinning loses nothing.
     let (apart, _) = course(2, 100_000);
-    near("rounds, a CPU each", apart, 10_000.0, 100.0);
+    close("rounds, a CPU each", apart, 10_000.0, 100.0);
 }
 
 #[test]
@@ -310,7 +263,7 @@ fn requests_pass_the_emulator_twice() {
     add(
         &mut host,
         Some(vm),
-        &server(1, "100"),
+        &serving(1, "100"),
         Some(Box::new(every)),
     );
     let answers = host.run_until(2 * S);
@@ -337,7 +290,7 @@ fn an_emulator_beside_busy_vcpus_delays_requests() {
         add(
             &mut host,
             Some(vm),
-            &server(1, "50"),
+            &serving(1, "50"),
             Some(poisson(100.0, 1)),
         );
         mean_us(&host.run_until(20 * S))
@@ -370,13 +323,13 @@ fn what_is_late_comes_once() {
     for vm in vms {
         let cpu = host.guest(vm).cpus[0].busy as f64;
         let thread = host.guest(vm).threads[0].ran as f64;
-        near(
+        close(
             "ticks in 20 ms",
             (cpu - thread) / 10_000.0 / 1000.0,
             10.5,
             0.6,
         );
-        near("busy", cpu / 20e9, 0.5, 0.002);
+        close("busy", cpu / 20e9, 0.5, 0.002);
     }
 }
 
@@ -385,7 +338,7 @@ fn scheduling_frequency_rises_with_load_and_then_falls() {
     let frequency = |rate: f64| {
         let mut host = host(4, Fair::eevdf_6_12(), Costs::TYPICAL);
         let vm = host.add_vm(Vm::new(2, Box::new(Fair::eevdf_6_12())));
-        let threads = server(2, "{ exponential = 50 }");
+        let threads = serving(2, "{ exponential = 50 }");
         add(&mut host, Some(vm), &threads, Some(poisson(rate, 7)));
         host.run_until(2 * S);
         host.vm_stats(vm).switches as f64 / 2.0
@@ -422,14 +375,14 @@ fn what_is_offline_stays_idle() {
     host.run_until(10 * S);
     let (before, switches) = (ran(&host), host.switches());
     for share in &before {
-        near("four", *share, 0.5, 0.02);
+        close("four", *share, 0.5, 0.02);
     }
     host.set_online(vm, CpuId(2), false);
     host.set_online(vm, CpuId(3), false);
     host.run_until(20 * S);
     let after = ran(&host);
     for (vcpu, expected) in [1.0, 1.0, 0.0, 0.0].into_iter().enumerate() {
-        near("two", after[vcpu] - before[vcpu], expected, 0.02);
+        close("two", after[vcpu] - before[vcpu], expected, 0.02);
     }
     assert!((host.switches() - switches) * 10 < switches);
     for vcpu in [2, 3, 0, 1] {
@@ -437,14 +390,14 @@ fn what_is_offline_stays_idle() {
     }
     host.run_until(30 * S);
     for (vcpu, expected) in [0.0, 0.0, 1.0, 1.0].into_iter().enumerate() {
-        near("the others", ran(&host)[vcpu] - after[vcpu], expected, 0.02);
+        close("the others", ran(&host)[vcpu] - after[vcpu], expected, 0.02);
     }
 }
 
 /// So many VMs of four vCPUs, servers each whose requests take a CPU on the whole.
 fn many(vms: u32, cpus: u32, rate: f64) -> Simulation {
     let mut host = host(cpus, Fair::eevdf_6_12(), Costs::TYPICAL);
-    let threads = server(4, &format!("{{ exponential = {} }}", 1e6 / rate));
+    let threads = serving(4, &format!("{{ exponential = {} }}", 1e6 / rate));
     for seed in 0..vms {
         let nice = Nice::new((seed % 5) as i32).unwrap();
         let vm = host.add_vm(Vm {

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_model::Topology;
-use quell_model::config::{Count, Critical, Scenario, Step, ThreadProgram, TimeUs};
-use quell_sim::{Costs, Fifo, Simulation, Tenant};
-use std::path::Path;
+mod common;
 
-const MS: u64 = 1_000_000;
+use common::MS;
+use quell_model::Topology;
+use quell_model::config::{Count, Critical, Step, ThreadProgram, TimeUs};
+use quell_sim::{Costs, Fifo, Simulation, Tenant};
 
 fn of(programs: &[ThreadProgram], cpus: u32) -> Simulation {
     let class = Box::new(Fifo::new(None));
@@ -18,17 +18,16 @@ fn of(programs: &[ThreadProgram], cpus: u32) -> Simulation {
 
 /// Threads of so many programs, named a, b, ..., on as many CPUs.
 fn simulation(programs: &[&str]) -> Simulation {
-    let mut text = "name = \"t\"\n[[tenant]]\nname = \"t\"\nclass = \"batch\"\n".to_string();
+    let mut text = String::new();
     for (program, name) in programs.iter().zip('a'..) {
         text += &format!("[[tenant.thread]]\nname = \"{name}\"\nprogram = [{program}]\n");
     }
-    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
-    of(&scenario.tenants[0].threads, programs.len() as u32)
+    of(&common::programs(&text, false), programs.len() as u32)
 }
 
 fn ran_us(simulation: &Simulation) -> Vec<u64> {
-    let threads = simulation.machine().threads.iter();
-    threads.map(|thread| thread.ran / 1000).collect()
+    let ran = common::ran(simulation).into_iter();
+    ran.map(|ran| ran / 1000).collect()
 }
 
 #[test]

@@ -2,29 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_model::config::Scenario;
+mod common;
+
+use common::{S, TICKS, near, poisson, programs, serving, threads};
 use quell_model::{CpuId, Topology};
 use quell_sim::{
     Answer, Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
 };
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use std::path::Path;
-
-const S: u64 = 1_000_000_000;
-
-/// Poisson arrivals, as many a second.
-fn poisson(rate: f64, seed: u64) -> Load {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut at = 0.0;
-    Box::new(std::iter::repeat_with(move || {
-        at -= (1.0 - rng.random::<f64>()).ln() * 1e9 / rate;
-        Request {
-            due: at as u64,
-            seed: rng.random(),
-        }
-    }))
-}
 
 /// One request at each of these times, in µs.
 fn at_us(times: &'static [u64]) -> Load {
@@ -41,17 +25,9 @@ fn simulation(
     threads: &str,
     load: Option<Load>,
 ) -> Simulation {
-    let text = format!(
-        "name = \"t\"\n[[tenant]]\nname = \"a\"\n{}{threads}",
-        if load.is_some() {
-            "load = { rate = 1.0 }\n"
-        } else {
-            "class = \"batch\"\n"
-        }
-    );
-    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let programs = programs(threads, load.is_some());
     let mut simulation = Simulation::new(Topology::flat(cpus), Costs::NONE, Box::new(class));
-    simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, load));
+    simulation.add_tenant(Tenant::new(&programs, load));
     simulation
 }
 
@@ -63,11 +39,7 @@ fn server(
     run: &str,
     load: Load,
 ) -> Simulation {
-    let threads = format!(
-        "[[tenant.thread]]\nname = \"w\"\ncount = {threads}\n\
-         program = [\"request\", {{ run_us = {run} }}, \"respond\"]\n"
-    );
-    simulation(cpus, class, &threads, Some(load))
+    simulation(cpus, class, &serving(threads, run), Some(load))
 }
 
 /// Mean and 99th percentile of latencies, in µs.
@@ -79,15 +51,6 @@ fn figures(answers: &[Answer]) -> (f64, f64) {
     us.sort_by(f64::total_cmp);
     let mean = us.iter().sum::<f64>() / us.len() as f64;
     (mean, us[us.len() * 99 / 100])
-}
-
-#[track_caller]
-fn near(what: &str, got: f64, expected: f64, tolerance: f64) {
-    println!("{what}: {got:.2}, expected {expected:.2}");
-    assert!(
-        (got / expected - 1.0).abs() < tolerance,
-        "{what}: {got:.2}, not {expected:.2}"
-    );
 }
 
 #[test]
@@ -135,7 +98,7 @@ fn short_turns_are_processor_sharing_whatever_the_work() {
         let class = Fifo::new(Some(20_000));
         let mut one = server(1, class, 200, run, poisson(700.0, 4));
         let (mean, _) = figures(&one.run_until(300 * S));
-        near(&format!("M/G/1-PS mean of {run}"), mean, 1000.0 / 0.3, 0.06);
+        near(format!("M/G/1-PS mean of {run}"), mean, 1000.0 / 0.3, 0.06);
     }
 }
 
@@ -237,14 +200,9 @@ fn no_cpu_idles_beside_a_ready_thread_and_time_is_counted_once() {
 #[test]
 fn the_same_seed_gives_the_same_course_and_costs_take_time() {
     let run = |costs: Costs| {
-        let text =
-            format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{FORK_JOIN}");
-        let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
         let mut simulation = Simulation::new(Topology::flat(2), costs, Box::new(Fifo::new(None)));
-        simulation.add_tenant(Tenant::new(
-            &scenario.tenants[0].threads,
-            Some(poisson(500.0, 9)),
-        ));
+        let programs = programs(FORK_JOIN, true);
+        simulation.add_tenant(Tenant::new(&programs, Some(poisson(500.0, 9))));
         (simulation.run_until(2 * S), simulation.events())
     };
     let costs = Costs {
@@ -269,16 +227,10 @@ fn threads_run_only_where_they_may() {
         Box::new(Fair::eevdf_6_12()),
         Box::new(Fair::eevdf_7_2()),
     ];
-    let costs = Costs {
-        tick_every: 4_000_000,
-        ..Costs::NONE
-    };
-    let threads = "[[tenant.thread]]\nname = \"w\"\ncount = 5\nprogram = [{ run_us = 700 }, { sleep_us = 200 }]\n";
-    let text = format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n{threads}");
-    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let programs = programs(&threads(5, "[{ run_us = 700 }, { sleep_us = 200 }]"), false);
     for class in classes {
-        let mut simulation = Simulation::new(Topology::flat(3), costs, class);
-        simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, None));
+        let mut simulation = Simulation::new(Topology::flat(3), TICKS, class);
+        simulation.add_tenant(Tenant::new(&programs, None));
         for thread in 0..3 {
             simulation.restrict(ThreadId(thread), [CpuId(1)].into_iter().collect());
         }
@@ -314,12 +266,10 @@ program = [{ help = "p" }]
         wake: 10_000,
         ..Costs::NONE
     };
-    let text =
-        format!("name = \"t\"\n[[tenant]]\nname = \"a\"\nload = {{ rate = 1.0 }}\n{threads}");
-    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let programs = programs(threads, true);
     let mut simulation = Simulation::new(Topology::flat(4), costs, Box::new(Fifo::new(None)));
     let load = Some(at_us(&[1000]));
-    simulation.add_tenant(Tenant::new(&scenario.tenants[0].threads, load));
+    simulation.add_tenant(Tenant::new(&programs, load));
     // 10 us to the main thread, 30 to the last helper, whose part ends with the main thread's own; then it wakes that.
     assert_eq!(latencies_us(&simulation.run_until(S)), [10 + 30 + 100 + 10]);
 }

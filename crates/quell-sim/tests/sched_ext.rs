@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use quell_model::config::Scenario;
-use quell_model::{CpuId, Nice, TenantWeight, Topology};
+mod common;
+
+use common::{S, TICKS, add_threads as add, near, programs};
+use quell_model::{CpuId, TenantWeight, Topology};
 use quell_sched::Options;
 use quell_sim::{Answer, Costs, GroupId, Request, SchedExt, Simulation, State, Tenant, ThreadId};
-use std::path::Path;
 
-const S: u64 = 1_000_000_000;
 const BUSY: &str = "[{ run_us = 5000 }]";
 
 fn machine(cpus: u32) -> Simulation {
@@ -21,41 +21,9 @@ fn machine_with(cpus: u32, costs: Costs) -> Simulation {
     Simulation::new(topology, costs, Box::new(class))
 }
 
-/// Adds a tenant of so many threads that run a program, in that group and of that nice value.
-fn add(simulation: &mut Simulation, count: u32, program: &str, group: GroupId, nice: i32) {
-    let text = format!(
-        "name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n\
-         [[tenant.thread]]\nname = \"t\"\ncount = {count}\nprogram = {program}\n"
-    );
-    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
-    simulation.add_tenant(Tenant {
-        group,
-        nice: Nice::new(nice).unwrap(),
-        ..Tenant::new(&scenario.tenants[0].threads, None)
-    });
-}
-
-/// CPU time of each thread in twenty seconds, after two.
-fn ran(simulation: &mut Simulation) -> Vec<f64> {
-    let ran = |simulation: &Simulation| -> Vec<u64> {
-        let threads = &simulation.machine().threads;
-        threads.iter().map(|thread| thread.ran).collect()
-    };
-    simulation.run_until(2 * S);
-    let before = ran(simulation);
-    simulation.run_until(22 * S);
-    let after = ran(simulation);
-    let got = after.iter().zip(before);
-    got.map(|(after, before)| (after - before) as f64).collect()
-}
-
-#[track_caller]
-fn near(got: f64, expected: f64, tolerance: f64) {
-    println!("{got:.3}, expected {expected:.3}");
-    assert!(
-        (got / expected - 1.0).abs() < tolerance,
-        "{got:.3}, not {expected:.3}"
-    );
+/// What each thread gets of a CPU in twenty seconds, after two.
+fn shares(simulation: &mut Simulation) -> Vec<f64> {
+    common::shares(simulation, 2 * S, 22 * S)
 }
 
 #[test]
@@ -63,17 +31,18 @@ fn busy_threads_share_by_weight() {
     for cpus in [1, 2] {
         let mut simulation = machine(cpus);
         for nice in [0, 5] {
-            add(&mut simulation, 2 * cpus, BUSY, GroupId::ROOT, nice);
+            add(&mut simulation, GroupId::ROOT, nice, 2 * cpus, BUSY);
         }
-        let got = ran(&mut simulation);
+        let got = shares(&mut simulation);
         let (heavy, light) = got.split_at(2 * cpus as usize);
         near(
+            "nice",
             heavy.iter().sum::<f64>() / light.iter().sum::<f64>(),
             1024.0 / 335.0,
             0.02,
         );
         for thread in heavy {
-            near(*thread, heavy[0], 0.02);
+            near("alike", *thread, heavy[0], 0.02);
         }
     }
 }
@@ -85,36 +54,32 @@ fn groups_share_by_weight_whatever_is_in_them() {
     let one = simulation.add_group(GroupId::ROOT, weight(100));
     let outer = simulation.add_group(GroupId::ROOT, weight(300));
     let inner = simulation.add_group(outer, weight(100));
-    add(&mut simulation, 5, BUSY, one, 0);
-    add(&mut simulation, 2, BUSY, outer, 0);
-    add(&mut simulation, 4, BUSY, inner, 0);
-    let got = ran(&mut simulation);
+    add(&mut simulation, one, 0, 5, BUSY);
+    add(&mut simulation, outer, 0, 2, BUSY);
+    add(&mut simulation, inner, 0, 4, BUSY);
+    let got = shares(&mut simulation);
     let sum = |threads: &[f64]| threads.iter().sum::<f64>();
-    near(sum(&got[5..]) / sum(&got[..5]), 3.0, 0.02);
+    near("groups", sum(&got[5..]) / sum(&got[..5]), 3.0, 0.02);
     // Beside two threads of the outer group the inner one counts as one more.
-    near(sum(&got[7..]) / sum(&got[5..7]), 0.5, 0.03);
+    near("nested", sum(&got[7..]) / sum(&got[5..7]), 0.5, 0.03);
 }
 
 #[test]
 fn a_thread_that_mostly_sleeps_waits_for_nobody() {
     let mut simulation = machine(1);
-    add(&mut simulation, 3, BUSY, GroupId::ROOT, 0);
+    add(&mut simulation, GroupId::ROOT, 0, 3, BUSY);
     let light = "[{ run_us = 500 }, { sleep_us = 9500 }]";
-    add(&mut simulation, 1, light, GroupId::ROOT, 0);
-    let got = ran(&mut simulation);
+    add(&mut simulation, GroupId::ROOT, 0, 1, light);
+    let got = shares(&mut simulation);
     // It gets all that it asks for: a turn each 10 ms and what waiting adds, which is the way to the CPU.
-    near(got[3], 20.0 * S as f64 * 0.05, 0.01);
+    near("light", got[3], 0.05, 0.01);
 }
 
 #[test]
 fn threads_run_only_where_they_may_and_no_cpu_idles_beside_a_ready_one() {
-    let costs = Costs {
-        tick_every: Costs::TYPICAL.tick_every,
-        ..Costs::NONE
-    };
-    let mut simulation = machine_with(3, costs);
+    let mut simulation = machine_with(3, TICKS);
     let program = "[{ run_us = 700 }, { sleep_us = { exponential = 600 } }]";
-    add(&mut simulation, 6, program, GroupId::ROOT, 0);
+    add(&mut simulation, GroupId::ROOT, 0, 6, program);
     for thread in 0..2 {
         simulation.restrict(ThreadId(thread), [CpuId(1)].into_iter().collect());
     }
@@ -140,21 +105,17 @@ fn course(simulation: &mut Simulation, until: u64) -> Vec<Answer> {
 }
 
 fn server() -> Simulation {
-    let text = "name = \"t\"\n[[tenant]]\nname = \"a\"\nload = { rate = 1.0 }\n\
-        [[tenant.thread]]\nname = \"m\"\nprogram = [\"request\", { fork_join = { pool = \"p\", parts = 4, \
+    let threads = "[[tenant.thread]]\nname = \"m\"\nprogram = [\"request\", { fork_join = { pool = \"p\", parts = 4, \
         program = [{ run_us = { exponential = 2000 } }] } }, \"respond\"]\n\
         [[tenant.thread]]\nname = \"h\"\ncount = 3\nprogram = [{ help = \"p\" }]\n";
-    let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+    let programs = programs(threads, true);
     let mut simulation = machine(2);
     for tenant in 0..3 {
         let load = (0..).map(move |number| Request {
             due: number * 17_000_000 + tenant * 1_000_000,
             seed: number * 3 + tenant,
         });
-        simulation.add_tenant(Tenant::new(
-            &scenario.tenants[0].threads,
-            Some(Box::new(load)),
-        ));
+        simulation.add_tenant(Tenant::new(&programs, Some(Box::new(load))));
     }
     simulation
 }

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod tenants;
+mod common;
 
+use common::{
+    MS, S, Spec, batch, busy, every, machine, near, ran, response_us, server, shares, topology,
+    wastes,
+};
 use quell_model::{CpuId, Topology};
 use quell_sim::{
     Bvt, Class, Credit, Credit2, Edf, Order, Rtds, Server, Simulation, State, ThreadId,
-};
-use tenants::{
-    MS, S, Spec, batch, busy, every, machine, near, ran, response_us, server, shares, sockets,
-    wastes,
 };
 
 fn credit(cpus: u32, tenants: Vec<Spec>) -> Simulation {
@@ -143,7 +143,7 @@ fn credit2_lets_a_light_waker_in_within_the_rate_limit() {
 #[test]
 fn credit2_balances_its_queues() {
     // Two sockets of two CPUs, eight equal threads: half a CPU for each, wherever they started.
-    let topology = sockets(2, 2);
+    let topology = topology(2, 2, 1);
     let class = Box::new(Credit2::new(&topology));
     let mut simulation = machine(topology, class, vec![busy(100, 8)]);
     for share in shares(&mut simulation, 5 * S, 65 * S) {
@@ -305,7 +305,7 @@ fn no_cpu_idles_beside_a_thread_that_may_use_it() {
 #[test]
 fn threads_run_only_where_they_may() {
     // Of one cache, and of one each.
-    let topologies = [Topology::flat(3), sockets(3, 1)];
+    let topologies = [Topology::flat(3), topology(3, 1, 1)];
     let cases = topologies.iter().flat_map(|topology| {
         let cases = classes(topology).into_iter();
         cases.map(|(name, class)| (topology.clone(), name, class))

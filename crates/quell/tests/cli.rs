@@ -99,7 +99,11 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["bench", "mixed", "--on", "sim"],
-            &["`default`", "simulator", "bvt, fifo, ideal"],
+            &[
+                "`default`",
+                "simulator",
+                "bvt, fifo, isolation, parties, dyniso, ideal",
+            ],
         ),
         (
             &["bench", "mixed", "--policy", "fifo,ideal"],
@@ -114,7 +118,14 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["`fifo`", "--on sim"],
         ),
         (
-            &["reproduce", "dasec-fig7", "--policy", "default,ideal"],
+            &[
+                "reproduce",
+                "dasec-fig7",
+                "--on",
+                "vm",
+                "--policy",
+                "default,ideal",
+            ],
             &["`ideal`", "--on sim"],
         ),
         (
@@ -160,7 +171,11 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         ),
         (
             &["capacity", "mixed", "--policy", "default"],
-            &["`default`", "simulator", "bvt, fifo, ideal"],
+            &[
+                "`default`",
+                "simulator",
+                "bvt, fifo, isolation, parties, dyniso, ideal",
+            ],
         ),
         (
             &[

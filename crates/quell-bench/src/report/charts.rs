@@ -190,33 +190,57 @@ pub(super) fn percentiles(
     })
 }
 
-/// Latencies in µs over consolidation ratios, the former on a logarithmic axis. Lines come with their colours.
-pub(super) fn lines(
-    title: &str,
-    lines: &[(Vec<(f64, f64)>, RGBColor)],
-    size: (u32, u32),
-) -> anyhow::Result<String> {
-    let points = |line: &[(f64, f64)]| -> Vec<(f64, f64)> {
-        line.iter()
-            .map(|&(x, us)| (x, us.max(0.1).log10()))
-            .collect()
-    };
-    let all: Vec<(f64, f64)> = lines.iter().flat_map(|(line, _)| points(line)).collect();
-    let Some((low, high)) = range(all.iter().map(|p| p.1), 0.06) else {
+/// A line's points, and its colour.
+type Line = (Vec<(f64, f64)>, RGBColor);
+
+/// Latencies in µs over consolidation ratios, the former on a logarithmic axis.
+pub(super) fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+    let logarithmic = |&(x, us): &(f64, f64)| (x, us.max(0.1).log10());
+    let lines: Vec<Line> = lines
+        .iter()
+        .map(|(line, colour)| (line.iter().map(logarithmic).collect(), *colour))
+        .collect();
+    let all = || lines.iter().flat_map(|(line, _)| line);
+    let Some((low, high)) = range(all().map(|p| p.1), 0.06) else {
         return Ok(String::new());
     };
-    let right = all.iter().map(|p| p.0).fold(1.0, f64::max);
+    let right = all().map(|p| p.0).fold(1.0, f64::max);
+    let x_ticks = (0..=right.ceil() as u32).map(f64::from).collect();
+    let x = Ticked::new(0.0, right * 1.03, x_ticks);
+    let y = Ticked::new(low, high, log_ticks(low, high));
+    graph(title, &lines, (x, y), &|y| tick_latency(*y), size)
+}
+
+/// Parts of a whole, 0 to 1, over counts from 0 on.
+pub(super) fn parts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+    let last = lines.iter().flat_map(|(line, _)| line).map(|p| p.0);
+    let right = last.fold(1.0, f64::max);
+    let x = Ticked::new(0.0, right * 1.03, count_ticks(right));
+    let y = Ticked::new(0.0, 1.0, vec![0.0, 0.25, 0.5, 0.75, 1.0]);
+    graph(
+        title,
+        lines,
+        (x, y),
+        &|y| format!("{:.0} %", 100.0 * y),
+        size,
+    )
+}
+
+/// Lines with dots.
+fn graph(
+    title: &str,
+    lines: &[Line],
+    (x, y): (Ticked, Ticked),
+    y_label: &dyn Fn(&f64) -> String,
+    size: (u32, u32),
+) -> anyhow::Result<String> {
     svg(size, title, |canvas| {
-        let x_ticks = (0..=right.ceil() as u32).map(f64::from).collect();
         let mut chart = ChartBuilder::on(canvas)
             .margin(10)
             .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(64)
-            .build_cartesian_2d(
-                Ticked::new(0.0, right * 1.03, x_ticks),
-                Ticked::new(low, high, log_ticks(low, high)),
-            )
+            .build_cartesian_2d(x, y)
             .map_err(drawing)?;
         chart
             .configure_mesh()
@@ -225,11 +249,10 @@ pub(super) fn lines(
             .axis_style(GRID)
             .label_style(label_style())
             .x_label_formatter(&|x| format!("{x}"))
-            .y_label_formatter(&|y| tick_latency(*y))
+            .y_label_formatter(&y_label)
             .draw()
             .map_err(drawing)?;
         for (line, colour) in lines {
-            let line = points(line);
             let dots = line.iter().map(|at| Circle::new(*at, 3, colour.filled()));
             chart.draw_series(dots).map_err(drawing)?;
             chart

@@ -183,12 +183,21 @@ pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
         CLAIMS_TEXT,
         &claims_html(reproduction),
     );
-    section(
-        &mut page,
-        "Over the consolidation ratio",
-        CHARTS_TEXT,
-        &charts_html(reproduction)?,
-    );
+    let charts = [
+        (
+            "Over the consolidation ratio",
+            CHARTS_TEXT,
+            charts_html(reproduction)?,
+        ),
+        (
+            "Who waits while threads are ready",
+            BLOCKED_TEXT,
+            blocked_html(reproduction)?,
+        ),
+    ];
+    for (title, text, charts) in charts.iter().filter(|(.., charts)| !charts.is_empty()) {
+        section(&mut page, title, text, charts);
+    }
     section(&mut page, "Measured", "", &measured_html(reproduction));
     let mut list = String::new();
     for note in notes(reproduction) {
@@ -205,6 +214,9 @@ pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
 const CLAIMS_TEXT: &str = "Changes against the first side; of several points the geometric mean.";
 const CHARTS_TEXT: &str = "Mean and 99th percentile of all requests of the latency-critical tenants. The ratio is \
     their threads over the CPUs.";
+
+const BLOCKED_TEXT: &str = "Of the time in which threads of a tenant are ready and have no CPU: the part in which at most so many others of \
+    it are blocked. The lower a line, the more wait for those few.";
 
 fn claims_html(reproduction: &Reproduction) -> String {
     let mut table = String::from(
@@ -284,22 +296,56 @@ fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
             grid.push_str(&figure(&title, &charts::lines(&title, &lines, (560, 320))?));
         }
     }
+    Ok(with_legend(sides, &grid))
+}
+
+fn with_legend(sides: &[String], grid: &str) -> String {
     if grid.is_empty() {
-        return Ok(grid);
+        return String::new();
     }
     let legend = legend(sides.iter().map(String::as_str).enumerate());
-    Ok(format!("{legend}<div class=\"grid\">\n{grid}</div>\n"))
+    format!("{legend}<div class=\"grid\">\n{grid}</div>\n")
+}
+
+/// A chart for each point that tells how many were blocked.
+fn blocked_html(reproduction: &Reproduction) -> anyhow::Result<String> {
+    let Some(first) = reproduction.points.first() else {
+        return Ok(String::new());
+    };
+    let sides = &first.result.options.sides;
+    let mut grid = String::new();
+    for point in &reproduction.points {
+        let line = |(index, side): (usize, &String)| {
+            let row = all_latency(point, side)?;
+            let parts = row.figures.scheduling.as_ref()?.parts_up_to_blocked();
+            let line = parts.into_iter().enumerate();
+            let line = line.map(|(blocked, part)| (blocked as f64, part)).collect();
+            Some((line, charts::series(index)))
+        };
+        let lines: Vec<_> = sides.iter().enumerate().filter_map(line).collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let ratio = words::three_digits(point.ratio);
+        let title = format!("{} at ratio {ratio}: blocked threads", point.scenario);
+        grid.push_str(&figure(&title, &charts::parts(&title, &lines, (560, 320))?));
+    }
+    Ok(with_legend(sides, &grid))
 }
 
 /// A side's latency in µs over the consolidation ratio.
 fn line(points: &[&PointResult], side: &str, metric: Metric) -> Vec<(f64, f64)> {
     let value = |point: &&PointResult| {
-        let row = point.result.results.iter().find(|row| {
-            row.side == side && row.tenant == ALL && row.class == TenantClass::Latency
-        })?;
+        let row = all_latency(point, side)?;
         Some((point.ratio, metric.of(&row.figures)?))
     };
     points.iter().filter_map(value).collect()
+}
+
+/// A side's figures of all latency-critical tenants.
+fn all_latency<'a>(point: &'a PointResult, side: &str) -> Option<&'a SideResult> {
+    let mut rows = point.result.results.iter();
+    rows.find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)
 }
 
 #[cfg(test)]

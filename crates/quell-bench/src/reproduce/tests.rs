@@ -177,6 +177,10 @@ fn the_part_with_most_blocked_is_of_all_time_with_ready_threads() {
         })
     };
     for row in &mut at.result.results {
+        let parts = scheduling(&[1.0, 0.0, 2.0, 1.0])
+            .unwrap()
+            .parts_up_to_blocked();
+        assert_eq!(parts, [0.25, 0.25, 0.75, 1.0]);
         row.figures.scheduling = match row.side.as_str() {
             "sched" => scheduling(&[1.0]),
             _ => scheduling(&[1.0, 0.0, 2.0, 1.0]),

@@ -1,6 +1,10 @@
 //! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual time and
 //! as many at once as there are CPUs here.
 
+mod control;
+mod cores;
+
+use self::control::Controller;
 use super::summary::RawRun;
 use super::{BenchOptions, Measured};
 use crate::progress::Progress;
@@ -14,11 +18,8 @@ use quell_model::config::{
     ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
 };
 use quell_model::{CpuId, Pid, Tid, Topology};
-use quell_policy::Policy;
-use quell_policy::dasec::Dasec;
-use quell_sched::ThreadSetting;
 use quell_sim::{
-    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Load, Monitor, Oldest,
+    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Load, Oldest,
     Request, SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, Event, IDLE, Kind};
@@ -100,6 +101,26 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
             return Err(input(&format!("tenant[{index}].vcpus"), message).into());
         }
     }
+    let moves = |side: &&Side| matches!(side, Side::Simulated(it) if it.needs_objectives());
+    if let Some(side) = options.sides.iter().find(moves) {
+        let batch = TenantClass::Batch;
+        for (index, tenant) in scenario.tenants.iter().enumerate() {
+            if tenant.class != batch && tenant.objective.is_none() {
+                let message = format!(
+                    "is missing; side `{side}` moves cores by how far a tenant's 99th percentile is from it: \
+                     objective = {{ p99_ms = 10.0 }}, or --set tenant.{}.objective.p99_ms=10",
+                    tenant.name
+                );
+                return Err(input(&format!("tenant[{index}].objective"), &message).into());
+            }
+        }
+        if scenario.tenants.iter().all(|tenant| tenant.class == batch) {
+            let message = format!(
+                "side `{side}` needs tenants with latency to keep; all are class = \"batch\""
+            );
+            return Err(input("tenant", &message).into());
+        }
+    }
     Ok(Bench {
         options,
         topology: host.topology(),
@@ -179,6 +200,9 @@ fn costs(spec: &CostsSpec) -> Costs {
         noise: ns(spec.noise_us, typical.noise),
         noise_every: every(spec.noise_per_s, typical.noise_every),
         shared_clock: spec.shared_clock,
+        smt_percent: spec.smt_percent.unwrap_or(typical.smt_percent),
+        idle_exit: ns(spec.idle_exit_us, typical.idle_exit),
+        idle_deep_after: ns(spec.idle_deep_after_us, typical.idle_deep_after),
     }
 }
 
@@ -195,7 +219,10 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
         Side::Simulated(Simulated::Cfs) => Box::new(Fair::cfs_6_1()),
         Side::Simulated(Simulated::Eevdf612) => Box::new(Fair::eevdf_6_12()),
-        Side::Simulated(Simulated::Eevdf) => Box::new(Fair::eevdf_7_2()),
+        // What divides cores does so on a host as it is.
+        Side::Simulated(
+            Simulated::Eevdf | Simulated::Isolation | Simulated::Parties | Simulated::DynIso,
+        ) => Box::new(Fair::eevdf_7_2()),
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
         Side::Simulated(Simulated::Bvt) => {
@@ -229,8 +256,9 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
         Box::new(Fair::eevdf_6_12())
     };
     Vm {
-        // The host's other work is done on the host, and load comes from there.
+        // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to it.
         costs: Costs {
+            idle_exit: 0,
             generators: false,
             noise: 0,
             noise_every: 0,
@@ -331,13 +359,22 @@ impl Bench<'_> {
         if let Some(watch) = &watch {
             watch.observe(&mut simulation, &owners);
         }
-        let mut agent = Agent::of(side_of, &self.instances, &owners, &mut simulation);
-        let mut answers = self.advance(&mut simulation, &mut agent, warmup)?;
-        let first = self.reading(&simulation, &owners);
-        answers.extend(self.advance(&mut simulation, &mut agent, end)?);
-        let second = self.reading(&simulation, &owners);
-        let last = end + timeout * 1_000_000;
-        answers.extend(self.advance(&mut simulation, &mut agent, last)?);
+        let mut course = Course {
+            controller: control::of(side_of, &self.instances, &owners, &mut simulation),
+            simulation,
+            answers: Vec::new(),
+            told: 0,
+        };
+        course.advance(warmup, self.interrupt)?;
+        let first = self.reading(&course.simulation, &owners);
+        course.advance(end, self.interrupt)?;
+        let second = self.reading(&course.simulation, &owners);
+        course.advance(end + timeout * 1_000_000, self.interrupt)?;
+        let Course {
+            simulation,
+            answers,
+            ..
+        } = course;
 
         // Figures of threads that stand still would look like those of a quiet machine.
         if let Some((tenant, why)) = simulation.deadlock() {
@@ -411,25 +448,6 @@ impl Bench<'_> {
         Ok(Some(Box::new(requests)))
     }
 
-    fn advance(
-        &self,
-        simulation: &mut Simulation,
-        agent: &mut Option<Agent>,
-        end: u64,
-    ) -> anyhow::Result<Vec<quell_sim::Answer>> {
-        let mut answers = Vec::new();
-        while simulation.machine().now < end {
-            ensure!(!self.interrupt.load(Ordering::Relaxed), Interrupted);
-            let next = end.min(simulation.machine().now + STRIDE);
-            let next = agent.as_ref().map_or(next, |agent| next.min(agent.next_ns));
-            answers.append(&mut simulation.run_until(next));
-            if let Some(agent) = agent {
-                agent.look(simulation);
-            }
-        }
-        Ok(answers)
-    }
-
     fn reading(&self, simulation: &Simulation, owners: &[Owner]) -> Reading {
         let machine = simulation.machine();
         let mut cpu_ns = vec![0; self.instances.len()];
@@ -445,6 +463,35 @@ impl Bench<'_> {
             cpu_ns,
             rounds,
         }
+    }
+}
+
+/// A simulation, what acts beside its scheduler, and the answers so far.
+struct Course {
+    simulation: Simulation,
+    controller: Option<Box<dyn Controller>>,
+    answers: Vec<Answer>,
+    /// How many of them the controller was told.
+    told: usize,
+}
+
+impl Course {
+    /// Goes on until then.
+    fn advance(&mut self, end: u64, interrupt: &AtomicBool) -> anyhow::Result<()> {
+        while self.simulation.machine().now < end {
+            ensure!(!interrupt.load(Ordering::Relaxed), Interrupted);
+            let now = self.simulation.machine().now;
+            let mut next = end.min(now + STRIDE);
+            if let Some(controller) = &mut self.controller {
+                if controller.next_ns() <= now {
+                    controller.act(&mut self.simulation, &self.answers[self.told..]);
+                    self.told = self.answers.len();
+                }
+                next = next.min(controller.next_ns());
+            }
+            self.answers.append(&mut self.simulation.run_until(next));
+        }
+        Ok(())
     }
 }
 
@@ -480,57 +527,6 @@ struct Reading {
 
 fn ns(seconds: f64) -> u64 {
     Duration::from_secs_f64(seconds).as_nanos() as u64
-}
-
-/// The agent's loop on a simulated machine: the same policy from the same snapshots to the same plans, once a period. What
-/// the agent itself takes is not simulated.
-struct Agent {
-    monitor: Monitor,
-    policy: Dasec,
-    period_ns: u64,
-    /// When the period ends.
-    next_ns: u64,
-}
-
-impl Agent {
-    /// The side's, if it has one.
-    fn of(
-        side: &Side,
-        instances: &[TenantInstance<'_>],
-        owners: &[Owner],
-        simulation: &mut Simulation,
-    ) -> Option<Agent> {
-        let file = side.agent()?;
-        let tenant = |owner: &Owner| {
-            let it = &instances[owner.instance];
-            (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
-        };
-        let tenants = owners.iter().map(tenant).collect();
-        let period_ns = file.agent.period_ms * 1_000_000;
-        Some(Agent {
-            monitor: Monitor::new(simulation, tenants),
-            policy: Dasec::new(file.asymmetry),
-            period_ns,
-            next_ns: period_ns,
-        })
-    }
-
-    /// Observes, decides and acts, if the period is over.
-    fn look(&mut self, simulation: &mut Simulation) {
-        if simulation.machine().now < self.next_ns {
-            return;
-        }
-        self.next_ns += self.period_ns;
-        let snapshot = self.monitor.snapshot(simulation.machine());
-        let plan = self.policy.decide(&snapshot);
-        for (tenant, number) in plan.tenants.iter().zip(1..) {
-            for thread in &tenant.threads {
-                if let Some(simulated) = quell_sim::thread_of(thread.id) {
-                    simulation.set_thread(simulated, ThreadSetting::planned(number, thread));
-                }
-            }
-        }
-    }
 }
 
 /// What the simulated scheduler does to tenants' threads in a window, by the same analysis as of real ones.

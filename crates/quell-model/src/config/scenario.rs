@@ -101,6 +101,12 @@ pub struct CostsSpec {
     /// All CPUs' instructions advance one clock, as in the kernel lab: the machine's own work takes as many times as
     /// long as CPUs are busy.
     pub shared_clock: bool,
+    /// How fast each of two threads of a core is while both are busy, in percent of one alone: 1 to 100.
+    pub smt_percent: Option<u8>,
+    /// How much longer a CPU takes to wake that has idled for long, in us.
+    pub idle_exit_us: Option<f64>,
+    /// How long that is, in us.
+    pub idle_deep_after_us: Option<f64>,
 }
 
 impl CostsSpec {
@@ -118,12 +124,18 @@ impl CostsSpec {
             ("migrate_far_us", self.migrate_far_us),
             ("noise_us", self.noise_us),
             ("noise_per_s", self.noise_per_s),
+            ("idle_exit_us", self.idle_exit_us),
+            ("idle_deep_after_us", self.idle_deep_after_us),
         ];
         for (key, value) in values {
             if let Some(value) = value.filter(|value| !(0.0..=1e5).contains(value)) {
                 let message = format!("{value} is outside 0 to 100000");
                 return Err(ConfigError::at(file, format!("host.costs.{key}"), message));
             }
+        }
+        if let Some(percent) = self.smt_percent.filter(|it| !(1..=100).contains(it)) {
+            let message = format!("{percent} is outside 1 to 100");
+            return Err(ConfigError::at(file, "host.costs.smt_percent", message));
         }
         Ok(())
     }

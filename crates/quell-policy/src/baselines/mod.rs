@@ -1,13 +1,15 @@
 //! What Quell is compared with: controllers that divide a host's cores among tenants, each with cores of its own.
 //!
 //! - static isolation: [`equal_split`], for ever;
-//! - PARTIES: [`Parties`] starts there, and moves one core at a time by how far tenants are from their targets. DynIso,
-//!   the baseline of UFO's authors, is the same loop with a virtual machine as a tenant.
+//! - PARTIES: [`Parties`] starts there, and moves one core at a time by how far tenants are from their targets;
+//! - DynIso: [`dyniso`], the baseline of UFO's authors, is the same loop with virtual machines as tenants.
 //!
 //! They count cores and know no core's number: which ones a tenant gets is the caller's choice.
 
+mod dyniso;
 mod parties;
 
+pub use dyniso::dyniso;
 pub use parties::Parties;
 
 /// One core changes hands; none: the pool of those that nobody holds.

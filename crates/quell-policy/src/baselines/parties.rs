@@ -18,9 +18,12 @@
 //! cannot be changed. With one resource nothing is random, and whether more of it helped changes nothing, so that is not
 //! judged. Who has one core only is passed over when one is to be given up; PARTIES would take something else from it.
 //!
+//! A tenant that holds as many cores as it can use ([`Parties::with_most`]) gets none, though it is in danger, and then the
+//! next one does; nothing is given up meanwhile.
+//!
 //! Not here: best-effort tenants. They run on the cores of the pool, as far as the caller lets them.
 
-use super::Move;
+use super::{Move, equal_split};
 use std::collections::VecDeque;
 
 /// Below it a target is in danger.
@@ -37,6 +40,8 @@ const COOLDOWN: u32 = 100;
 #[derive(Debug, Clone)]
 struct Tenant {
     target_ns: u64,
+    /// How many cores it can use.
+    most: u32,
     /// The last one known.
     latency_ns: u64,
     latencies: VecDeque<u64>,
@@ -86,6 +91,7 @@ impl Parties {
     pub fn new(targets_ns: &[u64]) -> Parties {
         let tenant = |&target_ns: &u64| Tenant {
             target_ns,
+            most: u32::MAX,
             latency_ns: 0,
             latencies: VecDeque::with_capacity(LONG),
             cooldown: 0,
@@ -94,6 +100,23 @@ impl Parties {
             tenants: targets_ns.iter().map(tenant).collect(),
             phase: Phase::Decide,
         }
+    }
+
+    /// Each gets at most so many cores.
+    pub fn with_most(mut self, most: &[u32]) -> Parties {
+        for (tenant, &most) in self.tenants.iter_mut().zip(most) {
+            tenant.most = most;
+        }
+        self
+    }
+
+    /// How many of so many cores each tenant begins with: equal parts, as far as it can use them. The rest is free.
+    pub fn begin(&self, cores: u32) -> Vec<u32> {
+        let split = equal_split(cores, self.tenants.len()).into_iter();
+        let used = split
+            .zip(&self.tenants)
+            .map(|(it, tenant)| it.min(tenant.most));
+        used.collect()
     }
 
     /// A tick has passed in which tenants had these tail latencies (none: no answer), and hold so many cores, so many being
@@ -141,11 +164,14 @@ impl Parties {
             test(tenant.slack()) && test(tenant.long_slack())
         };
         let numbered = || self.tenants.iter().enumerate();
+        let in_danger = |tenant: &Tenant| both(tenant, |slack| slack < DANGER);
         let worst = numbered()
-            .filter(|(_, tenant)| both(tenant, |slack| slack < DANGER))
+            .filter(|(index, tenant)| {
+                in_danger(tenant) && held.get(*index).is_some_and(|&cores| cores < tenant.most)
+            })
             .min_by(|(_, one), (_, other)| one.long_slack().total_cmp(&other.long_slack()));
-        if let Some((worst, _)) = worst {
-            let given = self.give(worst, held, free);
+        if self.tenants.iter().any(in_danger) {
+            let given = worst.and_then(|(worst, _)| self.give(worst, held, free));
             self.phase = match given {
                 Some(_) => Phase::Wait(TRIAL),
                 None => Phase::Decide,

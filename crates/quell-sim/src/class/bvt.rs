@@ -353,6 +353,15 @@ impl Class for Bvt {
         self.place(machine, thread);
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let home = self.entities[thread.index()].home;
+        if self.queues[home].ready.take(thread) {
+            self.waiting -= 1;
+            self.queues[home].weight -= weight(machine, thread);
+            self.place(machine, thread);
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         let index = cpu.0 as usize;
         let preempt = std::mem::replace(&mut self.queues[index].preempt, false);

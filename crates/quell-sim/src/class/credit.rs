@@ -15,7 +15,7 @@
 //! A domain's weight is its group's `cpu.weight` x 2.56, so that both defaults (100, 256) are one.
 //!
 //! Not modelled: caps (so nobody is parked), yielding (programs do not yield), the spreading over cores and sockets at ticks
-//! (cores do not slow each other down here), soft affinity, the rate limit of balancing (since 2023; it lets CPUs idle
+//! (so threads may share a core beside an idle one), soft affinity, the rate limit of balancing (since 2023; it lets CPUs idle
 //! beside work), and what ticks and accounting cost. CPUs' ticks come one after the other; Xen's as CPUs came up.
 //!
 //! Sources: xen/common/sched/credit.c of 2026; the Xen wiki's "Credit Scheduler"; for how BOOST is lost: Ongaro, Cox and
@@ -321,6 +321,18 @@ impl Class for Credit {
             vcpu.priority = Priority::Boost;
         }
         self.enqueue(machine, thread);
+    }
+
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let places = machine.cpu_ids().zip(&self.queues);
+        let mut found = places.filter_map(|(cpu, queue)| {
+            let at = queue.ready.iter().position(|&other| other == thread);
+            Some((cpu, at?))
+        });
+        if let Some((cpu, at)) = found.next() {
+            self.remove(cpu, at);
+            self.enqueue(machine, thread);
+        }
     }
 
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {

@@ -492,6 +492,23 @@ impl Class for Credit2 {
         self.enqueue(machine, thread, None);
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let Some(at) = self.vcpus[thread.index()].queue else {
+            return;
+        };
+        if !self.queues[at].ready.take(thread) {
+            return;
+        }
+        // The CPU that was asked to run it may be one that it may not use.
+        self.vcpu(thread).tickled = None;
+        if self.queues[at].may_use(machine, thread) {
+            self.enqueue(machine, thread, None);
+        } else {
+            let to = self.choose_queue(machine, thread);
+            self.move_ready(machine, thread, at, to, None);
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         let (index, now) = (cpu.0 as usize, machine.now);
         let at = self.queue_of[index];

@@ -8,7 +8,7 @@
 use super::queue::Global;
 use super::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
+use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
 
 /// Who comes first.
@@ -53,10 +53,15 @@ impl Edf {
     }
 
     fn offer(&mut self, machine: &mut Machine, thread: ThreadId, except: Option<CpuId>) {
+        let key = self.order.key(machine, thread);
+        self.global.ready.insert(key, thread);
+        self.tickle(machine, thread, except);
+    }
+
+    fn tickle(&mut self, machine: &mut Machine, thread: ThreadId, except: Option<CpuId>) {
         let order = &self.order;
         let key = order.key(machine, thread);
         let running = |machine: &Machine, other| order.key(machine, other);
-        self.global.ready.insert(key, thread);
         (self.global).tickle(machine, (key, thread), except, running);
     }
 }
@@ -64,6 +69,12 @@ impl Edf {
 impl Class for Edf {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.offer(machine, thread, None);
+    }
+
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        if machine.thread(thread).state == State::Ready {
+            self.tickle(machine, thread, None);
+        }
     }
 
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {

@@ -2,7 +2,7 @@
 
 use super::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
+use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
 use std::collections::VecDeque;
 
@@ -27,17 +27,22 @@ impl Fifo {
 impl Class for Fifo {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.queue.push_back(thread);
-        if let Some(cpu) = machine.idle_cpu(thread) {
-            machine.kick(cpu);
+        machine.kick_idle_for(thread);
+    }
+
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        if machine.thread(thread).state == State::Ready {
+            machine.kick_idle_for(thread);
         }
     }
 
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         self.queue.extend(ran);
         let may = |&thread: &ThreadId| machine.thread(thread).may_use(cpu);
-        let at = self.queue.iter().position(may)?;
-        let thread = self.queue.remove(at)?;
-        Some(Pick {
+        let at = self.queue.iter().position(may);
+        let next = at.and_then(|at| self.queue.remove(at));
+        machine.kick_idle_for_displaced(ran, next);
+        next.map(|thread| Pick {
             thread,
             turn: self.turn,
         })

@@ -49,6 +49,10 @@ pub trait Class {
         let _ = (machine, cpu, thread);
     }
 
+    /// Where a thread may run that is ready or runs has changed. One that waits where it may not any more goes elsewhere now;
+    /// one that runs there has its CPU look after this, and [`Class::pick`] does not leave it there.
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId);
+
     /// What an agent wants of a thread; false if this class has no such setting.
     fn set_thread(
         &mut self,

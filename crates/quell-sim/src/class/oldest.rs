@@ -2,7 +2,7 @@
 
 use super::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
+use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
 use std::collections::BTreeSet;
 
@@ -26,11 +26,9 @@ impl Oldest {
         let due = Oldest::due(machine, thread);
         self.ready.insert((due, self.queued, thread));
     }
-}
 
-impl Class for Oldest {
-    fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
-        self.insert(machine, thread);
+    /// Has a CPU look that should run a thread that waits.
+    fn tickle(machine: &mut Machine, thread: ThreadId) {
         if let Some(cpu) = machine.idle_cpu(thread) {
             return machine.kick(cpu);
         }
@@ -46,17 +44,33 @@ impl Class for Oldest {
             }
         }
     }
+}
+
+impl Class for Oldest {
+    fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
+        self.insert(machine, thread);
+        Oldest::tickle(machine, thread);
+    }
+
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        if machine.thread(thread).state == State::Ready {
+            Oldest::tickle(machine, thread);
+        }
+    }
 
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         if let Some(thread) = ran {
             self.insert(machine, thread);
         }
         let may = |&&(_, _, thread): &&(Nanos, u64, ThreadId)| machine.thread(thread).may_use(cpu);
-        let first = *self.ready.iter().find(may)?;
-        self.ready.remove(&first);
-        Some(Pick {
-            thread: first.2,
-            turn: (first.0 == Nanos::MAX).then_some(Oldest::TURN),
+        let first = self.ready.iter().find(may).copied();
+        if let Some(first) = &first {
+            self.ready.remove(first);
+        }
+        machine.kick_idle_for_displaced(ran, first.map(|(_, _, thread)| thread));
+        first.map(|(due, _, thread)| Pick {
+            thread,
+            turn: (due == Nanos::MAX).then_some(Oldest::TURN),
         })
     }
 }

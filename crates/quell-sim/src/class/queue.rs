@@ -197,6 +197,7 @@ mod tests {
             ready_since: 0,
             works_for: None,
             left: 0,
+            timed: false,
         });
         let mut idlers = Idlers::all(130);
         for cpu in (0..130).filter(|cpu| ![3, 70, 129].contains(cpu)) {

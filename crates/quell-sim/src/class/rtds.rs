@@ -161,6 +161,12 @@ impl Class for Rtds {
         self.tickle(machine, thread, None);
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        if machine.thread(thread).state == State::Ready {
+            self.tickle(machine, thread, None);
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         if let Some(thread) = ran {
             self.burn(machine, thread);

@@ -163,6 +163,17 @@ impl SchedExt {
         }
     }
 
+    /// A thread that waits in none of the queues, and may not run where it was, is enqueued anew.
+    fn requeue(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let cpu = machine.usable_cpu(thread);
+        let (native, mut context) = self.parts(machine);
+        context.core.task(thread).cpu = cpu;
+        native.enqueue(&mut context, thread.0, false);
+        if machine.cpu(cpu).current.is_none() {
+            machine.kick(cpu);
+        }
+    }
+
     /// A CPU gets a thread, or none.
     fn give(&mut self, machine: &mut Machine, cpu: CpuId, thread: Option<ThreadId>) {
         let rests = thread.is_none();
@@ -220,6 +231,20 @@ impl Core {
             }
             Some(_) => {}
         }
+    }
+
+    /// Takes a thread out of the queue that it waits in; whether there is one.
+    fn take_out(&mut self, thread: ThreadId) -> bool {
+        for local in &mut self.locals {
+            if let Some(at) = local.iter().position(|&other| other == thread) {
+                return local.remove(at).is_some();
+            }
+        }
+        self.queues.iter_mut().any(|queue| {
+            let key = queue.iter().find(|&(_, &other)| other == thread);
+            key.map(|(&key, _)| key)
+                .is_some_and(|key| queue.remove(&key).is_some())
+        })
     }
 
     /// Claims the first idle CPU that passes, from where the last search ended on.
@@ -427,8 +452,23 @@ impl Class for SchedExt {
         }
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        self.know(machine, thread);
+        if self.core.take_out(thread) {
+            self.requeue(machine, thread);
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         let keep = |thread| Some(Pick { thread, turn: None });
+        let mut ran = ran;
+        if let Some(leaves) = ran.filter(|&ran| !machine.thread(ran).may_use(cpu)) {
+            self.core.update(machine, leaves);
+            let (native, mut context) = self.parts(machine);
+            native.stopping(&mut context, leaves.0, true);
+            self.requeue(machine, leaves);
+            ran = None;
+        }
         if let Some(ran) = ran {
             self.core.update(machine, ran);
             if self.core.task(ran).slice > 0 {

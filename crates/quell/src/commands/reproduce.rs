@@ -192,6 +192,7 @@ dasec-fig3 edge-cache 80: 3.2
 dasec-fig7 edge-cache 80: 0.4 0.8 1.6 2.4 3.2
 dasec-fig7 edge-transactions 80: 0.4 0.8 1.6 2.4 3.2
 dasec-fig9 edge-inference 80: 1.6 3.2
+dasec-fig11 edge-containers 80: 3.2 4.0 4.8 5.6 6.4
 dasec-fig12 edge-containers 80: 3.2 4.0 4.8 5.6 6.4
 dasec-fig13 edge-key-value 80: 3.2
 dasec-fig13 edge-image 80: 3.2
@@ -229,7 +230,7 @@ dasec-fig16 matrix-beside-key-value 8: 1.5
 
     #[test]
     fn figures_that_are_not_there_say_what_is() {
-        assert!(unknown("dasec-fig2").contains("there are: dasec-fig1, dasec-fig12,"));
+        assert!(unknown("dasec-fig2").contains("there are: dasec-fig1, dasec-fig11,"));
         let elsewhere = unknown("dasec-fig3");
         assert_eq!(elsewhere, "`--on`: figure `dasec-fig3` is redone on: sim");
         assert!(unknown("dasec-fig1").ends_with("sim, vm, host"));

@@ -36,7 +36,7 @@ mod place;
 
 use super::{Class, Pick};
 use crate::events::Nanos;
-use crate::machine::{Machine, ThreadId};
+use crate::machine::{Machine, State, ThreadId};
 use entity::{Entity, Id, NICE_0, Queue, QueueId, virtually};
 use hierarchy::Enter;
 use quell_model::CpuId;
@@ -144,6 +144,8 @@ pub struct Fair {
     groups: Vec<groups::Shares>,
     cpus: Vec<Cpu>,
     map: map::Map,
+    /// Where the last thread went that might not stay where it was.
+    distributed: usize,
     /// Scratch: entities of the choice, from the CPU's queue down.
     path: Vec<Id>,
 }
@@ -177,6 +179,7 @@ impl Fair {
             groups: Vec::new(),
             cpus: Vec::new(),
             map: map::Map::default(),
+            distributed: 0,
             path: Vec::new(),
         }
     }
@@ -379,9 +382,12 @@ impl Class for Fair {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.grow(machine);
         let thread = thread.index();
+        let cpu = self.queues[self.tasks[thread].queue].cpu;
+        if self.tasks[thread].entity.queued && !place::may_use(machine, thread, cpu) {
+            self.finish(machine.now, Id::Thread(thread));
+        }
         let task = &self.tasks[thread];
         if task.entity.queued {
-            let cpu = self.queues[task.queue].cpu;
             if self.update_current(machine, cpu) {
                 self.resched(machine, cpu);
             }
@@ -405,6 +411,13 @@ impl Class for Fair {
         }
     }
 
+    fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
+        // Who runs is moved when its CPU looks.
+        if machine.thread(thread).state == State::Ready {
+            self.expel(machine, thread.index());
+        }
+    }
+
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         self.grow(machine);
         let at = cpu.0 as usize;
@@ -419,17 +432,9 @@ impl Class for Fair {
         self.cpus[at].lazy = false;
         if let Some(ran) = ran {
             self.push(machine, at, ran.index());
+            self.expel(machine, ran.index());
         }
         let mut thread = self.choose(machine.now, at);
-        // Where a thread may run can change while it waits.
-        while let Some(stray) = thread.filter(|&it| !machine.threads[it].may_use(cpu)) {
-            let to = self.any_allowed(machine, stray, at);
-            if to == at {
-                break;
-            }
-            self.migrate(machine, stray, to);
-            thread = self.choose(machine.now, at);
-        }
         self.switch(machine.now, at);
         if thread.is_none() && self.pull_idle(machine, at) {
             thread = self.choose(machine.now, at);

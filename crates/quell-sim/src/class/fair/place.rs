@@ -6,6 +6,8 @@
 //! there is none, and with 8 CPUs at 80 % at most one CPU is looked at. How far it may go is only updated by periodic balancing, so it is
 //! also late. With hyperthreads a whole idle core is looked for first, while there may be one.
 //!
+//! Who may not stay where it waits or runs goes to the next of the CPUs that it may use, whatever these have to do.
+//!
 //! A thread's first CPU is the one with the least to do of the cache with the fewest busy CPUs.
 
 use super::Fair;
@@ -39,6 +41,11 @@ impl Waking {
     }
 }
 
+/// Whether a thread may run there.
+pub(super) fn may_use(machine: &Machine, thread: usize, cpu: usize) -> bool {
+    machine.threads[thread].may_use(CpuId(cpu as u32))
+}
+
 impl Fair {
     /// Nothing runs or waits there.
     pub(super) fn is_idle(&self, machine: &Machine, cpu: usize) -> bool {
@@ -52,6 +59,23 @@ impl Fair {
         let mut cache = self.map.cache(near).cpus.iter().copied();
         let near_by = cache.find(may);
         (near_by.or_else(|| (0..self.cpus.len()).find(may))).unwrap_or(near)
+    }
+
+    /// Moves a thread that waits, or ran until now, if it may not stay: each time to the next of the CPUs that it may use
+    /// (cpumask_any_and_distribute), whatever there is to do.
+    pub(super) fn expel(&mut self, machine: &mut Machine, thread: usize) {
+        let at = self.queues[self.tasks[thread].queue].cpu;
+        if may_use(machine, thread, at) {
+            return;
+        }
+        let cpus = self.cpus.len();
+        let mut next = (1..=cpus).map(|step| (self.distributed + step) % cpus);
+        let Some(to) = next.find(|&cpu| may_use(machine, thread, cpu)) else {
+            return;
+        };
+        self.distributed = to;
+        let _ = self.update_current(machine, at);
+        self.migrate(machine, thread, to);
     }
 
     /// Chooses the CPU.

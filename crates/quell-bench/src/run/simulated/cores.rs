@@ -1,0 +1,456 @@
+//! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso ([`quell_policy::baselines`] decides
+//! how many; here is which, and what they see).
+//!
+//! A *core* is all its CPUs, so that no two tenants share one. Cores are dealt out in the order of caches, and who gets one more
+//! gets it from a cache that it has most of already. With more tenants than cores some have the same one, and nothing moves, as
+//! nobody has more than one.
+//!
+//! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of what they answered since the
+//! last tick. They know batch tenants all together only: these begin with one tenant's part, of which they keep one core and
+//! have the rest while nobody else needs it, as all that is free. A VM's vCPU and emulator threads are on its cores; its guest
+//! is not told.
+
+use super::Owner;
+use super::control::Controller;
+use quell_model::CpuSet;
+use quell_model::config::{TenantClass, TenantInstance};
+use quell_policy::baselines::{Move, Parties, dyniso, equal_split};
+use quell_sim::{Answer, Machine, Simulation, ThreadId};
+
+/// Tenants that have the same cores.
+struct Holder {
+    /// Their threads on the host.
+    threads: Vec<ThreadId>,
+    /// By number.
+    cores: Vec<usize>,
+    /// The CPUs that its threads were told last.
+    told: CpuSet,
+}
+
+/// A core.
+struct Core {
+    cpus: CpuSet,
+    cache: u32,
+}
+
+/// What moves cores.
+struct Mover {
+    parties: Parties,
+    /// By the simulation's tenant, which of PARTIES' tenants it is.
+    numbers: Vec<Option<usize>>,
+}
+
+/// The controller.
+pub struct Cores {
+    cores: Vec<Core>,
+    /// Those that cores move between, then batch tenants, if there are any.
+    holders: Vec<Holder>,
+    /// Cores that nobody holds; batch tenants use them meanwhile.
+    free: Vec<usize>,
+    mover: Option<Mover>,
+    next_ns: u64,
+}
+
+impl Cores {
+    /// Every tenant has its equal part for ever.
+    pub fn fixed(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
+        let all: Vec<Vec<usize>> = (0..instances.len())
+            .map(|instance| vec![instance])
+            .collect();
+        let mut cores = Cores::new(&all, owners, machine);
+        cores.deal(&equal_split(cores.cores.len() as u32, instances.len()));
+        cores
+    }
+
+    /// PARTIES. Latency tenants need objectives.
+    pub fn parties(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
+        Cores::moved(instances, owners, machine, |targets_ns, _| {
+            Parties::new(targets_ns)
+        })
+    }
+
+    /// DynIso. Latency tenants need objectives.
+    pub fn dyniso(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
+        let of_core = machine.cpus.len() / cores_of(machine).len().max(1);
+        Cores::moved(instances, owners, machine, |targets_ns, vcpus| {
+            dyniso(targets_ns, vcpus, of_core as u32)
+        })
+    }
+
+    fn moved(
+        instances: &[TenantInstance<'_>],
+        owners: &[Owner],
+        machine: &Machine,
+        parties: impl Fn(&[u64], &[Option<u32>]) -> Parties,
+    ) -> Cores {
+        let (latency, batch): (Vec<usize>, Vec<usize>) = (0..instances.len())
+            .partition(|&instance| instances[instance].spec.class == TenantClass::Latency);
+        let target_ns = |&instance: &usize| {
+            let objective = instances[instance].spec.objective;
+            objective.map_or(u64::MAX, |it| (it.p99_ms * 1e6) as u64)
+        };
+        let targets_ns: Vec<u64> = latency.iter().map(target_ns).collect();
+        let vcpus = latency
+            .iter()
+            .map(|&instance| instances[instance].spec.vcpus);
+        let parties = parties(&targets_ns, &vcpus.collect::<Vec<_>>());
+        let number = |owner: &Owner| latency.iter().position(|&it| it == owner.instance);
+        let mover = Mover {
+            numbers: owners.iter().map(number).collect(),
+            parties,
+        };
+
+        let mut groups: Vec<Vec<usize>> = latency.iter().map(|&instance| vec![instance]).collect();
+        let has_batch = !batch.is_empty();
+        groups.extend(has_batch.then_some(batch));
+        let mut cores = Cores::new(&groups, owners, machine);
+        let mut counts = equal_split(cores.cores.len() as u32, groups.len());
+        let of_batch = counts.split_off(latency.len());
+        let mut counts = mover.parties.begin(counts.iter().sum());
+        counts.extend(of_batch.iter().map(|&count| count.min(1)));
+        cores.deal(&counts);
+        cores.mover = Some(mover);
+        cores
+    }
+
+    /// Nobody has any yet. Each group of instances is a holder.
+    fn new(groups: &[Vec<usize>], owners: &[Owner], machine: &Machine) -> Cores {
+        let holder = |group: &Vec<usize>| {
+            let threads = (0..machine.threads.len() as u32).map(ThreadId);
+            let own = threads.filter(|&thread| {
+                let owner = &owners[machine.thread(thread).tenant];
+                group.contains(&owner.instance)
+            });
+            Holder {
+                threads: own.collect(),
+                cores: Vec::new(),
+                told: CpuSet::new(),
+            }
+        };
+        Cores {
+            cores: cores_of(machine),
+            holders: groups.iter().map(holder).collect(),
+            free: Vec::new(),
+            mover: None,
+            next_ns: 0,
+        }
+    }
+
+    /// Deals out so many to each, one after the other; the rest is free. Who would get none shares one.
+    fn deal(&mut self, counts: &[u32]) {
+        let mut next = 0..self.cores.len();
+        for (number, (holder, &count)) in self.holders.iter_mut().zip(counts).enumerate() {
+            holder.cores = next.by_ref().take(count as usize).collect();
+            if holder.cores.is_empty() {
+                holder.cores.push(number % self.cores.len());
+            }
+        }
+        self.free = next.collect();
+    }
+
+    /// Of these cores, the one that a holder of others should get: in the cache that most of its own are in, the last one.
+    fn nearest(&self, from: &[usize], to: Option<usize>) -> Option<usize> {
+        let near = |&(_, &core): &(usize, &usize)| {
+            let own = to.map_or(&[][..], |to| &self.holders[to].cores);
+            let same = |other: &&usize| self.cores[**other].cache == self.cores[core].cache;
+            own.iter().filter(same).count()
+        };
+        let best = from.iter().enumerate().max_by_key(near);
+        best.map(|(place, _)| place)
+    }
+
+    fn step(&mut self, step: Move) {
+        let from = match step.from {
+            Some(from) => &self.holders[from].cores,
+            None => &self.free,
+        };
+        let Some(place) = self.nearest(from, step.to) else {
+            return;
+        };
+        let from = match step.from {
+            Some(from) => &mut self.holders[from].cores,
+            None => &mut self.free,
+        };
+        let core = from.remove(place);
+        match step.to {
+            Some(to) => self.holders[to].cores.push(core),
+            None => self.free.push(core),
+        }
+    }
+
+    /// Tells threads where they may run from now on.
+    fn apply(&mut self, simulation: &mut Simulation) {
+        let movable = self
+            .mover
+            .as_ref()
+            .map_or(self.holders.len(), |mover| mover.count());
+        for (number, holder) in self.holders.iter_mut().enumerate() {
+            let free: &[usize] = if number < movable { &[] } else { &self.free };
+            let cores = holder.cores.iter().chain(free);
+            let cpus: CpuSet = cores
+                .flat_map(|&core| self.cores[core].cpus.iter())
+                .collect();
+            if holder.told != cpus {
+                for &thread in &holder.threads {
+                    simulation.restrict(thread, cpus.clone());
+                }
+                holder.told = cpus;
+            }
+        }
+    }
+}
+
+impl Mover {
+    /// How many tenants cores are moved between.
+    fn count(&self) -> usize {
+        self.numbers
+            .iter()
+            .flatten()
+            .max()
+            .map_or(0, |last| last + 1)
+    }
+
+    /// What each answered in 99 of 100 cases at the latest.
+    fn latencies(&self, answers: &[Answer]) -> Vec<Option<u64>> {
+        let mut all = vec![Vec::new(); self.count()];
+        for answer in answers {
+            if let Some(number) = self.numbers[answer.tenant] {
+                all[number].push(answer.at - answer.due);
+            }
+        }
+        let p99 = |mut latencies: Vec<u64>| {
+            latencies.sort_unstable();
+            let rank = (latencies.len() * 99).div_ceil(100);
+            rank.checked_sub(1).map(|at| latencies[at])
+        };
+        all.into_iter().map(p99).collect()
+    }
+}
+
+impl Controller for Cores {
+    fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]) {
+        let Some(mover) = &mut self.mover else {
+            self.apply(simulation);
+            self.next_ns = u64::MAX;
+            return;
+        };
+        // At first there is nothing to look at yet.
+        if self.next_ns > 0 {
+            let seen = mover.latencies(answers);
+            let held = self.holders.iter().map(|holder| holder.cores.len() as u32);
+            let held: Vec<u32> = held.take(seen.len()).collect();
+            let step = mover.parties.tick(&seen, &held, self.free.len() as u32);
+            if let Some(step) = step {
+                self.step(step);
+            }
+        }
+        self.apply(simulation);
+        self.next_ns += Parties::TICK_NS;
+    }
+}
+
+/// The machine's cores, in the order of their caches.
+fn cores_of(machine: &Machine) -> Vec<Core> {
+    let mut cpus: Vec<_> = machine.topology.cpus.iter().collect();
+    cpus.sort_by_key(|cpu| (cpu.socket, cpu.llc, cpu.core));
+    let cores = cpus.chunk_by(|one, other| one.core == other.core);
+    let core = |cpus: &[&quell_model::Cpu]| Core {
+        cpus: cpus.iter().map(|cpu| cpu.id).collect(),
+        cache: cpus[0].llc,
+    };
+    cores.map(core).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bench, Course, control, owners};
+    use crate::run::BenchOptions;
+    use crate::side::{Side, Simulated};
+    use quell_model::CpuSet;
+    use quell_model::config::{Scenario, TenantKind};
+    use quell_sim::{Costs, Fair, Simulation, Tenant, Vm};
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+
+    const S: u64 = 1_000_000_000;
+
+    /// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
+    fn course(side: Simulated, text: &str, seconds: u64) -> Course {
+        let text = format!("name = \"t\"\n{text}");
+        let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+        let options = BenchOptions {
+            sides: vec![Side::Simulated(side), Side::Simulated(side)],
+            ..BenchOptions::new(scenario, "quell".into())
+        };
+        let interrupt = AtomicBool::new(false);
+        let bench = super::super::prepare(&options, &interrupt).unwrap();
+        let costs = Costs {
+            tick_every: 4_000_000,
+            ..Costs::NONE
+        };
+        let mut simulation =
+            Simulation::new(bench.topology.clone(), costs, Box::new(Fair::eevdf_7_2()));
+        for (number, tenant) in bench.instances.iter().enumerate() {
+            let load = bench.load(&options.scenario, tenant, number as u64, seconds * S);
+            let inside = Tenant::new(&tenant.spec.threads, load.unwrap());
+            if tenant.spec.kind == TenantKind::Vm {
+                let vcpus = tenant.spec.vcpus.unwrap();
+                let vm = simulation.add_vm(Vm::new(vcpus, Box::new(Fair::eevdf_6_12())));
+                simulation.add_tenant_in(vm, inside);
+            } else {
+                simulation.add_tenant(inside);
+            }
+        }
+        let Bench { instances, .. } = &bench;
+        let owners = owners(instances);
+        let mut course = Course {
+            controller: control::of(&options.sides[0], instances, &owners, &mut simulation),
+            simulation,
+            answers: Vec::new(),
+            told: 0,
+        };
+        course.advance(seconds * S, &interrupt).unwrap();
+        course
+    }
+
+    /// The CPUs of each of the host's tenants that has threads there.
+    fn cpus(course: &Course) -> Vec<String> {
+        let mut all: Vec<(usize, CpuSet)> = Vec::new();
+        for thread in &course.simulation.machine().threads {
+            let own = thread.allowed.clone().unwrap();
+            match all.last() {
+                Some((tenant, cpus)) if *tenant == thread.tenant => assert_eq!(*cpus, own),
+                _ => all.push((thread.tenant, own)),
+            }
+        }
+        all.into_iter().map(|(_, cpus)| cpus.to_string()).collect()
+    }
+
+    fn mean_ms(course: &Course, tenant: usize) -> f64 {
+        let own = course.answers.iter().filter(|it| it.tenant == tenant);
+        let latencies: Vec<f64> = own.map(|it| (it.at - it.due) as f64 / 1e6).collect();
+        latencies.iter().sum::<f64>() / latencies.len() as f64
+    }
+
+    /// A server of many threads whose requests take a ms of a CPU in the mean.
+    fn server(name: &str, rate: u32, p99_ms: f64) -> String {
+        format!(
+            "[[tenant]]\nname = \"{name}\"\nload = {{ rate = {rate} }}\nobjective = {{ p99_ms = {p99_ms} }}\n\
+             [[tenant.thread]]\nname = \"w\"\ncount = 100\n\
+             program = [\"request\", {{ run_us = {{ exponential = 1000 }} }}, \"respond\"]\n"
+        )
+    }
+
+    const HOG: &str = "[[tenant]]\nname = \"hog\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\ncount = 5\n\
+                       program = [{ run_us = 1000 }]\n";
+
+    #[test]
+    fn isolation_divides_whole_cores_and_is_m_m_1_ps_beside_whoever() {
+        let host = "[host]\ntopology = { sockets = 2, cores = 2, smt = 2 }\n";
+        let course = course(Simulated::Isolation, &format!("{host}{HOG}{HOG2}{HOG3}"), 1);
+        assert_eq!(cpus(&course), ["0-1,4-5", "2,6", "3,7"]);
+
+        let host = "[host]\ncpus = 2\n";
+        let text = format!("{host}{}{HOG}", server("a", 600, 10.0));
+        let course = super::tests::course(Simulated::Isolation, &text, 100);
+        assert_eq!(cpus(&course), ["0", "1"]);
+        // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or worse.
+        let mean = mean_ms(&course, 0);
+        assert!((mean / 2.5 - 1.0).abs() < 0.1, "{mean}");
+        let hog: u64 = course.simulation.machine().threads[100..]
+            .iter()
+            .map(|it| it.ran)
+            .sum();
+        assert_eq!(hog, 100 * S);
+    }
+
+    const HOG2: &str = "[[tenant]]\nname = \"hog2\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\n\
+                        program = [{ run_us = 1000 }]\n";
+    const HOG3: &str = "[[tenant]]\nname = \"hog3\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\n\
+                        program = [{ run_us = 1000 }]\n";
+
+    #[test]
+    fn more_tenants_than_cores_share_them() {
+        let text = format!("[host]\ncpus = 2\n{HOG}{HOG2}{HOG3}");
+        let course = course(Simulated::Isolation, &text, 1);
+        assert_eq!(cpus(&course), ["0", "1", "0"]);
+        let text = format!("[host]\ncpus = 1\n{}{HOG}", server("a", 100, 5.0));
+        let course = super::tests::course(Simulated::Parties, &text, 2);
+        assert_eq!(cpus(&course), ["0", "0"]);
+    }
+
+    #[test]
+    fn parties_moves_cores_to_whom_they_are_needed_by() {
+        // a needs more than two of four CPUs, b less than one.
+        let text = format!(
+            "[host]\ncpus = 4\n{}{}",
+            server("a", 2300, 20.0),
+            server("b", 100, 20.0)
+        );
+        let isolated = course(Simulated::Isolation, &text, 20);
+        assert_eq!(cpus(&isolated), ["0-1", "2-3"]);
+        let moved = course(Simulated::Parties, &text, 20);
+        assert_eq!(cpus(&moved), ["0-1,3", "2"]);
+        assert!(mean_ms(&isolated, 0) > 100.0 && mean_ms(&moved, 0) < 50.0);
+    }
+
+    #[test]
+    fn batch_tenants_have_what_is_free_and_keep_a_core() {
+        // With hardly any load and a lax objective a gives up all but one core; then it is in danger for ever.
+        let lax = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 50, 1000.0));
+        let lax = course(Simulated::Parties, &lax, 5);
+        assert_eq!(cpus(&lax), ["0", "1-7", "1-7"]);
+        let tight = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 500, 0.001));
+        let tight = course(Simulated::Parties, &tight, 10);
+        assert_eq!(cpus(&tight), ["0-3,5-7", "4", "4"]);
+    }
+
+    #[test]
+    fn dyniso_gives_a_vm_as_many_cpus_as_it_has_virtual_ones() {
+        let vm = |name: &str, rate: u32, p99_ms: f64| {
+            let process = server(name, rate, p99_ms);
+            process.replace("load =", "kind = \"vm\"\nvcpus = 3\nload =")
+        };
+        // b is in danger whatever it gets; PARTIES gives it all that a can spare.
+        let text = format!(
+            "[host]\ncpus = 8\n{}{}",
+            vm("a", 50, 1000.0),
+            vm("b", 50, 0.001)
+        );
+        let dyniso = course(Simulated::DynIso, &text, 5);
+        assert_eq!(cpus(&dyniso), ["0-2", "3-5"]);
+        let parties = course(Simulated::Parties, &text, 5);
+        assert_eq!(cpus(&parties), ["0", "1-7"]);
+    }
+
+    #[test]
+    fn without_objectives_it_says_what_is_missing() {
+        let check = |text: &str, side| {
+            let text = format!("name = \"t\"\n[host]\ncpus = 2\n{text}");
+            let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+            let options = BenchOptions {
+                sides: vec![Side::Simulated(Simulated::Eevdf), Side::Simulated(side)],
+                ..BenchOptions::new(scenario, "quell".into())
+            };
+            let checked = super::super::check(&options);
+            checked.map_err(|error| error.to_string())
+        };
+        let none = server("a", 10, 1.0).replace("objective = { p99_ms = 1 }\n", "");
+        let error = check(&none, Simulated::Parties).unwrap_err();
+        assert!(
+            error.contains("tenant[0].objective")
+                && error.contains("--set tenant.a.objective.p99_ms=10"),
+            "{error}"
+        );
+        assert_eq!(check(&none, Simulated::Isolation), Ok(()));
+        let error = check(HOG, Simulated::DynIso).unwrap_err();
+        assert!(
+            error.contains("side `dyniso` needs tenants with latency"),
+            "{error}"
+        );
+    }
+}
