@@ -5,15 +5,18 @@ pub type Nanos = u64;
 
 /// How many entries are below one of the heap: wider than two, it is less deep, and those below one lie together.
 const WIDTH: usize = 4;
+/// The first entry's place. Those below the one at place `i` are the block `i - FIRST + 1`, from `WIDTH` times that on.
+const FIRST: usize = WIDTH - 1;
 
 /// Events in the order of their time; those of the same time in the order in which they were planned, so that a
 /// simulation has one course only.
 ///
-/// A heap: an entry comes before those below it, which are at `WIDTH * i + 1` and behind that. What it is ordered by lies
-/// apart from the events, so that the keys below an entry fill one cache line.
+/// A heap: an entry comes before those below it. What it is ordered by lies apart from the events, so that the keys below
+/// an entry are one cache line, which has no gaps but for keys that come after all others.
 #[derive(Debug)]
 pub struct Events<E> {
-    keys: Vec<Key>,
+    keys: Vec<Block>,
+    /// By place, from [`FIRST`] on.
     events: Vec<E>,
     planned: u64,
 }
@@ -25,7 +28,16 @@ struct Key {
     number: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Block([Key; WIDTH]);
+
 impl Key {
+    const NEVER: Key = Key {
+        at: Nanos::MAX,
+        number: u64::MAX,
+    };
+
     /// One comparison of one number, without a branch: which of two is first is anybody's guess, also the CPU's.
     fn before(self, other: Key) -> bool {
         let whole = |key: Key| u128::from(key.at) << 64 | u128::from(key.number);
@@ -33,21 +45,21 @@ impl Key {
     }
 }
 
-/// Which of the entries below one is the first; none: there are none.
-fn first_below(keys: &[Key], below: usize) -> Option<usize> {
-    if let Some([a, b, c, d]) = keys.get(below..below + WIDTH) {
-        let (ab, cd) = (usize::from(b.before(*a)), usize::from(d.before(*c)) + 2);
-        let cd_first = keys[below + cd].before(keys[below + ab]);
-        return Some(below + ab + usize::from(cd_first) * (cd - ab));
+impl Block {
+    /// Which is the first, and its key.
+    fn first(&self) -> (usize, Key) {
+        let [a, b, c, d] = self.0;
+        let (ab, cd) = (usize::from(b.before(a)), usize::from(d.before(c)) + 2);
+        let first = ab + usize::from(self.0[cd].before(self.0[ab])) * (cd - ab);
+        (first, self.0[first])
     }
-    (below..keys.len()).reduce(|a, b| if keys[b].before(keys[a]) { b } else { a })
 }
 
 impl<E: Copy> Events<E> {
     /// None planned.
     pub fn new() -> Events<E> {
         Events {
-            keys: Vec::new(),
+            keys: vec![Block([Key::NEVER; WIDTH])],
             events: Vec::new(),
             planned: 0,
         }
@@ -58,42 +70,53 @@ impl<E: Copy> Events<E> {
         let number = self.planned;
         let key = Key { at, number };
         self.planned += 1;
-        let mut place = self.keys.len();
-        self.keys.push(key);
+        let mut place = self.events.len() + FIRST;
         self.events.push(event);
-        while place > 0 {
-            let above = (place - 1) / WIDTH;
-            if self.keys[above].before(key) {
+        if place / WIDTH == self.keys.len() {
+            self.keys.push(Block([Key::NEVER; WIDTH]));
+        }
+        while place > FIRST {
+            let above = place / WIDTH + FIRST - 1;
+            let its = self.keys[above / WIDTH].0[above % WIDTH];
+            if its.before(key) {
                 break;
             }
-            self.keys[place] = self.keys[above];
-            self.events[place] = self.events[above];
+            self.keys[place / WIDTH].0[place % WIDTH] = its;
+            self.events[place - FIRST] = self.events[above - FIRST];
             place = above;
         }
-        self.keys[place] = key;
-        self.events[place] = event;
+        self.keys[place / WIDTH].0[place % WIDTH] = key;
+        self.events[place - FIRST] = event;
     }
 
     /// Takes the next one, if it is for no later than that.
     pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, E)> {
-        let first = *self.keys.first().filter(|first| first.at <= end)?;
         let event = *self.events.first()?;
-        let (last, last_event) = (self.keys.pop()?, self.events.pop()?);
-        if self.keys.is_empty() {
-            return Some((first.at, event));
+        let first = self.keys[0].0[FIRST];
+        if first.at > end {
+            return None;
         }
         // What was last sinks from the top.
-        let mut place = 0;
-        while let Some(below) = first_below(&self.keys, WIDTH * place + 1) {
-            if !self.keys[below].before(last) {
+        let last_event = self.events.pop()?;
+        let place = self.events.len() + FIRST;
+        let gap = &mut self.keys[place / WIDTH].0[place % WIDTH];
+        let last = std::mem::replace(gap, Key::NEVER);
+        if place == FIRST {
+            return Some((first.at, event));
+        }
+        let mut place = FIRST;
+        while let Some(block) = self.keys.get(place - FIRST + 1) {
+            let (which, key) = block.first();
+            if !key.before(last) {
                 break;
             }
-            self.keys[place] = self.keys[below];
-            self.events[place] = self.events[below];
+            let below = WIDTH * (place - FIRST + 1) + which;
+            self.keys[place / WIDTH].0[place % WIDTH] = key;
+            self.events[place - FIRST] = self.events[below - FIRST];
             place = below;
         }
-        self.keys[place] = last;
-        self.events[place] = last_event;
+        self.keys[place / WIDTH].0[place % WIDTH] = last;
+        self.events[place - FIRST] = last_event;
         Some((first.at, event))
     }
 }
