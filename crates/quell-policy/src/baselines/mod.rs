@@ -2,7 +2,7 @@
 //!
 //! - static isolation: [`equal_split`], for ever;
 //! - PARTIES: [`Parties`] starts there, and moves one core at a time by how far tenants are from their targets;
-//! - DynIso: [`dyniso`], the baseline of UFO's authors, is the same loop with virtual machines as tenants.
+//! - DynIso: [`dyniso()`], the baseline of UFO's authors, is the same loop with virtual machines as tenants.
 //!
 //! They count cores and know no core's number: which ones a tenant gets is the caller's choice.
 
