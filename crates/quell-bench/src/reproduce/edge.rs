@@ -1,9 +1,8 @@
 //! Figures redone at the paper's scale, on a simulated machine of 80 CPUs, as data. Percentages are those in the paper's
 //! text; its bars are not read off.
 
-use super::{Claim, Figure, Quantity, Sweep, Tenants};
+use super::{BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, growth};
 use crate::result::{Metric, Substrate};
-use quell_model::config::TenantClass;
 
 const ON: &[Substrate] = &[Substrate::Sim];
 
@@ -16,9 +15,6 @@ const CONTAINERS: &[u32] = &[16, 20, 24, 28, 32];
 const COUNT: &str = "tenant.vm.count";
 const CONTAINER_COUNT: &str = "tenant.svc.count";
 
-const LATENCY: Tenants = Tenants::Class(TenantClass::Latency);
-const BATCH: Tenants = Tenants::Class(TenantClass::Batch);
-const EVERY_RATIO: (f64, f64) = (0.0, f64::INFINITY);
 const LOW: (f64, f64) = (0.0, 0.8);
 const HIGH: (f64, f64) = (3.2, 3.2);
 
@@ -36,43 +32,6 @@ const LOAD: &str = "The load is open, so requests per second say little here: a 
     did is not told.";
 const APPLICATIONS: &str = "Applications are thread programs of the same structure, and of the CPU time for a request that follows from \
     the paper's rates and table 1.";
-
-const fn change(
-    what: &'static str,
-    paper: &'static str,
-    metric: Metric,
-    scenarios: &'static [&'static str],
-    ratios: (f64, f64),
-) -> Claim {
-    Claim {
-        what,
-        paper,
-        quantity: Quantity::Change {
-            tenants: LATENCY,
-            metric,
-            scenarios,
-            ratios,
-        },
-    }
-}
-
-const fn growth(
-    what: &'static str,
-    paper: &'static str,
-    metric: Metric,
-    scenario: &'static [&'static str],
-    ratios: (f64, f64),
-) -> Claim {
-    Claim {
-        what,
-        paper,
-        quantity: Quantity::Growth {
-            metric,
-            scenarios: scenario,
-            ratios,
-        },
-    }
-}
 
 const fn blocked(
     what: &'static str,

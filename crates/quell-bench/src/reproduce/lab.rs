@@ -1,8 +1,7 @@
 //! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars are not read off.
 
-use super::{Claim, Figure, Quantity, Sweep, Tenants};
+use super::{BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, growth};
 use crate::result::{Metric, Substrate};
-use quell_model::config::TenantClass;
 
 /// Numbers of tenants with four threads on 8 CPUs: ratios 0.5, 1, 1.5, 2, 2.5, 3 and 4.
 const TENANTS: &[u32] = &[1, 2, 3, 4, 5, 6, 8];
@@ -10,9 +9,6 @@ const TENANTS: &[u32] = &[1, 2, 3, 4, 5, 6, 8];
 /// The key of the sweeps' scenarios.
 const COUNT: &str = "tenant.svc.count";
 
-const LATENCY: Tenants = Tenants::Class(TenantClass::Latency);
-const BATCH: Tenants = Tenants::Class(TenantClass::Batch);
-const EVERY_RATIO: (f64, f64) = (0.0, f64::INFINITY);
 const LOW: (f64, f64) = (0.0, 1.0);
 const HIGHEST: (f64, f64) = (3.0, 4.0);
 
@@ -58,82 +54,62 @@ pub const FIGURES: &[Figure] = &[
             },
         ],
         claims: &[
-            Claim {
-                what: "Masstree: growth of the mean from the lowest ratio to 1.5 (paper: 1.6)",
-                paper: "+19 % under Linux",
-                quantity: Quantity::Growth {
-                    metric: Metric::MeanUs,
-                    scenarios: &["key-value-sweep"],
-                    ratios: (0.5, 1.5),
-                },
-            },
-            Claim {
-                what: "Masstree: growth of the mean from the lowest ratio to 3 (paper: 3.2)",
-                paper: "+70 % under Linux, about none under DASEC",
-                quantity: Quantity::Growth {
-                    metric: Metric::MeanUs,
-                    scenarios: &["key-value-sweep"],
-                    ratios: (0.5, 3.0),
-                },
-            },
-            Claim {
-                what: "Masstree: growth of the p99 from the lowest ratio to 3 (paper: 3.2)",
-                paper: "x 5 under Linux, +97 % under DASEC",
-                quantity: Quantity::Growth {
-                    metric: Metric::P99Us,
-                    scenarios: &["key-value-sweep"],
-                    ratios: (0.5, 3.0),
-                },
-            },
-            Claim {
-                what: "Img-dnn: growth of the mean from ratio 1 (paper: 0.8) to 1.5 (1.6)",
-                paper: "+59 % under Linux",
-                quantity: Quantity::Growth {
-                    metric: Metric::MeanUs,
-                    scenarios: &["image-sweep"],
-                    ratios: (1.0, 1.5),
-                },
-            },
-            Claim {
-                what: "Img-dnn: mean at ratio 1.5 (paper: 1.6)",
-                paper: "−15 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &["image-sweep"],
-                    ratios: (1.5, 1.5),
-                },
-            },
-            Claim {
-                what: "Img-dnn: p99 at ratio 1.5 (paper: 1.6)",
-                paper: "−19 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &["image-sweep"],
-                    ratios: (1.5, 1.5),
-                },
-            },
-            Claim {
-                what: "mean at ratios 3 and 4",
-                paper: "(bars only)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: HIGHEST,
-                },
-            },
-            Claim {
-                what: "mean up to ratio 1: the mechanism's overhead",
-                paper: "+2 %, at most +6 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: LOW,
-                },
-            },
+            growth(
+                "Masstree: growth of the mean from the lowest ratio to 1.5 (paper: 1.6)",
+                "+19 % under Linux",
+                Metric::MeanUs,
+                &["key-value-sweep"],
+                (0.5, 1.5),
+            ),
+            growth(
+                "Masstree: growth of the mean from the lowest ratio to 3 (paper: 3.2)",
+                "+70 % under Linux, about none under DASEC",
+                Metric::MeanUs,
+                &["key-value-sweep"],
+                (0.5, 3.0),
+            ),
+            growth(
+                "Masstree: growth of the p99 from the lowest ratio to 3 (paper: 3.2)",
+                "x 5 under Linux, +97 % under DASEC",
+                Metric::P99Us,
+                &["key-value-sweep"],
+                (0.5, 3.0),
+            ),
+            growth(
+                "Img-dnn: growth of the mean from ratio 1 (paper: 0.8) to 1.5 (1.6)",
+                "+59 % under Linux",
+                Metric::MeanUs,
+                &["image-sweep"],
+                (1.0, 1.5),
+            ),
+            change(
+                "Img-dnn: mean at ratio 1.5 (paper: 1.6)",
+                "−15 %",
+                Metric::MeanUs,
+                &["image-sweep"],
+                (1.5, 1.5),
+            ),
+            change(
+                "Img-dnn: p99 at ratio 1.5 (paper: 1.6)",
+                "−19 %",
+                Metric::P99Us,
+                &["image-sweep"],
+                (1.5, 1.5),
+            ),
+            change(
+                "mean at ratios 3 and 4",
+                "(bars only)",
+                Metric::MeanUs,
+                &[],
+                HIGHEST,
+            ),
+            change(
+                "mean up to ratio 1: the mechanism's overhead",
+                "+2 %, at most +6 %",
+                Metric::MeanUs,
+                &[],
+                LOW,
+            ),
         ],
     },
     Figure {
@@ -165,66 +141,48 @@ pub const FIGURES: &[Figure] = &[
             },
         ],
         claims: &[
-            Claim {
-                what: "mean, over all ratios",
-                paper: "−17 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "p99, over all ratios",
-                paper: "−19 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "mean at ratios 3 and 4 (paper: 3.2, beyond its gain at 0.4)",
-                paper: "−35 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: HIGHEST,
-                },
-            },
-            Claim {
-                what: "p99 at ratios 3 and 4 (paper: 3.2, beyond its gain at 0.4)",
-                paper: "−42 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &[],
-                    ratios: HIGHEST,
-                },
-            },
-            Claim {
-                what: "mean up to ratio 1: the mechanism's overhead",
-                paper: "+2 %, at most +6 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: LOW,
-                },
-            },
-            Claim {
-                what: "requests per second, over all ratios",
-                paper: "+42 %, at most +204 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::RequestsPerS,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change(
+                "mean, over all ratios",
+                "−17 %",
+                Metric::MeanUs,
+                &[],
+                EVERY_RATIO,
+            ),
+            change(
+                "p99, over all ratios",
+                "−19 %",
+                Metric::P99Us,
+                &[],
+                EVERY_RATIO,
+            ),
+            change(
+                "mean at ratios 3 and 4 (paper: 3.2, beyond its gain at 0.4)",
+                "−35 %",
+                Metric::MeanUs,
+                &[],
+                HIGHEST,
+            ),
+            change(
+                "p99 at ratios 3 and 4 (paper: 3.2, beyond its gain at 0.4)",
+                "−42 %",
+                Metric::P99Us,
+                &[],
+                HIGHEST,
+            ),
+            change(
+                "mean up to ratio 1: the mechanism's overhead",
+                "+2 %, at most +6 %",
+                Metric::MeanUs,
+                &[],
+                LOW,
+            ),
+            change(
+                "requests per second, over all ratios",
+                "+42 %, at most +204 %",
+                Metric::RequestsPerS,
+                &[],
+                EVERY_RATIO,
+            ),
         ],
     },
     Figure {
@@ -275,26 +233,20 @@ pub const FIGURES: &[Figure] = &[
                     ratios: EVERY_RATIO,
                 },
             },
-            Claim {
-                what: "all four kinds together: mean",
-                paper: "(not measured)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &["mixed"],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "all four kinds together: p99",
-                paper: "(not measured)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &["mixed"],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change(
+                "all four kinds together: mean",
+                "(not measured)",
+                Metric::MeanUs,
+                &["mixed"],
+                EVERY_RATIO,
+            ),
+            change(
+                "all four kinds together: p99",
+                "(not measured)",
+                Metric::P99Us,
+                &["mixed"],
+                EVERY_RATIO,
+            ),
         ],
     },
     Figure {
@@ -334,26 +286,20 @@ pub const FIGURES: &[Figure] = &[
             },
         ],
         claims: &[
-            Claim {
-                what: "mean, over all three",
-                paper: "(bars only)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "p99, over all three",
-                paper: "(bars only)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change(
+                "mean, over all three",
+                "(bars only)",
+                Metric::MeanUs,
+                &[],
+                EVERY_RATIO,
+            ),
+            change(
+                "p99, over all three",
+                "(bars only)",
+                Metric::P99Us,
+                &[],
+                EVERY_RATIO,
+            ),
             Claim {
                 what: "part of the gain in the mean that is lost",
                 paper: "TSA and RLA 40 %, RCR 60 %",
@@ -380,26 +326,20 @@ pub const FIGURES: &[Figure] = &[
             values: &[0],
         }],
         claims: &[
-            Claim {
-                what: "latency-critical services: mean",
-                paper: "−26 %",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "latency-critical services: p99",
-                paper: "(not given)",
-                quantity: Quantity::Change {
-                    tenants: LATENCY,
-                    metric: Metric::P99Us,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change(
+                "latency-critical services: mean",
+                "−26 %",
+                Metric::MeanUs,
+                &[],
+                EVERY_RATIO,
+            ),
+            change(
+                "latency-critical services: p99",
+                "(not given)",
+                Metric::P99Us,
+                &[],
+                EVERY_RATIO,
+            ),
             Claim {
                 what: "batch tenant: work done",
                 paper: "+13 %",

@@ -169,6 +169,49 @@ pub struct Here {
     pub text: String,
 }
 
+const LATENCY: Tenants = Tenants::Class(TenantClass::Latency);
+const BATCH: Tenants = Tenants::Class(TenantClass::Batch);
+const EVERY_RATIO: (f64, f64) = (0.0, f64::INFINITY);
+
+/// A claim on how the latency-critical tenants' metric changes against the baseline.
+const fn change(
+    what: &'static str,
+    paper: &'static str,
+    metric: Metric,
+    scenarios: &'static [&'static str],
+    ratios: (f64, f64),
+) -> Claim {
+    Claim {
+        what,
+        paper,
+        quantity: Quantity::Change {
+            tenants: LATENCY,
+            metric,
+            scenarios,
+            ratios,
+        },
+    }
+}
+
+/// A claim on how it grows over the ratio on each side.
+const fn growth(
+    what: &'static str,
+    paper: &'static str,
+    metric: Metric,
+    scenarios: &'static [&'static str],
+    ratios: (f64, f64),
+) -> Claim {
+    Claim {
+        what,
+        paper,
+        quantity: Quantity::Growth {
+            metric,
+            scenarios,
+            ratios,
+        },
+    }
+}
+
 /// Every figure; of those of one name the best first.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
     edge::FIGURES.iter().chain(lab::FIGURES)
