@@ -13,9 +13,11 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// Memory for a CPU's events, in bytes: those of a usual window, as taking them out needs CPU time that the tenants
-/// would notice.
-const BUFFER_BYTES: u32 = 16 << 20;
+/// Memory for all CPUs' events, in bytes, and the least and the most for one's: those of a usual window on a few CPUs, as taking
+/// them out needs CPU time that the tenants would notice.
+const BUFFERS_BYTES: usize = 256 << 20;
+const LEAST_BYTES: usize = 4 << 20;
+const MOST_BYTES: usize = 16 << 20;
 
 /// How often to look whether they have to be taken out before the window ends. At a million events a second on a few CPUs it
 /// is soon enough.
@@ -51,7 +53,7 @@ impl Watch {
     /// Records until the window is over; gives what each tenant's threads had. The warm-up begins when `recording` is
     /// told or dropped.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
-        let mut recorder = Recorder::start(BUFFER_BYTES).context("recording what threads do")?;
+        let mut recorder = Recorder::start(buffer_bytes()).context("recording what threads do")?;
         let mut trace = match &self.trace {
             Some((folder, side, pair)) => {
                 let system = recorder.system()?;
@@ -89,6 +91,13 @@ impl Watch {
         };
         Ok(self.processes.iter().map(tenant).collect())
     }
+}
+
+/// The size of each CPU's buffer, a power of two.
+fn buffer_bytes() -> u32 {
+    let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    let each = (BUFFERS_BYTES / cpus).clamp(LEAST_BYTES, MOST_BYTES);
+    1 << each.ilog2()
 }
 
 fn now() -> anyhow::Result<u64> {
