@@ -41,7 +41,7 @@ const SWITCH: &str = "on_switch";
 /// Size of `struct record_event` and `struct record_counts`.
 const EVENT_BYTES: usize = 48;
 /// What an event takes of a ring, with its header.
-const ROOM_BYTES: u64 = 56;
+const ROOM_BYTES: u64 = EVENT_BYTES as u64 + 8;
 const COUNTS_BYTES: usize = 64;
 
 /// Why a recording cannot go on.
@@ -77,7 +77,7 @@ pub struct Recorder {
     counts: MapHandle,
     cpus: u32,
     buffer_bytes: u32,
-    /// By CPU, the events told when the rings were emptied last.
+    /// By CPU, events told that [`Recorder::poll_half_full`] has taken out since; there may be more.
     taken: Vec<u64>,
     links: Vec<Link>,
     /// Keeps the rings that are mapped.
@@ -205,23 +205,29 @@ impl Recorder {
         self.sorter.give(now, sink).map_err(RecordError::Sink)
     }
 
-    /// How full the fullest buffer is, 0 to 1, or more where events were lost. Costs far less than a poll.
+    /// As [`Recorder::poll`], but takes nothing out unless a buffer may be half full, which costs far less.
     ///
     /// # Errors
-    /// The counts cannot be read.
-    pub fn fullest(&self) -> Result<f64, RecordError> {
-        let mut most = 0;
-        for (cpu, taken) in self.taken.iter().enumerate() {
-            most = most.max(self.counts_of(cpu as u32)?[0] - taken);
+    /// As [`Recorder::poll`].
+    pub fn poll_half_full(
+        &mut self,
+        sink: impl FnMut(&Event) -> io::Result<()>,
+    ) -> Result<(), RecordError> {
+        let told = (0..self.cpus).map(|cpu| Ok(self.counts_of(cpu)?[0]));
+        let told: Vec<u64> = told.collect::<Result<_, MonitorError>>()?;
+        let waiting = told
+            .iter()
+            .zip(&self.taken)
+            .map(|(told, taken)| told - taken);
+        let most = waiting.max().unwrap_or(0) * ROOM_BYTES;
+        if most < u64::from(self.buffer_bytes) / 2 {
+            return Ok(());
         }
-        Ok((most * ROOM_BYTES) as f64 / f64::from(self.buffer_bytes))
+        self.taken = told;
+        self.poll(sink)
     }
 
     fn consume(&mut self) -> Result<(), MonitorError> {
-        // What comes meanwhile counts as not taken, so that no buffer is fuller than it seems.
-        for cpu in 0..self.cpus {
-            self.taken[cpu as usize] = self.counts_of(cpu)?[0];
-        }
         self.rings.consume().map_err(io_error("reading a buffer"))?;
         self.sorter.pending.append(&mut self.events.borrow_mut());
         Ok(())

@@ -334,3 +334,38 @@ fn events_without_room_are_counted_and_the_rest_stands() {
         );
     }
 }
+
+#[test]
+fn events_stay_in_their_buffers_until_one_is_half_full() {
+    let _guard = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    // 56 bytes an event: half of 256 KiB are 2340.
+    let mut recorder = match Recorder::start(256 << 10) {
+        Ok(recorder) => recorder,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut given = 0u64;
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut looks = 0;
+    while Instant::now() < end {
+        for _ in 0..200 {
+            // Each a switch and a wakeup.
+            thread::sleep(Duration::from_micros(1));
+        }
+        recorder
+            .poll_half_full(|_| {
+                given += 1;
+                Ok(())
+            })
+            .unwrap();
+        looks += 1;
+        // Taken out once, they are complete, and so given, when more are taken out.
+        if given > 2000 {
+            break;
+        }
+    }
+    assert!(looks > 3 && given > 2000, "{given} events at {looks} looks");
+    let totals = recorder.finish(|_| Ok(())).unwrap();
+    assert!(totals.events > given, "the rest comes at the end");
+}

@@ -55,19 +55,11 @@ impl TraceFile {
     }
 }
 
-impl TraceFile {
-    /// Goes past an event; what fails is said at the end.
-    pub(crate) fn add(&mut self, event: &Event) {
+impl Sink for TraceFile {
+    /// What fails is said at the end.
+    fn add(&mut self, event: &Event) {
         if self.failed.is_none() {
             self.failed = self.writer.write(event).err();
-        }
-    }
-}
-
-impl Sink for Option<TraceFile> {
-    fn add(&mut self, event: &Event) {
-        if let Some(file) = self {
-            file.add(event);
         }
     }
 }

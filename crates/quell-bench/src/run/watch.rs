@@ -1,5 +1,6 @@
 //! What the kernel's scheduler does to tenants' threads in a window, by the recorder.
 
+use super::simulated::Sink;
 use super::trace::TraceFile;
 use crate::workload::{Scheduling, Workload};
 use anyhow::Context;
@@ -54,7 +55,7 @@ impl Watch {
     /// told or dropped.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
         let mut recorder = Recorder::start(buffer_bytes()).context("recording what threads do")?;
-        let mut trace = match &self.trace {
+        let trace = match &self.trace {
             Some((folder, side, pair)) => {
                 let system = recorder.system()?;
                 Some(TraceFile::create(folder, side, *pair, &system)?)
@@ -65,21 +66,17 @@ impl Watch {
         let end = begins + self.length.as_nanos() as u64;
         // Who waits for it is there.
         let _ = recording.send(());
-        let mut analyser = Analyser::new(begins..end);
+        let mut sink = (Analyser::new(begins..end), trace);
         let mut add = |event: &Event| {
-            analyser.add(event);
-            if let Some(trace) = &mut trace {
-                trace.add(event);
-            }
+            sink.add(event);
             Ok(())
         };
         while now()? < end {
             thread::sleep(LOOK);
-            if recorder.fullest()? > 0.5 {
-                recorder.poll(&mut add)?;
-            }
+            recorder.poll_half_full(&mut add)?;
         }
         recorder.finish(&mut add)?;
+        let (analyser, trace) = sink;
         trace.map_or(Ok(()), TraceFile::finish)?;
         let analysis = analyser.finish(Some(end));
         let tenant = |pids: &Vec<Pid>| {

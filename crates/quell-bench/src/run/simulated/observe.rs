@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Takes events in the order of their times.
-pub(crate) trait Sink: Default + 'static {
+pub(crate) trait Sink: 'static {
     /// Goes past one.
     fn add(&mut self, event: &Event);
 }
@@ -23,10 +23,10 @@ impl Sink for Analyser {
     }
 }
 
-impl Sink for Option<Analyser> {
+impl<S: Sink> Sink for Option<S> {
     fn add(&mut self, event: &Event) {
-        if let Some(analyser) = self {
-            analyser.add(event);
+        if let Some(sink) = self {
+            sink.add(event);
         }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn pid(tenant: usize) -> Pid {
     Pid(tenant as u32 + 1)
 }
 
-impl<S: Sink> Watch<S> {
+impl<S: Sink + Default> Watch<S> {
     /// Begins; `tenants` are all that have threads on the host.
     pub(crate) fn begin(simulation: &mut Simulation, tenants: &[Names], sink: S) -> Watch<S> {
         let mut watched = Watched {
