@@ -351,6 +351,15 @@ impl Machine {
         }
     }
 
+    /// Adds a cgroup; gives its number.
+    pub(crate) fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
+        self.groups.push(Group {
+            parent: Some(parent),
+            weight,
+        });
+        GroupId(self.groups.len() as u32 - 1)
+    }
+
     /// The CPUs' numbers.
     pub fn cpu_ids(&self) -> impl Iterator<Item = CpuId> + use<> {
         (0..self.cpus.len() as u32).map(CpuId)

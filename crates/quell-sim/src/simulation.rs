@@ -5,7 +5,7 @@
 use crate::class::Class;
 use crate::events::{Events, Nanos};
 use crate::kernel::{Kernel, Receiver};
-use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, ThreadId};
+use crate::machine::{Costs, Event, GroupId, Interrupt, Machine, ThreadId};
 use crate::recorded::Act;
 use crate::vm::Guests;
 use crate::workload::{Answer, Request};
@@ -101,12 +101,7 @@ impl Simulation {
 
     /// Adds a cgroup; gives its number.
     pub fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
-        let groups = &mut self.host().machine.groups;
-        groups.push(Group {
-            parent: Some(parent),
-            weight,
-        });
-        GroupId(groups.len() as u32 - 1)
+        self.host().machine.add_group(parent, weight)
     }
 
     /// Adds a tenant whose threads are ready from now on; gives its index.

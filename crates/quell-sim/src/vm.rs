@@ -19,7 +19,7 @@
 use crate::class::Class;
 use crate::events::Nanos;
 use crate::kernel::{Kernel, Mailbox, Message, Receiver};
-use crate::machine::{Costs, Event, Group, GroupId, Interrupt, Machine, NEVER, State, ThreadId};
+use crate::machine::{Costs, Event, GroupId, Interrupt, Machine, NEVER, State, ThreadId};
 use crate::simulation::{Simulation, Tenant};
 use crate::workload::{Answer, Next};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
@@ -246,12 +246,8 @@ impl Simulation {
 
     /// Adds a cgroup in a guest; gives its number there.
     pub fn add_group_in(&mut self, vm: VmId, parent: GroupId, weight: TenantWeight) -> GroupId {
-        let groups = &mut self.kernels[vm.kernel()].machine.groups;
-        groups.push(Group {
-            parent: Some(parent),
-            weight,
-        });
-        GroupId(groups.len() as u32 - 1)
+        let machine = &mut self.kernels[vm.kernel()].machine;
+        machine.add_group(parent, weight)
     }
 
     /// Adds a tenant to a guest; gives its index, which is among those of all tenants.

@@ -4,7 +4,7 @@
 use super::html::{close, escape, figure, legend, open, put, section};
 use super::text::{right_align, table};
 use super::{charts, words};
-use crate::reproduce::{ClaimResult, PointResult, Reproduction};
+use crate::reproduce::{ClaimResult, PointResult, Reproduction, all_latency};
 use crate::result::{ALL, BenchResult, Comparison, Metric, SideResult};
 use comfy_table::Table;
 use quell_model::config::TenantClass;
@@ -316,7 +316,7 @@ fn blocked_html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let mut grid = String::new();
     for point in &reproduction.points {
         let line = |(index, side): (usize, &String)| {
-            let row = all_latency(point, side)?;
+            let row = all_latency(&point.result, side)?;
             let parts = row.figures.scheduling.as_ref()?.parts_up_to_blocked();
             let line = parts.into_iter().enumerate();
             let line = line.map(|(blocked, part)| (blocked as f64, part)).collect();
@@ -336,16 +336,10 @@ fn blocked_html(reproduction: &Reproduction) -> anyhow::Result<String> {
 /// A side's latency in µs over the consolidation ratio.
 fn line(points: &[&PointResult], side: &str, metric: Metric) -> Vec<(f64, f64)> {
     let value = |point: &&PointResult| {
-        let row = all_latency(point, side)?;
+        let row = all_latency(&point.result, side)?;
         Some((point.ratio, metric.of(&row.figures)?))
     };
     points.iter().filter_map(value).collect()
-}
-
-/// A side's figures of all latency-critical tenants.
-fn all_latency<'a>(point: &'a PointResult, side: &str) -> Option<&'a SideResult> {
-    let mut rows = point.result.results.iter();
-    rows.find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)
 }
 
 #[cfg(test)]

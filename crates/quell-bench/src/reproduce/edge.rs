@@ -1,7 +1,9 @@
 //! Figures redone at the paper's scale, on a simulated machine of 80 CPUs, as data. Percentages are those in the paper's
 //! text; its bars are not read off.
 
-use super::{BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, growth};
+use super::{
+    BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
+};
 use crate::result::{Metric, Substrate};
 
 const ON: &[Substrate] = &[Substrate::Sim];
@@ -287,46 +289,38 @@ pub const FIGURES: &[Figure] = &[
             values: &[7, 15],
         }],
         claims: &[
-            Claim {
-                what: "AI inference: mean at ratio 1.6",
-                paper: "−40 %, at most −56 %",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("image"),
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: (1.6, 1.6),
-                },
-            },
-            Claim {
-                what: "the others: mean at ratio 1.6",
-                paper: "−39 %",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("kv"),
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: (1.6, 1.6),
-                },
-            },
-            Claim {
-                what: "AI inference: mean at ratio 3.2",
-                paper: "(similar)",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("image"),
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: HIGH,
-                },
-            },
-            Claim {
-                what: "the others: mean at ratio 3.2",
-                paper: "(similar)",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("kv"),
-                    metric: Metric::MeanUs,
-                    scenarios: &[],
-                    ratios: HIGH,
-                },
-            },
+            change_of(
+                Tenants::Named("image"),
+                "AI inference: mean at ratio 1.6",
+                "−40 %, at most −56 %",
+                Metric::MeanUs,
+                &[],
+                (1.6, 1.6),
+            ),
+            change_of(
+                Tenants::Named("kv"),
+                "the others: mean at ratio 1.6",
+                "−39 %",
+                Metric::MeanUs,
+                &[],
+                (1.6, 1.6),
+            ),
+            change_of(
+                Tenants::Named("image"),
+                "AI inference: mean at ratio 3.2",
+                "(similar)",
+                Metric::MeanUs,
+                &[],
+                HIGH,
+            ),
+            change_of(
+                Tenants::Named("kv"),
+                "the others: mean at ratio 3.2",
+                "(similar)",
+                Metric::MeanUs,
+                &[],
+                HIGH,
+            ),
         ],
     },
     Figure {
@@ -547,16 +541,14 @@ pub const FIGURES: &[Figure] = &[
                 &[],
                 EVERY_RATIO,
             ),
-            Claim {
-                what: "batch VM: work done",
-                paper: "+13 %",
-                quantity: Quantity::Change {
-                    tenants: BATCH,
-                    metric: Metric::WorkPerS,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change_of(
+                BATCH,
+                "batch VM: work done",
+                "+13 %",
+                Metric::WorkPerS,
+                &[],
+                EVERY_RATIO,
+            ),
         ],
     },
 ];

@@ -1,6 +1,8 @@
 //! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars are not read off.
 
-use super::{BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, growth};
+use super::{
+    BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
+};
 use crate::result::{Metric, Substrate};
 
 /// Numbers of tenants with four threads on 8 CPUs: ratios 0.5, 1, 1.5, 2, 2.5, 3 and 4.
@@ -213,26 +215,22 @@ pub const FIGURES: &[Figure] = &[
             },
         ],
         claims: &[
-            Claim {
-                what: "AI inference: mean",
-                paper: "−40 %, at most −56 %",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("image"),
-                    metric: Metric::MeanUs,
-                    scenarios: &["image-beside-key-value"],
-                    ratios: EVERY_RATIO,
-                },
-            },
-            Claim {
-                what: "the others: mean",
-                paper: "−39 %",
-                quantity: Quantity::Change {
-                    tenants: Tenants::Named("kv"),
-                    metric: Metric::MeanUs,
-                    scenarios: &["image-beside-key-value"],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change_of(
+                Tenants::Named("image"),
+                "AI inference: mean",
+                "−40 %, at most −56 %",
+                Metric::MeanUs,
+                &["image-beside-key-value"],
+                EVERY_RATIO,
+            ),
+            change_of(
+                Tenants::Named("kv"),
+                "the others: mean",
+                "−39 %",
+                Metric::MeanUs,
+                &["image-beside-key-value"],
+                EVERY_RATIO,
+            ),
             change(
                 "all four kinds together: mean",
                 "(not measured)",
@@ -340,16 +338,14 @@ pub const FIGURES: &[Figure] = &[
                 &[],
                 EVERY_RATIO,
             ),
-            Claim {
-                what: "batch tenant: work done",
-                paper: "+13 %",
-                quantity: Quantity::Change {
-                    tenants: BATCH,
-                    metric: Metric::WorkPerS,
-                    scenarios: &[],
-                    ratios: EVERY_RATIO,
-                },
-            },
+            change_of(
+                BATCH,
+                "batch tenant: work done",
+                "+13 %",
+                Metric::WorkPerS,
+                &[],
+                EVERY_RATIO,
+            ),
         ],
     },
 ];

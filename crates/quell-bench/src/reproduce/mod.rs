@@ -10,7 +10,7 @@
 mod edge;
 mod lab;
 
-use crate::result::{ALL, BenchResult, Figures, Metric, Substrate};
+use crate::result::{ALL, BenchResult, Metric, SideResult, Substrate};
 use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
 use serde::{Deserialize, Serialize};
 
@@ -181,11 +181,23 @@ const fn change(
     scenarios: &'static [&'static str],
     ratios: (f64, f64),
 ) -> Claim {
+    change_of(LATENCY, what, paper, metric, scenarios, ratios)
+}
+
+/// A claim on how the metric of some changes.
+const fn change_of(
+    tenants: Tenants,
+    what: &'static str,
+    paper: &'static str,
+    metric: Metric,
+    scenarios: &'static [&'static str],
+    ratios: (f64, f64),
+) -> Claim {
     Claim {
         what,
         paper,
         quantity: Quantity::Change {
-            tenants: LATENCY,
+            tenants,
             metric,
             scenarios,
             ratios,
@@ -329,7 +341,7 @@ impl Quantity {
                         p.scenario == from.scenario && (p.ratio - ratios.1).abs() < 1e-9
                     };
                     let to = points.iter().find(same)?;
-                    let value = |p: &PointResult| metric.of(all_latency(&p.result, side)?);
+                    let value = |p: &PointResult| metric.of(&all_latency(&p.result, side)?.figures);
                     Some(value(to)? / value(from)?)
                 };
                 let starts = points.iter().filter(|p| {
@@ -342,7 +354,7 @@ impl Quantity {
                 let mean = |side: &str| {
                     let means = points
                         .iter()
-                        .filter_map(|p| all_latency(&p.result, side)?.mean_us);
+                        .filter_map(|p| all_latency(&p.result, side)?.figures.mean_us);
                     geometric_mean(means)
                 };
                 let sides = &points.first()?.result.options.sides;
@@ -355,8 +367,8 @@ impl Quantity {
                 ratios,
             } => {
                 let part = |point: &PointResult| {
-                    let scheduling = all_latency(&point.result, side)?.scheduling.as_ref()?;
-                    scheduling.part_with_blocked(least)
+                    let figures = &all_latency(&point.result, side)?.figures;
+                    figures.scheduling.as_ref()?.part_with_blocked(least)
                 };
                 let parts: Vec<f64> = points
                     .iter()
@@ -376,12 +388,10 @@ fn inside(point: &PointResult, scenarios: &[&str], ratios: (f64, f64)) -> bool {
         && (ratios.0 - 1e-9..=ratios.1 + 1e-9).contains(&point.ratio)
 }
 
-fn all_latency<'a>(result: &'a BenchResult, side: &str) -> Option<&'a Figures> {
-    let row = result
-        .results
-        .iter()
-        .find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)?;
-    Some(&row.figures)
+/// A side's row of all latency-critical tenants.
+pub(crate) fn all_latency<'a>(result: &'a BenchResult, side: &str) -> Option<&'a SideResult> {
+    let mut rows = result.results.iter();
+    rows.find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)
 }
 
 /// A side's ratios to the baseline, one for each tenant named or one for a class.
