@@ -1,7 +1,7 @@
 //! What waking and switching cost under each side.
 //!
-//! Threads that do nothing else wake each other through pipes, or yield to each other. On the lab's
-//! virtual clock a nanosecond is an instruction, so that these are exact; elsewhere they are times. On sides with an
+//! Threads that do nothing else wake each other through pipes, or yield to each other; and how often other threads of the machine,
+//! which nobody asked for, put off one that computes. On the lab's virtual clock a nanosecond is an instruction, so that these are exact; elsewhere they are times. On sides with an
 //! agent, these threads are its tenant, so that observing them is part of the cost.
 
 use crate::progress::Progress;
@@ -13,6 +13,8 @@ use crate::workload::Interrupted;
 use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, pipe, read, write};
 use quell_model::CpuId;
 use quell_model::config::TenantSpec;
@@ -26,6 +28,9 @@ use std::time::{Duration, Instant};
 
 /// Rounds that are measured, and before that as many again for warming up.
 const ROUNDS: u32 = 2000;
+
+/// How long threads compute on all CPUs, to be put off.
+const COMPUTE: Duration = Duration::from_secs(4);
 
 /// How long a side settles.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -68,6 +73,10 @@ pub struct Costs {
     pub no_wake: u64,
     /// A switch between two threads that stay ready.
     pub switch: u64,
+    /// How often, per second and CPU, kernel threads and daemons put off a thread that computes there, in thousandths.
+    pub put_off_per_1000_s: u64,
+    /// For how long on average.
+    pub put_off: u64,
 }
 
 /// Measures the sides one after the other. Setting `interrupt` ends it with [`Interrupted`].
@@ -80,7 +89,7 @@ pub fn run(
 ) -> anyhow::Result<Overhead> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let cpus: Vec<CpuId> = cpus.map(|cpu| CpuId(cpu as u32)).take(2).collect();
+    let cpus: Vec<CpuId> = cpus.map(|cpu| CpuId(cpu as u32)).collect();
     let this = || {
         vec![TenantSpec {
             pid: vec![std::process::id()],
@@ -133,6 +142,11 @@ pub fn table(result: &Overhead) -> String {
             ("the same, any CPU", Some(costs.wake_anywhere)),
             ("of each, the pipe's write and read", Some(costs.no_wake)),
             ("switch by sched_yield()", Some(costs.switch)),
+            ("kernel threads and daemons, each time", Some(costs.put_off)),
+            (
+                "so often in 1,000 s on a busy CPU",
+                Some(costs.put_off_per_1000_s),
+            ),
         ]
     };
     let columns: Vec<_> = result.sides.iter().map(|side| cases(&side.costs)).collect();
@@ -154,7 +168,10 @@ fn measure(cpus: &[CpuId]) -> anyhow::Result<Costs> {
     let there = cpus
         .get(1)
         .map(|second| ping_pong(Some(first), Some(*second)));
+    let (times, put_off) = put_off(cpus)?;
     Ok(Costs {
+        put_off_per_1000_s: times,
+        put_off,
         wake_here: ping_pong(Some(first), Some(first))?,
         wake_there: there.transpose()?,
         wake_anywhere: ping_pong(None, None)?,
@@ -227,6 +244,38 @@ fn yields(cpu: CpuId) -> anyhow::Result<u64> {
         }
         Ok(longest)
     })
+}
+
+/// How often in 1,000 s a thread is put off that only computes, one on each CPU, and for how many ns on average.
+fn put_off(cpus: &[CpuId]) -> anyhow::Result<(u64, u64)> {
+    let compute = |cpu: CpuId| -> anyhow::Result<(u64, Duration)> {
+        pin(Some(cpu))?;
+        let usage = || -> anyhow::Result<(u64, Duration)> {
+            let used = getrusage(UsageWho::RUSAGE_THREAD)?;
+            let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+            Ok((used.involuntary_context_switches() as u64, ran.into()))
+        };
+        let (began, before) = (Instant::now(), usage()?);
+        while began.elapsed() < COMPUTE {
+            std::hint::spin_loop();
+        }
+        let (whole, after) = (began.elapsed(), usage()?);
+        let lost = whole.saturating_sub(after.1 - before.1);
+        Ok((after.0 - before.0, lost))
+    };
+    let computed = thread::scope(|scope| {
+        let threads: Vec<_> = cpus
+            .iter()
+            .map(|cpu| scope.spawn(|| compute(*cpu)))
+            .collect();
+        let joined = threads.into_iter().map(|it| joined(it.join()));
+        joined.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let times: u64 = computed.iter().map(|(times, _)| times).sum();
+    let lost: Duration = computed.iter().map(|(_, lost)| lost).sum();
+    let busy_s = (COMPUTE.as_secs() * cpus.len() as u64).max(1);
+    let each = lost.as_nanos() as u64 / times.max(1);
+    Ok((times * 1000 / busy_s, each))
 }
 
 fn each(began: Instant, turns: u32) -> u64 {

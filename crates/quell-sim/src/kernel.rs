@@ -336,7 +336,7 @@ impl Kernel {
             Event::Noise(cpu) => {
                 if self.machine.cpu(cpu).started != NEVER {
                     self.machine.leave_idle(cpu);
-                    self.machine.charge(cpu, self.machine.costs.noise);
+                    self.put_off(cpu, self.machine.costs.noise);
                 }
                 self.plan_noise(cpu);
             }
@@ -411,13 +411,22 @@ impl Kernel {
         }
     }
 
-    /// A request comes in, or an answer goes out: who runs there goes on afterwards.
+    /// A request comes in, or an answer goes out: in an interrupt, or through a thread of the load generator.
     fn generate(&mut self, cpu: CpuId, takes: Nanos) {
+        if self.machine.costs.generators && takes > 0 {
+            self.put_off(cpu, takes);
+        } else {
+            self.machine.charge(cpu, takes);
+        }
+    }
+
+    /// A thread of the machine's own gets the CPU for so long: who runs there waits and goes on afterwards.
+    fn put_off(&mut self, cpu: CpuId, takes: Nanos) {
         let it = self.machine.cpu(cpu);
         let (current, from) = (it.current, it.started.max(self.machine.now));
         self.machine.charge(cpu, takes);
         let until = self.machine.cpu(cpu).started;
-        if let Some(thread) = current.filter(|_| self.machine.costs.generators && takes > 0) {
+        if let Some(thread) = current {
             let (left, next) = (Some((thread, true)), None);
             self.tell(from, Happening::Switch { cpu, left, next });
             let (left, next) = (None, Some(thread));

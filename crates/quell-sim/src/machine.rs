@@ -64,7 +64,7 @@ pub struct Costs {
     pub migrate: Nanos,
     /// And from one of another cache.
     pub migrate_far: Nanos,
-    /// Other interrupts and kernel threads: how long each takes.
+    /// Kernel threads and daemons: for how long each puts off what runs.
     pub noise: Nanos,
     /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
     pub noise_every: Nanos,

@@ -32,8 +32,23 @@ name = "second"
 program = [{ receive = "q" }, { run_us = 100 }]
 "#;
 
+const SPINNERS: &str = r#"
+name = "t"
+[[tenant]]
+name = "spin"
+class = "batch"
+[[tenant.thread]]
+name = "w"
+count = 2
+program = [{ run_us = 1000 }]
+"#;
+
 fn observed(simulation: &mut Simulation) -> Monitor {
-    let scenario = Scenario::parse(Path::new("t.toml"), TENANTS).unwrap();
+    observed_of(simulation, TENANTS)
+}
+
+fn observed_of(simulation: &mut Simulation, tenants: &str) -> Monitor {
+    let scenario = Scenario::parse(Path::new("t.toml"), tenants).unwrap();
     let mut tenants = Vec::new();
     for tenant in scenario.instances() {
         simulation.add_tenant(Tenant::new(&tenant.spec.threads, None));
@@ -177,4 +192,31 @@ fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
     };
     // Whoever runs gives way to each request and each answer, or is only delayed.
     assert_eq!(preemptions(true), preemptions(false) + 200);
+}
+
+#[test]
+fn the_machines_own_threads_put_off_what_runs() {
+    // A hundred times a second on each CPU, for 100 us: two spinners on two CPUs wait for that and for nothing else.
+    let costs = Costs {
+        noise: 100_000,
+        noise_every: 10 * MS,
+        ..Costs::NONE
+    };
+    let class = Box::new(Fifo::new(Some(MS)));
+    let mut simulation = Simulation::new(Topology::flat(2), costs, class);
+    let mut monitor = observed_of(&mut simulation, SPINNERS);
+    simulation.run_until(20_000 * MS);
+    let snapshot = monitor.snapshot(simulation.machine());
+    for spinner in threads(&snapshot, "spin") {
+        let ready = spinner.ready.clone().unwrap();
+        let waits = ready.count.unwrap();
+        assert!((1_800..2_200).contains(&waits), "{waits}");
+        // And at first it was ready before it ran.
+        assert_eq!(spinner.preemptions, Some(waits - 1));
+        assert!(
+            ready.sum_ns.abs_diff((waits - 1) * 100_000) < waits * 2_000,
+            "{ready:?}"
+        );
+        assert_eq!(ready.sum_ns + spinner.run_ns, 20_000 * MS);
+    }
 }

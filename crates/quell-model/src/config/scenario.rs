@@ -94,7 +94,7 @@ pub struct CostsSpec {
     pub migrate_us: Option<f64>,
     /// And from one of another cache, in us.
     pub migrate_far_us: Option<f64>,
-    /// Other interrupts and kernel threads: how long each takes, in us.
+    /// Kernel threads and daemons: for how long each puts off what runs, in us.
     pub noise_us: Option<f64>,
     /// How many there are a second on each CPU, in the mean.
     pub noise_per_s: Option<f64>,
