@@ -17,8 +17,6 @@ pub(super) struct Network {
     first: Vec<u32>,
     /// Arcs in pairs: arc `a ^ 1` is arc `a` backwards.
     arcs: Vec<Arc>,
-    /// Each arc's capacity; 0 for those backwards.
-    capacity: Vec<f64>,
     distance: Vec<u32>,
     /// Each node's next arc to try.
     current: Vec<u32>,
@@ -30,7 +28,7 @@ struct Arc {
     to: u32,
     /// The next arc of the same node.
     next: u32,
-    /// How much more fits.
+    /// How much more fits; backwards, how much flows.
     left: f64,
 }
 
@@ -40,7 +38,6 @@ impl Network {
         self.first.clear();
         self.first.resize(nodes, NONE);
         self.arcs.clear();
-        self.capacity.clear();
     }
 
     /// Adds an arc of some capacity, infinity included, and returns its number.
@@ -53,22 +50,30 @@ impl Network {
                 next,
                 left,
             });
-            self.capacity.push(left);
         }
         number
     }
 
-    /// Gives an arc another capacity, from the next [`Network::saturate`] on.
+    /// Gives an arc another capacity, no less than what flows through it.
     pub(super) fn set_capacity(&mut self, arc: usize, capacity: f64) {
-        self.capacity[arc] = capacity;
+        self.arcs[arc].left = (capacity - self.flow(arc)).max(0.0);
     }
 
-    /// Sends as much as possible from `source` to `sink`, starting from nothing. Every path
-    /// between them must have a finite arc.
+    /// What flows through an arc.
+    pub(super) fn flow(&self, arc: usize) -> f64 {
+        self.arcs[arc ^ 1].left
+    }
+
+    /// Changes what flows through an arc. Whoever does so sees to it that as much enters a node
+    /// as leaves it, and that all arcs' capacities hold.
+    pub(super) fn add_flow(&mut self, arc: usize, amount: f64) {
+        self.arcs[arc].left -= amount;
+        self.arcs[arc ^ 1].left += amount;
+    }
+
+    /// Sends as much more as possible from `source` to `sink`. Every path between them must have
+    /// a finite arc.
     pub(super) fn saturate(&mut self, source: usize, sink: usize) {
-        for (arc, &capacity) in self.arcs.iter_mut().zip(&self.capacity) {
-            arc.left = capacity;
-        }
         while self.measure(source, sink) {
             self.current.clone_from(&self.first);
             self.push(source as u32, sink as u32, f64::INFINITY);
@@ -148,7 +153,7 @@ mod tests {
         network.saturate(0, 3);
         let side = |n: &Network| (0..4).map(|v| n.on_source_side(v)).collect::<Vec<_>>();
         assert_eq!(side(&network), [true, true, false, false]);
-        // With a wide way round both ends are full.
+        // With a wide way round both ends are full; what flowed is kept.
         network.set_capacity(round, f64::INFINITY);
         network.saturate(0, 3);
         assert_eq!(side(&network), [true, true, true, false]);

@@ -317,20 +317,25 @@ impl Solver {
         }
     }
 
-    /// Has the network ask for what items must have at a level.
+    /// Has the network ask for what items must have at a level, no higher than the one before.
+    /// What flows stays: of what an item no longer must have, its parent has more to spare.
     fn demand(&mut self, level: &Level, reached: f64) {
-        let mut spare: Vec<f64> = (level.parents.iter())
-            .map(|&p| self.all.supply[p])
-            .collect();
+        let (all, network) = (&self.all, &mut self.network);
+        let mut spare: Vec<f64> = level.parents.iter().map(|&p| all.supply[p]).collect();
         for item in &level.items {
-            let must = self.must(item, reached);
+            let must = (reached * all.weight[item.node]).min(self.aim[item.node]);
             spare[item.parent] -= must;
-            self.network.set_capacity(item.must, must);
-            let more = (self.all.most[item.node] - must).max(0.0);
-            self.network.set_capacity(item.more, more);
+            let excess = network.flow(item.must) - must;
+            if excess > 0.0 {
+                network.add_flow(item.must, -excess);
+                network.add_flow(item.more, excess);
+                network.add_flow(level.spare[item.parent], excess);
+            }
+            network.set_capacity(item.must, must);
+            network.set_capacity(item.more, all.most[item.node] - must);
         }
         for (&arc, &spare) in level.spare.iter().zip(&spare) {
-            self.network.set_capacity(arc, spare.max(0.0));
+            network.set_capacity(arc, spare);
         }
     }
 
