@@ -86,7 +86,8 @@ impl Network {
         self.distance[node] != NONE
     }
 
-    /// Finds the distances from `source` over arcs that are not full; whether `sink` has one.
+    /// Finds the distances from `source` over arcs that are not full, until that of `sink` is found;
+    /// whether it has one.
     fn measure(&mut self, source: usize, sink: usize) -> bool {
         self.distance.clear();
         self.distance.resize(self.first.len(), NONE);
@@ -101,12 +102,15 @@ impl Network {
                 let arc = self.arcs[number as usize];
                 if arc.left > CRUMB && self.distance[arc.to as usize] == NONE {
                     self.distance[arc.to as usize] = self.distance[node as usize] + 1;
+                    if arc.to as usize == sink {
+                        return true;
+                    }
                     self.queue.push(arc.to);
                 }
                 number = arc.next;
             }
         }
-        self.distance[sink] != NONE
+        false
     }
 
     /// Sends up to `amount` from `node` to the sink over shortest paths; returns how much went.

@@ -274,11 +274,6 @@ impl Solver {
         }
     }
 
-    /// What an item must have at a level.
-    fn must(&self, item: &Item, level: f64) -> f64 {
-        (level * self.all.weight[item.node]).min(self.aim[item.node])
-    }
-
     /// The cut that stops the items first, if any stops them before they have their aims.
     fn bottleneck(&mut self, piece: &Piece, level: &Level) -> Option<Cut> {
         let mut found: Option<Cut> = None;
@@ -298,7 +293,7 @@ impl Solver {
             let room = (self.leaving(piece, &source_side) - settled).max(0.0);
             let stopped = |item: &&Item| stops(item, level, on_side);
             let entering: f64 = (level.items.iter().filter(stopped))
-                .map(|item| self.must(item, reached))
+                .map(|item| must(&self.all, &self.aim, item, reached))
                 .sum();
             if entering <= room + TOLERANCE {
                 return found;
@@ -323,7 +318,7 @@ impl Solver {
         let (all, network) = (&self.all, &mut self.network);
         let mut spare: Vec<f64> = level.parents.iter().map(|&p| all.supply[p]).collect();
         for item in &level.items {
-            let must = (reached * all.weight[item.node]).min(self.aim[item.node]);
+            let must = must(all, &self.aim, item, reached);
             spare[item.parent] -= must;
             let excess = network.flow(item.must) - must;
             if excess > 0.0 {
@@ -365,7 +360,7 @@ impl Solver {
         let side = |node: usize, local: &[usize]| cut.source_side[local[node]];
         for item in &level.items {
             if stops(item, level, |n| side(n, &self.local)) {
-                let total = self.must(item, cut.level);
+                let total = must(&self.all, &self.aim, item, cut.level);
                 self.settle(item.node, total);
                 self.all.supply[self.all.parent[item.node]] -= total;
             }
@@ -393,6 +388,11 @@ impl Solver {
         }
         self.pieces += 1;
     }
+}
+
+/// What an item must have at a level.
+fn must(all: &Pieces, aim: &[f64], item: &Item, level: f64) -> f64 {
+    (level * all.weight[item.node]).min(aim[item.node])
 }
 
 /// Whether a cut stops an item: it is on the source's side and its parent is not.
