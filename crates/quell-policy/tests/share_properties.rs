@@ -160,11 +160,11 @@ fn refute(problem: &Problem, found: &Ideal) -> Result<(), String> {
     }
 
     let mut depth = vec![0; up.len()];
-    for node in 1..up.len() {
+    for (node, depth) in depth.iter_mut().enumerate() {
         let mut at = node;
         while at != 0 {
             at = tree.arcs[up[at] ^ 1].0;
-            depth[node] += 1;
+            *depth += 1;
         }
     }
     let level = |node: usize| match node - 1 {
@@ -339,7 +339,7 @@ fn enumerated(weights: &[u32], most: impl Fn(u32) -> f64) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
     fn nobody_can_rise_without_hurting_a_poorer_one(problem in any_problem(8, 7, 14)) {
@@ -420,10 +420,10 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn large_hosts_too(problem in any_problem(48, 24, 100)) {
+    fn large_hosts_too(problem in any_problem(128, 64, 200)) {
         let found = ideal(&problem).unwrap();
         if let Err(why) = refute(&problem, &found) {
             panic!("{why}: {found:?}");
