@@ -7,6 +7,7 @@ use quell_model::{Plan, Snapshot};
 
 pub mod baselines;
 pub mod dasec;
+pub mod share;
 
 /// A mechanism's decision rule together with what it remembers from period to period.
 pub trait Policy: Send {

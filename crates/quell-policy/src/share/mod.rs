@@ -1,0 +1,43 @@
+//! Shares of the whole host: how much CPU time everyone deserves, whatever CPUs they run on.
+//!
+//! # Problem
+//! A kernel that is fair on every CPU's own queue is not fair over the host: who shares a CPU with
+//! a sleeper gets more than who does not, though both weigh the same. To say how far a scheduler is
+//! off, and to tell a tenant what it deserved and what it received, the ideal has to be known, and
+//! by other means than the scheduler's own.
+//!
+//! # Approach
+//! [`ideal`] solves for it exactly: *weighted max-min fairness*. Of all that can be given out, the
+//! ideal gives most to who has least for its weight, then most to the next, and so on: nobody can
+//! have more except at the cost of someone who has no more for its weight. That much is common.
+//! Two choices are ours, where trees of groups meet threads that may not run everywhere:
+//! - **Level by level.** The root's children are settled first, over all assignments of threads to
+//!   CPUs that exist. Their totals stand from then on, and their children are settled, and so on
+//!   down to the threads. So what a group deserves does not depend on how it divides it, and no
+//!   group pays for another's inside.
+//! - **A level at once.** The children of all groups of a level rise together, each in proportion
+//!   to its weight, and where two of different groups are after the same CPU, their weights count
+//!   as they are. A group's weight speaks for the group against its siblings and is not handed
+//!   down.
+//!
+//! A thread uses at most one CPU at a time and each CPU runs one thread at a time. Rates suffice to
+//! speak about that: rates of at most 1 for every thread and every CPU can always be laid out in time
+//! so that no thread is on two CPUs at once (Birkhoff and von Neumann), so an assignment is a flow
+//! from threads to CPUs.
+//!
+//! From the definition follows that nothing is lost: the totals sum to the most that the threads
+//! could use together. Migration is free here, caches and SMT do not exist: the ideal is an upper
+//! end, not a forecast.
+//!
+//! # Units
+//! CPU time per time, in CPUs: 1.0 is one CPU all the time. Weights are cgroup v2's.
+
+mod flow;
+mod ideal;
+mod pieces;
+mod problem;
+mod window;
+
+pub use ideal::{Ideal, ideal};
+pub use problem::{Group, Problem, ProblemError, Thread};
+pub use window::{WindowError, ideal_over};
