@@ -11,7 +11,7 @@ use crate::machine::{Event, FOREVER, GroupId, Interrupt, Machine, NEVER, State, 
 use crate::program::Code;
 use crate::recorded::Act;
 use crate::simulation::{Happening, Load, Observer};
-use crate::workload::{Answer, Effects, Next, Request, Workload};
+use crate::workload::{Answer, Effects, Line, Next, Request, Workload};
 use quell_model::config::{Count, ThreadProgram};
 use quell_model::{CpuId, CpuSet, Nice};
 use quell_sched::ThreadSetting;
@@ -50,7 +50,7 @@ pub(crate) struct Kernel {
 struct Port {
     load: Option<Load>,
     /// Those to arrive next.
-    next: VecDeque<Request>,
+    next: Line<Request>,
     /// Whose requests they are, by the number of all tenants.
     tenant: usize,
     to: Receiver,
@@ -196,6 +196,7 @@ impl Kernel {
             if index < vcpus {
                 self.machine.thread_mut(thread).left = FOREVER;
             } else {
+                self.machine.thread_mut(thread).pending = true;
                 self.pending[thread.index()].emulates = Some(vm);
                 self.mailboxes[vm].idle.push(thread);
             }
@@ -207,7 +208,7 @@ impl Kernel {
     pub fn add_port(&mut self, load: Option<Load>, tenant: usize, to: Receiver) -> usize {
         self.ports.push(Port {
             load,
-            next: VecDeque::new(),
+            next: Line::default(),
             tenant,
             to,
         });
@@ -250,7 +251,7 @@ impl Kernel {
 
     /// A request comes in there, and interrupts a CPU now.
     pub fn deliver(&mut self, port: usize, request: Request) {
-        self.ports[port].next.push_back(request);
+        self.ports[port].next.push(request);
         self.plan_interrupt(port, self.machine.now);
     }
 
@@ -296,6 +297,7 @@ impl Kernel {
             works_for: None,
             left: 0,
             timed: false,
+            pending: false,
         });
         self.pending.push(Pending::default());
         ThreadId(number)
@@ -393,7 +395,7 @@ impl Kernel {
         let it = &mut self.ports[port];
         match it.load.as_mut().and_then(|load| load.next()) {
             Some(request) => {
-                it.next.push_back(request);
+                it.next.push(request);
                 self.plan_interrupt(port, request.due);
             }
             None => it.load = None,
@@ -451,7 +453,7 @@ impl Kernel {
     }
 
     fn arrive(&mut self, port: usize) {
-        let Some(arrived) = self.ports[port].next.pop_front() else {
+        let Some(arrived) = self.ports[port].next.pop() else {
             return;
         };
         self.plan_arrival(port);
@@ -605,20 +607,8 @@ impl Kernel {
 
     /// Lets the CPU's thread go on.
     fn step(&mut self, cpu: CpuId, thread: ThreadId) {
-        let number = thread.index();
-        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
-            self.wake_for(woken, works_for);
-            let pending = &mut self.pending[number];
-            if !pending.woken.is_empty() {
-                self.machine.charge(cpu, self.machine.costs.wake);
-            } else if let Some(next) = pending.next.take() {
-                self.go_on(cpu, thread, next);
-            }
-            return;
-        }
-        if let Some(vm) = self.pending[number].emulates {
-            let next = self.emulate(vm, thread);
-            return self.go_on(cpu, thread, next);
+        if self.machine.thread(thread).pending {
+            return self.do_pending(cpu, thread);
         }
         let now = self.machine.now;
         let next = self.workload.step(thread, now, &mut self.effects);
@@ -630,11 +620,31 @@ impl Kernel {
             }
             self.go_on(cpu, thread, next);
         } else {
-            self.pending[number].woken.extend(woken.drain(..));
-            self.pending[number].next = Some(next);
+            let pending = &mut self.pending[thread.index()];
+            pending.woken.extend(woken.drain(..));
+            pending.next = Some(next);
+            self.machine.thread_mut(thread).pending = true;
             self.machine.charge(cpu, self.machine.costs.wake);
         }
         self.effects.woken = woken;
+    }
+
+    /// What is to be done before the thread's next step.
+    fn do_pending(&mut self, cpu: CpuId, thread: ThreadId) {
+        let number = thread.index();
+        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
+            self.wake_for(woken, works_for);
+            let pending = &mut self.pending[number];
+            if !pending.woken.is_empty() {
+                self.machine.charge(cpu, self.machine.costs.wake);
+            } else if let Some(next) = pending.next.take() {
+                self.machine.thread_mut(thread).pending = pending.emulates.is_some();
+                self.go_on(cpu, thread, next);
+            }
+        } else if let Some(vm) = self.pending[number].emulates {
+            let next = self.emulate(vm, thread);
+            self.go_on(cpu, thread, next);
+        }
     }
 
     pub fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {

@@ -156,13 +156,6 @@ impl Code {
         }
     }
 
-    /// The operations of a thread program, those of the parts that it forks included.
-    pub fn ops_of(&self, program: usize) -> &[Op] {
-        let start = self.starts[program] as usize;
-        let end = self.starts.get(program + 1);
-        &self.ops[start..end.map_or(self.ops.len(), |&end| end as usize)]
-    }
-
     /// The name of the tenant's thread with this number, which runs this program.
     pub fn thread_name(&self, program: usize, index: u64) -> String {
         match &self.threads[program] {
