@@ -482,8 +482,12 @@ impl Workload {
         frame.at += 1;
         match op {
             // At least a ns: what takes no time again and again would stop it.
-            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1))),
+            Op::Run(time) => {
+                let time = &self.codes[frame.tenant].times[time as usize];
+                return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1)));
+            }
             Op::Sleep(time) => {
+                let time = &self.codes[frame.tenant].times[time as usize];
                 return Some(Next::Sleep(time.draw_ns(|| frame.draws.random()).max(1)));
             }
             Op::Timer(period) => return Some(Next::Sleep(period - now % period)),
