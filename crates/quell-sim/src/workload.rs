@@ -63,7 +63,7 @@ pub struct Effects {
 
 /// First in, first out. The first is in place, because most hold one at most: then nothing else is looked at in memory.
 #[derive(Debug)]
-pub(crate) struct Line<T> {
+struct Line<T> {
     first: Option<T>,
     /// Those behind it; none if there is no first.
     rest: VecDeque<T>,
@@ -79,7 +79,7 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    pub fn push(&mut self, item: T) {
+    fn push(&mut self, item: T) {
         if self.first.is_none() {
             self.first = Some(item);
         } else {
@@ -87,7 +87,7 @@ impl<T> Line<T> {
         }
     }
 
-    pub fn pop(&mut self) -> Option<T> {
+    fn pop(&mut self) -> Option<T> {
         let item = self.first.take()?;
         if !self.rest.is_empty() {
             self.first = self.rest.pop_front();
@@ -95,15 +95,15 @@ impl<T> Line<T> {
         Some(item)
     }
 
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
 }
