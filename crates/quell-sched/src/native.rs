@@ -87,28 +87,33 @@ pub struct NewThread {
     pub allowed: u32,
 }
 
-/// Memory for a C structure, aligned for any of them, which only C reads and writes.
+/// Memory for a C structure, aligned for any of them, which only C reads and writes. Its first line of a cache is its own.
 struct Memory {
-    words: *mut [u64],
+    lines: *mut [Line],
 }
+
+#[derive(Clone)]
+#[repr(align(64))]
+#[expect(dead_code, reason = "only C reads and writes it")]
+struct Line([u64; 8]);
 
 impl Memory {
     fn zeroed(size: u64) -> Memory {
-        let words: Box<[u64]> = vec![0; (size as usize).div_ceil(8)].into();
+        let lines: Box<[Line]> = vec![Line([0; 8]); (size as usize).div_ceil(64)].into();
         Memory {
-            words: Box::into_raw(words),
+            lines: Box::into_raw(lines),
         }
     }
 
     fn pointer(&self) -> *mut c_void {
-        self.words.cast()
+        self.lines.cast()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: it came from a box, and is given back once.
-        drop(unsafe { Box::from_raw(self.words) });
+        drop(unsafe { Box::from_raw(self.lines) });
     }
 }
 

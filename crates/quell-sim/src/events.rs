@@ -3,121 +3,160 @@
 /// Virtual time, or a length of it, in nanoseconds.
 pub type Nanos = u64;
 
-/// How many entries are below one of the heap: wider than two, it is less deep, and those below one lie together.
-const WIDTH: usize = 4;
-/// The first entry's place. Those below the one at place `i` are the block `i - FIRST + 1`, from `WIDTH` times that on.
-const FIRST: usize = WIDTH - 1;
+/// Bits of a digit of a time, and how many values and digits there are.
+const DIGIT: u32 = 6;
+const VALUES: usize = 1 << DIGIT;
+const DIGITS: usize = Nanos::BITS.div_ceil(DIGIT) as usize;
+/// No entry.
+const NONE: u32 = u32::MAX;
 
 /// Events in the order of their time; those of the same time in the order in which they were planned, so that a
 /// simulation has one course only.
 ///
-/// A heap: an entry comes before those below it. What it is ordered by lies apart from the events, so that the keys below
-/// an entry are one cache line, which has no gaps but for keys that come after all others.
+/// Nothing is planned for before what was taken last, so nothing need be ordered that is far away yet. An entry's list
+/// is that of the highest digit in which its time differs from the present (to the base of 64), and of its value there. The first entries are
+/// those of the lowest digit's least value; when the present gets there, its list is distributed over the lists of lower
+/// digits. So an entry is moved a few times, however many there are, while a heap takes more steps the more there are; and it is looked at
+/// together with those of about the same time. Entries of the same time are always in one list, in their order.
 #[derive(Debug)]
 pub struct Events<E> {
-    keys: Vec<Block>,
-    /// By place, from [`FIRST`] on.
-    events: Vec<E>,
-    planned: u64,
+    /// When the event was that was taken last.
+    present: Nanos,
+    entries: Vec<Entry<E>>,
+    /// The first of the entries that are in no list.
+    unused: u32,
+    /// By digit and value.
+    lists: Vec<List>,
+    /// Which digits have lists that are not empty, and which lists these are.
+    digits: u16,
+    values: [u64; DIGITS],
 }
 
-/// When, and how many were planned before.
-#[derive(Debug, Clone, Copy)]
-struct Key {
+#[derive(Debug)]
+struct Entry<E> {
     at: Nanos,
-    number: u64,
+    event: E,
+    /// The one behind it.
+    next: u32,
 }
 
+/// The first and the last entry of a list that is not empty.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-struct Block([Key; WIDTH]);
-
-impl Key {
-    const NEVER: Key = Key {
-        at: Nanos::MAX,
-        number: u64::MAX,
-    };
-
-    /// One comparison of one number, without a branch: which of two is first is anybody's guess, also the CPU's.
-    fn before(self, other: Key) -> bool {
-        let whole = |key: Key| u128::from(key.at) << 64 | u128::from(key.number);
-        whole(self) < whole(other)
-    }
-}
-
-impl Block {
-    /// Which is the first, and its key.
-    fn first(&self) -> (usize, Key) {
-        let [a, b, c, d] = self.0;
-        let (ab, cd) = (usize::from(b.before(a)), usize::from(d.before(c)) + 2);
-        let first = ab + usize::from(self.0[cd].before(self.0[ab])) * (cd - ab);
-        (first, self.0[first])
-    }
+struct List {
+    first: u32,
+    last: u32,
 }
 
 impl<E: Copy> Events<E> {
     /// None planned.
     pub fn new() -> Events<E> {
+        let empty = List {
+            first: NONE,
+            last: NONE,
+        };
         Events {
-            keys: vec![Block([Key::NEVER; WIDTH])],
-            events: Vec::new(),
-            planned: 0,
+            present: 0,
+            entries: Vec::new(),
+            unused: NONE,
+            lists: vec![empty; DIGITS * VALUES],
+            digits: 0,
+            values: [0; DIGITS],
         }
     }
 
-    /// Plans an event.
+    /// Plans an event, for no earlier than what was taken last.
     pub fn plan(&mut self, at: Nanos, event: E) {
-        let number = self.planned;
-        let key = Key { at, number };
-        self.planned += 1;
-        let mut place = self.events.len() + FIRST;
-        self.events.push(event);
-        if place / WIDTH == self.keys.len() {
-            self.keys.push(Block([Key::NEVER; WIDTH]));
+        debug_assert!(at >= self.present, "it would be too late");
+        let next = NONE;
+        let entry = Entry { at, event, next };
+        let number = self.unused;
+        if let Some(unused) = self.entries.get_mut(number as usize) {
+            self.unused = unused.next;
+            *unused = entry;
+            self.put(number, at);
+        } else {
+            self.entries.push(entry);
+            self.put(self.entries.len() as u32 - 1, at);
         }
-        while place > FIRST {
-            let above = place / WIDTH + FIRST - 1;
-            let its = self.keys[above / WIDTH].0[above % WIDTH];
-            if its.before(key) {
-                break;
-            }
-            self.keys[place / WIDTH].0[place % WIDTH] = its;
-            self.events[place - FIRST] = self.events[above - FIRST];
-            place = above;
+    }
+
+    /// Appends an entry that is the last of its list to the one that it belongs to.
+    fn put(&mut self, number: u32, at: Nanos) {
+        let digit = ((at ^ self.present) | 1).ilog2() / DIGIT;
+        let value = (at >> (digit * DIGIT)) as usize % VALUES;
+        let digit = digit as usize;
+        let list = &mut self.lists[digit * VALUES + value];
+        let bit = 1 << value;
+        if self.values[digit] & bit == 0 {
+            self.values[digit] |= bit;
+            self.digits |= 1 << digit;
+            list.first = number;
+        } else {
+            self.entries[list.last as usize].next = number;
         }
-        self.keys[place / WIDTH].0[place % WIDTH] = key;
-        self.events[place - FIRST] = event;
+        list.last = number;
     }
 
     /// Takes the next one, if it is for no later than that.
     pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, E)> {
-        let event = *self.events.first()?;
-        let first = self.keys[0].0[FIRST];
-        if first.at > end {
+        if self.digits == 0 {
             return None;
         }
-        // What was last sinks from the top.
-        let last_event = self.events.pop()?;
-        let place = self.events.len() + FIRST;
-        let gap = &mut self.keys[place / WIDTH].0[place % WIDTH];
-        let last = std::mem::replace(gap, Key::NEVER);
-        if place == FIRST {
-            return Some((first.at, event));
+        let digit = self.digits.trailing_zeros() as usize;
+        let value = self.values[digit].trailing_zeros() as usize;
+        let place = digit * VALUES + value;
+        let list = self.lists[place];
+        // Of the lowest digit all are of one time.
+        let first = if digit == 0 {
+            list.first
+        } else {
+            self.earliest(list.first)
+        };
+        let Entry { at, event, next } = self.entries[first as usize];
+        if at > end {
+            return None;
         }
-        let mut place = FIRST;
-        while let Some(block) = self.keys.get(place - FIRST + 1) {
-            let (which, key) = block.first();
-            if !key.before(last) {
-                break;
+        self.present = at;
+        if digit == 0 && next != NONE {
+            self.lists[place].first = next;
+        } else {
+            self.values[digit] &= self.values[digit] - 1;
+            if self.values[digit] == 0 {
+                self.digits &= self.digits - 1;
             }
-            let below = WIDTH * (place - FIRST + 1) + which;
-            self.keys[place / WIDTH].0[place % WIDTH] = key;
-            self.events[place - FIRST] = self.events[below - FIRST];
-            place = below;
+            if digit > 0 {
+                self.distribute(list.first, first);
+            }
         }
-        self.keys[place / WIDTH].0[place % WIDTH] = last;
-        self.events[place - FIRST] = last_event;
-        Some((first.at, event))
+        self.entries[first as usize].next = self.unused;
+        self.unused = first;
+        Some((at, event))
+    }
+
+    /// The first of the earliest from that entry on.
+    fn earliest(&self, from: u32) -> u32 {
+        let (mut first, mut at) = (from, self.entries[from as usize].at);
+        let mut number = self.entries[from as usize].next;
+        while let Some(entry) = self.entries.get(number as usize) {
+            if entry.at < at {
+                (first, at) = (number, entry.at);
+            }
+            number = entry.next;
+        }
+        first
+    }
+
+    /// Puts the entries from that one on into the lists that they now belong to, but for one.
+    fn distribute(&mut self, from: u32, except: u32) {
+        let mut number = from;
+        while let Some(entry) = self.entries.get_mut(number as usize) {
+            let at = entry.at;
+            let next = std::mem::replace(&mut entry.next, NONE);
+            if number != except {
+                self.put(number, at);
+            }
+            number = next;
+        }
     }
 }
 
@@ -138,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn looking_before_an_event_leaves_room_for_earlier_ones() {
+        let mut events = Events::new();
+        events.plan(1_000_000, 'b');
+        assert_eq!(events.next_until(999_999), None);
+        events.plan(999_999, 'a');
+        events.plan(1_000_000, 'c');
+        let order: Vec<_> = std::iter::from_fn(|| events.next_until(Nanos::MAX)).collect();
+        assert_eq!(order, [(999_999, 'a'), (1_000_000, 'b'), (1_000_000, 'c')]);
+    }
+
+    #[test]
     fn whatever_is_planned_comes_out_in_order() {
         let (mut events, mut number) = (Events::new(), 1u64);
         let mut expected = Vec::new();
@@ -146,7 +196,7 @@ mod tests {
             number = number
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let at = u64::from(round) + (number >> 56);
+            let at = u64::from(round) + ((number >> 56) << (number % 32));
             events.plan(at, round);
             expected.push((at, round));
             if round % 3 == 0 {

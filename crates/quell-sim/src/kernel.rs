@@ -46,23 +46,30 @@ pub(crate) struct Kernel {
     pub observers: Vec<Observer>,
 }
 
-/// Where requests come in.
+/// Where requests come in, in one line of a cache.
+#[repr(align(64))]
 struct Port {
-    load: Option<Load>,
-    /// Those to arrive next.
-    next: VecDeque<Request>,
+    coming: Coming,
     /// Whose requests they are, by the number of all tenants.
-    tenant: usize,
+    tenant: u32,
     to: Receiver,
+}
+
+/// Which requests come in there.
+enum Coming {
+    /// Those of a load, that one next.
+    Load(Load, Request),
+    /// Those that were delivered.
+    Delivered(VecDeque<Request>),
 }
 
 /// Whom requests are for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Receiver {
     /// A tenant of the kernel's workload.
-    Tenant(usize),
+    Tenant(u32),
     /// A port of a VM's kernel, through the VM's emulator threads.
-    Guest { vm: usize, port: usize },
+    Guest { vm: u32, port: u32 },
 }
 
 /// What an emulator thread carries.
@@ -196,6 +203,7 @@ impl Kernel {
             if index < vcpus {
                 self.machine.thread_mut(thread).left = FOREVER;
             } else {
+                self.machine.thread_mut(thread).pending = true;
                 self.pending[thread.index()].emulates = Some(vm);
                 self.mailboxes[vm].idle.push(thread);
             }
@@ -205,14 +213,20 @@ impl Kernel {
 
     /// Adds a port for a tenant's requests; gives its number. Its load's requests arrive by themselves.
     pub fn add_port(&mut self, load: Option<Load>, tenant: usize, to: Receiver) -> usize {
+        let port = self.ports.len();
+        let first = load.and_then(|mut load| Some((load.next()?, load)));
+        let due = first.as_ref().map(|(request, _)| request.due);
         self.ports.push(Port {
-            load,
-            next: VecDeque::new(),
-            tenant,
+            coming: match first {
+                Some((request, load)) => Coming::Load(load, request),
+                None => Coming::Delivered(VecDeque::new()),
+            },
+            tenant: tenant as u32,
             to,
         });
-        let port = self.ports.len() - 1;
-        self.plan_arrival(port);
+        if let Some(due) = due {
+            self.plan_interrupt(port, due);
+        }
         port
     }
 
@@ -248,25 +262,32 @@ impl Kernel {
             .is_none_or(|online| online.contains(cpu))
     }
 
-    /// A request comes in there, and interrupts a CPU now.
+    /// A request comes in there, where there is no load, and interrupts a CPU now.
     pub fn deliver(&mut self, port: usize, request: Request) {
-        self.ports[port].next.push_back(request);
-        self.plan_interrupt(port, self.machine.now);
+        if let Coming::Delivered(requests) = &mut self.ports[port].coming {
+            requests.push_back(request);
+            self.plan_interrupt(port, self.machine.now);
+        }
     }
 
     /// The requests that arrived and have no answer: their tenants, and when they were due.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let here = self.workload.unanswered();
         let here = here.map(|(tenant, due)| (self.tenants[tenant], due));
-        let coming = self.ports.iter().filter(|port| port.load.is_none());
-        let coming =
-            coming.flat_map(|port| port.next.iter().map(|request| (port.tenant, request.due)));
+        let coming = self.ports.iter().flat_map(|port| {
+            let requests = match &port.coming {
+                Coming::Delivered(requests) => Some(requests),
+                Coming::Load(..) => None,
+            };
+            let requests = requests.into_iter().flatten();
+            requests.map(|request| (port.tenant as usize, request.due))
+        });
         here.chain(coming)
     }
 
     /// The tenant whose requests come in there.
     pub fn tenant_at(&self, port: usize) -> usize {
-        self.ports[port].tenant
+        self.ports[port].tenant as usize
     }
 
     /// The tenant of which a thread can never go on, and who waits for what there.
@@ -296,6 +317,7 @@ impl Kernel {
             works_for: None,
             left: 0,
             timed: false,
+            pending: false,
         });
         self.pending.push(Pending::default());
         ThreadId(number)
@@ -388,18 +410,6 @@ impl Kernel {
         });
     }
 
-    /// Plans when a port's load sends the next request.
-    fn plan_arrival(&mut self, port: usize) {
-        let it = &mut self.ports[port];
-        match it.load.as_mut().and_then(|load| load.next()) {
-            Some(request) => {
-                it.next.push_back(request);
-                self.plan_interrupt(port, request.due);
-            }
-            None => it.load = None,
-        }
-    }
-
     /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do.
     fn device_of(&self, tenant: usize) -> CpuId {
         match &self.online {
@@ -454,19 +464,33 @@ impl Kernel {
     }
 
     fn plan_interrupt(&mut self, port: usize, at: Nanos) {
-        let cpu = self.device_of(self.ports[port].tenant);
+        let cpu = self.device_of(self.tenant_at(port));
         let arrival = Event::Interrupt(cpu, Interrupt::Arrival(port as u32));
         self.machine.plan(at.max(self.machine.now), arrival);
     }
 
     fn arrive(&mut self, port: usize) {
-        let Some(arrived) = self.ports[port].next.pop_front() else {
-            return;
+        let it = &mut self.ports[port];
+        let (arrived, next) = match &mut it.coming {
+            Coming::Load(load, request) => (*request, load.next()),
+            Coming::Delivered(requests) => match requests.pop_front() {
+                Some(request) => (request, None),
+                None => return,
+            },
         };
-        self.plan_arrival(port);
+        match (&mut it.coming, next) {
+            (Coming::Load(_, request), Some(next)) => {
+                *request = next;
+                self.plan_interrupt(port, next.due);
+            }
+            (Coming::Load(..), None) => it.coming = Coming::Delivered(VecDeque::new()),
+            (Coming::Delivered(_), _) => {}
+        }
         let tenant = match self.ports[port].to {
-            Receiver::Tenant(tenant) => tenant,
-            Receiver::Guest { vm, port } => return self.post(vm, Message::In(port, arrived)),
+            Receiver::Tenant(tenant) => tenant as usize,
+            Receiver::Guest { vm, port } => {
+                return self.post(vm as usize, Message::In(port as usize, arrived));
+            }
         };
         self.workload.arrive(tenant, arrived, &mut self.effects);
         self.wake_all();
@@ -614,20 +638,8 @@ impl Kernel {
 
     /// Lets the CPU's thread go on.
     fn step(&mut self, cpu: CpuId, thread: ThreadId) {
-        let number = thread.index();
-        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
-            self.wake_for(woken, works_for);
-            let pending = &mut self.pending[number];
-            if !pending.woken.is_empty() {
-                self.machine.charge(cpu, self.machine.costs.wake);
-            } else if let Some(next) = pending.next.take() {
-                self.go_on(cpu, thread, next);
-            }
-            return;
-        }
-        if let Some(vm) = self.pending[number].emulates {
-            let next = self.emulate(vm, thread);
-            return self.go_on(cpu, thread, next);
+        if self.machine.thread(thread).pending {
+            return self.do_pending(cpu, thread);
         }
         let now = self.machine.now;
         let next = self.workload.step(thread, now, &mut self.effects);
@@ -639,11 +651,31 @@ impl Kernel {
             }
             self.go_on(cpu, thread, next);
         } else {
-            self.pending[number].woken.extend(woken.drain(..));
-            self.pending[number].next = Some(next);
+            let pending = &mut self.pending[thread.index()];
+            pending.woken.extend(woken.drain(..));
+            pending.next = Some(next);
+            self.machine.thread_mut(thread).pending = true;
             self.machine.charge(cpu, self.machine.costs.wake);
         }
         self.effects.woken = woken;
+    }
+
+    /// What is to be done before the thread's next step.
+    fn do_pending(&mut self, cpu: CpuId, thread: ThreadId) {
+        let number = thread.index();
+        if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
+            self.wake_for(woken, works_for);
+            let pending = &mut self.pending[number];
+            if !pending.woken.is_empty() {
+                self.machine.charge(cpu, self.machine.costs.wake);
+            } else if let Some(next) = pending.next.take() {
+                self.machine.thread_mut(thread).pending = pending.emulates.is_some();
+                self.go_on(cpu, thread, next);
+            }
+        } else if let Some(vm) = self.pending[number].emulates {
+            let next = self.emulate(vm, thread);
+            self.go_on(cpu, thread, next);
+        }
     }
 
     pub fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {

@@ -137,21 +137,20 @@ pub enum State {
     Running(CpuId),
 }
 
-/// A thread as classes see it.
+/// A thread as classes see it. (What changes all the time is first, in one line of a cache.)
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub struct Thread {
-    /// Its tenant's index. Threads of a tenant are one process.
-    pub tenant: usize,
-    /// Its cgroup.
-    pub group: GroupId,
-    /// Its nice value.
-    pub nice: Nice,
-    /// Where it may run; none: anywhere.
-    pub allowed: Option<CpuSet>,
     /// What it does.
     pub state: State,
     /// The CPU that it ran on last, or runs on.
     pub cpu: CpuId,
+    /// It watches the clock.
+    pub(crate) timed: bool,
+    /// Its kernel has something to do before its next step.
+    pub(crate) pending: bool,
+    /// What it does before its next step: CPU time at full speed, or, if `timed`, at any.
+    pub(crate) left: Nanos,
     /// CPU time so far, up to when its CPU last looked.
     pub ran: Nanos,
     /// How long it has been ready before it got a CPU, so far.
@@ -160,10 +159,14 @@ pub struct Thread {
     pub(crate) ready_since: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
-    /// What it does before its next step: CPU time at full speed.
-    pub(crate) left: Nanos,
-    /// That is CPU time at any speed: it watches the clock.
-    pub(crate) timed: bool,
+    /// Where it may run; none: anywhere.
+    pub allowed: Option<CpuSet>,
+    /// Its tenant's index. Threads of a tenant are one process.
+    pub tenant: usize,
+    /// Its cgroup.
+    pub group: GroupId,
+    /// Its nice value.
+    pub nice: Nice,
 }
 
 impl Thread {

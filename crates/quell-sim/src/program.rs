@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 /// Index of an operation in [`Code::ops`].
 pub type At = u32;
 
-/// One operation.
+/// One operation. (It is small, so that a usual program is one line of a cache: see [`Code::times`].)
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
-    /// Uses CPU time.
-    Run(TimeUs),
-    /// Sleeps.
-    Sleep(TimeUs),
+    /// Uses CPU time, which is drawn from that of the times.
+    Run(u32),
+    /// Sleeps for so long.
+    Sleep(u32),
     /// Sleeps until the next multiple of this, in ns.
     Timer(u64),
     /// Waits for the tenant's next request.
@@ -86,6 +86,8 @@ pub enum Op {
 pub struct Code {
     /// All operations.
     pub ops: Vec<Op>,
+    /// What operations draw times from.
+    pub times: Vec<TimeUs>,
     /// Where each thread program begins.
     pub starts: Vec<At>,
     /// Each thread program's threads' name, how many there are, and how many threads other programs have before.
@@ -156,13 +158,6 @@ impl Code {
         }
     }
 
-    /// The operations of a thread program, those of the parts that it forks included.
-    pub fn ops_of(&self, program: usize) -> &[Op] {
-        let start = self.starts[program] as usize;
-        let end = self.starts.get(program + 1);
-        &self.ops[start..end.map_or(self.ops.len(), |&end| end as usize)]
-    }
-
     /// The name of the tenant's thread with this number, which runs this program.
     pub fn thread_name(&self, program: usize, index: u64) -> String {
         match &self.threads[program] {
@@ -208,11 +203,25 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
+    fn time(&mut self, time: TimeUs) -> u32 {
+        self.code.times.push(time);
+        self.code.times.len() as u32 - 1
+    }
+
     fn steps(&mut self, steps: &'a [Step]) {
         for step in steps {
             match step {
-                Step::RunUs(time) => self.code.ops.push(Op::Run(*time)),
-                Step::SleepUs(time) => self.code.ops.push(Op::Sleep(*time)),
+                Step::RunUs(time @ TimeUs::Constant(_)) => {
+                    self.code.ops.push(Op::Use(time.draw_ns(|| 0.0)));
+                }
+                Step::RunUs(time) => {
+                    let time = self.time(*time);
+                    self.code.ops.push(Op::Run(time));
+                }
+                Step::SleepUs(time) => {
+                    let time = self.time(*time);
+                    self.code.ops.push(Op::Sleep(time));
+                }
                 Step::Request => self.code.ops.push(Op::Request),
                 Step::Respond => self.code.ops.push(Op::Respond),
                 Step::Lock(critical) => {
@@ -323,7 +332,7 @@ mod tests {
         "#;
         let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
         let code = Code::compile(&scenario.tenants[0].threads, 8);
-        let us = |us| Op::Run(TimeUs::Constant(us));
+        let us = |us: Nanos| Op::Use(us * 1000);
         let fork = Op::Fork {
             pool: 0,
             parts: 3,
@@ -333,7 +342,7 @@ mod tests {
             Op::Request,
             Op::Loop(2),
             Op::Acquire(0),
-            us(1.0),
+            us(1),
             Op::Release(0),
             Op::Again(2),
             fork,
@@ -341,11 +350,11 @@ mod tests {
             Op::Barrier(0),
             Op::Respond,
             Op::Round(0),
-            us(2.0),
+            us(2),
             Op::Return,
             Op::Help(0),
             Op::Acquire(0),
-            us(3.0),
+            us(3),
             Op::Release(0),
             Op::Barrier(0),
             Op::Round(13),

@@ -108,7 +108,7 @@ impl Simulation {
     pub fn add_tenant(&mut self, tenant: Tenant<'_>) -> usize {
         let (number, local) = self.add_threads(0, &tenant);
         self.host()
-            .add_port(tenant.load, number, Receiver::Tenant(local));
+            .add_port(tenant.load, number, Receiver::Tenant(local as u32));
         self.settle(0);
         number
     }

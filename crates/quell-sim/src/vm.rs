@@ -259,10 +259,11 @@ impl Simulation {
             true => (tenant.load, None),
             false => (None, tenant.load),
         };
-        let port = self.kernels[vm.kernel()].add_port(guest, number, Receiver::Tenant(local));
+        let port =
+            self.kernels[vm.kernel()].add_port(guest, number, Receiver::Tenant(local as u32));
         let to = Receiver::Guest {
-            vm: vm.index(),
-            port,
+            vm: vm.index() as u32,
+            port: port as u32,
         };
         self.kernels[0].add_port(host, number, to);
         self.settle(0);

@@ -61,10 +61,57 @@ pub struct Effects {
     pub answers: Vec<Answer>,
 }
 
+/// First in, first out. The first is in place, because most hold one at most: then nothing else is looked at in memory.
+#[derive(Debug)]
+struct Line<T> {
+    first: Option<T>,
+    /// Those behind it; none if there is no first.
+    rest: VecDeque<T>,
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Line {
+            first: None,
+            rest: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Line<T> {
+    fn push(&mut self, item: T) {
+        if self.first.is_none() {
+            self.first = Some(item);
+        } else {
+            self.rest.push_back(item);
+        }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let item = self.first.take()?;
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_front();
+        }
+        Some(item)
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.rest)
+    }
+}
+
 /// Threads that wait for one thing.
 #[derive(Debug, Default)]
 struct Waiters {
-    blocked: VecDeque<ThreadId>,
+    blocked: Line<ThreadId>,
     spinning: Vec<ThreadId>,
 }
 
@@ -73,14 +120,13 @@ impl Waiters {
         effects.poked.append(&mut self.spinning);
         effects
             .woken
-            .extend(self.blocked.pop_front().map(|thread| (thread, due)));
+            .extend(self.blocked.pop().map(|thread| (thread, due)));
     }
 
     fn signal_all(&mut self, effects: &mut Effects) {
         effects.poked.append(&mut self.spinning);
-        effects
-            .woken
-            .extend(self.blocked.drain(..).map(|thread| (thread, None)));
+        let blocked = std::iter::from_fn(|| self.blocked.pop());
+        effects.woken.extend(blocked.map(|thread| (thread, None)));
     }
 }
 
@@ -118,13 +164,15 @@ struct Happening {
 #[derive(Debug, Default)]
 struct Barrier {
     come: u32,
+    /// How many come to it.
+    parties: u32,
     round: u64,
     waiters: Waiters,
 }
 
 #[derive(Debug)]
 struct Queue<T> {
-    items: VecDeque<T>,
+    items: Line<T>,
     receivers: Waiters,
     senders: Waiters,
 }
@@ -132,7 +180,7 @@ struct Queue<T> {
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         Queue {
-            items: VecDeque::new(),
+            items: Line::default(),
             receivers: Waiters::default(),
             senders: Waiters::default(),
         }
@@ -141,13 +189,13 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     fn put(&mut self, item: T, due: Option<Nanos>, effects: &mut Effects) {
-        self.items.push_back(item);
+        self.items.push(item);
         self.receivers.signal(due, effects);
     }
 
     fn take(&mut self, effects: &mut Effects) -> Option<T> {
         let was_full = self.items.len() >= QUEUE_CAPACITY;
-        let item = self.items.pop_front()?;
+        let item = self.items.pop()?;
         if was_full {
             self.senders.signal_all(effects);
         }
@@ -166,10 +214,12 @@ struct Part {
     due: Option<Nanos>,
 }
 
-/// A tenant's shared objects.
+/// A tenant's shared objects, first what each request needs. (The layout is for speed: where there are thousands of threads,
+/// what takes most of the time is to get at what they last touched long ago. So it lies together.)
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Tenant {
-    code: Code,
+    rounds: u64,
     requests: Queue<Request>,
     locks: Vec<Lock>,
     rwlocks: Vec<RwLock>,
@@ -178,7 +228,8 @@ struct Tenant {
     barriers: Vec<Barrier>,
     queues: Vec<Queue<Option<Request>>>,
     pools: Vec<Queue<Part>>,
-    rounds: u64,
+    /// Where its operations begin.
+    base: At,
 }
 
 /// What a thread waits on, so that others find it there.
@@ -233,20 +284,30 @@ impl Draws {
     }
 }
 
-/// Where a thread stands.
+/// Where a thread stands: what most steps need, in two lines of a cache.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Frame {
     tenant: usize,
+    /// Where its tenant's operations begin, and which of them is next.
+    base: At,
     at: At,
-    returns: Vec<At>,
-    turns: Vec<u32>,
-    draws: Draws,
     spin: Nanos,
     /// How long it still spins before it blocks; none: it has not begun to wait.
     spin_left: Option<Nanos>,
     held: Option<Request>,
     /// The request it works for, held or as a part.
     works_for: Option<Nanos>,
+    draws: Draws,
+    /// What it waits for, if it does.
+    waits: Option<Object>,
+}
+
+/// What else there is of a thread.
+#[derive(Debug)]
+struct Stack {
+    returns: Vec<At>,
+    turns: Vec<u32>,
     /// Who forked the part it does.
     parent: Option<ThreadId>,
     /// Parts of its own fork that are not done.
@@ -256,8 +317,6 @@ struct Frame {
     came: Option<u64>,
     /// How many broadcasts it has seen of each of the tenant's events.
     seen: Vec<u64>,
-    /// What it waits for, if it does.
-    waits: Option<Object>,
     /// Which of the tenant's programs it runs, and which of its threads it is.
     program: usize,
     index: u64,
@@ -267,7 +326,12 @@ struct Frame {
 #[derive(Debug, Default)]
 pub struct Workload {
     tenants: Vec<Tenant>,
+    /// By tenant, without its operations: those of all stand in one list.
+    codes: Vec<Code>,
+    ops: Vec<Op>,
+    /// By thread.
     frames: Vec<Frame>,
+    stacks: Vec<Stack>,
     /// A thread whose program has gone round and round in no time.
     endless: Option<ThreadId>,
 }
@@ -278,7 +342,7 @@ const ENDLESS_ROUNDS: u64 = 1_000_000;
 
 impl Workload {
     /// Adds a tenant; gives its index.
-    pub fn add_tenant(&mut self, code: Code) -> usize {
+    pub fn add_tenant(&mut self, mut code: Code) -> usize {
         fn some<T: Default>(count: usize) -> Vec<T> {
             std::iter::repeat_with(T::default).take(count).collect()
         }
@@ -295,13 +359,32 @@ impl Workload {
                 })
                 .collect(),
             events: some(code.events.len()),
-            barriers: some(code.barriers.len()),
+            barriers: code
+                .barriers
+                .iter()
+                .map(|&(_, parties)| Barrier {
+                    parties,
+                    ..Barrier::default()
+                })
+                .collect(),
             queues: some(code.queues.len()),
             pools: some(code.pools.len()),
             rounds: 0,
-            code,
+            base: self.ops.len() as At,
         });
+        self.ops.append(&mut code.ops);
+        self.codes.push(code);
         self.tenants.len() - 1
+    }
+
+    /// The operations of a tenant's program, those of the parts that it forks included.
+    fn ops_of(&self, tenant: usize, program: usize) -> &[Op] {
+        let (base, starts) = (self.tenants[tenant].base, &self.codes[tenant].starts);
+        let end = match starts.get(program + 1) {
+            Some(start) => (base + start) as usize,
+            None => (self.tenants.get(tenant + 1)).map_or(self.ops.len(), |it| it.base as usize),
+        };
+        &self.ops[(base + starts[program]) as usize..end]
     }
 
     /// Adds a thread to a tenant; `program` is which of its programs, `index` which of its threads this is. Threads are
@@ -309,20 +392,23 @@ impl Workload {
     pub fn add_thread(&mut self, tenant: usize, program: usize, index: u64, spin: Nanos) {
         self.frames.push(Frame {
             tenant,
-            at: self.tenants[tenant].code.starts[program],
-            returns: Vec::new(),
-            turns: Vec::new(),
-            draws: Draws::new(index),
+            base: self.tenants[tenant].base,
+            at: self.codes[tenant].starts[program],
             spin,
             spin_left: None,
             held: None,
             works_for: None,
+            draws: Draws::new(index),
+            waits: None,
+        });
+        self.stacks.push(Stack {
+            returns: Vec::new(),
+            turns: Vec::new(),
             parent: None,
             parts_left: 0,
             join: Waiters::default(),
             came: None,
             seen: vec![0; self.tenants[tenant].events.len()],
-            waits: None,
             program,
             index,
         });
@@ -332,15 +418,15 @@ impl Workload {
     pub fn add_recorded(&mut self, tenant: usize, program: usize) {
         let thread = ThreadId(self.frames.len() as u32);
         self.add_thread(tenant, program, program as u64, 0);
-        let start = self.tenants[tenant].code.starts[program];
+        let start = self.codes[tenant].starts[program];
         self.wait(thread, start, Object::Receive(program as u32));
     }
 
     /// Wakes a recorded thread, now or when it waits next.
     pub fn wake(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) {
-        let frame = &self.frames[thread.index()];
+        let tenant = self.frames[thread.index()].tenant;
         let wakeup = Request { due: now, seed: 0 };
-        let own = &mut self.tenants[frame.tenant].queues[frame.program];
+        let own = &mut self.tenants[tenant].queues[self.stacks[thread.index()].program];
         own.put(Some(wakeup), Some(now), effects);
     }
 
@@ -359,7 +445,7 @@ impl Workload {
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let tenants = self.tenants.iter().enumerate();
         let waiting = tenants.flat_map(|(number, tenant)| {
-            let messages = tenant.queues.iter().flat_map(|queue| &queue.items);
+            let messages = tenant.queues.iter().flat_map(|queue| queue.items.iter());
             let requests = tenant.requests.items.iter().chain(messages.flatten());
             requests.map(move |request| (number, request.due))
         });
@@ -391,13 +477,17 @@ impl Workload {
     fn step_once(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) -> Option<Next> {
         let frame = &mut self.frames[thread.index()];
         let tenant = &mut self.tenants[frame.tenant];
-        let op = tenant.code.ops[frame.at as usize];
+        let op = self.ops[(frame.base + frame.at) as usize];
         let at = frame.at;
         frame.at += 1;
         match op {
             // At least a ns: what takes no time again and again would stop it.
-            Op::Run(time) => return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1))),
+            Op::Run(time) => {
+                let time = &self.codes[frame.tenant].times[time as usize];
+                return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1)));
+            }
             Op::Sleep(time) => {
+                let time = &self.codes[frame.tenant].times[time as usize];
                 return Some(Next::Sleep(time.draw_ns(|| frame.draws.random()).max(1)));
             }
             Op::Timer(period) => return Some(Next::Sleep(period - now % period)),
@@ -469,7 +559,7 @@ impl Workload {
             }
             Op::Wait(number) => {
                 let event = &mut tenant.events[number as usize];
-                let seen = &mut frame.seen[number as usize];
+                let seen = &mut self.stacks[thread.index()].seen[number as usize];
                 if *seen < event.broadcasts {
                     *seen = event.broadcasts;
                 } else if event.signals > 0 {
@@ -490,11 +580,12 @@ impl Workload {
             }
             Op::Barrier(number) => {
                 let barrier = &mut tenant.barriers[number as usize];
-                match frame.came {
+                let came = &mut self.stacks[thread.index()].came;
+                match *came {
                     None => {
                         barrier.come += 1;
-                        if barrier.come < tenant.code.barriers[number as usize].1 {
-                            frame.came = Some(barrier.round);
+                        if barrier.come < barrier.parties {
+                            *came = Some(barrier.round);
                             return Some(self.wait(thread, at, Object::Barrier(number)));
                         }
                         barrier.come = 0;
@@ -504,11 +595,12 @@ impl Workload {
                     Some(round) if round == barrier.round => {
                         return Some(self.wait(thread, at, Object::Barrier(number)));
                     }
-                    Some(_) => frame.came = None,
+                    Some(_) => *came = None,
                 }
             }
             Op::Fork { pool, parts, body } => {
-                frame.parts_left = parts - 1;
+                let stack = &mut self.stacks[thread.index()];
+                stack.parts_left = parts - 1;
                 for _ in 1..parts {
                     let part = Part {
                         body,
@@ -518,31 +610,33 @@ impl Workload {
                     };
                     tenant.pools[pool as usize].put(part, part.due, effects);
                 }
-                frame.returns.push(frame.at);
+                stack.returns.push(frame.at);
                 frame.at = body;
             }
             Op::Join => {
-                if frame.parts_left > 0 {
+                if self.stacks[thread.index()].parts_left > 0 {
                     return Some(self.wait(thread, at, Object::Join));
                 }
             }
             Op::Help(pool) => match tenant.pools[pool as usize].take(effects) {
                 Some(part) => {
                     frame.draws.reseed(part.seed);
-                    frame.parent = Some(part.parent);
                     frame.works_for = part.due;
-                    frame.returns.push(frame.at);
+                    let stack = &mut self.stacks[thread.index()];
+                    stack.parent = Some(part.parent);
+                    stack.returns.push(frame.at);
                     frame.at = part.body;
                 }
                 None => return Some(self.wait(thread, at, Object::Pool(pool))),
             },
             Op::Return => {
-                if let Some(back) = frame.returns.pop() {
+                let stack = &mut self.stacks[thread.index()];
+                if let Some(back) = stack.returns.pop() {
                     frame.at = back;
                 }
-                if let Some(parent) = frame.parent.take() {
+                if let Some(parent) = stack.parent.take() {
                     frame.works_for = None;
-                    let parent = &mut self.frames[parent.index()];
+                    let parent = &mut self.stacks[parent.index()];
                     parent.parts_left -= 1;
                     if parent.parts_left == 0 {
                         parent.join.signal(None, effects);
@@ -570,14 +664,15 @@ impl Workload {
                 }
             }
             Op::Wake(other) => self.wake(other, now, effects),
-            Op::Loop(times) => frame.turns.push(times),
+            Op::Loop(times) => self.stacks[thread.index()].turns.push(times),
             Op::Again(first) => {
-                if let Some(left) = frame.turns.last_mut() {
+                let turns = &mut self.stacks[thread.index()].turns;
+                if let Some(left) = turns.last_mut() {
                     *left -= 1;
                     if *left > 0 {
                         frame.at = first;
                     } else {
-                        frame.turns.pop();
+                        turns.pop();
                     }
                 }
             }
@@ -612,14 +707,14 @@ impl Workload {
             Object::Receive(number) => &mut tenant.queues[number as usize].receivers,
             Object::Send(number) => &mut tenant.queues[number as usize].senders,
             Object::Pool(number) => &mut tenant.pools[number as usize].receivers,
-            Object::Join => &mut frame.join,
+            Object::Join => &mut self.stacks[thread.index()].join,
         };
         waiters.spinning.retain(|&other| other != thread);
         if spins > 0 {
             waiters.spinning.push(thread);
             Next::Spin(spins)
         } else {
-            waiters.blocked.push_back(thread);
+            waiters.blocked.push(thread);
             Next::Block
         }
     }

@@ -198,6 +198,7 @@ mod tests {
             works_for: None,
             left: 0,
             timed: false,
+            pending: false,
         });
         let mut idlers = Idlers::all(130);
         for cpu in (0..130).filter(|cpu| ![3, 70, 129].contains(cpu)) {

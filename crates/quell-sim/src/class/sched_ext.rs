@@ -42,6 +42,9 @@ struct Core {
     idle: Vec<u64>,
     /// How many do.
     idles: u32,
+    /// By CPU its cache, and the CPUs of each cache, as in `idle`: most idle CPUs are in others.
+    cache_of: Vec<usize>,
+    caches: Vec<Vec<u64>>,
     /// By CPU, whether it runs nothing.
     resting: Vec<bool>,
     /// Where the search for an idle CPU begins.
@@ -90,6 +93,7 @@ impl SchedExt {
             resting: vec![true; cpus],
             ..Core::default()
         };
+        core.know_caches(topology);
         for cpu in topology.cpus.iter() {
             core.set_idle(cpu.id, true);
         }
@@ -194,6 +198,18 @@ impl SchedExt {
 }
 
 impl Core {
+    fn know_caches(&mut self, topology: &Topology) {
+        let mut numbers = BTreeMap::new();
+        for (cpu, it) in topology.cpus.iter().enumerate() {
+            let cache = *numbers.entry(it.llc).or_insert(self.caches.len());
+            if cache == self.caches.len() {
+                self.caches.push(vec![0; self.idle.len()]);
+            }
+            self.caches[cache][cpu / 64] |= 1 << (cpu % 64);
+            self.cache_of.push(cache);
+        }
+    }
+
     fn task(&mut self, thread: ThreadId) -> &mut Task {
         &mut self.tasks[thread.index()]
     }
@@ -247,17 +263,23 @@ impl Core {
         })
     }
 
-    /// Claims the first idle CPU that passes, from where the last search ended on.
-    fn claim(&mut self, passes: impl Fn(&[u64], CpuId) -> bool) -> Option<CpuId> {
+    /// Claims the first idle CPU that passes, from where the last search ended on: of those that share a cache with `near`, if
+    /// that is some CPU.
+    fn claim(
+        &mut self,
+        near: Option<CpuId>,
+        passes: impl Fn(&[u64], CpuId) -> bool,
+    ) -> Option<CpuId> {
         if self.idles == 0 {
             return None;
         }
         let words = self.idle.len();
+        let cache = near.map(|near| &self.caches[self.cache_of[near.0 as usize]]);
         let (first, bit) = (self.next_idle / 64, self.next_idle % 64);
         // The first word twice: from that bit on, and at last up to it.
         for step in 0..=words {
             let at = (first + step) % words;
-            let mut word = self.idle[at];
+            let mut word = self.idle[at] & cache.map_or(u64::MAX, |cache| cache[at]);
             if step == 0 {
                 word &= u64::MAX << bit;
             } else if step == words {
@@ -370,7 +392,6 @@ impl Kernel for Context<'_> {
         let (machine, core) = (&*self.machine, &mut *self.core);
         let (it, before) = (machine.thread(ThreadId(thread)), CpuId(before));
         let may = |cpu| it.may_use(cpu);
-        let near = |cpu| may(cpu) && machine.share_cache(before, cpu);
         let whole = |idle: &[u64], cpu| machine.siblings(cpu).iter().all(|&cpu| idles(idle, cpu));
         let mut found = None;
         if core.idles > 0 && machine.has_smt() {
@@ -378,15 +399,15 @@ impl Kernel for Context<'_> {
                 return (before.0, true);
             }
             found = core
-                .claim(|idle, cpu| near(cpu) && whole(idle, cpu))
-                .or_else(|| core.claim(|idle, cpu| may(cpu) && whole(idle, cpu)));
+                .claim(Some(before), |idle, cpu| may(cpu) && whole(idle, cpu))
+                .or_else(|| core.claim(None, |idle, cpu| may(cpu) && whole(idle, cpu)));
         }
         if found.is_none() && may(before) && core.claim_this(before) {
             found = Some(before);
         }
         found = found
-            .or_else(|| core.claim(|_, cpu| near(cpu)))
-            .or_else(|| core.claim(|_, cpu| may(cpu)));
+            .or_else(|| core.claim(Some(before), |_, cpu| may(cpu)))
+            .or_else(|| core.claim(None, |_, cpu| may(cpu)));
         (found.unwrap_or(before).0, found.is_some())
     }
 
@@ -396,7 +417,7 @@ impl Kernel for Context<'_> {
 
     fn claim_any_idle(&mut self, thread: u32) -> Option<u32> {
         let it = self.machine.thread(ThreadId(thread));
-        let found = self.core.claim(|_, cpu| it.may_use(cpu))?;
+        let found = self.core.claim(None, |_, cpu| it.may_use(cpu))?;
         Some(found.0)
     }
 

@@ -5,7 +5,7 @@
 //! bring about what it waits for; what is left when no more such threads are found stands still for ever. Limits: who has a
 //! step in its program is taken to come to it, so a standstill may be missed, but none is claimed that is not one.
 
-use super::{Frame, Object, QUEUE_CAPACITY, Tenant, Workload};
+use super::{Frame, Object, QUEUE_CAPACITY, Stack, Tenant, Workload};
 use crate::machine::ThreadId;
 use crate::program::Op;
 
@@ -44,9 +44,9 @@ impl Workload {
     }
 
     fn name(&self, thread: ThreadId) -> String {
-        let frame = &self.frames[thread.index()];
-        let code = &self.tenants[frame.tenant].code;
-        code.thread_name(frame.program, frame.index)
+        let code = &self.codes[self.frames[thread.index()].tenant];
+        let stack = &self.stacks[thread.index()];
+        code.thread_name(stack.program, stack.index)
     }
 }
 
@@ -84,6 +84,10 @@ impl<'a> Search<'a> {
         }
     }
 
+    fn stack(&self, thread: ThreadId) -> &Stack {
+        &self.workload.stacks[thread.index()]
+    }
+
     fn of(&self, thread: ThreadId) -> (&'a Frame, &'a Tenant) {
         let frame = &self.workload.frames[thread.index()];
         (frame, &self.workload.tenants[frame.tenant])
@@ -95,25 +99,24 @@ impl<'a> Search<'a> {
 
     /// Whether a thread of this tenant that goes on has such a step.
     fn somebody(&self, tenant: usize, step: impl Fn(&Op) -> bool) -> bool {
-        let code = &self.workload.tenants[tenant].code;
-        let programs = 0..code.starts.len();
+        let programs = 0..self.workload.codes[tenant].starts.len();
         let does: Vec<bool> = programs
-            .map(|it| code.ops_of(it).iter().any(&step))
+            .map(|it| self.workload.ops_of(tenant, it).iter().any(&step))
             .collect();
         let mut members = self.members[tenant].iter();
-        members.any(|&it| self.goes_on(it) && does[self.of(it).0.program])
+        members.any(|&it| self.goes_on(it) && does[self.stack(it).program])
     }
 
     /// A thread that a barrier waits for in vain.
     fn does_not_come(&self, tenant: usize, barrier: u32) -> Option<ThreadId> {
-        let code = &self.workload.tenants[tenant].code;
-        let programs = 0..code.starts.len();
-        let comes = |program| code.ops_of(program).contains(&Op::Barrier(barrier));
+        let programs = 0..self.workload.codes[tenant].starts.len();
+        let ops_of = |program| self.workload.ops_of(tenant, program);
+        let comes = |program| ops_of(program).contains(&Op::Barrier(barrier));
         let comes: Vec<bool> = programs.map(comes).collect();
         self.members[tenant].iter().copied().find(|&it| {
             let frame = self.of(it).0;
             let there = frame.waits == Some(Object::Barrier(barrier));
-            comes[frame.program] && !there && !self.goes_on(it)
+            comes[self.stack(it).program] && !there && !self.goes_on(it)
         })
     }
 
@@ -143,16 +146,16 @@ impl<'a> Search<'a> {
             Object::Event(number) => {
                 let event = &tenant.events[number as usize];
                 event.signals > 0
-                    || frame.seen[number as usize] < event.broadcasts
+                    || self.stack(thread).seen[number as usize] < event.broadcasts
                     || somebody(&|op| [Op::Signal(number), Op::Broadcast(number)].contains(op))
             }
             Object::Barrier(number) => {
-                frame.came != Some(tenant.barriers[number as usize].round)
+                self.stack(thread).came != Some(tenant.barriers[number as usize].round)
                     || self.does_not_come(frame.tenant, number).is_none()
             }
             Object::Receive(number) => {
                 // A recorded thread may be woken by what is not recorded.
-                tenant.code.recorded
+                self.workload.codes[frame.tenant].recorded
                     || !tenant.queues[number as usize].items.is_empty()
                     || somebody(&|op| *op == Op::Send(number))
             }
@@ -165,7 +168,7 @@ impl<'a> Search<'a> {
                     || somebody(&|op| matches!(op, Op::Fork { pool, .. } if *pool == number))
             }
             Object::Join => {
-                let mine = |it: &ThreadId| self.of(*it).0.parent == Some(thread);
+                let mine = |it: &ThreadId| self.stack(*it).parent == Some(thread);
                 let mut members = self.members[frame.tenant].iter();
                 let helped = |pool| somebody(&|op| *op == Op::Help(pool));
                 let mut pools = (0..).zip(&tenant.pools);
@@ -180,7 +183,7 @@ impl<'a> Search<'a> {
 
     fn waits_for(&self, thread: ThreadId) -> Option<String> {
         let (frame, tenant) = self.of(thread);
-        let code = &tenant.code;
+        let code = &self.workload.codes[frame.tenant];
         let name = |thread: &ThreadId| self.workload.name(*thread);
         let nobody = "who can go on";
         Some(match frame.waits? {

@@ -228,12 +228,13 @@ impl Fair {
     /// Others see a CPU as it is now.
     pub(super) fn glance(&mut self, cpu: usize) {
         let (avg, it) = (&self.queues[cpu].avg, &self.cpus[cpu]);
-        self.map.glances[cpu] = Glance {
+        let glance = Glance {
             load: avg.load,
             runnable: avg.runnable,
             util: avg.util.max(it.expected).min(1024.0),
             threads: it.tasks.len() as u32,
         };
+        self.map.show(cpu, glance);
     }
 
     /// A new thread counts as always ready, and uses half of what its CPU has left at most.
@@ -456,23 +457,18 @@ impl Fair {
 
     /// What a group has. Where only counts matter, sums of averages are left out.
     fn look_at(&self, cpus: &[usize], number: usize, domain: &Domain, all: bool) -> Group {
+        let tally = self.map.tallies(domain)[number];
         let mut group = Group {
             number,
             cpus: cpus.len() as f64,
             load: 0.0,
             util: 0.0,
             runnable: 0.0,
-            threads: 0,
-            idle: 0,
-            crowded: false,
+            threads: tally.threads,
+            idle: tally.idle,
+            crowded: tally.crowded > 0,
             fill: Fill::HasSpare,
         };
-        for &cpu in cpus {
-            let threads = self.map.glances[cpu].threads;
-            group.threads += threads as usize;
-            group.idle += usize::from(threads == 0);
-            group.crowded |= threads > 1;
-        }
         // With fewer threads than CPUs it has some to spare, whatever they use.
         if all || group.threads >= cpus.len() {
             for &cpu in cpus {
@@ -529,13 +525,12 @@ impl Fair {
         }
         let mut busiest = None::<Group>;
         let mut overloaded = false;
-        for (number, cpus) in domain.groups.iter().enumerate() {
-            let crowded = |&cpu: &usize| self.map.glances[cpu].threads > 1;
-            if !cpus.iter().any(crowded) {
+        for (number, tally) in self.map.tallies(domain).iter().enumerate() {
+            if tally.crowded == 0 {
                 continue;
             }
             overloaded = true;
-            let group = self.look_at(cpus, number, domain, true);
+            let group = self.look_at(&domain.groups[number], number, domain, true);
             if group.fill == Fill::Overloaded
                 && busiest.is_none_or(|other| group.is_busier_than(&other))
             {

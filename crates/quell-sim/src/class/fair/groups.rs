@@ -32,6 +32,9 @@ pub struct Shares {
 impl Fair {
     /// Makes room for groups and threads that are new since the last call.
     pub(super) fn grow(&mut self, machine: &Machine) {
+        if self.tasks.len() == machine.threads.len() && self.groups.len() == machine.groups.len() {
+            return;
+        }
         if self.cpus.is_empty() {
             self.build(machine);
         }

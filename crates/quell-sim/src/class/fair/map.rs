@@ -39,6 +39,8 @@ pub struct Domain {
     /// The machine's: sockets may differ by one pair up to so many threads.
     pub tolerates: usize,
     pub is_root: bool,
+    /// Where its groups' tallies begin.
+    pub tallies: usize,
 }
 
 impl Domain {
@@ -75,6 +77,8 @@ pub struct Map {
     pub idle_due: Nanos,
     pub idle_news: bool,
     pub glances: Vec<Glance>,
+    /// Of the domains' groups, one domain's behind the other's.
+    pub tallies: Vec<Tally>,
     pub random: u64,
 }
 
@@ -87,6 +91,8 @@ pub struct Place {
     pub silent: bool,
     /// Its domains from the core up, and its group in each.
     pub levels: Vec<(usize, usize)>,
+    /// The groups' tallies.
+    tallies: Vec<usize>,
 }
 
 /// Splits CPUs by what they have in common.
@@ -163,12 +169,19 @@ impl Map {
             return;
         }
         let number = self.domains.len();
+        let tallies = self.tallies.len();
         let mut spreads = false;
         for (group, cpus) in groups.iter().enumerate() {
             for &cpu in cpus {
                 spreads |= !self.cpus[cpu].levels.is_empty();
                 self.cpus[cpu].levels.push((number, group));
+                self.cpus[cpu].tallies.push(tallies + group);
             }
+            self.tallies.push(Tally {
+                threads: 0,
+                idle: cpus.len(),
+                crowded: 0,
+            });
         }
         self.domains.push(Domain {
             kind,
@@ -177,7 +190,28 @@ impl Map {
             spreads,
             tolerates,
             is_root: false,
+            tallies,
         });
+    }
+
+    /// What a domain's groups have.
+    pub fn tallies(&self, domain: &Domain) -> &[Tally] {
+        &self.tallies[domain.tallies..domain.tallies + domain.groups.len()]
+    }
+
+    /// Others see a CPU as that from now on.
+    pub fn show(&mut self, cpu: usize, glance: Glance) {
+        let before = std::mem::replace(&mut self.glances[cpu], glance).threads as usize;
+        let threads = glance.threads as usize;
+        if threads == before {
+            return;
+        }
+        for &tally in &self.cpus[cpu].tallies {
+            let it = &mut self.tallies[tally];
+            it.threads = it.threads + threads - before;
+            it.idle = it.idle + usize::from(threads == 0) - usize::from(before == 0);
+            it.crowded = it.crowded + usize::from(threads > 1) - usize::from(before > 1);
+        }
     }
 
     pub fn cache(&self, cpu: usize) -> &Cache {
@@ -255,4 +289,13 @@ pub struct Glance {
     pub runnable: f64,
     pub util: f64,
     pub threads: u32,
+}
+
+/// How many threads a group's CPUs have, and how many of the CPUs have none, and more than one. It is kept, because CPUs
+/// that run dry ask for it all the time.
+#[derive(Debug, Clone, Copy)]
+pub struct Tally {
+    pub threads: usize,
+    pub idle: usize,
+    pub crowded: usize,
 }
