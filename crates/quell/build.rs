@@ -6,10 +6,12 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let mut files = Vec::new();
-    for folder in [
-        "../../scenarios",
-        "../../scenarios/lab",
-        "../../scenarios/edge",
+    // Each folder, and what goes before its scenarios' names: their own are enough in most.
+    for (folder, prefix) in [
+        ("../../scenarios", ""),
+        ("../../scenarios/lab", ""),
+        ("../../scenarios/edge", ""),
+        ("../../scenarios/groups", "groups/"),
     ] {
         println!("cargo::rerun-if-changed={folder}");
         // The crate without its repository has no built-in scenarios.
@@ -19,14 +21,15 @@ fn main() -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|e| e == "toml") {
-                files.push(path.canonicalize()?);
+                files.push((path.canonicalize()?, prefix));
             }
         }
     }
     files.sort();
     let mut code = String::from("&[\n");
-    for path in files {
+    for (path, prefix) in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = format!("{prefix}{name}");
         // The text, not the path: a build folder outlives a source tree that is moved.
         let text = fs::read_to_string(&path)?;
         // Writing to a string does not fail.

@@ -147,6 +147,18 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             &["tenant[0].count", "for scenarios"],
         ),
         (
+            tenant("pid = [1]\nwithin = \"shop\""),
+            &["tenant[0].within", "for scenarios"],
+        ),
+        (
+            tenant("pid = [1]\nkind = \"container\"\nmax = { quota_ms = 5 }"),
+            &["tenant[0].max", "for scenarios"],
+        ),
+        (
+            tenant("pid = [1]\ncpus = [0]"),
+            &["tenant[0].cpus", "for scenarios"],
+        ),
+        (
             tenant("pid = [1]\nobjective = { p99_ms = 0 }"),
             &["tenant[0].objective.p99_ms", "positive"],
         ),

@@ -213,6 +213,28 @@ program = [{ run_us = 100 }]
     }
 
     #[test]
+    fn groups_and_cpus_are_set_like_the_rest() {
+        let text = format!(
+            "{TEXT}\n[[group]]\nname = \"low\"\n[[group]]\nname = \"high\"\n[[tenant]]\nname = \"c\"\n\
+             class = \"batch\"\nkind = \"container\"\nwithin = \"low\"\n[[tenant.thread]]\nname = \"t\"\n\
+             program = [{{ run_us = 1 }}]\n"
+        );
+        let settings = [
+            "group.low.weight=50",
+            "group.low.max.quota_ms=20",
+            "tenant.c.thread.t.cpus=0-2,5",
+            "tenant.svc.within=high",
+        ];
+        let settings: Vec<Setting> = settings.iter().map(|text| text.parse().unwrap()).collect();
+        let file = Path::new("x.toml");
+        let scenario = Scenario::parse(file, &apply(file, &text, &settings).unwrap()).unwrap();
+        let low = &scenario.groups[0];
+        assert_eq!((low.weight.0, low.max.unwrap().quota_us()), (50, 20_000));
+        let cpus = scenario.tenants[2].threads[0].cpus.as_ref();
+        assert_eq!(cpus.unwrap().to_string(), "0-2,5");
+    }
+
+    #[test]
     fn sweeps_give_every_combination() {
         let sweep = |text: &str| text.parse::<Sweep>();
         let sweeps = [

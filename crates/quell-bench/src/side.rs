@@ -90,6 +90,11 @@ impl Simulated {
     pub const fn needs_objectives(self) -> bool {
         matches!(self, Simulated::Parties | Simulated::DynIso)
     }
+
+    /// Whether it gives tenants cores of their own.
+    pub const fn divides_cores(self) -> bool {
+        matches!(self, Simulated::Isolation) || self.needs_objectives()
+    }
 }
 
 /// A part of the asymmetry mechanism, by the paper's names.

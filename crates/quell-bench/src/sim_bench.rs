@@ -243,6 +243,7 @@ fn machine(cpus: u32, side: &Side, tasks: &[Task]) -> anyhow::Result<Simulation>
             name: "task".into(),
             count: Count::Fixed(1),
             spin_us: 0.0,
+            cpus: None,
             program: vec![
                 Step::Request,
                 Step::RunUs(TimeUs::Constant(task.run_us as f64)),

@@ -3,6 +3,7 @@
 //! For finding good rates; `quell bench` compares.
 
 use anyhow::Context;
+use quell_bench::run::interrupt_flag;
 use quell_bench::workload::{Measurement, Workload, player};
 use quell_model::config::Scenario;
 use std::path::Path;
@@ -29,7 +30,9 @@ fn main() -> anyhow::Result<()> {
         seconds(1, scenario.seconds)?,
         seconds(2, scenario.warmup_seconds)?,
     );
-    let mut workload = Workload::start(&scenario, &std::env::current_exe()?, Default::default())?;
+    // So that Ctrl-C, too, ends what was started and removes cgroups.
+    let interrupt = interrupt_flag()?;
+    let mut workload = Workload::start(&scenario, &std::env::current_exe()?, interrupt)?;
     let pids: Vec<u32> = workload
         .tenants()
         .iter()

@@ -190,6 +190,7 @@ impl Kernel {
             name: String::new(),
             count: Count::Fixed(vcpus + emulators),
             spin_us: 0.0,
+            cpus: None,
             program: Vec::new(),
         };
         let tenant = self.workload.add_tenant(Code::compile(&[none], 1));

@@ -21,7 +21,7 @@ pub use class::{
     Bvt, Class, Credit, Credit2, Edf, Fair, Fifo, Oldest, Order, Pick, Rtds, SchedExt, Server, Warp,
 };
 pub use events::Nanos;
-pub use machine::{Costs, Cpu, Group, GroupId, Machine, State, Thread, ThreadId};
+pub use machine::{Costs, Cpu, Group, GroupId, Limit, Machine, State, Thread, ThreadId};
 pub use monitor::{Monitor, thread_of};
 pub use recorded::Act;
 pub use simulation::{Happening, Load, Observer, Simulation, Tenant};

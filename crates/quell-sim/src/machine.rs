@@ -36,6 +36,19 @@ pub struct Group {
     pub parent: Option<GroupId>,
     /// Its `cpu.weight`.
     pub weight: TenantWeight,
+    /// Its `cpu.max`. No class here enforces it yet.
+    pub limit: Option<Limit>,
+}
+
+/// The most CPU time that a cgroup's threads get together: `cpu.max` and `cpu.max.burst`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// In each period, on all CPUs together.
+    pub quota: Nanos,
+    /// The period.
+    pub period: Nanos,
+    /// What may be left of earlier periods and used beyond the quota.
+    pub burst: Nanos,
 }
 
 /// What the machine's own work takes, and how often it comes.
@@ -340,6 +353,7 @@ impl Machine {
             groups: vec![Group {
                 parent: None,
                 weight: TenantWeight::DEFAULT,
+                limit: None,
             }],
             topology,
             costs,
@@ -359,6 +373,7 @@ impl Machine {
         self.groups.push(Group {
             parent: Some(parent),
             weight,
+            limit: None,
         });
         GroupId(self.groups.len() as u32 - 1)
     }

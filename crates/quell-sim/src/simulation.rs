@@ -5,7 +5,7 @@
 use crate::class::Class;
 use crate::events::{Events, Nanos};
 use crate::kernel::{Kernel, Receiver};
-use crate::machine::{Costs, Event, GroupId, Interrupt, Machine, ThreadId};
+use crate::machine::{Costs, Event, GroupId, Interrupt, Limit, Machine, ThreadId};
 use crate::recorded::Act;
 use crate::vm::Guests;
 use crate::workload::{Answer, Request};
@@ -102,6 +102,11 @@ impl Simulation {
     /// Adds a cgroup; gives its number.
     pub fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
         self.host().machine.add_group(parent, weight)
+    }
+
+    /// Limits the CPU time of a cgroup. So far that is only noted in the machine: no class enforces it.
+    pub fn limit_group(&mut self, group: GroupId, limit: Limit) {
+        self.host().machine.groups[group.index()].limit = Some(limit);
     }
 
     /// Adds a tenant whose threads are ready from now on; gives its index.

@@ -95,6 +95,7 @@ fn waiting_in_rings_is_explained() {
         name: name.to_string(),
         count: Count::Fixed(1),
         spin_us: 0.0,
+        cpus: None,
         program: vec![lock(
             outer,
             vec![run.clone(), lock(inner, vec![run.clone()])],

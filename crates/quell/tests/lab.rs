@@ -202,3 +202,46 @@ fn the_simulator_tells_what_the_kernel_does() {
         "{table}"
     );
 }
+
+/// Nested cgroups and threads' CPUs, made in the guest's cgroup v2, and on the simulator: each thread gets the same.
+#[test]
+fn nested_groups_share_in_a_guest_as_on_the_simulator() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let shares = |on: &str, sides: &str, settings: &[&str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["bench", "groups/nested", "--on", on, "--policy", sides])
+            .args(["--pairs", "1", "--seconds", "3", "--json", "-"])
+            .args(["--set", "warmup_seconds=2"])
+            .args(settings)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = result["results"].as_array().unwrap();
+        let first = &result["options"]["sides"][0];
+        let share = |tenant: &str| {
+            let row = rows
+                .iter()
+                .find(|row| row["tenant"] == tenant && row["side"] == *first);
+            200.0 * row.unwrap()["cpu_share"].as_f64().unwrap()
+        };
+        let shares = ["t0", "t1", "t2", "t3"].map(share);
+        println!("{on}: {shares:.1?} % of a CPU");
+        shares
+    };
+    let heavier = ["group.p1.weight=300"];
+    let guest = shares("vm", "default,default", &heavier);
+    let simulated = shares("sim", "eevdf,cfs", &heavier);
+    for (guest, simulated) in guest.iter().zip(simulated) {
+        assert!((guest - simulated).abs() < 3.0, "{guest}, {simulated}");
+    }
+    // A limit holds: a fifth of a CPU for both threads of the first group.
+    let limited = shares("vm", "default,default", &["group.p0.max={ quota_ms = 20 }"]);
+    assert!((limited[0] + limited[1] - 20.0).abs() < 2.0, "{limited:?}");
+}

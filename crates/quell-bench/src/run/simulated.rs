@@ -16,13 +16,13 @@ use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
-use quell_model::Topology;
 use quell_model::config::{
-    ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
+    Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
 };
+use quell_model::{CpuSet, Topology};
 use quell_sim::{
-    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Load, Oldest, Request,
-    SchedExt, Simulation, Tenant, Vm, VmCosts, Warp,
+    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
+    SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, System};
 use std::sync::Mutex;
@@ -100,6 +100,23 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
             return Err(input(&format!("tenant[{index}].vcpus"), message).into());
         }
     }
+    let groups = scenario.groups.iter().map(|it| it.max).enumerate();
+    let tenants = scenario.tenants.iter().map(|it| it.max).enumerate();
+    let groups = groups.map(|(index, max)| ("group", index, max));
+    let mut limits = groups.chain(tenants.map(|(index, max)| ("tenant", index, max)));
+    if let Some((table, index, _)) = limits.find(|(.., max)| max.is_some()) {
+        let message = "the simulator does not limit CPU time yet; leave it out there";
+        return Err(input(&format!("{table}[{index}].max"), message).into());
+    }
+    let divides = |side: &&Side| matches!(side, Side::Simulated(it) if it.divides_cores());
+    if let Some(side) = options.sides.iter().find(divides) {
+        let pinned = |it: &TenantSpec| it.threads.iter().any(|thread| it.cpus_of(thread).is_some());
+        if let Some(index) = scenario.tenants.iter().position(pinned) {
+            let message =
+                format!("side `{side}` itself says which CPUs a tenant's threads may run on");
+            return Err(input(&format!("tenant[{index}].cpus"), &message).into());
+        }
+    }
     let moves = |side: &&Side| matches!(side, Side::Simulated(it) if it.needs_objectives());
     if let Some(side) = options.sides.iter().find(moves) {
         let batch = TenantClass::Batch;
@@ -124,6 +141,7 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         options,
         topology: host.topology(),
         costs: costs(&host.costs),
+        cgroups: scenario.cgroups(),
         instances,
         interrupt,
     })
@@ -296,6 +314,7 @@ struct Bench<'a> {
     topology: Topology,
     costs: Costs,
     instances: Vec<TenantInstance<'a>>,
+    cgroups: Cgroups,
     interrupt: &'a AtomicBool,
 }
 
@@ -333,23 +352,19 @@ impl Bench<'_> {
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);
         let mut simulation = Simulation::new(self.topology.clone(), costs, class);
+        let groups = add_groups(&mut simulation, &self.cgroups);
         let mut timeout = 0;
         for (index, tenant) in self.instances.iter().enumerate() {
             let load = self.load(&options.scenario, tenant, tenant_seed(seed, index), end)?;
             timeout = timeout.max(tenant.spec.load.as_ref().map_or(0, |load| load.timeout_ms));
             let inside = Tenant::new(&tenant.spec.threads, load);
-            // Containers and VMs have cgroups of their own, by those who start them.
-            let weight = tenant.spec.weight.unwrap_or_default();
+            let group = self.cgroups.of[index].map_or(GroupId::ROOT, |own| groups[own]);
+            let first = simulation.machine().threads.len();
             match tenant.spec.kind {
-                TenantKind::Process => {
-                    simulation.add_tenant(inside);
-                }
-                TenantKind::Container => {
-                    let group = simulation.add_group(GroupId::ROOT, weight);
+                TenantKind::Process | TenantKind::Container => {
                     simulation.add_tenant(Tenant { group, ..inside });
                 }
                 TenantKind::Vm => {
-                    let group = simulation.add_group(GroupId::ROOT, weight);
                     let vm = Vm {
                         group,
                         ..vm(tenant.spec, side_of, costs)
@@ -358,6 +373,7 @@ impl Bench<'_> {
                     simulation.add_tenant_in(vm, inside);
                 }
             }
+            self.restrict(&mut simulation, tenant.spec, first);
         }
         let watch = if options.scheduling || options.trace.is_some() {
             let analyser = options.scheduling.then(|| Analyser::new(warmup..end));
@@ -439,6 +455,25 @@ impl Bench<'_> {
             stillness: Stillness::default(),
             measurements,
         })
+    }
+
+    /// Limits where a tenant's threads on the host, which are those from `first` on, may run.
+    fn restrict(&self, simulation: &mut Simulation, tenant: &TenantSpec, first: usize) {
+        let cpus = self.topology.cpus.len() as u32;
+        let threads = simulation.machine().threads.len() - first;
+        let allowed: Vec<Option<&CpuSet>> = match tenant.kind {
+            TenantKind::Vm => vec![tenant.cpus.as_ref(); threads],
+            TenantKind::Process | TenantKind::Container => {
+                let programs = tenant.threads.iter();
+                let each = |it| std::iter::repeat_n(tenant.cpus_of(it), it.count.on(cpus) as usize);
+                programs.flat_map(each).collect()
+            }
+        };
+        for (thread, allowed) in (first..).zip(allowed) {
+            if let Some(allowed) = allowed {
+                simulation.restrict(ThreadId(thread as u32), allowed.clone());
+            }
+        }
     }
 
     /// The trace that the run is to leave.
@@ -564,6 +599,25 @@ impl Course {
     }
 }
 
+/// Makes the cgroups; gives their numbers.
+fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
+    let mut groups = Vec::new();
+    for cgroup in &cgroups.all {
+        let parent = cgroup.parent.map_or(GroupId::ROOT, |parent| groups[parent]);
+        let group = simulation.add_group(parent, cgroup.weight);
+        if let Some(max) = cgroup.max {
+            let limit = Limit {
+                quota: max.quota_us() * 1000,
+                period: max.period_us() * 1000,
+                burst: max.burst_us() * 1000,
+            };
+            simulation.limit_group(group, limit);
+        }
+        groups.push(group);
+    }
+    groups
+}
+
 /// Whose a tenant of the simulation is.
 struct Owner {
     instance: usize,
@@ -649,6 +703,7 @@ mod tests {
             topology: Topology::flat(4),
             costs: Costs::TYPICAL,
             instances: options.scenario.instances(),
+            cgroups: options.scenario.cgroups(),
             options: &options,
             interrupt: &interrupt,
         };

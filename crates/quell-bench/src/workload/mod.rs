@@ -2,12 +2,15 @@
 //!
 //! A tenant is a player process ([`player`]) for thread programs, or a real application. All are
 //! ordinary children of this process, in one session, in the fair class at nice 0 with the default
-//! affinity: what is done to them from there is what is being compared.
+//! affinity, unless the scenario says CPUs or cgroups ([`place`], [`cgroups`]): what is done to them from
+//! there is what is being compared.
 
 mod apps;
+mod cgroups;
 pub(crate) mod load;
 mod measurement;
 mod pauses;
+mod place;
 mod played;
 mod process;
 
@@ -17,8 +20,10 @@ pub use measurement::{GeneratorReport, Measurement, Scheduling, latency_histogra
 
 use anyhow::Context;
 use apps::{Launch, Started};
+use cgroups::Cgroups;
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
+use place::Place;
 use process::Nursery;
 use quell_model::config::{Scenario, TenantClass, TenantKind};
 use quell_model::{Pid, TenantName, TenantWeight};
@@ -36,6 +41,8 @@ pub struct Workload {
     running: Vec<Running>,
     interrupt: Arc<AtomicBool>,
     recorded: bool,
+    /// Removed after what ran in them has ended.
+    _cgroups: Cgroups,
     _nursery: Nursery,
     _folder: TempDir,
 }
@@ -98,6 +105,16 @@ impl Workload {
         let folder = folder.context("cannot make a temporary folder")?;
         let nursery = Nursery::new()?;
         let instances = scenario.instances();
+        for instance in &instances {
+            anyhow::ensure!(
+                instance.spec.kind != TenantKind::Vm,
+                "tenant {}: kind = \"vm\" does not run on this machine yet",
+                instance.name
+            );
+        }
+        place::check_cpus(scenario)?;
+        let prefix = folder.path().file_name().unwrap_or_default();
+        let cgroups = Cgroups::make(scenario, &prefix.to_string_lossy())?;
         let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
         // Those that take no requests keep the CPUs busy; the others start faster without them.
         let mut order: Vec<usize> = (0..instances.len()).collect();
@@ -107,15 +124,15 @@ impl Workload {
             if interrupt.load(Ordering::Relaxed) {
                 return Err(Interrupted.into());
             }
-            anyhow::ensure!(
-                spec.kind == TenantKind::Process,
-                "tenant {name}: only kind = \"process\" runs on this machine yet"
-            );
             let own = folder.path().join(name.as_str());
             std::fs::create_dir(&own).with_context(|| format!("cannot make {}", own.display()))?;
             let launch = Launch {
                 nursery: &nursery,
                 folder: own,
+                place: Place {
+                    cgroup: cgroups.procs(index)?,
+                    cpus: spec.cpus.clone(),
+                },
                 cpus,
                 interrupt: &interrupt,
             };
@@ -154,6 +171,7 @@ impl Workload {
             running,
             interrupt,
             recorded: false,
+            _cgroups: cgroups,
             _nursery: nursery,
             _folder: folder,
         })

@@ -60,7 +60,7 @@ pub fn start(
         .arg(&spec_file)
         .current_dir(&launch.folder);
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
-    let process = launch.nursery.start(command, &launch.folder.join("log"))?;
+    let process = launch.start(command)?;
     launch.until(&process, || {
         let mut bytes = [0; Ticket::SIZE];
         match recv(ours.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {

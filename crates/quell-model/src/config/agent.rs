@@ -166,6 +166,9 @@ impl AgentFile {
                 ("app", tenant.app.is_some()),
                 ("thread", !tenant.threads.is_empty()),
                 ("load", tenant.load.is_some()),
+                ("within", tenant.within.is_some()),
+                ("max", tenant.max.is_some()),
+                ("cpus", tenant.cpus.is_some()),
             ] {
                 if given {
                     let message = "is for scenarios (`quell bench`); the agent selects what runs";

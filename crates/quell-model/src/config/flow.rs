@@ -436,10 +436,9 @@ impl Checker<'_> {
                 .named
                 .keys()
                 .filter(|(other_kind, other)| other_kind == kind && other != name)
-                .map(|(_, other)| (strsim::jaro_winkler(name, other), other))
-                .filter(|(similarity, _)| *similarity > 0.75)
-                .max_by(|a, b| a.0.total_cmp(&b.0));
-            let hint = near.map(|(_, other)| format!("; did you mean `{other}`?"));
+                .map(|(_, other)| other.as_str());
+            let hint =
+                super::parse::nearest(name, near).map(|other| format!("; did you mean `{other}`?"));
             let message = format!("{kind} `{name}` {fault}{}", hint.unwrap_or_default());
             return self.error(&users.key, message);
         }

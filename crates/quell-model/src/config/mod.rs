@@ -5,7 +5,9 @@
 
 mod agent;
 mod app;
+mod cpus;
 mod flow;
+mod group;
 mod parse;
 mod program;
 mod scenario;
@@ -13,6 +15,7 @@ mod tenant;
 
 pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism};
 pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
+pub use group::{Cgroup, Cgroups, CpuMax, GroupSpec};
 pub use parse::{ConfigError, parse};
 pub use program::{
     Acquire, Arrival, Count, Critical, ForkJoin, Load, PARETO_BOUND, QUEUE_CAPACITY, Repeat, Step,

@@ -56,12 +56,17 @@ fn suggest(message: &str) -> String {
     let (true, Some(given)) = (unknown, quoted.next()) else {
         return message.to_string();
     };
-    let near = quoted
-        .map(|known| (strsim::jaro_winkler(given, known), known))
-        .filter(|(similarity, _)| *similarity > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
-        Some((_, known)) => format!("{message}; did you mean `{known}`?"),
+    match nearest(given, quoted) {
+        Some(known) => format!("{message}; did you mean `{known}`?"),
         None => message.to_string(),
     }
+}
+
+/// The known name most like the one given, if any is like it.
+pub(super) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|known| (strsim::jaro_winkler(given, known), known))
+        .filter(|(similarity, _)| *similarity > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
 }

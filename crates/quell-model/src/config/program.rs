@@ -21,6 +21,7 @@
 //!
 //! Times are microseconds (`_us`), fixed or drawn from a distribution ([`TimeUs`]).
 
+use crate::CpuSet;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -48,6 +49,9 @@ pub struct ThreadProgram {
     /// request, in µs (spin-then-block). 0: it blocks at once.
     #[serde(default)]
     pub spin_us: f64,
+    /// The CPUs that they may run on; not given: the tenant's.
+    #[serde(default, deserialize_with = "super::cpus::deserialize")]
+    pub cpus: Option<CpuSet>,
     /// The steps, repeated for ever.
     pub program: Vec<Step>,
 }

@@ -5,6 +5,7 @@
 //! such as a queue that somebody fills and nobody empties.
 
 use super::flow::check_threads;
+use super::group::{Cgroups, GroupSpec, check_groups};
 use super::program::{Arrival, Load};
 use super::{ConfigError, TenantClass, TenantKind, TenantSpec};
 use crate::{Cpu, CpuId, TenantName, Topology};
@@ -34,6 +35,9 @@ pub struct Scenario {
     pub pairs: u32,
     /// The host. Needed to simulate; a run on a real host takes the host as it is.
     pub host: Option<HostSpec>,
+    /// Cgroups that tenants lie in.
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSpec>,
     /// The tenants.
     #[serde(default, rename = "tenant")]
     pub tenants: Vec<TenantSpec>,
@@ -218,6 +222,11 @@ impl Scenario {
         instances
     }
 
+    /// The cgroups that it needs. The scenario is a checked one.
+    pub fn cgroups(&self) -> Cgroups {
+        Cgroups::new(self)
+    }
+
     /// A path that stands in the scenario, relative to its folder.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(path)
@@ -226,11 +235,7 @@ impl Scenario {
     /// Checks everything, as [`Scenario::parse`] does; for one that was changed since. `file` is for messages.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
-        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {
-            let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
-            return error("name", format!("`{}` {message}", self.name.escape_debug()));
-        }
+        super::tenant::check_name(&self.name, file, "")?;
         if !(0.1..=3600.0).contains(&self.seconds) {
             return error(
                 "seconds",
@@ -255,10 +260,12 @@ impl Scenario {
                 "a scenario needs at least one [[tenant]]".to_string(),
             );
         }
+        let topology = self.host.as_ref().map(HostSpec::topology);
         let mut names: BTreeMap<TenantName, usize> = BTreeMap::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
             let key = format!("tenant[{index}]");
             check_tenant(tenant, file, &key)?;
+            check_cpus(tenant, topology.as_ref(), file, &key)?;
             // Only this tenant's own instances, so that a name is blamed on the later of two.
             let several = tenant.count > 1;
             for n in 0..tenant.count {
@@ -274,8 +281,38 @@ impl Scenario {
                 }
             }
         }
+        check_groups(&self.groups, &self.tenants, file)?;
+        for (index, group) in self.groups.iter().enumerate() {
+            if let Some(tenant) = names.get(&TenantName::from(group.name.as_str())) {
+                let message = format!("`{}` is also a name of tenant[{tenant}]", group.name);
+                return error(&format!("group[{index}].name"), message);
+            }
+        }
         Ok(())
     }
+}
+
+/// Checks where a tenant's threads may run; `key` is where it stands.
+fn check_cpus(
+    tenant: &TenantSpec,
+    host: Option<&Topology>,
+    file: &Path,
+    key: &str,
+) -> Result<(), ConfigError> {
+    if let Some(cpus) = &tenant.cpus {
+        super::cpus::check(cpus, host, file, &format!("{key}.cpus"))?;
+    }
+    for (index, thread) in tenant.threads.iter().enumerate() {
+        let Some(cpus) = &thread.cpus else { continue };
+        let key = format!("{key}.thread[{index}].cpus");
+        if tenant.kind == TenantKind::Vm {
+            let message =
+                "a VM's threads are its guest's; give the tenant `cpus`, for its virtual CPUs";
+            return Err(ConfigError::at(file, key, message));
+        }
+        super::cpus::check(cpus, host, file, &key)?;
+    }
+    Ok(())
 }
 
 /// Checks one tenant of a scenario; `key` is where it stands.

@@ -2,8 +2,9 @@
 
 use super::ConfigError;
 use super::app::App;
+use super::group::CpuMax;
 use super::program::{Load, ThreadProgram};
-use crate::TenantWeight;
+use crate::{CpuSet, TenantWeight};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -46,6 +47,13 @@ pub struct TenantSpec {
     pub libvirt: Option<String>,
     /// Virtual CPUs (kind `vm`).
     pub vcpus: Option<u32>,
+    /// The group it lies in (scenarios): a container's or VM's own cgroup, or the process itself.
+    pub within: Option<String>,
+    /// The most CPU time that its own cgroup gets (scenarios; kind `container` or `vm`).
+    pub max: Option<CpuMax>,
+    /// The CPUs that its threads may run on (scenarios). In a VM: the host's, for its virtual CPUs.
+    #[serde(default, deserialize_with = "super::cpus::deserialize")]
+    pub cpus: Option<CpuSet>,
     /// What the operator promises of it.
     pub objective: Option<Objective>,
     /// A real application to run (scenarios).
@@ -109,6 +117,9 @@ impl TenantSpec {
             cmdline: None,
             libvirt: None,
             vcpus: None,
+            within: None,
+            max: None,
+            cpus: None,
             objective: None,
             app: None,
             threads: Vec::new(),
@@ -119,6 +130,11 @@ impl TenantSpec {
     /// Its weight among tenants; the default where none is given.
     pub fn weight(&self) -> TenantWeight {
         self.weight.unwrap_or_default()
+    }
+
+    /// The CPUs that threads with one of its programs may run on: the program's own, else the tenant's; `None`: all.
+    pub fn cpus_of<'a>(&'a self, thread: &'a ThreadProgram) -> Option<&'a CpuSet> {
+        thread.cpus.as_ref().or(self.cpus.as_ref())
     }
 
     /// Whether it has at least one selector.
@@ -140,11 +156,7 @@ impl TenantSpec {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
         };
-        let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(sound) {
-            let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
-            return error("name", format!("`{}` {message}", self.name.escape_debug()));
-        }
+        check_name(&self.name, file, key)?;
         if let Some(weight) = self.weight.filter(|w| !(1..=10_000).contains(&w.0)) {
             return error("weight", format!("{weight} is outside 1 to 10000"));
         }
@@ -161,4 +173,19 @@ impl TenantSpec {
         }
         Ok(())
     }
+}
+
+/// Checks the name of what stands at `key`.
+pub(super) fn check_name(name: &str, file: &Path, key: &str) -> Result<(), ConfigError> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=64).contains(&name.len()) && name.chars().all(sound) {
+        return Ok(());
+    }
+    let key = match key {
+        "" => "name".to_string(),
+        key => format!("{key}.name"),
+    };
+    let message = "must be 1 to 64 letters, digits, `.`, `_` or `-`";
+    let message = format!("`{}` {message}", name.escape_debug());
+    Err(ConfigError::at(file, key, message))
 }

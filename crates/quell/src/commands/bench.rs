@@ -315,19 +315,22 @@ fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
 
 /// A scenario's text, by its file's path or by the name of a built-in one, and the file for messages.
 fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
-    let looks_like_file = name.contains('/') || name.ends_with(".toml");
-    if !looks_like_file {
-        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
-            return Ok((PathBuf::from(format!("{name}.toml")), text.to_string()));
-        }
-        if !Path::new(name).is_file() {
-            let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-            let message = format!(
-                "no built-in scenario `{name}`; there are: {}, agent; a file is given by its path",
-                names.join(", ")
-            );
-            return Err(InputError(message).into());
-        }
+    if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+        return Ok((PathBuf::from(format!("{name}.toml")), text.to_string()));
+    }
+    // What has no folder, or one of ours, is meant for a built-in one.
+    let folder = |name: &str| name.rsplit_once('/').map(|(folder, _)| folder.to_string());
+    let known_folder = BUILT_IN
+        .iter()
+        .any(|(known, _)| folder(known) == folder(name));
+    let looks_like_file = !known_folder || name.ends_with(".toml");
+    if !looks_like_file && !Path::new(name).is_file() {
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        let message = format!(
+            "no built-in scenario `{name}`; there are: {}, agent; a file is given by its path",
+            names.join(", ")
+        );
+        return Err(InputError(message).into());
     }
     let text = fs::read_to_string(name)
         .map_err(|e| InputError(format!("{name}: the scenario cannot be read: {e}")))?;
@@ -368,7 +371,24 @@ mod tests {
     fn every_built_in_scenario_is_right() {
         for (name, _) in BUILT_IN {
             let (file, text) = scenario(name).unwrap();
-            assert_eq!(Scenario::parse(&file, &text).unwrap().name, *name);
+            let own = name.strip_prefix("groups/").unwrap_or(name);
+            assert_eq!(Scenario::parse(&file, &text).unwrap().name, own);
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_the_right_ones() {
+        for name in ["grup", "groups/grup"] {
+            let error = scenario(name).unwrap_err().to_string();
+            let told = format!("no built-in scenario `{name}`; there are: ");
+            assert!(
+                error.starts_with(&told) && error.contains(" groups/group,"),
+                "{error}"
+            );
+        }
+        for file in ["group.toml", "groups/group.toml", "other/group"] {
+            let error = scenario(file).unwrap_err().to_string();
+            assert!(error.contains("cannot be read"), "{error}");
         }
     }
 

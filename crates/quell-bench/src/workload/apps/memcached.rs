@@ -26,7 +26,7 @@ pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<
         // Another user's processes would lose the signal that ends them with us.
         command.args(["-u", "root"]);
     }
-    let process = launch.nursery.start(command, &launch.folder.join("log"))?;
+    let process = launch.start(command)?;
     let stream = launch.connection(&process, port)?;
 
     let protocol = Multiget::new(app);

@@ -11,6 +11,7 @@ mod xz;
 
 use super::Interrupted;
 use super::load::{Connect, open, probe};
+use super::place::Place;
 use super::process::{Nursery, Process};
 use anyhow::Context;
 use quell_model::config::App;
@@ -18,6 +19,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,8 @@ pub struct Launch<'a> {
     pub nursery: &'a Nursery,
     /// The tenant's own folder.
     pub folder: PathBuf,
+    /// Where it runs.
+    pub place: Place,
     /// Number of CPUs.
     pub cpus: u32,
     /// Ends waiting.
@@ -81,6 +85,12 @@ pub fn start(app: &App, launch: &Launch<'_>) -> anyhow::Result<Started> {
 }
 
 impl Launch<'_> {
+    /// Starts the tenant's process in its place; what it says goes to the file `log` of the tenant's folder.
+    pub fn start(&self, mut command: Command) -> anyhow::Result<Process> {
+        self.place.put(&mut command)?;
+        self.nursery.start(command, &self.folder.join("log"))
+    }
+
     /// Tries until it succeeds, the process ends, or it takes too long.
     pub fn until<T>(
         &self,

@@ -58,7 +58,7 @@ http {{
         .arg(folder)
         .arg("-c")
         .arg(&config_file);
-    let process = launch.nursery.start(command, &folder.join("log"))?;
+    let process = launch.start(command)?;
 
     let mut stream = launch.connection(&process, port)?;
     let response = get(&mut stream)?;

@@ -30,12 +30,11 @@ pub fn start(app: &Redis, launch: &Launch<'_>, port: u16) -> anyhow::Result<Star
     let mut command = Command::new(find_program("redis-server", "redis-server")?);
     command.current_dir(&launch.folder).stdin(Stdio::null());
     // It logs on stdout; what it says when it cannot start must reach the log.
-    let log = launch.folder.join("log");
     let output = std::fs::File::create(launch.folder.join("log.out"));
     command.stdout(Stdio::from(output.context("cannot write redis's log")?));
     // SORT ALPHA orders by locale.
     command.env("LC_ALL", "C").arg(&config_file);
-    let process = launch.nursery.start(command, &log)?;
+    let process = launch.start(command)?;
     let stream = launch.connection(&process, port)?;
 
     let commands = Commands::new(app)?;

@@ -38,7 +38,7 @@ pub fn start(app: &Xz, launch: &Launch<'_>) -> anyhow::Result<Started> {
     let threads = app.threads.on(launch.cpus).to_string();
     command.args(["--compress", "--stdout", BLOCK, "-T", &threads]);
     command.arg(format!("-{}", app.level));
-    let mut process = launch.nursery.start(command, &launch.folder.join("log"))?;
+    let mut process = launch.start(command)?;
     let pipe = process
         .child()
         .stdin

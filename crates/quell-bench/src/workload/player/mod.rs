@@ -14,8 +14,10 @@ mod sync;
 
 pub use burn::thread_cpu_ns;
 
+use super::place;
 use anyhow::Context;
 use interpret::{Shared, Thread};
+use quell_model::CpuSet;
 use quell_model::config::ThreadProgram;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -130,20 +132,33 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
                 1 => program.name.clone(),
                 _ => format!("{}-{n}", program.name),
             };
-            threads.push((name, Thread::new(shared, program, threads.len() as u64)));
+            let thread = Thread::new(shared, program, threads.len() as u64);
+            threads.push((name, program.cpus.as_ref(), thread));
         }
     }
     let mut threads = threads.into_iter();
     // The process's first thread plays too, so that a tenant has the threads its programs say and
     // no other.
-    let (first_name, mut first) = threads.next().context("no threads")?;
-    for (name, mut thread) in threads {
+    let (first_name, first_cpus, mut first) = threads.next().context("no threads")?;
+    // A thread inherits its CPUs from who starts it, and so never runs elsewhere. Where no program names any, none are set.
+    let limited = programs.iter().any(|program| program.cpus.is_some());
+    let inherited = place::affinity().context("cannot find out our CPUs")?;
+    let limit = |cpus: Option<&CpuSet>| {
+        if !limited {
+            return Ok(());
+        }
+        let cpus = cpus.unwrap_or(&inherited);
+        place::set_affinity(cpus).with_context(|| format!("cannot run on CPUs {cpus}"))
+    };
+    for (name, cpus, mut thread) in threads {
+        limit(cpus)?;
         std::thread::Builder::new()
             .name(name)
             .stack_size(128 << 10)
             .spawn(move || thread.play())
             .context("cannot start a thread")?;
     }
+    limit(first_cpus)?;
     fs::write("/proc/thread-self/comm", first_name).context("cannot name the first thread")?;
     shared.answer(Ticket { id: READY, seed: 0 });
     first.play()

@@ -1,0 +1,283 @@
+//! Cgroups of a scenario: `[[group]]` tables, which tenants lie in them, and limits on CPU time.
+//!
+//! ```toml
+//! [[group]]
+//! name = "shop"
+//! weight = 200
+//! [[group]]
+//! name = "backends"
+//! within = "shop"
+//! max = { quota_ms = 50, period_ms = 100 }
+//! [[tenant]]                     # its own cgroup lies in `backends`
+//! name = "db"
+//! kind = "container"
+//! within = "backends"
+//! ```
+//!
+//! A group is a cgroup that several tenants share; `within` says what it lies in, the root unless given. A container
+//! or VM has a cgroup of its own, in its group; a process is in its group's cgroup itself. What cgroup v2 refuses is
+//! refused here, before anything is made: a cgroup with both processes and cgroups in it.
+
+use super::{ConfigError, Scenario, TenantInstance, TenantKind, TenantSpec};
+use crate::{TenantName, TenantWeight};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// One `[[group]]` table: a cgroup for tenants and other groups.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupSpec {
+    /// Unique name, among tenants' too: letters, digits, `.`, `_`, `-`; at most 64.
+    pub name: String,
+    /// Weight among what lies beside it (`cpu.weight`), 1 to 10 000.
+    #[serde(default)]
+    pub weight: TenantWeight,
+    /// The group it lies in; not given: the root.
+    pub within: Option<String>,
+    /// The most CPU time that all in it get together.
+    pub max: Option<CpuMax>,
+}
+
+/// A limit on a cgroup's CPU time (`cpu.max`, `cpu.max.burst`): `max = { quota_ms = 20, period_ms = 100 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuMax {
+    /// CPU time in each period, of all CPUs together, in ms: 1 to 1 000 000.
+    pub quota_ms: f64,
+    /// The period, in ms: 1 to 1000.
+    #[serde(default = "default_period_ms")]
+    pub period_ms: f64,
+    /// What may be left of earlier periods and used beyond the quota, in ms: 0 to `quota_ms`.
+    #[serde(default)]
+    pub burst_ms: f64,
+}
+
+/// The kernel's.
+fn default_period_ms() -> f64 {
+    100.0
+}
+
+impl CpuMax {
+    /// The quota, in us.
+    pub fn quota_us(&self) -> u64 {
+        (self.quota_ms * 1e3).round() as u64
+    }
+
+    /// The period, in us.
+    pub fn period_us(&self) -> u64 {
+        (self.period_ms * 1e3).round() as u64
+    }
+
+    /// The burst, in us.
+    pub fn burst_us(&self) -> u64 {
+        (self.burst_ms * 1e3).round() as u64
+    }
+
+    fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
+        for (field, value, low, high) in [
+            ("quota_ms", self.quota_ms, 1.0, 1e6),
+            ("period_ms", self.period_ms, 1.0, 1e3),
+            ("burst_ms", self.burst_ms, 0.0, self.quota_ms),
+        ] {
+            if !(low..=high).contains(&value) {
+                let message = match field {
+                    "burst_ms" => format!("{value} is outside 0 to quota_ms ({high})"),
+                    _ => format!("{value} is outside {low} to {high}"),
+                };
+                return Err(ConfigError::at(file, format!("{key}.{field}"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cgroup that a scenario needs: a group's, or a container's or VM's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cgroup {
+    /// The group's or the tenant's name; no two are the same.
+    pub name: TenantName,
+    /// The one that it lies in, by its index; `None`: the root.
+    pub parent: Option<usize>,
+    /// Its `cpu.weight`.
+    pub weight: TenantWeight,
+    /// Its limit.
+    pub max: Option<CpuMax>,
+}
+
+/// All cgroups that a scenario needs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cgroups {
+    /// Them, parents before children.
+    pub all: Vec<Cgroup>,
+    /// By tenant, in the order of [`Scenario::instances`]: the one that its processes are in; `None`: the root.
+    pub of: Vec<Option<usize>>,
+}
+
+impl Cgroups {
+    /// Of a checked scenario.
+    pub(super) fn new(scenario: &Scenario) -> Cgroups {
+        let mut cgroups = Cgroups::default();
+        let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut left: Vec<&GroupSpec> = scenario.groups.iter().collect();
+        // Those whose parents are there, until none is left.
+        while !left.is_empty() {
+            let before = left.len();
+            left.retain(|group| {
+                let parent = match &group.within {
+                    None => None,
+                    Some(within) => match index_of.get(within.as_str()) {
+                        None => return true,
+                        parent => parent.copied(),
+                    },
+                };
+                index_of.insert(&group.name, cgroups.all.len());
+                cgroups.all.push(Cgroup {
+                    name: group.name.as_str().into(),
+                    parent,
+                    weight: group.weight,
+                    max: group.max,
+                });
+                false
+            });
+            if left.len() == before {
+                break; // They lie in themselves, which the check refuses.
+            }
+        }
+        for TenantInstance { name, spec } in scenario.instances() {
+            let within = spec.within.as_deref();
+            let group = within.and_then(|within| index_of.get(within).copied());
+            let own = match spec.kind {
+                TenantKind::Process => group,
+                TenantKind::Container | TenantKind::Vm => {
+                    cgroups.all.push(Cgroup {
+                        name,
+                        parent: group,
+                        weight: spec.weight(),
+                        max: spec.max,
+                    });
+                    Some(cgroups.all.len() - 1)
+                }
+            };
+            cgroups.of.push(own);
+        }
+        cgroups
+    }
+}
+
+/// Checks groups, and what tenants say of them.
+pub(super) fn check_groups(
+    groups: &[GroupSpec],
+    tenants: &[TenantSpec],
+    file: &Path,
+) -> Result<(), ConfigError> {
+    let error = |key: String, message: String| Err(ConfigError::at(file, key, message));
+    let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        let key = format!("group[{index}]");
+        super::tenant::check_name(&group.name, file, &key)?;
+        if !(1..=10_000).contains(&group.weight.0) {
+            let message = format!("{} is outside 1 to 10000", group.weight);
+            return error(format!("{key}.weight"), message);
+        }
+        if let Some(max) = &group.max {
+            max.check(file, &format!("{key}.max"))?;
+        }
+        if let Some(earlier) = index_of.insert(&group.name, index) {
+            let message = format!("`{}` is also the name of group[{earlier}]", group.name);
+            return error(format!("{key}.name"), message);
+        }
+    }
+    let find = |name: &str, key: &str| match index_of.get(name) {
+        Some(&index) => Ok(index),
+        None => {
+            let names: Vec<&str> = index_of.keys().copied().collect();
+            let known = match names.is_empty() {
+                true => "; there is no [[group]]".to_string(),
+                false => format!("; there are: {}", names.join(", ")),
+            };
+            let near = super::parse::nearest(name, names.iter().copied());
+            let hint = near.map(|near| format!("; did you mean `{near}`?"));
+            let message = format!("there is no group `{name}`{}", hint.unwrap_or(known));
+            Err(ConfigError::at(file, format!("{key}.within"), message))
+        }
+    };
+
+    let mut parents = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let key = format!("group[{index}]");
+        let within = group.within.as_deref();
+        parents.push(within.map(|name| find(name, &key)).transpose()?);
+    }
+    for index in 0..groups.len() {
+        let mut path = vec![groups[index].name.as_str()];
+        let mut at = index;
+        while let Some(parent) = parents[at] {
+            path.push(&groups[parent].name);
+            if parent == index {
+                let message = format!("it would lie in itself: {}", path.join(" in "));
+                return error(format!("group[{index}].within"), message);
+            }
+            if path.len() > groups.len() {
+                // It leads into a ring that it is not part of; who is says so.
+                break;
+            }
+            at = parent;
+        }
+    }
+
+    // What cgroup lies in each group, one of them by name; and where threads are.
+    let mut holds: BTreeMap<usize, &str> = BTreeMap::new();
+    let mut used: BTreeSet<usize> = BTreeSet::new();
+    for (group, parent) in groups.iter().zip(&parents) {
+        if let Some(parent) = parent {
+            holds.entry(*parent).or_insert(&group.name);
+        }
+    }
+    let mut processes = Vec::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let key = format!("tenant[{index}]");
+        if let Some(max) = &tenant.max {
+            if tenant.kind == TenantKind::Process {
+                let message = "a process has no cgroup of its own; give it kind = \"container\", or a [[group]] with \
+                               `max` to lie `within`";
+                return error(format!("{key}.max"), message.to_string());
+            }
+            max.check(file, &format!("{key}.max"))?;
+        }
+        let Some(name) = &tenant.within else { continue };
+        let group = find(name, &key)?;
+        match tenant.kind {
+            TenantKind::Process => processes.push((key, group)),
+            TenantKind::Container | TenantKind::Vm => {
+                holds.entry(group).or_insert(&tenant.name);
+            }
+        }
+        let mut at = Some(group);
+        while let Some(group) = at.filter(|&group| used.insert(group)) {
+            at = parents[group];
+        }
+    }
+    for (key, group) in processes {
+        if let Some(inner) = holds.get(&group) {
+            let message = format!(
+                "group `{}` has a cgroup in it (`{inner}`), so it can have no processes of its own (cgroup v2); \
+                 give this tenant kind = \"container\", or a group of its own",
+                groups[group].name
+            );
+            return error(format!("{key}.within"), message);
+        }
+    }
+    if let Some(empty) = (0..groups.len()).find(|group| !used.contains(group)) {
+        let message = format!(
+            "no tenant lies within group `{}` or a group in it",
+            groups[empty].name
+        );
+        return error(format!("group[{empty}]"), message);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;
