@@ -82,7 +82,12 @@ fn it_ends_after_its_time_and_ends_the_command() {
     }
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("t.pftrace: 0.3 s of "), "{text}");
+    // More where the machine has no time for the recorder at once.
+    let seconds = text
+        .strip_prefix("t.pftrace: ")
+        .and_then(|rest| rest.split_once(" s of "));
+    let seconds: f64 = seconds.unwrap_or_default().0.parse().unwrap();
+    assert!((0.3..60.0).contains(&seconds), "{text}");
     assert!(
         text.contains("PROCESS") && text.contains("Events lost: "),
         "{text}"
