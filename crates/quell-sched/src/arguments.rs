@@ -17,7 +17,10 @@ pub struct Arguments {
     no_requests: bool,
     /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
     #[arg(long)]
-    no_share: bool,
+    no_fair: bool,
+    /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight; not finished
+    #[arg(long, conflicts_with = "no_fair")]
+    share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
     #[arg(long, value_name = "FACTOR")]
     stretch: Option<f64>,
@@ -34,7 +37,8 @@ impl Arguments {
             causal: !self.no_causal,
             asymmetry: !self.no_asymmetry,
             requests: !self.no_requests,
-            share: !self.no_share,
+            fair: !self.no_fair,
+            share: self.share,
             stretch: self.stretch.unwrap_or(defaults.stretch),
             margin_ns: self.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
         }

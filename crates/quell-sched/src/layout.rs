@@ -16,11 +16,13 @@ pub struct Options {
     pub stretch: u32,
     pub causal: u32,
     pub asymmetry: u32,
+    pub fair: u32,
     pub share: u32,
     pub domains: u32,
     pub cpus: u32,
     pub observe: u32,
     pub requests: u32,
+    pub unused: u32,
     pub domain_of: [u16; MAX_CPUS],
 }
 
@@ -33,7 +35,8 @@ pub struct CpuSlot {
     pub grace: u64,
     pub age: u64,
     pub pinned: u32,
-    pub offline: u16,
+    pub offline: u8,
+    pub movable: u8,
     pub visited: u16,
     pub runs: u64,
     pub wakeups_idle: u64,
@@ -43,7 +46,8 @@ pub struct CpuSlot {
     pub kept: u64,
     pub wait_ns: u64,
     pub worst_wait_ns: u64,
-    pub worst_wait_tid: u64,
+    pub worst_wait_tid: u32,
+    pub tid: u32,
     pub late: u64,
     pub rescued: u64,
 }
@@ -56,6 +60,7 @@ pub struct Clock {
     pub at: u64,
     pub rate: u64,
     pub load: u64,
+    pub level: u64,
 }
 
 /// `struct domain`.
@@ -67,9 +72,12 @@ pub struct Domain {
     pub look_at: u64,
     pub queued: u32,
     pub depleted: u32,
+    pub pinned: u32,
+    pub unused: u32,
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
+    pub padding: [u64; 6],
 }
 
 /// `struct group` (fair.bpf.h).
@@ -82,6 +90,9 @@ pub struct Group {
     pub active: u64,
     pub share: u64,
     pub at: u64,
+    pub served: u64,
+    pub level: [u64; 3],
+    pub waited_at: u64,
 }
 
 /// `struct exit_record`.
@@ -150,12 +161,12 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
 
 // The same as layout.h asserts.
 const _: () = {
-    assert!(size_of::<Options>() == 40 + 2 * MAX_CPUS);
-    assert!(offset_of!(Options, domain_of) == 40);
+    assert!(size_of::<Options>() == 48 + 2 * MAX_CPUS);
+    assert!(offset_of!(Options, domain_of) == 48);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
-    assert!(size_of::<Domain>() == 192);
-    assert!(size_of::<Group>() == 40);
+    assert!(size_of::<Domain>() == 256);
+    assert!(size_of::<Group>() == 80);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -58,6 +58,9 @@ pub struct Options {
     /// Let threads be urgent only within their share of CPU time, by weight. Without, urgency alone orders them,
     /// within its own bounds; where causal age and asymmetry are off as well, all threads share by weight and
     /// nothing else matters.
+    pub fair: bool,
+    /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
+    /// Needs `fair`. Off by default until it holds what it promises everywhere: docs/scheduler.md.
     pub share: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
@@ -72,7 +75,8 @@ impl Default for Options {
             causal: true,
             asymmetry: true,
             requests: true,
-            share: true,
+            fair: true,
+            share: false,
             stretch: 1.0,
             margin_ns: 1_000_000,
         }
@@ -472,7 +476,8 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
         causal: options.causal.into(),
         asymmetry: options.asymmetry.into(),
-        share: options.share.into(),
+        fair: options.fair.into(),
+        share: (options.share && options.fair).into(),
         domains: domains
             .iter()
             .filter(|domain| **domain != layout::NO_DOMAIN)
@@ -483,6 +488,7 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
         observe: 0,
         // They only move deadlines: nothing need count them where there are none.
         requests: (options.requests && options.asymmetry).into(),
+        unused: 0,
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);

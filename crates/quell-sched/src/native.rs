@@ -46,6 +46,8 @@ pub trait Kernel {
     fn take(&mut self, queue: u64) -> bool;
     /// The first of a queue, and its order.
     fn first(&self, queue: u64) -> Option<u32>;
+    /// Moves a thread in its queue.
+    fn reorder(&mut self, thread: u32, queue: u64, order: u64);
     /// How many are in it.
     fn queued(&self, queue: u64) -> u32;
     /// Gives the thread that runs another slice.
@@ -56,6 +58,8 @@ pub trait Kernel {
     fn claim_idle(&mut self, cpu: u32) -> bool;
     /// Claims one that idles and that the thread may use.
     fn claim_any_idle(&mut self, thread: u32) -> Option<u32>;
+    /// Whether one idles that the thread may use; none: any.
+    fn idles_for(&self, thread: Option<u32>) -> bool;
     /// Makes a CPU look. `flags` as the kernel's.
     fn kick(&mut self, cpu: u32, flags: u64);
     /// Calls [`Native::timer`] after so long, and not as asked before.
@@ -66,6 +70,8 @@ pub trait Kernel {
 pub mod flags {
     /// The queue of the CPU that was selected, or that the thread is on.
     pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
+    /// The queue of the CPU in the lower bits.
+    pub const DSQ_LOCAL_ON: u64 = 0xc000_0000_0000_0000;
     /// To the front of a CPU's queue, and what runs there gives way.
     pub const ENQ_PREEMPT: u64 = 1 << 32;
     /// Only if the CPU idles.
@@ -510,6 +516,23 @@ mod callbacks {
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
         pointer(kernel(|kernel| kernel.first(queue)))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn bpf_cpumask_intersects(mask: *const c_void, _idle: *const c_void) -> bool {
+        kernel(|kernel| kernel.idles_for(Some(number(mask))))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn bpf_cpumask_empty(_idle: *const c_void) -> bool {
+        kernel(|kernel| !kernel.idles_for(None))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_move(task: *mut c_void, queue: u64, order: u64) {
+        // SAFETY: a thread that was added.
+        unsafe { quell_native_set_order(task, order) };
+        kernel(|kernel| kernel.reorder(number(task), queue, order));
     }
 
     #[unsafe(no_mangle)]

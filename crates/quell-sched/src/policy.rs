@@ -36,6 +36,33 @@ unsafe extern "C" {
     fn quell_fair_slice(cpus: c_ulonglong, load: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_fair_entitled_slice(pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
+    fn quell_share_virtual(ns: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
+    fn quell_share_cpu_time(time: c_longlong, weight: c_ulonglong) -> c_longlong;
+    fn quell_share_begin(
+        served: c_ulonglong,
+        level: c_ulonglong,
+        weight: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_share_level(
+        level: c_ulonglong,
+        served: c_ulonglong,
+        ns: c_ulonglong,
+        slowness: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_share_rate(rate: c_ulonglong, behind: c_longlong, ns: c_ulonglong) -> c_ulonglong;
+    fn quell_share_compressed(
+        time: c_ulonglong,
+        above: c_longlong,
+        rate: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_share_member(
+        above: c_longlong,
+        rate: c_ulonglong,
+        active: c_ulonglong,
+        weight: c_ulonglong,
+    ) -> c_longlong;
+    fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
+    fn quell_share_entitled_slice(ahead: c_longlong) -> c_ulonglong;
     fn quell_urgency_since(age: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_age(since: c_ulonglong, ran: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_latency(
@@ -95,6 +122,24 @@ native! {
     fair_entitled_slice = quell_fair_entitled_slice(pool: i64) -> u64;
     /// A thread's weight within its group.
     fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
+    /// Virtual time that CPU time is worth.
+    share_virtual = quell_share_virtual(ns: u64, weight: u64) -> u64;
+    /// CPU time that virtual time is worth.
+    share_cpu_time = quell_share_cpu_time(time: i64, weight: u64) -> i64;
+    /// Where who begins to want CPUs begins.
+    share_begin = quell_share_begin(served: u64, level: u64, weight: u64) -> u64;
+    /// A level, after somebody was served.
+    share_level = quell_share_level(level: u64, served: u64, ns: u64, slowness: u64) -> u64;
+    /// How fast it goes then.
+    share_rate = quell_share_rate(rate: u64, behind: i64, ns: u64) -> u64;
+    /// What counts of virtual time for who is so far above its level.
+    share_compressed = quell_share_compressed(time: u64, above: i64, rate: u64) -> u64;
+    /// What it counts for a group's place that a member is so far above their level. The weight must not be 0.
+    share_member = quell_share_member(above: i64, rate: u64, active: u64, weight: u64) -> i64;
+    /// A depleted thread's turn.
+    share_slice = quell_share_slice(slice: u64) -> u64;
+    /// An entitled thread's turn.
+    share_entitled_slice = quell_share_entitled_slice(ahead: i64) -> u64;
     /// Since when a thread's work waits.
     urgency_since = quell_urgency_since(age: u64, ready: u64) -> u64;
     /// How long it waited.
@@ -177,6 +222,105 @@ mod tests {
             (800, true, false),
         ] {
             assert_eq!(fair_depleted(ms(pool), was), is, "{pool}, was {was}");
+        }
+    }
+
+    #[test]
+    fn virtual_time_is_cpu_time_by_weight() {
+        // (ms, weight in percent) -> ms
+        for (time, weight, counts) in [(3, 100, 3), (3, 300, 1), (3, 1, 300), (5_000, 100, 1_000)] {
+            let weight = WEIGHT_ONE * weight / 100;
+            assert_eq!(
+                share_virtual(time * MS, weight),
+                counts * MS,
+                "{time} {weight}"
+            );
+        }
+        assert_eq!(share_cpu_time(ms(300), WEIGHT_ONE / 100), ms(3));
+        assert_eq!(share_cpu_time(ms(-3), 3 * WEIGHT_ONE), ms(-9));
+    }
+
+    #[test]
+    fn sleeping_saves_little_and_forgives_nothing() {
+        let level = FAIR_CLOCK_START;
+        // (where it was in ms, from the level on; weight in percent) -> where it begins
+        for (was, weight, begins) in [
+            (-500, 100, -3), // what a thread saves up: 3 ms
+            (-500, 300, -1), // of CPU time
+            (-500, 10, -30),
+            (-2, 100, -2),
+            (40, 100, 40), // who is ahead stays it
+        ] {
+            let was = level.wrapping_add_signed(ms(was));
+            let found = share_begin(was, level, WEIGHT_ONE * weight / 100);
+            assert_eq!(
+                found.wrapping_sub(level) as i64,
+                ms(begins),
+                "{was} {weight}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_level_goes_to_who_is_served_and_as_fast() {
+        let at = FAIR_CLOCK_START;
+        // As much as passed of the time, of that and the time together.
+        let near = |found: u64, ms: i64| {
+            let off = found.wrapping_sub(at) as i64 - ms * MS as i64;
+            assert!(off.abs() < 20_000, "{off}");
+        };
+        near(share_level(at, at + 110 * MS, 10 * MS, 100 * MS), 10);
+        near(share_level(at, at - 110 * MS, 10 * MS, 100 * MS), -10);
+        near(share_level(at, at + 10 * MS, 0, 100 * MS), 0);
+        near(share_level(at, at + 10 * MS, 900 * MS, 100 * MS), 5); // half, after long
+        // 100 ms behind after 100 ms at a rate of one: half as fast again would be right, a quarter is the most.
+        let most = RATE_ONE / 4 + RATE_ONE / 64;
+        assert_eq!(share_rate(RATE_ONE, ms(100), 100 * MS), RATE_ONE + most);
+        assert_eq!(share_rate(RATE_ONE, ms(-100), 100 * MS), RATE_ONE - most);
+        let slight = share_rate(RATE_ONE, ms(10), 10 * MS) - RATE_ONE;
+        assert!(
+            slight.abs_diff(RATE_ONE / 200) < RATE_ONE / 2000,
+            "{slight}"
+        );
+        assert_eq!(share_rate(1, ms(-500), 100 * MS), 1);
+    }
+
+    #[test]
+    fn who_is_far_ahead_is_counted_less() {
+        // At a rate of a half: (ms above the level) -> percent that count
+        for (above, counts) in [(-500, 100), (30, 100), (130, 50), (330, 25), (100_000, 2)] {
+            let found = share_compressed(100 * MS, ms(above), RATE_ONE / 2);
+            assert_eq!((found + MS / 2) / MS, counts, "{above}");
+        }
+    }
+
+    #[test]
+    fn members_count_for_an_eighth_in_the_time_of_their_group() {
+        let one = WEIGHT_ONE;
+        // (ms above, weights of the members together, of their group, in percent) -> ms
+        for (above, active, weight, counts) in [
+            (80, 100, 100, 10),
+            (-80, 100, 100, -10),
+            (80, 400, 100, 40),
+            (80, 100, 200, 5),
+            (1_000, 100, 100, 18), // at most 150 ms at a rate of a half
+        ] {
+            let found = share_member(
+                ms(above),
+                RATE_ONE / 2,
+                one * active / 100,
+                one * weight / 100,
+            );
+            assert_eq!(found / ms(1), counts, "{above} {active} {weight}");
+        }
+    }
+
+    #[test]
+    fn turns_are_short_where_tenants_share() {
+        assert_eq!(share_slice(20 * MS), 6 * MS);
+        assert_eq!(share_slice(2 * MS), 2 * MS);
+        for (ahead, slice) in [(-50, 6), (0, 6), (5, 5), (9, 2), (30, 2)] {
+            assert_eq!(share_entitled_slice(ms(ahead)), slice * MS, "{ahead}");
         }
     }
 
@@ -338,6 +482,37 @@ mod tests {
             let advance = fair_advance(ns, rate);
             prop_assert!(advance <= 16 * S);
             prop_assert!(advance <= ns.saturating_mul(16));
+        }
+
+        #[test]
+        fn virtual_time_does_not_overflow(ns in any_time(), weight in weight(), level in any_time()) {
+            let time = share_virtual(ns, weight);
+            prop_assert_eq!(time, ns.min(S) * WEIGHT_ONE / weight);
+            // Back and forth, but for what small weights round.
+            if weight >= 1 << 10 {
+                let back = share_cpu_time(time as i64, weight);
+                prop_assert!((back - ns.min(S) as i64).unsigned_abs() <= ns.min(S) / 50 + 1, "{}", back);
+            }
+            let begins = share_begin(level, level.wrapping_add(time), weight);
+            prop_assert!(begins.wrapping_sub(level) <= time);
+        }
+
+        #[test]
+        fn levels_and_their_rates_stay_between(off in -(1i64 << 50)..1 << 50, ns in 0u64..10 * S, rate in 1u64..=RATE_ONE << 9) {
+            let level = 1u64 << 60;
+            let served = level.wrapping_add_signed(off);
+            let found = share_level(level, served, ns, 100 * MS);
+            prop_assert!(found >= level.min(served) && found <= level.max(served));
+            let next = share_rate(rate, off, ns);
+            prop_assert!((1..=RATE_ONE << 9).contains(&next));
+            prop_assert!(off == 0 || (next >= rate.min(RATE_ONE << 9)) == (off > 0) || next == rate);
+        }
+
+        #[test]
+        fn what_counts_falls_with_the_distance(time in 0..=S, above in any::<i32>(), more in 0i64..1 << 40, rate in 1u64..=RATE_ONE << 9) {
+            let counts = share_compressed(time, above.into(), rate);
+            prop_assert!(counts <= time);
+            prop_assert!(share_compressed(time, i64::from(above) + more, rate) <= counts);
         }
 
         #[test]

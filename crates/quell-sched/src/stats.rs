@@ -81,7 +81,7 @@ impl Stats {
                 kept: slot.kept,
                 wait_ns: slot.wait_ns,
                 worst_wait_ns: slot.worst_wait_ns,
-                worst_wait_tid: slot.worst_wait_tid,
+                worst_wait_tid: slot.worst_wait_tid.into(),
             };
             stats.total += one;
             stats.cpus.push((cpu, one));

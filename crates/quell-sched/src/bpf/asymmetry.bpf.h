@@ -158,7 +158,7 @@ static __always_inline u64 look_at_queue(u64 dsq, s32 cpu, u32 index, u64 now)
 	struct task_struct *p;
 	u64 next = 0;
 
-	if (bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q)) {
+	if (can_peek()) {
 		p = scx_bpf_dsq_peek(dsq);
 		return p ? look_at_first(p, cpu, index, now) : 0;
 	}

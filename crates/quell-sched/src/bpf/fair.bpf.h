@@ -4,39 +4,19 @@
  *
  * Problem: credit needs virtual clocks, and weights depend on how many threads of a cgroup are ready.
  * How:     clocks are moved on by whoever needs them, at most once every CLOCK_STEP, and are interpolated in
- *          between. A clock's load and a group's active
- *          weight are sums that a thread enters when it wakes and leaves when it sleeps. A group's members, which are
+ *          between. A clock's load is a sum
+ *          that a thread enters when it wakes and leaves when it sleeps. A group's members, which are
  *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
  *          and threads of the root compete with their own weights.
  * Limits:  a thread's weight is what it was when it last woke or ended a turn, and its group's what it was
- *          up to CLOCK_STEP before. Groups count up to GROUP_DEPTH levels deep.
+ *          up to CLOCK_STEP before.
  */
 #ifndef QUELL_FAIR_BPF_H
 #define QUELL_FAIR_BPF_H
 
-#include "state.bpf.h"
+#include "share.bpf.h"
 
 #define CLOCK_STEP (500 * NS_PER_US)
-#define GROUP_DEPTH 16
-
-struct group {
-	u64 parent; /* its id; 0: the root */
-	u32 weight;  /* as set */
-	u32 counted; /* what its parent's active counts for it */
-	u64 active;  /* sum of its members' own weights, as far as they have something ready */
-	u64 share;   /* weight that its members share */
-	u64 at;	     /* as of then */
-};
-
-_Static_assert(sizeof(struct group) == 40, "loader's layout");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, u64);
-	__type(value, struct group);
-} groups SEC(".maps");
 
 static __always_inline u64 clock_of(struct clock *c, u64 cpus, u64 rate_most, u64 now)
 {
@@ -97,58 +77,14 @@ static __noinline u64 group_share(struct group *group, u64 now)
 	return share;
 }
 
-/*
- * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
- * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, so
- * that the verifier looks at it once.
- */
-__noinline int settle(u64 group)
-{
-	struct group *g = bpf_map_lookup_elem(&groups, &group);
-
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		u64 id = g->parent;
-		bool turned = false;
-		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-		if (!parent)
-			break;
-		for (int attempt = 0; attempt < 8; attempt++) {
-			u32 due = g->active ? g->weight : 0;
-			u32 counted = __sync_lock_test_and_set(&g->counted, due);
-			if (counted != due) {
-				u64 by = (u64)due - counted;
-				u64 before = __sync_fetch_and_add(&parent->active, by);
-				turned |= !before || !(before + by);
-			}
-			if (due == (g->active ? g->weight : 0))
-				break;
-		}
-		if (!turned)
-			break;
-		g = parent;
-	}
-	return 0;
-}
-
-static __always_inline void leave_group(struct thread *t)
-{
-	u64 id = t->group, own = t->active;
-
-	if (!own)
-		return;
-	t->active = 0;
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	if (g && __sync_fetch_and_add(&g->active, -own) == own)
-		settle(id);
-}
-
 /* The weight now of a thread that is ready; its group counts it. */
 static __always_inline void weigh(struct thread *t, u64 now)
 {
-	u64 own = (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
+	u64 own = own_weight(t);
 	u64 id = t->group, counted = t->active;
 
 	t->weight = own;
+	t->began = 0;
 	if (!id)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -157,7 +93,7 @@ static __always_inline void weigh(struct thread *t, u64 now)
 	if (counted != own) {
 		t->active = own;
 		if (!__sync_fetch_and_add(&g->active, own - counted))
-			settle(id);
+			t->began = settle(id);
 	}
 	t->weight = fair_weight(group_share(g, now), own, g->active);
 }
@@ -263,6 +199,8 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, u64 n
 
 	t->ran_at += ran;
 	t->present += ran;
+	if (options.share)
+		share_ran(t, ran, now);
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);
 }
 
@@ -285,6 +223,8 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 	if (p->policy == SCHED_IDLE)
 		t->depleted = true;
 	else if (options.share)
+		t->depleted = share_depleted(t, was);
+	else if (options.fair)
 		t->depleted = fair_depleted(t->common, was);
 	else /* urgency alone orders, or where that is off as well, weights */
 		t->depleted = !options.asymmetry && !options.causal;
@@ -298,6 +238,8 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 /* How far a thread that is up to date is behind; own and common credit count alike. */
 static __always_inline s64 lag_of(struct thread *t)
 {
+	if (options.share)
+		return share_lag(t);
 	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
 }
 

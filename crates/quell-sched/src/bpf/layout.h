@@ -17,11 +17,13 @@ struct options {
 	u32 stretch;		 /* see urgency_latency() */
 	u32 causal;		 /* causal age: on or off */
 	u32 asymmetry;		 /* latencies and preemption: on or off */
-	u32 share;		 /* credit bounds urgency: on or off */
+	u32 fair;		 /* credit bounds urgency: on or off */
+	u32 share;		 /* tenants' shares of the host: on or off */
 	u32 domains;		 /* how many there are */
 	u32 cpus;		 /* possible CPUs */
 	u32 observe;		 /* counts for the agent's monitor */
 	u32 requests;		 /* tell short requests from long ones: on or off */
+	u32 unused;
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 
@@ -32,7 +34,8 @@ struct cpu_slot {
 	u64 grace;   /* for how long it usually keeps it */
 	u64 age;     /* how long its work waited */
 	u32 pinned;  /* threads in its pinned queue */
-	u16 offline;
+	u8 offline;
+	u8 movable; /* what runs there, see room.bpf.h */
 	u16 visited; /* the domain that it looked at last */
 	u64 runs;	   /* times a thread got this CPU */
 	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
@@ -42,7 +45,8 @@ struct cpu_slot {
 	u64 kept;     /* turns renewed, because nobody else was ready */
 	u64 wait_ns;  /* ready time of the threads that got this CPU */
 	u64 worst_wait_ns;
-	u64 worst_wait_tid;
+	u32 worst_wait_tid;
+	u32 tid; /* who runs there, or did last */
 	u64 late; /* waits that outlasted the rescheduling latency, so that somebody was preempted */
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 } __attribute__((aligned(128)));
@@ -53,6 +57,7 @@ struct clock {
 	u64 at;	  /* as of then */
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
+	u64 level; /* where tenants stand there, see share.h */
 };
 
 /* CPUs that share a last-level cache. */
@@ -62,6 +67,8 @@ struct domain {
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */
+	u32 pinned;	 /* threads in its CPUs' pinned queues */
+	u32 unused;
 	u32 online;	 /* its CPUs that are online */
 	u32 size;
 	u16 cpu[DOMAIN_CPUS];
@@ -84,9 +91,9 @@ struct thread_setting {
 	u64 latency_ns; /* 0: from the thread's own behaviour */
 };
 
-_Static_assert(sizeof(struct options) == 40 + 2 * MAX_CPUS, "loader's layout");
+_Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
-_Static_assert(sizeof(struct domain) == 192, "loader's layout");
+_Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 

@@ -3,9 +3,11 @@
  * Quell's scheduler: the sched_ext operations, which join the features.
  *
  *   fair.bpf.h        what a thread is entitled to, by weight
+ *   share.bpf.h       which tenant is furthest behind its share of the host
  *   causal.bpf.h      since when its work waits
  *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
+ *   room.bpf.h        that it makes way for threads bound to some CPUs
  *   observe.bpf.h     what threads did, for the agent
  *
  * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
@@ -18,6 +20,7 @@
 #include "causal.bpf.h"
 #include "request.bpf.h"
 #include "asymmetry.bpf.h"
+#include "room.bpf.h"
 #include "observe.bpf.h"
 
 /* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
@@ -27,14 +30,19 @@ static __always_inline u64 slice_of(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
+	if (!t->depleted && options.share)
+		return share_entitled_slice(t->ahead);
 	if (!t->depleted)
-		return options.share ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
+		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
 		return FAIR_SLICE_LEAST;
 	u32 only_cpu = t->only_cpu;
+	u64 slice;
 	if (only_cpu && only_cpu <= MAX_CPUS)
-		return fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
-	return fair_slice(d->online, d->clock.load, t->weight);
+		slice = fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
+	else
+		slice = fair_slice(d->online, d->clock.load, t->weight);
+	return options.share ? share_slice(slice) : slice;
 }
 
 /* A thread that was not ready counts as ready. */
@@ -47,6 +55,8 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 	leave_load(t);
 	if (domain_at(domain))
 		enter_load(t, p, domain, cpu, now);
+	if (options.share)
+		begin_share(t, now);
 	t->ready_at = now;
 }
 
@@ -74,7 +84,7 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 	u64 order = t->deadline, slice = slice_of(t);
 
 	if (t->depleted)
-		order = fair_position(t->seen, lag_of(t));
+		order = options.share ? t->position : fair_position(t->seen, lag_of(t));
 	if (p->nr_cpus_allowed == 1) {
 		note_queue(t, QUEUE_PINNED, cpu);
 		insert_ordered(p, pinned_queue(cpu), slice,
@@ -86,11 +96,14 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 		note_queue(t, QUEUE_ENTITLED, t->domain);
 		insert_ordered(p, entitled_queue(t->domain), slice, order, flags);
 	}
-	if (p->nr_cpus_allowed == 1)
-		return;
-	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (idle >= 0)
+	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	} else if (p->nr_cpus_allowed < options.cpus) {
+		struct domain *d = domain_at(t->domain);
+		if (d && idles_for(NULL))
+			make_room(p, d);
+	}
 }
 
 SEC("struct_ops/select_cpu")
@@ -184,6 +197,12 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		weigh_again(t, p, cpu, now);
 		judge(t, p, now);
 		update_deadline(t);
+		s32 idle = p->nr_cpus_allowed > 1 ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
+		if (idle >= 0) {
+			note_queue(t, QUEUE_NONE, 0);
+			insert_fifo(p, SCX_DSQ_LOCAL_ON | (u64)idle, slice_of(t), 0);
+			return;
+		}
 	}
 	queue(t, p, cpu, 0);
 }
@@ -221,6 +240,12 @@ static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32
 	return take_foreign(other);
 }
 
+/* The order of a queue's first thread; base: of depleted ones there. */
+static __always_inline u64 first_of_queue(u64 dsq, u64 base)
+{
+	return options.share ? first_in_turn(dsq, base) : first_order(dsq);
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -242,16 +267,21 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			lag = lag_of(t);
 		}
 	}
+	struct thread *runs = t;
+	/* It can go on elsewhere, whoever waits cannot. */
+	if (t && prev->nr_cpus_allowed > 1 && (d->queued || slot->pinned) && idles_for(prev))
+		t = NULL;
 	if (options.domains > 1 && balance(slot, d, index))
 		return;
 
 	/* Of the depleted threads: the CPU's own, or the domain's, whichever is further behind. */
-	u64 own = slot->pinned ? first_order(pinned_queue(cpu)) : 0;
-	u64 first = d->depleted ? first_order(depleted_queue(index)) : 0;
+	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
+	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
-	s64 first_lag = first ? domain_clock(d, now) - first : 0;
+	s64 first_lag = first ? (options.share ? d->clock.level : domain_clock(d, now)) - first : 0;
 	if (own >= URGENCY_DEPLETED) {
-		s64 own_lag = pinned_clock(d, cpu, now) - (own - URGENCY_DEPLETED);
+		s64 own_lag = (options.share ? d->clock.level : pinned_clock(d, cpu, now)) -
+			      (own - URGENCY_DEPLETED);
 		if (!first || own_lag >= first_lag) {
 			first = own;
 			first_lag = own_lag;
@@ -276,6 +306,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		if (own && take_first(pinned_queue(cpu)))
 			return;
 	}
+	t = runs;
 	if (!t) {
 		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
 			u32 other = index + i;
@@ -328,6 +359,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	t->ran_at = now;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
+	if (options.share && wait > SHARE_STEP)
+		note_waited(t, now);
 	if (wait > t->worst_wait)
 		t->worst_wait = wait;
 	slot->runs++;
@@ -342,6 +375,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else {
 		slot->urgency = t->deadline;
 	}
+	slot->movable = p->nr_cpus_allowed == 1 ? BOUND : p->nr_cpus_allowed < options.cpus ? MOVABLE : ANYWHERE;
+	slot->tid = p->pid;
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
@@ -481,6 +516,8 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	struct domain *d = domain_at(domain_index(cpu));
 
 	observe_idle(cpu, idle);
+	if (idle && d && slot && !slot->offline)
+		use_room(d, domain_index(cpu));
 	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
 		return;
 	slot->rescued++;
@@ -574,6 +611,8 @@ s32 BPF_PROG(quell_init)
 {
 	u64 now = time_ns();
 
+	root_level.time = FAIR_CLOCK_START;
+	root_level.at = now;
 	/* Options are constants to the verifier: it need not go through CPUs that there are not. */
 	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.cpus; cpu++) {
 		u32 index = domain_index(cpu);
@@ -590,6 +629,7 @@ s32 BPF_PROG(quell_init)
 		else
 			d->online++;
 		pinned_clocks[bounded(cpu, MAX_CPUS)].time = FAIR_CLOCK_START;
+		pinned_clocks[bounded(cpu, MAX_CPUS)].level = FAIR_CLOCK_START;
 		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (error)
@@ -600,6 +640,7 @@ s32 BPF_PROG(quell_init)
 		if (!d)
 			break;
 		d->clock.time = FAIR_CLOCK_START;
+		d->clock.level = FAIR_CLOCK_START;
 		d->clock.at = now;
 		d->served_at = now;
 		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);

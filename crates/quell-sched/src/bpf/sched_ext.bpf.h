@@ -144,6 +144,10 @@ void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksy
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym __weak;
 u64 scx_bpf_now(void) __ksym __weak; /* 6.14 */
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b) __ksym;
+bool bpf_cpumask_empty(const struct cpumask *cpumask) __ksym;
+const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
+void scx_bpf_put_idle_cpumask(const struct cpumask *idle_mask) __ksym;
 struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgrp, int level) __ksym;
 void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
@@ -187,6 +191,12 @@ bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 ds
 bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 			       u64 flags) __ksym __weak;
 
+void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
+void scx_bpf_dispatch_from_dsq_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
+bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
+bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+				     u64 flags) __ksym __weak;
+
 static __always_inline u64 time_ns(void)
 {
 	return bpf_ksym_exists(scx_bpf_now) ? scx_bpf_now() : bpf_ktime_get_ns();
@@ -229,6 +239,24 @@ static __always_inline bool take_first(u64 dsq)
 	return scx_bpf_consume(dsq);
 }
 
+/* Puts a thread of the queue that is iterated elsewhere in it; it does not come again. Within dispatch only. */
+static __always_inline void move_ordered(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 order)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
+		scx_bpf_dsq_move_set_vtime(it, order);
+		scx_bpf_dsq_move_vtime(it, p, dsq, 0);
+	} else {
+		scx_bpf_dispatch_from_dsq_set_vtime(it, order);
+		scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0);
+	}
+}
+
+/* Whether a queue's first thread can be looked at; the function and its safe version are told apart by another change of 7.1. */
+static __always_inline bool can_peek(void)
+{
+	return bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q);
+}
+
 static __always_inline void set_slice(struct task_struct *p, u64 slice)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice))
@@ -244,8 +272,7 @@ static __always_inline u64 first_order(u64 dsq)
 	struct task_struct *p;
 	u64 order = 0;
 
-	/* The function and its safe version are told apart by another change of 7.1. */
-	if (bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q)) {
+	if (can_peek()) {
 		p = scx_bpf_dsq_peek(dsq);
 		return p ? p->scx.dsq_vtime : 0;
 	}

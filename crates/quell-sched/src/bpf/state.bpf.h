@@ -20,6 +20,7 @@
 
 #include "sched_ext.bpf.h"
 #include "../policy/fair.h"
+#include "../policy/share.h"
 #include "../policy/urgency.h"
 #include "layout.h"
 
@@ -42,6 +43,21 @@ PER_SCHEDULER struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
 PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
 PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
+
+/* Virtual time up to which somebody was served, see share.h. */
+struct served {
+	u64 time;
+};
+
+/* Where those stand that share something. */
+struct level {
+	u64 time;
+	u64 at;	  /* as of then */
+	u64 rate; /* since then, as in fair.h */
+};
+
+/* Of tenants: groups and threads directly below the root. */
+PER_SCHEDULER struct level root_level;
 
 enum queue_kind {
 	QUEUE_NONE,
@@ -69,11 +85,16 @@ struct thread {
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
+	struct served served;
+	u64 unbilled;	/* CPU time that is not charged yet */
+	s64 ahead;	/* CPU time that its tenant is ahead by, as last located */
+	u64 position;	/* up to where it is served, with all that it is in */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
 	u32 weight;	/* effective */
 	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
+	u32 began;	/* what it is in that its wakeup made ready, a bit for each level */
 	u16 domain;
 	u16 queue_of;	/* CPU or domain */
 	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
@@ -151,6 +172,8 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 	if (kind == QUEUE_PINNED) {
 		if ((slot = cpu_at(of)))
 			__sync_fetch_and_add(&slot->pinned, by);
+		if ((d = domain_at(domain_index(of))))
+			__sync_fetch_and_add(&d->pinned, by);
 	} else if (kind != QUEUE_NONE && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->queued, by);
 		if (kind == QUEUE_DEPLETED)

@@ -52,7 +52,7 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks)
+#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(root_level)
 
 #define SIZE(state) +sizeof(state)
 u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }
@@ -69,6 +69,29 @@ void quell_native_load(const char *from) { EACH_STATE(LOAD) }
 
 void quell_native_set_options(const struct options *to) { options = *to; }
 const struct cpu_slot *quell_native_cpus(void) { return cpus; }
+
+/* The simulator knows one queue's first thread: who is moved back is that no more. */
+void quell_native_move(struct task_struct *p, u64 queue, u64 order);
+int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq, u64 flags)
+{
+	it->opaque[0] = dsq;
+	return 0;
+}
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
+{
+	return scx_bpf_dsq_peek(it->opaque[0]);
+}
+void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) { (void)it; }
+void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 order) { it->opaque[1] = order; }
+bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 flags)
+{
+	quell_native_move(p, dsq, it->opaque[1]);
+	return true;
+}
+
+/* The only mask that is asked for is that of idle CPUs, which the simulator has. */
+const struct cpumask *scx_bpf_get_idle_cpumask(void) { return NULL; }
+void scx_bpf_put_idle_cpumask(const struct cpumask *mask) { (void)mask; }
 
 /* Of the simulator's functions, what the simulator does not know of. */
 void bpf_task_release(struct task_struct *p) { (void)p; }

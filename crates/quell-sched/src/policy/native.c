@@ -4,6 +4,7 @@
  * kernel runs.
  */
 #include "fair.h"
+#include "share.h"
 #include "urgency.h"
 
 u64 quell_fair_rate(u64 cpus, u64 load) { return fair_rate(cpus, load); }
@@ -19,6 +20,24 @@ bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
 u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
 u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
+u64 quell_share_virtual(u64 ns, u64 weight) { return share_virtual(ns, weight); }
+s64 quell_share_cpu_time(s64 virtual, u64 weight) { return share_cpu_time(virtual, weight); }
+u64 quell_share_begin(u64 served, u64 level, u64 weight) { return share_begin(served, level, weight); }
+u64 quell_share_level(u64 level, u64 served, u64 ns, u64 slowness)
+{
+	return share_level(level, served, ns, slowness);
+}
+u64 quell_share_rate(u64 rate, s64 behind, u64 ns) { return share_rate(rate, behind, ns); }
+u64 quell_share_compressed(u64 virtual, s64 above, u64 rate)
+{
+	return share_compressed(virtual, above, rate);
+}
+s64 quell_share_member(s64 above, u64 rate, u64 active, u64 weight)
+{
+	return share_member(above, rate, active, weight);
+}
+u64 quell_share_slice(u64 slice) { return share_slice(slice); }
+u64 quell_share_entitled_slice(s64 ahead) { return share_entitled_slice(ahead); }
 u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }
 u64 quell_urgency_age(u64 since, u64 ran, u64 now) { return urgency_age(since, ran, now); }
 u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)

@@ -346,7 +346,11 @@ impl Kernel for Context<'_> {
         let core = &mut *self.core;
         core.task(thread).slice = slice;
         let selecting = core.selecting == Some(thread);
-        if queue != flags::DSQ_LOCAL {
+        if queue & flags::DSQ_LOCAL_ON == flags::DSQ_LOCAL_ON {
+            let cpu = CpuId(queue as u32);
+            core.task(thread).cpu = cpu;
+            core.insert_local(self.machine, thread, cpu, flags);
+        } else if queue != flags::DSQ_LOCAL {
             core.direct = selecting.then_some(Direct::Queue);
             core.inserted += 1;
             let key = (order.unwrap_or(core.inserted), core.inserted);
@@ -376,6 +380,20 @@ impl Kernel for Context<'_> {
     fn first(&self, queue: u64) -> Option<u32> {
         let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
         Some(thread.0)
+    }
+
+    fn reorder(&mut self, thread: u32, queue: u64, order: u64) {
+        let core = &mut *self.core;
+        let it = &mut core.queues[queue as usize];
+        let key = it
+            .iter()
+            .find(|(_, other)| other.0 == thread)
+            .map(|(key, _)| *key);
+        if let Some(key) = key {
+            it.remove(&key);
+            core.inserted += 1;
+            it.insert((order, core.inserted), ThreadId(thread));
+        }
     }
 
     fn queued(&self, queue: u64) -> u32 {
@@ -419,6 +437,12 @@ impl Kernel for Context<'_> {
         let it = self.machine.thread(ThreadId(thread));
         let found = self.core.claim(None, |_, cpu| it.may_use(cpu))?;
         Some(found.0)
+    }
+
+    fn idles_for(&self, thread: Option<u32>) -> bool {
+        let idle = &self.core.idle;
+        let may = |cpu| thread.is_none_or(|it| self.may_use(it, cpu));
+        self.core.idles > 0 && (self.machine.cpu_ids()).any(|cpu| idles(idle, cpu) && may(cpu.0))
     }
 
     fn kick(&mut self, cpu: u32, flags: u64) {

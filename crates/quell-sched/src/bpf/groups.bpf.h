@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Cgroups: what is in them that is ready.
+ *
+ * Problem: a cgroup's weight counts while it has something ready, in it or below it.
+ * How:     a group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
+ *          not any more; only the first and the last of a group tell its parent.
+ * Limits:  groups count up to GROUP_DEPTH levels deep.
+ */
+#ifndef QUELL_GROUPS_BPF_H
+#define QUELL_GROUPS_BPF_H
+
+#include "state.bpf.h"
+
+#define GROUP_DEPTH 16
+
+struct group {
+	u64 parent; /* its id; 0: the root */
+	u32 weight;  /* as set */
+	u32 counted; /* what its parent's active counts for it */
+	u64 active;  /* sum of its members' own weights, as far as they have something ready */
+	u64 share;   /* weight that its members share */
+	u64 at;	     /* as of then */
+	struct served served; /* see share.h */
+	struct level level; /* of its members */
+	u64 waited_at; /* when one of its threads got a CPU last that had waited */
+};
+
+_Static_assert(sizeof(struct group) == 80, "loader's layout");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+/* A thread's weight among its siblings. */
+static __always_inline u64 own_weight(struct thread *t)
+{
+	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
+}
+
+/*
+ * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
+ * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, so
+ * that the verifier looks at it once.
+ */
+__noinline int settle(u64 group)
+{
+	int began = 0;
+	struct group *g = bpf_map_lookup_elem(&groups, &group);
+
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		u64 id = g->parent;
+		bool turned = false;
+		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		for (int attempt = 0; attempt < 8; attempt++) {
+			u32 due = g->active ? g->weight : 0;
+			u32 counted = __sync_lock_test_and_set(&g->counted, due);
+			if (due && !counted)
+				began |= 1 << level;
+			if (counted != due) {
+				u64 by = (u64)due - counted;
+				u64 before = parent ? __sync_fetch_and_add(&parent->active, by) : 1;
+				turned |= parent && (!before || !(before + by));
+			}
+			if (due == (g->active ? g->weight : 0))
+				break;
+		}
+		if (!turned)
+			break;
+		g = parent;
+	}
+	return began;
+}
+
+static __always_inline void leave_group(struct thread *t)
+{
+	u64 id = t->group, own = t->active;
+
+	if (!own)
+		return;
+	t->active = 0;
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	if (g && __sync_fetch_and_add(&g->active, -own) == own)
+		settle(id);
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Shares: keeps what ../policy/share.h computes with.
+ *
+ * Problem: a tenant's virtual time is one number, while its threads run on all CPUs and wait in several queues.
+ * How:     a thread is charged, with all that it is in, for every SHARE_STEP of CPU time: so often, and no more, others' memory
+ *          is written. A queue is ordered by what held when threads were queued; since virtual times only go on,
+ *          who is first there is looked at again before it is taken, and put back if others are before it by now.
+ *          Tenants' virtual times are the host's; where they stand is told for each domain, and for each CPU that has
+ *          threads of its own.
+ * Limits:  who is further ahead than SHARE_AHEAD is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
+ *          threads are looked at.
+ */
+#ifndef QUELL_SHARE_BPF_H
+#define QUELL_SHARE_BPF_H
+
+#include "groups.bpf.h"
+
+#define LOOKED_AT 16
+
+/* Moves a level on: it follows who is served in its turn. */
+static __always_inline void advance(struct level *level, u64 served, bool in_turn, u64 now)
+{
+	u64 at = level->at;
+
+	if (now <= at + SHARE_STEP || __sync_val_compare_and_swap(&level->at, at, now) != at)
+		return;
+	u64 ns = now - at, rate = level->rate;
+	u64 time = level->time + fair_advance(ns, rate);
+	if (in_turn) {
+		level->rate = share_rate(rate, served - time, ns);
+		time = share_level(time, served, ns, SHARE_LEVEL);
+	}
+	level->time = time;
+}
+
+/* Charges one of those that a level is of. near: the level where it was served; NULL: the same. */
+static __always_inline void serve(struct served *it, struct level *level, u64 *near, u64 weight, u64 ns,
+				  bool in_turn, u64 now)
+{
+	u64 before = it->time, time = share_virtual(ns, weight);
+
+	advance(level, before, in_turn, now);
+	if (in_turn) {
+		if (near)
+			*near = share_level(*near, before, ns, SHARE_NEAR);
+		time = share_compressed(time, before - level->time, level->rate);
+	}
+	__sync_fetch_and_add(&it->time, time);
+}
+
+/* Where tenants stand that compete for what the thread may use. */
+static __always_inline u64 *level_near(struct thread *t)
+{
+	u32 domain = t->domain, cpu = t->only_cpu;
+
+	if (cpu && cpu <= MAX_CPUS)
+		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)].level;
+	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock.level;
+}
+
+/* Charges a thread, and what it is in, for what it used. Global, so that the verifier looks at it once. */
+__noinline int bill(struct thread *t, u64 now)
+{
+	if (!t)
+		return 0;
+	u64 id = t->group, ns = t->unbilled, *near = level_near(t);
+	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+	struct domain *d = domain_at(t->domain);
+	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
+	/* Who went before others for its urgency was not the one that is furthest behind. */
+	bool in_turn = t->depleted || !((d && d->depleted) || (slot && slot->pinned));
+
+	t->unbilled = 0;
+	serve(&t->served, g ? &g->level : &root_level, g ? NULL : near, own_weight(t), ns, in_turn, now);
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		id = g->parent;
+		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		serve(&g->served, parent ? &parent->level : &root_level, parent ? NULL : near, g->weight, ns,
+		      in_turn, now);
+		g = parent;
+	}
+	return 0;
+}
+
+/* A thread ran. */
+static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
+{
+	t->unbilled += ran;
+	if (t->unbilled >= SHARE_STEP)
+		bill(t, now);
+}
+
+/* Up to where a thread is served, with all that it is in. */
+__noinline int locate(struct thread *t)
+{
+	if (!t)
+		return 0;
+	u64 id = t->group, weight = own_weight(t);
+	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+	u64 served = t->served.time;
+	s64 above = 0;
+
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		above = share_member(above + (s64)(served - g->level.time), g->level.rate, g->active, g->weight);
+		served = g->served.time;
+		weight = g->weight;
+		id = g->parent;
+		g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+	}
+	t->ahead = share_cpu_time(served - *level_near(t), weight);
+	t->position = served + above;
+	return 0;
+}
+
+/* Whether a thread is within its tenant's share no more; of its own credit and its process's the better one counts. */
+static __always_inline bool share_depleted(struct thread *t, bool was)
+{
+	locate(t);
+	return t->ahead > (s64)SHARE_AHEAD ||
+	       fair_depleted(t->common > t->credit ? t->common : t->credit, was);
+}
+
+/* How far a thread is behind those of its domain, as last located. */
+static __always_inline s64 share_lag(struct thread *t)
+{
+	struct domain *d = domain_at(t->domain);
+
+	return d ? d->clock.level - t->position : 0;
+}
+
+/* A thread begins to want CPUs, and perhaps what it is in. */
+__noinline int begin_share(struct thread *t, u64 now)
+{
+	if (!t)
+		return 0;
+	u64 id = t->group, near = *level_near(t);
+	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+
+	t->served.time = share_begin(t->served.time, g ? g->level.time : near, own_weight(t));
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		id = g->parent;
+		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		if (t->began & 1 << level || now - g->waited_at > SHARE_WAITED)
+			g->served.time =
+				share_begin(g->served.time, parent ? parent->level.time : near, g->weight);
+		g = parent;
+	}
+	return 0;
+}
+
+/* A thread got a CPU after it had waited: what it is in wants more than it gets. */
+__noinline int note_waited(struct thread *t, u64 now)
+{
+	if (!t)
+		return 0;
+	u64 id = t->group;
+	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+
+	for (int level = 0; level < GROUP_DEPTH && g; level++) {
+		if (now - g->waited_at > SHARE_STEP)
+			g->waited_at = now;
+		id = g->parent;
+		g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+	}
+	return 0;
+}
+
+/*
+ * The order of a queue's first thread, 0 where it is empty, once depleted threads are where they belong by now. base:
+ * what is added to their positions there. Within dispatch only. Global, as bill() is.
+ */
+__noinline u64 first_in_turn(u64 dsq, u64 base)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	u64 first = 0;
+
+	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	for (int i = 0; i < LOOKED_AT; i++) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (!p)
+			break;
+		u64 order = p->scx.dsq_vtime;
+		struct thread *t = thread_of(p);
+		if (t && order >= base) {
+			locate(t);
+			u64 due = base + t->position;
+			if (due > order + SHARE_STEP / 8) {
+				if (!first || due < first)
+					first = due;
+				move_ordered(&it, p, dsq, due);
+				continue;
+			}
+		}
+		if (!first || order < first)
+			first = order;
+		break;
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return first;
+}
+
+#endif
