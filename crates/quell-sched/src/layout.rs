@@ -60,7 +60,8 @@ pub struct Clock {
     pub at: u64,
     pub rate: u64,
     pub load: u64,
-    pub level: u64,
+    pub near: u64,
+    pub near_at: u64,
 }
 
 /// `struct domain`.
@@ -69,6 +70,7 @@ pub struct Clock {
 pub struct Domain {
     pub clock: Clock,
     pub served_at: u64,
+    pub room_at: u64,
     pub look_at: u64,
     pub queued: u32,
     pub depleted: u32,
@@ -77,7 +79,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 6],
+    pub padding: [u64; 4],
 }
 
 /// `struct group` (fair.bpf.h).

@@ -70,8 +70,6 @@ pub trait Kernel {
 pub mod flags {
     /// The queue of the CPU that was selected, or that the thread is on.
     pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
-    /// The queue of the CPU in the lower bits.
-    pub const DSQ_LOCAL_ON: u64 = 0xc000_0000_0000_0000;
     /// To the front of a CPU's queue, and what runs there gives way.
     pub const ENQ_PREEMPT: u64 = 1 << 32;
     /// Only if the CPU idles.

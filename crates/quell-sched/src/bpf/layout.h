@@ -57,13 +57,15 @@ struct clock {
 	u64 at;	  /* as of then */
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
-	u64 level; /* where tenants stand there, see share.h */
+	u64 near; /* where those stand that were served in their turn, see share.h */
+	u64 near_at; /* as of then */
 };
 
 /* CPUs that share a last-level cache. */
 struct domain {
 	struct clock clock;
 	u64 served_at;	 /* when a depleted thread got a CPU last */
+	u64 room_at;	 /* when room was last looked for */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */

@@ -99,10 +99,8 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	} else if (p->nr_cpus_allowed < options.cpus) {
-		struct domain *d = domain_at(t->domain);
-		if (d && idles_for(NULL))
-			make_room(p, d);
+	} else {
+		make_room(p, domain_at(t->domain), time_ns());
 	}
 }
 
@@ -197,12 +195,6 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		weigh_again(t, p, cpu, now);
 		judge(t, p, now);
 		update_deadline(t);
-		s32 idle = p->nr_cpus_allowed > 1 ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
-		if (idle >= 0) {
-			note_queue(t, QUEUE_NONE, 0);
-			insert_fifo(p, SCX_DSQ_LOCAL_ON | (u64)idle, slice_of(t), 0);
-			return;
-		}
 	}
 	queue(t, p, cpu, 0);
 }
@@ -268,8 +260,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	struct thread *runs = t;
-	/* It can go on elsewhere, whoever waits cannot. */
-	if (t && prev->nr_cpus_allowed > 1 && (d->queued || slot->pinned) && idles_for(prev))
+	if (t && makes_way(prev, cpu, d, index))
 		t = NULL;
 	if (options.domains > 1 && balance(slot, d, index))
 		return;
@@ -278,9 +269,9 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
 	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
-	s64 first_lag = first ? (options.share ? d->clock.level : domain_clock(d, now)) - first : 0;
+	s64 first_lag = first ? (options.share ? d->clock.near : domain_clock(d, now)) - first : 0;
 	if (own >= URGENCY_DEPLETED) {
-		s64 own_lag = (options.share ? d->clock.level : pinned_clock(d, cpu, now)) -
+		s64 own_lag = (options.share ? d->clock.near : pinned_clock(d, cpu, now)) -
 			      (own - URGENCY_DEPLETED);
 		if (!first || own_lag >= first_lag) {
 			first = own;
@@ -517,7 +508,7 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 
 	observe_idle(cpu, idle);
 	if (idle && d && slot && !slot->offline)
-		use_room(d, domain_index(cpu));
+		use_room(d, domain_index(cpu), cpu);
 	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
 		return;
 	slot->rescued++;
@@ -604,6 +595,8 @@ void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, str
 		return;
 	leave_group(t);
 	t->group = to->level > 0 ? to->kn->id : 0;
+	if (options.share)
+		change_parent(t, time_ns());
 }
 
 SEC("struct_ops.s/init")
@@ -629,7 +622,6 @@ s32 BPF_PROG(quell_init)
 		else
 			d->online++;
 		pinned_clocks[bounded(cpu, MAX_CPUS)].time = FAIR_CLOCK_START;
-		pinned_clocks[bounded(cpu, MAX_CPUS)].level = FAIR_CLOCK_START;
 		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (error)
@@ -640,7 +632,6 @@ s32 BPF_PROG(quell_init)
 		if (!d)
 			break;
 		d->clock.time = FAIR_CLOCK_START;
-		d->clock.level = FAIR_CLOCK_START;
 		d->clock.at = now;
 		d->served_at = now;
 		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);

@@ -4,15 +4,18 @@
  *
  * Problem: a thread waits for the CPUs that it may use, while others idle; and one of its own runs a thread that may
  *          use the idle ones.
- * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it; it is put on the idle CPU
- *          when it is queued again.
+ * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it, whether it is entitled or not.
+ *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
+ * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most.
  * Limits:  one thread moves: that two could move in turn is not seen. Looks at the CPUs of one domain; of
- *          a queue at its first thread.
+ *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
 #ifndef QUELL_ROOM_BPF_H
 #define QUELL_ROOM_BPF_H
 
 #include "state.bpf.h"
+
+#define ROOM_EVERY (1 * NS_PER_MS)
 
 enum movable {
 	BOUND,	   /* to one CPU */
@@ -51,8 +54,15 @@ static __always_inline bool clear_cpu(u32 cpu)
 	return clears;
 }
 
-/* A thread has to wait for CPUs that it may use. */
-static __always_inline void make_room(struct task_struct *p, struct domain *d)
+/* Whether it is time to look. */
+static __always_inline bool look_for_room(struct domain *d, u64 now)
+{
+	u64 at = d->room_at;
+
+	return now - at > ROOM_EVERY && __sync_val_compare_and_swap(&d->room_at, at, now) == at;
+}
+
+static __always_inline void clear_one_of(struct task_struct *p, struct domain *d)
 {
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
@@ -61,28 +71,58 @@ static __always_inline void make_room(struct task_struct *p, struct domain *d)
 	}
 }
 
-/* A CPU of the domain goes idle. */
-static __always_inline void use_room(struct domain *d, u32 index)
+/* A thread has to wait for CPUs that it may use. */
+static __always_inline void make_room(struct task_struct *p, struct domain *d, u64 now)
+{
+	if (d && p->nr_cpus_allowed < options.cpus && look_for_room(d, now) && idles_for(NULL))
+		clear_one_of(p, d);
+}
+
+/* The first of a domain's queues, where it can be looked at. */
+static __always_inline struct task_struct *first_waiting(struct domain *d, u32 index)
 {
 	struct task_struct *p = NULL;
 
-	if (d->pinned) {
-		for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-			u32 cpu = d->cpu[i];
-			struct cpu_slot *slot = cpu_at(cpu);
-			if (!slot)
-				break;
-			if (slot->pinned && clear_cpu(cpu))
-				return;
-		}
-	}
 	if (!d->queued || !can_peek())
-		return;
+		return NULL;
 	p = scx_bpf_dsq_peek(entitled_queue(index));
-	if (!p)
-		p = scx_bpf_dsq_peek(depleted_queue(index));
-	if (p)
-		make_room(p, d);
+	return p ?: scx_bpf_dsq_peek(depleted_queue(index));
+}
+
+/* A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. */
+static __always_inline void use_room(struct domain *d, u32 index, u32 idle)
+{
+	struct task_struct *p;
+
+	if (!(d->pinned || d->queued) || !look_for_room(d, time_ns()))
+		return;
+	for (u32 i = 0; d->pinned && i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
+		u32 cpu = d->cpu[i];
+		struct cpu_slot *slot = cpu_at(cpu);
+		if (!slot)
+			break;
+		if (slot->pinned && clear_cpu(cpu))
+			return;
+	}
+	p = first_waiting(d, index);
+	if (p && !bpf_cpumask_test_cpu(idle, p->cpus_ptr))
+		clear_one_of(p, d);
+}
+
+/* Whether a thread that runs here can go on elsewhere, and one that waits for this CPU cannot. */
+static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct domain *d, u32 index)
+{
+	struct cpu_slot *slot = cpu_at(cpu);
+	struct task_struct *p;
+
+	/* One that may not migrate now; what BPF counts for itself is one. */
+	if (!slot || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 ||
+	    !(slot->pinned || d->queued) || !idles_for(prev))
+		return false;
+	if (slot->pinned)
+		return true;
+	p = first_waiting(d, index);
+	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !idles_for(p);
 }
 
 #endif

@@ -34,29 +34,41 @@ static __always_inline void advance(struct level *level, u64 served, bool in_tur
 	level->time = time;
 }
 
-/* Charges one of those that a level is of. near: the level where it was served; NULL: the same. */
-static __always_inline void serve(struct served *it, struct level *level, u64 *near, u64 weight, u64 ns,
+/* Charges one of those that a level is of. near: who competes where it was served; NULL: not told. */
+static __always_inline void serve(struct served *it, struct level *level, struct clock *near, u64 weight, u64 ns,
 				  bool in_turn, u64 now)
 {
 	u64 before = it->time, time = share_virtual(ns, weight);
 
 	advance(level, before, in_turn, now);
 	if (in_turn) {
-		if (near)
-			*near = share_level(*near, before, ns, SHARE_NEAR);
+		if (near) {
+			near->near = share_stale(near->near_at, now) ?
+					     before :
+					     share_level(near->near, before, ns, SHARE_NEAR);
+			near->near_at = now;
+		}
 		time = share_compressed(time, before - level->time, level->rate);
 	}
 	__sync_fetch_and_add(&it->time, time);
 }
 
-/* Where tenants stand that compete for what the thread may use. */
-static __always_inline u64 *level_near(struct thread *t)
+/* Those that compete for what the thread may use. */
+static __always_inline struct clock *rivals_of(struct thread *t)
 {
 	u32 domain = t->domain, cpu = t->only_cpu;
 
 	if (cpu && cpu <= MAX_CPUS)
-		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)].level;
-	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock.level;
+		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)];
+	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock;
+}
+
+/* Where they stand; where nobody was served of late, where all tenants do. */
+static __always_inline u64 level_near(struct thread *t, u64 now)
+{
+	struct clock *rivals = rivals_of(t);
+
+	return share_stale(rivals->near_at, now) ? root_level.time : rivals->near;
 }
 
 /* Charges a thread, and what it is in, for what it used. Global, so that the verifier looks at it once. */
@@ -64,7 +76,8 @@ __noinline int bill(struct thread *t, u64 now)
 {
 	if (!t)
 		return 0;
-	u64 id = t->group, ns = t->unbilled, *near = level_near(t);
+	u64 id = t->group, ns = t->unbilled;
+	struct clock *near = rivals_of(t);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 	struct domain *d = domain_at(t->domain);
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
@@ -108,7 +121,7 @@ __noinline int locate(struct thread *t)
 		id = g->parent;
 		g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 	}
-	t->ahead = share_cpu_time(served - *level_near(t), weight);
+	t->ahead = share_cpu_time(served - level_near(t, time_ns()), weight);
 	t->position = served + above;
 	return 0;
 }
@@ -126,7 +139,7 @@ static __always_inline s64 share_lag(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
-	return d ? d->clock.level - t->position : 0;
+	return d ? d->clock.near - t->position : 0;
 }
 
 /* A thread begins to want CPUs, and perhaps what it is in. */
@@ -134,7 +147,7 @@ __noinline int begin_share(struct thread *t, u64 now)
 {
 	if (!t)
 		return 0;
-	u64 id = t->group, near = *level_near(t);
+	u64 id = t->group, near = level_near(t, now);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
 	t->served.time = share_begin(t->served.time, g ? g->level.time : near, own_weight(t));
@@ -147,6 +160,15 @@ __noinline int begin_share(struct thread *t, u64 now)
 		g = parent;
 	}
 	return 0;
+}
+
+/* A thread came to another group: what it owes stays with the old one, and it stands among the new one's members where they do. */
+static __always_inline void change_parent(struct thread *t, u64 now)
+{
+	u64 id = t->group;
+	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+
+	t->served.time = g ? g->level.time : level_near(t, now);
 }
 
 /* A thread got a CPU after it had waited: what it is in wants more than it gets. */

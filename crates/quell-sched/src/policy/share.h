@@ -47,6 +47,9 @@
 #define SHARE_APART (300 * NS_PER_MS)
 #define SHARE_HALF (200 * NS_PER_MS)
 
+/* Nobody counts as further off: this is free of overflow. */
+#define SHARE_FURTHEST (1ULL << 50)
+
 /* A level goes at most so fast. */
 #define SHARE_RATE_MOST (FAIR_RATE_ONE << 9)
 
@@ -72,6 +75,12 @@ static inline s64 share_cpu_time(s64 virtual, u64 weight)
 	return virtual < 0 ? -(s64)ns : (s64)ns;
 }
 
+/* Whether where rivals stand was noted so long ago that it means nothing any more. */
+static inline bool share_stale(u64 at, u64 now)
+{
+	return now - at > 2 * SHARE_LEVEL;
+}
+
 /* Within these bounds. */
 static inline s64 share_bounded(s64 ns, s64 most)
 {
@@ -90,6 +99,8 @@ static inline s64 share_member(s64 above, u64 rate, u64 active, u64 weight)
 	above = share_bounded(above, most);
 	size = above < 0 ? -above : above;
 	size = (size >> SHARE_DEEPER) * (active >> 4) / ((weight >> 4) ?: 1);
+	if (size > SHARE_FURTHEST)
+		size = SHARE_FURTHEST;
 	return above < 0 ? -(s64)size : (s64)size;
 }
 
@@ -103,6 +114,8 @@ static inline u64 share_rate(u64 rate, s64 behind, u64 ns)
 
 	if (ns > SHARE_LEVEL)
 		ns = SHARE_LEVEL;
+	if (size > SHARE_FURTHEST)
+		size = SHARE_FURTHEST;
 	u64 by = (size >> 10) * (ns >> 10) / (SHARE_LEVEL >> 10);
 	by = by * (FAIR_RATE_ONE / 2) / (SHARE_LEVEL >> 10);
 	if (by > most)
@@ -128,6 +141,8 @@ static inline u64 share_level(u64 level, u64 served, u64 ns, u64 slowness)
 
 	if (ns > slowness)
 		ns = slowness;
+	if (size > SHARE_FURTHEST)
+		size = SHARE_FURTHEST;
 	size = (size >> 10) * (ns >> 10) / ((ns + slowness) >> 10) << 10;
 	return by < 0 ? level - size : level + size;
 }

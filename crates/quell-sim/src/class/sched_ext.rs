@@ -346,11 +346,7 @@ impl Kernel for Context<'_> {
         let core = &mut *self.core;
         core.task(thread).slice = slice;
         let selecting = core.selecting == Some(thread);
-        if queue & flags::DSQ_LOCAL_ON == flags::DSQ_LOCAL_ON {
-            let cpu = CpuId(queue as u32);
-            core.task(thread).cpu = cpu;
-            core.insert_local(self.machine, thread, cpu, flags);
-        } else if queue != flags::DSQ_LOCAL {
+        if queue != flags::DSQ_LOCAL {
             core.direct = selecting.then_some(Direct::Queue);
             core.inserted += 1;
             let key = (order.unwrap_or(core.inserted), core.inserted);
