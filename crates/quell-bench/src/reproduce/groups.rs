@@ -86,7 +86,7 @@ const PAPER_3: &str = "two processes of two threads on two CPU cores, Linux 5.15
 const WHERE: &str = "T0 and T2 are on one CPU, T1 and T3 on the other; under `dedicated` T0 and T1, T2 and T3. T3 runs for 3 ms and sleeps \
     for 7. The paper does not say where the threads of `group` and `individual` may run, nor how long T3 sleeps; its text says that T1 takes \
     what T3 lacks, so these two share a CPU.";
-const COLLAPSE: &str = "The paper's 0.3 % comes back where a wakeup never preempts: T3 then waits for a tick whenever it wakes, and runs for 12 us of \
+const COLLAPSE: &str = "On the simulator the paper's 0.3 % comes back under CFS where a wakeup never preempts: T3 then waits for a tick whenever it wakes, and runs for 12 us of \
     every 4 ms. CFS lets who wakes preempt if it is behind by a granularity times 1024 over its weight, and who slept is behind by three times the \
     granularity at most, so where the weight is below 341 none does. On each of two CPUs a cgroup of weight 100 weighs 512, of weight 50 256. The \
     granularity grows with the number of CPUs, but both sides of this do. The paper tells neither weights nor T3's cycle.";
