@@ -187,6 +187,9 @@ pub struct Figures {
     pub work_unit: Option<String>,
     /// CPU time as a share of the whole host, 0 to 1.
     pub cpu_share: f64,
+    /// The same by thread program, for a tenant of those. Empty for a VM, whose guest's threads are not seen.
+    #[serde(default)]
+    pub programs: BTreeMap<String, f64>,
     /// Answered requests.
     pub requests: u64,
     /// Requests that failed or were never answered.

@@ -98,6 +98,11 @@ fn fork_join_takes_its_critical_path_and_uses_its_cpu_time() {
     // 2 ms each, and nothing to speak of besides; some may lie in the drain.
     let each = first.cpu_ns / first.requests;
     assert!((1_000_000..6_000_000).contains(&each), "{each}");
+    // And it is known of which program's threads it was.
+    let programs: Vec<&str> = first.programs_ns.keys().map(String::as_str).collect();
+    assert_eq!(programs, ["helper", "main"]);
+    let known: u64 = first.programs_ns.values().sum();
+    assert!(known.abs_diff(first.cpu_ns) < first.cpu_ns / 5, "{known}");
     // The same seed, the same requests.
     assert_eq!(measure(&mut workload, 1)[0].requests, first.requests);
     workload.stop().unwrap();

@@ -182,3 +182,36 @@ fn a_trace_is_replayed_under_other_schedulers() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+/// The figure of four threads in groups: each thread's CPU time beside the ideal, and CFS's collapse where wakeups never
+/// preempt.
+#[test]
+fn the_figure_of_four_threads_shows_each_and_the_ideal() {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["reproduce", "groups-fig3", "--pairs", "1", "--seconds", "5"])
+        .args(["--policy", "cfs,eevdf", "--json", "-"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let claims = result["claims"].as_array().unwrap();
+    let number = |of: &str, what: &str| {
+        let mut claims = claims.iter();
+        let claim = claims.find(|it| it["of"] == of && it["what"] == what);
+        let claim = claim.unwrap_or_else(|| panic!("{of}: {what}"));
+        (claim["ideal"].as_f64(), claim["here"][0]["value"].as_f64())
+    };
+    for (of, what, ideal, cfs, tolerance) in [
+        ("group", "T0 and T1", 100.0, 109.0, 1.5),
+        ("group, short cycles", "T3", 30.0, 27.0, 2.0),
+        ("group, short cycles, weight 50", "T3", 30.0, 0.3, 0.2),
+        ("individual", "T0 and T1", 120.0, 120.0, 1.0),
+        ("dedicated", "T2 and T3", 100.0, 100.0, 0.5),
+    ] {
+        let (expected, got) = number(of, what);
+        assert!((expected.unwrap() - ideal).abs() < 1e-6, "{of}: {what}");
+        let got = got.unwrap();
+        assert!((got - cfs).abs() < tolerance, "{of}: {what}: {got}");
+    }
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ideal"));
+}

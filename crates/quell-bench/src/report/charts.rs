@@ -266,6 +266,72 @@ fn graph(
     })
 }
 
+/// One number for each series in [`bars`], and what it should be.
+pub(super) struct Bars {
+    /// What it is of.
+    pub(super) label: String,
+    /// By series, where there is one.
+    pub(super) values: Vec<Option<f64>>,
+    /// The ideal: a line.
+    pub(super) ideal: Option<f64>,
+    /// What a paper says: a ring.
+    pub(super) paper: Option<f64>,
+}
+
+/// Numbers of 0 and more as bars, those of one thing side by side.
+pub(super) fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<String> {
+    let values = all.iter().flat_map(|bars| {
+        let marks = [bars.ideal, bars.paper];
+        bars.values.iter().copied().chain(marks).flatten()
+    });
+    let top = values.fold(1.0, f64::max);
+    let ticks = (0..all.len()).map(|at| at as f64).collect();
+    let x = Ticked::new(-0.5, all.len() as f64 - 0.5, ticks);
+    let y = Ticked::new(0.0, top * 1.06, count_ticks(top));
+    svg(size, title, |canvas| {
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(10)
+            .x_label_area_size(30)
+            .y_label_area_size(48)
+            .build_cartesian_2d(x, y)
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .disable_x_mesh()
+            .label_style(label_style())
+            .x_label_formatter(&|at| {
+                let bars = all.get(at.round() as usize);
+                bars.map_or(String::new(), |bars| bars.label.clone())
+            })
+            .y_label_formatter(&|value| format!("{value}"))
+            .draw()
+            .map_err(drawing)?;
+        for (at, bars) in all.iter().enumerate() {
+            let (at, width) = (at as f64, 0.76 / bars.values.len().max(1) as f64);
+            for (index, value) in bars.values.iter().enumerate() {
+                let Some(value) = *value else { continue };
+                let left = at - 0.38 + width * index as f64;
+                let corners = [(left, 0.0), (left + width * 0.9, value)];
+                let bar = Rectangle::new(corners, series(index).filled());
+                chart.draw_series([bar]).map_err(drawing)?;
+            }
+            if let Some(ideal) = bars.ideal {
+                let ends = [(at - 0.44, ideal), (at + 0.44, ideal)];
+                let line = PathElement::new(ends, INK.stroke_width(2));
+                chart.draw_series([line]).map_err(drawing)?;
+            }
+            if let Some(paper) = bars.paper {
+                let ring = Circle::new((at, paper), 5, INK.stroke_width(2));
+                chart.draw_series([ring]).map_err(drawing)?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// A policy in [`capacity`].
 pub(super) struct CapacityLine {
     /// What it is called where its limit is marked.

@@ -18,19 +18,35 @@ pub fn text(reproduction: &Reproduction, styled: bool) -> String {
         let _ = writeln!(text, "{parts}");
     };
     line(&format!("The paper: {}", reproduction.paper));
-    if let Some(first) = reproduction.points.first() {
+    if let Some(first) = first(reproduction) {
         line(&format!(
             "Here: {}. {}.",
-            words::host(&first.result),
-            words::method(&first.result)
+            words::host(&first),
+            words::method(&first)
         ));
     }
-    line(&measured(reproduction, styled).to_string());
+    if has_latencies(reproduction) {
+        line(&measured(reproduction, styled).to_string());
+    }
     line(&claims(reproduction, styled).to_string());
     for note in notes(reproduction) {
         line(&format!("Note: {note}"));
     }
     text
+}
+
+/// The first point, without what the figure sets in it alone.
+fn first(reproduction: &Reproduction) -> Option<BenchResult> {
+    let point = reproduction.points.first()?;
+    let mut first = point.result.clone();
+    first.options.set.retain(|set| !point.set.contains(set));
+    Some(first)
+}
+
+/// Whether anybody's latency was measured; else there are only the claims' numbers to show.
+fn has_latencies(reproduction: &Reproduction) -> bool {
+    let mut results = reproduction.points.iter().flat_map(|it| &it.result.results);
+    results.any(|row| row.class == TenantClass::Latency)
 }
 
 fn measured(reproduction: &Reproduction, styled: bool) -> Table {
@@ -126,7 +142,56 @@ fn side_index(result: &BenchResult, side: &str) -> usize {
     sides.iter().position(|other| other == side).unwrap_or(0)
 }
 
+/// Whether the paper's statements are numbers for each side, so that a column for each shows more than a sentence.
+fn has_numbers(reproduction: &Reproduction) -> bool {
+    reproduction.claims.iter().any(|claim| claim.of.is_some())
+}
+
+/// The header and rows of the table of numbers: the paper's, the ideal, each side's.
+fn numbers(reproduction: &Reproduction) -> (Vec<&str>, Vec<Vec<String>>) {
+    let sides = sides(reproduction);
+    let mut header = vec!["what", "the paper", "ideal"];
+    header.extend(sides.iter().map(String::as_str));
+    let row = |claim: &ClaimResult| {
+        let of = claim.of.as_ref();
+        let what = of.map_or(String::new(), |of| format!("{of}: ")) + &claim.what;
+        let ideal = claim.ideal.map(|ideal| ideal_text(claim, ideal));
+        let here = |side: &String| {
+            let here = claim.here.iter().find(|here| here.side == *side);
+            here.map_or(String::new(), |here| here.text.clone())
+        };
+        let mut row = vec![what, claim.paper.clone(), ideal.unwrap_or_default()];
+        row.extend(sides.iter().map(here));
+        row
+    };
+    (header, reproduction.claims.iter().map(row).collect())
+}
+
+/// The ideal with as many digits as the sides' values have.
+fn ideal_text(claim: &ClaimResult, ideal: f64) -> String {
+    let first = claim
+        .here
+        .first()
+        .and_then(|here| here.text.split_once('.'));
+    let digits = first.map_or(0, |(_, digits)| digits.len());
+    format!("{ideal:.digits$}")
+}
+
+fn sides(reproduction: &Reproduction) -> &[String] {
+    let first = reproduction.points.first();
+    first.map_or(&[][..], |point| &point.result.options.sides)
+}
+
 fn claims(reproduction: &Reproduction, styled: bool) -> Table {
+    if has_numbers(reproduction) {
+        let (header, rows) = numbers(reproduction);
+        let mut table = table(styled, &header);
+        for row in rows {
+            table.add_row(row);
+        }
+        right_align(&mut table);
+        return table;
+    }
     let mut table = table(styled, &["what", "the paper", "here"]);
     for claim in &reproduction.claims {
         table.add_row([claim.what.clone(), claim.paper.clone(), here(claim)]);
@@ -168,22 +233,23 @@ fn notes(reproduction: &Reproduction) -> Vec<String> {
 /// The figure as one HTML page that works offline.
 pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let mut head = format!("The paper: {}", reproduction.paper);
-    if let Some(first) = reproduction.points.first() {
-        let _ = write!(
-            head,
-            " Here: {}. {}.",
-            words::host(&first.result),
-            words::method(&first.result)
-        );
+    if let Some(first) = first(reproduction) {
+        let (host, method) = (words::host(&first), words::method(&first));
+        let _ = write!(head, " Here: {host}. {method}.");
     }
     let mut page = open(&reproduction.title, &head);
     section(
         &mut page,
         "The paper and here",
-        CLAIMS_TEXT,
+        if has_numbers(reproduction) {
+            ""
+        } else {
+            CLAIMS_TEXT
+        },
         &claims_html(reproduction),
     );
     let charts = [
+        ("Side by side", BARS_TEXT, bars_html(reproduction)?),
         (
             "Over the consolidation ratio",
             CHARTS_TEXT,
@@ -198,7 +264,9 @@ pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
     for (title, text, charts) in charts.iter().filter(|(.., charts)| !charts.is_empty()) {
         section(&mut page, title, text, charts);
     }
-    section(&mut page, "Measured", "", &measured_html(reproduction));
+    if has_latencies(reproduction) {
+        section(&mut page, "Measured", "", &measured_html(reproduction));
+    }
     let mut list = String::new();
     for note in notes(reproduction) {
         put(
@@ -215,10 +283,14 @@ const CLAIMS_TEXT: &str = "Changes against the first side; of several points the
 const CHARTS_TEXT: &str = "Mean and 99th percentile of all requests of the latency-critical tenants. The ratio is \
     their threads over the CPUs.";
 
+const BARS_TEXT: &str = "A bar for each side; the line is the ideal, the ring what the paper says.";
 const BLOCKED_TEXT: &str = "Of the time in which threads of a tenant are ready and have no CPU: the part in which at most so many others of \
     it are blocked. The lower a line, the more wait for those few.";
 
 fn claims_html(reproduction: &Reproduction) -> String {
+    if has_numbers(reproduction) {
+        return numbers_html(reproduction);
+    }
     let mut table = String::from(
         "<div class=\"wide\"><table>\n<thead><tr><th>what</th><th>the paper</th><th>here</th></tr></thead>\n<tbody>\n",
     );
@@ -235,6 +307,50 @@ fn claims_html(reproduction: &Reproduction) -> String {
     }
     table.push_str("</tbody></table></div>\n");
     table
+}
+
+fn numbers_html(reproduction: &Reproduction) -> String {
+    let (header, rows) = numbers(reproduction);
+    let mut table = String::from("<div class=\"wide\"><table>\n<thead><tr>");
+    for name in header {
+        put(&mut table, format_args!("<th>{}</th>", escape(name)));
+    }
+    table.push_str("</tr></thead>\n<tbody>\n");
+    for row in rows {
+        table.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let tag = if column == 0 { "th" } else { "td" };
+            put(&mut table, format_args!("<{tag}>{}</{tag}>", escape(cell)));
+        }
+        table.push_str("</tr>\n");
+    }
+    table.push_str("</tbody></table></div>\n");
+    table
+}
+
+/// A chart for all numbers that belong together.
+fn bars_html(reproduction: &Reproduction) -> anyhow::Result<String> {
+    let sides = sides(reproduction);
+    let mut all: Vec<(&str, Vec<charts::Bars>)> = Vec::new();
+    for claim in &reproduction.claims {
+        let Some(of) = &claim.of else { continue };
+        let value = |side: &String| Some(claim.here.iter().find(|here| here.side == *side)?.value);
+        let bars = charts::Bars {
+            label: claim.what.clone(),
+            values: sides.iter().map(value).collect(),
+            ideal: claim.ideal,
+            paper: claim.paper.parse().ok(),
+        };
+        match all.last_mut().filter(|(name, _)| name == of) {
+            Some((_, several)) => several.push(bars),
+            None => all.push((of, vec![bars])),
+        }
+    }
+    let mut grid = String::new();
+    for (title, bars) in &all {
+        grid.push_str(&figure(title, &charts::bars(title, bars, (560, 320))?));
+    }
+    Ok(with_legend(sides, &grid))
 }
 
 fn measured_html(reproduction: &Reproduction) -> String {
@@ -345,7 +461,22 @@ fn line(points: &[&PointResult], side: &str, metric: Metric) -> Vec<(f64, f64)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduce::tests::reproduction;
+    use crate::reproduce::tests::{reproduction, slow_downs};
+
+    #[test]
+    fn numbers_have_a_column_for_each_side_and_the_ideal() {
+        let text = text(&slow_downs(), false);
+        let row = text
+            .lines()
+            .find(|line| line.contains("barriers, VMs: groups "));
+        let row = row.unwrap_or_else(|| panic!("{text}"));
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells[3..], ["6", "1.50", "3.00", "3.00"], "{row}");
+        assert!(!text.contains("p99"), "nobody has latencies: {text}");
+        let page = html(&slow_downs()).unwrap();
+        assert!(page.contains("<th>ideal</th>") && !page.contains("NaN"));
+        assert!(page.contains("aria-label=\"barriers, VMs\""), "a chart");
+    }
 
     #[test]
     fn the_text_has_the_papers_numbers_beside_ours() {

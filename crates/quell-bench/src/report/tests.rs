@@ -3,6 +3,7 @@
 use super::*;
 use crate::result::*;
 use quell_model::config::TenantClass;
+use std::collections::BTreeMap;
 
 fn latency_figures(scale: f64) -> Figures {
     Figures {
@@ -15,6 +16,7 @@ fn latency_figures(scale: f64) -> Figures {
         work_per_s: None,
         work_unit: None,
         cpu_share: 0.125,
+        programs: BTreeMap::new(),
         requests: 16_000,
         errors: 0,
         scheduling: None,

@@ -43,6 +43,7 @@ const fn blocked(
 ) -> Claim {
     Claim {
         what,
+        of: None,
         paper,
         quantity: Quantity::Blocked {
             least,
@@ -68,11 +69,13 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "edge-key-value",
+                set: &[],
                 key: COUNT,
                 values: VMS,
             },
             Sweep {
                 scenario: "edge-image",
+                set: &[],
                 key: COUNT,
                 values: VMS,
             },
@@ -158,21 +161,25 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "edge-key-value",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-image",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-transactions",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-cache",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
@@ -215,11 +222,13 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "edge-cache",
+                set: &[],
                 key: COUNT,
                 values: VMS,
             },
             Sweep {
                 scenario: "edge-transactions",
+                set: &[],
                 key: COUNT,
                 values: VMS,
             },
@@ -285,6 +294,7 @@ pub const FIGURES: &[Figure] = &[
         sides: SIDES,
         sweeps: &[Sweep {
             scenario: "edge-inference",
+            set: &[],
             key: "tenant.kv.count",
             values: &[7, 15],
         }],
@@ -339,6 +349,7 @@ pub const FIGURES: &[Figure] = &[
         sides: "parties,isolation,dasec,sched,quell",
         sweeps: &[Sweep {
             scenario: "edge-containers",
+            set: &[],
             key: CONTAINER_COUNT,
             values: CONTAINERS,
         }],
@@ -383,6 +394,7 @@ pub const FIGURES: &[Figure] = &[
         sides: "bvt,dasec,sched,quell",
         sweeps: &[Sweep {
             scenario: "edge-containers",
+            set: &[],
             key: CONTAINER_COUNT,
             values: CONTAINERS,
         }],
@@ -424,21 +436,25 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "edge-key-value",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-image",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-cache",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
             Sweep {
                 scenario: "edge-transactions",
+                set: &[],
                 key: COUNT,
                 values: &[16],
             },
@@ -460,6 +476,7 @@ pub const FIGURES: &[Figure] = &[
             ),
             Claim {
                 what: "part of the gain in the mean that is lost",
+                of: None,
                 paper: "TSA and RLA 40 %, RCR 60 %",
                 quantity: Quantity::PartLost,
             },
@@ -480,6 +497,7 @@ pub const FIGURES: &[Figure] = &[
         sides: SIDES,
         sweeps: &[Sweep {
             scenario: "edge-containers",
+            set: &[],
             key: CONTAINER_COUNT,
             values: CONTAINERS,
         }],
@@ -523,6 +541,7 @@ pub const FIGURES: &[Figure] = &[
         sides: SIDES,
         sweeps: &[Sweep {
             scenario: "edge-matrix",
+            set: &[],
             key: "",
             values: &[0],
         }],

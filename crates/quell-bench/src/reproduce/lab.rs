@@ -46,11 +46,13 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "key-value-sweep",
+                set: &[],
                 key: COUNT,
                 values: TENANTS,
             },
             Sweep {
                 scenario: "image-sweep",
+                set: &[],
                 key: COUNT,
                 values: TENANTS,
             },
@@ -133,11 +135,13 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "fork-join-sweep",
+                set: &[],
                 key: COUNT,
                 values: TENANTS,
             },
             Sweep {
                 scenario: "pipeline-sweep",
+                set: &[],
                 key: COUNT,
                 values: TENANTS,
             },
@@ -205,11 +209,13 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "image-beside-key-value",
+                set: &[],
                 key: "tenant.kv.count",
                 values: &[2, 5, 7],
             },
             Sweep {
                 scenario: "mixed",
+                set: &[],
                 key: "",
                 values: &[0],
             },
@@ -269,16 +275,19 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[
             Sweep {
                 scenario: "fork-join-sweep",
+                set: &[],
                 key: COUNT,
                 values: &[8],
             },
             Sweep {
                 scenario: "key-value-sweep",
+                set: &[],
                 key: COUNT,
                 values: &[8],
             },
             Sweep {
                 scenario: "mixed",
+                set: &[],
                 key: "",
                 values: &[0],
             },
@@ -300,6 +309,7 @@ pub const FIGURES: &[Figure] = &[
             ),
             Claim {
                 what: "part of the gain in the mean that is lost",
+                of: None,
                 paper: "TSA and RLA 40 %, RCR 60 %",
                 quantity: Quantity::PartLost,
             },
@@ -320,6 +330,7 @@ pub const FIGURES: &[Figure] = &[
         sides: "default,sched",
         sweeps: &[Sweep {
             scenario: "matrix-beside-key-value",
+            set: &[],
             key: "",
             values: &[0],
         }],

@@ -8,7 +8,11 @@
 //! The consolidation ratio is threads of latency-critical tenants, of VMs their vCPUs, over CPUs.
 
 mod edge;
+mod groups;
 mod lab;
+mod shares;
+
+pub use shares::Sharers;
 
 use crate::result::{ALL, BenchResult, Metric, SideResult, Substrate};
 use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
@@ -42,6 +46,8 @@ pub struct Figure {
 pub struct Sweep {
     /// A built-in scenario.
     pub scenario: &'static str,
+    /// What is set otherwise at every value, as `--set` takes it.
+    pub set: &'static [&'static str],
     /// The number, as `--set` takes it; empty where nothing is varied.
     pub key: &'static str,
     /// Its values.
@@ -54,7 +60,7 @@ pub struct Point {
     /// The built-in scenario.
     pub scenario: &'static str,
     /// What is set otherwise, as `--set` takes it.
-    pub set: Option<String>,
+    pub set: Vec<String>,
 }
 
 /// A statement of the paper.
@@ -62,6 +68,8 @@ pub struct Point {
 pub struct Claim {
     /// What it is about.
     pub what: &'static str,
+    /// Where it is one number of several that belong together: what they are of.
+    pub of: Option<&'static str>,
     /// What the paper says.
     pub paper: &'static str,
     /// What to compare it with.
@@ -104,6 +112,26 @@ pub enum Quantity {
         /// Consolidation ratios, both ends included.
         ratios: (f64, f64),
     },
+    /// The CPU time of some thread programs together on each side, the baseline too, in percent of one CPU.
+    Share {
+        /// The scenario.
+        scenario: &'static str,
+        /// What is set otherwise in it.
+        set: &'static [&'static str],
+        /// The thread programs, each of one tenant's.
+        programs: &'static [&'static str],
+    },
+    /// How many times as long a batch tenant takes for the same work as at another point, on each side, the baseline too.
+    SlowDown {
+        /// The scenario.
+        scenario: &'static str,
+        /// The tenant.
+        tenant: &'static str,
+        /// What is set otherwise where it is slow.
+        set: &'static [&'static str],
+        /// And where it is not.
+        than: &'static [&'static str],
+    },
 }
 
 /// Tenants of a scenario.
@@ -141,8 +169,14 @@ pub struct Reproduction {
 pub struct PointResult {
     /// The scenario.
     pub scenario: String,
+    /// What the figure sets otherwise in it.
+    #[serde(default)]
+    pub set: Vec<String>,
     /// The consolidation ratio.
     pub ratio: f64,
+    /// Who shares the CPUs there; empty where it is read from a file.
+    #[serde(skip)]
+    pub sharers: Sharers,
     /// What was measured.
     pub result: BenchResult,
 }
@@ -152,8 +186,14 @@ pub struct PointResult {
 pub struct ClaimResult {
     /// What it is about.
     pub what: String,
+    /// Where it is one number of several that belong together: what they are of.
+    #[serde(default)]
+    pub of: Option<String>,
     /// What the paper says.
     pub paper: String,
+    /// Where that is known: what would be ideal, in the unit of the sides' values.
+    #[serde(default)]
+    pub ideal: Option<f64>,
     /// What was found, for each side that it can be said of.
     pub here: Vec<Here>,
 }
@@ -163,7 +203,8 @@ pub struct ClaimResult {
 pub struct Here {
     /// The side.
     pub side: String,
-    /// The change as a ratio (1 is none), or for a part lost the part (1 is all).
+    /// The change as a ratio (1 is none), or for a part lost the part (1 is all); for CPU time percent of a CPU, for a
+    /// slow-down times.
     pub value: f64,
     /// The same as the paper would print it.
     pub text: String,
@@ -195,6 +236,7 @@ const fn change_of(
 ) -> Claim {
     Claim {
         what,
+        of: None,
         paper,
         quantity: Quantity::Change {
             tenants,
@@ -215,6 +257,7 @@ const fn growth(
 ) -> Claim {
     Claim {
         what,
+        of: None,
         paper,
         quantity: Quantity::Growth {
             metric,
@@ -226,7 +269,8 @@ const fn growth(
 
 /// Every figure; of those of one name the best first.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
-    edge::FIGURES.iter().chain(lab::FIGURES)
+    let all = [edge::FIGURES, lab::FIGURES, groups::FIGURES];
+    all.into_iter().flatten()
 }
 
 impl Figure {
@@ -242,7 +286,9 @@ impl Figure {
         let of_sweep = |sweep: &'static Sweep| {
             let at = move |value: &u32| Point {
                 scenario: sweep.scenario,
-                set: (!sweep.key.is_empty()).then(|| format!("{}={value}", sweep.key)),
+                set: (sweep.set.iter().map(|set| set.to_string()))
+                    .chain((!sweep.key.is_empty()).then(|| format!("{}={value}", sweep.key)))
+                    .collect(),
             };
             sweep.values.iter().map(at)
         };
@@ -299,6 +345,8 @@ impl Claim {
                 Quantity::PartLost | Quantity::Blocked { .. } => {
                     format!("{:.0} %", 100.0 * value).replace('-', "−")
                 }
+                Quantity::Share { .. } => format!("{value:.1}"),
+                Quantity::SlowDown { .. } => format!("{value:.2}"),
                 _ => crate::report::change(value),
             };
             Some(Here {
@@ -309,7 +357,9 @@ impl Claim {
         });
         ClaimResult {
             what: self.what.to_string(),
+            of: self.of.map(str::to_string),
             paper: self.paper.to_string(),
+            ideal: self.quantity.ideal(points),
             here: here.collect(),
         }
     }
@@ -377,9 +427,90 @@ impl Quantity {
                     .collect();
                 (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / parts.len() as f64)
             }
+            Quantity::Share {
+                scenario,
+                set,
+                programs,
+            } => {
+                let point = points.iter().find(|point| point.is(scenario, set))?;
+                let share = |program: &&str| point.cpus_of_program(program, side);
+                let shares: Option<f64> = programs.iter().map(share).sum();
+                Some(100.0 * shares?)
+            }
+            Quantity::SlowDown {
+                scenario,
+                tenant,
+                set,
+                than,
+            } => {
+                let speed = |set| {
+                    let point = points.iter().find(|point| point.is(scenario, set))?;
+                    tenant_row(&point.result, tenant, side)?.figures.work_per_s
+                };
+                Some(speed(than)? / speed(set)?)
+            }
         }
         .filter(|value| value.is_finite())
     }
+
+    /// What would be ideal, where that is known. A slow-down's follows from the CPU time that the tenant uses where it is
+    /// fast, on the first side: to have less of it takes as many times as long.
+    fn ideal(&self, points: &[PointResult]) -> Option<f64> {
+        match *self {
+            Quantity::Share {
+                scenario,
+                set,
+                programs,
+            } => {
+                let point = points.iter().find(|point| point.is(scenario, set))?;
+                let ideal = point.sharers.ideal_by_program()?;
+                let shares: Option<f64> = programs.iter().map(|it| ideal.get(it).copied()).sum();
+                Some(100.0 * shares?)
+            }
+            Quantity::SlowDown {
+                scenario,
+                tenant,
+                set,
+                than,
+            } => {
+                let find = |set| points.iter().find(|point| point.is(scenario, set));
+                let (slow, fast) = (find(set)?, find(than)?);
+                let used = fast.cpus_of(tenant, fast.result.options.sides.first()?)?;
+                let sharers = slow.sharers.clone().with_use(tenant, used);
+                let slow_down = used / sharers.ideal()?.get(tenant)?;
+                slow_down.is_finite().then_some(slow_down)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PointResult {
+    /// Whether it is of a scenario with these values set.
+    fn is(&self, scenario: &str, set: &[&str]) -> bool {
+        scenario.rsplit('/').next() == Some(&self.scenario) && self.set == set
+    }
+
+    /// The CPU time of a tenant on a side, in CPUs.
+    fn cpus_of(&self, tenant: &str, side: &str) -> Option<f64> {
+        let row = tenant_row(&self.result, tenant, side)?;
+        Some(row.figures.cpu_share * f64::from(self.result.host.cpus))
+    }
+
+    /// The CPU time of a thread program on a side, in CPUs; of the first tenant that has one of that name.
+    fn cpus_of_program(&self, program: &str, side: &str) -> Option<f64> {
+        let rows = self.result.results.iter().filter(|row| row.side == side);
+        let share = rows
+            .filter_map(|row| row.figures.programs.get(program))
+            .next()?;
+        Some(share * f64::from(self.result.host.cpus))
+    }
+}
+
+/// A side's row of one tenant.
+fn tenant_row<'a>(result: &'a BenchResult, tenant: &str, side: &str) -> Option<&'a SideResult> {
+    let mut rows = result.results.iter();
+    rows.find(|row| row.side == side && row.tenant == tenant)
 }
 
 /// Whether a point is of one of the scenarios, or of any where there are none, and between two ratios.

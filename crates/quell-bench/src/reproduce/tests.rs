@@ -33,7 +33,9 @@ fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> Poin
     (result.results, result.comparisons, result.options.sides) = (rows, comparisons, sides);
     PointResult {
         scenario: scenario.into(),
+        set: Vec::new(),
         ratio,
+        sharers: Sharers::default(),
         result,
     }
 }
@@ -220,18 +222,107 @@ image-sweep tenant.svc.count=8
     let points = lab("dasec-fig1").points();
     let lines: String = points
         .iter()
-        .map(|point| {
-            format!(
-                "{} {}\n",
-                point.scenario,
-                point.set.clone().unwrap_or_default()
-            )
-        })
+        .map(|point| format!("{} {}\n", point.scenario, point.set.join(" ")))
         .collect();
     assert_eq!(lines, golden);
     let points = lab("dasec-fig16").points();
     assert_eq!(points.len(), 1);
-    assert_eq!(points[0].set, None);
+    assert!(points[0].set.is_empty());
+}
+
+/// Two batch tenants on one side with so many CPUs, and so much work of the first.
+fn shared(scenario: &str, set: &[&str], cpus: [f64; 2], work: f64) -> PointResult {
+    let mut at = point(scenario, 0.0, 1.0, &[("sched", 1.0)]);
+    at.set = set.iter().map(|set| set.to_string()).collect();
+    at.result.host.cpus = 8;
+    let mut rows = Vec::new();
+    for side in ["default", "sched"] {
+        for (tenant, cpus) in ["primary", "beside"].into_iter().zip(cpus) {
+            let mut row = at.result.results[0].clone();
+            (row.side, row.tenant, row.class) = (side.into(), tenant.into(), TenantClass::Batch);
+            row.figures.cpu_share = cpus / 8.0;
+            row.figures.programs = [(format!("of-{tenant}"), cpus / 8.0)].into();
+            row.figures.work_per_s = Some(if side == "sched" { 2.0 * work } else { work });
+            rows.push(row);
+        }
+    }
+    at.result.results = rows;
+    at
+}
+
+/// A scenario of the groups' folder on eight CPUs.
+fn sharers(name: &str) -> Sharers {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/groups");
+    let file = folder.join(name).with_extension("toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    Sharers::of(&Scenario::parse(&file, &text).unwrap(), 8)
+}
+
+#[test]
+fn shares_and_slow_downs_are_beside_their_ideals() {
+    const SLOW: &[&str] = &["a=1"];
+    let mut slow = shared("barriers", SLOW, [2.5, 5.5], 100.0);
+    slow.sharers = sharers("barriers");
+    let points = [shared("barriers", &[], [6.0, 0.0], 300.0), slow];
+    let slow_down = Quantity::SlowDown {
+        scenario: "groups/barriers",
+        tenant: "primary",
+        set: SLOW,
+        than: &[],
+    };
+    assert_eq!(value(slow_down, &points, "default"), Some(3.0));
+    assert_eq!(value(slow_down, &points, "sched"), Some(3.0));
+    // It used six CPUs alone and would have four: half as long again.
+    assert_eq!(slow_down.ideal(&points), Some(1.5));
+    let share = Quantity::Share {
+        scenario: "groups/barriers",
+        set: SLOW,
+        programs: &["of-primary", "of-beside"],
+    };
+    assert_eq!(value(share, &points, "default"), Some(800.0));
+    let nobody = Quantity::Share {
+        scenario: "groups/barriers",
+        set: SLOW,
+        programs: &["of-primary", "of-nobody"],
+    };
+    assert_eq!(value(nobody, &points, "default"), None);
+    assert_eq!(value(slow_down, &points[1..], "default"), None);
+    assert_eq!(slow_down.ideal(&points[1..]), None);
+}
+
+#[test]
+fn what_shares_and_slow_downs_are_of_is_measured() {
+    for figure in figures() {
+        let points = figure.points();
+        let there = |scenario: &str, set: &[&str]| {
+            let mut points = points.iter();
+            points.any(|point| point.scenario == scenario && point.set == set)
+        };
+        for claim in figure.claims {
+            match claim.quantity {
+                Quantity::Share { scenario, set, .. } => assert!(there(scenario, set)),
+                Quantity::SlowDown {
+                    scenario,
+                    set,
+                    than,
+                    ..
+                } => assert!(there(scenario, set) && there(scenario, than)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The figure of slow-downs with two points of one program.
+pub(crate) fn slow_downs() -> Reproduction {
+    let figure = Figure::named("groups-fig1", None).unwrap();
+    let claim = figure.claims.iter().find(|it| it.paper == "6").unwrap();
+    let Quantity::SlowDown { set, than, .. } = claim.quantity else {
+        panic!("{claim:?}");
+    };
+    let mut slow = shared("barriers", set, [2.5, 5.5], 100.0);
+    slow.sharers = sharers("barriers");
+    figure.conclude(vec![shared("barriers", than, [6.0, 0.0], 300.0), slow])
 }
 
 /// The points of one figure, short enough to look at.

@@ -18,6 +18,7 @@ use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_h
 use anyhow::{bail, ensure};
 use quell_model::config::{
     Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
+    ThreadProgram,
 };
 use quell_model::{CpuSet, Topology};
 use quell_sim::{
@@ -25,6 +26,7 @@ use quell_sim::{
     SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, System};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -425,6 +427,7 @@ impl Bench<'_> {
                 work: (!loaded).then(|| (second.rounds[index] - first.rounds[index]) as f64),
                 work_unit: if loaded { "" } else { "rounds" },
                 cpu_ns: second.cpu_ns[index] - first.cpu_ns[index],
+                programs_ns: self.programs_ns(index, &first, &second),
                 length_ns: end - warmup,
                 generator: None,
                 scheduling: watched.as_ref().map(|watched| watched[index].clone()),
@@ -518,6 +521,25 @@ impl Bench<'_> {
         }
     }
 
+    /// What a tenant's threads used between two readings, by program.
+    fn programs_ns(&self, index: usize, from: &Reading, to: &Reading) -> BTreeMap<String, u64> {
+        let mut of = BTreeMap::new();
+        let tenant = self.instances[index].spec;
+        if tenant.kind == TenantKind::Vm {
+            return of;
+        }
+        let cpus = self.topology.cpus.len() as u32;
+        let each = |it: &'_ ThreadProgram| {
+            std::iter::repeat_n(it.name.clone(), it.count.on(cpus) as usize)
+        };
+        let programs = tenant.threads.iter().flat_map(each);
+        let used = from.threads_ns[index].iter().zip(&to.threads_ns[index]);
+        for (program, (from, to)) in programs.zip(used) {
+            *of.entry(program).or_default() += to - from;
+        }
+        of
+    }
+
     /// What each tenant's threads had.
     fn scheduling(&self, analyser: Analyser) -> Vec<Scheduling> {
         let processes = analyser.finish(None).processes(|_| true);
@@ -554,9 +576,9 @@ impl Bench<'_> {
 
     fn reading(&self, simulation: &Simulation, owners: &[Owner]) -> Reading {
         let machine = simulation.machine();
-        let mut cpu_ns = vec![0; self.instances.len()];
+        let mut threads_ns = vec![Vec::new(); self.instances.len()];
         for thread in &machine.threads {
-            cpu_ns[owners[thread.tenant].instance] += thread.ran;
+            threads_ns[owners[thread.tenant].instance].push(thread.ran);
         }
         let mut rounds = vec![0; self.instances.len()];
         for (tenant, owner) in owners.iter().enumerate() {
@@ -564,7 +586,8 @@ impl Bench<'_> {
         }
         Reading {
             busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).sum(),
-            cpu_ns,
+            cpu_ns: threads_ns.iter().map(|of| of.iter().sum()).collect(),
+            threads_ns,
             rounds,
         }
     }
@@ -645,6 +668,8 @@ fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
 struct Reading {
     busy_ns: u64,
     cpu_ns: Vec<u64>,
+    /// By tenant, then by its thread on the host.
+    threads_ns: Vec<Vec<u64>>,
     rounds: Vec<u64>,
 }
 

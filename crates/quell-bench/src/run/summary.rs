@@ -175,6 +175,8 @@ impl Summariser<'_> {
         let answered = pooled.requests.saturating_sub(pooled.errors);
         let asked_s = runs.len() as f64 * self.seconds;
         let length_s = pooled.length_ns as f64 / 1e9;
+        let all_cpus_ns = pooled.length_ns.max(1) as f64 * f64::from(self.cpus);
+        let share = |ns: u64| ns as f64 / all_cpus_ns;
         Figures {
             mean_us: some.then(|| pooled.latency.mean() / 1e3),
             p50_us: quantile(0.5),
@@ -187,8 +189,10 @@ impl Summariser<'_> {
                 .filter(|_| length_s > 0.0)
                 .map(|work| work / length_s),
             work_unit: pooled.work.map(|_| pooled.work_unit.to_string()),
-            cpu_share: pooled.cpu_ns as f64
-                / (pooled.length_ns.max(1) as f64 * f64::from(self.cpus)),
+            cpu_share: share(pooled.cpu_ns),
+            programs: (pooled.programs_ns.into_iter())
+                .map(|(program, ns)| (program, share(ns)))
+                .collect(),
             requests: answered,
             errors: pooled.errors,
             scheduling: pooled.scheduling.map(|it| scheduling(&it, asked_s)),
@@ -339,6 +343,8 @@ struct Pooled {
     work: Option<f64>,
     work_unit: &'static str,
     cpu_ns: u64,
+    /// By thread program; empty for all tenants of a class.
+    programs_ns: BTreeMap<String, u64>,
     /// Each run counted once.
     length_ns: u64,
     scheduling: Option<Scheduling>,
@@ -352,6 +358,7 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
         work: None,
         work_unit: "",
         cpu_ns: 0,
+        programs_ns: BTreeMap::new(),
         length_ns: 0,
         scheduling: None,
     };
@@ -374,6 +381,9 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
             pooled.requests += m.requests;
             pooled.errors += m.errors;
             pooled.cpu_ns += m.cpu_ns;
+            for (program, ns) in m.programs_ns.iter().filter(|_| line.0 != ALL) {
+                *pooled.programs_ns.entry(program.clone()).or_default() += ns;
+            }
             if let Some(scheduling) = &m.scheduling {
                 pooled.scheduling.get_or_insert_default().add(scheduling);
             }
@@ -421,6 +431,7 @@ mod tests {
             work: None,
             work_unit: "",
             cpu_ns: 500_000_000,
+            programs_ns: BTreeMap::new(),
             length_ns: 2_000_000_000,
             generator: None,
             scheduling: None,

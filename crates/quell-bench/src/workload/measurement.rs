@@ -4,6 +4,7 @@ use hdrhistogram::Histogram;
 use quell_model::TenantName;
 use quell_model::config::TenantClass;
 use quell_trace::{Delays, ProcessStats};
+use std::collections::BTreeMap;
 
 /// The least latency told apart, in ns.
 const LEAST_NS: u64 = 1_000;
@@ -38,6 +39,8 @@ pub struct Measurement {
     pub work_unit: &'static str,
     /// CPU time its processes used in the window, in ns.
     pub cpu_ns: u64,
+    /// The same by thread program, for tenants of those; of a VM, what its guest's threads used is not known.
+    pub programs_ns: BTreeMap<String, u64>,
     /// How long the window was for `work` and `cpu_ns`, in ns.
     pub length_ns: u64,
     /// How well the load generator did its own part; `None` without load.

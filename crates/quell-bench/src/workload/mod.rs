@@ -27,6 +27,7 @@ use place::Place;
 use process::Nursery;
 use quell_model::config::{Scenario, TenantClass, TenantKind};
 use quell_model::{Pid, TenantName, TenantWeight};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +63,8 @@ pub struct RunningTenant {
 
 struct Running {
     started: Started,
+    /// Its thread programs' names.
+    programs: Vec<String>,
     load: Option<LoadState>,
 }
 
@@ -150,7 +153,11 @@ impl Workload {
                 None => played::start(&spec.threads, load.is_some(), quell_exe, &launch),
             };
             let started = started.with_context(|| format!("tenant {name} did not start"))?;
-            running[index] = Some(Running { started, load });
+            running[index] = Some(Running {
+                started,
+                programs: spec.threads.iter().map(|it| it.name.clone()).collect(),
+                load,
+            });
         }
         let running: Vec<Running> = running.into_iter().flatten().collect();
         let tenants = instances
@@ -318,6 +325,12 @@ impl Workload {
                     .map(|(before, after)| after - before),
                 work_unit: work.as_ref().map_or("", |work| work.unit()),
                 cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+                programs_ns: (after.programs_ns.iter())
+                    .filter_map(|(program, ns)| {
+                        let before = before.programs_ns.get(program)?;
+                        Some((program.clone(), ns.saturating_sub(*before)))
+                    })
+                    .collect(),
                 length_ns: (second.time - first.time).as_nanos() as u64,
                 generator,
                 scheduling: None,
@@ -350,6 +363,7 @@ struct Reading {
 
 struct TenantReading {
     cpu_ns: u64,
+    programs_ns: BTreeMap<String, u64>,
     work: Option<f64>,
 }
 
@@ -383,6 +397,7 @@ fn read_at(
                 .iter()
                 .filter_map(|pid| process::cpu_ns(pid.0))
                 .sum(),
+            programs_ns: process::programs_ns(running.started.process.pid(), &running.programs),
             work: running.started.work.as_ref().map(|work| work.done()),
         });
     }

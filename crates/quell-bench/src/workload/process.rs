@@ -9,6 +9,7 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -195,6 +196,32 @@ pub fn cpu_ns(pid: u32) -> Option<u64> {
     let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid as i32)).ok()?;
     let time = nix::time::clock_gettime(clock).ok()?;
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// CPU time that a process's threads have used by the program they run, in ns, as far as it can be read. Threads are named as
+/// programs are, with a number behind where there are several.
+pub fn programs_ns(pid: u32, programs: &[String]) -> BTreeMap<String, u64> {
+    let mut of = BTreeMap::new();
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return of;
+    };
+    for thread in threads.flatten().map(|thread| thread.path()) {
+        let read = |file| std::fs::read_to_string(thread.join(file)).ok();
+        let (Some(name), Some(used)) = (read("comm"), read("schedstat")) else {
+            continue; // It has ended.
+        };
+        let used = used.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+        let name = name.trim_end();
+        let runs = |program: &&String| {
+            let rest = name.strip_prefix(program.as_str());
+            let number = rest.and_then(|rest| rest.strip_prefix('-'));
+            rest == Some("") || number.is_some_and(|it| it.parse::<u32>().is_ok())
+        };
+        if let (Some(program), Some(used)) = (programs.iter().find(runs), used) {
+            *of.entry(program.clone()).or_default() += used;
+        }
+    }
+    of
 }
 
 /// Finds a program on PATH and in the places where daemons live; `package` is Debian's.

@@ -167,6 +167,7 @@ impl AgentFile {
                 ("thread", !tenant.threads.is_empty()),
                 ("load", tenant.load.is_some()),
                 ("within", tenant.within.is_some()),
+                ("own_cgroup", tenant.own_cgroup.is_some()),
                 ("max", tenant.max.is_some()),
                 ("cpus", tenant.cpus.is_some()),
             ] {

@@ -18,7 +18,7 @@
 //! or VM has a cgroup of its own, in its group; a process is in its group's cgroup itself. What cgroup v2 refuses is
 //! refused here, before anything is made: a cgroup with both processes and cgroups in it.
 
-use super::{ConfigError, Scenario, TenantInstance, TenantKind, TenantSpec};
+use super::{ConfigError, Scenario, TenantInstance, TenantSpec};
 use crate::{TenantName, TenantWeight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,17 +147,16 @@ impl Cgroups {
         for TenantInstance { name, spec } in scenario.instances() {
             let within = spec.within.as_deref();
             let group = within.and_then(|within| index_of.get(within).copied());
-            let own = match spec.kind {
-                TenantKind::Process => group,
-                TenantKind::Container | TenantKind::Vm => {
-                    cgroups.all.push(Cgroup {
-                        name,
-                        parent: group,
-                        weight: spec.weight(),
-                        max: spec.max,
-                    });
-                    Some(cgroups.all.len() - 1)
-                }
+            let own = if spec.has_cgroup() {
+                cgroups.all.push(Cgroup {
+                    name,
+                    parent: group,
+                    weight: spec.weight(),
+                    max: spec.max,
+                });
+                Some(cgroups.all.len() - 1)
+            } else {
+                group
             };
             cgroups.of.push(own);
         }
@@ -238,20 +237,19 @@ pub(super) fn check_groups(
     for (index, tenant) in tenants.iter().enumerate() {
         let key = format!("tenant[{index}]");
         if let Some(max) = &tenant.max {
-            if tenant.kind == TenantKind::Process {
-                let message = "a process has no cgroup of its own; give it kind = \"container\", or a [[group]] with \
-                               `max` to lie `within`";
+            if !tenant.has_cgroup() {
+                let message = "it has no cgroup of its own; give it one (a process kind = \"container\"), or a [[group]] \
+                               with `max` to lie `within`";
                 return error(format!("{key}.max"), message.to_string());
             }
             max.check(file, &format!("{key}.max"))?;
         }
         let Some(name) = &tenant.within else { continue };
         let group = find(name, &key)?;
-        match tenant.kind {
-            TenantKind::Process => processes.push((key, group)),
-            TenantKind::Container | TenantKind::Vm => {
-                holds.entry(group).or_insert(&tenant.name);
-            }
+        if tenant.has_cgroup() {
+            holds.entry(group).or_insert(&tenant.name);
+        } else {
+            processes.push((key, group));
         }
         let mut at = Some(group);
         while let Some(group) = at.filter(|&group| used.insert(group)) {

@@ -124,6 +124,11 @@ fn cgroups_are_made_from_the_root_downwards() {
     );
     // Two processes in one group, a container, a VM.
     assert_eq!(cgroups.of, [Some(1), Some(1), Some(2), Some(3)]);
+    // The VM without one of its own is where its group says, which is nowhere.
+    let without = GOOD.replace("vcpus = 2", "vcpus = 2\nown_cgroup = false");
+    let cgroups = parse(&without).unwrap().cgroups();
+    assert_eq!(cgroups.all.len(), 3);
+    assert_eq!(cgroups.of, [Some(1), Some(1), Some(2), None]);
 }
 
 /// Replaces one piece of the good file; what is wrong then, at which key, and what is said.
@@ -241,6 +246,18 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "kind = \"container\"",
         "",
         "tenant[1].max",
+        "no cgroup of its own",
+    ),
+    (
+        "kind = \"container\"",
+        "own_cgroup = false\nkind = \"container\"",
+        "tenant[1].own_cgroup",
+        "kind = \"vm\"",
+    ),
+    (
+        "kind = \"vm\"",
+        "own_cgroup = false\nmax = { quota_ms = 20 }\nkind = \"vm\"",
+        "tenant[2].max",
         "no cgroup of its own",
     ),
     // Processes and cgroups in one.

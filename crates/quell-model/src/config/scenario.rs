@@ -340,6 +340,10 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             return error(field, message.to_string());
         }
     }
+    if tenant.own_cgroup.is_some() && tenant.kind != TenantKind::Vm {
+        let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
+        return error("own_cgroup", message.to_string());
+    }
     if tenant.vcpus.is_some() && tenant.kind != TenantKind::Vm {
         return error("vcpus", "is for tenants with kind = \"vm\"".to_string());
     }

@@ -49,6 +49,8 @@ pub struct TenantSpec {
     pub vcpus: Option<u32>,
     /// The group it lies in (scenarios): a container's or VM's own cgroup, or the process itself.
     pub within: Option<String>,
+    /// Whether it has a cgroup of its own (scenarios; kind `vm`); not given: yes.
+    pub own_cgroup: Option<bool>,
     /// The most CPU time that its own cgroup gets (scenarios; kind `container` or `vm`).
     pub max: Option<CpuMax>,
     /// The CPUs that its threads may run on (scenarios). In a VM: the host's, for its virtual CPUs.
@@ -118,6 +120,7 @@ impl TenantSpec {
             libvirt: None,
             vcpus: None,
             within: None,
+            own_cgroup: None,
             max: None,
             cpus: None,
             objective: None,
@@ -135,6 +138,11 @@ impl TenantSpec {
     /// The CPUs that threads with one of its programs may run on: the program's own, else the tenant's; `None`: all.
     pub fn cpus_of<'a>(&'a self, thread: &'a ThreadProgram) -> Option<&'a CpuSet> {
         thread.cpus.as_ref().or(self.cpus.as_ref())
+    }
+
+    /// Whether it has a cgroup of its own: a container, and a VM unless it is not to.
+    pub fn has_cgroup(&self) -> bool {
+        self.kind != TenantKind::Process && self.own_cgroup != Some(false)
     }
 
     /// Whether it has at least one selector.

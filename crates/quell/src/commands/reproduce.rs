@@ -5,7 +5,7 @@ use super::bench::{self, Job, files_writable};
 use crate::cli::{Measure, Reproduce};
 use anyhow::Context;
 use quell_bench::progress::Progress;
-use quell_bench::reproduce::{Figure, Point, PointResult, consolidation_ratio, figures};
+use quell_bench::reproduce::{Figure, Point, PointResult, Sharers, consolidation_ratio, figures};
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::interrupt_flag;
 use quell_bench::set::Setting;
@@ -40,24 +40,25 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
 }
 
 /// All points, several at once.
-fn simulated(jobs: &[Job<'_>], interrupt: &AtomicBool) -> anyhow::Result<Vec<PointResult>> {
-    let point = |job: &Job<'_>| Ok((job.options()?, job.set.clone()));
+fn simulated(jobs: &[PointJob<'_>], interrupt: &AtomicBool) -> anyhow::Result<Vec<PointResult>> {
+    let point = |PointJob { job, .. }: &PointJob<'_>| Ok((job.options()?, job.set.clone()));
     let points: Vec<_> = jobs.iter().map(point).collect::<anyhow::Result<_>>()?;
     let planned = points.iter().map(|(options, _)| options.planned()).sum();
     let results = sweep::measure(&points, interrupt, &Progress::stderr(planned))?;
-    let of_point = |(job, result): (&Job<'_>, Option<BenchResult>)| Some(job.point(result?));
+    let of_point = |(job, result): (&PointJob<'_>, Option<BenchResult>)| Some(job.point(result?));
     Ok(jobs.iter().zip(results).filter_map(of_point).collect())
 }
 
 /// One point after the other.
 fn measured(
-    jobs: &[Job<'_>],
+    jobs: &[PointJob<'_>],
     on: Substrate,
     args: &Reproduce,
     interrupt: &Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<PointResult>> {
     let mut points = Vec::new();
-    for (number, job) in jobs.iter().enumerate() {
+    for (number, point) in jobs.iter().enumerate() {
+        let job = &point.job;
         let cpus = args.guest.cpus.or_else(|| {
             let host = job.scenario.host.as_ref();
             host.map(|host| host.topology().cpus.len() as u32)
@@ -70,7 +71,7 @@ fn measured(
             Err(error) if interrupt.load(Ordering::Relaxed) && !points.is_empty() => {
                 let _ = writeln!(io::stderr(), "quell: {error:#}");
             }
-            other => points.push(job.point(other.with_context(|| name.clone())?)),
+            other => points.push(point.point(other.with_context(|| name.clone())?)),
         }
         if interrupt.load(Ordering::Relaxed) {
             break;
@@ -79,11 +80,21 @@ fn measured(
     Ok(points)
 }
 
-impl Job<'_> {
+/// A point that is to be measured.
+struct PointJob<'a> {
+    job: Job<'a>,
+    /// What the figure sets in it, without what the user does.
+    set: Vec<String>,
+}
+
+impl PointJob<'_> {
     fn point(&self, result: BenchResult) -> PointResult {
+        let (scenario, cpus) = (&self.job.scenario, result.host.cpus);
         PointResult {
-            scenario: self.scenario.name.clone(),
-            ratio: consolidation_ratio(&self.scenario, result.host.cpus),
+            scenario: scenario.name.clone(),
+            set: self.set.clone(),
+            ratio: consolidation_ratio(scenario, cpus),
+            sharers: Sharers::of(scenario, cpus),
             result,
         }
     }
@@ -120,14 +131,18 @@ fn jobs<'a>(
     sides: &[Side],
     set: &[Setting],
     measure: &'a Measure,
-) -> anyhow::Result<Vec<Job<'a>>> {
+) -> anyhow::Result<Vec<PointJob<'a>>> {
     let job = |point: Point| {
         let mut settings = Vec::new();
-        if let Some(set) = &point.set {
-            settings.push(set.parse::<Setting>().map_err(InputError)?);
+        for own in &point.set {
+            settings.push(own.parse::<Setting>().map_err(InputError)?);
         }
         settings.extend(set.iter().cloned());
-        Job::new(point.scenario, &settings, sides.to_vec(), measure)
+        let job = Job::new(point.scenario, &settings, sides.to_vec(), measure)?;
+        Ok(PointJob {
+            job,
+            set: point.set,
+        })
     };
     figure.points().into_iter().map(job).collect()
 }
@@ -167,7 +182,7 @@ mod tests {
         for figure in figures() {
             let sides = Side::parse_list(figure.sides).unwrap();
             let mut ratios: Vec<(String, String)> = Vec::new();
-            for job in jobs(figure, &sides, &[], &args.measure).unwrap() {
+            for PointJob { job, .. } in jobs(figure, &sides, &[], &args.measure).unwrap() {
                 let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len() as u32;
                 let ratio = format!("{:.1}", consolidation_ratio(&job.scenario, cpus));
                 match ratios
@@ -210,6 +225,20 @@ dasec-fig13 fork-join-sweep 8: 4.0
 dasec-fig13 key-value-sweep 8: 4.0
 dasec-fig13 mixed 8: 4.0
 dasec-fig16 matrix-beside-key-value 8: 1.5
+groups-fig1 barriers 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig1 locks 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig1 stages 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig1 independent 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig3 group 2: 0.0 0.0 0.0
+groups-fig3 individual 2: 0.0
+groups-fig3 dedicated 2: 0.0
+groups-fig3 nested 2: 0.0
+groups-fig3 none 2: 0.0
+groups-fig3 group 2: 0.0 0.0 0.0
+groups-fig3 individual 2: 0.0
+groups-fig3 dedicated 2: 0.0
+groups-fig3 nested 2: 0.0
+groups-fig3 none 2: 0.0
 ";
         assert_eq!(all, expected);
     }
@@ -219,7 +248,9 @@ dasec-fig16 matrix-beside-key-value 8: 1.5
         let figure = Figure::named("dasec-fig16", Some(Substrate::Vm)).unwrap();
         let sides = Side::parse_list(figure.sides).unwrap();
         let args = arguments(&["dasec-fig16", "--set", "tenant.kv.load.rate=5"]);
-        let text = &jobs(figure, &sides, &args.set, &args.measure).unwrap()[0].text;
+        let text = &jobs(figure, &sides, &args.set, &args.measure).unwrap()[0]
+            .job
+            .text;
         assert!(text.contains("rate = 5"), "{text}");
         let args = arguments(&["dasec-fig16", "--set", "tenant.nobody.count=5"]);
         let error = jobs(figure, &sides, &args.set, &args.measure)
