@@ -191,8 +191,7 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         ..How::default()
     };
     let groups = [spinners(cpus(), &How::default()), spinners(cpus(), &idle)];
-    // Until what both brought along is spent.
-    sleep_ms(2000);
+    sleep_ms(300);
     let got = sums(&[&groups[0], &groups[1]], 1200);
     failures.expect(
         "SCHED_IDLE's share",
