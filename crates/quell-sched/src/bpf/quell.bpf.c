@@ -99,7 +99,7 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	} else {
+	} else if (options.share) {
 		make_room(p, domain_at(t->domain), time_ns());
 	}
 }
@@ -260,7 +260,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	struct thread *runs = t;
-	if (t && makes_way(prev, cpu, d, index))
+	if (options.share && t && makes_way(prev, cpu, d, index))
 		t = NULL;
 	if (options.domains > 1 && balance(slot, d, index))
 		return;
@@ -507,7 +507,7 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	struct domain *d = domain_at(domain_index(cpu));
 
 	observe_idle(cpu, idle);
-	if (idle && d && slot && !slot->offline)
+	if (options.share && idle && d && slot && !slot->offline)
 		use_room(d, domain_index(cpu), cpu);
 	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
 		return;
