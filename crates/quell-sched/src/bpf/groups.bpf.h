@@ -56,6 +56,13 @@ __noinline int settle(u64 group)
 		u64 id = g->parent;
 		bool turned = false;
 		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		if (!parent) {
+			if (g->active && !__sync_lock_test_and_set(&g->counted, g->weight))
+				began |= 1 << level;
+			else if (!g->active)
+				g->counted = 0;
+			break;
+		}
 		for (int attempt = 0; attempt < 8; attempt++) {
 			u32 due = g->active ? g->weight : 0;
 			u32 counted = __sync_lock_test_and_set(&g->counted, due);
@@ -63,8 +70,8 @@ __noinline int settle(u64 group)
 				began |= 1 << level;
 			if (counted != due) {
 				u64 by = (u64)due - counted;
-				u64 before = parent ? __sync_fetch_and_add(&parent->active, by) : 1;
-				turned |= parent && (!before || !(before + by));
+				u64 before = __sync_fetch_and_add(&parent->active, by);
+				turned |= !before || !(before + by);
 			}
 			if (due == (g->active ? g->weight : 0))
 				break;
