@@ -57,16 +57,16 @@ __noinline int settle(u64 group)
 		bool turned = false;
 		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 		if (!parent) {
-			if (g->active && !__sync_lock_test_and_set(&g->counted, g->weight))
+			/* The root counts nothing; but shares want to know when a tenant begins. */
+			if (options.share && !__sync_lock_test_and_set(&g->counted, g->active ? g->weight : 0) &&
+			    g->active)
 				began |= 1 << level;
-			else if (!g->active)
-				g->counted = 0;
 			break;
 		}
 		for (int attempt = 0; attempt < 8; attempt++) {
 			u32 due = g->active ? g->weight : 0;
 			u32 counted = __sync_lock_test_and_set(&g->counted, due);
-			if (due && !counted)
+			if (options.share && due && !counted)
 				began |= 1 << level;
 			if (counted != due) {
 				u64 by = (u64)due - counted;

@@ -366,8 +366,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else {
 		slot->urgency = t->deadline;
 	}
-	slot->movable = p->nr_cpus_allowed == 1 ? BOUND : p->nr_cpus_allowed < options.cpus ? MOVABLE : ANYWHERE;
-	slot->tid = p->pid;
+	if (options.share)
+		note_movable(slot, p);
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);

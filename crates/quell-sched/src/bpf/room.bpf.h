@@ -23,6 +23,15 @@ enum movable {
 	ANYWHERE,
 };
 
+/* Who runs on a CPU now. */
+static __always_inline void note_movable(struct cpu_slot *slot, struct task_struct *p)
+{
+	u32 allowed = p->nr_cpus_allowed;
+
+	slot->movable = allowed == 1 ? BOUND : allowed < options.cpus ? MOVABLE : ANYWHERE;
+	slot->tid = p->pid;
+}
+
 /* Whether a CPU idles that the thread may use; NULL: any. */
 static __always_inline bool idles_for(struct task_struct *p)
 {

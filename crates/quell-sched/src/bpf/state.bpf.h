@@ -172,7 +172,7 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 	if (kind == QUEUE_PINNED) {
 		if ((slot = cpu_at(of)))
 			__sync_fetch_and_add(&slot->pinned, by);
-		if ((d = domain_at(domain_index(of))))
+		if (options.share && (d = domain_at(domain_index(of))))
 			__sync_fetch_and_add(&d->pinned, by);
 	} else if (kind != QUEUE_NONE && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->queued, by);
