@@ -12,26 +12,6 @@ use quell_sim::{Costs, Fifo, Load, Monitor, Request, SchedExt, Simulation, Tenan
 use std::path::Path;
 use std::sync::Arc;
 
-const TENANTS: &str = r#"
-name = "t"
-[[tenant]]
-name = "spin"
-class = "batch"
-[[tenant.thread]]
-name = "w"
-count = 2
-program = [{ run_us = 1000 }]
-[[tenant]]
-name = "chain"
-class = "batch"
-[[tenant.thread]]
-name = "first"
-program = [{ sleep_us = 9900 }, { run_us = 100 }, { send = "q" }]
-[[tenant.thread]]
-name = "second"
-program = [{ receive = "q" }, { run_us = 100 }]
-"#;
-
 const SPINNERS: &str = r#"
 name = "t"
 [[tenant]]
@@ -43,8 +23,20 @@ count = 2
 program = [{ run_us = 1000 }]
 "#;
 
+const CHAIN: &str = r#"
+[[tenant]]
+name = "chain"
+class = "batch"
+[[tenant.thread]]
+name = "first"
+program = [{ sleep_us = 9900 }, { run_us = 100 }, { send = "q" }]
+[[tenant.thread]]
+name = "second"
+program = [{ receive = "q" }, { run_us = 100 }]
+"#;
+
 fn observed(simulation: &mut Simulation) -> Monitor {
-    observed_of(simulation, TENANTS)
+    observed_of(simulation, &format!("{SPINNERS}{CHAIN}"))
 }
 
 fn observed_of(simulation: &mut Simulation, tenants: &str) -> Monitor {

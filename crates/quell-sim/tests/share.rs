@@ -267,9 +267,9 @@ fn fluid(host: &Host, steps: usize) -> Vec<Vec<f64>> {
     out
 }
 
-fn real(host: &Host, steps: usize, share: bool) -> Vec<Vec<f64>> {
+fn real(host: &Host, steps: usize) -> Vec<Vec<f64>> {
     let cpus = host.problem.cpus.len() as u32;
-    let mut it = machine(cpus, share);
+    let mut it = machine(cpus, true);
     let mut groups: Vec<GroupId> = Vec::new();
     for group in &host.problem.groups {
         let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent]);
@@ -318,7 +318,7 @@ fn off(seeds: std::ops::Range<u64>, most_cpus: u32, bound: Bound) -> Vec<f64> {
     let mut worst: Vec<(f64, u64)> = Vec::new();
     for seed in seeds {
         let host = host(seed, most_cpus, 8, bound);
-        let (due, got) = (fluid(&host, STEPS), real(&host, STEPS, true));
+        let (due, got) = (fluid(&host, STEPS), real(&host, STEPS));
         let mut most = 0.0;
         for step in 10..STEPS - 20 {
             for group in 0..host.problem.groups.len() {
@@ -351,14 +351,15 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 #[test]
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere.
-    for (bound, least) in [
-        (Bound::Nobody, 0.85),
-        (Bound::ToOne, 0.5),
-        (Bound::ToSome, 0.6),
+    for (bound, least, worst) in [
+        (Bound::Nobody, 0.85, 6.0),
+        (Bound::ToOne, 0.5, 20.0),
+        (Bound::ToSome, 0.6, 30.0),
     ] {
         let off = off(0..100, 8, bound);
         let part = within(&off, 2.0);
         println!("{bound:?}: {:.0} % within two points", part * 100.0);
         assert!(part >= least, "{bound:?}: {part}");
+        assert!(within(&off, worst) == 1.0, "{bound:?}: {off:.2?}");
     }
 }

@@ -432,7 +432,7 @@ impl Quantity {
                 set,
                 programs,
             } => {
-                let point = points.iter().find(|point| point.is(scenario, set))?;
+                let point = find(points, scenario, set)?;
                 let share = |program: &&str| point.cpus_of_program(program, side);
                 let shares: Option<f64> = programs.iter().map(share).sum();
                 Some(100.0 * shares?)
@@ -444,7 +444,7 @@ impl Quantity {
                 than,
             } => {
                 let speed = |set| {
-                    let point = points.iter().find(|point| point.is(scenario, set))?;
+                    let point = find(points, scenario, set)?;
                     tenant_row(&point.result, tenant, side)?.figures.work_per_s
                 };
                 Some(speed(than)? / speed(set)?)
@@ -462,7 +462,7 @@ impl Quantity {
                 set,
                 programs,
             } => {
-                let point = points.iter().find(|point| point.is(scenario, set))?;
+                let point = find(points, scenario, set)?;
                 let ideal = point.sharers.ideal_by_program()?;
                 let shares: Option<f64> = programs.iter().map(|it| ideal.get(it).copied()).sum();
                 Some(100.0 * shares?)
@@ -473,8 +473,8 @@ impl Quantity {
                 set,
                 than,
             } => {
-                let find = |set| points.iter().find(|point| point.is(scenario, set));
-                let (slow, fast) = (find(set)?, find(than)?);
+                let slow = find(points, scenario, set)?;
+                let fast = find(points, scenario, than)?;
                 let used = fast.cpus_of(tenant, fast.result.options.sides.first()?)?;
                 let sharers = slow.sharers.clone().with_use(tenant, used);
                 let slow_down = used / sharers.ideal()?.get(tenant)?;
@@ -485,12 +485,13 @@ impl Quantity {
     }
 }
 
-impl PointResult {
-    /// Whether it is of a scenario with these values set.
-    fn is(&self, scenario: &str, set: &[&str]) -> bool {
-        scenario.rsplit('/').next() == Some(&self.scenario) && self.set == set
-    }
+/// The point of a scenario with these values set.
+fn find<'a>(points: &'a [PointResult], scenario: &str, set: &[&str]) -> Option<&'a PointResult> {
+    let name = scenario.rsplit('/').next();
+    (points.iter()).find(|point| name == Some(&point.scenario) && point.set == set)
+}
 
+impl PointResult {
     /// The CPU time of a tenant on a side, in CPUs.
     fn cpus_of(&self, tenant: &str, side: &str) -> Option<f64> {
         let row = tenant_row(&self.result, tenant, side)?;
