@@ -19,7 +19,8 @@ pub use arguments::Arguments;
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
 use quell_model::config::AsymmetrySettings;
 use quell_model::{CpuId, ThreadPlan, Tid, Topology, Weight};
@@ -348,6 +349,18 @@ impl Scheduler {
     /// Takes back what was wanted of a thread.
     pub fn clear_thread(&mut self, tid: Tid) -> Result<(), SchedError> {
         self.set_thread(tid, ThreadSetting::default())
+    }
+
+    /// Instructions that the kernel's verifier went through for each program when it was loaded: what loading takes.
+    pub fn verified(&self) -> Result<BTreeMap<String, u32>, SchedError> {
+        let mut names = BTreeMap::new();
+        for program in self.object.progs() {
+            let id = Program::id_from_fd(program.as_fd()).map_err(io("looking at programs"))?;
+            names.insert(id, program.name().to_string_lossy().into_owned());
+        }
+        Ok(ProgInfoIter::default()
+            .filter_map(|info| Some((names.remove(&info.id)?, info.verified_insns)))
+            .collect())
     }
 
     /// What it counted since it was loaded.

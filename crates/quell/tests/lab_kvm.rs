@@ -31,6 +31,7 @@ find . | cpio -o -H newc > /tmp/inner.cpio 2>/dev/null; cd /root
 qemu -accel kvm -cpu host -smp 2 -m 256 -name inner,debug-threads=on -nodefaults -no-user-config -no-reboot -display none \
     -kernel /root/vmlinuz -initrd /tmp/inner.cpio -append 'console=ttyS0 quiet panic=-1' \
     -serial file:/tmp/console & vm=$!
+kill -STOP $vm # until the scheduler is there: loading it takes an emulated CPU seconds
 sh -c 'while :; do :; done' & rival=$!
 cat > quell.toml <<EOF
 [[tenant]]
@@ -42,6 +43,8 @@ class = "batch"
 pid = [$rival]
 EOF
 quell run -c quell.toml --socket /run/q.sock --journal /root/journal > /tmp/agent.log 2>&1 & agent=$!
+for turn in $(seq 1200); do grep -q enabled /sys/kernel/sched_ext/state && break; sleep 0.1; done
+kill -CONT $vm
 await() { # TEXT: until the inner guest has said it
     for turn in $(seq 1500); do grep -q "$1" /tmp/console && return; sleep 0.1; done
     echo "the inner guest did not say: $1"; cat /tmp/console /tmp/agent.log; exit 1

@@ -42,43 +42,60 @@ static __always_inline u64 own_weight(struct thread *t)
 	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
+enum settled {
+	BEGAN = 1,  /* the group has something ready now, and had not */
+	TURNED = 2, /* and so its parent began, or ended */
+};
+
+/* Makes a group's parent count it for what is due. Global, so that the verifier looks at it once. */
+__noinline int settle_one(u64 id)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	int result = 0;
+
+	if (!g)
+		return 0;
+	u64 above = g->parent;
+	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
+	if (!parent) {
+		/* The root counts nothing; but shares want to know when a tenant begins. */
+		u32 due = options.share && g->active ? g->weight : 0;
+		return options.share && !__sync_lock_test_and_set(&g->counted, due) && due ? BEGAN : 0;
+	}
+	for (int attempt = 0; attempt < 8; attempt++) {
+		u32 due = g->active ? g->weight : 0;
+		u32 counted = __sync_lock_test_and_set(&g->counted, due);
+		if (due && !counted)
+			result |= BEGAN;
+		if (counted != due) {
+			u64 by = (u64)due - counted;
+			u64 before = __sync_fetch_and_add(&parent->active, by);
+			if (!before || !(before + by))
+				result |= TURNED;
+		}
+		if (due == (g->active ? g->weight : 0))
+			break;
+	}
+	return result;
+}
+
 /*
  * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
- * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, so
- * that the verifier looks at it once.
+ * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Returns a bit for
+ * each group that began, from this one up. Global, as settle_one() is.
  */
-__noinline int settle(u64 group)
+__noinline int settle(u64 id)
 {
 	int began = 0;
-	struct group *g = bpf_map_lookup_elem(&groups, &group);
 
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		u64 id = g->parent;
-		bool turned = false;
-		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-		if (!parent) {
-			/* The root counts nothing; but shares want to know when a tenant begins. */
-			if (options.share && !__sync_lock_test_and_set(&g->counted, g->active ? g->weight : 0) &&
-			    g->active)
-				began |= 1 << level;
+	for (int level = 0; level < GROUP_DEPTH; level++) {
+		int result = settle_one(id);
+		if (result & BEGAN)
+			began |= 1 << level;
+		struct group *g = result & TURNED ? bpf_map_lookup_elem(&groups, &id) : NULL;
+		if (!g)
 			break;
-		}
-		for (int attempt = 0; attempt < 8; attempt++) {
-			u32 due = g->active ? g->weight : 0;
-			u32 counted = __sync_lock_test_and_set(&g->counted, due);
-			if (options.share && due && !counted)
-				began |= 1 << level;
-			if (counted != due) {
-				u64 by = (u64)due - counted;
-				u64 before = __sync_fetch_and_add(&parent->active, by);
-				turned |= !before || !(before + by);
-			}
-			if (due == (g->active ? g->weight : 0))
-				break;
-		}
-		if (!turned)
-			break;
-		g = parent;
+		id = g->parent;
 	}
 	return began;
 }

@@ -71,13 +71,30 @@ static __always_inline u64 level_near(struct thread *t, u64 now)
 	return share_stale(rivals->near_at, now) ? root_level.time : rivals->near;
 }
 
-/* Charges a thread, and what it is in, for what it used. Global, so that the verifier looks at it once. */
+/* Charges a group for what one of its threads used; returns its parent. Global, so that the verifier looks at it once. */
+__noinline u64 bill_group(u64 id, struct thread *t, u64 ns, bool in_turn, u64 now)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	if (!g || !t)
+		return 0;
+	u64 above = g->parent;
+	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
+	struct level *level = &root_level;
+	if (parent) {
+		barrier_var(parent); /* as in state.bpf.h */
+		level = &parent->level;
+	}
+	serve(&g->served, level, parent ? NULL : rivals_of(t), g->weight, ns, in_turn, now);
+	return above;
+}
+
+/* Charges a thread, and what it is in, for what it used. Global, as bill_group() is. */
 __noinline int bill(struct thread *t, u64 now)
 {
 	if (!t)
 		return 0;
 	u64 id = t->group, ns = t->unbilled;
-	struct clock *near = rivals_of(t);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 	struct domain *d = domain_at(t->domain);
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
@@ -85,14 +102,9 @@ __noinline int bill(struct thread *t, u64 now)
 	bool in_turn = t->depleted || !((d && d->depleted) || (slot && slot->pinned));
 
 	t->unbilled = 0;
-	serve(&t->served, g ? &g->level : &root_level, g ? NULL : near, own_weight(t), ns, in_turn, now);
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		id = g->parent;
-		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-		serve(&g->served, parent ? &parent->level : &root_level, parent ? NULL : near, g->weight, ns,
-		      in_turn, now);
-		g = parent;
-	}
+	serve(&t->served, g ? &g->level : &root_level, g ? NULL : rivals_of(t), own_weight(t), ns, in_turn, now);
+	for (int level = 0; level < GROUP_DEPTH && id; level++)
+		id = bill_group(id, t, ns, in_turn, now);
 	return 0;
 }
 

@@ -16,6 +16,8 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Serialize)]
 struct Line {
     seconds: f64,
+    /// Instructions that the kernel's verifier went through.
+    verified: u64,
     #[serde(flatten)]
     stats: Stats,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,12 +32,16 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
     }
     let topology = quell_linux::observe::topology::read()?;
     let scheduler = Scheduler::load(&topology, &args.scheduler.options())?;
+    let verified: u64 = scheduler.verified()?.values().map(|n| u64::from(*n)).sum();
     let began = Instant::now();
     let interval = Duration::from_secs_f64(args.interval);
     let mut next = interval;
     let mut before = CpuStats::default();
     if !args.json {
-        say("the scheduler runs; Ctrl-C ends it and the kernel's own takes over")?;
+        say(&format!(
+            "the scheduler runs (the kernel verified {verified} instructions); \
+             Ctrl-C ends it and the kernel's own takes over"
+        ))?;
     }
     loop {
         let exit = scheduler.exited()?;
@@ -47,6 +53,7 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
             if args.json {
                 let line = Line {
                     seconds: elapsed.as_secs_f64(),
+                    verified,
                     stats,
                     exit: exit.clone(),
                 };
