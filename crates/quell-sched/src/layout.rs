@@ -82,7 +82,7 @@ pub struct Domain {
     pub padding: [u64; 4],
 }
 
-/// `struct group` (fair.bpf.h).
+/// `struct group` (groups.bpf.h).
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Group {
@@ -92,9 +92,8 @@ pub struct Group {
     pub active: u64,
     pub share: u64,
     pub at: u64,
-    pub served: u64,
-    pub level: [u64; 3],
-    pub waited_at: u64,
+    pub used: u64,
+    pub used_at: u64,
 }
 
 /// `struct exit_record`.
@@ -168,7 +167,7 @@ const _: () = {
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 256);
-    assert!(size_of::<Group>() == 80);
+    assert!(size_of::<Group>() == 56);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<ThreadSetting>() == 24);
 };

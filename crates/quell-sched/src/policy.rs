@@ -38,29 +38,24 @@ unsafe extern "C" {
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
     fn quell_share_virtual(ns: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_share_cpu_time(time: c_longlong, weight: c_ulonglong) -> c_longlong;
-    fn quell_share_begin(
-        served: c_ulonglong,
-        level: c_ulonglong,
-        weight: c_ulonglong,
-    ) -> c_ulonglong;
-    fn quell_share_level(
-        level: c_ulonglong,
-        served: c_ulonglong,
-        ns: c_ulonglong,
-        slowness: c_ulonglong,
-    ) -> c_ulonglong;
-    fn quell_share_rate(rate: c_ulonglong, behind: c_longlong, ns: c_ulonglong) -> c_ulonglong;
-    fn quell_share_compressed(
-        time: c_ulonglong,
-        above: c_longlong,
-        rate: c_ulonglong,
-    ) -> c_ulonglong;
+    fn quell_share_decayed(usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
+    fn quell_share_log2(value: c_ulonglong) -> c_ulonglong;
+    fn quell_share_order(usage: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
+    fn quell_share_lag(others: c_ulonglong, order: c_ulonglong) -> c_longlong;
+    fn quell_share_due(usage: c_ulonglong, weight: c_ulonglong, active: c_ulonglong)
+    -> c_ulonglong;
     fn quell_share_member(
         above: c_longlong,
-        rate: c_ulonglong,
+        usage: c_ulonglong,
         active: c_ulonglong,
         weight: c_ulonglong,
     ) -> c_longlong;
+    fn quell_share_begin(
+        usage: c_ulonglong,
+        rivals: c_ulonglong,
+        weight: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
     fn quell_share_entitled_slice(ahead: c_longlong) -> c_ulonglong;
     fn quell_urgency_since(age: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
@@ -126,16 +121,22 @@ native! {
     share_virtual = quell_share_virtual(ns: u64, weight: u64) -> u64;
     /// CPU time that virtual time is worth.
     share_cpu_time = quell_share_cpu_time(time: i64, weight: u64) -> i64;
-    /// Where who begins to want CPUs begins.
-    share_begin = quell_share_begin(served: u64, level: u64, weight: u64) -> u64;
-    /// A level, after somebody was served.
-    share_level = quell_share_level(level: u64, served: u64, ns: u64, slowness: u64) -> u64;
-    /// How fast it goes then.
-    share_rate = quell_share_rate(rate: u64, behind: i64, ns: u64) -> u64;
-    /// What counts of virtual time for who is so far above its level.
-    share_compressed = quell_share_compressed(time: u64, above: i64, rate: u64) -> u64;
-    /// What it counts for a group's place that a member is so far above their level. The weight must not be 0.
-    share_member = quell_share_member(above: i64, rate: u64, active: u64, weight: u64) -> i64;
+    /// What is left of usage after so long.
+    share_decayed = quell_share_decayed(usage: u64, ns: u64) -> u64;
+    /// The logarithm, in 1/2^24.
+    share_log2 = quell_share_log2(value: u64) -> u64;
+    /// The order of who has used so much.
+    share_order = quell_share_order(usage: u64, now: u64) -> u64;
+    /// How far behind others an order is, in time.
+    share_lag = quell_share_lag(others: u64, order: u64) -> i64;
+    /// What of a group's usage is due to each of its members.
+    share_due = quell_share_due(usage: u64, weight: u64, active: u64) -> u64;
+    /// What it counts for a group's place that a member is so far above what is due to it. The weight must not be 0.
+    share_member = quell_share_member(above: i64, usage: u64, active: u64, weight: u64) -> i64;
+    /// Usage of who begins to want CPUs.
+    share_begin = quell_share_begin(usage: u64, rivals: u64, weight: u64) -> u64;
+    /// What is known of rivals, after one was served.
+    share_near = quell_share_near(near: u64, usage: u64, ns: u64) -> u64;
     /// A depleted thread's turn.
     share_slice = quell_share_slice(slice: u64) -> u64;
     /// An entitled thread's turn.
@@ -242,77 +243,73 @@ mod tests {
 
     #[test]
     fn sleeping_saves_little_and_forgives_nothing() {
-        let level = FAIR_CLOCK_START;
-        // (where it was in ms, from the level on; weight in percent) -> where it begins
-        for (was, weight, begins) in [
-            (-500, 100, -3), // what a thread saves up: 3 ms
-            (-500, 300, -1), // of CPU time
-            (-500, 10, -30),
-            (-2, 100, -2),
-            (40, 100, 40), // who is ahead stays it
+        // (usage, that of rivals, in ms; weight in percent) -> where it begins
+        for (usage, rivals, weight, begins) in [
+            (0, 500, 100, 497), // what a thread saves up: 3 ms
+            (0, 500, 300, 499), // of CPU time
+            (0, 500, 10, 470),
+            (0, 2, 100, 0),
+            (498, 500, 100, 498),
+            (540, 500, 100, 540), // who is ahead stays it
         ] {
-            let was = level.wrapping_add_signed(ms(was));
-            let found = share_begin(was, level, WEIGHT_ONE * weight / 100);
-            assert_eq!(
-                found.wrapping_sub(level) as i64,
-                ms(begins),
-                "{was} {weight}"
-            );
+            let found = share_begin(usage * MS, rivals * MS, WEIGHT_ONE * weight / 100);
+            assert_eq!(found, begins * MS, "{usage} {rivals} {weight}");
         }
     }
 
     #[test]
-    fn a_level_goes_to_who_is_served_and_as_fast() {
-        let at = FAIR_CLOCK_START;
-        // As much as passed of the time, of that and the time together.
-        let near = |found: u64, ms: i64| {
-            let off = found.wrapping_sub(at) as i64 - ms * MS as i64;
-            assert!(off.abs() < 20_000, "{off}");
-        };
-        near(share_level(at, at + 110 * MS, 10 * MS, 100 * MS), 10);
-        near(share_level(at, at - 110 * MS, 10 * MS, 100 * MS), -10);
-        near(share_level(at, at + 10 * MS, 0, 100 * MS), 0);
-        near(share_level(at, at + 10 * MS, 900 * MS, 100 * MS), 5); // half, after long
-        // 100 ms behind after 100 ms at a rate of one: half as fast again would be right, a quarter is the most.
-        let most = RATE_ONE / 4 + RATE_ONE / 64;
-        assert_eq!(share_rate(RATE_ONE, ms(100), 100 * MS), RATE_ONE + most);
-        assert_eq!(share_rate(RATE_ONE, ms(-100), 100 * MS), RATE_ONE - most);
-        let slight = share_rate(RATE_ONE, ms(10), 10 * MS) - RATE_ONE;
-        assert!(
-            slight.abs_diff(RATE_ONE / 200) < RATE_ONE / 2000,
-            "{slight}"
-        );
-        assert_eq!(share_rate(1, ms(-500), 100 * MS), 1);
-    }
-
-    #[test]
-    fn who_is_far_ahead_is_counted_less() {
-        // At a rate of a half: (ms above the level) -> percent that count
-        for (above, counts) in [(-500, 100), (150, 100), (250, 50), (450, 25), (100_000, 2)] {
-            let found = share_compressed(100 * MS, ms(above), RATE_ONE / 2);
-            assert_eq!((found + MS / 2) / MS, counts, "{above}");
+    fn usage_decays_by_half_in_2_s() {
+        for (after, left) in [
+            (0, 1000.0),
+            (1000, 707.1),
+            (2000, 500.0),
+            (3000, 353.6),
+            (20_000, 0.977),
+        ] {
+            let found = share_decayed(1000 * MS, after * MS) as f64 / MS as f64;
+            assert!((found - left).abs() < 0.002 * left, "{after}: {found}");
         }
+        // In many steps as in one.
+        let steps = (0..4000).fold(S, |left, _| share_decayed(left, MS / 2));
+        assert!(steps.abs_diff(S / 2) < S / 500, "{steps}");
+        assert_eq!(share_decayed(u64::MAX, u64::MAX), 0);
     }
 
     #[test]
-    fn members_count_for_a_sixteenth_in_the_time_of_their_group() {
+    fn orders_are_kept_while_nobody_is_served() {
+        let at = 1_000_000 * S;
+        for later in [1, 7, 130, 2000, 19_999] {
+            // Who has used so much more is behind, whenever either is looked at.
+            let one = share_order(100 * MS, at);
+            let other = share_order(share_decayed(101 * MS, later * MS), at + later * MS);
+            let same = share_order(share_decayed(100 * MS, later * MS), at + later * MS);
+            assert!(one < other, "{later}");
+            assert!(share_lag(one, same).abs() < ms(5), "{later}");
+        }
+        // 10 % less: so much decays in 0.3 s.
+        let lag = share_lag(share_order(100 * MS, at), share_order(90 * MS, at));
+        assert!((lag - ms(304)).abs() < ms(1), "{lag}");
+    }
+
+    #[test]
+    fn members_count_for_a_64th_in_the_time_of_their_group() {
         let one = WEIGHT_ONE;
-        // (ms above, weights of the members together, of their group, in percent) -> ms
-        for (above, active, weight, counts) in [
-            (80, 100, 100, 5),
-            (-80, 100, 100, -5),
-            (80, 400, 100, 20),
-            (80, 100, 200, 2),
-            (1_000, 100, 100, 6), // at most 100 ms at a rate of a half
+        // (ms above, usage of the group, weights of the members together, of their group, in percent) -> ms
+        for (above, usage, active, weight, counts) in [
+            (640, 1000, 100, 100, 10),
+            (-640, 1000, 100, 100, -10),
+            (640, 1000, 400, 100, 40),
+            (640, 1000, 50, 100, 5),
+            (640, 12, 100, 100, 3), // at most a quarter of the group's
         ] {
-            let found = share_member(
-                ms(above),
-                RATE_ONE / 2,
-                one * active / 100,
-                one * weight / 100,
-            );
-            assert_eq!(found / ms(1), counts, "{above} {active} {weight}");
+            let (active, weight) = (one * active / 100, one * weight / 100);
+            let found = share_member(ms(above), usage * MS, active, weight);
+            let off = (found - ms(counts)).abs();
+            assert!(off < ms(1) / 20, "{above} {active} {weight}: {found}");
         }
+        // Of 300 ms, in thirds.
+        assert_eq!((share_due(300 * MS, one, 3 * one) + MS / 2) / MS, 100);
+        assert_eq!((share_due(300 * MS, 2 * one, 3 * one) + MS / 2) / MS, 200);
     }
 
     #[test]
@@ -493,26 +490,33 @@ mod tests {
                 let back = share_cpu_time(time as i64, weight);
                 prop_assert!((back - ns.min(S) as i64).unsigned_abs() <= ns.min(S) / 50 + 1, "{}", back);
             }
-            let begins = share_begin(level, level.wrapping_add(time), weight);
-            prop_assert!(begins.wrapping_sub(level) <= time);
+            let begins = share_begin(0, level >> 14, weight);
+            prop_assert!((level >> 14) - begins <= share_virtual(3 * MS, weight));
         }
 
         #[test]
-        fn levels_and_their_rates_stay_between(off in -(1i64 << 60)..1 << 60, ns in 0u64..10 * S, rate in 1u64..=RATE_ONE << 9) {
-            let level = 1u64 << 61;
-            let served = level.wrapping_add_signed(off);
-            let found = share_level(level, served, ns, 100 * MS);
-            prop_assert!(found >= level.min(served) && found <= level.max(served));
-            let next = share_rate(rate, off, ns);
-            prop_assert!((1..=RATE_ONE << 9).contains(&next));
-            prop_assert!(off == 0 || (next >= rate.min(RATE_ONE << 9)) == (off > 0) || next == rate);
+        fn usage_only_decays(usage in 0u64..=1 << 50, ns in any_time(), more in 0u64..S) {
+            let left = share_decayed(usage, ns);
+            prop_assert!(left <= usage);
+            prop_assert!(share_decayed(usage, ns.saturating_add(more)) <= left + left / 1000 + 1);
+            let near = share_near(usage, left, ns);
+            prop_assert!(near >= left && near <= usage);
         }
 
         #[test]
-        fn what_counts_falls_with_the_distance(time in 0..=S, above in any::<i32>(), more in 0i64..1 << 40, rate in 1u64..=RATE_ONE << 9) {
-            let counts = share_compressed(time, above.into(), rate);
-            prop_assert!(counts <= time);
-            prop_assert!(share_compressed(time, i64::from(above) + more, rate) <= counts);
+        fn orders_follow_usage(usage in 1u64..=1 << 50, more in 0u64..1 << 50, now in 0u64..1 << 60) {
+            let order = share_order(usage, now);
+            prop_assert!(share_order(usage + more, now) >= order);
+            prop_assert!(order < 1 << 62, "below the depleted threads' mark");
+            let exact = (usage as f64).log2();
+            prop_assert!((share_log2(usage) as f64 / f64::from(1 << 24) - exact).abs() < 3e-4);
+        }
+
+        #[test]
+        fn a_member_counts_for_a_quarter_at_most(above in any::<i64>(), usage in 0u64..=1 << 50, active in weight(), weight in weight()) {
+            let counts = share_member(above.max(-i64::MAX), usage, active, weight);
+            prop_assert!(counts.unsigned_abs() <= usage / 4);
+            prop_assert!(counts == 0 || (counts > 0) == (above > 0));
         }
 
         #[test]

@@ -223,7 +223,7 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 	if (p->policy == SCHED_IDLE)
 		t->depleted = true;
 	else if (options.share)
-		t->depleted = share_depleted(t, was);
+		t->depleted = share_depleted(t, was, now);
 	else if (options.fair)
 		t->depleted = fair_depleted(t->common, was);
 	else /* urgency alone orders, or where that is off as well, weights */
@@ -238,8 +238,10 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 /* How far a thread that is up to date is behind; own and common credit count alike. */
 static __always_inline s64 lag_of(struct thread *t)
 {
-	if (options.share)
-		return share_lag(t);
+	struct domain *d = options.share ? domain_at(t->domain) : NULL;
+
+	if (d)
+		return lag_in(d, t->order);
 	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
 }
 

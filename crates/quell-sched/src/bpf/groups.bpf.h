@@ -21,12 +21,10 @@ struct group {
 	u64 active;  /* sum of its members' own weights, as far as they have something ready */
 	u64 share;   /* weight that its members share */
 	u64 at;	     /* as of then */
-	struct served served; /* see share.h */
-	struct level level; /* of its members */
-	u64 waited_at; /* when one of its threads got a CPU last that had waited */
+	struct usage usage;
 };
 
-_Static_assert(sizeof(struct group) == 80, "loader's layout");
+_Static_assert(sizeof(struct group) == 56, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -57,7 +57,7 @@ struct clock {
 	u64 at;	  /* as of then */
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
-	u64 near; /* where those stand that were served in their turn, see share.h */
+	u64 near; /* usage of those that were served in their turn, see share.h */
 	u64 near_at; /* as of then */
 };
 

@@ -84,7 +84,7 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 	u64 order = t->deadline, slice = slice_of(t);
 
 	if (t->depleted)
-		order = options.share ? t->position : fair_position(t->seen, lag_of(t));
+		order = options.share ? t->order : fair_position(t->seen, lag_of(t));
 	if (p->nr_cpus_allowed == 1) {
 		note_queue(t, QUEUE_PINNED, cpu);
 		insert_ordered(p, pinned_queue(cpu), slice,
@@ -238,6 +238,12 @@ static __always_inline u64 first_of_queue(u64 dsq, u64 base)
 	return options.share ? first_in_turn(dsq, base) : first_order(dsq);
 }
 
+/* How far a queued depleted thread is behind, given the clock of those that it is queued with. */
+static __always_inline s64 lag_of_order(struct domain *d, u64 order, u64 clock)
+{
+	return options.share ? lag_in(d, order) : (s64)(clock - order);
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -269,10 +275,9 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
 	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
-	s64 first_lag = first ? (options.share ? d->clock.near : domain_clock(d, now)) - first : 0;
+	s64 first_lag = first ? lag_of_order(d, first, domain_clock(d, now)) : 0;
 	if (own >= URGENCY_DEPLETED) {
-		s64 own_lag = (options.share ? d->clock.near : pinned_clock(d, cpu, now)) -
-			      (own - URGENCY_DEPLETED);
+		s64 own_lag = lag_of_order(d, own - URGENCY_DEPLETED, pinned_clock(d, cpu, now));
 		if (!first || own_lag >= first_lag) {
 			first = own;
 			first_lag = own_lag;
@@ -350,8 +355,6 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	t->ran_at = now;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
-	if (options.share && wait > SHARE_STEP)
-		note_waited(t, now);
 	if (wait > t->worst_wait)
 		t->worst_wait = wait;
 	slot->runs++;
@@ -604,8 +607,6 @@ s32 BPF_PROG(quell_init)
 {
 	u64 now = time_ns();
 
-	root_level.time = FAIR_CLOCK_START;
-	root_level.at = now;
 	/* Options are constants to the verifier: it need not go through CPUs that there are not. */
 	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.cpus; cpu++) {
 		u32 index = domain_index(cpu);

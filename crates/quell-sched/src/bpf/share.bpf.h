@@ -2,12 +2,12 @@
 /*
  * Shares: keeps what ../policy/share.h computes with.
  *
- * Problem: a tenant's virtual time is one number, while its threads run on all CPUs and wait in several queues.
+ * Problem: a tenant's usage is one number, while its threads run on all CPUs and wait in several queues.
  * How:     a thread is charged, with all that it is in, for every SHARE_STEP of CPU time: so often, and no more, others' memory
- *          is written. A queue is ordered by what held when threads were queued; since virtual times only go on,
+ *          is written. A queue is ordered by what held when threads were queued; since their orders only go on,
  *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- *          Tenants' virtual times are the host's; where they stand is told for each domain, and for each CPU that has
- *          threads of its own.
+ *          What rivals have used is told for each domain, and for each CPU that has threads of its own, by whoever is
+ *          served there in its turn.
  * Limits:  who is further ahead than SHARE_AHEAD is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
  *          threads are looked at.
  */
@@ -18,39 +18,32 @@
 
 #define LOOKED_AT 16
 
-/* Moves a level on: it follows who is served in its turn. */
-static __always_inline void advance(struct level *level, u64 served, bool in_turn, u64 now)
-{
-	u64 at = level->at;
+/* Whose order differs by less is left where it is. */
+#define ORDER_NOTICED (1 << (SHARE_ORDER_SHIFT - 12))
 
-	if (now <= at + SHARE_STEP || __sync_val_compare_and_swap(&level->at, at, now) != at)
-		return;
-	u64 ns = now - at, rate = level->rate;
-	u64 time = level->time + fair_advance(ns, rate);
-	if (in_turn) {
-		level->rate = share_rate(rate, served - time, ns);
-		time = share_level(time, served, ns, SHARE_LEVEL);
-	}
-	level->time = time;
+static __always_inline u64 usage_of(struct usage *it, u64 now)
+{
+	u64 at = it->at;
+
+	return share_decayed(it->used, now > at ? now - at : 0);
 }
 
-/* Charges one of those that a level is of. near: who competes where it was served; NULL: not told. */
-static __always_inline void serve(struct served *it, struct level *level, struct clock *near, u64 weight, u64 ns,
-				  bool in_turn, u64 now)
+static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
 {
-	u64 before = it->time, time = share_virtual(ns, weight);
+	u64 at = it->at;
 
-	advance(level, before, in_turn, now);
-	if (in_turn) {
-		if (near) {
-			near->near = share_stale(near->near_at, now) ?
-					     before :
-					     share_level(near->near, before, ns, SHARE_NEAR);
-			near->near_at = now;
-		}
-		time = share_compressed(time, before - level->time, level->rate);
+	/* Who moves it on subtracts what decayed: what others add meanwhile is not lost. */
+	if (now > at && __sync_val_compare_and_swap(&it->at, at, now) == at) {
+		u64 used = it->used;
+		time -= used - share_decayed(used, now - at);
 	}
-	__sync_fetch_and_add(&it->time, time);
+	__sync_fetch_and_add(&it->used, time);
+}
+
+/* What of a group's usage is due to each of its members. */
+static __always_inline u64 due_of(struct group *g, u64 now)
+{
+	return share_due(usage_of(&g->usage, now), g->weight, g->active);
 }
 
 /* Those that compete for what the thread may use. */
@@ -63,30 +56,34 @@ static __always_inline struct clock *rivals_of(struct thread *t)
 	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock;
 }
 
-/* Where they stand; where nobody was served of late, where all tenants do. */
-static __always_inline u64 level_near(struct thread *t, u64 now)
+/* What they have used; where nobody was served of late, nobody is there: what is given. */
+static __always_inline u64 near_of(struct clock *rivals, u64 otherwise, u64 now)
 {
-	struct clock *rivals = rivals_of(t);
+	u64 at = rivals->near_at;
 
-	return share_stale(rivals->near_at, now) ? root_level.time : rivals->near;
+	if (share_stale(at, now))
+		return otherwise;
+	return share_decayed(rivals->near, now > at ? now - at : 0);
+}
+
+/* A tenant that had used so much was served in its turn. */
+static __always_inline void note_near(struct clock *rivals, u64 usage, u64 ns, u64 now)
+{
+	rivals->near = share_near(near_of(rivals, usage, now), usage, ns);
+	rivals->near_at = now;
 }
 
 /* Charges a group for what one of its threads used; returns its parent. Global, so that the verifier looks at it once. */
-__noinline u64 bill_group(u64 id, struct thread *t, u64 ns, bool in_turn, u64 now)
+__noinline u64 bill_group(u64 id, struct thread *t, u64 ns, u32 in_turn, u64 now)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (!g || !t)
 		return 0;
-	u64 above = g->parent;
-	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
-	struct level *level = &root_level;
-	if (parent) {
-		barrier_var(parent); /* as in state.bpf.h */
-		level = &parent->level;
-	}
-	serve(&g->served, level, parent ? NULL : rivals_of(t), g->weight, ns, in_turn, now);
-	return above;
+	if (!g->parent && in_turn)
+		note_near(rivals_of(t), usage_of(&g->usage, now), ns, now);
+	add_usage(&g->usage, share_virtual(ns, g->weight), now);
+	return g->parent;
 }
 
 /* Charges a thread, and what it is in, for what it used. Global, as bill_group() is. */
@@ -95,14 +92,15 @@ __noinline int bill(struct thread *t, u64 now)
 	if (!t)
 		return 0;
 	u64 id = t->group, ns = t->unbilled;
-	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 	struct domain *d = domain_at(t->domain);
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
 	/* Who went before others for its urgency was not the one that is furthest behind. */
 	bool in_turn = t->depleted || !((d && d->depleted) || (slot && slot->pinned));
 
 	t->unbilled = 0;
-	serve(&t->served, g ? &g->level : &root_level, g ? NULL : rivals_of(t), own_weight(t), ns, in_turn, now);
+	if (!id && in_turn)
+		note_near(rivals_of(t), usage_of(&t->usage, now), ns, now);
+	add_usage(&t->usage, share_virtual(ns, own_weight(t)), now);
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
 		id = bill_group(id, t, ns, in_turn, now);
 	return 0;
@@ -116,42 +114,61 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 		bill(t, now);
 }
 
-/* Up to where a thread is served, with all that it is in. */
-__noinline int locate(struct thread *t)
+/* Where a thread stands by what it and all that it is in have used. */
+__noinline int locate(struct thread *t, u64 now)
 {
 	if (!t)
 		return 0;
 	u64 id = t->group, weight = own_weight(t);
-	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-	u64 served = t->served.time;
+	u64 usage = usage_of(&t->usage, now);
 	s64 above = 0;
 
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		above = share_member(above + (s64)(served - g->level.time), g->level.rate, g->active, g->weight);
-		served = g->served.time;
+	for (int level = 0; level < GROUP_DEPTH && id; level++) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		if (!g)
+			break;
+		u64 of_group = usage_of(&g->usage, now);
 		weight = g->weight;
+		above += usage - share_due(of_group, weight, g->active);
+		above = share_member(above, of_group, g->active, weight);
+		usage = of_group;
 		id = g->parent;
-		g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 	}
-	t->ahead = share_cpu_time(served - level_near(t, time_ns()), weight);
-	t->position = served + above;
+	t->ahead = share_cpu_time(usage - near_of(rivals_of(t), usage, now), weight);
+	t->order = share_order(usage + above, now);
 	return 0;
 }
 
 /* Whether a thread is within its tenant's share no more; of its own credit and its process's the better one counts. */
-static __always_inline bool share_depleted(struct thread *t, bool was)
+static __always_inline bool share_depleted(struct thread *t, bool was, u64 now)
 {
-	locate(t);
+	locate(t, now);
 	return t->ahead > (s64)SHARE_AHEAD ||
 	       fair_depleted(t->common > t->credit ? t->common : t->credit, was);
 }
 
-/* How far a thread is behind those of its domain, as last located. */
-static __always_inline s64 share_lag(struct thread *t)
+/* How far an order is behind those that a domain's threads have. */
+static __always_inline s64 lag_in(struct domain *d, u64 order)
 {
-	struct domain *d = domain_at(t->domain);
+	return share_lag(share_order(d->clock.near, d->clock.near_at), order);
+}
 
-	return d ? d->clock.near - t->position : 0;
+/* A group begins to want CPUs, if told so; returns its parent. */
+__noinline u64 begin_group(u64 id, u64 near, u32 begins, u64 now)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	if (!g)
+		return 0;
+	u64 above = g->parent;
+	struct group *parent = begins && above ? bpf_map_lookup_elem(&groups, &above) : NULL;
+	if (begins) {
+		u64 usage = usage_of(&g->usage, now);
+		u64 from = share_begin(usage, parent ? due_of(parent, now) : near, g->weight);
+		if (from != usage)
+			add_usage(&g->usage, from - usage, now);
+	}
+	return above;
 }
 
 /* A thread begins to want CPUs, and perhaps what it is in. */
@@ -159,18 +176,14 @@ __noinline int begin_share(struct thread *t, u64 now)
 {
 	if (!t)
 		return 0;
-	u64 id = t->group, near = level_near(t, now);
+	u64 id = t->group, usage = usage_of(&t->usage, now);
+	u64 near = near_of(rivals_of(t), 0, now);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->served.time = share_begin(t->served.time, g ? g->level.time : near, own_weight(t));
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		id = g->parent;
-		struct group *parent = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-		if (t->began & 1 << level || now - g->waited_at > SHARE_WAITED)
-			g->served.time =
-				share_begin(g->served.time, parent ? parent->level.time : near, g->weight);
-		g = parent;
-	}
+	t->usage.used = share_begin(usage, g ? due_of(g, now) : near, own_weight(t));
+	t->usage.at = now;
+	for (int level = 0; level < GROUP_DEPTH && id && t->began >> level; level++)
+		id = begin_group(id, near, t->began & 1 << level, now);
 	return 0;
 }
 
@@ -180,35 +193,19 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 	u64 id = t->group;
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->served.time = g ? g->level.time : level_near(t, now);
-}
-
-/* A thread got a CPU after it had waited: what it is in wants more than it gets. */
-__noinline int note_waited(struct thread *t, u64 now)
-{
-	if (!t)
-		return 0;
-	u64 id = t->group;
-	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-
-	for (int level = 0; level < GROUP_DEPTH && g; level++) {
-		if (now - g->waited_at > SHARE_STEP)
-			g->waited_at = now;
-		id = g->parent;
-		g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
-	}
-	return 0;
+	t->usage.used = g ? due_of(g, now) : near_of(rivals_of(t), 0, now);
+	t->usage.at = now;
 }
 
 /*
  * The order of a queue's first thread, 0 where it is empty, once depleted threads are where they belong by now. base:
- * what is added to their positions there. Within dispatch only. Global, as bill() is.
+ * what is added to their orders there. Within dispatch only. Global, as bill() is.
  */
 __noinline u64 first_in_turn(u64 dsq, u64 base)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
-	u64 first = 0;
+	u64 first = 0, now = time_ns();
 
 	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		bpf_iter_scx_dsq_destroy(&it);
@@ -221,9 +218,9 @@ __noinline u64 first_in_turn(u64 dsq, u64 base)
 		u64 order = p->scx.dsq_vtime;
 		struct thread *t = thread_of(p);
 		if (t && order >= base) {
-			locate(t);
-			u64 due = base + t->position;
-			if (due > order + SHARE_STEP / 8) {
+			locate(t, now);
+			u64 due = base + t->order;
+			if (due > order + ORDER_NOTICED) {
 				if (!first || due < first)
 					first = due;
 				move_ordered(&it, p, dsq, due);

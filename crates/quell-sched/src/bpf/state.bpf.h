@@ -44,20 +44,11 @@ PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
 PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
 
-/* Virtual time up to which somebody was served, see share.h. */
-struct served {
-	u64 time;
+/* What somebody has used, see share.h. */
+struct usage {
+	u64 used;
+	u64 at; /* as of then */
 };
-
-/* Where those stand that share something. */
-struct level {
-	u64 time;
-	u64 at;	  /* as of then */
-	u64 rate; /* since then, as in fair.h */
-};
-
-/* Of tenants: groups and threads directly below the root. */
-PER_SCHEDULER struct level root_level;
 
 enum queue_kind {
 	QUEUE_NONE,
@@ -85,10 +76,10 @@ struct thread {
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
-	struct served served;
+	struct usage usage;
 	u64 unbilled;	/* CPU time that is not charged yet */
 	s64 ahead;	/* CPU time that its tenant is ahead by, as last located */
-	u64 position;	/* up to where it is served, with all that it is in */
+	u64 order;	/* see share.h, as last located */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
 	u32 weight;	/* effective */

@@ -52,7 +52,7 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(root_level)
+#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks)
 
 #define SIZE(state) +sizeof(state)
 u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }

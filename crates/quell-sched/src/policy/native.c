@@ -22,20 +22,17 @@ u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
 u64 quell_share_virtual(u64 ns, u64 weight) { return share_virtual(ns, weight); }
 s64 quell_share_cpu_time(s64 virtual, u64 weight) { return share_cpu_time(virtual, weight); }
-u64 quell_share_begin(u64 served, u64 level, u64 weight) { return share_begin(served, level, weight); }
-u64 quell_share_level(u64 level, u64 served, u64 ns, u64 slowness)
+u64 quell_share_decayed(u64 usage, u64 ns) { return share_decayed(usage, ns); }
+u64 quell_share_log2(u64 value) { return share_log2(value); }
+u64 quell_share_order(u64 usage, u64 now) { return share_order(usage, now); }
+s64 quell_share_lag(u64 others, u64 order) { return share_lag(others, order); }
+u64 quell_share_due(u64 usage, u64 weight, u64 active) { return share_due(usage, weight, active); }
+s64 quell_share_member(s64 above, u64 usage, u64 active, u64 weight)
 {
-	return share_level(level, served, ns, slowness);
+	return share_member(above, usage, active, weight);
 }
-u64 quell_share_rate(u64 rate, s64 behind, u64 ns) { return share_rate(rate, behind, ns); }
-u64 quell_share_compressed(u64 virtual, s64 above, u64 rate)
-{
-	return share_compressed(virtual, above, rate);
-}
-s64 quell_share_member(s64 above, u64 rate, u64 active, u64 weight)
-{
-	return share_member(above, rate, active, weight);
-}
+u64 quell_share_begin(u64 usage, u64 rivals, u64 weight) { return share_begin(usage, rivals, weight); }
+u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
 u64 quell_share_entitled_slice(s64 ahead) { return share_entitled_slice(ahead); }
 u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }

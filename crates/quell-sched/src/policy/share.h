@@ -5,21 +5,17 @@
  * Problem: who shares each CPU by weight serves a tenant wrongly as a whole: where one of its threads sleeps a
  *          lot, or may run on one CPU only, nobody makes up for that elsewhere (Ishiguro et al., Toward
  *          Accurate Group Scheduling in Multi-core Environments).
- * How:     all that a tenant (a cgroup directly below the root, or a thread that is in none) is served, on any
- *          CPU, advances one virtual time, by its weight; and a CPU serves the tenant whose virtual time is least,
- *          of those that have a thread there. In the steady state this is max-min fair by weight, whatever
- *          CPUs threads may use: on each CPU those who are served have the least there. The same holds for a cgroup's
- *          members; but how far a member is behind the others counts for 1/2^SHARE_DEEPER only, and for SHARE_MEMBER's
- *          advance at most, so that tenants' shares come first, then those of their members, and so on.
- *          Each parent has a level: the virtual time at which its members are served. It follows those that are
- *          served in their turn.
- *          What sleeps saves up SHARE_BACK and no more, and so does what has fewer threads than it could use CPUs: whoever
- *          begins to want CPUs, or waited for none in SHARE_WAITED, is put where the level is, less that.
- *          Who is far ahead of the level is on CPUs that are less crowded than others'. Of what it is served a
- *          part counts then, the smaller the further it is ahead: those of a crowd alike keep their order, none gets so far
- *          ahead that it has to wait for long when the crowd is gone.
+ * How:     all that a tenant (a cgroup directly below the root, or a thread that is in none) uses, on any CPU, adds to one
+ *          number, its usage, by its weight; and a CPU serves the tenant of least usage, of those that have a thread there. In the
+ *          steady state this is max-min fair by weight, whatever CPUs threads may use: on each CPU those who are served have the
+ *          least there. Usage decays, by half every SHARE_HALF: so nobody is owed anything without bound,
+ *          and who were served apart from each other, on crowded CPUs and on others, meet as equals soon after.
+ *          The same holds for a cgroup's members; but how far one is above what is due to it of the cgroup's usage
+ *          counts for 1/2^SHARE_DEEPER only, so that tenants' shares come first, then those of their members, and so on.
+ *          Who begins to want CPUs has saved up SHARE_BACK at most.
  *          Who is further ahead of its tenant's rivals than SHARE_AHEAD is not entitled to go first for its urgency (fair.h).
- * Units:   ns. Virtual time passes as CPU time does at the usual weight; what is said in CPU time counts by weight.
+ *          Queues are ordered by the logarithm of usage and time together: while all decay alike, that stays what it is.
+ * Units:   ns. Usage is in virtual time, which passes as CPU time does at the usual weight; what is said in CPU time counts by weight.
  */
 #ifndef QUELL_POLICY_SHARE_H
 #define QUELL_POLICY_SHARE_H
@@ -29,32 +25,26 @@
 /* CPU time that a thread uses before it is charged, with all that it is in. */
 #define SHARE_STEP (500 * NS_PER_US)
 
-/* In so much time a level follows who is served; and in so much CPU time, one of a domain or CPU. */
-#define SHARE_LEVEL (100 * NS_PER_MS)
+#define SHARE_HALF (2000 * NS_PER_MS)
+
+/* In so much CPU time, what is known of a domain's or CPU's rivals follows them; and is forgotten in so much. */
 #define SHARE_NEAR (10 * NS_PER_MS)
+#define SHARE_STALE (200 * NS_PER_MS)
 
 /* CPU time. */
 #define SHARE_BACK (3 * NS_PER_MS)
 #define SHARE_AHEAD (10 * NS_PER_MS)
 
-#define SHARE_WAITED (50 * NS_PER_MS)
+#define SHARE_DEEPER 6
 
-/* In time, at the pace of the level. */
-#define SHARE_MEMBER (200 * NS_PER_MS)
-#define SHARE_DEEPER 4
-
-/* From this far ahead on, in time at the level's pace, less counts; so much further on, half. */
-#define SHARE_APART (300 * NS_PER_MS)
-#define SHARE_HALF (200 * NS_PER_MS)
-
-/* Nobody counts as further off: this is free of overflow. */
-#define SHARE_FURTHEST (1ULL << 50)
-
-/* A level goes at most so fast. */
-#define SHARE_RATE_MOST (FAIR_RATE_ONE << 9)
+/* Nobody uses more: this is free of overflow. */
+#define SHARE_MOST (1ULL << 50)
 
 /* A turn while others wait: who gets the CPU is ahead by that much. */
 #define SHARE_SLICE_MOST (6 * NS_PER_MS)
+
+/* Orders count SHARE_HALF as so many bits. */
+#define SHARE_ORDER_SHIFT 24
 
 /* Virtual time that CPU time is worth, at a weight as in fair.h. */
 static inline u64 share_virtual(u64 ns, u64 weight)
@@ -75,90 +65,112 @@ static inline s64 share_cpu_time(s64 virtual, u64 weight)
 	return virtual < 0 ? -(s64)ns : (s64)ns;
 }
 
-/* Whether where rivals stand was noted so long ago that it means nothing any more. */
-static inline bool share_stale(u64 at, u64 now)
+/* What is left of usage after so long. */
+static inline u64 share_decayed(u64 usage, u64 ns)
 {
-	return now - at > 2 * SHARE_LEVEL;
+	u64 halves = ns / SHARE_HALF;
+
+	if (halves > 50)
+		return 0;
+	if (usage > SHARE_MOST)
+		usage = SHARE_MOST;
+	usage >>= halves;
+	/* 2^-f for the fraction, in 2^-20: the cubic that is exact at 0, 1/2 and 1, and in its slope at 0. */
+	u64 f = ((ns - halves * SHARE_HALF) << 20) / SHARE_HALF;
+	u64 left = (1 << 20) - ((f * (726817 - ((f * (247780 - ((f * 45250) >> 20))) >> 20))) >> 20);
+	return (usage >> 20) * left + (((usage & 0xfffff) * left) >> 20);
 }
 
-/* Within these bounds. */
-static inline s64 share_bounded(s64 ns, s64 most)
+/* Whether what is known of rivals was noted so long ago that it means nothing any more. */
+static inline bool share_stale(u64 at, u64 now)
 {
-	return ns > most ? most : ns < -most ? -most : ns;
+	return now - at > SHARE_STALE;
+}
+
+/* log2, in 2^-SHARE_ORDER_SHIFT. */
+static inline u64 share_log2(u64 value)
+{
+	u64 whole = 0;
+
+	if (!value)
+		return 0;
+	for (u32 by = 32; by; by >>= 1)
+		if (value >> by >> whole)
+			whole += by;
+	/* Between powers of two the cubic that is exact there and at each quarter, but for 1/10000. */
+	u64 z = whole > SHARE_ORDER_SHIFT ? value >> (whole - SHARE_ORDER_SHIFT) :
+					    value << (SHARE_ORDER_SHIFT - whole);
+	z -= 1ULL << SHARE_ORDER_SHIFT;
+	u64 bow = 28652 - ((z * 15332) >> SHARE_ORDER_SHIFT) +
+		  ((((z * z) >> SHARE_ORDER_SHIFT) * 5145) >> SHARE_ORDER_SHIFT);
+	u64 part = (z * ((1ULL << SHARE_ORDER_SHIFT) - z)) >> SHARE_ORDER_SHIFT;
+	return (whole << SHARE_ORDER_SHIFT) + z + ((part * bow) >> 16);
+}
+
+/* The order of who has used so much by now: the least goes first, whenever it was computed. */
+static inline u64 share_order(u64 usage, u64 now)
+{
+	u64 halves = now / SHARE_HALF;
+	u64 rest = ((now - halves * SHARE_HALF) << SHARE_ORDER_SHIFT) / SHARE_HALF;
+
+	return (halves << SHARE_ORDER_SHIFT) + rest + share_log2(usage);
+}
+
+/* How far behind others an order is: about the time in which they, served on as they are, would make up for it. */
+static inline s64 share_lag(u64 others, u64 order)
+{
+	s64 by = others - order, most = 64LL << SHARE_ORDER_SHIFT;
+
+	by = by > most ? most : by < -most ? -most : by;
+	return (by * (s64)(SHARE_HALF >> 8)) >> (SHARE_ORDER_SHIFT - 8);
+}
+
+/* What of a group's usage is due to each of its members, by weight. */
+static inline u64 share_due(u64 usage, u64 weight, u64 active)
+{
+	if (usage > SHARE_MOST)
+		usage = SHARE_MOST;
+	weight >>= 8;
+	active >>= 8;
+	return active > weight ? usage / active * weight : usage / (active ?: 1) * weight;
 }
 
 /*
- * What it counts for a group's place that a member is so far above their level: the same in the virtual time of the
- * group, less for each level.
+ * What it counts for a group's place that a member is so far above what is due to it: the same in the virtual time of
+ * the group, less for each level, and never more than a quarter of what the group uses.
  */
-static inline s64 share_member(s64 above, u64 rate, u64 active, u64 weight)
+static inline s64 share_member(s64 above, u64 usage, u64 active, u64 weight)
 {
-	s64 most = fair_advance(SHARE_MEMBER, rate);
-	u64 size;
+	u64 size = above < 0 ? -above : above;
 
-	above = share_bounded(above, most);
-	size = above < 0 ? -above : above;
-	size = (size >> SHARE_DEEPER) * (active >> 4) / ((weight >> 4) ?: 1);
-	if (size > SHARE_FURTHEST)
-		size = SHARE_FURTHEST;
+	if (size > SHARE_MOST)
+		size = SHARE_MOST;
+	size = (size >> SHARE_DEEPER >> 10) * (active >> 8) / ((weight >> 8) ?: 1) << 10;
+	if (size > usage >> 2)
+		size = usage >> 2;
 	return above < 0 ? -(s64)size : (s64)size;
 }
 
-/*
- * How fast a level goes, given that it was so far behind who was served when it had gone on like that for so
- * long: half of what would make up for that within SHARE_LEVEL is added, as far as that has passed.
- */
-static inline u64 share_rate(u64 rate, s64 behind, u64 ns)
+/* Usage of who begins to want CPUs, given that of those it competes with. */
+static inline u64 share_begin(u64 usage, u64 rivals, u64 weight)
 {
-	u64 size = behind < 0 ? -behind : behind, most = rate / 4 + FAIR_RATE_ONE / 64;
+	u64 back = share_virtual(SHARE_BACK, weight);
+	u64 least = rivals > back ? rivals - back : 0;
 
-	if (ns > SHARE_LEVEL)
-		ns = SHARE_LEVEL;
-	if (size > SHARE_FURTHEST)
-		size = SHARE_FURTHEST;
-	u64 by = (size >> 10) * (ns >> 10) / (SHARE_LEVEL >> 10);
-	by = by * (FAIR_RATE_ONE / 2) / (SHARE_LEVEL >> 10);
-	if (by > most)
-		by = most;
-	if (behind < 0)
-		return rate > by ? rate - by : 1;
-	return rate + by > SHARE_RATE_MOST ? SHARE_RATE_MOST : rate + by;
+	return usage < least ? least : usage;
 }
 
-/* Where who begins to want CPUs begins, given where it was. */
-static inline u64 share_begin(u64 served, u64 level, u64 weight)
+/* What is known of rivals, after one that had used so much was served for so long. */
+static inline u64 share_near(u64 near, u64 usage, u64 ns)
 {
-	u64 least = level - share_virtual(SHARE_BACK, weight);
+	u64 size = usage < near ? near - usage : usage - near;
 
-	return (s64)(served - least) < 0 ? least : served;
-}
-
-/* A level, after so much time in which one that had been served up to then was served, and may have gone on so slowly. */
-static inline u64 share_level(u64 level, u64 served, u64 ns, u64 slowness)
-{
-	s64 by = served - level;
-	u64 size = by < 0 ? -by : by;
-
-	if (ns > slowness)
-		ns = slowness;
-	if (size > SHARE_FURTHEST)
-		size = SHARE_FURTHEST;
-	size = (size >> 10) * (ns >> 10) / ((ns + slowness) >> 10) << 10;
-	return by < 0 ? level - size : level + size;
-}
-
-/* What counts of virtual time for who is so far above its level. */
-static inline u64 share_compressed(u64 virtual, s64 above, u64 rate)
-{
-	u64 apart = fair_advance(SHARE_APART, rate), half = fair_advance(SHARE_HALF, rate) + 1;
-
-	if (above <= (s64)apart)
-		return virtual;
-	u64 beyond = above - apart;
-	if (beyond > 64 * half)
-		beyond = 64 * half;
-	/* In 1/1024, free of overflow. */
-	return virtual / (((beyond << 10) / half) + 1024) << 10;
+	if (ns > SHARE_NEAR)
+		ns = SHARE_NEAR;
+	if (size > SHARE_MOST)
+		size = SHARE_MOST;
+	size = (size >> 10) * (ns >> 10) / ((ns + SHARE_NEAR) >> 10) << 10;
+	return usage < near ? near - size : near + size;
 }
 
 /* A depleted thread's turn, given what fair.h says. */
