@@ -60,8 +60,7 @@ pub struct Clock {
     pub at: u64,
     pub rate: u64,
     pub load: u64,
-    pub near: u64,
-    pub near_at: u64,
+    pub level: [u64; 2],
 }
 
 /// `struct domain`.
@@ -94,6 +93,10 @@ pub struct Group {
     pub at: u64,
     pub used: u64,
     pub used_at: u64,
+    pub lifted: [u64; 2],
+    pub level: [u64; 2],
+    pub lowest: [u64; 2],
+    pub wanted_at: u64,
 }
 
 /// `struct exit_record`.
@@ -167,7 +170,7 @@ const _: () = {
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 256);
-    assert!(size_of::<Group>() == 56);
+    assert!(size_of::<Group>() == 112);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -52,8 +52,10 @@ unsafe extern "C" {
     ) -> c_longlong;
     fn quell_share_begin(
         usage: c_ulonglong,
+        added: c_ulonglong,
         rivals: c_ulonglong,
         weight: c_ulonglong,
+        anew: bool,
     ) -> c_ulonglong;
     fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
@@ -134,7 +136,7 @@ native! {
     /// What it counts for a group's place that a member is so far above what is due to it. The weight must not be 0.
     share_member = quell_share_member(above: i64, usage: u64, active: u64, weight: u64) -> i64;
     /// Usage of who begins to want CPUs.
-    share_begin = quell_share_begin(usage: u64, rivals: u64, weight: u64) -> u64;
+    share_begin = quell_share_begin(usage: u64, added: u64, rivals: u64, weight: u64, anew: bool) -> u64;
     /// What is known of rivals, after one was served.
     share_near = quell_share_near(near: u64, usage: u64, ns: u64) -> u64;
     /// A depleted thread's turn.
@@ -243,42 +245,51 @@ mod tests {
 
     #[test]
     fn sleeping_saves_little_and_forgives_nothing() {
-        // (usage, that of rivals, in ms; weight in percent) -> where it begins
-        for (usage, rivals, weight, begins) in [
-            (0, 500, 100, 497), // what a thread saves up: 3 ms
-            (0, 500, 300, 499), // of CPU time
-            (0, 500, 10, 470),
-            (0, 2, 100, 0),
-            (498, 500, 100, 498),
-            (540, 500, 100, 540), // who is ahead stays it
+        // (usage, of that added, that of rivals, in ms; weight in percent; a newcomer) -> where it begins
+        for (usage, added, rivals, weight, anew, begins) in [
+            (0, 0, 500, 100, false, 497), // what a thread saves up: 3 ms
+            (0, 0, 500, 300, false, 499), // of CPU time
+            (0, 0, 500, 10, false, 470),
+            (0, 0, 2, 100, false, 0),
+            (498, 0, 500, 100, false, 498),
+            (540, 0, 500, 100, false, 540), // who is ahead stays it
+            (540, 40, 500, 100, false, 540),
+            (540, 30, 500, 100, true, 510), // but for what it did not use
+            (540, 90, 500, 100, true, 497),
         ] {
-            let found = share_begin(usage * MS, rivals * MS, WEIGHT_ONE * weight / 100);
-            assert_eq!(found, begins * MS, "{usage} {rivals} {weight}");
+            let found = share_begin(
+                usage * MS,
+                added * MS,
+                rivals * MS,
+                WEIGHT_ONE * weight / 100,
+                anew,
+            );
+            assert_eq!(found, begins * MS, "{usage} {added} {rivals} {weight}");
         }
     }
 
     #[test]
-    fn usage_decays_by_half_in_2_s() {
+    fn usage_decays_by_half_in_3_s() {
         for (after, left) in [
             (0, 1000.0),
-            (1000, 707.1),
-            (2000, 500.0),
-            (3000, 353.6),
-            (20_000, 0.977),
+            (1500, 707.1),
+            (3000, 500.0),
+            (4500, 353.6),
+            (30_000, 0.977),
         ] {
             let found = share_decayed(1000 * MS, after * MS) as f64 / MS as f64;
             assert!((found - left).abs() < 0.002 * left, "{after}: {found}");
         }
         // In many steps as in one.
-        let steps = (0..4000).fold(S, |left, _| share_decayed(left, MS / 2));
-        assert!(steps.abs_diff(S / 2) < S / 500, "{steps}");
+        let steps = (0..6000).fold(S, |left, _| share_decayed(left, MS / 2));
+        assert!(steps.abs_diff(S / 2) < S / 1000, "{steps}");
         assert_eq!(share_decayed(u64::MAX, u64::MAX), 0);
     }
 
     #[test]
     fn orders_are_kept_while_nobody_is_served() {
         let at = 1_000_000 * S;
-        for later in [1, 7, 130, 2000, 19_999] {
+        for later in [1, 7, 130, 3000, 19_999] {
             // Who has used so much more is behind, whenever either is looked at.
             let one = share_order(100 * MS, at);
             let other = share_order(share_decayed(101 * MS, later * MS), at + later * MS);
@@ -286,21 +297,21 @@ mod tests {
             assert!(one < other, "{later}");
             assert!(share_lag(one, same).abs() < ms(5), "{later}");
         }
-        // 10 % less: so much decays in 0.3 s.
+        // 10 % less: so much decays in 0.46 s.
         let lag = share_lag(share_order(100 * MS, at), share_order(90 * MS, at));
-        assert!((lag - ms(304)).abs() < ms(1), "{lag}");
+        assert!((lag - ms(456)).abs() < ms(1), "{lag}");
     }
 
     #[test]
-    fn members_count_for_a_64th_in_the_time_of_their_group() {
+    fn members_count_for_a_128th_in_the_time_of_their_group() {
         let one = WEIGHT_ONE;
         // (ms above, usage of the group, weights of the members together, of their group, in percent) -> ms
         for (above, usage, active, weight, counts) in [
-            (640, 1000, 100, 100, 10),
-            (-640, 1000, 100, 100, -10),
-            (640, 1000, 400, 100, 40),
-            (640, 1000, 50, 100, 5),
-            (640, 12, 100, 100, 3), // at most a quarter of the group's
+            (1280, 1000, 100, 100, 10),
+            (-1280, 1000, 100, 100, -10),
+            (1280, 1000, 400, 100, 40),
+            (1280, 1000, 50, 100, 5),
+            (1280, 12, 100, 100, 3), // at most a quarter of the group's
         ] {
             let (active, weight) = (one * active / 100, one * weight / 100);
             let found = share_member(ms(above), usage * MS, active, weight);
@@ -490,7 +501,7 @@ mod tests {
                 let back = share_cpu_time(time as i64, weight);
                 prop_assert!((back - ns.min(S) as i64).unsigned_abs() <= ns.min(S) / 50 + 1, "{}", back);
             }
-            let begins = share_begin(0, level >> 14, weight);
+            let begins = share_begin(0, 0, level >> 14, weight, false);
             prop_assert!((level >> 14) - begins <= share_virtual(3 * MS, weight));
         }
 

@@ -343,7 +343,7 @@ fn within(off: &[f64], points: f64) -> f64 {
 fn random_hosts_of_one_cpu_are_shared_exactly() {
     let off = off(0..100, 1, Bound::Nobody);
     assert!(
-        within(&off, 2.0) >= 0.93 && within(&off, 7.0) == 1.0,
+        within(&off, 2.0) >= 0.95 && within(&off, 9.0) == 1.0,
         "{off:.2?}"
     );
 }
@@ -352,9 +352,9 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere.
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.8, 7.0),
-        (Bound::ToOne, 0.55, 15.0),
-        (Bound::ToSome, 0.65, 12.0),
+        (Bound::Nobody, 0.92, 8.0),
+        (Bound::ToOne, 0.65, 14.0),
+        (Bound::ToSome, 0.75, 15.0),
     ] {
         let off = off(0..100, 8, bound);
         let part = within(&off, 2.0);

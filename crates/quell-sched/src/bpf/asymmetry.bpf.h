@@ -46,10 +46,9 @@ static __always_inline u64 urgency_now(const struct cpu_slot *slot, u64 now)
 
 /*
  * The CPU to preempt for a thread with that deadline: the most preemptible one of what is less urgent than
- * least; claimed; negative if there is none.
+ * least; claimed; negative if there is none. Global, so that the verifier looks at it once.
  */
-static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, u64 least, u32 index,
-					   u64 now)
+__noinline s32 preemptible_cpu(struct task_struct *p __arg_trusted, u64 deadline, u64 least, u32 index, u64 now)
 {
 	struct domain *d = domain_at(index);
 	bool anywhere = p->nr_cpus_allowed >= options.cpus;
@@ -58,6 +57,8 @@ static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, 
 
 	if (!d || !options.asymmetry)
 		return -1;
+	/* As a function of its own it may, to the verifier, be called where threads' masks are not protected. */
+	bpf_rcu_read_lock();
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = cpu_at(cpu);
@@ -72,6 +73,7 @@ static __always_inline s32 preemptible_cpu(struct task_struct *p, u64 deadline, 
 		latest = urgency;
 		best = cpu;
 	}
+	bpf_rcu_read_unlock();
 	struct cpu_slot *slot = cpu_at(best);
 	if (best < 0 || !slot)
 		return -1;

@@ -241,7 +241,7 @@ static __always_inline s64 lag_of(struct thread *t)
 	struct domain *d = options.share ? domain_at(t->domain) : NULL;
 
 	if (d)
-		return lag_in(d, t->order);
+		return lag_behind(&d->clock.level, t->order);
 	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
 }
 

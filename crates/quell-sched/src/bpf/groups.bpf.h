@@ -22,9 +22,13 @@ struct group {
 	u64 share;   /* weight that its members share */
 	u64 at;	     /* as of then */
 	struct usage usage;
+	struct usage lifted; /* what of it was added when it began to want CPUs */
+	struct level level; /* of its members */
+	struct level lowest; /* of those where it competes, if it is a tenant */
+	u64 wanted_at; /* when one of its threads waited for its turn last */
 };
 
-_Static_assert(sizeof(struct group) == 56, "loader's layout");
+_Static_assert(sizeof(struct group) == 112, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

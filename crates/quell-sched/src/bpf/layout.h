@@ -51,14 +51,19 @@ struct cpu_slot {
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 } __attribute__((aligned(128)));
 
+/* Usage of those that compete, see share.h. */
+struct level {
+	u64 usage;
+	u64 at; /* as of then */
+};
+
 /* Virtual time, see fair.h. */
 struct clock {
 	u64 time;
 	u64 at;	  /* as of then */
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
-	u64 near; /* usage of those that were served in their turn, see share.h */
-	u64 near_at; /* as of then */
+	struct level level;
 };
 
 /* CPUs that share a last-level cache. */

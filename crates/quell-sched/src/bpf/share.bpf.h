@@ -6,8 +6,8 @@
  * How:     a thread is charged, with all that it is in, for every SHARE_STEP of CPU time: so often, and no more, others' memory
  *          is written. A queue is ordered by what held when threads were queued; since their orders only go on,
  *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- *          What rivals have used is told for each domain, and for each CPU that has threads of its own, by whoever is
- *          served there in its turn.
+ *          Where those stand that compete is told by who is first in a queue: for its domain, or its CPU, and for the members of
+ *          each group that it is in.
  * Limits:  who is further ahead than SHARE_AHEAD is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
  *          threads are looked at.
  */
@@ -40,53 +40,162 @@ static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
 	__sync_fetch_and_add(&it->used, time);
 }
 
-/* What of a group's usage is due to each of its members. */
-static __always_inline u64 due_of(struct group *g, u64 now)
+/* Where those stand that compete; where nobody waited of late, nobody does: what is given. */
+static __always_inline u64 level_of(struct level *level, u64 otherwise, u64 now)
 {
-	return share_due(usage_of(&g->usage, now), g->weight, g->active);
+	u64 at = level->at;
+
+	if (share_stale(at, now))
+		return otherwise;
+	return share_decayed(level->usage, now > at ? now - at : 0);
+}
+
+/* One that had used so much waits for its turn. */
+static __always_inline void note_level(struct level *level, u64 usage, u64 now)
+{
+	u64 at = level->at;
+
+	if (now < at + SHARE_STEP || __sync_val_compare_and_swap(&level->at, at, now) != at)
+		return;
+	level->usage = share_stale(at, now) ? usage :
+					      share_near(share_decayed(level->usage, now - at), usage, now - at);
 }
 
 /* Those that compete for what the thread may use. */
-static __always_inline struct clock *rivals_of(struct thread *t)
+static __always_inline struct level *rivals_of(struct thread *t)
 {
 	u32 domain = t->domain, cpu = t->only_cpu;
 
 	if (cpu && cpu <= MAX_CPUS)
-		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)];
-	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock;
+		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)].level;
+	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock.level;
 }
 
-/* What they have used; where nobody was served of late, nobody is there: what is given. */
-static __always_inline u64 near_of(struct clock *rivals, u64 otherwise, u64 now)
+/* Where those stand that it competes with: on a CPU's own threads' CPU, with those that may run there as well. */
+static __always_inline u64 level_for(struct thread *t, u64 otherwise, u64 now)
 {
-	u64 at = rivals->near_at;
+	struct domain *d = t->only_cpu ? domain_at(t->domain) : NULL;
+	u64 level = level_of(rivals_of(t), -1, now);
+	u64 anywhere = d ? level_of(&d->clock.level, -1, now) : level;
 
-	if (share_stale(at, now))
-		return otherwise;
-	return share_decayed(rivals->near, now > at ? now - at : 0);
+	if (anywhere < level)
+		level = anywhere;
+	return level == -1ULL ? otherwise : level;
 }
 
-/* A tenant that had used so much was served in its turn. */
-static __always_inline void note_near(struct clock *rivals, u64 usage, u64 ns, u64 now)
+/* Where members of a group stand. */
+static __always_inline u64 level_within(struct group *g, u64 now)
 {
-	rivals->near = share_near(near_of(rivals, usage, now), usage, ns);
-	rivals->near_at = now;
+	return level_of(&g->level, share_due(usage_of(&g->usage, now), g->weight, g->active), now);
 }
 
-/* Charges a group for what one of its threads used; returns its parent. Global, so that the verifier looks at it once. */
-__noinline u64 bill_group(u64 id, struct thread *t, u64 ns, u32 in_turn, u64 now)
+/* The lowest level of late at which a tenant competes; about as low is the same one. */
+static __always_inline void note_lowest(struct group *g, u64 level, u64 now)
+{
+	u64 lowest = level_of(&g->lowest, -1ULL >> 1, now);
+
+	if (level < lowest + (lowest >> 2)) {
+		g->lowest.usage = level;
+		g->lowest.at = now;
+	}
+}
+
+/* On the way from a thread up through all that it is in. */
+struct walk {
+	u64 id;	    /* the next group; 0: the root */
+	u64 usage;  /* of what was there last */
+	u64 weight; /* and its weight */
+	s64 above;  /* see share_member() */
+};
+
+static __always_inline struct walk walk_from(struct thread *t, u64 now)
+{
+	struct walk walk = { .id = t->group, .usage = usage_of(&t->usage, now), .weight = own_weight(t) };
+
+	return walk;
+}
+
+/* Goes on to a group; NULL at the end. Where it competes: at that level. Global, so that the verifier looks at it once. */
+__noinline int locate_group(struct walk *walk, u64 level, u64 now)
+{
+	if (!walk)
+		return 0;
+	u64 id = walk->id;
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	walk->id = 0;
+	if (!g)
+		return 0;
+	if (!g->parent)
+		note_lowest(g, level, now);
+	u64 usage = usage_of(&g->usage, now), active = g->active;
+	s64 above = walk->above + (s64)(walk->usage - share_due(usage, g->weight, active));
+	walk->above = share_member(above, usage, active, g->weight);
+	walk->usage = usage;
+	walk->weight = g->weight;
+	walk->id = g->parent;
+	return 0;
+}
+
+/* Where a thread stands by what it and all that it is in have used. Global, as that is. */
+__noinline int locate(struct thread *t, u64 now)
+{
+	if (!t)
+		return 0;
+	struct walk walk = walk_from(t, now);
+	u64 level = level_of(rivals_of(t), -1, now);
+
+	for (int depth = 0; depth < GROUP_DEPTH && walk.id; depth++)
+		locate_group(&walk, level, now);
+	t->ahead = share_cpu_time(walk.usage - level_for(t, walk.usage, now), walk.weight);
+	t->order = share_order(walk.usage + walk.above, now);
+	return 0;
+}
+
+/* Tells where the members of a group stand that compete. wants: the group wants more than it gets. Global, as locate_group() is. */
+__noinline int tell_group(struct walk *walk, bool wants, u64 now)
+{
+	if (!walk)
+		return 0;
+	u64 id = walk->id;
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	walk->id = 0;
+	if (!g)
+		return 0;
+	note_level(&g->level, walk->usage, now);
+	if (wants)
+		g->wanted_at = now;
+	walk->usage = usage_of(&g->usage, now);
+	walk->id = g->parent;
+	return 0;
+}
+
+/* A thread tells where those stand that it competes with, and its groups with others. */
+__noinline int tell(struct thread *t, bool wants, u64 now)
+{
+	if (!t)
+		return 0;
+	struct walk walk = walk_from(t, now);
+
+	for (int depth = 0; depth < GROUP_DEPTH && walk.id; depth++)
+		tell_group(&walk, wants, now);
+	note_level(rivals_of(t), walk.usage, now);
+	return 0;
+}
+
+/* Charges a group for what one of its threads used; returns its parent. Global, as locate_group() is. */
+__noinline u64 bill_group(u64 id, u64 ns, u64 now)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
-	if (!g || !t)
+	if (!g)
 		return 0;
-	if (!g->parent && in_turn)
-		note_near(rivals_of(t), usage_of(&g->usage, now), ns, now);
 	add_usage(&g->usage, share_virtual(ns, g->weight), now);
 	return g->parent;
 }
 
-/* Charges a thread, and what it is in, for what it used. Global, as bill_group() is. */
+/* Charges a thread, and what it is in, for what it used. Global, as locate() is. */
 __noinline int bill(struct thread *t, u64 now)
 {
 	if (!t)
@@ -94,15 +203,14 @@ __noinline int bill(struct thread *t, u64 now)
 	u64 id = t->group, ns = t->unbilled;
 	struct domain *d = domain_at(t->domain);
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
-	/* Who went before others for its urgency was not the one that is furthest behind. */
-	bool in_turn = t->depleted || !((d && d->depleted) || (slot && slot->pinned));
 
 	t->unbilled = 0;
-	if (!id && in_turn)
-		note_near(rivals_of(t), usage_of(&t->usage, now), ns, now);
+	/* Else who waits does. */
+	if (!(d && d->depleted) && !(slot && slot->pinned))
+		tell(t, false, now);
 	add_usage(&t->usage, share_virtual(ns, own_weight(t)), now);
-	for (int level = 0; level < GROUP_DEPTH && id; level++)
-		id = bill_group(id, t, ns, in_turn, now);
+	for (int depth = 0; depth < GROUP_DEPTH && id; depth++)
+		id = bill_group(id, ns, now);
 	return 0;
 }
 
@@ -114,31 +222,6 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 		bill(t, now);
 }
 
-/* Where a thread stands by what it and all that it is in have used. */
-__noinline int locate(struct thread *t, u64 now)
-{
-	if (!t)
-		return 0;
-	u64 id = t->group, weight = own_weight(t);
-	u64 usage = usage_of(&t->usage, now);
-	s64 above = 0;
-
-	for (int level = 0; level < GROUP_DEPTH && id; level++) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
-		if (!g)
-			break;
-		u64 of_group = usage_of(&g->usage, now);
-		weight = g->weight;
-		above += usage - share_due(of_group, weight, g->active);
-		above = share_member(above, of_group, g->active, weight);
-		usage = of_group;
-		id = g->parent;
-	}
-	t->ahead = share_cpu_time(usage - near_of(rivals_of(t), usage, now), weight);
-	t->order = share_order(usage + above, now);
-	return 0;
-}
-
 /* Whether a thread is within its tenant's share no more; of its own credit and its process's the better one counts. */
 static __always_inline bool share_depleted(struct thread *t, bool was, u64 now)
 {
@@ -147,26 +230,31 @@ static __always_inline bool share_depleted(struct thread *t, bool was, u64 now)
 	       fair_depleted(t->common > t->credit ? t->common : t->credit, was);
 }
 
-/* How far an order is behind those that a domain's threads have. */
-static __always_inline s64 lag_in(struct domain *d, u64 order)
+/* How far an order is behind those that compete. */
+static __always_inline s64 lag_behind(struct level *level, u64 order)
 {
-	return share_lag(share_order(d->clock.near, d->clock.near_at), order);
+	return share_lag(share_order(level->usage, level->at), order);
 }
 
-/* A group begins to want CPUs, if told so; returns its parent. */
-__noinline u64 begin_group(u64 id, u64 near, u32 begins, u64 now)
+/* A thread of a group begins to want CPUs, and perhaps the group; returns its parent. */
+__noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (!g)
 		return 0;
 	u64 above = g->parent;
-	struct group *parent = begins && above ? bpf_map_lookup_elem(&groups, &above) : NULL;
-	if (begins) {
-		u64 usage = usage_of(&g->usage, now);
-		u64 from = share_begin(usage, parent ? due_of(parent, now) : near, g->weight);
-		if (from != usage)
+	if (began || (new && now - g->wanted_at > SHARE_WANTED)) {
+		struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
+		u64 usage = usage_of(&g->usage, now), lifted = usage_of(&g->lifted, now);
+		u64 lowest = level_of(&g->lowest, near, now);
+		if (lowest < near)
+			near = lowest;
+		u64 from = share_begin(usage, lifted, parent ? level_within(parent, now) : near, g->weight, new);
+		if (from != usage) {
 			add_usage(&g->usage, from - usage, now);
+			add_usage(&g->lifted, from - usage, now);
+		}
 	}
 	return above;
 }
@@ -177,13 +265,14 @@ __noinline int begin_share(struct thread *t, u64 now)
 	if (!t)
 		return 0;
 	u64 id = t->group, usage = usage_of(&t->usage, now);
-	u64 near = near_of(rivals_of(t), 0, now);
+	u64 near = level_for(t, 0, now);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->usage.used = share_begin(usage, g ? due_of(g, now) : near, own_weight(t));
+	t->usage.used = share_begin(usage, 0, g ? level_within(g, now) : near, own_weight(t), false);
 	t->usage.at = now;
-	for (int level = 0; level < GROUP_DEPTH && id && t->began >> level; level++)
-		id = begin_group(id, near, t->began & 1 << level, now);
+	bool new = now - t->ran_at > SHARE_WANTED;
+	for (int level = 0; level < GROUP_DEPTH && id; level++)
+		id = begin_group(id, near, t->began & 1 << level, new, now);
 	return 0;
 }
 
@@ -193,7 +282,7 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 	u64 id = t->group;
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->usage.used = g ? due_of(g, now) : near_of(rivals_of(t), 0, now);
+	t->usage.used = g ? level_within(g, now) : level_of(rivals_of(t), 0, now);
 	t->usage.at = now;
 }
 
@@ -229,6 +318,8 @@ __noinline u64 first_in_turn(u64 dsq, u64 base)
 		}
 		if (!first || order < first)
 			first = order;
+		if (t && order >= base)
+			tell(t, now > t->ready_at + SHARE_BACK, now);
 		break;
 	}
 	bpf_iter_scx_dsq_destroy(&it);

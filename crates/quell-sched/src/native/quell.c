@@ -95,6 +95,8 @@ void scx_bpf_put_idle_cpumask(const struct cpumask *mask) { (void)mask; }
 
 /* Of the simulator's functions, what the simulator does not know of. */
 void bpf_task_release(struct task_struct *p) { (void)p; }
+void bpf_rcu_read_lock(void) {}
+void bpf_rcu_read_unlock(void) {}
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 size) { (void)fmt; }
 u32 scx_bpf_reenqueue_local(void) { return 0; }
 

@@ -31,7 +31,10 @@ s64 quell_share_member(s64 above, u64 usage, u64 active, u64 weight)
 {
 	return share_member(above, usage, active, weight);
 }
-u64 quell_share_begin(u64 usage, u64 rivals, u64 weight) { return share_begin(usage, rivals, weight); }
+u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
+{
+	return share_begin(usage, added, rivals, weight, anew);
+}
 u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
 u64 quell_share_entitled_slice(s64 ahead) { return share_entitled_slice(ahead); }

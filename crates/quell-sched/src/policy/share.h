@@ -12,7 +12,7 @@
  *          and who were served apart from each other, on crowded CPUs and on others, meet as equals soon after.
  *          The same holds for a cgroup's members; but how far one is above what is due to it of the cgroup's usage
  *          counts for 1/2^SHARE_DEEPER only, so that tenants' shares come first, then those of their members, and so on.
- *          Who begins to want CPUs has saved up SHARE_BACK at most.
+ *          Who begins to want CPUs, or wanted none in SHARE_WANTED but those that it got, has saved up SHARE_BACK at most.
  *          Who is further ahead of its tenant's rivals than SHARE_AHEAD is not entitled to go first for its urgency (fair.h).
  *          Queues are ordered by the logarithm of usage and time together: while all decay alike, that stays what it is.
  * Units:   ns. Usage is in virtual time, which passes as CPU time does at the usual weight; what is said in CPU time counts by weight.
@@ -25,7 +25,7 @@
 /* CPU time that a thread uses before it is charged, with all that it is in. */
 #define SHARE_STEP (500 * NS_PER_US)
 
-#define SHARE_HALF (2000 * NS_PER_MS)
+#define SHARE_HALF (3000 * NS_PER_MS)
 
 /* In so much CPU time, what is known of a domain's or CPU's rivals follows them; and is forgotten in so much. */
 #define SHARE_NEAR (10 * NS_PER_MS)
@@ -35,7 +35,10 @@
 #define SHARE_BACK (3 * NS_PER_MS)
 #define SHARE_AHEAD (10 * NS_PER_MS)
 
-#define SHARE_DEEPER 6
+/* Whose threads did not wait for so long has CPUs for itself. */
+#define SHARE_WANTED (100 * NS_PER_MS)
+
+#define SHARE_DEEPER 7
 
 /* Nobody uses more: this is free of overflow. */
 #define SHARE_MOST (1ULL << 50)
@@ -75,10 +78,10 @@ static inline u64 share_decayed(u64 usage, u64 ns)
 	if (usage > SHARE_MOST)
 		usage = SHARE_MOST;
 	usage >>= halves;
-	/* 2^-f for the fraction, in 2^-20: the cubic that is exact at 0, 1/2 and 1, and in its slope at 0. */
-	u64 f = ((ns - halves * SHARE_HALF) << 20) / SHARE_HALF;
-	u64 left = (1 << 20) - ((f * (726817 - ((f * (247780 - ((f * 45250) >> 20))) >> 20))) >> 20);
-	return (usage >> 20) * left + (((usage & 0xfffff) * left) >> 20);
+	/* 2^-f for the fraction, in 2^-24: the cubic that is exact at 0, 1/2 and 1, and in its slope at 0. */
+	u64 f = ((ns - halves * SHARE_HALF) << 24) / SHARE_HALF;
+	u64 left = (1 << 24) - ((f * (11629078 - ((f * (3964473 - ((f * 724004) >> 24))) >> 24))) >> 24);
+	return (usage >> 24) * left + (((usage & 0xffffff) * left) >> 24);
 }
 
 /* Whether what is known of rivals was noted so long ago that it means nothing any more. */
@@ -151,13 +154,20 @@ static inline s64 share_member(s64 above, u64 usage, u64 active, u64 weight)
 	return above < 0 ? -(s64)size : (s64)size;
 }
 
-/* Usage of who begins to want CPUs, given that of those it competes with. */
-static inline u64 share_begin(u64 usage, u64 rivals, u64 weight)
+/*
+ * Usage of who begins to want CPUs, given that of those it competes with. What of its usage was added so before is taken off
+ * again for a newcomer (anew), who may compete elsewhere.
+ */
+static inline u64 share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
 {
 	u64 back = share_virtual(SHARE_BACK, weight);
 	u64 least = rivals > back ? rivals - back : 0;
 
-	return usage < least ? least : usage;
+	if (usage <= least)
+		return least;
+	if (!anew)
+		return usage;
+	return usage - least < added ? least : usage > added ? usage - added : 0;
 }
 
 /* What is known of rivals, after one that had used so much was served for so long. */

@@ -27,11 +27,12 @@ pub struct Sched {
 }
 
 impl Sched {
-    pub fn start() -> Sched {
+    pub fn start(options: &[&str]) -> Sched {
         assert_eq!(state(), "disabled");
         let log = PathBuf::from("/tmp/sched.jsonl");
         let child = Command::new("quell")
             .args(["sched", "--json", "--interval", "0.1"])
+            .args(options)
             .stdout(File::create(&log).unwrap())
             .stderr(Stdio::inherit())
             .spawn()

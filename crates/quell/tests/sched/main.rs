@@ -57,6 +57,11 @@ fn shares_and_waits() {
 }
 
 #[test]
+fn tenants_share_the_host() {
+    attack("guest::tenants", &["--cpus", "4", "--memory", "1G"]);
+}
+
+#[test]
 fn faults() {
     attack("guest::faults", &["--cpus", "4", "--memory", "2G"]);
 }

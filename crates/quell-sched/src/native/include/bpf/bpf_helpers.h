@@ -20,6 +20,7 @@ struct cgroup;
 #define __noinline __attribute__((noinline))
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
+#define __arg_trusted
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
 /* One of each for each simulation. */
