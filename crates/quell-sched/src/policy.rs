@@ -39,6 +39,7 @@ unsafe extern "C" {
     fn quell_share_virtual(ns: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_share_cpu_time(time: c_longlong, weight: c_ulonglong) -> c_longlong;
     fn quell_share_decayed(usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
+    fn quell_share_stale(at: c_ulonglong, now: c_ulonglong) -> bool;
     fn quell_share_log2(value: c_ulonglong) -> c_ulonglong;
     fn quell_share_order(usage: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_share_lag(others: c_ulonglong, order: c_ulonglong) -> c_longlong;
@@ -125,6 +126,8 @@ native! {
     share_cpu_time = quell_share_cpu_time(time: i64, weight: u64) -> i64;
     /// What is left of usage after so long.
     share_decayed = quell_share_decayed(usage: u64, ns: u64) -> u64;
+    /// Whether what is known of rivals means nothing any more.
+    share_stale = quell_share_stale(at: u64, now: u64) -> bool;
     /// The logarithm, in 1/2^24.
     share_log2 = quell_share_log2(value: u64) -> u64;
     /// The order of who has used so much.
@@ -284,6 +287,19 @@ mod tests {
         let steps = (0..6000).fold(S, |left, _| share_decayed(left, MS / 2));
         assert!(steps.abs_diff(S / 2) < S / 1000, "{steps}");
         assert_eq!(share_decayed(u64::MAX, u64::MAX), 0);
+    }
+
+    #[test]
+    fn rivals_are_forgotten_after_200_ms() {
+        // The last: another CPU's clock is ahead.
+        for (at, now, stale) in [
+            (0, 5 * S, true),
+            (S, S + 201 * MS, true),
+            (S, S + 199 * MS, false),
+            (S, S - 1, false),
+        ] {
+            assert_eq!(share_stale(at, now), stale, "{at} {now}");
+        }
     }
 
     #[test]

@@ -244,7 +244,7 @@ __noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 	if (!g)
 		return 0;
 	u64 above = g->parent;
-	if (began || (new && now - g->wanted_at > SHARE_WANTED)) {
+	if (began || (new && share_passed(g->wanted_at, now, SHARE_WANTED))) {
 		struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
 		u64 usage = usage_of(&g->usage, now), lifted = usage_of(&g->lifted, now);
 		u64 lowest = level_of(&g->lowest, near, now);
@@ -270,7 +270,7 @@ __noinline int begin_share(struct thread *t, u64 now)
 
 	t->usage.used = share_begin(usage, 0, g ? level_within(g, now) : near, own_weight(t), false);
 	t->usage.at = now;
-	bool new = now - t->ran_at > SHARE_WANTED;
+	bool new = share_passed(t->ran_at, now, SHARE_WANTED);
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
 		id = begin_group(id, near, t->began & 1 << level, new, now);
 	return 0;

@@ -23,6 +23,7 @@ u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group
 u64 quell_share_virtual(u64 ns, u64 weight) { return share_virtual(ns, weight); }
 s64 quell_share_cpu_time(s64 virtual, u64 weight) { return share_cpu_time(virtual, weight); }
 u64 quell_share_decayed(u64 usage, u64 ns) { return share_decayed(usage, ns); }
+bool quell_share_stale(u64 at, u64 now) { return share_stale(at, now); }
 u64 quell_share_log2(u64 value) { return share_log2(value); }
 u64 quell_share_order(u64 usage, u64 now) { return share_order(usage, now); }
 s64 quell_share_lag(u64 others, u64 order) { return share_lag(others, order); }

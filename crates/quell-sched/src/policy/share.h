@@ -84,10 +84,16 @@ static inline u64 share_decayed(u64 usage, u64 ns)
 	return (usage >> 24) * left + (((usage & 0xffffff) * left) >> 24);
 }
 
+/* Whether more than that passed; another CPU's clock may be ahead. */
+static inline bool share_passed(u64 at, u64 now, u64 ns)
+{
+	return (s64)(now - at) > (s64)ns;
+}
+
 /* Whether what is known of rivals was noted so long ago that it means nothing any more. */
 static inline bool share_stale(u64 at, u64 now)
 {
-	return now - at > SHARE_STALE;
+	return share_passed(at, now, SHARE_STALE);
 }
 
 /* log2, in 2^-SHARE_ORDER_SHIFT. */
