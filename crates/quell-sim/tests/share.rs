@@ -83,10 +83,8 @@ fn two_groups_get_a_cpu_each_whatever_their_threads_do() {
         for pinned in [true, false] {
             let got = four_threads(true, &[100, 100], [0, 0, 1, 1], pinned, cycle);
             println!("{cycle:?}, pinned {pinned}: {got:.1?}");
-            // In long cycles a CPU is given to one for longer.
-            let tolerance = if cycle.0 > 10_000 { 1.5 } else { 1.0 };
-            close((cycle, pinned), got[0] + got[1], 100.0, tolerance);
-            close((cycle, pinned), got[2] + got[3], 100.0, tolerance);
+            close((cycle, pinned), got[0] + got[1], 100.0, 0.8);
+            close((cycle, pinned), got[2] + got[3], 100.0, 0.8);
             // Without, T3's sleep is the other group's gain.
             if pinned && cycle.0 == 3_000 {
                 let without = four_threads(false, &[100, 100], [0, 0, 1, 1], pinned, cycle);
@@ -96,7 +94,7 @@ fn two_groups_get_a_cpu_each_whatever_their_threads_do() {
         let got = four_threads(true, &[100, 100], [0, 0, 1, 1], true, cycle);
         let ideal = four_threads_ideally(&[100, 100], [0, 0, 1, 1], true);
         for thread in 0..4 {
-            close((cycle, thread), got[thread], ideal[thread], 1.5);
+            close((cycle, thread), got[thread], ideal[thread], 0.8);
         }
     }
 }
@@ -113,15 +111,8 @@ fn groups_of_a_thread_each_get_what_their_weights_say() {
             let got = four_threads(true, &weights, groups, true, cycle);
             let ideal = four_threads_ideally(&weights, groups, true);
             println!("{weights:?} {cycle:?}: {got:.1?}, ideally {ideal:.1?}");
-            // A burst of 30 ms waits for turns of others, and does not catch up.
-            let tolerance = if cycle.0 > 10_000 { 5.0 } else { 1.0 };
             for thread in 0..4 {
-                close(
-                    (weights, cycle, thread),
-                    got[thread],
-                    ideal[thread],
-                    tolerance,
-                );
+                close((weights, cycle, thread), got[thread], ideal[thread], 0.5);
             }
         }
     }
