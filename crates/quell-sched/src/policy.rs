@@ -286,7 +286,9 @@ mod tests {
         // In many steps as in one.
         let steps = (0..6000).fold(S, |left, _| share_decayed(left, MS / 2));
         assert!(steps.abs_diff(S / 2) < S / 1000, "{steps}");
-        assert_eq!(share_decayed(u64::MAX, u64::MAX), 0);
+        assert_eq!(share_decayed(S, u64::MAX), 0);
+        // Below zero there is nothing.
+        assert_eq!(share_decayed(S.wrapping_neg(), 0), 0);
     }
 
     #[test]

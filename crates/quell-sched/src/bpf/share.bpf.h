@@ -115,16 +115,23 @@ static __always_inline struct walk walk_from(struct thread *t, u64 now)
 	return walk;
 }
 
-/* Goes on to a group; NULL at the end. Where it competes: at that level. Global, so that the verifier looks at it once. */
-__noinline int locate_group(struct walk *walk, u64 level, u64 now)
+/* The next group; the one above comes after it. */
+static __always_inline struct group *next_of(struct walk *walk)
 {
-	if (!walk)
-		return 0;
-	u64 id = walk->id;
+	u64 id = walk ? walk->id : 0;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
-	walk->id = 0;
-	if (!g)
+	if (walk)
+		walk->id = g ? g->parent : 0;
+	return g;
+}
+
+/* Goes through a group. level: at which the thread competes. Global, so that the verifier looks at it once. */
+__noinline int locate_group(struct walk *walk, u64 level, u64 now)
+{
+	struct group *g = next_of(walk);
+
+	if (!walk || !g)
 		return 0;
 	if (!g->parent)
 		note_lowest(g, level, now);
@@ -133,7 +140,6 @@ __noinline int locate_group(struct walk *walk, u64 level, u64 now)
 	walk->above = share_member(above, usage, active, g->weight);
 	walk->usage = usage;
 	walk->weight = g->weight;
-	walk->id = g->parent;
 	return 0;
 }
 
@@ -155,19 +161,14 @@ __noinline int locate(struct thread *t, u64 now)
 /* Tells where the members of a group stand that compete. wants: the group wants more than it gets. Global, as locate_group() is. */
 __noinline int tell_group(struct walk *walk, bool wants, u64 now)
 {
-	if (!walk)
-		return 0;
-	u64 id = walk->id;
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct group *g = next_of(walk);
 
-	walk->id = 0;
-	if (!g)
+	if (!walk || !g)
 		return 0;
 	note_level(&g->level, walk->usage, now);
 	if (wants)
 		g->wanted_at = now;
 	walk->usage = usage_of(&g->usage, now);
-	walk->id = g->parent;
 	return 0;
 }
 
@@ -282,7 +283,7 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 	u64 id = t->group;
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->usage.used = g ? level_within(g, now) : level_of(rivals_of(t), 0, now);
+	t->usage.used = g ? level_within(g, now) : level_for(t, 0, now);
 	t->usage.at = now;
 }
 

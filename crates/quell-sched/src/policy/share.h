@@ -73,7 +73,8 @@ static inline u64 share_decayed(u64 usage, u64 ns)
 {
 	u64 halves = ns / SHARE_HALF;
 
-	if (halves > 50)
+	/* Below zero where two took off the same at once. */
+	if (halves > 50 || (s64)usage < 0)
 		return 0;
 	if (usage > SHARE_MOST)
 		usage = SHARE_MOST;
@@ -141,7 +142,7 @@ static inline u64 share_due(u64 usage, u64 weight, u64 active)
 		usage = SHARE_MOST;
 	weight >>= 8;
 	active >>= 8;
-	return active > weight ? usage / active * weight : usage / (active ?: 1) * weight;
+	return usage / (active ?: 1) * weight;
 }
 
 /*
