@@ -93,7 +93,7 @@ pub struct Group {
     pub at: u64,
     pub used: u64,
     pub used_at: u64,
-    pub lifted: [u64; 2],
+    pub added: [u64; 2],
     pub level: [u64; 2],
     pub lowest: [u64; 2],
     pub wanted_at: u64,

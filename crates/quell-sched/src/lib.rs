@@ -351,16 +351,15 @@ impl Scheduler {
         self.set_thread(tid, ThreadSetting::default())
     }
 
-    /// Instructions that the kernel's verifier went through for each program when it was loaded: what loading takes.
-    pub fn verified(&self) -> Result<BTreeMap<String, u32>, SchedError> {
-        let mut names = BTreeMap::new();
-        for program in self.object.progs() {
-            let id = Program::id_from_fd(program.as_fd()).map_err(io("looking at programs"))?;
-            names.insert(id, program.name().to_string_lossy().into_owned());
-        }
+    /// Instructions that the kernel's verifier went through when it was loaded: what loading takes.
+    pub fn verified(&self) -> Result<u64, SchedError> {
+        let id = |program: Program<'_>| Program::id_from_fd(program.as_fd());
+        let ids: Result<Vec<u32>, _> = self.object.progs().map(id).collect();
+        let ids = ids.map_err(io("looking at programs"))?;
         Ok(ProgInfoIter::default()
-            .filter_map(|info| Some((names.remove(&info.id)?, info.verified_insns)))
-            .collect())
+            .filter(|info| ids.contains(&info.id))
+            .map(|info| u64::from(info.verified_insns))
+            .sum())
     }
 
     /// What it counted since it was loaded.

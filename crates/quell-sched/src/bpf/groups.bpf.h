@@ -22,7 +22,7 @@ struct group {
 	u64 share;   /* weight that its members share */
 	u64 at;	     /* as of then */
 	struct usage usage;
-	struct usage lifted; /* what of it was added when it began to want CPUs */
+	struct usage added; /* what of it was added when it began to want CPUs */
 	struct level level; /* of its members */
 	struct level lowest; /* of those where it competes, if it is a tenant */
 	u64 wanted_at; /* when one of its threads waited for its turn last */

@@ -198,13 +198,8 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	}
 	queue(t, p, cpu, 0);
 	/* It had to make way on its CPU, perhaps for one that may run there only: elsewhere somebody is further ahead. */
-	struct domain *d = domain_at(t->domain);
-	if (options.share && d && !t->depleted && !(flags & ENQ_WAKEUP) && p->nr_cpus_allowed > 1 &&
-	    look_for_room(d, now)) {
-		cpu = preemptible_cpu(p, t->deadline, URGENCY_DEPLETED, t->domain, now);
-		if (cpu >= 0)
-			scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	}
+	if (options.share && !t->depleted && !(flags & ENQ_WAKEUP) && p->nr_cpus_allowed > 1)
+		displace(p, t, URGENCY_DEPLETED, t->domain, now);
 }
 
 static __always_inline bool overdue(struct domain *d, s64 lag, u64 now)
@@ -246,35 +241,6 @@ static __always_inline u64 first_of_queue(u64 dsq, u64 base)
 	return options.share ? first_in_turn(dsq, base) : first_order(dsq);
 }
 
-/* How far a queued depleted thread is behind, given the clock of those that it is queued with. */
-static __always_inline s64 lag_of_order(struct domain *d, u64 order, u64 clock)
-{
-	return options.share ? lag_behind(&d->clock.level, order) : (s64)(clock - order);
-}
-
-/* What is further ahead by less is not worth a move. */
-#define MOVES_FOR (20 * NS_PER_MS)
-
-/*
- * Whether the thread that runs here goes on elsewhere, as one waits that may run here only, and another CPU runs
- * what is further ahead than that one.
- */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 own, u32 index, u64 now)
-{
-	struct domain *d = domain_at(index);
-	u64 least = URGENCY_DEPLETED;
-
-	if (!d || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 || !look_for_room(d, now))
-		return false;
-	if (own >= URGENCY_DEPLETED)
-		least = depleted_urgency(lag_behind(&d->clock.level, own - URGENCY_DEPLETED)) + MOVES_FOR;
-	s32 cpu = preemptible_cpu(prev, t->deadline, least, index, now);
-	if (cpu < 0)
-		return false;
-	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	return true;
-}
-
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -307,11 +273,15 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
 	struct level *rivals = &d->clock.level;
-	s64 first_lag = first ? lag_of_order(d, first, domain_clock(d, now)) : 0;
+	s64 first_lag = 0;
+	if (first)
+		first_lag = options.share ? lag_behind(rivals, first) : (s64)(domain_clock(d, now) - first);
 	if (own >= URGENCY_DEPLETED) {
-		s64 own_lag = lag_of_order(d, own - URGENCY_DEPLETED, pinned_clock(d, cpu, now));
+		u64 order = own - URGENCY_DEPLETED;
+		s64 own_lag = options.share ? lag_behind(&d->clock.level, order) :
+					      (s64)(pinned_clock(d, cpu, now) - order);
 		if (!first || own_lag >= first_lag) {
-			first = own - URGENCY_DEPLETED;
+			first = order;
 			first_lag = own_lag;
 			depleted = pinned_queue(cpu);
 			rivals = &pinned_clocks[bounded(cpu, MAX_CPUS)].level;

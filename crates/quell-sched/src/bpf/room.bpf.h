@@ -6,6 +6,7 @@
  *          use the idle ones.
  * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it, whether it is entitled or not.
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
+ *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU.
  * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most.
  * Limits:  one thread moves: that two could move in turn is not seen. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
@@ -13,9 +14,13 @@
 #ifndef QUELL_ROOM_BPF_H
 #define QUELL_ROOM_BPF_H
 
-#include "state.bpf.h"
+#include "asymmetry.bpf.h"
+#include "fair.bpf.h"
 
 #define ROOM_EVERY (1 * NS_PER_MS)
+
+/* What is further ahead by less is not worth a move. */
+#define MOVES_FOR (20 * NS_PER_MS)
 
 enum movable {
 	BOUND,	   /* to one CPU */
@@ -132,6 +137,36 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 		return true;
 	p = first_waiting(d, index);
 	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !idles_for(p);
+}
+
+/* Preempts for a thread what is less urgent than that, on a CPU of the domain. */
+static __always_inline bool displace(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+
+	if (!d || !look_for_room(d, now))
+		return false;
+	s32 cpu = preemptible_cpu(p, t->deadline, least, index, now);
+	if (cpu < 0)
+		return false;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	return true;
+}
+
+/*
+ * Whether the thread that runs here goes on elsewhere, as one waits that may run here only (own: its order), and another
+ * CPU runs what is further ahead than that one.
+ */
+static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 own, u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+	u64 least = URGENCY_DEPLETED;
+
+	if (!d || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1)
+		return false;
+	if (own >= URGENCY_DEPLETED)
+		least = depleted_urgency(lag_behind(&d->clock.level, own - URGENCY_DEPLETED)) + MOVES_FOR;
+	return displace(prev, t, least, index, now);
 }
 
 #endif

@@ -247,14 +247,14 @@ __noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 	u64 above = g->parent;
 	if (began || (new && share_passed(g->wanted_at, now, SHARE_WANTED))) {
 		struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
-		u64 usage = usage_of(&g->usage, now), lifted = usage_of(&g->lifted, now);
+		u64 usage = usage_of(&g->usage, now), added = usage_of(&g->added, now);
 		u64 lowest = level_of(&g->lowest, near, now);
 		if (lowest < near)
 			near = lowest;
-		u64 from = share_begin(usage, lifted, parent ? level_within(parent, now) : near, g->weight, new);
+		u64 from = share_begin(usage, added, parent ? level_within(parent, now) : near, g->weight, new);
 		if (from != usage) {
 			add_usage(&g->usage, from - usage, now);
-			add_usage(&g->lifted, from - usage, now);
+			add_usage(&g->added, from - usage, now);
 		}
 	}
 	return above;

@@ -32,7 +32,7 @@ pub fn sched(args: &Sched) -> anyhow::Result<()> {
     }
     let topology = quell_linux::observe::topology::read()?;
     let scheduler = Scheduler::load(&topology, &args.scheduler.options())?;
-    let verified: u64 = scheduler.verified()?.values().map(|n| u64::from(*n)).sum();
+    let verified = scheduler.verified()?;
     let began = Instant::now();
     let interval = Duration::from_secs_f64(args.interval);
     let mut next = interval;
