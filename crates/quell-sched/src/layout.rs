@@ -61,6 +61,7 @@ pub struct Clock {
     pub rate: u64,
     pub load: u64,
     pub level: [u64; 2],
+    pub served_at: u64,
 }
 
 /// `struct domain`.
@@ -68,7 +69,6 @@ pub struct Clock {
 #[repr(C)]
 pub struct Domain {
     pub clock: Clock,
-    pub served_at: u64,
     pub room_at: u64,
     pub look_at: u64,
     pub queued: u32,

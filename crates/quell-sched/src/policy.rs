@@ -60,7 +60,7 @@ unsafe extern "C" {
     ) -> c_ulonglong;
     fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
-    fn quell_share_entitled_slice(ahead: c_longlong) -> c_ulonglong;
+    fn quell_share_entitled_slice(ahead: c_longlong, cpus: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_since(age: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_age(since: c_ulonglong, ran: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_latency(
@@ -145,7 +145,7 @@ native! {
     /// A depleted thread's turn.
     share_slice = quell_share_slice(slice: u64) -> u64;
     /// An entitled thread's turn.
-    share_entitled_slice = quell_share_entitled_slice(ahead: i64) -> u64;
+    share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64) -> u64;
     /// Since when a thread's work waits.
     urgency_since = quell_urgency_since(age: u64, ready: u64) -> u64;
     /// How long it waited.
@@ -345,8 +345,21 @@ mod tests {
     fn turns_are_short_where_tenants_share() {
         assert_eq!(share_slice(20 * MS), 6 * MS);
         assert_eq!(share_slice(2 * MS), 2 * MS);
-        for (ahead, slice) in [(-50, 6), (0, 6), (5, 5), (9, 2), (30, 2)] {
-            assert_eq!(share_entitled_slice(ms(ahead)), slice * MS, "{ahead}");
+        for (ahead, cpus, slice) in [
+            (-50, 1, 6),
+            (0, 1, 6),
+            (5, 1, 5),
+            (9, 1, 2),
+            (30, 1, 2),
+            (9, 8, 6),
+            (75, 8, 5),
+            (90, 8, 2),
+        ] {
+            assert_eq!(
+                share_entitled_slice(ms(ahead), cpus),
+                slice * MS,
+                "{ahead} on {cpus}"
+            );
         }
     }
 

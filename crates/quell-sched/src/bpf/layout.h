@@ -64,12 +64,12 @@ struct clock {
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
 	struct level level;
+	u64 served_at; /* when a depleted one of them got a CPU last */
 };
 
 /* CPUs that share a last-level cache. */
 struct domain {
 	struct clock clock;
-	u64 served_at;	 /* when a depleted thread got a CPU last */
 	u64 room_at;	 /* when room was last looked for */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u32 queued;	 /* threads in its queues */

@@ -25,13 +25,15 @@
 
 /* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
 #define DEPLETED_EVERY (50 * NS_PER_MS)
+/* And one that may run on a CPU only gets that. */
+#define PINNED_EVERY (500 * NS_PER_MS)
 
 static __always_inline u64 slice_of(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
 	if (!t->depleted && options.share)
-		return share_entitled_slice(t->ahead);
+		return share_entitled_slice(t->ahead, rivals_cpus(t));
 	if (!t->depleted)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
@@ -197,17 +199,16 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		update_deadline(t);
 	}
 	queue(t, p, cpu, 0);
-	/* It had to make way on its CPU, perhaps for one that may run there only: elsewhere somebody is further ahead. */
-	if (options.share && !t->depleted && !(flags & ENQ_WAKEUP) && p->nr_cpus_allowed > 1)
-		displace(p, t, URGENCY_DEPLETED, t->domain, now);
+	if (options.share && !(flags & ENQ_WAKEUP))
+		displace(p, t, now);
 }
 
-static __always_inline bool overdue(struct domain *d, s64 lag, u64 now)
+/* Whether the first of the depleted threads that share a clock goes before entitled ones. */
+static __always_inline bool overdue(struct clock *c, s64 lag, u64 every, u64 now)
 {
-	u64 served_at = d->served_at;
+	u64 served_at = c->served_at;
 
-	return fair_overdue(lag) ||
-	       (now > served_at && now - served_at > DEPLETED_EVERY);
+	return fair_overdue(lag) || (now > served_at && now - served_at > every);
 }
 
 /* Takes one from a domain that this CPU does not belong to. */
@@ -272,10 +273,10 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
 	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
-	struct level *rivals = &d->clock.level;
+	struct clock *clock = &d->clock;
 	s64 first_lag = 0;
 	if (first)
-		first_lag = options.share ? lag_behind(rivals, first) : (s64)(domain_clock(d, now) - first);
+		first_lag = options.share ? lag_behind(&clock->level, first) : (s64)(domain_clock(d, now) - first);
 	if (own >= URGENCY_DEPLETED) {
 		u64 order = own - URGENCY_DEPLETED;
 		s64 own_lag = options.share ? lag_behind(&d->clock.level, order) :
@@ -284,12 +285,14 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			first = order;
 			first_lag = own_lag;
 			depleted = pinned_queue(cpu);
-			rivals = &pinned_clocks[bounded(cpu, MAX_CPUS)].level;
+			clock = &pinned_clocks[bounded(cpu, MAX_CPUS)];
 		}
 	}
-	if (options.share && t && own && moves_on(prev, t, own, index, now))
+	if (options.share && t && own && moves_on(prev, t, own, d, index, now))
 		t = NULL;
-	if (first && overdue(d, options.share ? lag_behind(rivals, first) : first_lag, now) && take_first(depleted))
+	u64 every = clock == &d->clock ? DEPLETED_EVERY : PINNED_EVERY;
+	if (first && overdue(clock, options.share ? lag_behind(&clock->level, first) : first_lag, every, now) &&
+	    take_first(depleted))
 		return;
 	if (own && own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
@@ -308,6 +311,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 	}
 	t = runs;
+	if (t)
+		t->displaces = 0;
 	if (!t) {
 		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
 			u32 other = index + i;
@@ -369,7 +374,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		slot->worst_wait_tid = p->pid;
 	}
 	if (t->depleted) {
-		d->served_at = now;
+		d->clock.served_at = shared_clock(t, d)->served_at = now;
 		slot->urgency = depleted_urgency(lag_of(t));
 	} else {
 		slot->urgency = t->deadline;
@@ -639,7 +644,7 @@ s32 BPF_PROG(quell_init)
 			break;
 		d->clock.time = FAIR_CLOCK_START;
 		d->clock.at = now;
-		d->served_at = now;
+		d->clock.served_at = now;
 		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);
 		if (!error)
 			error = scx_bpf_create_dsq(depleted_queue(index), -1);

@@ -7,7 +7,7 @@
  * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it, whether it is entitled or not.
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
  *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU.
- * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most.
+ * Bounds:  a domain's CPUs are looked at for idle ones once in ROOM_EVERY at most, and as often for each thread that makes way.
  * Limits:  one thread moves: that two could move in turn is not seen. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
@@ -139,34 +139,46 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !idles_for(p);
 }
 
-/* Preempts for a thread what is less urgent than that, on a CPU of the domain. */
-static __always_inline bool displace(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
+/* Claims for a thread a CPU of the domain that runs what is less urgent than that; it is told once the thread is queued. */
+static __always_inline bool displaces(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
 {
-	struct domain *d = domain_at(index);
-
-	if (!d || !look_for_room(d, now))
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->moved_at <= ROOM_EVERY)
 		return false;
+	t->moved_at = now;
 	s32 cpu = preemptible_cpu(p, t->deadline, least, index, now);
-	if (cpu < 0)
-		return false;
-	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	return true;
+	t->displaces = cpu + 1;
+	return cpu >= 0;
+}
+
+/* What is further ahead than an order by enough to be displaced. */
+static __always_inline u64 displaceable(struct domain *d, u64 order)
+{
+	return depleted_urgency(lag_behind(&d->clock.level, order)) + MOVES_FOR;
 }
 
 /*
  * Whether the thread that runs here goes on elsewhere, as one waits that may run here only (own: its order), and another
  * CPU runs what is further ahead than that one.
  */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 own, u32 index, u64 now)
+static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 own, struct domain *d,
+				     u32 index, u64 now)
 {
-	struct domain *d = domain_at(index);
-	u64 least = URGENCY_DEPLETED;
+	u64 least = own >= URGENCY_DEPLETED ? displaceable(d, own - URGENCY_DEPLETED) : URGENCY_DEPLETED;
 
-	if (!d || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1)
-		return false;
-	if (own >= URGENCY_DEPLETED)
-		least = depleted_urgency(lag_behind(&d->clock.level, own - URGENCY_DEPLETED)) + MOVES_FOR;
-	return displace(prev, t, least, index, now);
+	return displaces(prev, t, least, index, now);
+}
+
+/* A thread that had to make way is queued: elsewhere somebody may be further ahead. */
+static __always_inline void displace(struct task_struct *p, struct thread *t, u64 now)
+{
+	u32 index = t->domain;
+	struct domain *d = domain_at(index);
+
+	if (!d)
+		return;
+	if (t->displaces || displaces(p, t, t->depleted ? displaceable(d, t->order) : URGENCY_DEPLETED, index, now))
+		scx_bpf_kick_cpu(t->displaces - 1, SCX_KICK_PREEMPT);
+	t->displaces = 0;
 }
 
 #endif

@@ -8,7 +8,7 @@
  *          who is first there is looked at again before it is taken, and put back if others are before it by now.
  *          Where those stand that compete is told by who is first in a queue: for its domain, or its CPU, and for the members of
  *          each group that it is in.
- * Limits:  who is further ahead than SHARE_AHEAD is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
+ * Limits:  who is too far ahead is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
  *          threads are looked at.
  */
 #ifndef QUELL_SHARE_BPF_H
@@ -64,11 +64,17 @@ static __always_inline void note_level(struct level *level, u64 usage, u64 now)
 /* Those that compete for what the thread may use. */
 static __always_inline struct level *rivals_of(struct thread *t)
 {
-	u32 domain = t->domain, cpu = t->only_cpu;
+	u32 domain = t->domain;
 
-	if (cpu && cpu <= MAX_CPUS)
-		return &pinned_clocks[bounded(cpu - 1, MAX_CPUS)].level;
-	return &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)].clock.level;
+	return &shared_clock(t, &domains[bounded(domain < MAX_DOMAINS ? domain : 0, MAX_DOMAINS)])->level;
+}
+
+/* On how many CPUs. */
+static __always_inline u64 rivals_cpus(struct thread *t)
+{
+	struct domain *d = t->only_cpu ? NULL : domain_at(t->domain);
+
+	return d ? d->online : 1;
 }
 
 /* Where those stand that it competes with: on a CPU's own threads' CPU, with those that may run there as well. */
@@ -227,7 +233,7 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 static __always_inline bool share_depleted(struct thread *t, bool was, u64 now)
 {
 	locate(t, now);
-	return t->ahead > (s64)SHARE_AHEAD ||
+	return t->ahead > share_ahead(rivals_cpus(t)) ||
 	       fair_depleted(t->common > t->credit ? t->common : t->credit, was);
 }
 

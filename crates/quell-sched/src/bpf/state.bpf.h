@@ -80,6 +80,7 @@ struct thread {
 	u64 unbilled;	/* CPU time that is not charged yet */
 	s64 ahead;	/* CPU time that its tenant is ahead by, as last located */
 	u64 order;	/* see share.h, as last located */
+	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
 	u32 weight;	/* effective */
@@ -90,6 +91,7 @@ struct thread {
 	u16 queue_of;	/* CPU or domain */
 	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
 	u16 tenant;
+	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
 	u8 queue;	/* enum queue_kind */
 	u8 depleted;
 	u8 running;
@@ -138,6 +140,14 @@ static __always_inline struct domain *domain_at(u32 index)
 static __always_inline u32 domain_index(u32 cpu)
 {
 	return cpu < MAX_CPUS ? options.domain_of[bounded(cpu, MAX_CPUS)] & ~OFFLINE : NO_DOMAIN;
+}
+
+/* That of those who compete with the thread: for its only CPU, or for its domain's. */
+static __always_inline struct clock *shared_clock(struct thread *t, struct domain *d)
+{
+	u32 cpu = t->only_cpu;
+
+	return cpu && cpu <= MAX_CPUS ? &pinned_clocks[bounded(cpu - 1, MAX_CPUS)] : &d->clock;
 }
 
 static __always_inline u64 entitled_queue(u32 domain)

@@ -38,7 +38,7 @@ u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
 }
 u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
-u64 quell_share_entitled_slice(s64 ahead) { return share_entitled_slice(ahead); }
+u64 quell_share_entitled_slice(s64 ahead, u64 cpus) { return share_entitled_slice(ahead, cpus); }
 u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }
 u64 quell_urgency_age(u64 since, u64 ran, u64 now) { return urgency_age(since, ran, now); }
 u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)

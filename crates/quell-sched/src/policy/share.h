@@ -13,7 +13,8 @@
  *          The same holds for a cgroup's members; but how far one is above what is due to it of the cgroup's usage
  *          counts for 1/2^SHARE_DEEPER only, so that tenants' shares come first, then those of their members, and so on.
  *          Who begins to want CPUs, or wanted none in SHARE_WANTED but those that it got, has saved up SHARE_BACK at most.
- *          Who is further ahead of its tenant's rivals than SHARE_AHEAD is not entitled to go first for its urgency (fair.h).
+ *          Who is further ahead of its tenant's rivals than SHARE_AHEAD for each of the CPUs that they share is not entitled to go
+ *          first for its urgency (fair.h).
  *          Queues are ordered by the logarithm of usage and time together: while all decay alike, that stays what it is.
  * Units:   ns. Usage is in virtual time, which passes as CPU time does at the usual weight; what is said in CPU time counts by weight.
  */
@@ -31,7 +32,7 @@
 #define SHARE_NEAR (10 * NS_PER_MS)
 #define SHARE_STALE (200 * NS_PER_MS)
 
-/* CPU time. */
+/* CPU time; the second for each CPU. */
 #define SHARE_BACK (3 * NS_PER_MS)
 #define SHARE_AHEAD (10 * NS_PER_MS)
 
@@ -190,6 +191,12 @@ static inline u64 share_near(u64 near, u64 usage, u64 ns)
 	return usage < near ? near - size : near + size;
 }
 
+/* How far ahead of its rivals on so many CPUs somebody may be and go first for its urgency. */
+static inline s64 share_ahead(u64 cpus)
+{
+	return (s64)(SHARE_AHEAD * (cpus ?: 1));
+}
+
 /* A depleted thread's turn, given what fair.h says. */
 static inline u64 share_slice(u64 slice)
 {
@@ -197,9 +204,9 @@ static inline u64 share_slice(u64 slice)
 }
 
 /* An entitled one's: until it would be too far ahead. */
-static inline u64 share_entitled_slice(s64 ahead)
+static inline u64 share_entitled_slice(s64 ahead, u64 cpus)
 {
-	s64 left = (s64)SHARE_AHEAD - ahead;
+	s64 left = share_ahead(cpus) - ahead;
 
 	return left < (s64)FAIR_SLICE_LEAST ? FAIR_SLICE_LEAST : share_slice(left);
 }
