@@ -184,6 +184,45 @@ count = 2
 }
 
 #[test]
+fn cpu_time_is_limited_on_the_simulator() {
+    let scenario = scenario(&format!(
+        r#"
+name = "t"
+seconds = 4
+[host]
+cpus = 2
+[[group]]
+name = "g"
+max = {{ quota_ms = 100 }}
+[[tenant]]
+name = "a"
+class = "batch"
+kind = "container"
+within = "g"
+max = {{ quota_ms = 40 }}
+[[tenant.thread]]
+name = "t"
+{BUSY}
+[[tenant]]
+name = "b"
+class = "batch"
+kind = "container"
+within = "g"
+[[tenant.thread]]
+name = "t"
+count = 3
+{BUSY}
+"#
+    ));
+    for side in ["sched", "quell"] {
+        let shares = simulate(scenario.clone(), side);
+        println!("{side}: {shares:.1?}");
+        close(shares["a"], 40.0, 4.0);
+        close(shares["a"] + shares["b"], 100.0, 1.0);
+    }
+}
+
+#[test]
 fn what_the_simulator_cannot_do_is_said() {
     let with = |tenant: &str, rest: &str, sides: &str| {
         let text = format!(
@@ -196,13 +235,13 @@ fn what_the_simulator_cannot_do_is_said() {
     let max = "max = { quota_ms = 5 }";
     let message = with(&format!("kind = \"container\"\n{max}"), "", "eevdf");
     assert!(
-        message.contains("`tenant[0].max`: the simulator does not limit"),
+        message.contains("`tenant[0].max`: side `eevdf` does not limit"),
         "{message}"
     );
     let group = format!("[[group]]\nname = \"g\"\n{max}");
     let message = with("within = \"g\"", &group, "eevdf");
     assert!(
-        message.contains("`group[0].max`: the simulator does not limit"),
+        message.contains("`group[0].max`: side `eevdf` does not limit"),
         "{message}"
     );
     let message = with("cpus = [0]", "", "eevdf,isolation");

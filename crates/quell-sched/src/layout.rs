@@ -71,14 +71,15 @@ pub struct Domain {
     pub clock: Clock,
     pub room_at: u64,
     pub look_at: u64,
+    pub release_at: u64,
     pub queued: u32,
     pub depleted: u32,
     pub pinned: u32,
-    pub unused: u32,
+    pub parked: u32,
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 4],
+    pub padding: [u64; 3],
 }
 
 /// `struct group` (groups.bpf.h).
@@ -97,6 +98,10 @@ pub struct Group {
     pub level: [u64; 2],
     pub lowest: [u64; 2],
     pub wanted_at: u64,
+    /// Quota, period, burst, when the period began, what is left, the next group with a limit.
+    pub limit: [u64; 6],
+    pub limit_seen: u32,
+    pub limit_running: i32,
 }
 
 /// `struct exit_record`.
@@ -170,7 +175,7 @@ const _: () = {
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 256);
-    assert!(size_of::<Group>() == 112);
+    assert!(size_of::<Group>() == 168);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -35,6 +35,8 @@ pub trait Kernel {
     fn current(&self) -> Option<u32>;
     /// The CPU that a thread is on or was last.
     fn cpu_of(&self, thread: u32) -> u32;
+    /// CPU time that it has had.
+    fn ran(&self, thread: u32) -> u64;
     /// Whether it may run there.
     fn may_use(&self, thread: u32, cpu: u32) -> bool;
     /// Makes a queue of that number.
@@ -46,11 +48,11 @@ pub trait Kernel {
     fn take(&mut self, queue: u64) -> bool;
     /// The first of a queue, and its order.
     fn first(&self, queue: u64) -> Option<u32>;
-    /// Moves a thread in its queue.
-    fn reorder(&mut self, thread: u32, queue: u64, order: u64);
+    /// Moves a thread from a queue into another one, or elsewhere in the same.
+    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64);
     /// How many are in it.
     fn queued(&self, queue: u64) -> u32;
-    /// Gives the thread that runs another slice.
+    /// Gives a thread another slice.
     fn set_slice(&mut self, thread: u32, slice: u64);
     /// The kernel's own choice of a CPU for a thread that wakes, and whether that idled and was claimed.
     fn select_cpu(&mut self, thread: u32, before: u32, flags: u64) -> (u32, bool);
@@ -89,6 +91,17 @@ pub struct NewThread {
     pub weight: u32,
     /// How many CPUs it may use.
     pub allowed: u32,
+}
+
+/// A cgroup's `cpu.max` and `cpu.max.burst`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupLimit {
+    /// How often it may use its quota.
+    pub period_us: u64,
+    /// CPU time of all its threads together.
+    pub quota_us: u64,
+    /// What it may save up beyond that.
+    pub burst_us: u64,
 }
 
 /// Memory for a C structure, aligned for any of them, which only C reads and writes. Its first line of a cache is its own.
@@ -245,6 +258,22 @@ impl Native {
         });
     }
 
+    /// A limit (`cpu.max`, `cpu.max.burst`) for a cgroup that was added.
+    pub fn limit_group(&mut self, kernel: &mut dyn Kernel, id: u64, limit: GroupLimit) {
+        let Some(group) = self.cgroups.get(&id).map(Memory::pointer) else {
+            return;
+        };
+        self.call(kernel, |_| {
+            let GroupLimit {
+                period_us,
+                quota_us,
+                burst_us,
+            } = limit;
+            // SAFETY: a cgroup of this scheduler's, whose state is loaded.
+            unsafe { quell_native_limit(group, period_us, quota_us, burst_us) }
+        });
+    }
+
     /// A thread comes under the scheduler; its number is how many came before.
     pub fn add_thread(&mut self, kernel: &mut dyn Kernel, thread: NewThread) {
         // SAFETY: only tells a size.
@@ -295,8 +324,17 @@ impl Native {
         });
     }
 
+    /// Tells what a thread has run, before it is asked for.
+    fn count(&self, kernel: &dyn Kernel, thread: u32) {
+        // SAFETY: a task of this scheduler's.
+        unsafe { quell_native_set_ran(self.task(thread), kernel.ran(thread)) }
+    }
+
     /// The operation of that name: a CPU needs a thread; `ran` ran there.
     pub fn dispatch(&mut self, kernel: &mut dyn Kernel, cpu: u32, ran: Option<u32>) {
+        if let Some(ran) = ran {
+            self.count(kernel, ran);
+        }
         self.call(kernel, |native| {
             let ran = ran.map_or(ptr::null_mut(), |thread| native.task(thread));
             // SAFETY: a task of this scheduler's or null, and the scheduler's state is loaded.
@@ -306,6 +344,7 @@ impl Native {
 
     /// The operation of that name: a thread begins to run.
     pub fn running(&mut self, kernel: &mut dyn Kernel, thread: u32) {
+        self.count(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_running(native.task(thread))
@@ -314,6 +353,7 @@ impl Native {
 
     /// The operation of that name: it stops running.
     pub fn stopping(&mut self, kernel: &mut dyn Kernel, thread: u32, ready: bool) {
+        self.count(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_stopping(native.task(thread), ready)
@@ -382,6 +422,7 @@ unsafe extern "C" {
     ) -> *mut c_void;
     fn quell_native_pid(task: *const c_void) -> u32;
     fn quell_native_allow(task: *mut c_void, allowed: u32);
+    fn quell_native_set_ran(task: *mut c_void, ns: u64);
     fn quell_native_set_order(task: *mut c_void, order: u64);
     fn quell_native_set_queued(task: *mut c_void, queued: bool);
     fn quell_native_init() -> c_int;
@@ -389,6 +430,7 @@ unsafe extern "C" {
     fn quell_native_cgroup_size() -> u64;
     fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)
     -> c_int;
+    fn quell_native_limit(cgroup: *mut c_void, period_us: u64, quota_us: u64, burst_us: u64);
     fn quell_native_select_cpu(task: *mut c_void, before: c_int, flags: u64) -> c_int;
     fn quell_native_enqueue(task: *mut c_void, wakes: bool);
     fn quell_native_dispatch(cpu: c_int, ran: *mut c_void);
@@ -527,10 +569,10 @@ mod callbacks {
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn quell_native_move(task: *mut c_void, queue: u64, order: u64) {
+    extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, order: u64) {
         // SAFETY: a thread that was added.
         unsafe { quell_native_set_order(task, order) };
-        kernel(|kernel| kernel.reorder(number(task), queue, order));
+        kernel(|kernel| kernel.move_queued(number(task), from, to, order));
     }
 
     #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! The scheduler's arithmetic, natively: the functions of `policy/*.h`, from the same source that the
 //! kernel runs. Their headers say what they mean; units are nanoseconds.
 
-use std::ffi::{c_longlong, c_ulonglong};
+use std::ffi::{c_longlong, c_uint, c_ulonglong};
 
 /// The weight of a thread or group that nobody gave one.
 pub const WEIGHT_ONE: u64 = 100 << 10;
@@ -61,6 +61,26 @@ unsafe extern "C" {
     fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
     fn quell_share_entitled_slice(ahead: c_longlong, cpus: c_ulonglong) -> c_ulonglong;
+    fn quell_limit_periods(
+        began: c_ulonglong,
+        period: c_ulonglong,
+        now: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_limit_added(
+        left: c_longlong,
+        periods: c_ulonglong,
+        quota: c_ulonglong,
+        burst: c_ulonglong,
+    ) -> c_longlong;
+    fn quell_limit_until(
+        left: c_longlong,
+        began: c_ulonglong,
+        period: c_ulonglong,
+        quota: c_ulonglong,
+    ) -> c_ulonglong;
+    fn quell_limit_step(left: c_longlong, quota: c_ulonglong, running: c_uint) -> c_ulonglong;
+    fn quell_limit_pace(pace: c_uint, ran: c_ulonglong, had: c_ulonglong) -> c_uint;
+    fn quell_limit_ran(pace: c_uint, had: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_since(age: c_ulonglong, ready: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_age(since: c_ulonglong, ran: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_urgency_latency(
@@ -146,6 +166,18 @@ native! {
     share_slice = quell_share_slice(slice: u64) -> u64;
     /// An entitled thread's turn.
     share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64) -> u64;
+    /// How many periods began since that one.
+    limit_periods = quell_limit_periods(began: u64, period: u64, now: u64) -> u64;
+    /// What so many periods add to what a pool holds.
+    limit_added = quell_limit_added(left: i64, periods: u64, quota: u64, burst: u64) -> i64;
+    /// Until when a pool is empty; 0: it is not.
+    limit_until = quell_limit_until(left: i64, began: u64, period: u64, quota: u64) -> u64;
+    /// For how long one of those that draw from it runs before it is looked at.
+    limit_step = quell_limit_step(left: i64, quota: u64, running: u32) -> u64;
+    /// What part of the time that a thread has a CPU counts as run, in 1/1024.
+    limit_pace = quell_limit_pace(pace: u32, ran: u64, had: u64) -> u32;
+    /// What it probably ran of so long.
+    limit_ran = quell_limit_ran(pace: u32, had: u64) -> u64;
     /// Since when a thread's work waits.
     urgency_since = quell_urgency_since(age: u64, ready: u64) -> u64;
     /// How long it waited.
@@ -361,6 +393,40 @@ mod tests {
                 "{ahead} on {cpus}"
             );
         }
+    }
+
+    #[test]
+    fn limits_refill_and_what_is_owed_is_paid() {
+        // (left, periods) -> added, of 20 a period and a burst of 30
+        for (left, periods, added) in [
+            (0, 1, 20),
+            (0, 2, 40),
+            (0, 3, 50),
+            (-5, 1, 20),
+            (-65, 3, 60),
+            (45, 1, 5),
+            (50, 9, 0),
+            (60, 1, 0),
+            (7, 0, 0),
+        ] {
+            let found = limit_added(ms(left), periods, 20 * MS, 30 * MS);
+            assert_eq!(found, ms(added), "{left} {periods}");
+        }
+        // (left) -> until, of 20 every 100 and as of 1000
+        for (left, until) in [(1, 0), (0, 1100), (-19, 1100), (-20, 1200), (-45, 1300)] {
+            let found = limit_until(ms(left), 1000 * MS, 100 * MS, 20 * MS);
+            assert_eq!(found, until * MS, "{left}");
+        }
+        assert_eq!(limit_periods(1000, 100, 1099), 0);
+        assert_eq!(limit_periods(1000, 100, 1100), 1);
+        assert_eq!(limit_periods(1000, 100, 900), 0);
+        // (left, running) -> us, of 16 ms
+        for (left, running, step) in [(16, 1, 1000), (1, 1, 500), (16, 3, 500), (0, 1, 20)] {
+            let found = limit_step(ms(left), 16 * MS, running);
+            assert_eq!(found, step * 1000, "{left} {running}");
+        }
+        assert_eq!(limit_pace(1024, MS / 2, MS), 896);
+        assert_eq!(limit_ran(512, MS), MS / 2);
     }
 
     #[test]
@@ -658,6 +724,44 @@ mod tests {
         #[test]
         fn weights_are_bounded(group in weight(), own in weight(), active in any_time()) {
             prop_assert!((WEIGHT_LEAST..=WEIGHT_MOST).contains(&fair_weight(group, own, active)));
+        }
+
+        /// Nobody gets more than its quotas and a burst, however it runs, if it is not let run while its pool is empty.
+        #[test]
+        fn pools_give_no_more_than_their_quotas(
+            quota in MS..100 * MS, burst in 0..100 * MS, runs in proptest::collection::vec((0..40 * MS, 0..30 * MS), 1..100)
+        ) {
+            let period = 100 * MS;
+            let (mut now, mut began, mut left, mut used) = (S, S, quota as i64, 0);
+            for (wants, rests) in runs {
+                let until = limit_until(left, began, period, quota);
+                prop_assert!(until == 0 || until > now);
+                if until == 0 {
+                    let ran = wants.min(limit_step(left, quota, 1));
+                    used += ran;
+                    left -= ran as i64;
+                    now += ran;
+                }
+                now += rests;
+                let periods = limit_periods(began, period, now);
+                began += periods * period;
+                left += limit_added(left, periods, quota, burst);
+                prop_assert!(left <= (quota + burst) as i64);
+                let due = quota * ((began - S) / period + 1);
+                prop_assert!(used <= due + 20_000, "{used} {due}");
+            }
+        }
+
+        #[test]
+        fn limits_are_free_of_overflow(
+            left in any::<i64>().prop_map(|it| it >> 3), periods in any_time(), quota in 0..1u64 << 61, burst in 0..1u64 << 61,
+            pace in 0u32..=1024, ran in any_time(), had in any_time()
+        ) {
+            let added = limit_added(left, periods, quota, burst);
+            prop_assert!(added >= 0 && (added == 0 || left + added <= (quota + burst) as i64));
+            prop_assert!(limit_step(left, quota, 1) >= 20_000);
+            prop_assert!(limit_pace(pace, ran, had) <= 1024);
+            prop_assert!(limit_ran(pace, had) <= had);
         }
 
         #[test]

@@ -36,7 +36,7 @@ pub struct Group {
     pub parent: Option<GroupId>,
     /// Its `cpu.weight`.
     pub weight: TenantWeight,
-    /// Its `cpu.max`. No class here enforces it yet.
+    /// Its `cpu.max`. [`SchedExt`](crate::SchedExt) enforces it; other classes do not yet.
     pub limit: Option<Limit>,
 }
 

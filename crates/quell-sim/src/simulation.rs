@@ -104,7 +104,7 @@ impl Simulation {
         self.host().machine.add_group(parent, weight)
     }
 
-    /// Limits the CPU time of a cgroup. So far that is only noted in the machine: no class enforces it.
+    /// Limits the CPU time of a cgroup, before a thread of it is ready. Enforced by [`SchedExt`](crate::SchedExt), by other classes not yet.
     pub fn limit_group(&mut self, group: GroupId, limit: Limit) {
         self.host().machine.groups[group.index()].limit = Some(limit);
     }

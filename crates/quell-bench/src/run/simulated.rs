@@ -106,9 +106,14 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     let tenants = scenario.tenants.iter().map(|it| it.max).enumerate();
     let groups = groups.map(|(index, max)| ("group", index, max));
     let mut limits = groups.chain(tenants.map(|(index, max)| ("tenant", index, max)));
-    if let Some((table, index, _)) = limits.find(|(.., max)| max.is_some()) {
-        let message = "the simulator does not limit CPU time yet; leave it out there";
-        return Err(input(&format!("{table}[{index}].max"), message).into());
+    let ours = |side: &Side| matches!(side, Side::Scheduler(_)) || side.agent().is_some();
+    let other = options.sides.iter().find(|side| !ours(side));
+    let limit = limits.find(|(.., max)| max.is_some());
+    if let (Some(side), Some((table, index, _))) = (other, limit) {
+        let message = format!(
+            "side `{side}` does not limit CPU time on the simulator (only Quell's scheduler does): leave out one or the other"
+        );
+        return Err(input(&format!("{table}[{index}].max"), &message).into());
     }
     let divides = |side: &&Side| matches!(side, Side::Simulated(it) if it.divides_cores());
     if let Some(side) = options.sides.iter().find(divides) {

@@ -74,6 +74,7 @@ struct cfs_rq___v5_15 {
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
+	u64 sum_exec_runtime;
 	u64 slice;		     /* since 6.6 */
 	unsigned char sched_delayed; /* since 6.12 */
 	unsigned char custom_slice;  /* since 6.12 */

@@ -134,7 +134,7 @@ static __always_inline u64 look_at_first(struct task_struct *p, s32 cpu, u32 ind
 {
 	struct thread *t = thread_of(p);
 
-	if (!t || t->depleted || t->queue == QUEUE_NONE)
+	if (!t || t->depleted || !t->queue)
 		return PATIENCE_LEAST;
 	u64 latency = latency_of(t), due = t->ready_at + latency;
 	u64 least = t->deadline + options.margin_ns;

@@ -81,7 +81,7 @@ static __noinline u64 group_share(struct group *group, u64 now)
 static __always_inline void weigh(struct thread *t, u64 now)
 {
 	u64 own = own_weight(t);
-	u64 id = t->group, counted = t->active;
+	u64 id = t->group;
 
 	t->weight = own;
 	t->began = 0;
@@ -90,8 +90,8 @@ static __always_inline void weigh(struct thread *t, u64 now)
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	if (!g)
 		return;
-	if (counted != own) {
-		t->active = own;
+	if (t->active != own) {
+		u64 counted = __sync_lock_test_and_set(&t->active, (u32)own);
 		if (!__sync_fetch_and_add(&g->active, own - counted))
 			t->began = settle(id);
 	}
@@ -111,16 +111,16 @@ static __always_inline void change_load(struct thread *t, u64 by)
 
 static __always_inline void leave_load(struct thread *t)
 {
-	if (t->load)
-		change_load(t, -(u64)t->load);
-	t->load = 0;
+	u64 counted = t->load ? __sync_lock_test_and_set(&t->load, 0) : 0;
+
+	if (counted)
+		change_load(t, -counted);
 }
 
 static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu, u64 now)
 {
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
 
-	t->load = t->weight;
 	if (t->domain != index || t->only_cpu != only_cpu) {
 		t->domain = index;
 		t->only_cpu = only_cpu;
@@ -128,7 +128,8 @@ static __always_inline void enter_load(struct thread *t, struct task_struct *p, 
 		t->seen = clock_for(t, now);
 		t->seen_at = now;
 	}
-	change_load(t, t->load);
+	u64 weight = t->weight, counted = __sync_lock_test_and_set(&t->load, (u32)weight);
+	change_load(t, weight - counted);
 }
 
 /*
@@ -191,14 +192,15 @@ static __always_inline void earn(struct thread *t, struct task_struct *p, u64 no
 	change_credit(t, p, deserved(t, now), 0);
 }
 
-/* The same for one that runs. Depleted ones earn all the while: among them the exact share counts. */
-static __always_inline void spend(struct thread *t, struct task_struct *p, u64 now)
+/* The same for one that runs, and perhaps leaves its CPU. Depleted ones earn all the while: among them the exact share counts. */
+static __always_inline void spend(struct thread *t, struct task_struct *p, bool leaves, u64 now)
 {
 	u64 ran = now > t->ran_at ? now - t->ran_at : 0;
 	s64 earned = deserved(t, now);
 
 	t->ran_at += ran;
 	t->present += ran;
+	draw_ran(t, p, leaves, now);
 	if (options.share)
 		share_ran(t, ran, now);
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);

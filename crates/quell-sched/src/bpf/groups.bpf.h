@@ -14,6 +14,18 @@
 
 #define GROUP_DEPTH 16
 
+/* CPU time that its threads get at most, see limit.bpf.h. */
+struct limit {
+	u64 quota; /* 0: it has no limit */
+	u64 period;
+	u64 burst;
+	u64 began; /* the period */
+	s64 left;  /* what its pool holds */
+	u64 above; /* the next group that has one; 0: none */
+	u32 seen;  /* as of so many changes */
+	s32 running; /* about how many draw from it */
+};
+
 struct group {
 	u64 parent; /* its id; 0: the root */
 	u32 weight;  /* as set */
@@ -26,9 +38,10 @@ struct group {
 	struct level level; /* of its members */
 	struct level lowest; /* of those where it competes, if it is a tenant */
 	u64 wanted_at; /* when one of its threads waited for its turn last */
+	struct limit limit;
 };
 
-_Static_assert(sizeof(struct group) == 112, "loader's layout");
+_Static_assert(sizeof(struct group) == 168, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -104,11 +117,10 @@ __noinline int settle(u64 id)
 
 static __always_inline void leave_group(struct thread *t)
 {
-	u64 id = t->group, own = t->active;
+	u64 id = t->group, own = t->active ? __sync_lock_test_and_set(&t->active, 0) : 0;
 
 	if (!own)
 		return;
-	t->active = 0;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	if (g && __sync_fetch_and_add(&g->active, -own) == own)
 		settle(id);

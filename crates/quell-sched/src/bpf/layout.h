@@ -72,10 +72,11 @@ struct domain {
 	struct clock clock;
 	u64 room_at;	 /* when room was last looked for */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
+	u64 release_at;	 /* the same of the one for parked threads */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */
 	u32 pinned;	 /* threads in its CPUs' pinned queues */
-	u32 unused;
+	u32 parked;	 /* threads whose cgroups have used up their limits */
 	u32 online;	 /* its CPUs that are online */
 	u32 size;
 	u16 cpu[DOMAIN_CPUS];

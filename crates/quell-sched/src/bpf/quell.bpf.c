@@ -8,6 +8,8 @@
  *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
  *   room.bpf.h        that it makes way for threads bound to some CPUs
+ *   limit.bpf.h       what CPU time its cgroups may still use,
+ *   park.bpf.h        and where it waits for that
  *   observe.bpf.h     what threads did, for the agent
  *
  * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
@@ -21,46 +23,13 @@
 #include "request.bpf.h"
 #include "asymmetry.bpf.h"
 #include "room.bpf.h"
+#include "park.bpf.h"
 #include "observe.bpf.h"
 
 /* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
 #define DEPLETED_EVERY (50 * NS_PER_MS)
 /* And one that may run on a CPU only gets that. */
 #define PINNED_EVERY (500 * NS_PER_MS)
-
-static __always_inline u64 slice_of(struct thread *t)
-{
-	struct domain *d = domain_at(t->domain);
-
-	if (!t->depleted && options.share)
-		return share_entitled_slice(t->ahead, rivals_cpus(t));
-	if (!t->depleted)
-		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
-	if (!d)
-		return FAIR_SLICE_LEAST;
-	u32 only_cpu = t->only_cpu;
-	u64 slice;
-	if (only_cpu && only_cpu <= MAX_CPUS)
-		slice = fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
-	else
-		slice = fair_slice(d->online, d->clock.load, t->weight);
-	return options.share ? share_slice(slice) : slice;
-}
-
-/* A thread that was not ready counts as ready. */
-static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
-{
-	u32 domain = domain_index(cpu);
-
-	earn(t, p, now);
-	weigh(t, now);
-	leave_load(t);
-	if (domain_at(domain))
-		enter_load(t, p, domain, cpu, now);
-	if (options.share)
-		begin_share(t, now);
-	t->ready_at = now;
-}
 
 /* Blocked to ready. */
 static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
@@ -83,21 +52,9 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cp
 /* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles. */
 static __always_inline void queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
 {
-	u64 order = t->deadline, slice = slice_of(t);
+	struct place place = place_of(t, p, cpu);
 
-	if (t->depleted)
-		order = options.share ? t->order : fair_position(t->seen, lag_of(t));
-	if (p->nr_cpus_allowed == 1) {
-		note_queue(t, QUEUE_PINNED, cpu);
-		insert_ordered(p, pinned_queue(cpu), slice,
-			       t->depleted ? URGENCY_DEPLETED + order : order, flags);
-	} else if (t->depleted) {
-		note_queue(t, QUEUE_DEPLETED, t->domain);
-		insert_ordered(p, depleted_queue(t->domain), slice, order, flags);
-	} else {
-		note_queue(t, QUEUE_ENTITLED, t->domain);
-		insert_ordered(p, entitled_queue(t->domain), slice, order, flags);
-	}
+	insert_ordered(p, place.queue, place.slice, place.order, flags);
 	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
@@ -115,7 +72,8 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	bool idle = false;
 	s32 cpu;
 
-	if (!t || !here)
+	/* Whose cgroups have used up their limits is parked when it is enqueued. */
+	if (!t || !here || limited_until(t, now))
 		return prev_cpu;
 	wake(t, p, prev_cpu, now);
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
@@ -179,6 +137,13 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE_LEAST, 0);
 		return;
 	}
+	u64 until = limited_until(t, now);
+	if (until) {
+		if (flags & ENQ_WAKEUP)
+			observe_wake(p);
+		park(t, p, cpu, until, flags, now);
+		return;
+	}
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
 		wake(t, p, cpu, now);
 		note_queue(t, QUEUE_NONE, 0);
@@ -211,13 +176,25 @@ static __always_inline bool overdue(struct clock *c, s64 lag, u64 every, u64 now
 	return fair_overdue(lag) || (now > served_at && now - served_at > every);
 }
 
+/* Parks those at the front of a domain's queues that must not run. */
+static __always_inline void park_queued(struct domain *d, u32 index)
+{
+	if (!limits.groups || !d->queued)
+		return;
+	park_first(entitled_queue(index), index);
+	if (d->depleted)
+		park_first(depleted_queue(index), index);
+}
+
 /* Takes one from a domain that this CPU does not belong to. */
 static __always_inline bool take_foreign(u32 index)
 {
 	struct domain *d = domain_at(index);
 
-	return d && d->queued &&
-	       (take_first(entitled_queue(index)) || take_first(depleted_queue(index)));
+	if (!d || !d->queued)
+		return false;
+	park_queued(d, index);
+	return take_first(entitled_queue(index)) || take_first(depleted_queue(index));
 }
 
 /* Where threads wait while each CPU of ours has less to do: takes one of these. */
@@ -249,7 +226,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u32 index = domain_index(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = NULL;
-	u64 now = time_ns();
+	u64 now = time_ns(), until = 0;
 	s64 lag = 0;
 
 	if (!slot || !d)
@@ -257,13 +234,20 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
 		t = thread_of(prev);
 		if (t) {
-			spend(t, prev, now);
+			spend(t, prev, false, now);
 			if (judge(t, prev, now))
 				slot->depleted++;
 			lag = lag_of(t);
+			until = limited_until(t, now);
 		}
 	}
+	/* It is parked when it is enqueued. */
+	if (until)
+		t = NULL;
 	struct thread *runs = t;
+	if (slot->pinned && limits.groups)
+		park_first(pinned_queue(cpu), index);
+	park_queued(d, index);
 	if (options.share && t && makes_way(prev, cpu, d, index))
 		t = NULL;
 	if (options.domains > 1 && balance(slot, d, index))
@@ -330,6 +314,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (t->depleted)
 		slot->age = 0;
 	set_slice(prev, slice_of(t));
+	begin_drawing(t, prev, cpu, now);
 }
 
 SEC("struct_ops/running")
@@ -344,7 +329,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	observe_running(p, cpu);
 	if (!t || !slot || !d)
 		return;
-	if (t->queue != QUEUE_NONE)
+	if (t->queue)
 		note_queue(t, QUEUE_NONE, 0);
 	if (!t->load) {
 		/*
@@ -363,6 +348,9 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	}
 	t->running = 1;
 	t->ran_at = now;
+	t->parked_at = 0;
+	begin_drawing(t, p, cpu, now);
+	slot->tid = p->pid;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
 	if (wait > t->worst_wait)
@@ -401,7 +389,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	if (!t->running)
 		return;
 	t->running = 0;
-	spend(t, p, now);
+	spend(t, p, true, now);
 	if (judge(t, p, now))
 		slot->depleted++;
 	if (runnable) {
@@ -496,6 +484,7 @@ void BPF_PROG(quell_disable, struct task_struct *p)
 	leave_load(t);
 	leave_group(t);
 	t->running = 0;
+	t->drawing = 0;
 }
 
 /* A higher class took the CPU: what waits in its local queue can run elsewhere. */
@@ -571,6 +560,8 @@ s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
 			bpf_cgroup_release(parent);
 		}
 	}
+	if (bpf_core_field_exists(args->bw_quota_us))
+		set_limit(&group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us, time_ns());
 	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
 }
 
@@ -583,6 +574,7 @@ void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
 	if (group) {
 		group->active = 0;
 		settle(id);
+		set_limit(group, 0, -1, 0, 0);
 	}
 	bpf_map_delete_elem(&groups, &id);
 }
@@ -599,6 +591,17 @@ void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 	}
 }
 
+/* Since Linux 6.17. */
+SEC("struct_ops/cgroup_set_bandwidth")
+void BPF_PROG(quell_cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	u64 id = cgroup->kn->id;
+	struct group *group = bpf_map_lookup_elem(&groups, &id);
+
+	if (group)
+		set_limit(group, period_us, quota_us, burst_us, time_ns());
+}
+
 SEC("struct_ops/cgroup_move")
 void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
@@ -608,6 +611,7 @@ void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, str
 		return;
 	leave_group(t);
 	t->group = to->level > 0 ? to->kn->id : 0;
+	t->limit_seen = limits.changes - 1;
 	if (options.share)
 		change_parent(t, time_ns());
 }
@@ -635,6 +639,8 @@ s32 BPF_PROG(quell_init)
 		pinned_clocks[bounded(cpu, MAX_CPUS)].time = FAIR_CLOCK_START;
 		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
+		if (!error)
+			error = init_step(cpu);
 		if (error)
 			return error;
 	}
@@ -649,7 +655,11 @@ s32 BPF_PROG(quell_init)
 		if (!error)
 			error = scx_bpf_create_dsq(depleted_queue(index), -1);
 		if (!error)
+			error = scx_bpf_create_dsq(parked_queue(index), -1);
+		if (!error)
 			error = init_patience(index);
+		if (!error)
+			error = init_release(index);
 		if (error)
 			return error;
 	}
@@ -717,11 +727,12 @@ struct sched_ext_ops quell_ops = {
 	.cgroup_init = (void *)quell_cgroup_init,
 	.cgroup_exit = (void *)quell_cgroup_exit,
 	.cgroup_set_weight = (void *)quell_cgroup_set_weight,
+	.cgroup_set_bandwidth = (void *)quell_cgroup_set_bandwidth,
 	.cgroup_move = (void *)quell_cgroup_move,
 	.init = (void *)quell_init,
 	.exit = (void *)quell_exit,
 	.dump = (void *)quell_dump,
-	.flags = SCX_OPS_KEEP_BUILTIN_IDLE,
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST,
 	.timeout_ms = 20000,
 	.name = "quell",
 };

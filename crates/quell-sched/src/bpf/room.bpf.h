@@ -34,7 +34,6 @@ static __always_inline void note_movable(struct cpu_slot *slot, struct task_stru
 	u32 allowed = p->nr_cpus_allowed;
 
 	slot->movable = allowed == 1 ? BOUND : allowed < options.cpus ? MOVABLE : ANYWHERE;
-	slot->tid = p->pid;
 }
 
 /* Whether a CPU idles that the thread may use; NULL: any. */

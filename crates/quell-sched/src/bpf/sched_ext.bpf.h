@@ -58,6 +58,9 @@ struct scx_cpu_release_args {
 
 struct scx_cgroup_init_args {
 	u32 weight;
+	u64 bw_period_us; /* these since 6.17 */
+	u64 bw_quota_us;
+	u64 bw_burst_us;
 };
 
 enum scx_exit_kind { SCX_EXIT_NONE_ };
@@ -98,6 +101,7 @@ struct sched_ext_ops {
 	void (*cgroup_exit)(struct cgroup *cgrp);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
 	void (*cgroup_set_weight)(struct cgroup *cgrp, u32 weight);
+	void (*cgroup_set_bandwidth)(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us);
 	s32 (*init)(void);
 	void (*exit)(struct scx_exit_info *info);
 	u64 flags;
@@ -119,6 +123,7 @@ struct sched_ext_ops {
 #define SCX_KICK_IDLE 1
 #define SCX_KICK_PREEMPT 2
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1
+#define SCX_OPS_ENQ_LAST 2
 
 /* Follow the scheduler core's internal flags. The values here are no values. */
 enum scx_enq_flags {
@@ -193,6 +198,8 @@ bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 ds
 bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 			       u64 flags) __ksym __weak;
 
+void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym __weak;
+void scx_bpf_dispatch_from_dsq_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym __weak;
 void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
 bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
@@ -241,16 +248,29 @@ static __always_inline bool take_first(u64 dsq)
 	return scx_bpf_consume(dsq);
 }
 
-/* Puts a thread of the queue that is iterated elsewhere in it; it does not come again. Within dispatch only. */
-static __always_inline void move_ordered(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 order)
+/*
+ * Puts a thread of the queue that is iterated into a queue, perhaps the same; it does not come again. Whether it was still there.
+ * Within dispatch, or a timer.
+ */
+static __always_inline bool move_ordered(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 order)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
 		scx_bpf_dsq_move_set_vtime(it, order);
-		scx_bpf_dsq_move_vtime(it, p, dsq, 0);
-	} else {
-		scx_bpf_dispatch_from_dsq_set_vtime(it, order);
-		scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0);
+		return scx_bpf_dsq_move_vtime(it, p, dsq, 0);
 	}
+	scx_bpf_dispatch_from_dsq_set_vtime(it, order);
+	return scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0);
+}
+
+/* The same, with another turn. */
+static __always_inline void move_queued(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
+					u64 order)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_set_slice))
+		scx_bpf_dsq_move_set_slice(it, slice);
+	else
+		scx_bpf_dispatch_from_dsq_set_slice(it, slice);
+	move_ordered(it, p, dsq, order);
 }
 
 /* Whether a queue's first thread can be looked at; the function and its safe version are told apart by another change of 7.1. */

@@ -14,9 +14,7 @@
 #ifndef QUELL_SHARE_BPF_H
 #define QUELL_SHARE_BPF_H
 
-#include "groups.bpf.h"
-
-#define LOOKED_AT 16
+#include "limit.bpf.h"
 
 /* Whose order differs by less is left where it is. */
 #define ORDER_NOTICED (1 << (SHARE_ORDER_SHIFT - 12))

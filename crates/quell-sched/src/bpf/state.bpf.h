@@ -9,11 +9,14 @@
  *                     several CPUs
  *   depleted(domain)  depleted ones                            virtual time served (fair.h)
  *   pinned(cpu)       threads that may run on this CPU only    deadline, or URGENCY_DEPLETED + position
+ *   parked(domain)    threads of groups that have used up      when these may run again
+ *                     their limits
  *   the kernel's      the thread chosen to run there next      -
  *   local queue
  *
- * Locking: a thread's state is written under its run queue's lock, or before it is queued (pi_lock); the rest
- * by atomics. Counters of a CPU are written by whoever holds its run queue's lock.
+ * Locking: a thread's state is written under its run queue's lock, or before it is queued (pi_lock); but threads are parked
+ * and made ready again without. So what is counted for a thread elsewhere is exchanged: whoever does it takes back what was counted, once.
+ * The rest is written by atomics. Counters of a CPU are written by whoever holds its run queue's lock.
  */
 #ifndef QUELL_STATE_BPF_H
 #define QUELL_STATE_BPF_H
@@ -44,6 +47,17 @@ PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
 PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
 
+/* Cgroups' limits, see limit.bpf.h. */
+PER_SCHEDULER struct limits {
+	u32 groups;  /* how many have one */
+	u32 changes; /* how often one began or ceased to have one */
+} limits;
+
+/* When the thread that a CPU runs is looked at; 0: not. Each CPU writes its own. */
+PER_SCHEDULER struct turn {
+	u64 ends;
+} __attribute__((aligned(64))) turns[MAX_CPUS];
+
 /* What somebody has used, see share.h. */
 struct usage {
 	u64 used;
@@ -55,6 +69,7 @@ enum queue_kind {
 	QUEUE_ENTITLED,
 	QUEUE_DEPLETED,
 	QUEUE_PINNED,
+	QUEUE_PARKED,
 };
 
 struct thread {
@@ -80,21 +95,29 @@ struct thread {
 	u64 unbilled;	/* CPU time that is not charged yet */
 	s64 ahead;	/* CPU time that its tenant is ahead by, as last located */
 	u64 order;	/* see share.h, as last located */
+	u64 limit;	/* the nearest group that has one; 0: none */
+	u64 ran_before;	/* CPU time that it had when it began to draw from these */
+	u64 drawn;	/* what it drew since then */
+	u64 drawn_from;	/* since when */
+	u64 drawn_at;	/* up to when */
+	u64 parked_at;	/* since when it waits for its limit; 0: it does not */
 	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
+	u32 queue;	/* enum queue_kind << 16 | CPU or domain */
 	u32 weight;	/* effective */
 	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
+	u32 pace;	/* see limit.h */
+	u32 limit_seen;	/* limit is as of so many changes */
 	u32 began;	/* what it is in that its wakeup made ready, a bit for each level */
 	u16 domain;
-	u16 queue_of;	/* CPU or domain */
 	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
 	u16 tenant;
 	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
-	u8 queue;	/* enum queue_kind */
 	u8 depleted;
 	u8 running;
+	u8 drawing;	/* its groups' limits count it as running */
 };
 
 struct {
@@ -152,17 +175,22 @@ static __always_inline struct clock *shared_clock(struct thread *t, struct domai
 
 static __always_inline u64 entitled_queue(u32 domain)
 {
-	return (u64)domain << 2 | QUEUE_ENTITLED;
+	return (u64)domain << 3 | QUEUE_ENTITLED;
 }
 
 static __always_inline u64 depleted_queue(u32 domain)
 {
-	return (u64)domain << 2 | QUEUE_DEPLETED;
+	return (u64)domain << 3 | QUEUE_DEPLETED;
+}
+
+static __always_inline u64 parked_queue(u32 domain)
+{
+	return (u64)domain << 3 | QUEUE_PARKED;
 }
 
 static __always_inline u64 pinned_queue(u32 cpu)
 {
-	return (u64)cpu << 2 | QUEUE_PINNED;
+	return (u64)cpu << 3 | QUEUE_PINNED;
 }
 
 static __always_inline void count_queued(u32 kind, u32 of, u32 by)
@@ -175,7 +203,9 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 			__sync_fetch_and_add(&slot->pinned, by);
 		if (options.share && (d = domain_at(domain_index(of))))
 			__sync_fetch_and_add(&d->pinned, by);
-	} else if (kind != QUEUE_NONE && (d = domain_at(of))) {
+	} else if (kind == QUEUE_PARKED && (d = domain_at(of))) {
+		__sync_fetch_and_add(&d->parked, by);
+	} else if ((kind == QUEUE_ENTITLED || kind == QUEUE_DEPLETED) && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->queued, by);
 		if (kind == QUEUE_DEPLETED)
 			__sync_fetch_and_add(&d->depleted, by);
@@ -188,9 +218,9 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
  */
 static __always_inline void note_queue(struct thread *t, u32 kind, u32 of)
 {
-	count_queued(t->queue, t->queue_of, -1);
-	t->queue = kind;
-	t->queue_of = of;
+	u32 before = __sync_lock_test_and_set(&t->queue, kind << 16 | of);
+
+	count_queued(before >> 16, before & 0xffff, -1);
 	count_queued(kind, of, 1);
 }
 

@@ -22,7 +22,10 @@ struct group *quell_native_group(u64 id);
 void quell_native_add_group(u64 id, const struct group *group);
 void quell_native_arm(u32 index, u64 ns);
 
-static _Thread_local struct bpf_timer timers[MAX_DOMAINS];
+/* Of domains' patience, of CPUs' steps, of domains' parked threads. */
+#define FIRST_STEP MAX_DOMAINS
+#define FIRST_RELEASE (MAX_DOMAINS + MAX_CPUS)
+static _Thread_local struct bpf_timer timers[FIRST_RELEASE + MAX_DOMAINS];
 
 void *quell_native_storage(struct task_struct *p)
 {
@@ -35,6 +38,10 @@ void *quell_native_lookup(const void *map, const void *key)
 		return quell_native_group(*(const u64 *)key);
 	if (map == &patience)
 		return &timers[*(const u32 *)key];
+	if (map == &steps)
+		return &timers[FIRST_STEP + *(const u32 *)key];
+	if (map == &releases)
+		return &timers[FIRST_RELEASE + *(const u32 *)key];
 	return NULL;
 }
 
@@ -52,7 +59,7 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks)
+#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(limits) what(turns)
 
 #define SIZE(state) +sizeof(state)
 u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }
@@ -71,10 +78,11 @@ void quell_native_set_options(const struct options *to) { options = *to; }
 const struct cpu_slot *quell_native_cpus(void) { return cpus; }
 
 /* The simulator knows one queue's first thread: who is moved back is that no more. */
-void quell_native_move(struct task_struct *p, u64 queue, u64 order);
+void quell_native_move(struct task_struct *p, u64 from, u64 to, u64 order);
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq, u64 flags)
 {
 	it->opaque[0] = dsq;
+	it->opaque[2] = 0;
 	return 0;
 }
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
@@ -83,9 +91,13 @@ struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
 }
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) { (void)it; }
 void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 order) { it->opaque[1] = order; }
+void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) { it->opaque[2] = slice; }
 bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 flags)
 {
-	quell_native_move(p, dsq, it->opaque[1]);
+	quell_native_move(p, it->opaque[0], dsq, it->opaque[1]);
+	if (it->opaque[2])
+		scx_bpf_task_set_slice(p, it->opaque[2]);
+	it->opaque[2] = 0;
 	return true;
 }
 
@@ -122,6 +134,7 @@ struct task_struct *quell_native_task(void *zeroed, u32 pid, void *leader, u32 w
 
 u32 quell_native_pid(const struct task_struct *p) { return p->pid; }
 void quell_native_allow(struct task_struct *p, u32 allowed) { p->nr_cpus_allowed = allowed; }
+void quell_native_set_ran(struct task_struct *p, u64 ns) { p->se.sum_exec_runtime = ns; }
 void quell_native_set_order(struct task_struct *p, u64 order) { p->scx.dsq_vtime = order; }
 void quell_native_set_queued(struct task_struct *p, bool queued)
 {
@@ -161,6 +174,11 @@ s32 quell_native_cgroup(void *zeroed, u64 id, struct cgroup *parent, u32 weight)
 	return quell_ops.cgroup_init(&it->cgroup, &args);
 }
 
+void quell_native_limit(struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	quell_ops.cgroup_set_bandwidth(cgroup, period_us, quota_us, burst_us);
+}
+
 struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgroup, int level)
 {
 	while (cgroup && cgroup->level > level)
@@ -185,7 +203,21 @@ void quell_native_stopping(struct task_struct *p, bool runnable)
 	quell_ops.stopping(p, runnable);
 }
 void quell_native_update_idle(s32 cpu, bool idle) { quell_ops.update_idle(cpu, idle); }
-void quell_native_timer(u32 index) { on_patience(&patience, &index, (void *)&timers[index]); }
+void quell_native_timer(u32 index)
+{
+	void *timer = &timers[index];
+	u32 key = index;
+
+	if (index < FIRST_STEP) {
+		on_patience(&patience, &key, timer);
+	} else if (index < FIRST_RELEASE) {
+		key -= FIRST_STEP;
+		on_step(&steps, &key, timer);
+	} else {
+		key -= FIRST_RELEASE;
+		on_release(&releases, &key, timer);
+	}
+}
 
 s32 quell_native_set_thread(struct task_struct *p, u32 tenant, u32 weight, u64 latency_ns)
 {

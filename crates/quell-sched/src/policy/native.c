@@ -4,6 +4,7 @@
  * kernel runs.
  */
 #include "fair.h"
+#include "limit.h"
 #include "share.h"
 #include "urgency.h"
 
@@ -39,6 +40,18 @@ u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
 u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
 u64 quell_share_entitled_slice(s64 ahead, u64 cpus) { return share_entitled_slice(ahead, cpus); }
+u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
+s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
+{
+	return limit_added(left, periods, quota, burst);
+}
+u64 quell_limit_until(s64 left, u64 began, u64 period, u64 quota)
+{
+	return limit_until(left, began, period, quota);
+}
+u64 quell_limit_step(s64 left, u64 quota, u32 running) { return limit_step(left, quota, running); }
+u32 quell_limit_pace(u32 pace, u64 ran, u64 had) { return limit_pace(pace, ran, had); }
+u64 quell_limit_ran(u32 pace, u64 had) { return limit_ran(pace, had); }
 u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }
 u64 quell_urgency_age(u64 since, u64 ran, u64 now) { return urgency_age(since, ran, now); }
 u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)

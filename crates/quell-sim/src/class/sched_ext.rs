@@ -11,12 +11,9 @@ use super::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
-use quell_sched::native::{Kernel, Native, NewThread, flags};
+use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
 use quell_sched::{Options, SchedError, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
-
-/// SCX_SLICE_DFL: for a thread that runs on because there is no other.
-const SLICE_DEFAULT: Nanos = 20_000_000;
 
 /// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
 const DISPATCH_MOST: usize = 32;
@@ -134,6 +131,14 @@ impl SchedExt {
             let parent = parent.map(|parent| u64::from(parent.0));
             let (native, mut context) = self.parts(machine);
             native.add_group(&mut context, id.0.into(), parent, group.weight.0);
+            if let Some(limit) = group.limit {
+                let limit = GroupLimit {
+                    period_us: limit.period / 1000,
+                    quota_us: limit.quota / 1000,
+                    burst_us: limit.burst / 1000,
+                };
+                native.limit_group(&mut context, id.0.into(), limit);
+            }
             self.groups += 1;
         }
         while self.core.tasks.len() <= thread.index() {
@@ -330,6 +335,10 @@ impl Kernel for Context<'_> {
         self.core.tasks[thread as usize].cpu.0
     }
 
+    fn ran(&self, thread: u32) -> u64 {
+        self.machine.cpu_time(ThreadId(thread))
+    }
+
     fn may_use(&self, thread: u32, cpu: u32) -> bool {
         self.machine.thread(ThreadId(thread)).may_use(CpuId(cpu))
     }
@@ -378,9 +387,9 @@ impl Kernel for Context<'_> {
         Some(thread.0)
     }
 
-    fn reorder(&mut self, thread: u32, queue: u64, order: u64) {
+    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64) {
         let core = &mut *self.core;
-        let it = &mut core.queues[queue as usize];
+        let it = &mut core.queues[from as usize];
         let key = it
             .iter()
             .find(|(_, other)| other.0 == thread)
@@ -388,7 +397,7 @@ impl Kernel for Context<'_> {
         if let Some(key) = key {
             it.remove(&key);
             core.inserted += 1;
-            it.insert((order, core.inserted), ThreadId(thread));
+            core.queues[to as usize].insert((order, core.inserted), ThreadId(thread));
         }
     }
 
@@ -531,18 +540,13 @@ impl Class for SchedExt {
             }
         }
         let next = self.core.locals[cpu.0 as usize].pop_front();
-        match (ran, next) {
-            (Some(ran), None) => {
-                self.core.task(ran).slice = SLICE_DEFAULT;
-                return keep(ran);
-            }
-            (Some(ran), Some(_)) => {
-                let (native, mut context) = self.parts(machine);
-                native.stopping(&mut context, ran.0, true);
-                native.enqueue(&mut context, ran.0, false);
-            }
-            (None, _) => {}
+        if let Some(ran) = ran {
+            // Also where there is no other (SCX_OPS_ENQ_LAST).
+            let (native, mut context) = self.parts(machine);
+            native.stopping(&mut context, ran.0, true);
+            native.enqueue(&mut context, ran.0, false);
         }
+        let next = next.or_else(|| self.core.locals[cpu.0 as usize].pop_front());
         self.give(machine, cpu, next);
         keep(next?)
     }

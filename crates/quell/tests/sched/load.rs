@@ -340,6 +340,23 @@ impl Cgroup {
         cgroup
     }
 
+    /// CPU time, in us.
+    pub fn limit(&self, quota: u64, period: u64, burst: u64) {
+        // A burst may not be longer than the quota that is set.
+        fs::write(self.0.join("cpu.max.burst"), "0").unwrap();
+        fs::write(self.0.join("cpu.max"), format!("{quota} {period}")).unwrap();
+        fs::write(self.0.join("cpu.max.burst"), burst.to_string()).unwrap();
+    }
+
+    /// What its threads ran so far, in us.
+    pub fn used_us(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
+        let used = text
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "));
+        used.unwrap().parse().unwrap()
+    }
+
     pub fn weight(&self, weight: u32) {
         fs::write(self.0.join("cpu.weight"), weight.to_string()).unwrap();
     }

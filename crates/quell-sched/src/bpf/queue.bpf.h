@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Queues: where a ready thread belongs, in what order, and how long its turn is.
+ */
+#ifndef QUELL_QUEUE_BPF_H
+#define QUELL_QUEUE_BPF_H
+
+#include "asymmetry.bpf.h"
+#include "fair.bpf.h"
+
+static __always_inline u64 slice_of(struct thread *t)
+{
+	struct domain *d = domain_at(t->domain);
+
+	if (!t->depleted && options.share)
+		return share_entitled_slice(t->ahead, rivals_cpus(t));
+	if (!t->depleted)
+		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
+	if (!d)
+		return FAIR_SLICE_LEAST;
+	u32 only_cpu = t->only_cpu;
+	u64 slice;
+	if (only_cpu && only_cpu <= MAX_CPUS)
+		slice = fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
+	else
+		slice = fair_slice(d->online, d->clock.load, t->weight);
+	return options.share ? share_slice(slice) : slice;
+}
+
+/* A thread that was not ready counts as ready. */
+static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+{
+	u32 domain = domain_index(cpu);
+
+	earn(t, p, now);
+	weigh(t, now);
+	leave_load(t);
+	if (domain_at(domain))
+		enter_load(t, p, domain, cpu, now);
+	if (options.share)
+		begin_share(t, now);
+	t->ready_at = now;
+}
+
+struct place {
+	u64 queue;
+	u64 order;
+	u64 slice;
+};
+
+/* It is noted that the thread is there. */
+static __always_inline struct place place_of(struct thread *t, struct task_struct *p, u32 cpu)
+{
+	struct place place = { .order = t->deadline, .slice = slice_of(t) };
+
+	if (t->depleted)
+		place.order = options.share ? t->order : fair_position(t->seen, lag_of(t));
+	if (p->nr_cpus_allowed == 1) {
+		note_queue(t, QUEUE_PINNED, cpu);
+		place.queue = pinned_queue(cpu);
+		if (t->depleted)
+			place.order += URGENCY_DEPLETED;
+	} else if (t->depleted) {
+		note_queue(t, QUEUE_DEPLETED, t->domain);
+		place.queue = depleted_queue(t->domain);
+	} else {
+		note_queue(t, QUEUE_ENTITLED, t->domain);
+		place.queue = entitled_queue(t->domain);
+	}
+	return place;
+}
+
+#endif
