@@ -155,11 +155,13 @@ static __always_inline void set_limit(struct group *g, u64 period, u64 quota, u6
 {
 	bool had = g->limit.quota, has = quota != -1ULL && quota && period;
 
-	g->limit.period = has ? period * NS_PER_US : 0;
-	g->limit.burst = has ? burst * NS_PER_US : 0;
+	if (!has)
+		period = quota = burst = 0;
+	g->limit.period = period * NS_PER_US;
+	g->limit.burst = burst * NS_PER_US;
 	g->limit.began = now;
-	g->limit.left = has ? quota * NS_PER_US : 0;
-	g->limit.quota = has ? quota * NS_PER_US : 0;
+	g->limit.left = quota * NS_PER_US;
+	g->limit.quota = quota * NS_PER_US;
 	g->limit.running = 0;
 	if (had == has)
 		return;

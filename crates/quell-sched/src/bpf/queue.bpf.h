@@ -18,12 +18,7 @@ static __always_inline u64 slice_of(struct thread *t)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
 		return FAIR_SLICE_LEAST;
-	u32 only_cpu = t->only_cpu;
-	u64 slice;
-	if (only_cpu && only_cpu <= MAX_CPUS)
-		slice = fair_slice(1, pinned_clocks[bounded(only_cpu - 1, MAX_CPUS)].load, t->weight);
-	else
-		slice = fair_slice(d->online, d->clock.load, t->weight);
+	u64 slice = fair_slice(rivals_cpus(t), shared_clock(t, d)->load, t->weight);
 	return options.share ? share_slice(slice) : slice;
 }
 
