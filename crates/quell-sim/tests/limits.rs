@@ -4,19 +4,8 @@
 mod common;
 
 use common::*;
-use quell_model::{TenantWeight, Topology};
-use quell_sched::Options;
-use quell_sim::{Costs, GroupId, Limit, SchedExt, Simulation};
-
-fn machine(cpus: u32, share: bool, costs: Costs) -> Simulation {
-    let topology = Topology::flat(cpus);
-    let options = Options {
-        share,
-        ..Options::default()
-    };
-    let class = SchedExt::new(&topology, &options).unwrap();
-    Simulation::new(topology, costs, Box::new(class))
-}
+use quell_model::TenantWeight;
+use quell_sim::{GroupId, Limit, Simulation};
 
 fn ms(quota: u64, period: u64, burst: u64) -> Limit {
     Limit {
@@ -68,7 +57,7 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
             (8, 100, 8, 5, 100),
         ] {
             let case = (share, cpus, threads, others, quota, period);
-            let mut it = machine(cpus, share, TICKS);
+            let mut it = under_sched(cpus, share);
             let group = limited(&mut it, GroupId::ROOT, ms(quota, period, 0));
             let first = add_threads(&mut it, group, 0, threads, BUSY);
             let range = first..first + threads as usize;
@@ -96,7 +85,7 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
 
 #[test]
 fn what_is_saved_up_is_used_at_once_and_no_more_than_the_burst() {
-    let mut it = machine(2, false, TICKS);
+    let mut it = under_sched(2, false);
     let group = limited(&mut it, GroupId::ROOT, ms(20, 100, 50));
     let program = "[{ sleep_us = 1000000 }, { run_us = 200000 }]";
     let first = add_threads(&mut it, group, 0, 1, program);
@@ -112,7 +101,7 @@ fn what_is_saved_up_is_used_at_once_and_no_more_than_the_burst() {
 #[test]
 fn the_least_limit_of_all_that_a_thread_is_in_holds() {
     for (outer, inner, due) in [(40, 60, 40), (60, 40, 40), (30, 30, 30)] {
-        let mut it = machine(2, false, TICKS);
+        let mut it = under_sched(2, false);
         let outside = limited(&mut it, GroupId::ROOT, ms(outer, 100, 0));
         let middle = it.add_group(outside, TenantWeight(100));
         let inside = limited(&mut it, middle, ms(inner, 100, 0));
@@ -123,7 +112,7 @@ fn the_least_limit_of_all_that_a_thread_is_in_holds() {
         close((outer, inner), got / (30.0 * due as f64), 1.0, 0.01);
     }
     // Two in one that has less than they ask for together.
-    let mut it = machine(2, false, TICKS);
+    let mut it = under_sched(2, false);
     let outside = limited(&mut it, GroupId::ROOT, ms(50, 100, 0));
     for quota in [10, 80] {
         let inside = limited(&mut it, outside, ms(quota, 100, 0));
@@ -143,7 +132,7 @@ fn what_a_limited_group_has_is_shared_by_its_members() {
         (true, 40, 0.4, 0.01),
         (true, 100, 0.5, 0.05),
     ] {
-        let mut it = machine(2, share, TICKS);
+        let mut it = under_sched(2, share);
         let outside = limited(&mut it, GroupId::ROOT, ms(100, 100, 0));
         let one = limited(&mut it, outside, ms(limit, 100, 0));
         let other = it.add_group(outside, TenantWeight(100));
@@ -157,7 +146,7 @@ fn what_a_limited_group_has_is_shared_by_its_members() {
 #[test]
 fn who_has_used_up_its_limit_counts_for_nobodys_weight() {
     for (share, tolerance) in [(true, 0.02), (false, 0.05)] {
-        let mut it = machine(1, share, TICKS);
+        let mut it = under_sched(1, share);
         let family = it.add_group(GroupId::ROOT, TenantWeight(100));
         let little = limited(&mut it, family, ms(10, 100, 0));
         let much = it.add_group(family, TenantWeight(100));
@@ -175,7 +164,7 @@ fn who_has_used_up_its_limit_counts_for_nobodys_weight() {
 #[test]
 fn nobody_waits_for_ever_for_a_tight_limit() {
     // A thousand groups with 1 ms of every 100: ten CPUs' worth, on four.
-    let mut it = machine(4, false, TICKS);
+    let mut it = under_sched(4, false);
     for _ in 0..1000 {
         let group = limited(&mut it, GroupId::ROOT, ms(1, 100, 0));
         add_threads(&mut it, group, 0, 1, BUSY);
@@ -186,7 +175,7 @@ fn nobody_waits_for_ever_for_a_tight_limit() {
     // 80 s for all of them.
     assert!(*least > 60 * MS && *most < 100 * MS, "{least} {most}");
     // And as many threads in one of them: each gets a turn.
-    let mut it = machine(4, false, TICKS);
+    let mut it = under_sched(4, false);
     let group = limited(&mut it, GroupId::ROOT, ms(1, 100, 0));
     add_threads(&mut it, group, 0, 1000, BUSY);
     let used = steps(&mut it, 0..1000, S, 19 * S, 1);

@@ -4,22 +4,11 @@
 mod common;
 
 use common::*;
-use quell_model::{CpuId, CpuSet, TenantWeight, Topology};
+use quell_model::{CpuId, CpuSet, TenantWeight};
 use quell_policy::share::{Group, Problem, ideal};
-use quell_sched::Options;
-use quell_sim::{GroupId, Request, SchedExt, Simulation, Tenant, ThreadId};
+use quell_sim::{GroupId, Request, Tenant, ThreadId};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-fn machine(cpus: u32, share: bool) -> Simulation {
-    let topology = Topology::flat(cpus);
-    let options = Options {
-        share,
-        ..Options::default()
-    };
-    let class = SchedExt::new(&topology, &options).unwrap();
-    Simulation::new(topology, TICKS, Box::new(class))
-}
 
 /// What the four threads of Ishiguro et al. get in percent of a CPU: T0, T1 and T2 are busy, T3 runs and sleeps for so many us. Their groups
 /// are given by number; pinned, T0 and T2 are on one CPU, T1 and T3 on the other.
@@ -30,7 +19,7 @@ fn four_threads(
     pinned: bool,
     cycle: (u64, u64),
 ) -> Vec<f64> {
-    let mut two = machine(2, share);
+    let mut two = under_sched(2, share);
     let ids: Vec<GroupId> = weights
         .iter()
         .map(|weight| two.add_group(GroupId::ROOT, TenantWeight(*weight)))
@@ -260,7 +249,7 @@ fn fluid(host: &Host, steps: usize) -> Vec<Vec<f64>> {
 
 fn real(host: &Host, steps: usize) -> Vec<Vec<f64>> {
     let cpus = host.problem.cpus.len() as u32;
-    let mut it = machine(cpus, true);
+    let mut it = under_sched(cpus, true);
     let mut groups: Vec<GroupId> = Vec::new();
     for group in &host.problem.groups {
         let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent]);

@@ -3,7 +3,10 @@
 
 use quell_model::config::{Scenario, ThreadProgram};
 use quell_model::{Cpu, CpuId, Nice, TenantWeight, Topology};
-use quell_sim::{Answer, Class, Costs, GroupId, Load, Machine, Request, Simulation, State, Tenant};
+use quell_sched::Options;
+use quell_sim::{
+    Answer, Class, Costs, GroupId, Load, Machine, Request, SchedExt, Simulation, State, Tenant,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt::Debug;
@@ -132,6 +135,17 @@ pub fn machine_with(
         simulation.add_tenant(Tenant { group, ..tenant });
     }
     simulation
+}
+
+/// So many CPUs under Quell's scheduler, with ticks.
+pub fn under_sched(cpus: u32, share: bool) -> Simulation {
+    let topology = Topology::flat(cpus);
+    let options = Options {
+        share,
+        ..Options::default()
+    };
+    let class = SchedExt::new(&topology, &options).unwrap();
+    Simulation::new(topology, TICKS, Box::new(class))
 }
 
 /// So many sockets, cores and hyperthreads; a socket has one cache, and a core's CPUs follow each other.
