@@ -72,6 +72,8 @@ pub struct Domain {
     pub room_at: u64,
     pub look_at: u64,
     pub release_at: u64,
+    /// When threads that waited for too long were last looked for.
+    pub starved_at: u64,
     pub queued: u32,
     pub depleted: u32,
     pub pinned: u32,
@@ -79,7 +81,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 3],
+    pub padding: [u64; 2],
 }
 
 /// `struct group` (groups.bpf.h).

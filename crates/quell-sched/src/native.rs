@@ -48,6 +48,10 @@ pub trait Kernel {
     fn take(&mut self, queue: u64) -> bool;
     /// The first of a queue, and its order.
     fn first(&self, queue: u64) -> Option<u32>;
+    /// The insertion that was last, of all queues.
+    fn newest(&self) -> u64;
+    /// The next of a queue after a place, of those inserted no later than `newest`; and its place: order and insertion.
+    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
     /// Moves a thread from a queue into another one, or elsewhere in the same.
     fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64);
     /// How many are in it.
@@ -556,6 +560,22 @@ mod callbacks {
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
         pointer(kernel(|kernel| kernel.first(queue)))
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_newest() -> u64 {
+        kernel(|kernel| kernel.newest())
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_next(queue: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
+        // SAFETY: the iterator's, which the caller has on its stack and nobody else knows.
+        let place = unsafe { &mut *place };
+        let found = kernel(|kernel| kernel.next(queue, newest, *place));
+        pointer(found.map(|(thread, at)| {
+            *place = at;
+            thread
+        }))
     }
 
     #[unsafe(no_mangle)]

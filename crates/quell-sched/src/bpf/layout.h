@@ -73,6 +73,7 @@ struct domain {
 	u64 room_at;	 /* when room was last looked for */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u64 release_at;	 /* the same of the one for parked threads */
+	u64 starved_at;	 /* when threads that waited for too long were last looked for */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */
 	u32 pinned;	 /* threads in its CPUs' pinned queues */

@@ -7,6 +7,7 @@
  *   causal.bpf.h      since when its work waits
  *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
+ *   starvation.bpf.h  that it waits no longer than that
  *   room.bpf.h        that it makes way for threads bound to some CPUs
  *   limit.bpf.h       what CPU time its cgroups may still use,
  *   park.bpf.h        and where it waits for that
@@ -22,6 +23,7 @@
 #include "causal.bpf.h"
 #include "request.bpf.h"
 #include "asymmetry.bpf.h"
+#include "starvation.bpf.h"
 #include "room.bpf.h"
 #include "park.bpf.h"
 #include "observe.bpf.h"
@@ -168,12 +170,23 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		displace(p, t, now);
 }
 
-/* Whether the first of the depleted threads that share a clock goes before entitled ones. */
-static __always_inline bool overdue(struct clock *c, s64 lag, u64 every, u64 now)
+/*
+ * Whether the first of a domain's depleted threads, or of a CPU's own (cpu, else negative), goes before entitled ones. Global,
+ * so that the verifier looks at it once.
+ */
+__noinline int overdue(u32 index, s32 cpu, u64 first, s64 lag, u64 now)
 {
-	u64 served_at = c->served_at;
+	struct domain *d = domain_at(index);
 
-	return fair_overdue(lag) || (now > served_at && now - served_at > every);
+	if (!d)
+		return 0;
+	struct clock *c = cpu < 0 ? &d->clock : &pinned_clocks[bounded(cpu, MAX_CPUS)];
+	u64 served_at = c->served_at;
+	u64 every = fair_starved(first) ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
+
+	if (options.share)
+		lag = lag_behind(&c->level, first);
+	return (fair_overdue(lag) && !fair_starved(first)) || (now > served_at && now - served_at > every);
 }
 
 /* Parks those at the front of a domain's queues that must not run. */
@@ -231,6 +244,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!slot || !d)
 		return;
+	look_for_starved(d, index, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
 		t = thread_of(prev);
 		if (t) {
@@ -257,10 +271,10 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
 	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
 	u64 depleted = depleted_queue(index);
-	struct clock *clock = &d->clock;
 	s64 first_lag = 0;
+	s32 only_cpu = -1;
 	if (first)
-		first_lag = options.share ? lag_behind(&clock->level, first) : (s64)(domain_clock(d, now) - first);
+		first_lag = options.share ? lag_behind(&d->clock.level, first) : (s64)(domain_clock(d, now) - first);
 	if (own >= URGENCY_DEPLETED) {
 		u64 order = own - URGENCY_DEPLETED;
 		s64 own_lag = options.share ? lag_behind(&d->clock.level, order) :
@@ -269,14 +283,12 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			first = order;
 			first_lag = own_lag;
 			depleted = pinned_queue(cpu);
-			clock = &pinned_clocks[bounded(cpu, MAX_CPUS)];
+			only_cpu = cpu;
 		}
 	}
 	if (options.share && t && own && moves_on(prev, t, own, d, index, now))
 		t = NULL;
-	u64 every = clock == &d->clock ? DEPLETED_EVERY : PINNED_EVERY;
-	if (first && overdue(clock, options.share ? lag_behind(&clock->level, first) : first_lag, every, now) &&
-	    take_first(depleted))
+	if (first && overdue(index, only_cpu, first, first_lag, now) && take_first(depleted))
 		return;
 	if (own && own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
@@ -367,6 +379,9 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else {
 		slot->urgency = t->deadline;
 	}
+	/* Else whom it comes before would claim the CPU before it did anything. */
+	if (wait > FAIR_STARVED)
+		slot->urgency = URGENCY_NONE;
 	if (options.share)
 		note_movable(slot, p);
 	slot->since = now;

@@ -263,14 +263,14 @@ static __always_inline bool move_ordered(struct bpf_iter_scx_dsq *it, struct tas
 }
 
 /* The same, with another turn. */
-static __always_inline void move_queued(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
+static __always_inline bool move_queued(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
 					u64 order)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_set_slice))
 		scx_bpf_dsq_move_set_slice(it, slice);
 	else
 		scx_bpf_dispatch_from_dsq_set_slice(it, slice);
-	move_ordered(it, p, dsq, order);
+	return move_ordered(it, p, dsq, order);
 }
 
 /* Whether a queue's first thread can be looked at; the function and its safe version are told apart by another change of 7.1. */

@@ -298,7 +298,7 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 __noinline u64 first_in_turn(u64 dsq, u64 base)
 {
 	struct bpf_iter_scx_dsq it;
-	struct task_struct *p;
+	struct thread *foremost = NULL;
 	u64 first = 0, now = time_ns();
 
 	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
@@ -306,28 +306,33 @@ __noinline u64 first_in_turn(u64 dsq, u64 base)
 		return 0;
 	}
 	for (int i = 0; i < LOOKED_AT; i++) {
-		p = bpf_iter_scx_dsq_next(&it);
+		struct task_struct *p = bpf_iter_scx_dsq_next(&it);
 		if (!p)
 			break;
-		u64 order = p->scx.dsq_vtime;
+		u64 order = p->scx.dsq_vtime, due = order;
 		struct thread *t = thread_of(p);
-		if (t && order >= base) {
+		/* Where one stands that goes first for having waited says nothing of others. */
+		if (order < base || fair_starved(order))
+			t = NULL;
+		if (t) {
 			locate(t, now);
-			u64 due = base + t->order;
-			if (due > order + ORDER_NOTICED) {
-				if (!first || due < first)
-					first = due;
-				move_ordered(&it, p, dsq, due);
-				continue;
-			}
+			due = base + t->order;
 		}
-		if (!first || order < first)
-			first = order;
-		if (t && order >= base)
-			tell(t, now > t->ready_at + SHARE_BACK, now);
-		break;
+		bool moves = due > order + ORDER_NOTICED;
+		if (!moves)
+			due = order;
+		if (!first || due < first) {
+			first = due;
+			foremost = t;
+		}
+		if (!moves)
+			break;
+		/* It is not met again, even where it stays first. */
+		move_ordered(&it, p, dsq, due);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	if (foremost)
+		tell(foremost, now > foremost->ready_at + SHARE_BACK, now);
 	return first;
 }
 

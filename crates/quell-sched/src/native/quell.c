@@ -77,27 +77,48 @@ void quell_native_load(const char *from) { EACH_STATE(LOAD) }
 void quell_native_set_options(const struct options *to) { options = *to; }
 const struct cpu_slot *quell_native_cpus(void) { return cpus; }
 
-/* The simulator knows one queue's first thread: who is moved back is that no more. */
+/* Goes through a queue as it was at the beginning: who is inserted or moved meanwhile is not met, nor met again. */
+struct native_iterator {
+	u64 dsq;
+	u64 newest; /* insertion */
+	u64 place[2]; /* order and insertion of who was met last */
+	u64 order;
+	u64 slice;
+};
+_Static_assert(sizeof(struct native_iterator) == sizeof(struct bpf_iter_scx_dsq), "libbpf's");
+
 void quell_native_move(struct task_struct *p, u64 from, u64 to, u64 order);
+u64 quell_native_newest(void);
+struct task_struct *quell_native_next(u64 dsq, u64 newest, u64 *place);
+
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq, u64 flags)
 {
-	it->opaque[0] = dsq;
-	it->opaque[2] = 0;
+	*(struct native_iterator *)it = (struct native_iterator){ .dsq = dsq, .newest = quell_native_newest() };
 	return 0;
 }
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
 {
-	return scx_bpf_dsq_peek(it->opaque[0]);
+	struct native_iterator *native = (struct native_iterator *)it;
+
+	return quell_native_next(native->dsq, native->newest, native->place);
 }
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) { (void)it; }
-void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 order) { it->opaque[1] = order; }
-void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) { it->opaque[2] = slice; }
+void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 order)
+{
+	((struct native_iterator *)it)->order = order;
+}
+void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice)
+{
+	((struct native_iterator *)it)->slice = slice;
+}
 bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 flags)
 {
-	quell_native_move(p, it->opaque[0], dsq, it->opaque[1]);
-	if (it->opaque[2])
-		scx_bpf_task_set_slice(p, it->opaque[2]);
-	it->opaque[2] = 0;
+	struct native_iterator *native = (struct native_iterator *)it;
+
+	quell_native_move(p, native->dsq, dsq, native->order);
+	if (native->slice)
+		scx_bpf_task_set_slice(p, native->slice);
+	native->slice = 0;
 	return true;
 }
 

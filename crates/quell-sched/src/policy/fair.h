@@ -15,6 +15,8 @@
  *          depleted when it is spent, until there is a quarter of FAIR_BURST again. Who always runs stays depleted.
  *          Entitled threads run first, in the order of urgency.h; depleted ones share the rest by
  *          weight, in the order of fair_position: the virtual time up to which a thread was served.
+ *          Who waited for FAIR_STARVED goes before depleted threads, who waited for longest first: however little it is
+ *          due, the kernel ends a scheduler under which somebody waits for too long.
  * Bounds:  a process whose active threads weigh w together runs entitled for at most
  *          (1 + FAIR_POOL_MOST) x FAIR_BURST + w/WEIGHT_ONE x the clock's advance. So a depleted
  *          thread gets its share less that; and one that gets less earns, and is entitled again.
@@ -135,6 +137,23 @@ static inline s64 fair_lag(s64 credit, u64 weight)
 	if (distance > FAIR_DISTANCE_MOST)
 		distance = FAIR_DISTANCE_MOST;
 	return credit < 0 ? -(s64)distance : (s64)distance;
+}
+
+/* Who waited for so long is served soon. Our choice: a third of the kernel's patience at most. */
+#define FAIR_STARVED (8 * NS_PER_S)
+
+/* The turn of one that waited so long: a thousand of them together hardly disturb others. */
+#define FAIR_STARVED_SLICE (500 * NS_PER_US)
+
+/* Its order, given when it became ready: below all others'; those of depleted threads are at least FAIR_CLOCK_START - FAIR_DISTANCE_MOST. */
+static inline u64 fair_starved_order(u64 ready)
+{
+	return (ready >> 21) + 1;
+}
+
+static inline bool fair_starved(u64 order)
+{
+	return order < FAIR_CLOCK_START - FAIR_DISTANCE_MOST;
 }
 
 static inline u64 fair_position(u64 clock, s64 lag)

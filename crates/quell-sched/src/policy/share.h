@@ -118,13 +118,13 @@ static inline u64 share_log2(u64 value)
 	return (whole << SHARE_ORDER_SHIFT) + z + ((part * bow) >> 16);
 }
 
-/* The order of who has used so much by now: the least goes first, whenever it was computed. */
+/* The order of who has used so much by now: the least goes first, whenever it was computed; above fair_starved_order(). */
 static inline u64 share_order(u64 usage, u64 now)
 {
 	u64 halves = now / SHARE_HALF;
 	u64 rest = ((now - halves * SHARE_HALF) << SHARE_ORDER_SHIFT) / SHARE_HALF;
 
-	return (halves << SHARE_ORDER_SHIFT) + rest + share_log2(usage);
+	return FAIR_CLOCK_START + (halves << SHARE_ORDER_SHIFT) + rest + share_log2(usage);
 }
 
 /* How far behind others an order is: about the time in which they, served on as they are, would make up for it. */

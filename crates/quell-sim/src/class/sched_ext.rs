@@ -14,6 +14,7 @@ use quell_model::{CpuId, Topology};
 use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
 use quell_sched::{Options, SchedError, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
 const DISPATCH_MOST: usize = 32;
@@ -385,6 +386,18 @@ impl Kernel for Context<'_> {
     fn first(&self, queue: u64) -> Option<u32> {
         let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
         Some(thread.0)
+    }
+
+    fn newest(&self) -> u64 {
+        self.core.inserted
+    }
+
+    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])> {
+        let after = (Bound::Excluded((place[0], place[1])), Bound::Unbounded);
+        self.core.queues[queue as usize]
+            .range(after)
+            .find(|((_, inserted), _)| *inserted <= newest)
+            .map(|(key, thread)| (thread.0, [key.0, key.1]))
     }
 
     fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64) {

@@ -22,6 +22,8 @@ type Attack = fn(&mut Failures, &mut Sched);
 const WAIT_MOST: f64 = 2500.0;
 /// The same with some hundred ready threads for each CPU: a thread of usual weight is due 10 ms a second.
 const WAIT_MOST_CROWDED: f64 = 6000.0;
+/// And who is due next to nothing waits no longer than 8 s, the second until that is looked for, and its turn.
+const WAIT_MOST_STARVED: f64 = 11_000.0;
 
 /// Does all that to one scheduler. Goes on after a panic, so that none hides what the next ones find.
 fn all(options: &[&str], attacks: &[(&str, Attack)]) {
@@ -99,6 +101,7 @@ fn shares() {
             ("cgroups", cgroups),
             ("limits", limits),
             ("idle policy", idle_policy),
+            ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("accounts", accounts),
             ("pinned", pinned),
@@ -118,6 +121,7 @@ fn tenants() {
         &["--share"],
         &[
             ("four threads", four_threads),
+            ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("accounts", accounts),
             ("restricted", restricted),
@@ -353,6 +357,24 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         0.06,
     );
     drop(groups);
+}
+
+/// However little a cgroup is due, none of its threads waits so long that the kernel ends the scheduler.
+fn tiny_weight(failures: &mut Failures, _: &mut Sched) {
+    let (light, heavy) = (Cgroup::new("light", 1), Cgroup::new("heavy", 10_000));
+    let waiting = spinners(8, &How::within(&light.0));
+    sleep_ms(2000);
+    let busy = spinners(8, &How::within(&heavy.0));
+    failures.wait_most = WAIT_MOST_STARVED;
+    for round in 1..=2 {
+        let all: Vec<&Load> = waiting.iter().collect();
+        let got = each(&all, WAIT_MOST_STARVED as u64);
+        let served = got.iter().filter(|got| **got > 0.0).count();
+        failures.expect(&format!("served, round {round}"), served as f64, 8.0, 8.0);
+    }
+    drop((waiting, busy));
+    reap();
+    drop((light, heavy));
 }
 
 /// No CPU is idle beside a ready thread.

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Starvation: however little a thread is due, it does not wait for ever.
+ *
+ * Problem: a thread's place in its queue is found when it is queued. Whoever is due much more passes it from then
+ *          on, for as long as its weight is small: minutes. The kernel ends a scheduler under which a thread waits for
+ *          half of one.
+ * How:     once in STARVATION_EVERY a CPU that looks for work goes through its domain's queues, and puts those who
+ *          waited for FAIR_STARVED before the domain's, or the CPU's, depleted threads.
+ * Bounds:  a wait of FAIR_STARVED + STARVATION_EVERY, and STARVED_EVERY for each thread that waited so long as well. So often
+ *          they go before entitled ones; a CPU's own always do.
+ */
+#ifndef QUELL_STARVATION_BPF_H
+#define QUELL_STARVATION_BPF_H
+
+#include "state.bpf.h"
+
+#define STARVATION_EVERY (1 * NS_PER_S)
+
+/* A twentieth of a CPU. */
+#define STARVED_EVERY (20 * FAIR_STARVED_SLICE)
+
+/* Those of a queue go to the front of that one. Global, so that the verifier looks at it once. */
+__noinline int serve_starved_of(u64 dsq, u64 to, u32 index, u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	while ((p = bpf_iter_scx_dsq_next(&it))) {
+		struct thread *t = thread_of(p);
+		u64 ready_at = t ? t->ready_at : now, first = fair_starved_order(ready_at);
+		if (now <= ready_at || now - ready_at <= FAIR_STARVED || p->scx.dsq_vtime <= first)
+			continue;
+		if (move_queued(&it, p, to, FAIR_STARVED_SLICE, first) && to != dsq)
+			note_queue(t, QUEUE_DEPLETED, index);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}
+
+/* All of a domain. Within dispatch only. Global, as that is. */
+__noinline int serve_starved(u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+
+	if (!d)
+		return 0;
+	if (d->queued) {
+		serve_starved_of(entitled_queue(index), depleted_queue(index), index, now);
+		serve_starved_of(depleted_queue(index), depleted_queue(index), index, now);
+	}
+	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
+		u32 cpu = d->cpu[i];
+		struct cpu_slot *slot = cpu_at(cpu);
+		if (slot && slot->pinned)
+			serve_starved_of(pinned_queue(cpu), pinned_queue(cpu), index, now);
+	}
+	return 0;
+}
+
+/* Looks for them, if it is time to. */
+static __always_inline void look_for_starved(struct domain *d, u32 index, u64 now)
+{
+	u64 at = d->starved_at;
+
+	if (now > at + STARVATION_EVERY && __sync_val_compare_and_swap(&d->starved_at, at, now) == at)
+		serve_starved(index, now);
+}
+
+#endif

@@ -1,0 +1,64 @@
+//! However little threads are due, under Quell's scheduler.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use quell_model::{CpuId, TenantWeight};
+use quell_sim::{GroupId, Simulation, ThreadId};
+
+/// The longest that each thread waited between its turns, in ms, looked at every 100 ms from then on.
+fn longest_waits(it: &mut Simulation, from: u64, until: u64) -> Vec<u64> {
+    it.run_until(from);
+    let mut before = ran(it);
+    let mut since = vec![from; before.len()];
+    let mut longest = vec![0; before.len()];
+    for at in (from..=until).step_by(100 * MS as usize) {
+        it.run_until(at);
+        let now = ran(it);
+        for thread in 0..now.len() {
+            if now[thread] > before[thread] {
+                since[thread] = at;
+            }
+            longest[thread] = longest[thread].max((at - since[thread]) / MS);
+        }
+        before = now;
+    }
+    longest
+}
+
+#[test]
+fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
+    for share in [false, true] {
+        for (cpus, weights, threads, bound) in [
+            (1, [1, 100], [4, 1], false),
+            (1, [1, 10000], [4, 1], false),
+            (1, [1, 10000], [300, 20], false),
+            (2, [1, 10000], [4, 4], false),
+            (2, [1, 10000], [4, 4], true),
+        ] {
+            let case = (share, cpus, weights, threads, bound);
+            let mut it = under_sched(cpus, share);
+            for (count, weight) in threads.into_iter().zip(weights) {
+                let group = it.add_group(GroupId::ROOT, TenantWeight(weight));
+                let first = add_threads(&mut it, group, 0, count, BUSY);
+                // The light ones make debts first.
+                let later = it.machine().now + 2 * S;
+                it.run_until(later);
+                for thread in first..first + count as usize {
+                    if bound {
+                        let cpu = CpuId(thread as u32 % cpus);
+                        it.restrict(ThreadId(thread as u32), [cpu].into_iter().collect());
+                    }
+                }
+            }
+            let from = it.machine().now;
+            let waits = longest_waits(&mut it, from, from + 60 * S);
+            let longest = waits.iter().max().unwrap();
+            println!("{case:?}: {longest} ms");
+            assert!(*longest < 10_000, "{case:?}: {waits:?}");
+            let light: u64 = ran(&it)[..threads[0] as usize].iter().sum();
+            println!("{} ms in all", light / MS);
+        }
+    }
+}
