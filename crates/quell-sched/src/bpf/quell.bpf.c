@@ -594,16 +594,28 @@ void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
 	bpf_map_delete_elem(&groups, &id);
 }
 
-SEC("struct_ops/cgroup_set_weight")
-void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+static __always_inline void weigh_group(struct cgroup *cgroup, u32 weight)
 {
 	u64 id = cgroup->kn->id;
 	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
 	if (group) {
-		group->weight = weight << WEIGHT_SHIFT;
+		group->weight = weight;
 		settle(id);
 	}
+}
+
+SEC("struct_ops/cgroup_set_weight")
+void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+{
+	weigh_group(cgroup, weight << WEIGHT_SHIFT);
+}
+
+/* Since Linux 6.19. A cgroup that is idle no more has the usual weight, whatever it had before: so says its cpu.weight. */
+SEC("struct_ops/cgroup_set_idle")
+void BPF_PROG(quell_cgroup_set_idle, struct cgroup *cgroup, bool idle)
+{
+	weigh_group(cgroup, idle ? WEIGHT_IDLE : WEIGHT_ONE);
 }
 
 /* Since Linux 6.17. */
@@ -742,6 +754,7 @@ struct sched_ext_ops quell_ops = {
 	.cgroup_init = (void *)quell_cgroup_init,
 	.cgroup_exit = (void *)quell_cgroup_exit,
 	.cgroup_set_weight = (void *)quell_cgroup_set_weight,
+	.cgroup_set_idle = (void *)quell_cgroup_set_idle,
 	.cgroup_set_bandwidth = (void *)quell_cgroup_set_bandwidth,
 	.cgroup_move = (void *)quell_cgroup_move,
 	.init = (void *)quell_init,

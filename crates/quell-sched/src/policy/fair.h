@@ -31,6 +31,8 @@
 #define WEIGHT_SHIFT 10
 #define WEIGHT_ONE (100ULL << WEIGHT_SHIFT)
 #define WEIGHT_LEAST 1ULL
+/* A cgroup's with cpu.idle: 3 where the usual one is 1024, as under the kernel's own scheduler. */
+#define WEIGHT_IDLE (3 * WEIGHT_ONE / 1024)
 #define WEIGHT_MOST (10000ULL << WEIGHT_SHIFT)
 
 #define FAIR_RATE_SHIFT 24

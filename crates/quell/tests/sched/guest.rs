@@ -101,6 +101,7 @@ fn shares() {
             ("cgroups", cgroups),
             ("limits", limits),
             ("idle policy", idle_policy),
+            ("idle cgroup", idle_cgroup),
             ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("accounts", accounts),
@@ -357,6 +358,29 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         0.06,
     );
     drop(groups);
+}
+
+/// A cgroup with cpu.idle is due next to nothing beside others.
+fn idle_cgroup(failures: &mut Failures, _: &mut Sched) {
+    let (idle, other) = (Cgroup::new("idle", 100), Cgroup::new("busy", 100));
+    let loads = [
+        spinners(4, &How::within(&idle.0)),
+        spinners(4, &How::within(&other.0)),
+    ];
+    let idles = |whether: u32| fs::write(idle.0.join("cpu.idle"), whether.to_string()).unwrap();
+    idles(1);
+    sleep_ms(1000);
+    let got = sums(&[&loads[0], &loads[1]], 2000);
+    failures.expect("cpu.idle : busy, 3 : 1024", got[0] / got[1], 0.0, 0.02);
+    failures.wait_most = WAIT_MOST_STARVED;
+    // It counts from each thread's next turn on.
+    idles(0);
+    sleep_ms(9500);
+    let got = sums(&[&loads[0], &loads[1]], 1500);
+    failures.expect("idle no more", got[0] / got[1], 0.85, 1.2);
+    drop(loads);
+    drop((idle, other));
+    reap();
 }
 
 /// However little a cgroup is due, none of its threads waits so long that the kernel ends the scheduler.
