@@ -17,7 +17,7 @@ use crate::edges::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_model::{Plan, Snapshot, TenantName, TenantPlan, ThreadId, Tid, Topology};
+use quell_model::{Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, Tid, Topology};
 use quell_sched::{Exit, Options, SchedError, Scheduler, ThreadSetting};
 use std::collections::{BTreeMap, HashMap};
 
@@ -42,6 +42,8 @@ pub(crate) trait Loader {
 pub(crate) trait Loaded {
     /// Tells it what is wanted of a thread.
     fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError>;
+    /// Makes a tenant that is no cgroup, changes its weight, or ends it.
+    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError>;
     /// How it ended, once it has.
     fn exited(&self) -> Result<Option<Exit>, SchedError>;
 }
@@ -105,6 +107,13 @@ impl Drop for Observing {
 }
 
 impl Loaded for Observing {
+    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError> {
+        match &mut self.scheduler {
+            Some(scheduler) => scheduler.set_tenant(tenant, weight),
+            None => Ok(()),
+        }
+    }
+
     fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
         match &mut self.scheduler {
             Some(scheduler) => scheduler.set_thread(tid, setting),
@@ -138,7 +147,18 @@ struct Running {
     /// When the first plan after loading came.
     since_ns: Option<u64>,
     told: HashMap<ThreadId, Told>,
-    tenants: BTreeMap<TenantName, u32>,
+    /// The tenants that are no cgroups, where shares are wanted.
+    tenants: BTreeMap<TenantName, Group>,
+    /// The greatest number given to one.
+    numbers: u32,
+    period: u64,
+}
+
+/// A tenant's group in the scheduler.
+struct Group {
+    number: u32,
+    weight: TenantWeight,
+    /// The period whose plan had the tenant last.
     period: u64,
 }
 
@@ -188,6 +208,7 @@ impl<L: Loader> Backends<L> {
             since_ns: None,
             told: HashMap::new(),
             tenants: BTreeMap::new(),
+            numbers: 0,
             period: 0,
         });
         Ok(())
@@ -295,7 +316,7 @@ impl<L: Loader> Act for Backends<L> {
             None => self.stock.apply(snapshot, plan),
             Some(running) => {
                 let mut report = self.stock.apply(snapshot, &without_threads(plan));
-                running.apply(plan, &mut report);
+                running.apply(snapshot, plan, &mut report);
                 report
             }
         };
@@ -312,15 +333,52 @@ impl<L: Loader> Act for Backends<L> {
 }
 
 impl Running {
+    /// The number of a tenant's group in the scheduler, which has its weight; 0: it needs none.
+    fn group_of(&mut self, snapshot: &Snapshot, tenant: &TenantPlan) -> u32 {
+        let samples = &snapshot.tenants;
+        let is_cgroup = samples
+            .binary_search_by(|sample| sample.name.cmp(&tenant.name))
+            .is_ok_and(|at| samples[at].cgroup.is_some());
+        if !self.options.share || is_cgroup {
+            return 0;
+        }
+        let weight = tenant.weight.unwrap_or(TenantWeight::DEFAULT);
+        let known = self.tenants.get_mut(&tenant.name);
+        if let Some(group) = known {
+            group.period = self.period;
+            if group.weight == weight {
+                return group.number;
+            }
+        }
+        let number = match self.tenants.get(&tenant.name) {
+            Some(group) => group.number,
+            None => self.numbers + 1,
+        };
+        if let Err(error) = self.scheduler.set_tenant(number, Some(weight)) {
+            tracing::warn!("tenant {}: {error}", tenant.name);
+            return 0;
+        }
+        self.numbers = self.numbers.max(number);
+        let group = Group {
+            number,
+            weight,
+            period: self.period,
+        };
+        self.tenants.insert(tenant.name.clone(), group);
+        number
+    }
+
     /// Tells the scheduler what differs from what it was told.
-    fn apply(&mut self, plan: &Plan, report: &mut ApplyReport) {
+    fn apply(&mut self, snapshot: &Snapshot, plan: &Plan, report: &mut ApplyReport) {
         self.period += 1;
         for tenant in &plan.tenants {
-            let next = self.tenants.len() as u32 + 1;
-            let number = *self.tenants.entry(tenant.name.clone()).or_insert(next);
+            let number = self.group_of(snapshot, tenant);
             for thread in &tenant.threads {
                 let setting = ThreadSetting::planned(number, thread);
                 let told = self.told.get_mut(&thread.id);
+                if told.is_none() && setting == ThreadSetting::default() {
+                    continue;
+                }
                 if let Some(told) = told {
                     told.period = self.period;
                     if told.setting == setting {
@@ -353,6 +411,10 @@ impl Running {
             }
             false
         });
+        self.tenants.retain(|_, group| {
+            // What it has left competes one by one.
+            group.period == period || scheduler.set_tenant(group.number, None).is_err()
+        });
     }
 
     /// Takes back all that it was told.
@@ -360,6 +422,9 @@ impl Running {
         for (id, _) in self.told.drain() {
             // It is gone, or the scheduler is, and the setting with it.
             let _ = self.scheduler.set(id.tid, ThreadSetting::default());
+        }
+        for group in std::mem::take(&mut self.tenants).into_values() {
+            let _ = self.scheduler.set_tenant(group.number, None);
         }
     }
 }
@@ -382,10 +447,18 @@ fn options(config: &AgentFile) -> Result<Options, String> {
     if config.agent.backend == Backend::Stock {
         return Err("the configuration says so".into());
     }
-    if !config.agent.policy.contains(&Mechanism::Asymmetry) {
-        return Err("no mechanism is configured that the scheduler has".into());
+    let has = |mechanism| config.agent.policy.contains(&mechanism);
+    let options = match has(Mechanism::Asymmetry) {
+        true => Options::asymmetry(&config.asymmetry),
+        false => Options::default(),
+    };
+    match config.agent.policy[..] {
+        [] => Err("no mechanism is configured that the scheduler has".into()),
+        _ => Ok(Options {
+            share: has(Mechanism::Share),
+            ..options
+        }),
     }
-    Ok(Options::asymmetry(&config.asymmetry))
 }
 
 fn stock(reason: String) -> Choice {

@@ -128,6 +128,14 @@ pub struct ThreadSetting {
     pub latency_ns: u64,
 }
 
+/// `struct tenant_setting`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct TenantSetting {
+    pub tenant: u32,
+    pub weight: u32,
+}
+
 /// A sum of weights (fair.h) in the scale of cgroup v2.
 pub fn weight(raw: u64) -> f64 {
     // As signed: what should not be there shows.
@@ -152,6 +160,8 @@ unsafe impl Plain for Group {}
 unsafe impl Plain for ExitRecord {}
 // SAFETY: as above.
 unsafe impl Plain for ThreadSetting {}
+// SAFETY: as above.
+unsafe impl Plain for TenantSetting {}
 
 /// Its bytes.
 pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
@@ -179,5 +189,6 @@ const _: () = {
     assert!(size_of::<Domain>() == 256);
     assert!(size_of::<Group>() == 168);
     assert!(size_of::<ExitRecord>() == 1168);
+    assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -23,7 +23,7 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
 use quell_model::config::AsymmetrySettings;
-use quell_model::{CpuId, ThreadPlan, Tid, Topology, Weight};
+use quell_model::{CpuId, TenantWeight, ThreadPlan, Tid, Topology, Weight};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -181,7 +181,7 @@ impl Exit {
 /// What the agent wants of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadSetting {
-    /// The number of its tenant; 0: the system's.
+    /// The tenant that it competes as part of ([`Scheduler::set_tenant`]); 0: it does as part of its cgroup.
     pub tenant: u32,
     /// Weight, 1 to 10 000; `None`: by nice.
     pub weight: Option<u32>,
@@ -190,7 +190,7 @@ pub struct ThreadSetting {
 }
 
 impl ThreadSetting {
-    /// What a plan wants of a thread of the tenant that has this number.
+    /// What a plan wants of a thread, and the tenant that it competes as part of.
     pub fn planned(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
         // cgroup v2's scale, in which nice 0 is 100.
         let weight = |weight: Weight| {
@@ -329,21 +329,53 @@ impl Scheduler {
             unused: 0,
             latency_ns: setting.latency_ns.unwrap_or(0),
         };
+        match self.call("quell_set_thread", &raw, "setting a thread")? {
+            0 => Ok(()),
+            _ => Err(SchedError::NoThread(tid)),
+        }
+    }
+
+    /// Makes a tenant that is no cgroup, which threads can then compete as part of from their next wakeup or turn on,
+    /// or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
+    ///
+    /// # Errors
+    /// There are 65536 tenants and cgroups already.
+    pub fn set_tenant(
+        &mut self,
+        tenant: u32,
+        weight: Option<TenantWeight>,
+    ) -> Result<(), SchedError> {
+        let raw = layout::TenantSetting {
+            tenant,
+            weight: weight.map_or(0, |weight| weight.0),
+        };
+        let what = "setting a tenant";
+        match self.call("quell_set_tenant", &raw, what)? {
+            0 => Ok(()),
+            error => Err(io(what)(std::io::Error::from_raw_os_error(-error).into())),
+        }
+    }
+
+    /// Runs one of the scheduler's programs for the agent; what it returns.
+    fn call<T: layout::Plain>(
+        &mut self,
+        name: &str,
+        argument: &T,
+        what: &'static str,
+    ) -> Result<i32, SchedError> {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         let program = self
             .object
             .progs_mut()
-            .find(|program| program.name() == OsStr::new("quell_set_thread"))
-            .ok_or(SchedError::NoThread(tid))?;
-        let mut bytes = as_bytes(&raw).to_vec();
+            .find(|program| program.name() == OsStr::new(name))
+            .ok_or_else(|| io(what)(missing.into()))?;
+        let mut bytes = as_bytes(argument).to_vec();
         let input = ProgramInput {
             context_in: Some(&mut bytes),
             ..ProgramInput::default()
         };
-        let output = program.test_run(input).map_err(io("setting a thread"))?;
-        if output.return_value as i32 != 0 {
-            return Err(SchedError::NoThread(tid));
-        }
-        Ok(())
+        let output = program.test_run(input).map_err(io(what))?;
+        Ok(output.return_value as i32)
     }
 
     /// Takes back what was wanted of a thread.

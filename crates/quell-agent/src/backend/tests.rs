@@ -4,7 +4,8 @@
 use super::*;
 use crate::testing::{plan_with_reasons, snapshot};
 use quell_linux::act::Writes;
-use quell_model::{TenantWeight, Weight};
+use quell_model::{CgroupPath, Weight};
+use quell_policy::{Policy, share::Shares};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -81,6 +82,12 @@ impl Loaded for Scripted {
             &self.log,
             format!("{tid}: {} {weight:?} {latency:?}", s.tenant),
         );
+        Ok(())
+    }
+
+    fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError> {
+        let weight = weight.map(|weight| weight.0);
+        log(&self.log, format!("tenant {tenant}: {weight:?}"));
         Ok(())
     }
 
@@ -162,8 +169,8 @@ fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
         [
             "load, causal true",
             "stock: 1 tenants' weights, 0 threads",
-            "101: 1 Some(100) Some(2700000)",
-            "102: 1 Some(100) Some(2700000)",
+            "101: 0 Some(100) Some(2700000)",
+            "102: 0 Some(100) Some(2700000)",
         ]
     );
     // Only what differs is told; who left the plan is given back.
@@ -180,7 +187,7 @@ fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
     let done = rig.done();
     assert_eq!(
         done[1..],
-        ["101: 1 Some(13) Some(2700000)", "102: 0 None None"]
+        ["101: 0 Some(13) Some(2700000)", "102: 0 None None"]
     );
     let report = rig.backends.apply(&snapshot, &next);
     assert_eq!((report.writes.total(), report.unchanged), (0, 1));
@@ -199,6 +206,55 @@ fn threads_go_to_the_scheduler_and_tenants_to_their_cgroups() {
         done,
         ["101: 0 None None", "102: 0 None None", "stock: restore"]
     );
+}
+
+#[test]
+fn with_shares_a_tenant_that_is_no_cgroup_is_a_group_in_the_scheduler() {
+    let mut rig = Rig::new();
+    rig.backends
+        .choose(&config("[agent]\npolicy = [\"share\"]"), None);
+    let mut snapshot = snapshot(1, &[("a", 1), ("b", 1), ("c", 1)]);
+    snapshot.tenants[1].cgroup = Some(CgroupPath("/b.slice".into()));
+    let mut plan = Shares.decide(&snapshot);
+    plan.tenants[0].weight = Some(TenantWeight(50));
+    let threads: Vec<u32> = snapshot
+        .tenants
+        .iter()
+        .map(|t| t.threads[0].id.tid.0)
+        .collect();
+    rig.done();
+    rig.backends.apply(&snapshot, &plan);
+    let told = [
+        "tenant 1: Some(50)".to_string(),
+        format!("{}: 1 None None", threads[0]),
+        "tenant 2: Some(100)".to_string(),
+        format!("{}: 2 None None", threads[2]),
+    ];
+    assert_eq!(rig.done()[1..], told);
+    // Its weight changes; one becomes a cgroup, and one leaves.
+    plan.tenants[0].weight = Some(TenantWeight(70));
+    rig.backends.apply(&snapshot, &plan);
+    assert_eq!(rig.done()[1..], ["tenant 1: Some(70)"]);
+    snapshot.tenants[2].cgroup = Some(CgroupPath("/c.slice".into()));
+    plan.tenants.remove(0);
+    rig.backends.apply(&snapshot, &plan);
+    let mut done = rig.done().split_off(1);
+    done.sort();
+    let given_back = |thread: u32| format!("{thread}: 0 None None");
+    let mut expected = vec![
+        given_back(threads[0]),
+        given_back(threads[2]),
+        "tenant 1: None".to_string(),
+        "tenant 2: None".to_string(),
+    ];
+    expected.sort();
+    assert_eq!(done, expected);
+    // A new one gets a number that none had.
+    let snapshot = self::snapshot(2, &[("d", 1)]);
+    rig.backends.apply(&snapshot, &Shares.decide(&snapshot));
+    assert_eq!(rig.done()[1], "tenant 3: Some(100)");
+    rig.backends.restore();
+    assert!(rig.done().contains(&"tenant 3: None".to_string()));
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub struct AgentSettings {
 pub enum Mechanism {
     /// Which of a tenant's threads must not wait (DASEC).
     Asymmetry,
+    /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy for what *Toward
+    /// Accurate Group Scheduling* leaves open. On stock interfaces: the weights of tenants that are cgroups, which is as accurate as the kernel.
+    Share,
 }
 
 /// How the agent acts on the host.

@@ -35,9 +35,11 @@
 mod flow;
 mod ideal;
 mod pieces;
+mod policy;
 mod problem;
 mod window;
 
 pub use ideal::{Ideal, ideal};
+pub use policy::Shares;
 pub use problem::{Group, Problem, ProblemError, Thread};
 pub use window::{WindowError, ideal_over};

@@ -77,9 +77,23 @@ static __noinline u64 group_share(struct group *group, u64 now)
 	return share;
 }
 
+/* A thread comes to the group that it is to compete as part of. Global, so that the verifier looks at it once. */
+__noinline int change_group(struct thread *t, u64 now)
+{
+	if (!t)
+		return 0;
+	leave_group(t);
+	t->group = due_group(t);
+	if (options.share)
+		change_parent(t, now);
+	return 0;
+}
+
 /* The weight now of a thread that is ready; its group counts it. */
 static __always_inline void weigh(struct thread *t, u64 now)
 {
+	if (t->group != due_group(t))
+		change_group(t, now);
 	u64 own = own_weight(t);
 	u64 id = t->group;
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Cgroups: what is in them that is ready.
+ * Groups: what is in them that is ready.
  *
- * Problem: a cgroup's weight counts while it has something ready, in it or below it.
- * How:     a group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
+ * Problem: a cgroup's weight counts while it has something ready, in it or below it; and so does that of a tenant without
+ *          a cgroup.
+ * How:     such a tenant is a group below the root as well, by a number that the agent gave it. A group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
  *          not any more; only the first and the last of a group tell its parent.
  * Limits:  groups count up to GROUP_DEPTH levels deep.
  */
@@ -50,6 +51,17 @@ struct {
 	__type(key, u64);
 	__type(value, struct group);
 } groups SEC(".maps");
+
+/* The group of a tenant that is no cgroup; no cgroup has such an id. */
+#define TENANT_GROUP (1ULL << 63)
+
+/* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
+static __always_inline u64 due_group(struct thread *t)
+{
+	u32 tenant = t->tenant;
+
+	return tenant ? TENANT_GROUP | tenant : t->cgroup;
+}
 
 /* A thread's weight among its siblings. */
 static __always_inline u64 own_weight(struct thread *t)
@@ -124,6 +136,28 @@ static __always_inline void leave_group(struct thread *t)
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	if (g && __sync_fetch_and_add(&g->active, -own) == own)
 		settle(id);
+}
+
+/* A group that is no more; its threads are, or have left. */
+static __always_inline void end_group(u64 id)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	if (g) {
+		g->active = 0;
+		settle(id);
+	}
+	bpf_map_delete_elem(&groups, &id);
+}
+
+static __always_inline void set_weight(u64 id, u32 weight)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	if (g) {
+		g->weight = weight;
+		settle(id);
+	}
 }
 
 #endif

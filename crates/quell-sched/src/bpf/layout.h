@@ -94,10 +94,16 @@ struct exit_record {
 /* Argument of the program that sets or clears what the agent wants of a thread. */
 struct thread_setting {
 	u32 tid;
-	u32 tenant;
+	u32 tenant;	/* that it competes as part of; 0: it does as part of its cgroup */
 	u32 weight;	/* 1 to 10000; 0: by nice */
 	u32 unused;
 	u64 latency_ns; /* 0: from the thread's own behaviour */
+};
+
+/* Argument of the program that makes or ends a tenant's group. */
+struct tenant_setting {
+	u32 tenant;
+	u32 weight; /* 1 to 10000; 0: it ends */
 };
 
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
@@ -105,5 +111,6 @@ _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
 _Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
+_Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
 
 #endif

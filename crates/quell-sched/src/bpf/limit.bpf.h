@@ -89,7 +89,7 @@ static __always_inline u64 limit_of(struct thread *t)
 	if (!limits.groups)
 		return 0;
 	if (t->limit_seen != changes) {
-		t->limit = limited_from(t->group);
+		t->limit = limited_from(t->cgroup);
 		t->limit_seen = changes;
 	}
 	return t->limit;

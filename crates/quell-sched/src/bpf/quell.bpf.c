@@ -475,7 +475,8 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 	}
 	t->domain = NO_DOMAIN;
 	if (cgroup && cgroup->level > 0 && cgroup->kn)
-		t->group = cgroup->kn->id;
+		t->cgroup = cgroup->kn->id;
+	t->group = due_group(t);
 	return 0;
 }
 
@@ -586,36 +587,22 @@ void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
 	u64 id = cgroup->kn->id;
 	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
-	if (group) {
-		group->active = 0;
-		settle(id);
+	if (group)
 		set_limit(group, 0, -1, 0, 0);
-	}
-	bpf_map_delete_elem(&groups, &id);
-}
-
-static __always_inline void weigh_group(struct cgroup *cgroup, u32 weight)
-{
-	u64 id = cgroup->kn->id;
-	struct group *group = bpf_map_lookup_elem(&groups, &id);
-
-	if (group) {
-		group->weight = weight;
-		settle(id);
-	}
+	end_group(id);
 }
 
 SEC("struct_ops/cgroup_set_weight")
 void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 {
-	weigh_group(cgroup, weight << WEIGHT_SHIFT);
+	set_weight(cgroup->kn->id, weight << WEIGHT_SHIFT);
 }
 
 /* Since Linux 6.19. A cgroup that is idle no more has the usual weight, whatever it had before: so says its cpu.weight. */
 SEC("struct_ops/cgroup_set_idle")
 void BPF_PROG(quell_cgroup_set_idle, struct cgroup *cgroup, bool idle)
 {
-	weigh_group(cgroup, idle ? WEIGHT_IDLE : WEIGHT_ONE);
+	set_weight(cgroup->kn->id, idle ? WEIGHT_IDLE : WEIGHT_ONE);
 }
 
 /* Since Linux 6.17. */
@@ -636,11 +623,10 @@ void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, str
 
 	if (!t)
 		return;
-	leave_group(t);
-	t->group = to->level > 0 ? to->kn->id : 0;
+	t->cgroup = to->level > 0 ? to->kn->id : 0;
 	t->limit_seen = limits.changes - 1;
-	if (options.share)
-		change_parent(t, time_ns());
+	if (t->group != due_group(t))
+		change_group(t, time_ns());
 }
 
 SEC("struct_ops.s/init")
@@ -734,6 +720,22 @@ int quell_set_thread(struct thread_setting *setting)
 	}
 	bpf_task_release(p);
 	return result;
+}
+
+/* A tenant without a cgroup that the agent knows of, or one no more. Returns 0 or a negative error. */
+SEC("syscall")
+int quell_set_tenant(struct tenant_setting *setting)
+{
+	struct group group = { .weight = setting->weight << WEIGHT_SHIFT };
+	u64 id = TENANT_GROUP | setting->tenant;
+
+	if (!setting->weight)
+		end_group(id);
+	else if (bpf_map_lookup_elem(&groups, &id))
+		set_weight(id, group.weight);
+	else
+		return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
+	return 0;
 }
 
 SEC(".struct_ops.link")

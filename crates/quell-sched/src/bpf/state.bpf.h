@@ -73,7 +73,8 @@ enum queue_kind {
 };
 
 struct thread {
-	u64 group;	/* its cgroup's id; 0: the root, whose threads compete one by one */
+	u64 group;	/* what it competes as part of, see groups.bpf.h; 0: the root, whose threads compete one by one */
+	u64 cgroup;	/* its cgroup's id; 0: the root */
 	s64 credit;	/* see fair.h */
 	s64 pool;	/* in a process's first thread: its common credit */
 	s64 common;	/* the process's, as last seen */
@@ -102,6 +103,7 @@ struct thread {
 	u64 drawn_at;	/* up to when */
 	u64 parked_at;	/* since when it waits for its limit; 0: it does not */
 	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
+	u32 tenant;	/* set by the agent; 0: none */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
 	u32 queue;	/* enum queue_kind << 16 | CPU or domain */
@@ -113,7 +115,6 @@ struct thread {
 	u32 began;	/* what it is in that its wakeup made ready, a bit for each level */
 	u16 domain;
 	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
-	u16 tenant;
 	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
 	u8 depleted;
 	u8 running;

@@ -92,11 +92,10 @@ impl Controller for Agent {
         self.next_ns += self.period_ns;
         let snapshot = self.monitor.snapshot(simulation.machine());
         let plan = self.policy.decide(&snapshot);
-        for (tenant, number) in plan.tenants.iter().zip(1..) {
-            for thread in &tenant.threads {
-                if let Some(simulated) = quell_sim::thread_of(thread.id) {
-                    simulation.set_thread(simulated, ThreadSetting::planned(number, thread));
-                }
+        for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
+            if let Some(simulated) = quell_sim::thread_of(thread.id) {
+                // Simulated tenants are cgroups.
+                simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
             }
         }
     }

@@ -1,0 +1,41 @@
+//! The mechanism's decision, where no other mechanism decides on tenants' threads.
+
+use crate::Policy;
+use quell_model::{Plan, SchedClass, Snapshot, TenantPlan, TenantSample, ThreadPlan};
+
+/// Every tenant has the weight that the configuration says, and its threads are its: all the rest of shares is the
+/// scheduler's work, turn by turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shares;
+
+impl Policy for Shares {
+    fn name(&self) -> &'static str {
+        "share"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        let threads = |tenant: &TenantSample| {
+            let shared = |class| matches!(class, SchedClass::Fair | SchedClass::Ext);
+            let threads = tenant.threads.iter();
+            threads
+                .filter(|thread| shared(thread.settings.class))
+                .map(|thread| ThreadPlan {
+                    id: thread.id,
+                    weight: None,
+                    latency_ns: None,
+                    cpus: None,
+                    reasons: Vec::new(),
+                })
+                .collect()
+        };
+        let tenants = snapshot.tenants.iter().map(|tenant| TenantPlan {
+            name: tenant.name.clone(),
+            weight: tenant.spec.weight,
+            threads: threads(tenant),
+        });
+        Plan {
+            seq: snapshot.seq,
+            tenants: tenants.collect(),
+        }
+    }
+}
