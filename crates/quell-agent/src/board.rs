@@ -8,6 +8,7 @@
 //! Bounds: the last [`KEPT`] decisions, and the last [`KEPT_PER_TENANT`] of each tenant so that a
 //! busy tenant does not push out a quiet one's.
 
+use crate::deserved::Accounts;
 use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
 use crate::wire::{
@@ -81,6 +82,7 @@ struct Inner {
     reload_error: Option<String>,
     last: Option<(Arc<Snapshot>, Arc<Plan>)>,
     totals: Totals,
+    accounts: Accounts,
     decisions: VecDeque<Arc<Decision>>,
     by_tenant: BTreeMap<TenantName, VecDeque<Arc<Decision>>>,
     by_rule: BTreeMap<Rule, u64>,
@@ -98,6 +100,7 @@ impl Board {
             reload_error: None,
             last: None,
             totals: Totals::default(),
+            accounts: Accounts::default(),
             decisions: VecDeque::new(),
             by_tenant: BTreeMap::new(),
             by_rule: BTreeMap::new(),
@@ -131,6 +134,7 @@ impl Board {
         inner.counts.periods += 1;
         inner.cost = cost;
         inner.totals.add(&last.0);
+        inner.accounts.add(&last.0);
         for decision in &mut decisions {
             decision.number = inner.next_decision;
             inner.next_decision += 1;
@@ -272,13 +276,14 @@ impl Board {
 
     /// `GET /v1/explain/TENANT`; `Err` has the names of the tenants there are.
     pub fn explain(&self, name: &TenantName) -> Result<Explain, Vec<TenantName>> {
-        let (last, decisions) = {
+        let (last, decisions, window) = {
             let inner = self.lock();
             let decisions = inner
                 .by_tenant
                 .get(name)
                 .map(|d| d.iter().cloned().collect());
-            (inner.last.clone(), decisions.unwrap_or_default())
+            let window = inner.accounts.last();
+            (inner.last.clone(), decisions.unwrap_or_default(), window)
         };
         let Some((snapshot, plan)) = last else {
             return Err(Vec::new());
@@ -313,6 +318,7 @@ impl Board {
             time_ns: snapshot.time_ns,
             period_ns: snapshot.period_ns,
             threads: threads.collect(),
+            share: window.and_then(|window| window.share(name)),
             decisions,
         })
     }

@@ -10,6 +10,7 @@ pub mod board;
 pub mod client;
 pub mod clock;
 pub mod control;
+mod deserved;
 pub mod edges;
 mod error;
 mod load;

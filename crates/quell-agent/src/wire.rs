@@ -173,8 +173,28 @@ pub struct Explain {
     pub period_ns: u64,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadExplain>,
+    /// What it deserved of the host and what it received; `null` where the source does not show who waited, and until
+    /// the first two seconds are over.
+    pub share: Option<ShareExplain>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Arc<Decision>>,
+}
+
+/// A tenant's part of the host in [`Explain`], over the last whole window of two seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ShareExplain {
+    /// The length of that window.
+    pub window_ns: u64,
+    /// The tenant's weight among tenants.
+    pub weight: TenantWeight,
+    /// CPUs that it would have used had it never waited, as far as can be seen.
+    pub demand_cpus: f64,
+    /// CPUs that it deserved of these by its weight, given what the others wanted and where threads may run.
+    pub deserved_cpus: f64,
+    /// CPUs that it used.
+    pub received_cpus: f64,
+    /// CPU time that it is behind what it deserved; negative: ahead.
+    pub lag_ns: i64,
 }
 
 /// One thread in [`Explain`].

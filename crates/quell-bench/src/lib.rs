@@ -17,6 +17,7 @@ pub mod reproduce;
 pub mod result;
 pub mod run;
 pub mod set;
+pub mod shares;
 pub mod side;
 pub mod sim_bench;
 pub mod stats;

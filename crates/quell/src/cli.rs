@@ -245,8 +245,8 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 #[derive(Debug, Args)]
 pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
-    /// a wakeup and a switch cost on each side, `sim` for how fast the simulator is, or `calibration` for how far it is
-    /// from the kernel lab
+    /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `sim` for how
+    /// fast the simulator is, or `calibration` for how far it is from the kernel lab
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -278,6 +278,33 @@ pub struct Bench {
         help_heading = "Options of `bench calibration`"
     )]
     pub only: Vec<String>,
+    /// How many random hosts
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        help_heading = "Options of `bench shares`"
+    )]
+    pub hosts: u32,
+    /// The most CPUs of a simulated host; a real one has all of its machine's
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        help_heading = "Options of `bench shares`"
+    )]
+    pub most_cpus: u32,
+    /// The most groups on a host
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(2..=1024),
+        help_heading = "Options of `bench shares`"
+    )]
+    pub most_groups: u32,
     /// A Python that has the package simso, to measure that beside the simulator
     #[arg(
         long,

@@ -54,11 +54,33 @@ kill -STOP $agent; sleep 1; echo "stopped: $(state)"; kill -CONT $agent
 # Killed: the kernel takes over, and no thread is lost.
 kill -9 $agent; wait $agent; await disabled
 ran() { for p in $a $b $c $d; do cut -d' ' -f1 /proc/$p/schedstat; done; }
-before_ns=$(ran); sleep 1; echo "$before_ns" > $OUT/before_ns; ran > $OUT/after_ns
+ran > $OUT/killed_before_ns; sleep 1; ran > $OUT/killed_after_ns
 
 # The next one has nothing to undo but works; SIGTERM ends it in order.
 agent second --source procfs; await enabled; kill -TERM $agent; wait $agent; echo "SIGTERM: $?"; await disabled
 echo "nice $([ "$before" = "$(nices)" ] && echo same)"
+
+# Shares: tenants that are no cgroups get their weights' parts of both CPUs, and are told what they deserved.
+spin() { sh -c 'while :; do :; done' & }
+spin; e=$!; spin; f=$!; spin; g=$!; kill -STOP $a $e $f $g
+cat > shares.toml <<EOF
+[agent]
+policy = ["asymmetry", "share"]
+[[tenant]]
+name = "one"
+pid = [$a, $e]
+[[tenant]]
+name = "two"
+weight = 300
+pid = [$f, $g]
+EOF
+quell run -c /root/shares.toml --source procfs --socket /run/q.sock --journal /root/journal > $OUT/shares.log 2>&1 & agent=$!
+await enabled; kill -CONT $a $e $f $g; sleep 3
+spent() { for p in $a $e $f $g; do cut -d' ' -f1 /proc/$p/schedstat; done; }
+spent > $OUT/before_ns; sleep 2.5; spent > $OUT/after_ns
+quell explain two --json --socket /run/q.sock > $OUT/explain.json || cat $OUT/shares.log
+quell explain two --socket /run/q.sock | grep 'of the host' > $OUT/explain.txt
+kill -TERM $agent; wait $agent; echo "shares: $?"; await disabled; kill $e $f $g
 
 # Asked for stock interfaces, it loads nothing; without acting, neither.
 (echo '[agent]'; echo 'backend = "stock"'; cat quell.toml) > q2 && mv q2 quell.toml
@@ -99,6 +121,7 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
             "stopped: enabled",
             "SIGTERM: 0",
             "nice same",
+            "shares: 0",
             "stock: disabled",
             "dry run: disabled",
             "occupied: 1",
@@ -152,7 +175,30 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
         text.lines().map(|line| line.parse().unwrap()).collect()
     };
-    for (before, after) in ns("before_ns").into_iter().zip(ns("after_ns")) {
-        assert!(after > before, "{before} {after}");
-    }
+    let spent = |before: &str, after: &str| -> Vec<f64> {
+        let (before, after) = (ns(before), ns(after));
+        after
+            .iter()
+            .zip(before)
+            .map(|(a, b)| (a - b) as f64)
+            .collect()
+    };
+    let killed = spent("killed_before_ns", "killed_after_ns");
+    assert!(killed.iter().all(|ns| *ns > 0.0), "{killed:?}");
+    // Weights of 100 and 300, two busy threads each, two CPUs.
+    let spent = spent("before_ns", "after_ns");
+    let ratio = (spent[2] + spent[3]) / (spent[0] + spent[1]);
+    assert!((2.85..3.15).contains(&ratio), "{ratio} {spent:?}");
+    let explain = json(folder.path(), "explain.json");
+    let share = |key: &str| explain["share"][key].as_f64().unwrap();
+    // Three quarters of what the agent and the kernel leave.
+    let (deserved, received) = (share("deserved_cpus"), share("received_cpus"));
+    assert!(share("demand_cpus") > 1.9, "{}", explain["share"]);
+    assert!((1.2..1.51).contains(&deserved), "{}", explain["share"]);
+    assert!((received - deserved).abs() < 0.04, "{}", explain["share"]);
+    let text = std::fs::read_to_string(folder.path().join("explain.txt")).unwrap();
+    assert!(
+        text.contains("by weight 300") && text.contains("deserved 1."),
+        "{text}"
+    );
 }

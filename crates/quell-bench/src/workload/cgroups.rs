@@ -68,6 +68,11 @@ impl Cgroups {
         opened.map(Some).with_context(|| file.display().to_string())
     }
 
+    /// Those that were made, in the order of [`Scenario::cgroups`].
+    pub fn made(&self) -> &[PathBuf] {
+        &self.made
+    }
+
     fn add(
         &mut self,
         cgroup: &Cgroup,

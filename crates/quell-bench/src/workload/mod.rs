@@ -35,6 +35,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// What is called while a workload is measured; it is told the time.
+type Sample = Box<dyn FnMut(Duration) + Send>;
+
 /// The tenants of a scenario, running.
 pub struct Workload {
     tenants: Vec<RunningTenant>,
@@ -42,8 +45,9 @@ pub struct Workload {
     running: Vec<Running>,
     interrupt: Arc<AtomicBool>,
     recorded: bool,
+    sampled: Option<(Duration, Sample)>,
     /// Removed after what ran in them has ended.
-    _cgroups: Cgroups,
+    cgroups: Cgroups,
     _nursery: Nursery,
     _folder: TempDir,
 }
@@ -178,7 +182,8 @@ impl Workload {
             running,
             interrupt,
             recorded: false,
-            _cgroups: cgroups,
+            sampled: None,
+            cgroups,
             _nursery: nursery,
             _folder: folder,
         })
@@ -189,9 +194,19 @@ impl Workload {
         &self.tenants
     }
 
+    /// The cgroups that were made, in the order of [`Scenario::cgroups`].
+    pub fn cgroups(&self) -> &[std::path::PathBuf] {
+        self.cgroups.made()
+    }
+
     /// What the scheduler does will be recorded, so nothing will watch for pauses: the watching threads would be part of it.
     pub fn set_recorded(&mut self) {
         self.recorded = true;
+    }
+
+    /// While [`Workload::measure`] goes on, calls that at every multiple of so long since its time 0, and says what time it is.
+    pub fn set_sampled(&mut self, every: Duration, sample: impl FnMut(Duration) + Send + 'static) {
+        self.sampled = Some((every, Box::new(sample)));
     }
 
     /// Loads every tenant for `warmup` and then `length`, of which the latter is measured; one
@@ -223,6 +238,7 @@ impl Workload {
         let recorded = self.recorded;
         let over = AtomicBool::new(false);
         let over = &over;
+        let sampled = self.sampled.as_mut();
         let (readings, outcomes, pauses) = thread::scope(|scope| {
             let watch = scope.spawn(move || match recorded {
                 true => Pauses::unwatched("what the scheduler does was recorded"),
@@ -234,6 +250,17 @@ impl Workload {
                 let second = read_at(start + warmup + length, tenants, running, interrupt)?;
                 anyhow::Ok((first, second))
             });
+            if let Some((every, sample)) = sampled {
+                scope.spawn(move || {
+                    let _ = become_realtime();
+                    let mut at = start;
+                    while !over.load(Ordering::Relaxed) {
+                        thread::sleep(at.saturating_duration_since(Instant::now()));
+                        sample(start.elapsed());
+                        at += *every;
+                    }
+                });
+            }
             let mut threads = Vec::new();
             for (index, mut target, load, seed) in generators {
                 let window = Window {

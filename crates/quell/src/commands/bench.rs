@@ -10,6 +10,7 @@ use quell_bench::report::{self, Files};
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::{self, BenchOptions};
 use quell_bench::set::{self, Setting, Sweep};
+use quell_bench::shares::{self, SharesOptions};
 use quell_bench::side::Side;
 use quell_bench::sim_bench;
 use quell_model::config::Scenario;
@@ -55,6 +56,10 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             return Err(InputError(message.to_string()).into());
         }
         return cost(&args.measure, &args.cost);
+    }
+    if args.scenario == "shares" {
+        not_for("shares", args, &["seconds"])?;
+        return shares(args);
     }
     if args.scenario == "sim" {
         not_for("sim", args, &["seconds"])?;
@@ -222,6 +227,45 @@ fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     print(
         &result,
         overhead::table(&result),
+        args.measure.json.as_deref(),
+    )
+}
+
+/// How exactly random hosts are shared.
+fn shares(args: &Bench) -> anyhow::Result<()> {
+    let policy = match args.policy.as_str() {
+        DEFAULT_SIDES => "share=quell sched --share",
+        other => other,
+    };
+    let sides = Side::parse_some(policy).context("`--policy`")?;
+    Side::check(&sides, args.on).context("`--policy`")?;
+    let options = SharesOptions {
+        sides,
+        hosts: args.hosts,
+        seed: args.measure.seed,
+        most_cpus: args.most_cpus,
+        most_groups: args.most_groups as usize,
+        seconds: args.measure.seconds.unwrap_or(8.0),
+        exe: this_program()?,
+    };
+    if options.seconds < shares::LEAST_S {
+        let message = format!(
+            "`--seconds`: at least {} for `bench shares`",
+            shares::LEAST_S
+        );
+        return Err(InputError(message).into());
+    }
+    files_writable(args.measure.files())?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let result = match args.on {
+        Substrate::Sim => shares::simulate(&options, &interrupt, &progress)?,
+        Substrate::Host => shares::run(&options, &interrupt, &progress)?,
+        Substrate::Vm => vm::shares(&options, &args.measure, &args.guest, &interrupt)?,
+    };
+    print(
+        &result,
+        shares::table(&result),
         args.measure.json.as_deref(),
     )
 }

@@ -3,7 +3,7 @@
 use crate::cli;
 use crate::table::{self, or_dash};
 use quell_agent::client::Client;
-use quell_agent::wire::{Explain, ThreadExplain};
+use quell_agent::wire::{Explain, ShareExplain, ThreadExplain};
 use quell_model::ThreadRole;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -40,6 +40,9 @@ fn render(explain: &Explain) -> String {
          WEIGHT and LATENCY as planned",
         table::nanos(explain.period_ns)
     );
+    if let Some(share) = &explain.share {
+        let _ = writeln!(text, "\n{}", render_share(share));
+    }
     if explain.decisions.is_empty() {
         text.push_str("\nno decisions yet: its threads are as their owner left them\n");
         return text;
@@ -54,6 +57,21 @@ fn render(explain: &Explain) -> String {
         );
     }
     text
+}
+
+fn render_share(share: &ShareExplain) -> String {
+    let behind = match share.lag_ns {
+        ahead if ahead < 0 => format!("{} ahead", table::nanos(ahead.unsigned_abs())),
+        behind => format!("{} behind", table::nanos(behind.unsigned_abs())),
+    };
+    format!(
+        "of the host, by weight {}, over the last {}: wanted {:.2} CPUs, deserved {:.2}, received {:.2}; {behind}",
+        share.weight,
+        table::nanos(share.window_ns),
+        share.demand_cpus,
+        share.deserved_cpus,
+        share.received_cpus,
+    )
 }
 
 fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 11] {

@@ -10,6 +10,7 @@ use crate::cli::{Guest, LabClock, Measure};
 use anyhow::Context;
 use quell_bench::overhead::Overhead;
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
+use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
@@ -57,6 +58,25 @@ pub(super) fn overhead(
     bring_schedulers(&mut prepared, sides)?;
     let command = command("overhead", sides, measure);
     let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
+    result.lab = Some(guest);
+    Ok(result)
+}
+
+/// Measures how exactly random hosts are shared in a guest.
+pub(super) fn shares(
+    options: &SharesOptions,
+    measure: &Measure,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Shares> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
+    prepared.boot.seed = measure.seed;
+    bring_schedulers(&mut prepared, &options.sides)?;
+    let mut command = command("shares", &options.sides, measure);
+    command.extend(["--hosts".to_string(), options.hosts.to_string()]);
+    command.extend(["--most-groups".to_string(), options.most_groups.to_string()]);
+    let (mut result, guest): (Shares, LabGuest) = run(prepared, &command, interrupt)?;
+    result.substrate = Substrate::Vm;
     result.lab = Some(guest);
     Ok(result)
 }

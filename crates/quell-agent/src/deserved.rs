@@ -1,0 +1,228 @@
+//! What tenants deserved of the host, and what they received: for `explain`.
+//!
+//! Problem: shares are owed over seconds, by weight, and depend on what everybody wanted meanwhile and where threads
+//! may run; a period is too short to judge by, and the loop must not pay for answers nobody asked for.
+//! Approach: the loop adds up what each thread ran and waited, over windows of [`WINDOW_NS`] that follow one another.
+//! Only who asks has the last one's ideal solved ([`quell_policy::share::ideal`]).
+//! Limits: a thread that slept in the window is taken to have got all that it wanted, one that never did to have wanted
+//! a CPU for as long as it was there. What the rest of the host used is taken as given. Tenants count as
+//! siblings, by the configuration's weights; their cgroups' parents and limits are not looked at.
+
+use crate::wire::ShareExplain;
+use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId};
+use quell_policy::share::{Group, Ideal, Problem, Thread, ideal};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The least length of a window.
+const WINDOW_NS: u64 = 2_000_000_000;
+
+/// Of a thread's time in which it ran or was ready, the part from which on it counts as never asleep: figures of
+/// different sources do not add up exactly.
+const NEVER_ASLEEP: f64 = 0.98;
+
+/// The window that is being added up, and the last whole one.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    now: Window,
+    last: Option<Arc<Window>>,
+}
+
+/// Sums over some periods.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    length_ns: u64,
+    /// Time that the CPUs were not idle; `None` where that was not seen.
+    busy_ns: Option<u64>,
+    /// The CPUs that were online at its end.
+    cpus: CpuSet,
+    tenants: BTreeMap<TenantName, Tenant>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Tenant {
+    weight: TenantWeight,
+    threads: HashMap<ThreadId, Used>,
+}
+
+/// Of one thread.
+#[derive(Debug, Clone)]
+struct Used {
+    run_ns: u64,
+    /// `None` where that was not seen.
+    ready_ns: Option<u64>,
+    /// For how long it was there.
+    seen_ns: u64,
+    cpus: Arc<CpuSet>,
+}
+
+impl Accounts {
+    /// Adds a period.
+    pub fn add(&mut self, snapshot: &Snapshot) {
+        let now = &mut self.now;
+        if now.length_ns == 0 {
+            now.busy_ns = Some(0);
+        }
+        now.length_ns += snapshot.period_ns;
+        let busy: Option<u64> = snapshot.host.cpus.iter().map(|cpu| cpu.busy_ns).sum();
+        now.busy_ns = now.busy_ns.zip(busy).map(|(sum, busy)| sum + busy);
+        for sample in &snapshot.tenants {
+            let tenant = now.tenants.entry(sample.name.clone()).or_default();
+            tenant.weight = sample.spec.weight.unwrap_or_default();
+            for thread in &sample.threads {
+                let used = tenant.threads.entry(thread.id).or_insert_with(|| Used {
+                    run_ns: 0,
+                    ready_ns: Some(0),
+                    seen_ns: 0,
+                    cpus: thread.settings.affinity.clone(),
+                });
+                let ready = thread.ready.as_ref().map(|ready| ready.sum_ns);
+                used.run_ns += thread.run_ns;
+                used.ready_ns = used.ready_ns.zip(ready).map(|(sum, ready)| sum + ready);
+                used.seen_ns += snapshot.period_ns;
+                used.cpus = thread.settings.affinity.clone();
+            }
+        }
+        if now.length_ns >= WINDOW_NS {
+            now.cpus = snapshot.host.topology.online();
+            self.last = Some(Arc::new(std::mem::take(now)));
+        }
+    }
+
+    /// The last whole window.
+    pub fn last(&self) -> Option<Arc<Window>> {
+        self.last.clone()
+    }
+}
+
+impl Window {
+    /// A tenant's part of it; `None` where the source does not show who waited.
+    pub fn share(&self, name: &TenantName) -> Option<ShareExplain> {
+        let (problem, ideal) = self.ideal()?;
+        let at = self.tenants.keys().position(|other| other == name)?;
+        let tenant = &self.tenants[name];
+        let demands = problem.threads.iter();
+        let demand = demands
+            .filter(|thread| thread.group == Some(at))
+            .map(|thread| thread.demand)
+            .sum();
+        let deserved = ideal.groups[at];
+        let run_ns: u64 = tenant.threads.values().map(|used| used.run_ns).sum();
+        let received = run_ns as f64 / self.length_ns as f64;
+        Some(ShareExplain {
+            window_ns: self.length_ns,
+            weight: tenant.weight,
+            demand_cpus: demand,
+            deserved_cpus: deserved,
+            received_cpus: received,
+            lag_ns: ((deserved - received) * self.length_ns as f64) as i64,
+        })
+    }
+
+    /// Who wanted what, tenants in the order of their names, and what each deserved of it.
+    fn ideal(&self) -> Option<(Problem, Ideal)> {
+        let length = self.length_ns as f64;
+        let mut problem = Problem {
+            cpus: self.cpus.clone(),
+            ..Problem::default()
+        };
+        let mut run_ns = 0;
+        for (group, tenant) in self.tenants.values().enumerate() {
+            problem.groups.push(Group {
+                parent: None,
+                weight: tenant.weight.0,
+                limit: None,
+            });
+            for used in tenant.threads.values() {
+                let wanted = used.run_ns + used.ready_ns?;
+                let asleep = (wanted as f64) < used.seen_ns as f64 * NEVER_ASLEEP;
+                let demand = if asleep { used.run_ns } else { wanted };
+                run_ns += used.run_ns;
+                let cpus = used.cpus.intersection(&self.cpus);
+                // Its CPUs went offline since; it runs somewhere.
+                let cpus = if cpus.is_empty() {
+                    self.cpus.clone()
+                } else {
+                    cpus
+                };
+                problem.threads.push(Thread {
+                    group: Some(group),
+                    weight: TenantWeight::DEFAULT.0,
+                    cpus,
+                    demand: (demand as f64 / length).min(1.0),
+                });
+            }
+        }
+        // The rest of the host: it wanted what it got, and goes before all.
+        let rest = self.busy_ns?.saturating_sub(run_ns) as f64 / length;
+        problem.groups.push(Group {
+            parent: None,
+            weight: 10_000,
+            limit: None,
+        });
+        let cpus = self.cpus.len();
+        problem.threads.extend((0..cpus).map(|_| Thread {
+            group: Some(self.tenants.len()),
+            weight: TenantWeight::DEFAULT.0,
+            cpus: self.cpus.clone(),
+            demand: (rest / cpus as f64).min(1.0),
+        }));
+        let ideal = ideal(&problem).ok()?;
+        Some((problem, ideal))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+mod tests {
+    use super::*;
+    use crate::testing::snapshot;
+    use quell_model::ReadyTime;
+
+    /// Two CPUs for two seconds. `a` has three busy threads, `b` one that runs a quarter of the time and sleeps.
+    fn accounts(ready: bool) -> Accounts {
+        let mut accounts = Accounts::default();
+        let mut snapshot = snapshot(0, &[("a", 3), ("b", 1)]);
+        snapshot.period_ns = 500_000_000;
+        let period = snapshot.period_ns;
+        for cpu in &mut snapshot.host.cpus {
+            cpu.busy_ns = Some(period);
+        }
+        for (thread, run) in snapshot.tenants[0].threads.iter_mut().zip([8, 3, 3]) {
+            thread.run_ns = period * run / 8;
+            thread.ready = ready.then(|| ReadyTime {
+                sum_ns: period - thread.run_ns,
+                ..ReadyTime::default()
+            });
+        }
+        snapshot.tenants[1].threads[0].run_ns = period / 4;
+        snapshot.tenants[1].threads[0].ready = ready.then(ReadyTime::default);
+        for _ in 0..4 {
+            assert!(accounts.last().is_none());
+            accounts.add(&snapshot);
+        }
+        accounts
+    }
+
+    #[test]
+    fn what_was_deserved_is_what_the_solver_says() {
+        let window = accounts(true).last().unwrap();
+        let of = |name: &str| window.share(&name.into()).unwrap();
+        let near = |got: f64, expected: f64| assert!((got - expected).abs() < 0.01, "{got}");
+        let (a, b) = (of("a"), of("b"));
+        assert_eq!((a.window_ns, a.weight.0), (2_000_000_000, 100));
+        near(a.demand_cpus, 3.0);
+        near(a.received_cpus, 1.75);
+        near(a.deserved_cpus, 1.75);
+        near(a.lag_ns as f64 / 1e9, 0.0);
+        // It slept, so it had all that it wanted.
+        near(b.demand_cpus, 0.25);
+        near(b.deserved_cpus, 0.25);
+        assert!(window.share(&"x".into()).is_none());
+    }
+
+    #[test]
+    fn nothing_is_said_where_waiting_is_not_seen() {
+        assert!(accounts(false).last().unwrap().share(&"a".into()).is_none());
+    }
+}

@@ -1,0 +1,63 @@
+//! Random hosts on the simulator.
+
+use super::STEP_S;
+use super::hosts::{Host, Wants};
+use crate::run::simulated::engine;
+use crate::side::Side;
+use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+use quell_model::{TenantWeight, Topology};
+use quell_sim::{Costs, GroupId, Request, Simulation, Tenant, ThreadId};
+
+/// What each group gets up to the end of each step, in s of CPU time, under a side.
+pub(super) fn simulate(host: &Host, side: &Side, steps: usize) -> anyhow::Result<Vec<Vec<f64>>> {
+    let topology = Topology::flat(host.problem.cpus.len() as u32);
+    // Nothing costs anything: what is looked at is whom CPUs are given to.
+    let costs = Costs {
+        tick_every: 4_000_000,
+        ..Costs::NONE
+    };
+    let (class, costs) = engine(side, &topology, costs, &[])?;
+    let mut it = Simulation::new(topology, costs, class);
+    let mut groups: Vec<GroupId> = Vec::new();
+    for group in &host.problem.groups {
+        let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent]);
+        groups.push(it.add_group(parent, TenantWeight(group.weight)));
+    }
+    for (number, (thread, want)) in host.problem.threads.iter().zip(&host.wants).enumerate() {
+        let group = thread.group.map_or(GroupId::ROOT, |group| groups[group]);
+        let (run_us, period_us, first_ms) = match *want {
+            Wants::Always => (100_000.0, 0, 0),
+            Wants::Part(part, period) => (part * period as f64, period, 0),
+            Wants::Bursts(work, every, first) => (work as f64 * 1e3, every * 1000, first),
+        };
+        let run = Step::RunUs(TimeUs::Constant(run_us));
+        let program = match want {
+            Wants::Always => vec![run],
+            _ => vec![Step::Request, run, Step::Respond],
+        };
+        let program = [ThreadProgram {
+            name: "t".to_string(),
+            count: Count::Fixed(1),
+            spin_us: 0.0,
+            cpus: None,
+            program,
+        }];
+        let requests = (0..).map(move |number| Request {
+            due: first_ms * 1_000_000 + number * period_us * 1000,
+            seed: number,
+        });
+        let load = (period_us > 0).then(|| Box::new(requests) as quell_sim::Load);
+        it.add_tenant(Tenant {
+            group,
+            ..Tenant::new(&program, load)
+        });
+        it.restrict(ThreadId(number as u32), thread.cpus.clone());
+    }
+    let mut out = Vec::new();
+    for step in 0..steps {
+        it.run_until((step as u64 + 1) * (STEP_S * 1e9) as u64);
+        let ran = it.machine().threads.iter().map(|thread| thread.ran);
+        out.push(host.by_group(ran.map(|ns| ns as f64 / 1e9)));
+    }
+    Ok(out)
+}

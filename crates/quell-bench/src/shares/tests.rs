@@ -1,0 +1,118 @@
+use super::*;
+
+fn off(bound: Bound, most_cpus: u32, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
+    let drawn = Drawn {
+        cpus: most_cpus,
+        exactly: false,
+        most_groups: 8,
+        bound,
+        least_period_us: 0,
+    };
+    let sides = Side::parse_some("share=quell sched --share").unwrap();
+    let mut off: Vec<(f64, u64)> = (0..100)
+        .map(|seed| {
+            let host = Host::random(seed, &drawn);
+            let got = simulated::simulate(&host, &sides[0], 80).unwrap();
+            (of(&judge(seed, &drawn, &host, &got).unwrap()), seed)
+        })
+        .collect();
+    off.sort_by(|one, other| other.0.total_cmp(&one.0));
+    println!(
+        "{bound} on {most_cpus}, worst with seeds: {:.2?}",
+        &off[..12]
+    );
+    off.into_iter().map(|(off, _)| off).collect()
+}
+
+/// What part of them is within so many points.
+fn within(off: &[f64], points: f64) -> f64 {
+    off.iter().filter(|it| **it <= points).count() as f64 / off.len() as f64
+}
+
+#[test]
+fn random_hosts_of_one_cpu_are_shared_exactly() {
+    let off = off(Bound::Nobody, 1, |host| host.group.off());
+    assert!(within(&off, 2.0) >= 0.95 && off[0] <= 9.0, "{off:.2?}");
+}
+
+#[test]
+fn random_hosts_are_shared_nearly() {
+    // Not yet what is to hold: two points, everywhere.
+    for (bound, least, worst) in [
+        (Bound::Nobody, 0.9, 7.0),
+        (Bound::ToOne, 0.7, 9.0),
+        (Bound::ToSome, 0.73, 15.0),
+    ] {
+        let off = off(bound, 8, |host| host.group.off());
+        let part = within(&off, 2.0);
+        println!("{bound}: {:.0} % within two points", part * 100.0);
+        assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
+    }
+}
+
+#[test]
+fn a_host_is_the_same_as_a_scenario() {
+    for (seed, bound) in (0..50).zip(Bound::ALL.into_iter().cycle()) {
+        let drawn = Drawn {
+            cpus: 4,
+            exactly: true,
+            most_groups: 8,
+            bound,
+            least_period_us: 10_000,
+        };
+        let host = Host::random(seed, &drawn).in_phase();
+        let scenario = host.scenario().unwrap();
+        let cgroups = scenario.cgroups();
+        for (number, group) in host.problem.groups.iter().enumerate() {
+            let at = |number: usize| {
+                let name = format!("g{number}");
+                cgroups
+                    .all
+                    .iter()
+                    .position(|it| it.name.as_str() == name)
+                    .unwrap()
+            };
+            let cgroup = &cgroups.all[at(number)];
+            assert_eq!(cgroup.weight.0, group.weight);
+            assert_eq!(cgroup.parent, group.parent.map(at));
+        }
+        assert_eq!(scenario.tenants.len(), host.wants.len());
+    }
+}
+
+/// Two CPUs: three busy threads of two groups of the same weight, the one of a light group.
+#[test]
+fn what_is_due_over_time_follows_who_wants_cpus() {
+    let drawn = Drawn {
+        cpus: 1,
+        exactly: true,
+        most_groups: 2,
+        bound: Bound::Nobody,
+        least_period_us: 0,
+    };
+    let mut host = Host::random(0, &drawn);
+    let mut thread = host.problem.threads[0].clone();
+    for group in &mut host.problem.groups {
+        (group.parent, group.weight) = (None, 100);
+    }
+    thread.group = Some(0);
+    let other = quell_policy::share::Thread {
+        group: Some(1),
+        ..thread.clone()
+    };
+    host.problem.threads = vec![thread, other];
+    // One always wants the CPU, the other for 200 ms of every second: half of it for 400 ms.
+    host.wants = vec![Wants::Always, Wants::Bursts(200, 1000, 100)];
+    let due = fluid::fluid(&host, 20).unwrap();
+    let near = |got: f64, expected: f64| assert!((got - expected).abs() < 1e-6, "{got} {expected}");
+    for (step, one, other) in [
+        (0, 0.1, 0.0),
+        (2, 0.2, 0.1),
+        (4, 0.3, 0.2),
+        (9, 0.8, 0.2),
+        (19, 1.6, 0.4),
+    ] {
+        near(due[step][0], one);
+        near(due[step][1], other);
+    }
+}
