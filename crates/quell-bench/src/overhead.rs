@@ -9,16 +9,19 @@ use crate::result::{Host, LabGuest, SCHEMA};
 use crate::run::host;
 use crate::run::started::Started;
 use crate::side::Side;
-use crate::workload::Interrupted;
-use anyhow::{Context, bail};
+use crate::workload::{Cgroups, Interrupted};
+use anyhow::{Context, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, pipe, read, write};
+use quell_linux::observe::{CgroupVersion, CpuHierarchy};
 use quell_model::CpuId;
-use quell_model::config::TenantSpec;
+use quell_model::config::{Scenario, TenantSpec};
 use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Barrier;
@@ -46,6 +49,9 @@ pub struct Overhead {
     pub host: Host,
     /// The guest of the kernel lab; `null` outside of it.
     pub lab: Option<LabGuest>,
+    /// How many cgroups of ours the threads were in, one in the other.
+    #[serde(default)]
+    pub nesting: u32,
     /// One for each side, in the order asked for.
     pub sides: Vec<SideCosts>,
 }
@@ -80,9 +86,10 @@ pub struct Costs {
 }
 
 /// Measures the sides one after the other. Setting `interrupt` ends it with [`Interrupted`].
-/// `exe` is the `quell` program.
+/// `exe` is the `quell` program. The threads are in so many cgroups, one in the other.
 pub fn run(
     sides: &[Side],
+    nesting: u32,
     exe: &Path,
     interrupt: &AtomicBool,
     progress: &Progress,
@@ -96,6 +103,7 @@ pub fn run(
             ..TenantSpec::named("overhead")
         }]
     };
+    let _nested = (nesting > 0).then(|| Nested::enter(nesting)).transpose()?;
     let mut measured = Vec::new();
     for (side, label) in sides.iter().zip(Side::labels(sides)) {
         progress.step(Duration::ZERO, &format!("overhead: {label}"));
@@ -114,6 +122,7 @@ pub fn run(
         quell_version: env!("CARGO_PKG_VERSION").to_string(),
         host: host::describe()?,
         lab: None,
+        nesting,
         sides: measured,
     })
 }
@@ -161,6 +170,65 @@ pub fn table(result: &Overhead) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     format!("{table}\n")
+}
+
+/// This process in cgroups of its own, for as long as this exists.
+struct Nested {
+    /// Takes it back.
+    home: File,
+    _cgroups: Cgroups,
+}
+
+impl Nested {
+    fn enter(levels: u32) -> anyhow::Result<Nested> {
+        let mut text = "name = \"overhead\"\n".to_string();
+        for level in 1..=levels {
+            text += &format!("[[group]]\nname = \"level{level}\"\n");
+            if level > 1 {
+                text += &format!("within = \"level{}\"\n", level - 1);
+            }
+        }
+        text += &format!(
+            "[[tenant]]\nname = \"this\"\nclass = \"batch\"\nwithin = \"level{levels}\"\n\
+                          [[tenant.thread]]\nname = \"t\"\nprogram = [{{ run_us = 1 }}]\n"
+        );
+        let scenario = Scenario::parse(Path::new("overhead.toml"), &text)?;
+        let hierarchy =
+            CpuHierarchy::find().context("no cgroup hierarchy has the cpu controller")?;
+        ensure!(
+            hierarchy.version == CgroupVersion::V2,
+            "`--nesting` needs cgroup v2"
+        );
+        let own = procfs::process::Process::myself()?.cgroups()?.0;
+        let own = own.iter().find(|it| it.hierarchy == 0);
+        let own = own.context("this process is in no cgroup")?;
+        let home = (hierarchy.mount).join(own.pathname.trim_start_matches('/'));
+        let home = OpenOptions::new()
+            .write(true)
+            .open(home.join("cgroup.procs"))?;
+        let prefix = format!("quell-overhead-{}", std::process::id());
+        let cgroups = Cgroups::make(&scenario, &prefix)?;
+        let inner = cgroups.procs(0)?.context("no cgroup was made")?;
+        let nested = Nested {
+            home,
+            _cgroups: cgroups,
+        };
+        move_here(&inner)?;
+        Ok(nested)
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        if let Err(error) = move_here(&self.home) {
+            tracing::warn!(%error, "cannot go back to where this process was");
+        }
+    }
+}
+
+/// Moves this process to the cgroup whose `cgroup.procs` that is.
+fn move_here(mut procs: &File) -> io::Result<()> {
+    procs.write_all(std::process::id().to_string().as_bytes())
 }
 
 fn measure(cpus: &[CpuId]) -> anyhow::Result<Costs> {

@@ -278,6 +278,15 @@ pub struct Bench {
         help_heading = "Options of `bench calibration`"
     )]
     pub only: Vec<String>,
+    /// How many cgroups the threads are in, one in the other
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=16),
+        help_heading = "Options of `bench overhead`"
+    )]
+    pub nesting: u32,
     /// How many random hosts
     #[arg(
         long,

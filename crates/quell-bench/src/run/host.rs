@@ -31,6 +31,11 @@ impl HostTimes {
         })
     }
 
+    /// What all CPUs together were not idle since boot, in s.
+    pub(crate) fn taken_s(&self) -> f64 {
+        (self.busy + self.steal) as f64 / procfs::ticks_per_second() as f64
+    }
+
     /// Busy and steal since `earlier`, in percent of all CPUs.
     pub(crate) fn percent_since(&self, earlier: &HostTimes) -> (f64, f64) {
         let all = self.all.saturating_sub(earlier.all).max(1) as f64;

@@ -135,6 +135,26 @@ impl Host {
         Host { problem, wants }
     }
 
+    /// What else a real machine did, in CPUs: it goes before all, anywhere.
+    pub(super) fn add_rest(&mut self, cpus: f64) {
+        let all = self.problem.cpus.clone();
+        let each = cpus / all.len() as f64;
+        self.problem.groups.push(Group {
+            parent: None,
+            weight: 10_000,
+            limit: None,
+        });
+        for _ in all.iter() {
+            self.problem.threads.push(Thread {
+                group: Some(self.problem.groups.len() - 1),
+                weight: 100,
+                cpus: all.clone(),
+                demand: 1.0,
+            });
+            self.wants.push(Wants::Part(each, 0));
+        }
+    }
+
     /// What threads got, by group; what is in a group is its too.
     pub(super) fn by_group(&self, threads: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut groups = vec![0.0; self.problem.groups.len()];

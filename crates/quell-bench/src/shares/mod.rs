@@ -123,12 +123,12 @@ impl Worst {
 }
 
 /// One of the kinds of host in turn.
-fn drawn(options: &SharesOptions, number: u32, cpus: Option<u32>) -> Drawn {
+fn drawn(options: &SharesOptions, seed: u64, cpus: Option<u32>) -> Drawn {
     Drawn {
         cpus: cpus.unwrap_or(options.most_cpus),
         exactly: cpus.is_some(),
         most_groups: options.most_groups,
-        bound: Bound::ALL[number as usize % Bound::ALL.len()],
+        bound: Bound::ALL[(seed % Bound::ALL.len() as u64) as usize],
         least_period_us: if cpus.is_some() { 10_000 } else { 0 },
     }
 }
@@ -149,8 +149,8 @@ pub fn simulate(
                 if number >= options.hosts || interrupt.load(Ordering::Relaxed) {
                     return anyhow::Ok(());
                 }
-                let drawn = drawn(options, number, None);
                 let seed = options.seed + u64::from(number);
+                let drawn = drawn(options, seed, None);
                 let host = Host::random(seed, &drawn);
                 let got = simulated::simulate(&host, side, steps)?;
                 let judged = judge(seed, &drawn, &host, &got)?;
@@ -196,10 +196,11 @@ pub fn run(
         for number in 0..options.hosts {
             let text = format!("{label}: host {} of {}", number + 1, options.hosts);
             progress.step(Duration::ZERO, &text);
-            let drawn = drawn(options, number, Some(cpus));
             let seed = options.seed + u64::from(number);
-            let host = Host::random(seed, &drawn).in_phase();
-            let got = real::run(&host, steps, &options.exe, interrupt)?;
+            let drawn = drawn(options, seed, Some(cpus));
+            let mut host = Host::random(seed, &drawn).in_phase();
+            let (got, rest) = real::run(&host, steps, &options.exe, interrupt)?;
+            host.add_rest(rest);
             hosts.push(judge(seed, &drawn, &host, &got)?);
         }
         started.stop()?;
@@ -231,7 +232,8 @@ fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Res
     let percent = 100.0 / (cpus as f64 * WINDOW as f64 * STEP_S);
     let (mut tenant, mut any) = (Worst::default(), Worst::default());
     for from in FIRST..got.len().saturating_sub(WINDOW) {
-        for (number, group) in host.problem.groups.iter().enumerate() {
+        // What got something: not the rest of a real machine.
+        for (number, group) in host.problem.groups.iter().enumerate().take(got[from].len()) {
             let within = |of: &[Vec<f64>]| (of[from + WINDOW][number] - of[from][number]) * percent;
             let worst = Worst {
                 group: number as u32,
@@ -248,12 +250,16 @@ fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Res
             }
         }
     }
+    // Not the rest of a real machine.
+    let groups = got.first().map_or(0, Vec::len);
+    let threads = host.problem.threads.iter();
+    let threads = threads.filter(|it| it.group.is_some_and(|group| group < groups));
     Ok(HostShares {
         seed,
         bound: drawn.bound,
         cpus: cpus as u32,
-        groups: host.problem.groups.len() as u32,
-        threads: host.problem.threads.len() as u32,
+        groups: groups as u32,
+        threads: threads.count() as u32,
         tenant,
         group: any,
     })

@@ -2,6 +2,7 @@
 
 use super::STEP_S;
 use super::hosts::Host;
+use crate::run::host::HostTimes;
 use crate::workload::{Interrupted, Workload};
 use anyhow::Context;
 use std::fs;
@@ -10,16 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What each group got up to some time, in s.
+/// What each group got up to some time, in s, and then the whole machine.
 type Reading = (f64, Vec<f64>);
 
-/// What each group gets up to the end of each step, in s of CPU time, under whatever schedules this machine.
+/// What each group gets up to the end of each step, in s of CPU time, under whatever schedules this machine; and how many CPUs
+/// the rest of the machine used.
 pub(super) fn run(
     host: &Host,
     steps: usize,
     exe: &Path,
     interrupt: &Arc<AtomicBool>,
-) -> anyhow::Result<Vec<Vec<f64>>> {
+) -> anyhow::Result<(Vec<Vec<f64>>, f64)> {
     let scenario = host.scenario()?;
     let cgroups = scenario.cgroups();
     let mut workload = Workload::start(&scenario, exe, interrupt.clone())?;
@@ -37,7 +39,10 @@ pub(super) fn run(
     let readings = Arc::new(Mutex::new(Vec::<Reading>::new()));
     let into = readings.clone();
     workload.set_sampled(Duration::from_secs_f64(STEP_S), move |time| {
-        let got: Option<Vec<f64>> = folders.iter().map(|folder| used_s(folder)).collect();
+        let used = folders.iter().map(|folder| used_s(folder));
+        let got: Option<Vec<f64>> = used
+            .chain([HostTimes::read().ok().map(|it| it.taken_s())])
+            .collect();
         let mut readings = into.lock().unwrap_or_else(PoisonError::into_inner);
         readings.extend(got.map(|got| (time.as_secs_f64(), got)));
     });
@@ -48,12 +53,23 @@ pub(super) fn run(
         return Err(Interrupted.into());
     }
     let readings = readings.lock().unwrap_or_else(PoisonError::into_inner);
-    (1..=steps)
+    let got: anyhow::Result<Vec<Vec<f64>>> = (1..=steps)
         .map(|step| {
             at_time(&readings, step as f64 * STEP_S)
                 .with_context(|| format!("usage at {:.1} s was not read", step as f64 * STEP_S))
         })
-        .collect()
+        .collect();
+    let mut got = got?;
+    let machine: Vec<f64> = got.iter_mut().filter_map(Vec::pop).collect();
+    let last = |of: &[f64]| of.last().copied().unwrap_or(0.0);
+    let tenants = host
+        .problem
+        .groups
+        .iter()
+        .zip(got.last().into_iter().flatten());
+    let tenants = tenants.filter(|(group, _)| group.parent.is_none());
+    let rest = last(&machine) - tenants.map(|(_, got)| got).sum::<f64>();
+    Ok((got, (rest / (steps as f64 * STEP_S)).max(0.0)))
 }
 
 /// CPU time of a cgroup and all below it.

@@ -20,7 +20,7 @@ pub use measurement::{GeneratorReport, Measurement, Scheduling, latency_histogra
 
 use anyhow::Context;
 use apps::{Launch, Started};
-use cgroups::Cgroups;
+pub(crate) use cgroups::Cgroups;
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
 use place::Place;
@@ -233,7 +233,9 @@ impl Workload {
             let target = target.with_context(|| format!("cannot load tenant {name}"))?;
             generators.push((index, target, load, tenant_seed(seed, index)));
         }
-        let start = Instant::now() + Duration::from_millis(20);
+        // Who samples is ready by then, on a busy machine too.
+        let soon = Duration::from_millis(if self.sampled.is_some() { 500 } else { 20 });
+        let start = Instant::now() + soon;
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
         let recorded = self.recorded;
         let over = AtomicBool::new(false);

@@ -214,10 +214,10 @@ fn overhead(args: &Bench, sides: &[Side]) -> anyhow::Result<()> {
     files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
     let result = match args.on {
-        Substrate::Vm => vm::overhead(sides, &args.measure, &args.guest, &interrupt)?,
+        Substrate::Vm => vm::overhead(sides, args.nesting, &args.measure, &args.guest, &interrupt)?,
         Substrate::Host => {
             let progress = Progress::stderr(Duration::ZERO);
-            overhead::run(sides, &this_program()?, &interrupt, &progress)?
+            overhead::run(sides, args.nesting, &this_program()?, &interrupt, &progress)?
         }
         Substrate::Sim => {
             let message = "`--on`: what a wakeup costs is measured on: host, vm";

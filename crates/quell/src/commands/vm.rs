@@ -49,6 +49,7 @@ pub(super) fn bench(
 /// Measures what waking and switching cost in a guest.
 pub(super) fn overhead(
     sides: &[Side],
+    nesting: u32,
     measure: &Measure,
     guest: &Guest,
     interrupt: &AtomicBool,
@@ -56,7 +57,8 @@ pub(super) fn overhead(
     let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
     prepared.boot.seed = measure.seed;
     bring_schedulers(&mut prepared, sides)?;
-    let command = command("overhead", sides, measure);
+    let mut command = command("overhead", sides, measure);
+    command.extend(["--nesting".to_string(), nesting.to_string()]);
     let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
     result.lab = Some(guest);
     Ok(result)
