@@ -141,7 +141,7 @@ static inline s64 fair_lag(s64 credit, u64 weight)
 	return credit < 0 ? -(s64)distance : (s64)distance;
 }
 
-/* Who waited for so long is served soon. Our choice: a third of the kernel's patience at most. */
+/* Who waited for so long is served soon. Our choice: less than half of the kernel's patience, which is 20 s here (timeout_ms). */
 #define FAIR_STARVED (8 * NS_PER_S)
 
 /* The turn of one that waited so long: a thousand of them together hardly disturb others. */
