@@ -85,23 +85,14 @@ __noinline s32 preemptible_cpu(struct task_struct *p __arg_trusted, u64 deadline
 	return best;
 }
 
-struct patience {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_DOMAINS);
-	__type(key, u32);
-	__type(value, struct patience);
-} patience SEC(".maps");
+TIMERS(patience, MAX_DOMAINS);
 
 /* No more often than so, so that a crowd of waiting threads costs little. */
 #define PATIENCE_LEAST (100 * NS_PER_US)
 
 static __always_inline void start_patience(struct domain *d, u32 index, u64 ns, u64 now)
 {
-	struct patience *p = bpf_map_lookup_elem(&patience, &index);
+	struct timer *p = bpf_map_lookup_elem(&patience, &index);
 
 	if (!p)
 		return;
@@ -173,7 +164,7 @@ static __always_inline u64 look_at_queue(u64 dsq, s32 cpu, u32 index, u64 now)
 	return next;
 }
 
-static int on_patience(void *map, u32 *key, struct patience *value)
+static int on_patience(void *map, u32 *key, struct timer *value)
 {
 	u32 index = *key;
 	struct domain *d = domain_at(index);
@@ -195,16 +186,6 @@ static int on_patience(void *map, u32 *key, struct patience *value)
 	if (next)
 		start_patience(d, index, next, now);
 	return 0;
-}
-
-static __always_inline s32 init_patience(u32 index)
-{
-	struct patience *p = bpf_map_lookup_elem(&patience, &index);
-
-	if (!p)
-		return -22; /* EINVAL */
-	s32 error = bpf_timer_init(&p->timer, &patience, CLOCK_MONOTONIC);
-	return error ?: bpf_timer_set_callback(&p->timer, on_patience);
 }
 
 #endif

@@ -169,16 +169,7 @@ static __always_inline void set_limit(struct group *g, u64 period, u64 quota, u6
 	__sync_fetch_and_add(&limits.changes, 1);
 }
 
-struct step {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_CPUS);
-	__type(key, u32);
-	__type(value, struct step);
-} steps SEC(".maps");
+TIMERS(steps, MAX_CPUS);
 
 /* Looks at a thread that runs there: for how long it may go on; 0: it must leave. Global, as limited_from() is. */
 __noinline u64 look_at_drawing(struct thread *t, u64 now)
@@ -195,7 +186,7 @@ __noinline u64 look_at_drawing(struct thread *t, u64 now)
 	return drawn.until ? 0 : drawn.step;
 }
 
-static int on_step(void *map, u32 *key, struct step *value)
+static int on_step(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
 	struct cpu_slot *slot = cpu_at(cpu);
@@ -223,20 +214,10 @@ static int on_step(void *map, u32 *key, struct step *value)
 	return 0;
 }
 
-static __always_inline s32 init_step(u32 cpu)
-{
-	struct step *step = bpf_map_lookup_elem(&steps, &cpu);
-
-	if (!step)
-		return -22; /* EINVAL */
-	s32 error = bpf_timer_init(&step->timer, &steps, CLOCK_MONOTONIC);
-	return error ?: bpf_timer_set_callback(&step->timer, on_step);
-}
-
 /* A thread begins to run, or goes on; it had so much in all. Global, as limited_from() is. */
 __noinline int begin_draw(struct thread *t, u64 ran_in_all, u32 cpu, u64 now)
 {
-	struct step *step = bpf_map_lookup_elem(&steps, &cpu);
+	struct timer *step = bpf_map_lookup_elem(&steps, &cpu);
 	struct draw draws = {};
 
 	if (!t || !step)

@@ -19,20 +19,11 @@
 /* From being counted to being there. */
 #define PARKING_MOST (1 * NS_PER_MS)
 
-struct release {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_DOMAINS);
-	__type(key, u32);
-	__type(value, struct release);
-} releases SEC(".maps");
+TIMERS(releases, MAX_DOMAINS);
 
 static __always_inline void release_at(u32 index, u64 at, u64 now)
 {
-	struct release *release = bpf_map_lookup_elem(&releases, &index);
+	struct timer *release = bpf_map_lookup_elem(&releases, &index);
 	struct domain *d = domain_at(index);
 
 	if (!release || !d)
@@ -127,7 +118,7 @@ static __always_inline void wake_idle(struct domain *d)
 }
 
 /* Makes those ready whose groups' pools hold something again. */
-static int on_release(void *map, u32 *key, struct release *value)
+static int on_release(void *map, u32 *key, struct timer *value)
 {
 	struct bpf_iter_scx_dsq it;
 	u32 index = *key;
@@ -171,16 +162,6 @@ static int on_release(void *map, u32 *key, struct release *value)
 	if (next)
 		release_at(index, next, now);
 	return 0;
-}
-
-static __always_inline s32 init_release(u32 index)
-{
-	struct release *release = bpf_map_lookup_elem(&releases, &index);
-
-	if (!release)
-		return -22; /* EINVAL */
-	s32 error = bpf_timer_init(&release->timer, &releases, CLOCK_MONOTONIC);
-	return error ?: bpf_timer_set_callback(&release->timer, on_release);
 }
 
 #endif

@@ -653,7 +653,7 @@ s32 BPF_PROG(quell_init)
 		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (!error)
-			error = init_step(cpu);
+			error = init_timer(&steps, cpu, on_step);
 		if (error)
 			return error;
 	}
@@ -670,9 +670,9 @@ s32 BPF_PROG(quell_init)
 		if (!error)
 			error = scx_bpf_create_dsq(parked_queue(index), -1);
 		if (!error)
-			error = init_patience(index);
+			error = init_timer(&patience, index, on_patience);
 		if (!error)
-			error = init_release(index);
+			error = init_timer(&releases, index, on_release);
 		if (error)
 			return error;
 	}

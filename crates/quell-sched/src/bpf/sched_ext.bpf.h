@@ -308,6 +308,29 @@ static __always_inline u64 first_order(u64 dsq)
 	return order;
 }
 
+/* A timer for each CPU or domain. */
+struct timer {
+	struct bpf_timer timer;
+};
+
+#define TIMERS(name, count)                                                                        \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(max_entries, count);                                                        \
+		__type(key, u32);                                                                  \
+		__type(value, struct timer);                                                       \
+	} name SEC(".maps")
+
+static __always_inline s32 init_timer(void *timers, u32 index, int (*callback)(void *, u32 *, struct timer *))
+{
+	struct timer *it = bpf_map_lookup_elem(timers, &index);
+
+	if (!it)
+		return -22; /* EINVAL */
+	s32 error = bpf_timer_init(&it->timer, timers, CLOCK_MONOTONIC);
+	return error ?: bpf_timer_set_callback(&it->timer, callback);
+}
+
 /* Ends the scheduler with a message; the kernel's own takes over. */
 #define fail(fmt, args...)                                                                         \
 	({                                                                                         \

@@ -122,6 +122,7 @@ fn tenants() {
         &["--share"],
         &[
             ("four threads", four_threads),
+            ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("accounts", accounts),
             ("restricted", restricted),
