@@ -5,8 +5,12 @@
 
 mod common;
 
+use std::env;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A bit of everything that could differ: forks, wakeups across CPUs, a lock, a batch tenant.
 const SCENARIO: &str = r#"
@@ -138,6 +142,65 @@ fn a_benchmark_in_a_guest_gives_the_same_json_twice_to_the_byte() {
     );
     let differing = first.lines().zip(second.lines()).find(|(a, b)| a != b);
     assert!(first == second, "first difference: {differing:?}");
+}
+
+/// In the guest: threads that sleep for 5 to 125 us each, and what time it was after each time.
+#[test]
+#[ignore = "part of the next test"]
+fn naps() {
+    let nap = |number: u64| {
+        let (mut random, mut seen) = (number, DefaultHasher::new());
+        let start = Instant::now();
+        for _ in 0..8000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            thread::sleep(Duration::from_nanos(5_000 + (random >> 33) % 120_000));
+            start.elapsed().hash(&mut seen);
+        }
+        seen.finish()
+    };
+    let threads: Vec<_> = (0..6).map(|n| thread::spawn(move || nap(n))).collect();
+    for thread in threads {
+        println!("{:x}", thread.join().unwrap());
+    }
+}
+
+/// Timers much closer to each other than CPUs take turns at being emulated: when each goes off must not depend on when this
+/// machine gets to it.
+#[test]
+fn timers_go_off_at_the_same_time_in_each_guest() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let this = env::current_exe().unwrap();
+    let guest = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["lab", "run", "--cpus", "4", "--file"])
+            .arg(format!("{}:/root/naps", this.display()))
+            .args([
+                "--",
+                "/root/naps",
+                "--ignored",
+                "--exact",
+                "naps",
+                "--nocapture",
+            ])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        let seen = said
+            .lines()
+            .filter(|line| u64::from_str_radix(line, 16).is_ok());
+        seen.map(str::to_string).collect::<Vec<_>>()
+    };
+    // At once, so that each has of this machine's CPUs what the others leave it.
+    let seen = thread::scope(|scope| {
+        [(); 3]
+            .map(|()| scope.spawn(guest))
+            .map(|guest| guest.join().unwrap())
+    });
+    assert_eq!(seen[0].len(), 6, "{seen:?}");
+    assert_eq!((&seen[0], &seen[0]), (&seen[1], &seen[2]));
 }
 
 /// Means of the short and the long requests' latencies, told apart and not, in milliseconds.
