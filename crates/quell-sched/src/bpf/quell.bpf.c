@@ -139,6 +139,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE_LEAST, 0);
 		return;
 	}
+	t->left = 0;
 	u64 until = limited_until(t, now);
 	if (until) {
 		if (flags & ENQ_WAKEUP)
@@ -361,6 +362,9 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	t->running = 1;
 	t->ran_at = now;
 	t->parked_at = 0;
+	/* The kernel lets it go on, but with a turn of its own length. */
+	if (t->left && t->left < p->scx.slice)
+		set_slice(p, t->left);
 	begin_drawing(t, p, cpu, now);
 	slot->tid = p->pid;
 	t->runs++;
@@ -407,6 +411,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	spend(t, p, true, now);
 	if (judge(t, p, now))
 		slot->depleted++;
+	t->left = runnable ? p->scx.slice : 0;
 	if (runnable) {
 		t->ready_at = now;
 		return;

@@ -124,6 +124,7 @@ fn tenants() {
             ("four threads", four_threads),
             ("tiny weight", tiny_weight),
             ("conserving", conserving),
+            ("interrupted", interrupted),
             ("accounts", accounts),
             ("restricted", restricted),
             ("hotplug", hotplug),
@@ -505,6 +506,38 @@ fn pinned(failures: &mut Failures, _: &mut Sched) {
     let worst = counters[1].load(Ordering::Relaxed) as f64 / 1e6;
     failures.expect("its worst wait, ms", worst, 0.0, 60.0);
     drop((crowd, neighbour, short));
+}
+
+/// Real-time threads that take each CPU for a moment, over and over: others' turns end all the same.
+fn interrupted(failures: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let interrupting: Vec<Load> = (0..cpus())
+        .map(|cpu| {
+            let how = How {
+                fifo: true,
+                ..How::on(1 << cpu)
+            };
+            periodic(&how, 50_000, 3_000_000, &counters[0], &counters[1])
+        })
+        .collect();
+    let loads: Vec<Load> = (0..2 * cpus())
+        .map(|_| {
+            start(&How::default(), || {
+                let began = now_ns(libc::CLOCK_MONOTONIC);
+                burn(1_000_000);
+                let took = now_ns(libc::CLOCK_MONOTONIC) - began;
+                counters[2].fetch_max(took, Ordering::Relaxed);
+            })
+        })
+        .collect();
+    // Until the credit that they began with is spent.
+    sleep_ms(1000);
+    counters[2].store(0, Ordering::Relaxed);
+    sleep_ms(2000);
+    let worst = counters[2].load(Ordering::Relaxed) as f64 / 1e6;
+    // Turns are 20 ms at most, of depleted threads.
+    failures.expect("longest stall between interruptions, ms", worst, 5.0, 120.0);
+    drop((interrupting, loads));
 }
 
 /// Threads that may use some CPUs only.
