@@ -230,10 +230,11 @@ fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Res
     let due = fluid::fluid(host, got.len())?;
     let cpus = host.problem.cpus.len();
     let percent = 100.0 / (cpus as f64 * WINDOW as f64 * STEP_S);
+    // What got something: not the rest of a real machine, which comes last.
+    let groups = got.first().map_or(0, Vec::len);
     let (mut tenant, mut any) = (Worst::default(), Worst::default());
     for from in FIRST..got.len().saturating_sub(WINDOW) {
-        // What got something: not the rest of a real machine.
-        for (number, group) in host.problem.groups.iter().enumerate().take(got[from].len()) {
+        for (number, group) in host.problem.groups.iter().enumerate().take(groups) {
             let within = |of: &[Vec<f64>]| (of[from + WINDOW][number] - of[from][number]) * percent;
             let worst = Worst {
                 group: number as u32,
@@ -250,8 +251,6 @@ fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Res
             }
         }
     }
-    // Not the rest of a real machine.
-    let groups = got.first().map_or(0, Vec::len);
     let threads = host.problem.threads.iter();
     let threads = threads.filter(|it| it.group.is_some_and(|group| group < groups));
     Ok(HostShares {
