@@ -97,7 +97,7 @@ pub struct Group {
     pub used: u64,
     pub used_at: u64,
     pub added: [u64; 2],
-    pub level: [u64; 2],
+    pub members: [u64; 2],
     pub lowest: [u64; 2],
     pub wanted_at: u64,
     /// Quota, period, burst, when the period began, what is left, the next group with a limit.

@@ -43,8 +43,8 @@ unsafe extern "C" {
     fn quell_share_log2(value: c_ulonglong) -> c_ulonglong;
     fn quell_share_order(usage: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_share_lag(others: c_ulonglong, order: c_ulonglong) -> c_longlong;
-    fn quell_share_due(usage: c_ulonglong, weight: c_ulonglong, active: c_ulonglong)
-    -> c_ulonglong;
+    fn quell_share_cost(usage: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
+    fn quell_share_mean(cost: c_ulonglong, weights: c_ulonglong) -> c_ulonglong;
     fn quell_share_member(
         above: c_longlong,
         usage: c_ulonglong,
@@ -154,9 +154,11 @@ native! {
     share_order = quell_share_order(usage: u64, now: u64) -> u64;
     /// How far behind others an order is, in time.
     share_lag = quell_share_lag(others: u64, order: u64) -> i64;
-    /// What of a group's usage is due to each of its members.
-    share_due = quell_share_due(usage: u64, weight: u64, active: u64) -> u64;
-    /// What it counts for a group's place that a member is so far above what is due to it. The weight must not be 0.
+    /// CPU time that somebody's usage is.
+    share_cost = quell_share_cost(usage: u64, weight: u64) -> u64;
+    /// Where they stand on average whose usage is so much CPU time together.
+    share_mean = quell_share_mean(cost: u64, weights: u64) -> u64;
+    /// What it counts for a group's place that a member is so far above where its members stand. The weight must not be 0.
     share_member = quell_share_member(above: i64, usage: u64, active: u64, weight: u64) -> i64;
     /// Usage of who begins to want CPUs.
     share_begin = quell_share_begin(usage: u64, added: u64, rivals: u64, weight: u64, anew: bool) -> u64;
@@ -368,9 +370,31 @@ mod tests {
             let off = (found - ms(counts)).abs();
             assert!(off < ms(1) / 20, "{above} {active} {weight}: {found}");
         }
-        // Of 300 ms, in thirds.
-        assert_eq!((share_due(300 * MS, one, 3 * one) + MS / 2) / MS, 100);
-        assert_eq!((share_due(300 * MS, 2 * one, 3 * one) + MS / 2) / MS, 200);
+    }
+
+    #[test]
+    fn members_stand_on_average_by_their_weight() {
+        let one = WEIGHT_ONE;
+        // (usage in ms and weight in percent of each member) -> ms
+        for (members, mean) in [
+            (&[(300, 100)][..], 300),
+            (&[(300, 100), (100, 100)], 200),
+            (&[(300, 100), (100, 300)], 150),
+            (&[(5, 1), (5, 10_000)], 5),
+        ] {
+            let members = members
+                .iter()
+                .map(|(usage, weight)| (usage * MS, one * weight / 100));
+            let cost: u64 = members
+                .clone()
+                .map(|(usage, weight)| share_cost(usage, weight))
+                .sum();
+            let found = share_mean(cost, members.map(|(_, weight)| weight).sum());
+            assert!(
+                found.abs_diff(mean * MS) < MS / 100,
+                "{mean} ms: {found} ns"
+            );
+        }
     }
 
     #[test]
@@ -618,6 +642,17 @@ mod tests {
             prop_assert!(order < 1 << 62, "below the depleted threads' mark");
             let exact = (usage as f64).log2();
             prop_assert!((share_log2(usage) as f64 / f64::from(1 << 24) - exact).abs() < 3e-4);
+        }
+
+        #[test]
+        fn usage_is_cpu_time_by_weight(usage in 0u64..=1 << 50, weight in weight()) {
+            let cost = share_cost(usage, weight);
+            let exact = usage as f64 * weight as f64 / WEIGHT_ONE as f64;
+            prop_assert!((cost as f64 - exact).abs() <= 1.0 + exact / 1e9, "{} {}", cost, exact);
+            let mean = share_mean(cost, weight);
+            prop_assert!(mean <= 1 << 50);
+            // A weight is known to 1/4 of the least that can be set.
+            prop_assert!(mean.abs_diff(usage) <= usage / (weight >> 8).max(1) + 100_000, "{}", mean);
         }
 
         #[test]

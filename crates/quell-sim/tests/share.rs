@@ -104,3 +104,20 @@ fn groups_of_a_thread_each_get_what_their_weights_say() {
         }
     }
 }
+
+/// Nobody is thought to be urgent before anything is known of it.
+#[test]
+fn shares_hold_from_the_start_with_many_threads_on_a_cpu() {
+    let mut host = under_sched(1, true);
+    let weights = [1000, 400, 200, 100, 100, 50, 50, 50, 50, 50];
+    for weight in weights {
+        let group = host.add_group(GroupId::ROOT, TenantWeight(weight));
+        add_threads(&mut host, group, 0, 6, BUSY);
+    }
+    let all: u32 = weights.iter().sum();
+    let got = shares(&mut host, S / 2, S * 5 / 2);
+    for (weight, group) in weights.iter().zip(got.chunks(6)) {
+        let ideal = f64::from(*weight) / f64::from(all);
+        close(weight, group.iter().sum(), ideal, 0.01);
+    }
+}

@@ -106,6 +106,8 @@ static __always_inline void weigh(struct thread *t, u64 now)
 		return;
 	if (t->active != own) {
 		u64 counted = __sync_lock_test_and_set(&t->active, (u32)own);
+		if (options.share)
+			weigh_member(g, usage_of(&t->usage, now), counted, own, now);
 		if (!__sync_fetch_and_add(&g->active, own - counted))
 			t->began = settle(id);
 	}
@@ -239,7 +241,7 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 	if (p->policy == SCHED_IDLE)
 		t->depleted = true;
 	else if (options.share)
-		t->depleted = share_depleted(t, was, now);
+		t->depleted = share_depleted(t, now);
 	else if (options.fair)
 		t->depleted = fair_depleted(t->common, was);
 	else /* urgency alone orders, or where that is off as well, weights */

@@ -36,7 +36,7 @@ struct group {
 	u64 at;	     /* as of then */
 	struct usage usage;
 	struct usage added; /* what of it was added when it began to want CPUs */
-	struct level level; /* of its members */
+	struct usage members; /* CPU time that the usage is of those that active counts; as far as shares are on */
 	struct level lowest; /* of those where it competes, if it is a tenant */
 	u64 wanted_at; /* when one of its threads waited for its turn last */
 	struct limit limit;
@@ -54,6 +54,44 @@ struct {
 
 /* The group of a tenant that is no cgroup; no cgroup has such an id. */
 #define TENANT_GROUP (1ULL << 63)
+
+/* Global, so that the verifier looks at it once. */
+__noinline u64 usage_of(struct usage *it, u64 now)
+{
+	if (!it)
+		return 0;
+	u64 at = it->at;
+
+	return share_decayed(it->used, now > at ? now - at : 0);
+}
+
+static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
+{
+	u64 at = it->at;
+
+	/* Who moves it on subtracts what decayed: what others add meanwhile is not lost. */
+	if (now > at && __sync_val_compare_and_swap(&it->at, at, now) == at) {
+		u64 used = it->used;
+		time -= used - share_decayed(used, now - at);
+	}
+	__sync_fetch_and_add(&it->used, time);
+}
+
+/* A member whose usage is counted with so much weight by its group. Global, so that the verifier looks at it once. */
+__noinline int weigh_member(struct group *g, u64 usage, u64 before, u64 weight, u64 now)
+{
+	if (g)
+		add_usage(&g->members, share_cost(usage, weight) - share_cost(usage, before), now);
+	return 0;
+}
+
+/* And one whose usage changes, but not by running. Global, as that is. */
+__noinline int move_member(struct group *g, u64 weight, u64 before, u64 usage, u64 now)
+{
+	if (g)
+		add_usage(&g->members, share_cost(usage, weight) - share_cost(before, weight), now);
+	return 0;
+}
 
 /* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
 static __always_inline u64 due_group(struct thread *t)
@@ -95,7 +133,9 @@ __noinline int settle_one(u64 id)
 		if (due && !counted)
 			result |= BEGAN;
 		if (counted != due) {
-			u64 by = (u64)due - counted;
+			u64 by = (u64)due - counted, now = time_ns();
+			if (options.share)
+				weigh_member(parent, usage_of(&g->usage, now), counted, due, now);
 			u64 before = __sync_fetch_and_add(&parent->active, by);
 			if (!before || !(before + by))
 				result |= TURNED;
@@ -134,6 +174,10 @@ static __always_inline void leave_group(struct thread *t)
 	if (!own)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	if (g && options.share) {
+		u64 now = time_ns();
+		weigh_member(g, usage_of(&t->usage, now), own, 0, now);
+	}
 	if (g && __sync_fetch_and_add(&g->active, -own) == own)
 		settle(id);
 }

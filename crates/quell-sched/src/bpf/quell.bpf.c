@@ -227,10 +227,16 @@ static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32
 	return take_foreign(other);
 }
 
-/* The order of a queue's first thread; base: of depleted ones there. */
-static __always_inline u64 first_of_queue(u64 dsq, u64 base)
+/* Whose turn it is on a CPU of a queue's threads; base: of depleted ones there. */
+static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu)
 {
-	return options.share ? first_in_turn(dsq, base) : first_order(dsq);
+	struct next next = { .cpu = cpu };
+
+	if (options.share)
+		first_in_turn(dsq, base, &next);
+	else
+		next.order = first_order(dsq);
+	return next;
 }
 
 SEC("struct_ops/dispatch")
@@ -269,9 +275,13 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 
 	/* Of the depleted threads: the CPU's own, or the domain's, whichever is further behind. */
-	u64 own = slot->pinned ? first_of_queue(pinned_queue(cpu), URGENCY_DEPLETED) : 0;
-	u64 first = d->depleted ? first_of_queue(depleted_queue(index), 0) : 0;
-	u64 depleted = depleted_queue(index);
+	struct next next = {};
+	u64 own = slot->pinned ? next_of_queue(pinned_queue(cpu), URGENCY_DEPLETED, cpu).order : 0;
+	if (d->depleted)
+		next = next_of_queue(depleted_queue(index), 0, cpu);
+	u64 first = next.order, depleted = depleted_queue(index);
+	/* Who waits for this CPU and may not run everywhere. */
+	u64 bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
 	s64 first_lag = 0;
 	s32 only_cpu = -1;
 	if (first)
@@ -287,7 +297,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			only_cpu = cpu;
 		}
 	}
-	if (options.share && t && own && moves_on(prev, t, own, d, index, now))
+	if (options.share && t && bound && moves_on(prev, t, bound, d, index, now))
 		t = NULL;
 	if (first && overdue(index, only_cpu, first, first_lag, now) && take_first(depleted))
 		return;
@@ -466,7 +476,7 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		parent = thread_of(bpf_get_current_task_btf());
 	t->seen_at = time_ns();
 	t->ready_at = t->seen_at;
-	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
+	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. Of those that there are nothing is known. */
 	if (parent) {
 		t->credit = parent->credit >> 1;
 		t->pool = t->common = parent->common >> 1;
@@ -475,8 +485,6 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		t->usual = parent->usual;
 		t->depleted = parent->depleted;
 		t->tenant = parent->tenant;
-	} else {
-		t->credit = t->pool = t->common = FAIR_BURST;
 	}
 	t->domain = NO_DOMAIN;
 	if (cgroup && cgroup->level > 0 && cgroup->kn)

@@ -156,13 +156,13 @@ static __always_inline u64 displaceable(struct domain *d, u64 order)
 }
 
 /*
- * Whether the thread that runs here goes on elsewhere, as one waits that may run here only (own: its order), and another
- * CPU runs what is further ahead than that one.
+ * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (bound: its order), and
+ * another CPU runs what is further ahead than that one.
  */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 own, struct domain *d,
+static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 bound, struct domain *d,
 				     u32 index, u64 now)
 {
-	u64 least = own >= URGENCY_DEPLETED ? displaceable(d, own - URGENCY_DEPLETED) : URGENCY_DEPLETED;
+	u64 least = bound >= URGENCY_DEPLETED ? displaceable(d, bound - URGENCY_DEPLETED) : URGENCY_DEPLETED;
 
 	return displaces(prev, t, least, index, now);
 }

@@ -6,10 +6,10 @@
  * How:     a thread is charged, with all that it is in, for every SHARE_STEP of CPU time: so often, and no more, others' memory
  *          is written. A queue is ordered by what held when threads were queued; since their orders only go on,
  *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- *          Where those stand that compete is told by who is first in a queue: for its domain, or its CPU, and for the members of
- *          each group that it is in.
+ *          Where those stand that compete is told by who is first in a queue, for its domain, or its CPU; within a group it is
+ *          where its members stand on average.
  * Limits:  who is too far ahead is only seen to be so when it wakes or ends a turn. A queue's first LOOKED_AT
- *          threads are looked at.
+ *          threads are looked at, those included that may not run where somebody looks.
  */
 #ifndef QUELL_SHARE_BPF_H
 #define QUELL_SHARE_BPF_H
@@ -18,25 +18,6 @@
 
 /* Whose order differs by less is left where it is. */
 #define ORDER_NOTICED (1 << (SHARE_ORDER_SHIFT - 12))
-
-static __always_inline u64 usage_of(struct usage *it, u64 now)
-{
-	u64 at = it->at;
-
-	return share_decayed(it->used, now > at ? now - at : 0);
-}
-
-static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
-{
-	u64 at = it->at;
-
-	/* Who moves it on subtracts what decayed: what others add meanwhile is not lost. */
-	if (now > at && __sync_val_compare_and_swap(&it->at, at, now) == at) {
-		u64 used = it->used;
-		time -= used - share_decayed(used, now - at);
-	}
-	__sync_fetch_and_add(&it->used, time);
-}
 
 /* Where those stand that compete; where nobody waited of late, nobody does: what is given. */
 static __always_inline u64 level_of(struct level *level, u64 otherwise, u64 now)
@@ -87,10 +68,17 @@ static __always_inline u64 level_for(struct thread *t, u64 otherwise, u64 now)
 	return level == -1ULL ? otherwise : level;
 }
 
-/* Where members of a group stand. */
-static __always_inline u64 level_within(struct group *g, u64 now)
+/*
+ * Where a group's other members stand that want CPUs, on average; 0: there are none. usage, counted: the member's, and what the group counts for
+ * it. Global, so that the verifier looks at it once.
+ */
+__noinline u64 others_within(struct group *g, u64 usage, u64 counted, u64 now)
 {
-	return level_of(&g->level, share_due(usage_of(&g->usage, now), g->weight, g->active), now);
+	if (!g)
+		return 0;
+	u64 active = g->active, cost = usage_of(&g->members, now), own = share_cost(usage, counted);
+
+	return active > counted && cost > own ? share_mean(cost - own, active - counted) : 0;
 }
 
 /* The lowest level of late at which a tenant competes; about as low is the same one. */
@@ -140,7 +128,8 @@ __noinline int locate_group(struct walk *walk, u64 level, u64 now)
 	if (!g->parent)
 		note_lowest(g, level, now);
 	u64 usage = usage_of(&g->usage, now), active = g->active;
-	s64 above = walk->above + (s64)(walk->usage - share_due(usage, g->weight, active));
+	u64 mean = active ? share_mean(usage_of(&g->members, now), active) : walk->usage;
+	s64 above = walk->above + (s64)(walk->usage - mean);
 	walk->above = share_member(above, usage, active, g->weight);
 	walk->usage = usage;
 	walk->weight = g->weight;
@@ -162,14 +151,13 @@ __noinline int locate(struct thread *t, u64 now)
 	return 0;
 }
 
-/* Tells where the members of a group stand that compete. wants: the group wants more than it gets. Global, as locate_group() is. */
+/* Goes through a group to tell of it. wants: it wants more than it gets. Global, as locate_group() is. */
 __noinline int tell_group(struct walk *walk, bool wants, u64 now)
 {
 	struct group *g = next_of(walk);
 
 	if (!walk || !g)
 		return 0;
-	note_level(&g->level, walk->usage, now);
 	if (wants)
 		g->wanted_at = now;
 	walk->usage = usage_of(&g->usage, now);
@@ -197,6 +185,7 @@ __noinline u64 bill_group(u64 id, u64 ns, u64 now)
 	if (!g)
 		return 0;
 	add_usage(&g->usage, share_virtual(ns, g->weight), now);
+	add_usage(&g->members, ns, now);
 	return g->parent;
 }
 
@@ -210,8 +199,8 @@ __noinline int bill(struct thread *t, u64 now)
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
 
 	t->unbilled = 0;
-	/* Else who waits does. */
-	if (!(d && d->depleted) && !(slot && slot->pinned))
+	/* Else who waits does; but where a CPU's own thread is served before all that wait, it is whom others must compete with. */
+	if ((t->only_cpu && t->ahead < -(s64)SHARE_AHEAD) || (!(d && d->depleted) && !(slot && slot->pinned)))
 		tell(t, false, now);
 	add_usage(&t->usage, share_virtual(ns, own_weight(t)), now);
 	for (int depth = 0; depth < GROUP_DEPTH && id; depth++)
@@ -228,11 +217,12 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 }
 
 /* Whether a thread is within its tenant's share no more; of its own credit and its process's the better one counts. */
-static __always_inline bool share_depleted(struct thread *t, bool was, u64 now)
+static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
+	s64 credit = t->common > t->credit ? t->common : t->credit;
+
 	locate(t, now);
-	return t->ahead > share_ahead(rivals_cpus(t)) ||
-	       fair_depleted(t->common > t->credit ? t->common : t->credit, was);
+	return t->ahead > share_ahead(rivals_cpus(t)) || fair_depleted(credit, false);
 }
 
 /* How far an order is behind those that compete. */
@@ -255,10 +245,13 @@ __noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 		u64 lowest = level_of(&g->lowest, near, now);
 		if (lowest < near)
 			near = lowest;
-		u64 from = share_begin(usage, added, parent ? level_within(parent, now) : near, g->weight, new);
+		u64 rivals = parent ? others_within(parent, usage, g->counted, now) : near;
+		u64 from = share_begin(usage, added, rivals, g->weight, new);
 		if (from != usage) {
 			add_usage(&g->usage, from - usage, now);
 			add_usage(&g->added, from - usage, now);
+			if (parent)
+				move_member(parent, g->counted, usage, from, now);
 		}
 	}
 	return above;
@@ -273,8 +266,11 @@ __noinline int begin_share(struct thread *t, u64 now)
 	u64 near = level_for(t, 0, now);
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->usage.used = share_begin(usage, 0, g ? level_within(g, now) : near, own_weight(t), false);
+	u64 rivals = g ? others_within(g, usage, t->active, now) : near;
+	t->usage.used = share_begin(usage, 0, rivals, own_weight(t), false);
 	t->usage.at = now;
+	if (g)
+		move_member(g, t->active, usage, t->usage.used, now);
 	bool new = share_passed(t->ran_at, now, SHARE_WANTED);
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
 		id = begin_group(id, near, t->began & 1 << level, new, now);
@@ -287,29 +283,52 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 	u64 id = t->group;
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
-	t->usage.used = g ? level_within(g, now) : level_for(t, 0, now);
+	t->usage.used = g ? others_within(g, 0, 0, now) : level_for(t, 0, now);
 	t->usage.at = now;
 }
 
 /*
- * The order of a queue's first thread, 0 where it is empty, once depleted threads are where they belong by now. base:
- * what is added to their orders there. Within dispatch only. Global, as bill() is.
+ * Whose turn it is of a queue's threads. What changes as they are gone through is here as well, where the verifier does not follow it: so it
+ * goes through them once, not once for each number of them.
  */
-__noinline u64 first_in_turn(u64 dsq, u64 base)
+struct next {
+	u64 order;  /* 0: nobody's */
+	u64 passed; /* the first one's that may not run there; 0: there was none before */
+	s32 cpu;    /* where it is to run */
+	u32 bound;  /* it may not run on all CPUs */
+	u32 looked_at;
+	u32 unused;
+};
+
+static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
+{
+	return p->nr_cpus_allowed >= options.cpus || bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+}
+
+/*
+ * Whose turn it is on a CPU of a queue's threads, once depleted ones are where they belong by now. base:
+ * what is added to their orders there. Where none of those that are looked at may run there, it is as if the first one might. Within
+ * dispatch only. Global, as bill() is.
+ */
+__noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 {
 	struct bpf_iter_scx_dsq it;
 	struct thread *foremost = NULL;
-	u64 first = 0, now = time_ns();
+	struct task_struct *p;
+	u64 now = time_ns();
 
+	if (!next)
+		return 0;
 	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		bpf_iter_scx_dsq_destroy(&it);
 		return 0;
 	}
-	for (int i = 0; i < LOOKED_AT; i++) {
-		struct task_struct *p = bpf_iter_scx_dsq_next(&it);
-		if (!p)
-			break;
+	while (next->looked_at++ < LOOKED_AT && (p = bpf_iter_scx_dsq_next(&it))) {
 		u64 order = p->scx.dsq_vtime, due = order;
+		if (!may_run_on(p, next->cpu)) {
+			next->passed = next->passed ?: order;
+			continue;
+		}
 		struct thread *t = thread_of(p);
 		/* Where one stands that goes first for having waited says nothing of others. */
 		if (order < base || fair_starved(order))
@@ -321,8 +340,9 @@ __noinline u64 first_in_turn(u64 dsq, u64 base)
 		bool moves = due > order + ORDER_NOTICED;
 		if (!moves)
 			due = order;
-		if (!first || due < first) {
-			first = due;
+		if (!next->order || due < next->order) {
+			next->order = due;
+			next->bound = p->nr_cpus_allowed < options.cpus;
 			foremost = t;
 		}
 		if (!moves)
@@ -331,9 +351,10 @@ __noinline u64 first_in_turn(u64 dsq, u64 base)
 		move_ordered(&it, p, dsq, due);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	if (foremost)
+	if (foremost && !next->passed)
 		tell(foremost, now > foremost->ready_at + SHARE_BACK, now);
-	return first;
+	next->order = next->order ?: next->passed;
+	return 0;
 }
 
 #endif

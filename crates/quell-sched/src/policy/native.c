@@ -28,7 +28,8 @@ bool quell_share_stale(u64 at, u64 now) { return share_stale(at, now); }
 u64 quell_share_log2(u64 value) { return share_log2(value); }
 u64 quell_share_order(u64 usage, u64 now) { return share_order(usage, now); }
 s64 quell_share_lag(u64 others, u64 order) { return share_lag(others, order); }
-u64 quell_share_due(u64 usage, u64 weight, u64 active) { return share_due(usage, weight, active); }
+u64 quell_share_cost(u64 usage, u64 weight) { return share_cost(usage, weight); }
+u64 quell_share_mean(u64 cost, u64 weights) { return share_mean(cost, weights); }
 s64 quell_share_member(s64 above, u64 usage, u64 active, u64 weight)
 {
 	return share_member(above, usage, active, weight);

@@ -10,7 +10,7 @@
  *          steady state this is max-min fair by weight, whatever CPUs threads may use: on each CPU those who are served have the
  *          least there. Usage decays, by half every SHARE_HALF: so nobody is owed anything without bound,
  *          and who were served apart from each other, on crowded CPUs and on others, meet as equals soon after.
- *          The same holds for a cgroup's members; but how far one is above what is due to it of the cgroup's usage
+ *          The same holds for a cgroup's members; but how far one is above where they stand on average
  *          counts for 1/2^SHARE_DEEPER only, so that tenants' shares come first, then those of their members, and so on.
  *          Who begins to want CPUs, or wanted none in SHARE_WANTED but those that it got, has saved up SHARE_BACK at most.
  *          Who is further ahead of its tenant's rivals than SHARE_AHEAD for each of the CPUs that they share is not entitled to go
@@ -136,18 +136,24 @@ static inline s64 share_lag(u64 others, u64 order)
 	return (by * (s64)(SHARE_HALF >> 8)) >> (SHARE_ORDER_SHIFT - 8);
 }
 
-/* What of a group's usage is due to each of its members, by weight. */
-static inline u64 share_due(u64 usage, u64 weight, u64 active)
+/* CPU time that somebody's usage is. */
+static inline u64 share_cost(u64 usage, u64 weight)
 {
 	if (usage > SHARE_MOST)
 		usage = SHARE_MOST;
-	weight >>= 8;
-	active >>= 8;
-	return usage / (active ?: 1) * weight;
+	return usage / WEIGHT_ONE * weight + usage % WEIGHT_ONE * weight / WEIGHT_ONE;
+}
+
+/* Where they stand on average, by weight, whose usage is so much CPU time together. */
+static inline u64 share_mean(u64 cost, u64 weights)
+{
+	u64 mean = cost / ((weights >> 8) ?: 1);
+
+	return mean < SHARE_MOST / (WEIGHT_ONE >> 8) ? mean * (WEIGHT_ONE >> 8) : SHARE_MOST;
 }
 
 /*
- * What it counts for a group's place that a member is so far above what is due to it: the same in the virtual time of
+ * What it counts for a group's place that a member is so far above where its members stand: the same in the virtual time of
  * the group, less for each level, and never more than a quarter of what the group uses.
  */
 static inline s64 share_member(s64 above, u64 usage, u64 active, u64 weight)
