@@ -476,7 +476,7 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		parent = thread_of(bpf_get_current_task_btf());
 	t->seen_at = time_ns();
 	t->ready_at = t->seen_at;
-	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. Of those that there are nothing is known. */
+	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
 	if (parent) {
 		t->credit = parent->credit >> 1;
 		t->pool = t->common = parent->common >> 1;
@@ -485,6 +485,9 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		t->usual = parent->usual;
 		t->depleted = parent->depleted;
 		t->tenant = parent->tenant;
+	} else if (!options.share) {
+		/* With shares they are entitled as soon as they have some: a crowd that began with more went by urgency for seconds. */
+		t->credit = t->pool = t->common = FAIR_BURST;
 	}
 	t->domain = NO_DOMAIN;
 	if (cgroup && cgroup->level > 0 && cgroup->kn)
