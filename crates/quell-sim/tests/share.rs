@@ -121,3 +121,40 @@ fn shares_hold_from_the_start_with_many_threads_on_a_cpu() {
         close(weight, group.iter().sum(), ideal, 0.01);
     }
 }
+
+/// 256 CPUs of four caches (a domain has 64 at most): what is charged in steps adds up.
+#[test]
+fn shares_hold_on_256_cpus() {
+    let mut host = under_sched(256, true);
+    let weights = [100, 200, 1000, 30];
+    for weight in weights {
+        let group = host.add_group(GroupId::ROOT, TenantWeight(weight));
+        add_threads(&mut host, group, 0, 300, BUSY);
+    }
+    let problem = Problem {
+        cpus: CpuSet::first(256),
+        groups: weights
+            .iter()
+            .map(|weight| Group {
+                parent: None,
+                weight: *weight,
+                limit: None,
+            })
+            .collect(),
+        threads: (0..1200)
+            .map(|number| quell_policy::share::Thread {
+                group: Some(number / 300),
+                weight: 100,
+                cpus: CpuSet::first(256),
+                demand: 1.0,
+            })
+            .collect(),
+    };
+    let due = ideal(&problem).unwrap().groups;
+    let got = shares(&mut host, S, 3 * S);
+    for (number, due) in due.iter().enumerate() {
+        let got: f64 = got[number * 300..][..300].iter().sum();
+        println!("{}: {got:.2} CPUs, {due:.2} due", weights[number]);
+        close(number, got, *due, 2.56);
+    }
+}
