@@ -158,3 +158,23 @@ fn shares_hold_on_256_cpus() {
         close(number, got, *due, 2.56);
     }
 }
+
+/// A group that has a CPU for itself is not ahead of anybody: its thread that sleeps a lot goes before the busy one.
+#[test]
+fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {
+    for (on, off) in [(30, 70), (300, 700), (3_000, 7_000)] {
+        let mut two = under_sched(2, true);
+        for cpu in 0..2 {
+            let group = two.add_group(GroupId::ROOT, TenantWeight(100));
+            let sleeps = format!("[{{ run_us = {on} }}, {{ sleep_us = {off} }}]");
+            for program in [BUSY, if cpu == 1 { &sleeps } else { BUSY }] {
+                let number = add_threads(&mut two, group, 0, 1, program);
+                let own = [CpuId(cpu)].into_iter().collect();
+                two.restrict(ThreadId(number as u32), own);
+            }
+        }
+        let got = shares(&mut two, S, 4 * S);
+        println!("{on} and {off} us: {got:.3?}");
+        close(on, got[3], 0.3, 0.005);
+    }
+}

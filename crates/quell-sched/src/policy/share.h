@@ -32,9 +32,9 @@
 #define SHARE_NEAR (10 * NS_PER_MS)
 #define SHARE_STALE (200 * NS_PER_MS)
 
-/* CPU time; the second for each CPU. */
+/* CPU time; the second for each CPU: what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and it is not ahead. */
 #define SHARE_BACK (3 * NS_PER_MS)
-#define SHARE_AHEAD (10 * NS_PER_MS)
+#define SHARE_AHEAD (15 * NS_PER_MS)
 
 /* Whose threads did not wait for so long has CPUs for itself. */
 #define SHARE_WANTED (100 * NS_PER_MS)
