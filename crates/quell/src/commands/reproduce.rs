@@ -239,6 +239,38 @@ groups-fig3 individual 2: 0.0
 groups-fig3 dedicated 2: 0.0
 groups-fig3 nested 2: 0.0
 groups-fig3 none 2: 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
+groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles individual 2: 0.0 0.0
+groups-cycles dedicated 2: 0.0
+groups-cycles nested 2: 0.0 0.0
 ";
         assert_eq!(all, expected);
     }
