@@ -97,98 +97,100 @@ const IDEAL: &str = "The ideal is weighted max-min fairness over all CPUs at onc
 
 // The same in other cycles of T3, where the first process has more weight, and where threads may run on both CPUs.
 
+/// What is set where T0 to T3 are these tenants': T3's cycle, a weight, and where threads may run; pinned is how the scenarios have it.
 macro_rules! set {
-    (pinned $t0:literal $t1:literal $t2:literal $t3:literal, $of:literal, $run:literal, $sleep:literal, $weight:literal) => {
+    (pinned, ($t0:literal, $t1:literal, $t2:literal, $t3:literal), $weight:literal, $run:literal, $sleep:literal $(, $more:expr)*) => {
         &[
-            concat!(
-                "tenant.",
-                $of,
-                ".thread.t3.program=[{ run_us = ",
-                $run,
-                " }, { sleep_us = ",
-                $sleep,
-                " }]"
-            ),
+            concat!("tenant.", $t3, ".thread.t3.program=[{ run_us = ", $run, " }, { sleep_us = ", $sleep, " }]"),
             $weight,
+            $($more,)*
         ]
     };
-    (anywhere $t0:literal $t1:literal $t2:literal $t3:literal, $of:literal, $run:literal, $sleep:literal, $weight:literal) => {
-        &[
-            concat!(
-                "tenant.",
-                $of,
-                ".thread.t3.program=[{ run_us = ",
-                $run,
-                " }, { sleep_us = ",
-                $sleep,
-                " }]"
-            ),
-            $weight,
+    (anywhere, ($t0:literal, $t1:literal, $t2:literal, $t3:literal), $weight:literal, $run:literal, $sleep:literal) => {
+        set!(
+            pinned, ($t0, $t1, $t2, $t3), $weight, $run, $sleep,
             concat!("tenant.", $t0, ".thread.t0.cpus=[0, 1]"),
             concat!("tenant.", $t1, ".thread.t1.cpus=[0, 1]"),
             concat!("tenant.", $t2, ".thread.t2.cpus=[0, 1]"),
-            concat!("tenant.", $t3, ".thread.t3.cpus=[0, 1]"),
-        ]
+            concat!("tenant.", $t3, ".thread.t3.cpus=[0, 1]")
+        )
     };
 }
 
 macro_rules! cycles {
-    ($($cycle:literal: $run:literal, $sleep:literal;)+) => {
+    ($($at:ident $cycle:literal: $run:literal, $sleep:literal;)+) => {
+        $(
+            mod $at {
+                pub(super) const EQUAL_PINNED: &[&str] = set!(pinned, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=100", $run, $sleep);
+                pub(super) const DOUBLE_PINNED: &[&str] = set!(pinned, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=200", $run, $sleep);
+                pub(super) const TEN_PINNED: &[&str] = set!(pinned, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=1000", $run, $sleep);
+                pub(super) const HUNDRED_PINNED: &[&str] = set!(pinned, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=10000", $run, $sleep);
+                pub(super) const EQUAL_ANYWHERE: &[&str] = set!(anywhere, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=100", $run, $sleep);
+                pub(super) const DOUBLE_ANYWHERE: &[&str] = set!(anywhere, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=200", $run, $sleep);
+                pub(super) const TEN_ANYWHERE: &[&str] = set!(anywhere, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=1000", $run, $sleep);
+                pub(super) const HUNDRED_ANYWHERE: &[&str] = set!(anywhere, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=10000", $run, $sleep);
+                pub(super) const INDIVIDUAL_PINNED: &[&str] = set!(pinned, ("t0", "t1", "t2", "t3"), "tenant.t0.weight=100", $run, $sleep);
+                pub(super) const INDIVIDUAL_ANYWHERE: &[&str] = set!(anywhere, ("t0", "t1", "t2", "t3"), "tenant.t0.weight=100", $run, $sleep);
+                pub(super) const DEDICATED: &[&str] = set!(pinned, ("p0", "p0", "p1", "p1"), "tenant.p0.weight=100", $run, $sleep);
+                pub(super) const NESTED_PINNED: &[&str] = set!(pinned, ("t0", "t1", "t2", "t3"), "tenant.t0.weight=100", $run, $sleep);
+                pub(super) const NESTED_ANYWHERE: &[&str] = set!(anywhere, ("t0", "t1", "t2", "t3"), "tenant.t0.weight=100", $run, $sleep);
+            }
+        )+
         const CYCLES: &[Sweep] = &[$(
-            sweep("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100")),
-            sweep("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200")),
-            sweep("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000")),
-            sweep("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000")),
-            sweep("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100")),
-            sweep("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200")),
-            sweep("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000")),
-            sweep("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000")),
-            sweep("groups/individual", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100")),
-            sweep("groups/individual", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100")),
-            sweep("groups/dedicated", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100")),
-            sweep("groups/nested", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100")),
-            sweep("groups/nested", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100")),
+            sweep("groups/group", $at::EQUAL_PINNED),
+            sweep("groups/group", $at::DOUBLE_PINNED),
+            sweep("groups/group", $at::TEN_PINNED),
+            sweep("groups/group", $at::HUNDRED_PINNED),
+            sweep("groups/group", $at::EQUAL_ANYWHERE),
+            sweep("groups/group", $at::DOUBLE_ANYWHERE),
+            sweep("groups/group", $at::TEN_ANYWHERE),
+            sweep("groups/group", $at::HUNDRED_ANYWHERE),
+            sweep("groups/individual", $at::INDIVIDUAL_PINNED),
+            sweep("groups/individual", $at::INDIVIDUAL_ANYWHERE),
+            sweep("groups/dedicated", $at::DEDICATED),
+            sweep("groups/nested", $at::NESTED_PINNED),
+            sweep("groups/nested", $at::NESTED_ANYWHERE),
         )+];
         const AT_CYCLES: &[Claim] = &[$(
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", group 1:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", group 1:1, pinned"), "T3", &["t3"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200"), concat!($cycle, ", group 2:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200"), concat!($cycle, ", group 2:1, pinned"), "T3", &["t3"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000"), concat!($cycle, ", group 10:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000"), concat!($cycle, ", group 10:1, pinned"), "T3", &["t3"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000"), concat!($cycle, ", group 100:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000"), concat!($cycle, ", group 100:1, pinned"), "T3", &["t3"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", group 1:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", group 1:1, anywhere"), "T3", &["t3"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200"), concat!($cycle, ", group 2:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=200"), concat!($cycle, ", group 2:1, anywhere"), "T3", &["t3"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000"), concat!($cycle, ", group 10:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=1000"), concat!($cycle, ", group 10:1, anywhere"), "T3", &["t3"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000"), concat!($cycle, ", group 100:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/group", set!(anywhere "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=10000"), concat!($cycle, ", group 100:1, anywhere"), "T3", &["t3"], ""),
-            share("groups/individual", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, pinned"), "T0", &["t0"], ""),
-            share("groups/individual", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, pinned"), "T1", &["t1"], ""),
-            share("groups/individual", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, pinned"), "T2", &["t2"], ""),
-            share("groups/individual", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, pinned"), "T3", &["t3"], ""),
-            share("groups/individual", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, anywhere"), "T0", &["t0"], ""),
-            share("groups/individual", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, anywhere"), "T1", &["t1"], ""),
-            share("groups/individual", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, anywhere"), "T2", &["t2"], ""),
-            share("groups/individual", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", individual, anywhere"), "T3", &["t3"], ""),
-            share("groups/dedicated", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", dedicated"), "T0", &["t0"], ""),
-            share("groups/dedicated", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", dedicated"), "T1", &["t1"], ""),
-            share("groups/dedicated", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", dedicated"), "T2", &["t2"], ""),
-            share("groups/dedicated", set!(pinned "p0" "p0" "p1" "p1", "p1", $run, $sleep, "tenant.p0.weight=100"), concat!($cycle, ", dedicated"), "T3", &["t3"], ""),
-            share("groups/nested", set!(pinned "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", nested, pinned"), "T0 and T1", &["t0", "t1"], ""),
-            share("groups/nested", set!(anywhere "t0" "t1" "t2" "t3", "t3", $run, $sleep, "tenant.t0.weight=100"), concat!($cycle, ", nested, anywhere"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::EQUAL_PINNED, concat!($cycle, ", group 1:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::EQUAL_PINNED, concat!($cycle, ", group 1:1, pinned"), "T3", &["t3"], ""),
+            share("groups/group", $at::DOUBLE_PINNED, concat!($cycle, ", group 2:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::DOUBLE_PINNED, concat!($cycle, ", group 2:1, pinned"), "T3", &["t3"], ""),
+            share("groups/group", $at::TEN_PINNED, concat!($cycle, ", group 10:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::TEN_PINNED, concat!($cycle, ", group 10:1, pinned"), "T3", &["t3"], ""),
+            share("groups/group", $at::HUNDRED_PINNED, concat!($cycle, ", group 100:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::HUNDRED_PINNED, concat!($cycle, ", group 100:1, pinned"), "T3", &["t3"], ""),
+            share("groups/group", $at::EQUAL_ANYWHERE, concat!($cycle, ", group 1:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::EQUAL_ANYWHERE, concat!($cycle, ", group 1:1, anywhere"), "T3", &["t3"], ""),
+            share("groups/group", $at::DOUBLE_ANYWHERE, concat!($cycle, ", group 2:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::DOUBLE_ANYWHERE, concat!($cycle, ", group 2:1, anywhere"), "T3", &["t3"], ""),
+            share("groups/group", $at::TEN_ANYWHERE, concat!($cycle, ", group 10:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::TEN_ANYWHERE, concat!($cycle, ", group 10:1, anywhere"), "T3", &["t3"], ""),
+            share("groups/group", $at::HUNDRED_ANYWHERE, concat!($cycle, ", group 100:1, anywhere"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/group", $at::HUNDRED_ANYWHERE, concat!($cycle, ", group 100:1, anywhere"), "T3", &["t3"], ""),
+            share("groups/individual", $at::INDIVIDUAL_PINNED, concat!($cycle, ", individual, pinned"), "T0", &["t0"], ""),
+            share("groups/individual", $at::INDIVIDUAL_PINNED, concat!($cycle, ", individual, pinned"), "T1", &["t1"], ""),
+            share("groups/individual", $at::INDIVIDUAL_PINNED, concat!($cycle, ", individual, pinned"), "T2", &["t2"], ""),
+            share("groups/individual", $at::INDIVIDUAL_PINNED, concat!($cycle, ", individual, pinned"), "T3", &["t3"], ""),
+            share("groups/individual", $at::INDIVIDUAL_ANYWHERE, concat!($cycle, ", individual, anywhere"), "T0", &["t0"], ""),
+            share("groups/individual", $at::INDIVIDUAL_ANYWHERE, concat!($cycle, ", individual, anywhere"), "T1", &["t1"], ""),
+            share("groups/individual", $at::INDIVIDUAL_ANYWHERE, concat!($cycle, ", individual, anywhere"), "T2", &["t2"], ""),
+            share("groups/individual", $at::INDIVIDUAL_ANYWHERE, concat!($cycle, ", individual, anywhere"), "T3", &["t3"], ""),
+            share("groups/dedicated", $at::DEDICATED, concat!($cycle, ", dedicated"), "T0", &["t0"], ""),
+            share("groups/dedicated", $at::DEDICATED, concat!($cycle, ", dedicated"), "T1", &["t1"], ""),
+            share("groups/dedicated", $at::DEDICATED, concat!($cycle, ", dedicated"), "T2", &["t2"], ""),
+            share("groups/dedicated", $at::DEDICATED, concat!($cycle, ", dedicated"), "T3", &["t3"], ""),
+            share("groups/nested", $at::NESTED_PINNED, concat!($cycle, ", nested, pinned"), "T0 and T1", &["t0", "t1"], ""),
+            share("groups/nested", $at::NESTED_ANYWHERE, concat!($cycle, ", nested, anywhere"), "T0 and T1", &["t0", "t1"], ""),
         )+];
     };
 }
 
 cycles! {
-    "0.1 ms": 30, 70;
-    "1 ms": 300, 700;
-    "10 ms": 3000, 7000;
-    "100 ms": 30000, 70000;
+    at_100_us "0.1 ms": 30, 70;
+    at_1_ms "1 ms": 300, 700;
+    at_10_ms "10 ms": 3000, 7000;
+    at_100_ms "100 ms": 30000, 70000;
 }
 
 const PAPER_CYCLES: &str = "Four equal groups of a thread each get 120 : 80 of percent of a CPU there, and the paper calls 100 : 100 right, as it counts by process; \
