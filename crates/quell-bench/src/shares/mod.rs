@@ -79,6 +79,17 @@ pub struct SideShares {
     pub side: String,
     /// Its hosts, by seed.
     pub hosts: Vec<HostShares>,
+    /// Those that could not be measured.
+    pub failed: Vec<HostFailed>,
+}
+
+/// A host that could not be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostFailed {
+    /// What it was drawn with.
+    pub seed: u64,
+    /// Why.
+    pub why: String,
 }
 
 /// How far a host was off.
@@ -175,7 +186,11 @@ pub fn simulate(
         }
         let mut hosts = hosts.into_inner().unwrap_or_else(PoisonError::into_inner);
         hosts.sort_by_key(|host| host.seed);
-        sides.push(SideShares { side: label, hosts });
+        sides.push(SideShares {
+            side: label,
+            hosts,
+            failed: Vec::new(),
+        });
     }
     progress.finish();
     Ok(shares(Substrate::Sim, options, sides))
@@ -192,19 +207,36 @@ pub fn run(
     let mut sides = Vec::new();
     for (side, label) in options.sides.iter().zip(Side::labels(&options.sides)) {
         let started = Started::start(side, &label, &options.exe, Vec::new, interrupt)?;
-        let mut hosts = Vec::new();
+        let (mut hosts, mut failed) = (Vec::new(), Vec::new());
         for number in 0..options.hosts {
             let text = format!("{label}: host {} of {}", number + 1, options.hosts);
             progress.step(Duration::ZERO, &text);
             let seed = options.seed + u64::from(number);
             let drawn = drawn(options, seed, Some(cpus));
             let mut host = Host::random(seed, &drawn).in_phase();
-            let (got, rest) = real::run(&host, steps, &options.exe, interrupt)?;
-            host.add_rest(rest);
-            hosts.push(judge(seed, &drawn, &host, &got)?);
+            let measured = match real::run(&host, steps, &options.exe, interrupt) {
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                measured => measured,
+            };
+            match measured {
+                Ok((got, rest)) => {
+                    host.add_rest(rest);
+                    hosts.push(judge(seed, &drawn, &host, &got)?);
+                }
+                // The others may take an hour; they are not lost for it.
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    progress.say(&format!("{label}: seed {seed}: {why}"));
+                    failed.push(HostFailed { seed, why });
+                }
+            }
         }
         started.stop()?;
-        sides.push(SideShares { side: label, hosts });
+        sides.push(SideShares {
+            side: label,
+            hosts,
+            failed,
+        });
     }
     progress.finish();
     Ok(shares(Substrate::Host, options, sides))
@@ -309,10 +341,13 @@ pub fn table(shares: &Shares) -> String {
                 within(&|host| host.group.off()),
             ]);
         }
+        // Writing to a string does not fail.
+        for HostFailed { seed, why } in &side.failed {
+            let _ = writeln!(text, "{}: seed {seed} was not measured: {why}", side.side);
+        }
         let worst = (side.hosts.iter()).max_by(|a, b| a.tenant.off().total_cmp(&b.tenant.off()));
         if let Some(host) = worst {
             let it = &host.tenant;
-            // Writing to a string does not fail.
             let _ = writeln!(
                 text,
                 "{}: the worst is seed {} ({} CPUs, {} groups, {} threads {}): group {} of weight {} got {:.1} % of the host \

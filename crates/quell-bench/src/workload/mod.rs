@@ -123,7 +123,7 @@ impl Workload {
         let prefix = folder.path().file_name().unwrap_or_default();
         let cgroups = Cgroups::make(scenario, &prefix.to_string_lossy())?;
         let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
-        // Those that take no requests keep the CPUs busy; the others start faster without them.
+        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until all have started.
         let mut order: Vec<usize> = (0..instances.len()).collect();
         order.sort_by_key(|&index| instances[index].spec.load.is_none());
         for index in order {
@@ -157,6 +157,9 @@ impl Workload {
                 None => played::start(&spec.threads, load.is_some(), quell_exe, &launch),
             };
             let started = started.with_context(|| format!("tenant {name} did not start"))?;
+            if started.work.is_some() {
+                started.process.hold();
+            }
             running[index] = Some(Running {
                 started,
                 programs: spec.threads.iter().map(|it| it.name.clone()).collect(),
@@ -164,6 +167,11 @@ impl Workload {
             });
         }
         let running: Vec<Running> = running.into_iter().flatten().collect();
+        for it in &running {
+            if it.started.work.is_some() {
+                it.started.process.go_on();
+            }
+        }
         let tenants = instances
             .iter()
             .zip(&running)

@@ -131,10 +131,26 @@ impl Process {
         )
     }
 
+    /// It and its group do nothing until [`Process::go_on`]; where we die before that, the kernel ends them.
+    pub fn hold(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// It and its group go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
     /// Asks it and its group to end; dropping then waits less.
     pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+        // Who is held hears it then.
+        self.go_on();
+    }
+
+    fn signal(&self, signal: Signal) {
         // The group's id cannot have been reused: its leader is our child and not reaped yet.
-        let _ = killpg(self.nix_pid(), Signal::SIGTERM);
+        let _ = killpg(self.nix_pid(), signal);
     }
 
     fn nix_pid(&self) -> Pid {
@@ -268,6 +284,32 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!pids.iter().any(lives));
+    }
+
+    #[test]
+    fn who_is_held_does_nothing_and_ends_when_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let nursery = Nursery::new().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        let process = nursery.start(command, &folder.path().join("log")).unwrap();
+        let eventually = |state: char| {
+            let stat = format!("/proc/{}/stat", process.pid());
+            let is = format!(") {state} ");
+            let give_up = Instant::now() + Duration::from_secs(10);
+            while !std::fs::read_to_string(&stat).unwrap().contains(&is) {
+                assert!(Instant::now() < give_up, "not {state}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        process.hold();
+        eventually('T');
+        process.go_on();
+        eventually('R');
+        process.hold();
+        eventually('T');
+        process.terminate();
+        eventually('Z');
     }
 
     #[test]
