@@ -37,7 +37,8 @@ pub struct CpuSlot {
     pub pinned: u32,
     pub offline: u8,
     pub movable: u8,
-    pub visited: u16,
+    pub aside: u8,
+    pub visited: u8,
     pub runs: u64,
     pub wakeups_idle: u64,
     pub wakeups_preempting: u64,
@@ -70,6 +71,7 @@ pub struct Clock {
 pub struct Domain {
     pub clock: Clock,
     pub room_at: u64,
+    pub room_due: u64,
     pub look_at: u64,
     pub release_at: u64,
     /// When threads that waited for too long were last looked for.
@@ -81,7 +83,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 2],
+    pub padding: u64,
 }
 
 /// `struct group` (groups.bpf.h).

@@ -568,4 +568,37 @@ mod tests {
             Err(SchedError::Limit { value: 2000, .. })
         ));
     }
+
+    /// Of what the kernel's functions return as a bool only the lowest byte is that: whoever looks at more sees true at times.
+    #[test]
+    fn the_kernels_bools_are_looked_at_as_such() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bpf");
+        let sources: Vec<(String, String)> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                (
+                    path.display().to_string(),
+                    std::fs::read_to_string(path).unwrap(),
+                )
+            })
+            .collect();
+        let declared = |line: &str| {
+            let (name, _) = line.strip_prefix("bool ")?.split_once('(')?;
+            (name.contains("scx_bpf") || name.starts_with("bpf_")).then(|| format!("{name}("))
+        };
+        let names = sources.iter().flat_map(|(_, text)| text.lines());
+        let names: Vec<String> = names.filter_map(declared).collect();
+        assert!(names.len() > 10, "{names:?}");
+        for (file, text) in &sources {
+            let code = |line: &&str| declared(line).is_none() && !line.starts_with(['/', ' ']);
+            for line in text.lines().filter(code) {
+                for name in names.iter().filter(|name| line.contains(*name)) {
+                    let masked = line.contains(&format!("IS_TRUE({name}"));
+                    let not_looked_at = line.trim_start().starts_with(name);
+                    assert!(masked || not_looked_at, "{file}: {line}");
+                }
+            }
+        }
+    }
 }

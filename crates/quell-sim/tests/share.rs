@@ -178,3 +178,31 @@ fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {
         close(on, got[3], 0.3, 0.005);
     }
 }
+
+/// A CPU idles for half of the time that only one thread may use, which is on a CPU that another may use, which is on one that the
+/// waiting one may use.
+#[test]
+fn threads_move_in_turn_for_one_that_waits() {
+    let mut four = under_sched(4, true);
+    let cpus = |from: u32, to: u32| (from..=to).map(CpuId).collect::<CpuSet>();
+    for (weight, may_use, program) in [
+        (
+            1000,
+            cpus(0, 0),
+            "[{ run_us = 5000 }, { sleep_us = 45000 }]",
+        ),
+        (1000, cpus(3, 3), "[{ run_us = 700 }, { sleep_us = 10300 }]"),
+        (10, cpus(1, 2), BUSY),
+        (50, cpus(0, 3), BUSY),
+        (100, cpus(1, 3), BUSY),
+        (100, cpus(2, 3), BUSY),
+    ] {
+        let group = four.add_group(GroupId::ROOT, TenantWeight(weight));
+        let number = add_threads(&mut four, group, 0, 1, program);
+        four.restrict(ThreadId(number as u32), may_use);
+    }
+    let got = shares(&mut four, S, 9 * S);
+    println!("{got:.3?}");
+    // A look is up to 1 ms late.
+    close("all", got.iter().sum(), 4.0, 0.03);
+}

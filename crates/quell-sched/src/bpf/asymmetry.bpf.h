@@ -68,7 +68,7 @@ __noinline s32 preemptible_cpu(struct task_struct *p __arg_trusted, u64 deadline
 		u64 urgency = urgency_now(slot, now);
 		if (urgency <= latest)
 			continue;
-		if (!anywhere && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		if (!anywhere && !may_use(p, cpu))
 			continue;
 		latest = urgency;
 		best = cpu;

@@ -36,7 +36,8 @@ struct cpu_slot {
 	u32 pinned;  /* threads in its pinned queue */
 	u8 offline;
 	u8 movable; /* what runs there, see room.bpf.h */
-	u16 visited; /* the domain that it looked at last */
+	u8 aside;   /* it goes on elsewhere, see there */
+	u8 visited; /* the domain that it looked at last */
 	u64 runs;	   /* times a thread got this CPU */
 	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
 	u64 wakeups_preempting; /* wakeups that preempted at once */
@@ -71,6 +72,7 @@ struct clock {
 struct domain {
 	struct clock clock;
 	u64 room_at;	 /* when room was last looked for */
+	u64 room_due;	 /* whether its timer runs */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u64 release_at;	 /* the same of the one for parked threads */
 	u64 starved_at;	 /* when threads that waited for too long were last looked for */
@@ -108,6 +110,7 @@ struct tenant_setting {
 
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
+_Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
 _Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");

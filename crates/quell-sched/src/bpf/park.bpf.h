@@ -21,27 +21,31 @@
 
 TIMERS(releases, MAX_DOMAINS);
 
-static __always_inline void release_at(u32 index, u64 at, u64 now)
+/* Global, so that the verifier looks at it once. */
+__noinline int release_at(u32 index, u64 at, u64 now)
 {
 	struct timer *release = bpf_map_lookup_elem(&releases, &index);
 	struct domain *d = domain_at(index);
 
 	if (!release || !d)
-		return;
+		return 0;
 	u64 before = d->release_at;
 	if (before && before <= at)
-		return;
+		return 0;
 	d->release_at = at;
 	bpf_timer_start(&release->timer, at > now ? at - now : 1, 0);
 	/* Whoever was at it at the same time may have set it to a later time. */
 	before = *(volatile u64 *)&d->release_at;
 	if (before && before < at)
 		bpf_timer_start(&release->timer, before > now ? before - now : 1, 0);
+	return 0;
 }
 
-/* A thread is to be parked: it is not ready any more, and earns nothing meanwhile. */
-static __always_inline void leave_ready(struct thread *t, struct task_struct *p, u32 index, u64 until, u64 now)
+/* A thread is to be parked: it is not ready any more, and earns nothing meanwhile. Global, as release_at() is. */
+__noinline int leave_ready(struct thread *t, struct task_struct *p __arg_trusted, u32 index, u64 until, u64 now)
 {
+	if (!t)
+		return 0;
 	earn(t, p, now);
 	leave_load(t);
 	leave_group(t);
@@ -49,6 +53,7 @@ static __always_inline void leave_ready(struct thread *t, struct task_struct *p,
 		t->parked_at = now;
 	note_queue(t, QUEUE_PARKED, index);
 	release_at(index, until, now);
+	return 0;
 }
 
 static __always_inline void park(struct thread *t, struct task_struct *p, u32 cpu, u64 until, u64 flags, u64 now)
@@ -112,7 +117,7 @@ static __always_inline void wake_idle(struct domain *d)
 {
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
-		if (scx_bpf_test_and_clear_cpu_idle(cpu))
+		if (claim_idle(cpu))
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	}
 }

@@ -51,8 +51,8 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cp
 	update_deadline(t);
 }
 
-/* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles. */
-static __always_inline void queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
+/* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. */
+static __always_inline bool queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
 {
 	struct place place = place_of(t, p, cpu);
 
@@ -61,8 +61,9 @@ static __always_inline void queue(struct thread *t, struct task_struct *p, u32 c
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	} else if (options.share) {
-		make_room(p, domain_at(t->domain), time_ns());
+		make_room(p, t->domain, time_ns());
 	}
+	return idle >= 0;
 }
 
 SEC("struct_ops/select_cpu")
@@ -111,7 +112,7 @@ static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p,
 
 	if (!slot)
 		return false;
-	if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
+	if (claim_idle(cpu)) {
 		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
 		return true;
 	}
@@ -166,9 +167,13 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		judge(t, p, now);
 		update_deadline(t);
 	}
-	queue(t, p, cpu, 0);
-	if (options.share && !(flags & ENQ_WAKEUP))
+	bool taken = queue(t, p, cpu, 0);
+	if (options.share && !(flags & ENQ_WAKEUP)) {
+		struct cpu_slot *slot = cpu_at(cpu);
+		if (slot && slot->aside == GOES)
+			slot->aside = taken ? GONE : STAYS;
 		displace(p, t, now);
+	}
 }
 
 /*
@@ -239,6 +244,51 @@ static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu)
 	return next;
 }
 
+/* Whose turn it is on a CPU, of depleted threads: its own, or its domain's, whichever is further behind. */
+struct turn_of {
+	u64 own;      /* the order of its own queue's first; 0: there is none */
+	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
+	u64 first;    /* of whose turn it is; 0: nobody's */
+	s64 lag;      /* how far behind that is */
+	u64 depleted; /* the queue that it is in */
+	s32 cpu;
+	s32 only_cpu; /* that CPU, where it is one of its own; negative: it is not */
+};
+
+/* Global, so that the verifier looks at it once. */
+__noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+	struct cpu_slot *slot = turn ? cpu_at(turn->cpu) : NULL;
+
+	if (!turn || !d || !slot)
+		return 0;
+	s32 cpu = turn->cpu;
+	struct next next = {};
+	u64 own = slot->pinned ? next_of_queue(pinned_queue(cpu), URGENCY_DEPLETED, cpu).order : 0;
+	if (d->depleted)
+		next = next_of_queue(depleted_queue(index), 0, cpu);
+	u64 first = next.order;
+	turn->own = own;
+	turn->bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
+	turn->first = first;
+	turn->depleted = depleted_queue(index);
+	turn->only_cpu = -1;
+	if (first)
+		turn->lag = options.share ? lag_behind(&d->clock.level, first) : (s64)(domain_clock(d, now) - first);
+	if (own >= URGENCY_DEPLETED) {
+		u64 order = own - URGENCY_DEPLETED;
+		s64 lag = options.share ? lag_behind(&d->clock.level, order) : (s64)(pinned_clock(d, cpu, now) - order);
+		if (!first || lag >= turn->lag) {
+			turn->first = order;
+			turn->lag = lag;
+			turn->depleted = pinned_queue(cpu);
+			turn->only_cpu = cpu;
+		}
+	}
+	return 0;
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -269,52 +319,34 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (slot->pinned && limits.groups)
 		park_first(pinned_queue(cpu), index);
 	park_queued(d, index);
-	if (options.share && t && makes_way(prev, cpu, d, index))
+	if (options.share && t && makes_way(prev, cpu, d, index)) {
 		t = NULL;
+		if (slot->aside)
+			runs = NULL;
+	}
 	if (options.domains > 1 && balance(slot, d, index))
 		return;
 
-	/* Of the depleted threads: the CPU's own, or the domain's, whichever is further behind. */
-	struct next next = {};
-	u64 own = slot->pinned ? next_of_queue(pinned_queue(cpu), URGENCY_DEPLETED, cpu).order : 0;
-	if (d->depleted)
-		next = next_of_queue(depleted_queue(index), 0, cpu);
-	u64 first = next.order, depleted = depleted_queue(index);
-	/* Who waits for this CPU and may not run everywhere. */
-	u64 bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
-	s64 first_lag = 0;
-	s32 only_cpu = -1;
-	if (first)
-		first_lag = options.share ? lag_behind(&d->clock.level, first) : (s64)(domain_clock(d, now) - first);
-	if (own >= URGENCY_DEPLETED) {
-		u64 order = own - URGENCY_DEPLETED;
-		s64 own_lag = options.share ? lag_behind(&d->clock.level, order) :
-					      (s64)(pinned_clock(d, cpu, now) - order);
-		if (!first || own_lag >= first_lag) {
-			first = order;
-			first_lag = own_lag;
-			depleted = pinned_queue(cpu);
-			only_cpu = cpu;
-		}
-	}
-	if (options.share && t && bound && moves_on(prev, t, bound, d, index, now))
+	struct turn_of turn = { .cpu = cpu };
+	find_turn(&turn, index, now);
+	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, d, index, now))
 		t = NULL;
-	if (first && overdue(index, only_cpu, first, first_lag, now) && take_first(depleted))
+	if (turn.first && overdue(index, turn.only_cpu, turn.first, turn.lag, now) && take_first(turn.depleted))
 		return;
-	if (own && own < URGENCY_DEPLETED) {
+	if (turn.own && turn.own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
-		if ((!others || own <= others) && take_first(pinned_queue(cpu)))
+		if ((!others || turn.own <= others) && take_first(pinned_queue(cpu)))
 			return;
 	}
 	if (take_first(entitled_queue(index)))
 		return;
-	if (own && own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
+	if (turn.own && turn.own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
 		return;
-	if (first && !(t && (!t->depleted || lag > first_lag))) {
-		if (take_first(depleted))
+	if (turn.first && !(t && (!t->depleted || lag > turn.lag))) {
+		if (take_first(turn.depleted))
 			return;
 		/* What the domain's queue holds may not run here. */
-		if (own && take_first(pinned_queue(cpu)))
+		if (turn.own && take_first(pinned_queue(cpu)))
 			return;
 	}
 	t = runs;
@@ -541,8 +573,14 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	struct domain *d = domain_at(domain_index(cpu));
 
 	observe_idle(cpu, idle);
+	/* It would take back what another CPU was told to take. */
+	bool left = slot && slot->aside == GONE;
+	if (slot)
+		slot->aside = STAYS;
 	if (options.share && idle && d && slot && !slot->offline)
-		use_room(d, domain_index(cpu), cpu);
+		use_room(d, domain_index(cpu), left);
+	if (left && idle)
+		return;
 	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
 		return;
 	slot->rescued++;
@@ -689,6 +727,8 @@ s32 BPF_PROG(quell_init)
 			error = init_timer(&patience, index, on_patience);
 		if (!error)
 			error = init_timer(&releases, index, on_release);
+		if (!error && options.share)
+			error = init_timer(&rooms, index, on_room);
 		if (error)
 			return error;
 	}

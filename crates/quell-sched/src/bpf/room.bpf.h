@@ -7,8 +7,9 @@
  * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it, whether it is entitled or not.
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
  *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU.
- * Bounds:  a domain's CPUs are looked at for idle ones once in ROOM_EVERY at most, and as often for each thread that makes way.
- * Limits:  one thread moves: that two could move in turn is not seen. Looks at the CPUs of one domain; of
+ * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most, by a timer if need be, and as often for each thread that makes way.
+ *          Where one such step would do if another thread made way first, that does at the end of its turn.
+ * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
 #ifndef QUELL_ROOM_BPF_H
@@ -18,9 +19,20 @@
 #include "fair.bpf.h"
 
 #define ROOM_EVERY (1 * NS_PER_MS)
+#define ROOM_LEAST (100 * NS_PER_US)
+
+/* So many CPUs' threads are looked at for one that makes way for another that would. */
+#define ASKED 4
 
 /* What is further ahead by less is not worth a move. */
 #define MOVES_FOR (20 * NS_PER_MS)
+
+/* Of who runs on a CPU that it leaves to one that will leave its own to one that waits. */
+enum aside {
+	STAYS,
+	GOES,
+	GONE, /* an idle CPU was told to take it */
+};
 
 enum movable {
 	BOUND,	   /* to one CPU */
@@ -40,7 +52,7 @@ static __always_inline void note_movable(struct cpu_slot *slot, struct task_stru
 static __always_inline bool idles_for(struct task_struct *p)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
-	bool idles = p ? bpf_cpumask_intersects(p->cpus_ptr, idle) : !bpf_cpumask_empty(idle);
+	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle)) : !IS_TRUE(bpf_cpumask_empty(idle));
 
 	scx_bpf_put_idle_cpumask(idle);
 	return idles;
@@ -67,28 +79,14 @@ static __always_inline bool clear_cpu(u32 cpu)
 	return clears;
 }
 
-/* Whether it is time to look. */
-static __always_inline bool look_for_room(struct domain *d, u64 now)
-{
-	u64 at = d->room_at;
-
-	return now - at > ROOM_EVERY && __sync_val_compare_and_swap(&d->room_at, at, now) == at;
-}
-
-static __always_inline void clear_one_of(struct task_struct *p, struct domain *d)
+static __always_inline bool clear_one_of(struct task_struct *p, struct domain *d)
 {
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
-		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && clear_cpu(cpu))
-			return;
+		if (may_use(p, cpu) && clear_cpu(cpu))
+			return true;
 	}
-}
-
-/* A thread has to wait for CPUs that it may use. */
-static __always_inline void make_room(struct task_struct *p, struct domain *d, u64 now)
-{
-	if (d && p->nr_cpus_allowed < options.cpus && look_for_room(d, now) && idles_for(NULL))
-		clear_one_of(p, d);
+	return false;
 }
 
 /* The first of a domain's queues, where it can be looked at. */
@@ -102,27 +100,131 @@ static __always_inline struct task_struct *first_waiting(struct domain *d, u32 i
 	return p ?: scx_bpf_dsq_peek(depleted_queue(index));
 }
 
-/* A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. */
-static __always_inline void use_room(struct domain *d, u32 index, u32 idle)
+/*
+ * Whether a thread waits for a CPU whose thread would come to this one, if that were left to it. Global, so that the verifier looks
+ * at it once.
+ */
+__noinline int waits_for_two(u32 index, u32 cpu)
 {
-	struct task_struct *p;
+	struct domain *d = domain_at(index);
+	bool found = false;
 
-	if (!(d->pinned || d->queued) || !look_for_room(d, time_ns()))
-		return;
-	for (u32 i = 0; d->pinned && i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
+	if (!d)
+		return false;
+	bpf_rcu_read_lock();
+	struct task_struct *p = first_waiting(d, index);
+	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
+		u32 other = d->cpu[i];
+		struct cpu_slot *slot = cpu_at(other);
+		if (!slot)
+			break;
+		if (slot->urgency == URGENCY_NONE || slot->movable != MOVABLE ||
+		    !(slot->pinned || (p && may_use(p, other))))
+			continue;
+		struct task_struct *runs = bpf_task_from_pid(slot->tid);
+		if (!runs)
+			continue;
+		found = may_use(runs, cpu);
+		bpf_task_release(runs);
+		if (found)
+			break;
+	}
+	bpf_rcu_read_unlock();
+	return found;
+}
+
+/* A CPU idles, and who waits in its domain may not use it: makes one run on that, for who waits, or for one that makes way for that. Global, as that is. */
+__noinline int find_room(u32 index)
+{
+	struct domain *d = domain_at(index);
+	u32 asked = 0;
+
+	if (!d || !(d->pinned || d->queued) || !idles_for(NULL))
+		return 0;
+	bool done = false;
+	bpf_rcu_read_lock();
+	for (u32 i = 0; d->pinned && !done && i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (!slot)
 			break;
-		if (slot->pinned && clear_cpu(cpu))
-			return;
+		done = slot->pinned && clear_cpu(cpu);
 	}
-	p = first_waiting(d, index);
-	if (p && !bpf_cpumask_test_cpu(idle, p->cpus_ptr))
-		clear_one_of(p, d);
+	struct task_struct *p = done ? NULL : first_waiting(d, index);
+	if (p)
+		done = idles_for(p) || clear_one_of(p, d);
+	bpf_rcu_read_unlock();
+	if (done)
+		return 0;
+	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size && asked < ASKED; i++) {
+		u32 cpu = d->cpu[i];
+		struct cpu_slot *slot = cpu_at(cpu);
+		if (!slot)
+			break;
+		if (slot->urgency == URGENCY_NONE || slot->movable != ANYWHERE)
+			continue;
+		asked++;
+		if (waits_for_two(index, cpu)) {
+			scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+			break;
+		}
+	}
+	return 0;
 }
 
-/* Whether a thread that runs here can go on elsewhere, and one that waits for this CPU cannot. */
+TIMERS(rooms, MAX_DOMAINS);
+
+static int on_room(void *map, u32 *key, struct timer *value)
+{
+	struct domain *d = domain_at(*key);
+
+	if (!d)
+		return 0;
+	d->room_due = 0;
+	if (idles_for(NULL)) {
+		d->room_at = time_ns();
+		find_room(*key);
+	}
+	return 0;
+}
+
+/* Looks for room as soon as it may, if nobody does. */
+static __always_inline void look_for_room(struct domain *d, u32 index, u64 now)
+{
+	struct timer *room = bpf_map_lookup_elem(&rooms, &index);
+	u64 at = d->room_at + ROOM_EVERY, least = now + ROOM_LEAST;
+
+	if (room && !d->room_due && !__sync_val_compare_and_swap(&d->room_due, 0, 1) &&
+	    bpf_timer_start(&room->timer, (at > least ? at : least) - now, 0))
+		d->room_due = 0;
+}
+
+/* A thread has to wait for CPUs that it may use. It is not in its queue yet, and whom it had to make way for does not run yet. */
+static __always_inline void make_room(struct task_struct *p, u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+
+	if (d && p->nr_cpus_allowed < options.cpus)
+		look_for_room(d, index, now);
+}
+
+/* A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. left: it was left to be used. */
+static __always_inline void use_room(struct domain *d, u32 index, bool left)
+{
+	u64 at = d->room_at, now = time_ns();
+
+	if (!left && !(d->pinned || d->queued))
+		return;
+	if (left || (now - at > ROOM_EVERY && __sync_val_compare_and_swap(&d->room_at, at, now) == at))
+		find_room(index);
+	else
+		look_for_room(d, index, now);
+}
+
+/*
+ * Whether a thread that runs here can go on elsewhere, and one that waits for this CPU, or for one whose thread would come here
+ * then, cannot.
+ */
 static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct domain *d, u32 index)
 {
 	struct cpu_slot *slot = cpu_at(cpu);
@@ -135,7 +237,12 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 	if (slot->pinned)
 		return true;
 	p = first_waiting(d, index);
-	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !idles_for(p);
+	if (p && idles_for(p))
+		return false;
+	if (p && may_use(p, cpu))
+		return true;
+	slot->aside = waits_for_two(index, cpu) ? GOES : STAYS;
+	return slot->aside;
 }
 
 /* Claims for a thread a CPU of the domain that runs what is less urgent than that; it is told once the thread is queued. */

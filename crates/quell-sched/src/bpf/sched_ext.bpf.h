@@ -138,6 +138,21 @@ enum scx_enq_flags {
 		 bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_IMMED) :                          \
 		 0)
 
+/*
+ * A bool as the kernel's functions return it. clang takes for granted that the whole register says it; code for x86 sets the lowest
+ * byte of it only, and the others are what they were.
+ */
+#ifdef __bpf__
+#define IS_TRUE(call)                                                                              \
+	({                                                                                         \
+		u64 low = call;                                                                    \
+		asm volatile("%0 &= 255" : "+r"(low));                                             \
+		low;                                                                               \
+	})
+#else
+#define IS_TRUE(call) (call)
+#endif
+
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
@@ -197,7 +212,7 @@ bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 /* Moving between queues by an iterator: since 6.12 under another name. */
 bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
 bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
-			       u64 flags) __ksym __weak;
+				u64 flags) __ksym __weak;
 
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym __weak;
@@ -205,11 +220,22 @@ void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym _
 void scx_bpf_dispatch_from_dsq_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
 bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
 bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
-				     u64 flags) __ksym __weak;
+				      u64 flags) __ksym __weak;
 
 static __always_inline u64 time_ns(void)
 {
 	return bpf_ksym_exists(scx_bpf_now) ? scx_bpf_now() : bpf_ktime_get_ns();
+}
+
+static __always_inline bool may_use(const struct task_struct *p, u32 cpu)
+{
+	return IS_TRUE(bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+}
+
+/* Claims a CPU, if it idles. */
+static __always_inline bool claim_idle(s32 cpu)
+{
+	return IS_TRUE(scx_bpf_test_and_clear_cpu_idle(cpu));
 }
 
 static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
@@ -243,10 +269,10 @@ static __always_inline void insert_ordered(struct task_struct *p, u64 dsq, u64 s
 static __always_inline bool take_first(u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q))
-		return scx_bpf_dsq_move_to_local___v2___q(dsq, 0);
+		return IS_TRUE(scx_bpf_dsq_move_to_local___v2___q(dsq, 0));
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local))
-		return scx_bpf_dsq_move_to_local(dsq);
-	return scx_bpf_consume(dsq);
+		return IS_TRUE(scx_bpf_dsq_move_to_local(dsq));
+	return IS_TRUE(scx_bpf_consume(dsq));
 }
 
 /*
@@ -257,10 +283,10 @@ static __always_inline bool move_ordered(struct bpf_iter_scx_dsq *it, struct tas
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
 		scx_bpf_dsq_move_set_vtime(it, order);
-		return scx_bpf_dsq_move_vtime(it, p, dsq, 0);
+		return IS_TRUE(scx_bpf_dsq_move_vtime(it, p, dsq, 0));
 	}
 	scx_bpf_dispatch_from_dsq_set_vtime(it, order);
-	return scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0);
+	return IS_TRUE(scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0));
 }
 
 /* The same, with another turn. */

@@ -302,7 +302,7 @@ struct next {
 
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 {
-	return p->nr_cpus_allowed >= options.cpus || bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+	return p->nr_cpus_allowed >= options.cpus || may_use(p, cpu);
 }
 
 /*

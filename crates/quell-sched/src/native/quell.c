@@ -22,10 +22,11 @@ struct group *quell_native_group(u64 id);
 void quell_native_add_group(u64 id, const struct group *group);
 void quell_native_arm(u32 index, u64 ns);
 
-/* Of domains' patience, of CPUs' steps, of domains' parked threads. */
+/* Of domains' patience, of CPUs' steps, of domains' parked threads, of their room. */
 #define FIRST_STEP MAX_DOMAINS
 #define FIRST_RELEASE (MAX_DOMAINS + MAX_CPUS)
-static _Thread_local struct bpf_timer timers[FIRST_RELEASE + MAX_DOMAINS];
+#define FIRST_ROOM (FIRST_RELEASE + MAX_DOMAINS)
+static _Thread_local struct bpf_timer timers[FIRST_ROOM + MAX_DOMAINS];
 
 void *quell_native_storage(struct task_struct *p)
 {
@@ -42,6 +43,8 @@ void *quell_native_lookup(const void *map, const void *key)
 		return &timers[FIRST_STEP + *(const u32 *)key];
 	if (map == &releases)
 		return &timers[FIRST_RELEASE + *(const u32 *)key];
+	if (map == &rooms)
+		return &timers[FIRST_ROOM + *(const u32 *)key];
 	return NULL;
 }
 
@@ -234,9 +237,12 @@ void quell_native_timer(u32 index)
 	} else if (index < FIRST_RELEASE) {
 		key -= FIRST_STEP;
 		on_step(&steps, &key, timer);
-	} else {
+	} else if (index < FIRST_ROOM) {
 		key -= FIRST_RELEASE;
 		on_release(&releases, &key, timer);
+	} else {
+		key -= FIRST_ROOM;
+		on_room(&rooms, &key, timer);
 	}
 }
 
