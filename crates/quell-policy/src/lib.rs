@@ -5,6 +5,7 @@
 
 use quell_model::{Plan, Snapshot};
 
+pub mod admission;
 pub mod baselines;
 pub mod dasec;
 pub mod share;

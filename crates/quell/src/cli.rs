@@ -1,11 +1,13 @@
 //! What can be said on the command line.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use quell_agent::{DEFAULT_CONFIG, DEFAULT_JOURNAL, DEFAULT_SOCKET};
 use quell_bench::report::Files;
 use quell_bench::result::Substrate;
 use quell_bench::set::{Setting, Sweep};
+use quell_model::config::AdmissionTest;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -57,6 +59,10 @@ pub enum Command {
     /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
     /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
     Capacity(Capacity),
+    /// Say whether tenants fit on a host with what is promised to them, on which CPUs, and if not, why not and what would do
+    ///
+    /// Exit code 3: not all fit.
+    Admit(Admit),
     /// Write a scenario that says the same as another tool's file
     ///
     /// To stdout; what a scenario cannot say is named on stderr.
@@ -213,6 +219,24 @@ pub struct Explain {
     pub json: bool,
     #[command(flatten)]
     pub socket: Socket,
+}
+
+#[derive(Debug, Args)]
+pub struct Admit {
+    /// The host, and the tenants that are on it
+    #[arg(value_name = "HOST.toml")]
+    pub host: PathBuf,
+    /// Tenants that ask for room
+    #[arg(value_name = "TENANTS.toml")]
+    pub tenants: Option<PathBuf>,
+    /// Which test decides, whatever the host's file says
+    #[arg(long, value_name = "TEST",
+          value_parser = PossibleValuesParser::new(AdmissionTest::ALL.map(AdmissionTest::name))
+              .try_map(|name| name.parse::<AdmissionTest>()))]
+    pub test: Option<AdmissionTest>,
+    /// Write the answer as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

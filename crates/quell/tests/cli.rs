@@ -37,6 +37,7 @@ fn help_lists_what_users_need_and_hides_what_they_do_not() {
         "check",
         "bench",
         "capacity",
+        "admit",
         "lab",
         "record",
         "completion",
@@ -341,4 +342,135 @@ fn completions_and_man_pages_are_made() {
     );
     let run = std::fs::read_to_string(folder.join("quell-run.1")).unwrap();
     assert!(run.contains("dry\\-run") && run.contains("SIGHUP"), "{run}");
+}
+
+const TWO_CPUS: &str = "[host]\ncpus = 2\n";
+
+fn tenant(name: &str, rest: &str) -> String {
+    format!("[[tenant]]\nname = \"{name}\"\nperiod_ms = 100\n{rest}\n")
+}
+
+#[test]
+fn admit_says_who_fits_and_what_would_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let critical = "criticality = \"high\"\nbudget_ms = 5\npessimistic_budget_ms = 25";
+    let low = "criticality = \"low\"\nbudget_ms = 25";
+    let host = TWO_CPUS.to_string()
+        + &tenant("rpc", critical)
+        + &tenant("hog", &format!("count = 6\n{low}"));
+    let host = write("host.toml", &host);
+    let (code, out, err) = said(&["admit", &host]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(
+        out.contains("7 of 7 tenants fit; 0 of 2 CPUs are left"),
+        "{out}"
+    );
+    assert!(out.contains("no more like hog would fit"), "{out}");
+    // Without a notion of criticality not even these.
+    let (code, out, _) = said(&["admit", &host, "--test", "rm"]);
+    assert_eq!(code, 3, "{out}");
+    let more = write(
+        "more.toml",
+        &tenant("db", "vcpus = 2\ncriticality = \"low\"\nbudget_ms = 18"),
+    );
+    let (code, out, _) = said(&["admit", &host, &more]);
+    assert_eq!(code, 3, "{out}");
+    assert!(
+        out.contains("db: does not fit") && out.contains("vcpus = 1"),
+        "{out}"
+    );
+    let (code, out, _) = said(&["admit", &host, &more, "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["fits"]), (3, &serde_json::json!(false)));
+    assert_eq!(answer["tenants"][7]["refusal"]["placed"], 1);
+    let (code, _, err) = said(&["admit", "/nowhere/host.toml"]);
+    assert!(code == 2 && err.contains("/nowhere/host.toml"), "{err}");
+}
+
+/// Refused whole, with the key and the reason.
+#[test]
+fn admit_refuses_what_makes_no_sense() {
+    let high = |budget: &str, worst: &str| {
+        format!("criticality = \"high\"\nbudget_ms = {budget}\npessimistic_budget_ms = {worst}")
+    };
+    let cases = [
+        (
+            high("30", "25"),
+            "tenant[0].pessimistic_budget_ms",
+            "less than budget_ms",
+        ),
+        (
+            high("5", "125"),
+            "tenant[0].pessimistic_budget_ms",
+            "more than the period",
+        ),
+        (high("nan", "25"), "tenant[0].budget_ms", "less than 0.1"),
+        (
+            "criticality = \"high\"\nbudget_ms = 5".into(),
+            "tenant[0].pessimistic_budget_ms",
+            "missing",
+        ),
+        (
+            "criticality = \"low\"\nbudget_ms = 5\npessimistic_budget_ms = 6".into(),
+            "tenant[0].pessimistic_budget_ms",
+            "high",
+        ),
+        (
+            "criticality = \"low\"\nbudget_ms = 101".into(),
+            "tenant[0].budget_ms",
+            "more than the period",
+        ),
+        (
+            "criticality = \"low\"".into(),
+            "tenant[0].budget_ms",
+            "missing",
+        ),
+        ("budget_ms = 5".into(), "tenant[0].period_ms", "criticality"),
+        (
+            "criticality = \"low\"\nbudget_ms = 5\nvcpus = 3".into(),
+            "tenant[0].vcpus",
+            "2",
+        ),
+        (
+            "criticality = \"low\"\nbudget_ms = 5\nvcpus = 0".into(),
+            "tenant[0].vcpus",
+            "1 to 1024",
+        ),
+        (
+            "criticality = \"medium\"\nbudget_ms = 5".into(),
+            "tenant[0].criticality",
+            "high",
+        ),
+        (
+            "criticality = \"low\"\nbudget_ms = 5\n[[tenant]]\nname = \"a\"".into(),
+            "tenant[1].name",
+            "earlier",
+        ),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("host.toml");
+    for (rest, key, reason) in cases {
+        std::fs::write(&path, TWO_CPUS.to_string() + &tenant("a", &rest)).unwrap();
+        let (code, out, err) = said(&["admit", path.to_str().unwrap()]);
+        assert!(
+            code == 2 && out.is_empty() && err.contains(key) && err.contains(reason),
+            "{rest}: {code} {err}"
+        );
+    }
+    for (rest, key) in [
+        ("period_ms = 0.5", "tenant[0].period_ms"),
+        ("period_ms = 20000", "tenant[0].period_ms"),
+    ] {
+        let text = format!(
+            "{TWO_CPUS}[[tenant]]\nname = \"a\"\ncriticality = \"low\"\nbudget_ms = 0.2\n{rest}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let (code, _, err) = said(&["admit", path.to_str().unwrap()]);
+        assert!(code == 2 && err.contains(key), "{rest}: {err}");
+    }
 }

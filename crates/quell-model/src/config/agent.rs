@@ -179,6 +179,10 @@ impl AgentFile {
                     return Err(ConfigError::at(file, format!("{key}.{field}"), message));
                 }
             }
+            if tenant.criticality.is_some() {
+                let message = "is for `quell admit`; nothing enforces budgets on a live host yet";
+                return Err(ConfigError::at(file, format!("{key}.criticality"), message));
+            }
         }
         Ok(())
     }

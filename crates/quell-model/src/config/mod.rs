@@ -3,6 +3,7 @@
 //! A file is read whole and checked whole before anything uses it. Every error names the file, the
 //! key and what would be right; an unknown key gets the nearest known one as a suggestion.
 
+mod admit;
 mod agent;
 mod app;
 mod cpus;
@@ -11,8 +12,10 @@ mod group;
 mod parse;
 mod program;
 mod scenario;
+mod server;
 mod tenant;
 
+pub use admit::{HostFile, TenantsFile};
 pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism};
 pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use group::{Cgroup, Cgroups, CpuMax, GroupSpec};
@@ -22,4 +25,5 @@ pub use program::{
     ThreadProgram, TimeUs, next_holders_seed, timer_period_ns,
 };
 pub use scenario::{CostsSpec, HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
+pub use server::{AdmissionTest, Criticality, CriticalitySettings, Server};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

@@ -205,21 +205,8 @@ impl Scenario {
 
     /// The tenants, one by one.
     pub fn instances(&self) -> Vec<TenantInstance<'_>> {
-        let mut instances = Vec::new();
-        for spec in &self.tenants {
-            if spec.count == 1 {
-                instances.push(TenantInstance {
-                    name: spec.name.as_str().into(),
-                    spec,
-                });
-                continue;
-            }
-            for n in 0..spec.count {
-                let name = format!("{}-{n}", spec.name).as_str().into();
-                instances.push(TenantInstance { name, spec });
-            }
-        }
-        instances
+        let each = |spec| TenantSpec::names(spec).map(move |name| TenantInstance { name, spec });
+        self.tenants.iter().flat_map(each).collect()
     }
 
     /// The cgroups that it needs. The scenario is a checked one.
@@ -267,14 +254,7 @@ impl Scenario {
             check_tenant(tenant, file, &key)?;
             check_cpus(tenant, topology.as_ref(), file, &key)?;
             // Only this tenant's own instances, so that a name is blamed on the later of two.
-            let several = tenant.count > 1;
-            for n in 0..tenant.count {
-                let number = if several {
-                    format!("-{n}")
-                } else {
-                    String::new()
-                };
-                let name: TenantName = format!("{}{number}", tenant.name).as_str().into();
+            for name in tenant.names() {
                 if let Some(earlier) = names.insert(name.clone(), index) {
                     let message = format!("`{name}` is also a name of tenant[{earlier}]");
                     return error(&format!("{key}.name"), message);
@@ -340,6 +320,10 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             return error(field, message.to_string());
         }
     }
+    if tenant.criticality.is_some() {
+        let message = "is for `quell admit`; no side enforces budgets yet";
+        return error("criticality", message.to_string());
+    }
     if tenant.own_cgroup.is_some() && tenant.kind != TenantKind::Vm {
         let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
         return error("own_cgroup", message.to_string());
@@ -397,7 +381,7 @@ impl HostSpec {
         }
     }
 
-    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error =
             |key: &str, message: String| Err(ConfigError::at(file, format!("host{key}"), message));
         self.costs.check(file)?;

@@ -4,7 +4,8 @@ use super::ConfigError;
 use super::app::App;
 use super::group::CpuMax;
 use super::program::{Load, ThreadProgram};
-use crate::{CpuSet, TenantWeight};
+use super::server::Criticality;
+use crate::{CpuSet, TenantName, TenantWeight};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -45,8 +46,16 @@ pub struct TenantSpec {
     pub cmdline: Option<String>,
     /// Selector: QEMU processes of libvirt domains whose name matches this glob.
     pub libvirt: Option<String>,
-    /// Virtual CPUs (kind `vm`).
+    /// Virtual CPUs (kind `vm`); for admission the number of CPUs at once of any kind, 1 unless given.
     pub vcpus: Option<u32>,
+    /// How critical it is: it has a budget in every period then, not a weight. For `quell admit`.
+    pub criticality: Option<Criticality>,
+    /// The period of each of its virtual CPUs, in ms, 1 to 10 000.
+    pub period_ms: Option<f64>,
+    /// The CPU time that each of them usually needs in a period, in ms, 0.1 to the period.
+    pub budget_ms: Option<f64>,
+    /// What each needs at the most, in ms, `budget_ms` to the period (high criticality).
+    pub pessimistic_budget_ms: Option<f64>,
     /// The group it lies in (scenarios): a container's or VM's own cgroup, or the process itself.
     pub within: Option<String>,
     /// Whether it has a cgroup of its own (scenarios; kind `vm`); not given: yes.
@@ -119,6 +128,10 @@ impl TenantSpec {
             cmdline: None,
             libvirt: None,
             vcpus: None,
+            criticality: None,
+            period_ms: None,
+            budget_ms: None,
+            pessimistic_budget_ms: None,
             within: None,
             own_cgroup: None,
             max: None,
@@ -128,6 +141,14 @@ impl TenantSpec {
             threads: Vec::new(),
             load: None,
         }
+    }
+
+    /// The names of the tenants it stands for: its own, or that with `-0`, ... where there are several.
+    pub fn names(&self) -> impl Iterator<Item = TenantName> + '_ {
+        (0..self.count).map(|n| match self.count {
+            1 => self.name.as_str().into(),
+            _ => format!("{}-{n}", self.name).as_str().into(),
+        })
     }
 
     /// Its weight among tenants; the default where none is given.
@@ -171,6 +192,7 @@ impl TenantSpec {
         if !(1..=1024).contains(&self.count) {
             return error("count", format!("{} is outside 1 to 1024", self.count));
         }
+        self.check_server(file, key)?;
         if let Some(objective) = &self.objective {
             if !(objective.p99_ms.is_finite() && objective.p99_ms > 0.0) {
                 return error(

@@ -1,5 +1,6 @@
 //! One function for each subcommand.
 
+mod admit;
 mod agent;
 mod bench;
 mod calibration;
@@ -29,7 +30,8 @@ use std::process::ExitCode;
 /// Does what the user asked for, and says what to exit with.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
-        // These two can end as something else did.
+        // These can end as something else did, or say no.
+        Command::Admit(args) => return admit::admit(&args),
         Command::Lab(lab) => return lab::lab(&lab),
         Command::Record(args) => return record::record(&args),
         Command::Demo(measure) => bench::demo(&measure),

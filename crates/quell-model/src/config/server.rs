@@ -1,0 +1,229 @@
+//! What is guaranteed to a tenant's virtual CPUs: a budget in every period, and how much that matters.
+
+use super::{ConfigError, TenantSpec};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The shortest and the longest period, in ms. Below, switches cost more than they serve; above, a wait is an outage.
+const PERIOD_MS: std::ops::RangeInclusive<f64> = 1.0..=10_000.0;
+/// The least budget, in ms.
+const LEAST_MS: f64 = 0.1;
+/// The most virtual CPUs.
+const VCPUS: std::ops::RangeInclusive<u32> = 1..=1024;
+
+/// Whom a CPU serves when it cannot serve all (Akita, section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Criticality {
+    /// Served as promised while no high one beside it needs its worst case.
+    Low,
+    /// Served as promised whatever others do.
+    High,
+}
+
+/// A periodic server: one virtual CPU of a tenant, or all of a tenant's threads on one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// How critical it is.
+    pub criticality: Criticality,
+    /// How often its budget is replenished, in ns; also by when it has received it.
+    pub period_ns: u64,
+    /// The CPU time that it usually needs in a period, in ns (the paper's optimistic budget).
+    pub budget_ns: u64,
+    /// What it needs at the most, in ns; `budget_ns` unless it is of high criticality (the paper's pessimistic budget).
+    pub pessimistic_ns: u64,
+}
+
+impl Server {
+    /// The part of a CPU that it usually needs.
+    pub fn utilization(&self) -> f64 {
+        self.budget_ns as f64 / self.period_ns as f64
+    }
+
+    /// The part of a CPU that it needs at the most.
+    pub fn pessimistic_utilization(&self) -> f64 {
+        self.pessimistic_ns as f64 / self.period_ns as f64
+    }
+}
+
+impl TenantSpec {
+    /// What is guaranteed to each of its virtual CPUs; `None`: nothing, it has a weight. The tenant is a checked one.
+    pub fn server(&self) -> Option<Server> {
+        let ns = |ms: f64| (ms * 1e6).round() as u64;
+        let budget_ns = ns(self.budget_ms?);
+        Some(Server {
+            criticality: self.criticality?,
+            period_ns: ns(self.period_ms?),
+            budget_ns,
+            pessimistic_ns: self.pessimistic_budget_ms.map_or(budget_ns, ns),
+        })
+    }
+
+    /// Checks the keys that say what is guaranteed; `key` is where the tenant stands.
+    pub(super) fn check_server(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
+        let error = |field: &str, message: String| {
+            Err(ConfigError::at(file, format!("{key}.{field}"), message))
+        };
+        if let Some(vcpus) = self.vcpus.filter(|it| !VCPUS.contains(it)) {
+            return error("vcpus", format!("{vcpus} is outside 1 to 1024"));
+        }
+        let Some(criticality) = self.criticality else {
+            let given = [
+                ("period_ms", self.period_ms),
+                ("budget_ms", self.budget_ms),
+                ("pessimistic_budget_ms", self.pessimistic_budget_ms),
+            ];
+            return match given.into_iter().find(|(_, value)| value.is_some()) {
+                Some((field, _)) => error(
+                    field,
+                    "needs `criticality = \"high\"` or \"low\" beside it".to_string(),
+                ),
+                None => Ok(()),
+            };
+        };
+        let (Some(period), Some(budget)) = (self.period_ms, self.budget_ms) else {
+            let missing = match self.period_ms {
+                None => "period_ms",
+                Some(_) => "budget_ms",
+            };
+            return error(
+                missing,
+                "is missing; a tenant with a criticality has a budget in every period".to_string(),
+            );
+        };
+        if !PERIOD_MS.contains(&period) {
+            return error("period_ms", format!("{period} is outside 1 to 10000"));
+        }
+        let within = |field: &str, budget: f64| match budget {
+            _ if !(budget >= LEAST_MS) => error(field, format!("{budget} is less than {LEAST_MS}")),
+            _ if budget > period => {
+                error(field, format!("{budget} is more than the period, {period}"))
+            }
+            _ => Ok(()),
+        };
+        within("budget_ms", budget)?;
+        match (criticality, self.pessimistic_budget_ms) {
+            (Criticality::Low, Some(_)) => error(
+                "pessimistic_budget_ms",
+                "is for criticality = \"high\": a low one's worst case is not provided for"
+                    .to_string(),
+            ),
+            (Criticality::Low, None) => Ok(()),
+            (Criticality::High, None) => error(
+                "pessimistic_budget_ms",
+                "is missing; give what the tenant needs at the most, `budget_ms` where that is the same"
+                    .to_string(),
+            ),
+            (Criticality::High, Some(pessimistic)) => {
+                within("pessimistic_budget_ms", pessimistic)?;
+                if pessimistic < budget {
+                    let message = format!("{pessimistic} is less than budget_ms, {budget}");
+                    return error("pessimistic_budget_ms", message);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The `[criticality]` table.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CriticalitySettings {
+    /// Which test decides what fits.
+    pub test: AdmissionTest,
+    /// The part of every CPU that is kept for whom nothing is guaranteed, in percent, 0 to 50 (ours; as the kernel keeps 5 for
+    /// those below real-time threads).
+    pub reserve_percent: f64,
+    /// What switching to a server and back takes of a CPU in each of its periods, in us, 0 to 1000 (ours).
+    pub overhead_us: f64,
+}
+
+impl Default for CriticalitySettings {
+    fn default() -> Self {
+        CriticalitySettings {
+            test: AdmissionTest::Demand,
+            reserve_percent: 5.0,
+            overhead_us: 20.0,
+        }
+    }
+}
+
+impl CriticalitySettings {
+    pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let percent = self.reserve_percent;
+        if !(0.0..=50.0).contains(&percent) {
+            let message = format!("{percent} is outside 0 to 50");
+            return Err(ConfigError::at(
+                file,
+                "criticality.reserve_percent",
+                message,
+            ));
+        }
+        let us = self.overhead_us;
+        if !(0.0..=1000.0).contains(&us) {
+            let message = format!("{us} is outside 0 to 1000");
+            return Err(ConfigError::at(file, "criticality.overhead_us", message));
+        }
+        Ok(())
+    }
+}
+
+/// A test of whether a CPU can keep what is promised to all of its servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdmissionTest {
+    /// EDF-VD by utilizations (Akita's condition 6; Baruah et al., ECRTS 2012, theorem 2).
+    EdfVd,
+    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that the former does, and more.
+    #[default]
+    Demand,
+    /// EDF, with worst-case budgets.
+    Edf,
+    /// Rate-monotonic by utilization (Liu and Layland, 1973), with worst-case budgets.
+    Rm,
+    /// Rate-monotonic by response times (Joseph and Pandya, 1986), with worst-case budgets.
+    RmExact,
+}
+
+impl AdmissionTest {
+    /// All there are.
+    pub const ALL: [AdmissionTest; 5] = [
+        AdmissionTest::EdfVd,
+        AdmissionTest::Demand,
+        AdmissionTest::Edf,
+        AdmissionTest::Rm,
+        AdmissionTest::RmExact,
+    ];
+
+    /// As the configuration spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            AdmissionTest::EdfVd => "edf-vd",
+            AdmissionTest::Demand => "demand",
+            AdmissionTest::Edf => "edf",
+            AdmissionTest::Rm => "rm",
+            AdmissionTest::RmExact => "rm-exact",
+        }
+    }
+}
+
+impl std::str::FromStr for AdmissionTest {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<AdmissionTest, String> {
+        let named = AdmissionTest::ALL.into_iter().find(|it| it.name() == name);
+        named.ok_or_else(|| {
+            format!(
+                "`{name}` is none of {}",
+                AdmissionTest::ALL.map(AdmissionTest::name).join(", ")
+            )
+        })
+    }
+}
+
+impl std::fmt::Display for AdmissionTest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}

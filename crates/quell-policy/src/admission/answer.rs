@@ -1,0 +1,161 @@
+//! The whole answer to "does that fit?", of a host and tenants that ask for room.
+
+use super::conditions::Utilizations;
+use super::{Host, Placed, Refusal, headroom};
+use quell_model::config::{AdmissionTest, CriticalitySettings, HostFile, Server, TenantSpec};
+use quell_model::{CpuId, TenantName};
+use serde::Serialize;
+
+/// So many more of a tenant are looked for, at most.
+pub const MOST_MORE: u32 = 1000;
+
+/// Who fits, where, and why not.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// Whether all do.
+    pub fits: bool,
+    /// What decided.
+    pub settings: CriticalitySettings,
+    /// Every tenant, those that are on the host first.
+    pub tenants: Vec<TenantAnswer>,
+    /// Every CPU.
+    pub cpus: Vec<CpuAnswer>,
+    /// What each of the tests would have said.
+    pub tests: Vec<TestAnswer>,
+}
+
+/// A tenant's part of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TenantAnswer {
+    /// Its name.
+    pub tenant: TenantName,
+    /// Whether it asks for room; else it is on the host.
+    pub asks: bool,
+    /// What is promised to each of its virtual CPUs; `None`: nothing, it has a weight and always fits.
+    pub server: Option<Server>,
+    /// How many virtual CPUs it has.
+    pub vcpus: u32,
+    /// Where they are, in their order.
+    pub cpus: Vec<CpuId>,
+    /// Why they are nowhere.
+    pub refusal: Option<Refusal>,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CpuAnswer {
+    /// Which.
+    pub cpu: CpuId,
+    /// Who is on it, in the order in which they came.
+    pub servers: Vec<Placed>,
+    /// Akita's `U1(1)`: what low-criticality servers usually need, in parts of the CPU.
+    pub low: f64,
+    /// `U2(1)`: what high-criticality ones usually need.
+    pub high: f64,
+    /// `U2(2)`: what these need at the most.
+    pub pessimistic: f64,
+    /// What high-criticality servers' deadlines are shortened to, as a part of their periods.
+    pub deadline_factor: f64,
+    /// By what factor all budgets here could be multiplied.
+    pub headroom: f64,
+}
+
+/// One of the tests.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TestAnswer {
+    /// Which.
+    pub test: AdmissionTest,
+    /// Whether all fit by it.
+    pub fits: bool,
+    /// Who does not.
+    pub refused: Vec<TenantName>,
+    /// How many CPUs nobody is placed on.
+    pub idle_cpus: u32,
+}
+
+/// Places those that are on the host and then those that ask, one after the other; who does not fit leaves room to the next.
+pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
+    let (with, tenants) = place(host, asking, host.criticality);
+    let cpus = with.cpus().iter();
+    let cpus = cpus.map(|(cpu, placed)| {
+        let servers: Vec<Server> = placed.iter().map(|it| it.server).collect();
+        let sums = Utilizations::of(&servers);
+        CpuAnswer {
+            cpu: *cpu,
+            servers: placed.clone(),
+            low: sums.low,
+            high: sums.high,
+            pessimistic: sums.pessimistic,
+            deadline_factor: with.verdict(*cpu).map_or(1.0, |it| it.deadline_factor),
+            headroom: headroom(&host.criticality, &servers),
+        }
+    });
+    let tests = AdmissionTest::ALL.map(|test| {
+        let settings = CriticalitySettings {
+            test,
+            ..host.criticality
+        };
+        let (with, tenants) = place(host, asking, settings);
+        let refused: Vec<TenantName> = tenants
+            .into_iter()
+            .filter(|it| it.refusal.is_some())
+            .map(|it| it.tenant)
+            .collect();
+        let idle = with.cpus().iter().filter(|(_, on)| on.is_empty());
+        TestAnswer {
+            test,
+            fits: refused.is_empty(),
+            refused,
+            idle_cpus: idle.count() as u32,
+        }
+    });
+    Answer {
+        fits: tenants.iter().all(|it| it.refusal.is_none()),
+        settings: host.criticality,
+        cpus: cpus.collect(),
+        tests: tests.to_vec(),
+        tenants,
+    }
+}
+
+/// How many more tenants like that fit beside all that do, [`MOST_MORE`] at the most; `None`: as many as one likes, nothing is
+/// promised to them.
+pub fn more(host: &HostFile, asking: &[TenantSpec], like: &TenantSpec) -> Option<u32> {
+    let server = like.server()?;
+    let (with, _) = place(host, asking, host.criticality);
+    Some(with.more(&server, like.vcpus.unwrap_or(1), MOST_MORE))
+}
+
+fn place(
+    host: &HostFile,
+    asking: &[TenantSpec],
+    settings: CriticalitySettings,
+) -> (Host, Vec<TenantAnswer>) {
+    let cpus = host.host.topology().cpus;
+    let mut with = Host::new(cpus.iter().map(|cpu| cpu.id), settings);
+    let there = host.tenants.iter().map(|spec| (spec, false));
+    let all = there.chain(asking.iter().map(|spec| (spec, true)));
+    let mut tenants = Vec::new();
+    for (spec, asks) in all {
+        for tenant in spec.names() {
+            let (server, vcpus) = (spec.server(), spec.vcpus.unwrap_or(1));
+            let admitted = match &server {
+                None => Ok(Vec::new()),
+                Some(server) => with.admit(&tenant, server, vcpus),
+            };
+            let (cpus, refusal) = match admitted {
+                Ok(cpus) => (cpus, None),
+                Err(refusal) => (Vec::new(), Some(refusal)),
+            };
+            tenants.push(TenantAnswer {
+                tenant,
+                asks,
+                server,
+                vcpus,
+                cpus,
+                refusal,
+            });
+        }
+    }
+    (with, tenants)
+}

@@ -1,0 +1,143 @@
+//! Admission: what fits on a host before it runs there.
+//!
+//! # Problem
+//! A host that promises CPU time by a deadline must be able to say no. What fits depends on how CPUs choose whom to serve; and
+//! a test that provides for everybody's worst case at once leaves most of a CPU unused.
+//!
+//! # Approach
+//! Akita's (section 3): servers of *low* criticality are provided for as long as nobody needs the worst case; servers of *high*
+//! criticality always. CPUs serve by EDF-VD: by earliest deadline, where deadlines of high ones are shortened to `x` times the
+//! period, so that when one of them turns out to need its pessimistic budget, the others are far enough on. From then on only
+//! high ones are served, by their true deadlines. [`check`] says whether all of a CPU's servers get what is promised, by one of five
+//! tests ([`AdmissionTest`]), of which the last three are what a host without criticality has to do: provide for the worst case.
+//!
+//! [`Host`] places: each virtual CPU on the first CPU that passes the test with it, and not where one of the same tenant is: two of
+//! a guest's CPUs that take turns wait for each other's locks. That second rule is ours. A refusal ([`Refusal`])
+//! says which condition failed, by how much, and what changes would do.
+//!
+//! Two more things are ours. Every CPU keeps a *reserve* for those to whom nothing is guaranteed: one more server of high
+//! criticality. And switching is paid for: each server needs that much more in each of its periods.
+//!
+//! # Units
+//! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. What exceeds a limit by less than [`NEGLIGIBLE`] does not exceed it.
+
+mod answer;
+mod conditions;
+mod demand;
+mod place;
+
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, CpuAnswer, MOST_MORE, TenantAnswer, TestAnswer, answer, more};
+pub use place::{Change, Host, Placed, Refusal};
+
+use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
+use serde::Serialize;
+
+/// A ns in each second.
+pub const NEGLIGIBLE: f64 = 1e-9;
+
+/// How often the reserve is replenished, in ns: nobody waits longer for its part of it.
+pub const RESERVE_PERIOD_NS: u64 = 100_000_000;
+
+/// What decided.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Condition {
+    /// What must hold, with the paper's names.
+    pub what: String,
+    /// What is to be at most `limit`.
+    pub value: f64,
+    /// The limit.
+    pub limit: f64,
+}
+
+impl Condition {
+    fn new(what: impl Into<String>, value: f64, limit: f64) -> Condition {
+        Condition {
+            what: what.into(),
+            value,
+            limit,
+        }
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.value <= self.limit + NEGLIGIBLE
+    }
+}
+
+/// What a test says of one CPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Whether all servers get what is promised to them.
+    pub fits: bool,
+    /// The condition that fails, or the last one of those that hold.
+    pub condition: Condition,
+    /// What deadlines of high-criticality servers are shortened to, as a part of their periods: the paper's x; 1 where they are not.
+    pub deadline_factor: f64,
+}
+
+/// Whether a CPU can keep what is promised to these servers, with nothing set aside.
+pub fn check(test: AdmissionTest, servers: &[Server]) -> Verdict {
+    match test {
+        AdmissionTest::EdfVd => conditions::edf_vd(servers),
+        AdmissionTest::Demand => demand::check(servers),
+        AdmissionTest::Edf => conditions::edf(servers),
+        AdmissionTest::Rm => conditions::rate_monotonic(servers),
+        AdmissionTest::RmExact => conditions::response_times(servers),
+    }
+}
+
+/// The same with what is set aside: the reserve, and time for switching.
+pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict {
+    check(settings.test, &provided(settings, servers, 1.0))
+}
+
+/// By what factor the budgets of all of a CPU's servers could be multiplied, at most, and still fit; 0 where nothing fits.
+pub fn headroom(settings: &CriticalitySettings, servers: &[Server]) -> f64 {
+    const MOST: f64 = 1e4;
+    let fits = |factor| check(settings.test, &provided(settings, servers, factor)).fits;
+    if servers.is_empty() || fits(MOST) {
+        return MOST;
+    }
+    let (mut low, mut high) = (0.0, MOST);
+    // To 1e-6 of itself.
+    while high - low > 1e-6 * high && high > 1e-6 {
+        let middle = if low == 0.0 {
+            high / 2.0
+        } else {
+            (low + high) / 2.0
+        };
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// The servers with budgets multiplied, with time for switching, and the reserve.
+fn provided(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> Vec<Server> {
+    let overhead = settings.overhead_us * 1e3;
+    let budget = |ns: u64| (ns as f64 * factor + overhead).round() as u64;
+    let mut all: Vec<Server> = servers
+        .iter()
+        .map(|server| Server {
+            budget_ns: budget(server.budget_ns),
+            pessimistic_ns: budget(server.pessimistic_ns),
+            ..*server
+        })
+        .collect();
+    let reserve = (settings.reserve_percent / 100.0 * RESERVE_PERIOD_NS as f64).round() as u64;
+    if reserve > 0 {
+        all.push(Server {
+            criticality: Criticality::High,
+            period_ns: RESERVE_PERIOD_NS,
+            budget_ns: reserve,
+            pessimistic_ns: reserve,
+        });
+    }
+    all
+}

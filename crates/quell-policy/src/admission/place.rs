@@ -1,0 +1,227 @@
+//! Who is on which CPU, and why somebody is not.
+
+use super::{Condition, Verdict, check_with, headroom};
+use quell_model::config::{Criticality, CriticalitySettings, Server};
+use quell_model::{CpuId, TenantName};
+use serde::Serialize;
+
+/// Budgets that are proposed are multiples of that, in ns; so are periods.
+const STEP_NS: u64 = 10_000;
+/// The least budget that is proposed, in ns.
+const LEAST_NS: u64 = 100_000;
+/// The longest period that is proposed, in ns.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// A server on a CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// Which of the tenant's virtual CPUs, from 0.
+    pub vcpu: u32,
+    /// What is promised to it.
+    pub server: Server,
+}
+
+/// A host's CPUs and what is promised on each.
+#[derive(Debug, Clone)]
+pub struct Host {
+    settings: CriticalitySettings,
+    cpus: Vec<(CpuId, Vec<Placed>)>,
+}
+
+/// What would make a refused tenant fit, nothing else changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A smaller budget, in ns.
+    BudgetNs(u64),
+    /// A smaller pessimistic budget, in ns.
+    PessimisticBudgetNs(u64),
+    /// A longer period, in ns.
+    PeriodNs(u64),
+    /// Fewer virtual CPUs.
+    Vcpus(u32),
+}
+
+/// Why a tenant does not fit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refusal {
+    /// For how many of its virtual CPUs there is a CPU.
+    pub placed: u32,
+    /// The CPU, of those that none of them is on, that would come nearest to having room for one more; `None`: there is none.
+    pub nearest: Option<CpuId>,
+    /// What does not hold there.
+    pub condition: Option<Condition>,
+    /// By what factor the budgets of all on that CPU would have to shrink.
+    pub headroom: f64,
+    /// What would do, the smallest change first, in proportion to what it was.
+    pub changes: Vec<Change>,
+}
+
+impl Host {
+    /// A host on which nobody is yet.
+    pub fn new(cpus: impl IntoIterator<Item = CpuId>, settings: CriticalitySettings) -> Host {
+        let cpus = cpus.into_iter().map(|cpu| (cpu, Vec::new()));
+        Host {
+            settings,
+            cpus: cpus.collect(),
+        }
+    }
+
+    /// Its CPUs, each with its servers in the order in which they came.
+    pub fn cpus(&self) -> &[(CpuId, Vec<Placed>)] {
+        &self.cpus
+    }
+
+    /// What the test says of a CPU as it is; `None`: it is none of the host's.
+    pub fn verdict(&self, cpu: CpuId) -> Option<Verdict> {
+        let (_, placed) = self.cpus.iter().find(|(id, _)| *id == cpu)?;
+        Some(check_with(&self.settings, &servers(placed, None)))
+    }
+
+    /// By what factor budgets on a CPU could grow; `None`: it is none of the host's.
+    pub fn headroom(&self, cpu: CpuId) -> Option<f64> {
+        let (_, placed) = self.cpus.iter().find(|(id, _)| *id == cpu)?;
+        Some(headroom(&self.settings, &servers(placed, None)))
+    }
+
+    /// Places a tenant's virtual CPUs, each on the first CPU that has room for it and none of the tenant's others; all of them or none.
+    /// Those that are placed stay where they are.
+    pub fn admit(
+        &mut self,
+        tenant: &TenantName,
+        server: &Server,
+        vcpus: u32,
+    ) -> Result<Vec<CpuId>, Refusal> {
+        let room = self.room_for(server, vcpus as usize);
+        if room.len() < vcpus as usize {
+            return Err(self.refusal(server, vcpus, &room));
+        }
+        let mut on = Vec::new();
+        for (&index, vcpu) in room.iter().zip(0..) {
+            let (cpu, placed) = &mut self.cpus[index];
+            on.push(*cpu);
+            placed.push(Placed {
+                tenant: tenant.clone(),
+                vcpu,
+                server: *server,
+            });
+        }
+        Ok(on)
+    }
+
+    /// Takes a tenant off the host: what was promised to others holds with less beside it.
+    pub fn remove(&mut self, tenant: &TenantName) {
+        for (_, placed) in &mut self.cpus {
+            placed.retain(|it| it.tenant != *tenant);
+        }
+    }
+
+    /// How many more such tenants fit, `most` at the most.
+    pub fn more(&self, server: &Server, vcpus: u32, most: u32) -> u32 {
+        let mut with = self.clone();
+        let name = TenantName::from("more");
+        (0..most)
+            .find(|_| with.admit(&name, server, vcpus).is_err())
+            .unwrap_or(most)
+    }
+
+    /// The first CPUs that have room for one more such server, by their places here; `most` at the most.
+    fn room_for(&self, server: &Server, most: usize) -> Vec<usize> {
+        let fits = |index: &usize| {
+            check_with(&self.settings, &servers(&self.cpus[*index].1, Some(server))).fits
+        };
+        (0..self.cpus.len()).filter(fits).take(most).collect()
+    }
+
+    fn refusal(&self, server: &Server, vcpus: u32, room: &[usize]) -> Refusal {
+        let others = (0..self.cpus.len()).filter(|index| !room.contains(index));
+        let with = |index: usize| servers(&self.cpus[index].1, Some(server));
+        let nearest = others
+            .map(|index| (index, headroom(&self.settings, &with(index))))
+            // The first of those that are as near.
+            .fold(None, |best: Option<(usize, f64)>, it| match best {
+                Some(best) if best.1 >= it.1 => Some(best),
+                _ => Some(it),
+            });
+        Refusal {
+            placed: room.len() as u32,
+            nearest: nearest.map(|(index, _)| self.cpus[index].0),
+            condition: nearest.map(|(index, _)| check_with(&self.settings, &with(index)).condition),
+            headroom: nearest.map_or(0.0, |(_, headroom)| headroom),
+            changes: self.changes(server, vcpus, room.len() as u32),
+        }
+    }
+
+    fn changes(&self, server: &Server, vcpus: u32, placed: u32) -> Vec<Change> {
+        let fits =
+            |changed: &Server| self.room_for(changed, vcpus as usize).len() == vcpus as usize;
+        let mut changes: Vec<(f64, Change)> = Vec::new();
+        let mut propose = |change, from: u64, to: u64| {
+            changes.push((from.abs_diff(to) as f64 / from as f64, change));
+        };
+        let high = server.criticality == Criticality::High;
+        let budget = |ns: u64| Server {
+            budget_ns: ns,
+            // A low one has no other.
+            pessimistic_ns: if high { server.pessimistic_ns } else { ns },
+            ..*server
+        };
+        let pessimistic = |ns: u64| Server {
+            pessimistic_ns: ns,
+            ..*server
+        };
+        let period = |ns: u64| Server {
+            period_ns: ns,
+            ..*server
+        };
+        if let Some(ns) = most(LEAST_NS, server.budget_ns, |ns| fits(&budget(ns))) {
+            propose(Change::BudgetNs(ns), server.budget_ns, ns);
+        }
+        if high {
+            let least = server.budget_ns;
+            if let Some(ns) = most(least, server.pessimistic_ns, |ns| fits(&pessimistic(ns))) {
+                propose(Change::PessimisticBudgetNs(ns), server.pessimistic_ns, ns);
+            }
+        }
+        // The shortest period is what is left of the longest.
+        let longer = |less: u64| LONGEST_NS - less;
+        let least = LONGEST_NS.saturating_sub(server.period_ns);
+        if let Some(less) = most(0, least, |less| fits(&period(longer(less)))) {
+            propose(
+                Change::PeriodNs(longer(less)),
+                server.period_ns,
+                longer(less),
+            );
+        }
+        if placed > 0 {
+            propose(Change::Vcpus(placed), vcpus.into(), placed.into());
+        }
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        changes.into_iter().map(|(_, change)| change).collect()
+    }
+}
+
+/// The greatest multiple of [`STEP_NS`] from `least` on, and below `below`, with which it fits; `None`: not even with the least.
+fn most(least: u64, below: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    let least = least.div_ceil(STEP_NS);
+    let (mut low, mut high) = (least, below.div_ceil(STEP_NS));
+    if low >= high || !fits(low * STEP_NS) {
+        return None;
+    }
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        match fits(middle * STEP_NS) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Some(low * STEP_NS)
+}
+
+/// Those on a CPU, and one more.
+fn servers(placed: &[Placed], more: Option<&Server>) -> Vec<Server> {
+    let placed = placed.iter().map(|it| it.server);
+    placed.chain(more.copied()).collect()
+}

@@ -1,0 +1,205 @@
+//! `quell admit`: does it fit, where, and if not, why not.
+
+use super::InputError;
+use crate::cli::Admit;
+use crate::table;
+use quell_model::CpuId;
+use quell_model::config::{HostFile, TenantSpec, TenantsFile};
+use quell_policy::admission::{self, Answer, Change, CpuAnswer, MOST_MORE, Refusal, TenantAnswer};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The answer is no.
+const NO: u8 = 3;
+
+/// The JSON of `quell admit --json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    quell_version: &'static str,
+    #[serde(flatten)]
+    answer: &'a Answer,
+    more: Vec<More<'a>>,
+}
+
+/// How many more such tenants would fit.
+#[derive(Serialize)]
+struct More<'a> {
+    like: &'a str,
+    /// None: any number.
+    more: Option<u32>,
+}
+
+/// Answers, and ends with 3 where somebody does not fit.
+pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
+    let mut host = HostFile::parse(&args.host, &read(&args.host)?)?;
+    host.criticality.test = args.test.unwrap_or(host.criticality.test);
+    let asking = match &args.tenants {
+        None => Vec::new(),
+        Some(file) => TenantsFile::parse(file, &read(file)?, &host)?.tenants,
+    };
+    let answer = admission::answer(&host, &asking);
+    // Who asks is who one wants more of; where nobody asks, anybody.
+    let kinds: &[TenantSpec] = if asking.is_empty() {
+        &host.tenants
+    } else {
+        &asking
+    };
+    let more = kinds.iter().map(|like| More {
+        like: &like.name,
+        more: admission::more(&host, &asking, like),
+    });
+    let report = Report {
+        schema: 1,
+        quell_version: env!("CARGO_PKG_VERSION"),
+        more: more.collect(),
+        answer: &answer,
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => render(&report),
+    };
+    writeln!(io::stdout(), "{}", text.trim_end())?;
+    Ok(match answer.fits {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NO),
+    })
+}
+
+fn read(file: &Path) -> Result<String, InputError> {
+    fs::read_to_string(file).map_err(|e| InputError(format!("{}: {e}", file.display())))
+}
+
+fn render(report: &Report) -> String {
+    let answer = report.answer;
+    let headings = ["CPU", "SERVERS", "LOW", "HIGH", "AT MOST", "X", "HEADROOM"];
+    let mut cpus = table::new(headings, 2);
+    for it in answer.cpus.iter().filter(|it| !it.servers.is_empty()) {
+        cpus.add_row(cpu_row(it));
+    }
+    let idle = answer
+        .cpus
+        .iter()
+        .filter(|it| it.servers.is_empty())
+        .count();
+    // Writing to a string does not fail.
+    let mut text = String::new();
+    if idle < answer.cpus.len() {
+        let _ = writeln!(
+            text,
+            "{cpus}\nLOW and HIGH: what servers of low and high criticality usually need, in % of the CPU; AT MOST: what the \
+             latter\nneed at the most; X: what their deadlines are shortened to, as a part of the period; HEADROOM: by how much \
+             all\nbudgets could grow\n"
+        );
+    }
+    // The table says where those are that were there and fit.
+    let worth_a_line = |it: &&TenantAnswer| it.asks || it.refusal.is_some();
+    for it in answer.tenants.iter().filter(worth_a_line) {
+        let _ = writeln!(text, "{}: {}", it.tenant, tenant_text(it));
+    }
+    let fit = answer.tenants.iter().filter(|it| it.refusal.is_none());
+    let _ = writeln!(
+        text,
+        "{} of {} tenants fit; {idle} of {} CPUs are left",
+        fit.count(),
+        answer.tenants.len(),
+        answer.cpus.len()
+    );
+    for More { like, more } in &report.more {
+        let _ = match more {
+            None => Ok(()),
+            Some(0) => writeln!(text, "no more like {like} would fit"),
+            Some(MOST_MORE) => writeln!(text, "{MOST_MORE} more like {like} would fit, or more"),
+            Some(n) => writeln!(text, "{n} more like {like} would fit"),
+        };
+    }
+    let settings = &answer.settings;
+    let _ = writeln!(
+        text,
+        "\nby the test {}, with {} % of each CPU in reserve and {} us for switching in each period; by each test:",
+        settings.test, settings.reserve_percent, settings.overhead_us
+    );
+    for it in &answer.tests {
+        let verdict = match &it.refused[..] {
+            [] => format!("all fit, {} CPUs are left", it.idle_cpus),
+            [one] => format!("{one} does not fit"),
+            [first, others @ ..] => format!("{first} and {} more do not fit", others.len()),
+        };
+        let _ = writeln!(text, "  {:9} {verdict}", it.test);
+    }
+    text
+}
+
+fn cpu_row(cpu: &CpuAnswer) -> [String; 7] {
+    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
+    let servers = cpu.servers.iter();
+    let servers = servers.map(|it| format!("{}/{}", it.tenant, it.vcpu));
+    [
+        cpu.cpu.to_string(),
+        servers.collect::<Vec<_>>().join(" "),
+        percent(cpu.low),
+        percent(cpu.high),
+        percent(cpu.pessimistic),
+        format!("{:.3}", cpu.deadline_factor),
+        format!("{:+.1} %", 100.0 * (cpu.headroom - 1.0)),
+    ]
+}
+
+fn tenant_text(tenant: &TenantAnswer) -> String {
+    match &tenant.refusal {
+        None if tenant.server.is_none() => {
+            "has a weight; nothing is promised to it, so it fits".to_string()
+        }
+        None => format!("fits, {}", on(&tenant.cpus)),
+        Some(refusal) => format!("does not fit: {}", why(refusal, tenant.vcpus)),
+    }
+}
+
+fn on(cpus: &[CpuId]) -> String {
+    let numbers: Vec<String> = cpus.iter().map(CpuId::to_string).collect();
+    match cpus {
+        [_] => format!("on CPU {}", numbers[0]),
+        _ => format!("on CPUs {}", numbers.join(", ")),
+    }
+}
+
+fn why(refusal: &Refusal, vcpus: u32) -> String {
+    let mut text = match refusal.placed {
+        0 => "no CPU has room for it".to_string(),
+        n => format!("there is room for {n} of its {vcpus} virtual CPUs, each on a CPU of its own"),
+    };
+    if let (Some(cpu), Some(condition)) = (refusal.nearest, &refusal.condition) {
+        let _ = write!(
+            text,
+            "\n  on CPU {cpu}, the nearest, {} does not hold: it would be {:.3}, {:.3} is the most;\n  all budgets there would have \
+             to be {:.1} % less",
+            condition.what,
+            condition.value,
+            condition.limit,
+            100.0 * (1.0 - refusal.headroom)
+        );
+    }
+    let changes: Vec<String> = refusal.changes.iter().map(change).collect();
+    text += &match changes.is_empty() {
+        true => "\n  no change of one of its values would do".to_string(),
+        false => format!(
+            "\n  what would do, the smallest change first: {}",
+            changes.join(", or ")
+        ),
+    };
+    text
+}
+
+fn change(change: &Change) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    match *change {
+        Change::Vcpus(n) => format!("vcpus = {n}"),
+        Change::BudgetNs(ns) => format!("budget_ms = {}", ms(ns)),
+        Change::PessimisticBudgetNs(ns) => format!("pessimistic_budget_ms = {}", ms(ns)),
+        Change::PeriodNs(ns) => format!("period_ms = {}", ms(ns)),
+    }
+}
