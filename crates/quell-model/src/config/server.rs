@@ -94,12 +94,15 @@ impl TenantSpec {
         if !PERIOD_MS.contains(&period) {
             return error("period_ms", format!("{period} is outside 1 to 10000"));
         }
-        let within = |field: &str, budget: f64| match budget {
-            _ if !(budget >= LEAST_MS) => error(field, format!("{budget} is less than {LEAST_MS}")),
-            _ if budget > period => {
-                error(field, format!("{budget} is more than the period, {period}"))
+        let within = |field: &str, budget: f64| {
+            // Not a number is within nothing.
+            if !(LEAST_MS..).contains(&budget) {
+                return error(field, format!("{budget} is less than {LEAST_MS}"));
             }
-            _ => Ok(()),
+            if budget > period {
+                return error(field, format!("{budget} is more than the period, {period}"));
+            }
+            Ok(())
         };
         within("budget_ms", budget)?;
         match (criticality, self.pessimistic_budget_ms) {
