@@ -123,7 +123,7 @@ impl Workload {
         let prefix = folder.path().file_name().unwrap_or_default();
         let cgroups = Cgroups::make(scenario, &prefix.to_string_lossy())?;
         let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
-        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until all have started.
+        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until the load begins.
         let mut order: Vec<usize> = (0..instances.len()).collect();
         order.sort_by_key(|&index| instances[index].spec.load.is_none());
         for index in order {
@@ -167,11 +167,6 @@ impl Workload {
             });
         }
         let running: Vec<Running> = running.into_iter().flatten().collect();
-        for it in &running {
-            if it.started.work.is_some() {
-                it.started.process.go_on();
-            }
-        }
         let tenants = instances
             .iter()
             .zip(&running)
@@ -256,6 +251,10 @@ impl Workload {
             });
             let meter = scope.spawn(move || {
                 let _ = become_realtime();
+                thread::sleep(start.saturating_duration_since(Instant::now()));
+                for it in running.iter().filter(|it| it.started.work.is_some()) {
+                    it.started.process.go_on();
+                }
                 let first = read_at(start + warmup, tenants, running, interrupt)?;
                 let second = read_at(start + warmup + length, tenants, running, interrupt)?;
                 anyhow::Ok((first, second))

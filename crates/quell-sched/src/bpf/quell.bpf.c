@@ -321,7 +321,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	park_queued(d, index);
 	if (options.share && t && makes_way(prev, cpu, d, index)) {
 		t = NULL;
-		if (slot->aside)
+		if (slot->aside == GOES)
 			runs = NULL;
 	}
 	if (options.domains > 1 && balance(slot, d, index))
@@ -430,6 +430,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		slot->urgency = URGENCY_NONE;
 	if (options.share)
 		note_movable(slot, p);
+	slot->aside = STAYS;
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);

@@ -4,11 +4,11 @@
  *
  * Problem: a thread waits for the CPUs that it may use, while others idle; and one of its own runs a thread that may
  *          use the idle ones.
- * How:     whoever has to wait, and a CPU that goes idle, looks for such a thread and preempts it, whether it is entitled or not.
+ * How:     where somebody has to wait or a CPU goes idle, such a thread is looked for and preempted, whether it is entitled or not.
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
- *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU.
+ *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU. Where the idle CPU is for
+ *          a third thread only, that one moves there first.
  * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most, by a timer if need be, and as often for each thread that makes way.
- *          Where one such step would do if another thread made way first, that does at the end of its turn.
  * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
@@ -133,7 +133,10 @@ __noinline int waits_for_two(u32 index, u32 cpu)
 	return found;
 }
 
-/* A CPU idles, and who waits in its domain may not use it: makes one run on that, for who waits, or for one that makes way for that. Global, as that is. */
+/*
+ * Where a CPU idles and who waits may not use it, makes a thread move there: one that runs where that could, or where one could that
+ * would leave its CPU to it. Global, as that is.
+ */
 __noinline int find_room(u32 index)
 {
 	struct domain *d = domain_at(index);
@@ -208,7 +211,10 @@ static __always_inline void make_room(struct task_struct *p, u32 index, u64 now)
 		look_for_room(d, index, now);
 }
 
-/* A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. left: it was left to be used. */
+/*
+ * A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. left: one made way for
+ * another to come here.
+ */
 static __always_inline void use_room(struct domain *d, u32 index, bool left)
 {
 	u64 at = d->room_at, now = time_ns();
@@ -242,7 +248,7 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 	if (p && may_use(p, cpu))
 		return true;
 	slot->aside = waits_for_two(index, cpu) ? GOES : STAYS;
-	return slot->aside;
+	return slot->aside == GOES;
 }
 
 /* Claims for a thread a CPU of the domain that runs what is less urgent than that; it is told once the thread is queued. */
