@@ -79,8 +79,11 @@ pub fn generate(
     let mut interrupted = false;
 
     loop {
+        // Time 0 is still to come at first, and nothing is due before.
+        let ahead = window.start.saturating_duration_since(Instant::now());
+        let ahead = ahead.as_nanos() as u64;
         let mut now = clock();
-        while let Some(intended) = arrivals.next_if(|&intended| intended <= now) {
+        while let Some(intended) = arrivals.next_if(|&intended| ahead == 0 && intended <= now) {
             late.saturating_record(now - intended);
             pending.insert(next_id, intended);
             target.send(
@@ -100,11 +103,6 @@ pub fn generate(
             break;
         }
         let next = arrivals.peek().copied().unwrap_or(deadline);
-        // The intended times may lie ahead of time 0 itself, which is still to come at first.
-        let ahead = window
-            .start
-            .saturating_duration_since(Instant::now())
-            .as_nanos() as u64;
         let wait_ns = (next.saturating_sub(now) + ahead).min(INTERRUPT_CHECK_NS);
         for connection in wait(target, wait_ns)? {
             target.ready(connection, &mut done);

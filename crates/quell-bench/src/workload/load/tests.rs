@@ -31,7 +31,13 @@ impl Protocol for Bang {
 
 /// Loads a server for a second, 100 requests/s in equal gaps over one connection. `serve` gets the
 /// time since the first request and says what to answer, if anything.
-fn load(
+fn load(timeout_ms: u64, serve: impl FnMut(Duration) -> &'static [u8] + Send + 'static) -> Outcome {
+    load_from(Instant::now(), timeout_ms, serve)
+}
+
+/// The same, from a time that may be to come.
+fn load_from(
+    start: Instant,
     timeout_ms: u64,
     mut serve: impl FnMut(Duration) -> &'static [u8] + Send + 'static,
 ) -> Outcome {
@@ -56,7 +62,7 @@ fn load(
     let plan = Plan::new(&scenario, scenario.tenants[0].load.as_ref().unwrap(), 1).unwrap();
     let mut target = StreamServer::new(address, Bang).connect(1).unwrap();
     let window = Window {
-        start: Instant::now(),
+        start,
         warmup_ns: 0,
         length_ns: 1_000_000_000,
         timeout_ns: timeout_ms * 1_000_000,
@@ -75,6 +81,19 @@ fn load(
 fn at_least(outcome: &Outcome, ms: u64) -> u64 {
     let long = |r: &&Request| r.latency_ns >= ms * 1_000_000;
     outcome.requests.iter().filter(long).count() as u64
+}
+
+/// The first one is due at time 0 itself.
+#[test]
+fn nothing_is_sent_before_the_load_begins() {
+    let start = Instant::now() + Duration::from_millis(300);
+    let (tell, first) = std::sync::mpsc::channel();
+    let outcome = load_from(start, 10_000, move |_| {
+        let _ = tell.send(Instant::now());
+        b"!"
+    });
+    assert_eq!((outcome.requests.len(), outcome.errors), (100, 0));
+    assert!(first.recv().unwrap() >= start);
 }
 
 #[test]
