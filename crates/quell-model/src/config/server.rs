@@ -4,10 +4,6 @@ use super::{ConfigError, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The shortest and the longest period, in ms. Below, switches cost more than they serve; above, a wait is an outage.
-const PERIOD_MS: std::ops::RangeInclusive<f64> = 1.0..=10_000.0;
-/// The least budget, in ms.
-const LEAST_MS: f64 = 0.1;
 /// The most virtual CPUs.
 const VCPUS: std::ops::RangeInclusive<u32> = 1..=1024;
 
@@ -35,6 +31,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// The shortest period, in ns: below, switches cost more than they serve.
+    pub const SHORTEST_NS: u64 = 1_000_000;
+    /// The longest, in ns: above, a wait is an outage.
+    pub const LONGEST_NS: u64 = 10_000_000_000;
+    /// The least budget, in ns.
+    pub const LEAST_NS: u64 = 100_000;
+
     /// The part of a CPU that it usually needs.
     pub fn utilization(&self) -> f64 {
         self.budget_ns as f64 / self.period_ns as f64
@@ -91,13 +94,17 @@ impl TenantSpec {
                 "is missing; a tenant with a criticality has a budget in every period".to_string(),
             );
         };
-        if !PERIOD_MS.contains(&period) {
-            return error("period_ms", format!("{period} is outside 1 to 10000"));
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (shortest, longest) = (ms(Server::SHORTEST_NS), ms(Server::LONGEST_NS));
+        if !(shortest..=longest).contains(&period) {
+            let message = format!("{period} is outside {shortest} to {longest}");
+            return error("period_ms", message);
         }
         let within = |field: &str, budget: f64| {
             // Not a number is within nothing.
-            if !(LEAST_MS..).contains(&budget) {
-                return error(field, format!("{budget} is less than {LEAST_MS}"));
+            let least = ms(Server::LEAST_NS);
+            if !(least..).contains(&budget) {
+                return error(field, format!("{budget} is less than {least}"));
             }
             if budget > period {
                 return error(field, format!("{budget} is more than the period, {period}"));

@@ -22,6 +22,17 @@ pub struct Answer {
     pub cpus: Vec<CpuAnswer>,
     /// What each of the tests would have said.
     pub tests: Vec<TestAnswer>,
+    /// How many more there could be of those that ask; where nobody does, of anybody.
+    pub more: Vec<More>,
+}
+
+/// How many more tenants like one fit beside all that do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct More {
+    /// The one, as its file names it.
+    pub like: String,
+    /// [`MOST_MORE`] at the most; `None`: as many as one likes, nothing is promised to them.
+    pub more: Option<u32>,
 }
 
 /// A tenant's part of it.
@@ -109,21 +120,25 @@ pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
             idle_cpus: idle.count() as u32,
         }
     });
+    let kinds = if asking.is_empty() {
+        &host.tenants[..]
+    } else {
+        asking
+    };
+    let more = kinds.iter().map(|like| More {
+        like: like.name.clone(),
+        more: like
+            .server()
+            .map(|server| with.more(&server, like.vcpus.unwrap_or(1), MOST_MORE)),
+    });
     Answer {
         fits: tenants.iter().all(|it| it.refusal.is_none()),
         settings: host.criticality,
         cpus: cpus.collect(),
         tests: tests.to_vec(),
+        more: more.collect(),
         tenants,
     }
-}
-
-/// How many more tenants like that fit beside all that do, [`MOST_MORE`] at the most; `None`: as many as one likes, nothing is
-/// promised to them.
-pub fn more(host: &HostFile, asking: &[TenantSpec], like: &TenantSpec) -> Option<u32> {
-    let server = like.server()?;
-    let (with, _) = place(host, asking, host.criticality);
-    Some(with.more(&server, like.vcpus.unwrap_or(1), MOST_MORE))
 }
 
 fn place(

@@ -29,7 +29,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, CpuAnswer, MOST_MORE, TenantAnswer, TestAnswer, answer, more};
+pub use answer::{Answer, CpuAnswer, MOST_MORE, More, TenantAnswer, TestAnswer, answer};
 pub use place::{Change, Host, Placed, Refusal};
 
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};

@@ -7,10 +7,6 @@ use serde::Serialize;
 
 /// Budgets that are proposed are multiples of that, in ns; so are periods.
 const STEP_NS: u64 = 10_000;
-/// The least budget that is proposed, in ns.
-const LEAST_NS: u64 = 100_000;
-/// The longest period that is proposed, in ns.
-const LONGEST_NS: u64 = 10_000_000_000;
 
 /// A server on a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,12 +74,6 @@ impl Host {
     pub fn verdict(&self, cpu: CpuId) -> Option<Verdict> {
         let (_, placed) = self.cpus.iter().find(|(id, _)| *id == cpu)?;
         Some(check_with(&self.settings, &servers(placed, None)))
-    }
-
-    /// By what factor budgets on a CPU could grow; `None`: it is none of the host's.
-    pub fn headroom(&self, cpu: CpuId) -> Option<f64> {
-        let (_, placed) = self.cpus.iter().find(|(id, _)| *id == cpu)?;
-        Some(headroom(&self.settings, &servers(placed, None)))
     }
 
     /// Places a tenant's virtual CPUs, each on the first CPU that has room for it and none of the tenant's others; all of them or none.
@@ -176,7 +166,7 @@ impl Host {
             period_ns: ns,
             ..*server
         };
-        if let Some(ns) = most(LEAST_NS, server.budget_ns, |ns| fits(&budget(ns))) {
+        if let Some(ns) = most(Server::LEAST_NS, server.budget_ns, |ns| fits(&budget(ns))) {
             propose(Change::BudgetNs(ns), server.budget_ns, ns);
         }
         if high {
@@ -186,8 +176,8 @@ impl Host {
             }
         }
         // The shortest period is what is left of the longest.
-        let longer = |less: u64| LONGEST_NS - less;
-        let least = LONGEST_NS.saturating_sub(server.period_ns);
+        let longer = |less: u64| Server::LONGEST_NS - less;
+        let least = Server::LONGEST_NS.saturating_sub(server.period_ns);
         if let Some(less) = most(0, least, |less| fits(&period(longer(less)))) {
             propose(
                 Change::PeriodNs(longer(less)),

@@ -1,16 +1,16 @@
 //! `quell admit`: does it fit, where, and if not, why not.
 
-use super::InputError;
+use super::read_input;
 use crate::cli::Admit;
 use crate::table;
 use quell_model::CpuId;
-use quell_model::config::{HostFile, TenantSpec, TenantsFile};
-use quell_policy::admission::{self, Answer, Change, CpuAnswer, MOST_MORE, Refusal, TenantAnswer};
+use quell_model::config::{HostFile, TenantsFile};
+use quell_policy::admission::{
+    self, Answer, Change, CpuAnswer, MOST_MORE, More, Refusal, TenantAnswer,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// The answer is no.
@@ -23,45 +23,25 @@ struct Report<'a> {
     quell_version: &'static str,
     #[serde(flatten)]
     answer: &'a Answer,
-    more: Vec<More<'a>>,
-}
-
-/// How many more such tenants would fit.
-#[derive(Serialize)]
-struct More<'a> {
-    like: &'a str,
-    /// None: any number.
-    more: Option<u32>,
 }
 
 /// Answers, and ends with 3 where somebody does not fit.
 pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
-    let mut host = HostFile::parse(&args.host, &read(&args.host)?)?;
+    let mut host = HostFile::parse(&args.host, &read_input(&args.host)?)?;
     host.criticality.test = args.test.unwrap_or(host.criticality.test);
     let asking = match &args.tenants {
         None => Vec::new(),
-        Some(file) => TenantsFile::parse(file, &read(file)?, &host)?.tenants,
+        Some(file) => TenantsFile::parse(file, &read_input(file)?, &host)?.tenants,
     };
     let answer = admission::answer(&host, &asking);
-    // Who asks is who one wants more of; where nobody asks, anybody.
-    let kinds: &[TenantSpec] = if asking.is_empty() {
-        &host.tenants
-    } else {
-        &asking
-    };
-    let more = kinds.iter().map(|like| More {
-        like: &like.name,
-        more: admission::more(&host, &asking, like),
-    });
     let report = Report {
         schema: 1,
         quell_version: env!("CARGO_PKG_VERSION"),
-        more: more.collect(),
         answer: &answer,
     };
     let text = match args.json {
         true => serde_json::to_string_pretty(&report)?,
-        false => render(&report),
+        false => render(&answer),
     };
     writeln!(io::stdout(), "{}", text.trim_end())?;
     Ok(match answer.fits {
@@ -70,12 +50,7 @@ pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn read(file: &Path) -> Result<String, InputError> {
-    fs::read_to_string(file).map_err(|e| InputError(format!("{}: {e}", file.display())))
-}
-
-fn render(report: &Report) -> String {
-    let answer = report.answer;
+fn render(answer: &Answer) -> String {
     let headings = ["CPU", "SERVERS", "LOW", "HIGH", "AT MOST", "X", "HEADROOM"];
     let mut cpus = table::new(headings, 2);
     for it in answer.cpus.iter().filter(|it| !it.servers.is_empty()) {
@@ -109,7 +84,7 @@ fn render(report: &Report) -> String {
         answer.tenants.len(),
         answer.cpus.len()
     );
-    for More { like, more } in &report.more {
+    for More { like, more } in &answer.more {
         let _ = match more {
             None => Ok(()),
             Some(0) => writeln!(text, "no more like {like} would fit"),

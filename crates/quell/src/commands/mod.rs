@@ -25,6 +25,7 @@ use quell_bench::replay::ReplayError;
 use quell_bench::side::SideError;
 use quell_lab::LabError;
 use quell_model::config::ConfigError;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Does what the user asked for, and says what to exit with.
@@ -59,6 +60,11 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InputError(pub String);
+
+/// A file that the user names.
+fn read_input(file: &Path) -> Result<String, InputError> {
+    std::fs::read_to_string(file).map_err(|e| InputError(format!("{}: {e}", file.display())))
+}
 
 /// Whether the user's input is at fault, and not the run.
 pub fn is_users(e: &anyhow::Error) -> bool {
