@@ -12,7 +12,8 @@
 //! - `schedstat` counts a wait when it ends. A thread that was `R` at both ends of a period and got
 //!   no CPU in it has waited all of it, which is counted at once and taken off the wait's length
 //!   when that is counted. The part of an unfinished wait before its first whole period is counted
-//!   when it ends.
+//!   when it ends; what has no room beside the time it ran then, in the periods after it while it goes
+//!   on wanting a CPU.
 
 use super::discover::{Discovery, Kind};
 use super::proc::{self, Reader, Stat, TICK_NS};
@@ -37,8 +38,8 @@ struct Thread {
     name: Arc<str>,
     counters: Counters,
     wanted_cpu: bool,
-    /// Waiting time counted before `schedstat` counts it.
-    ahead_ns: u64,
+    /// Waiting time counted before `schedstat` counts it; below 0, what it counted that had no room yet.
+    ahead_ns: i64,
     /// The round that saw it last.
     round: u64,
 }
@@ -217,7 +218,7 @@ impl Sampler {
         let nothing_else = wanted_cpu && wants_cpu && run_ns == 0 && switches == 0;
         let (ready_ns, ahead_ns) = match nothing_else {
             true => waited.all_of(period.length_ns),
-            false => waited.within(period.length_ns - run_ns),
+            false => waited.within(period.length_ns - run_ns, period.length_ns),
         };
         let seen = |value: u64| self.schedstat.then_some(value);
         let ready = seen(ready_ns).map(|sum_ns| ReadyTime {
@@ -274,30 +275,38 @@ impl Sampler {
 struct Waited {
     /// By how much `schedstat` counted on.
     counted_ns: u64,
-    /// What earlier periods counted ahead of it.
-    ahead_ns: u64,
+    /// What earlier periods counted ahead of it; below 0, what they had no room for.
+    ahead_ns: i64,
     /// Whether it waits at the period's end.
     wants_cpu: bool,
 }
 
 impl Waited {
     /// `(ready time, counted ahead from now on)` of a thread that waited the whole period.
-    fn all_of(self, period_ns: u64) -> (u64, u64) {
-        let ahead_ns = self.ahead_ns.saturating_add(period_ns);
-        (period_ns, ahead_ns.saturating_sub(self.counted_ns))
+    fn all_of(&self, period_ns: u64) -> (u64, i64) {
+        (period_ns, self.ahead_after(period_ns, period_ns))
     }
 
-    /// The same of any other thread, which waited `limit_ns` at most.
-    fn within(self, limit_ns: u64) -> (u64, u64) {
+    /// The same of any other thread, which waited `limit_ns` at most of a period of `period_ns`.
+    fn within(&self, limit_ns: u64, period_ns: u64) -> (u64, i64) {
+        let due_ns = i64::try_from(self.counted_ns).unwrap_or(i64::MAX);
+        let due_ns = due_ns.saturating_sub(self.ahead_ns).max(0) as u64;
+        let ready_ns = due_ns.min(limit_ns);
         let left_ns = if self.wants_cpu {
-            self.ahead_ns.saturating_sub(self.counted_ns)
+            self.ahead_after(ready_ns, period_ns)
         } else {
             0
         };
-        (
-            self.counted_ns.saturating_sub(self.ahead_ns).min(limit_ns),
-            left_ns,
-        )
+        (ready_ns, left_ns)
+    }
+
+    /// What is counted ahead once `ready_ns` are; never more than a period behind, which is as much as one wait can
+    /// miss.
+    fn ahead_after(&self, ready_ns: u64, period_ns: u64) -> i64 {
+        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let ahead_ns = self.ahead_ns.saturating_add(signed(ready_ns));
+        let ahead_ns = ahead_ns.saturating_sub(signed(self.counted_ns));
+        ahead_ns.max(-signed(period_ns))
     }
 }
 
@@ -350,7 +359,7 @@ mod tests {
             ahead_ns: 0,
             wants_cpu: true,
         }
-        .within(80);
+        .within(80, 80);
         assert_eq!(first, (0, 0));
         let second = Waited {
             counted_ns: 0,
@@ -371,8 +380,31 @@ mod tests {
             ahead_ns: third.1,
             wants_cpu: false,
         }
-        .within(80);
+        .within(80, 80);
         assert_eq!(fourth, (25, 0));
+    }
+
+    #[test]
+    fn who_never_sleeps_ran_or_waited_all_the_time() {
+        // Runs 70 and waits 30, over and over, in periods of 110.
+        let (mut at, mut ahead_ns, mut sum) = (0, 0, 0);
+        for _ in 0..100 {
+            let (mut run_ns, mut counted_ns) = (0, 0);
+            for now in at..at + 110 {
+                run_ns += u64::from(now % 100 < 70);
+                counted_ns += if now % 100 == 99 { 30 } else { 0 };
+            }
+            at += 110;
+            let waited = Waited {
+                counted_ns,
+                ahead_ns,
+                wants_cpu: true,
+            };
+            let (ready_ns, ahead) = waited.within(110 - run_ns, 110);
+            ahead_ns = ahead;
+            sum += run_ns + ready_ns;
+        }
+        assert!((at - 30..=at).contains(&sum), "{sum} of {at}");
     }
 
     #[test]
@@ -425,7 +457,7 @@ mod tests {
                 (sum, ahead_ns) = (sum + ns, ahead);
             }
             let counted_ns = first + 80 * whole as u64 + last;
-            let (ns, left) = Waited { counted_ns, ahead_ns, wants_cpu: false }.within(80);
+            let (ns, left) = Waited { counted_ns, ahead_ns, wants_cpu: false }.within(80, 80);
             prop_assert!(sum + ns <= counted_ns);
             prop_assert!(sum + ns >= counted_ns.saturating_sub(80));
             prop_assert_eq!(left, 0);

@@ -238,7 +238,7 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 
 	/* One that may not migrate now; what BPF counts for itself is one. */
 	if (!slot || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 ||
-	    !(slot->pinned || d->queued) || !idles_for(prev))
+	    !(d->pinned || d->queued) || !idles_for(prev))
 		return false;
 	if (slot->pinned)
 		return true;
