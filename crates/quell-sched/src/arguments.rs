@@ -39,6 +39,7 @@ impl Arguments {
             requests: !self.no_requests,
             fair: !self.no_fair,
             share: self.share,
+            criticality: defaults.criticality,
             stretch: self.stretch.unwrap_or(defaults.stretch),
             margin_ns: self.margin_us.map_or(defaults.margin_ns, |us| us * 1000),
         }

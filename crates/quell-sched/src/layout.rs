@@ -5,6 +5,7 @@ use std::mem::offset_of;
 pub const MAX_CPUS: usize = 1024;
 pub const MAX_DOMAINS: usize = 256;
 pub const DOMAIN_CPUS: usize = 64;
+pub const MAX_SERVERS: usize = 1024;
 pub const OFFLINE: u16 = 0x8000;
 pub const NO_DOMAIN: u16 = 0x7fff;
 
@@ -22,7 +23,7 @@ pub struct Options {
     pub cpus: u32,
     pub observe: u32,
     pub requests: u32,
-    pub unused: u32,
+    pub criticality: u32,
     pub domain_of: [u16; MAX_CPUS],
 }
 
@@ -126,8 +127,58 @@ pub struct ThreadSetting {
     pub tid: u32,
     pub tenant: u32,
     pub weight: u32,
-    pub unused: u32,
+    pub server: u32,
     pub latency_ns: u64,
+}
+
+/// `struct server_terms` (policy/server.h).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ServerTerms {
+    pub period: u64,
+    pub optimistic: u64,
+    pub pessimistic: u64,
+    pub shortened: u64,
+    pub high: u32,
+    pub temperature: u32,
+}
+
+/// `struct server` (policy/server.h).
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Server {
+    pub terms: ServerTerms,
+    pub began: u64,
+    pub deadline: u64,
+    pub virtual_deadline: u64,
+    pub allowed: u64,
+    pub used: u64,
+    pub hot_until: u64,
+}
+
+/// `struct server_setting`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ServerSetting {
+    pub server: u32,
+    pub cpu: u32,
+    pub terms: ServerTerms,
+}
+
+/// `struct server_slot`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ServerSlot {
+    pub now: Server,
+    pub next: ServerTerms,
+    pub missed: u64,
+    pub version: u32,
+    pub applied: u32,
+    pub cpu: u32,
+    pub ready: u32,
+    pub woke: u32,
+    pub ended: u32,
+    pub padding: [u64; 4],
 }
 
 /// `struct tenant_setting`.
@@ -136,6 +187,16 @@ pub struct ThreadSetting {
 pub struct TenantSetting {
     pub tenant: u32,
     pub weight: u32,
+}
+
+impl ServerSlot {
+    /// What it got.
+    pub fn stats(&self) -> crate::ServerStats {
+        crate::ServerStats {
+            used_ns: self.now.used,
+            missed: self.missed,
+        }
+    }
 }
 
 /// A sum of weights (fair.h) in the scale of cgroup v2.
@@ -164,6 +225,10 @@ unsafe impl Plain for ExitRecord {}
 unsafe impl Plain for ThreadSetting {}
 // SAFETY: as above.
 unsafe impl Plain for TenantSetting {}
+// SAFETY: as above.
+unsafe impl Plain for ServerSetting {}
+// SAFETY: as above.
+unsafe impl Plain for ServerSlot {}
 
 /// Its bytes.
 pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
@@ -192,5 +257,7 @@ const _: () = {
     assert!(size_of::<Group>() == 168);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
+    assert!(size_of::<ServerSetting>() == 48);
+    assert!(size_of::<ServerSlot>() == 192);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -22,7 +22,7 @@ use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
-use quell_model::config::AsymmetrySettings;
+use quell_model::config::{AsymmetrySettings, Criticality, Server};
 use quell_model::{CpuId, TenantWeight, ThreadPlan, Tid, Topology, Weight};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -63,6 +63,9 @@ pub struct Options {
     /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
     /// Needs `fair`. Off by default until it holds what it promises everywhere: docs/scheduler.md.
     pub share: bool,
+    /// Serve those who have servers ([`Scheduler::set_server`]) before all that has a weight; what they leave is shared. Needs
+    /// `share`.
+    pub criticality: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
     pub stretch: f64,
@@ -78,6 +81,7 @@ impl Default for Options {
             requests: true,
             fair: true,
             share: false,
+            criticality: false,
             stretch: 1.0,
             margin_ns: 1_000_000,
         }
@@ -183,13 +187,76 @@ impl Exit {
 pub struct ThreadSetting {
     /// The tenant that it competes as part of ([`Scheduler::set_tenant`]); 0: it does as part of its cgroup.
     pub tenant: u32,
+    /// The server that serves it while it may run on that one's CPU only; 0: none.
+    pub server: u32,
     /// Weight, 1 to 10 000; `None`: by nice.
     pub weight: Option<u32>,
     /// Rescheduling latency; `None`: from the thread's own behaviour.
     pub latency_ns: Option<u64>,
 }
 
+/// What is promised on one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerSetting {
+    /// A number of the caller's choice, 1 to 1023; 0: what the CPU keeps for all that no server serves.
+    pub number: u32,
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The promise; `None`: no more, its threads have weights again.
+    pub terms: Option<ServerTerms>,
+}
+
+/// CPU time in every period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerTerms {
+    /// What is promised.
+    pub server: Server,
+    /// From a period's beginning to the virtual deadline, in ns: the period itself, or less for one of high criticality.
+    pub virtual_deadline_ns: u64,
+    /// For how many periods its CPU goes on serving high criticality only after it needed that.
+    pub temperature: u32,
+}
+
+impl ServerSetting {
+    fn raw(&self) -> layout::ServerSetting {
+        let terms =
+            self.terms
+                .map_or_else(layout::ServerTerms::default, |it| layout::ServerTerms {
+                    period: it.server.period_ns,
+                    optimistic: it.server.budget_ns,
+                    pessimistic: it.server.pessimistic_ns,
+                    shortened: it.virtual_deadline_ns,
+                    high: (it.server.criticality == Criticality::High).into(),
+                    temperature: it.temperature,
+                });
+        layout::ServerSetting {
+            server: self.number,
+            cpu: self.cpu.0,
+            terms,
+        }
+    }
+}
+
+/// What a server of the scheduler's got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct ServerStats {
+    /// CPU time by budget in its present period, in ns.
+    pub used_ns: u64,
+    /// Periods that ended before it had the budget that it wanted.
+    pub missed: u64,
+}
+
 impl ThreadSetting {
+    fn raw(&self, tid: u32) -> layout::ThreadSetting {
+        layout::ThreadSetting {
+            tid,
+            tenant: self.tenant,
+            weight: self.weight.unwrap_or(0).min(10_000),
+            server: self.server,
+            latency_ns: self.latency_ns.unwrap_or(0),
+        }
+    }
+
     /// What a plan wants of a thread, and the tenant that it competes as part of.
     pub fn planned(tenant: u32, plan: &ThreadPlan) -> ThreadSetting {
         // cgroup v2's scale, in which nice 0 is 100.
@@ -199,6 +266,7 @@ impl ThreadSetting {
         };
         ThreadSetting {
             tenant,
+            server: 0,
             weight: plan.weight.map(weight),
             latency_ns: plan.latency_ns,
         }
@@ -322,14 +390,7 @@ impl Scheduler {
     /// # Errors
     /// [`SchedError::NoThread`] where there is no such thread.
     pub fn set_thread(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError> {
-        let raw = layout::ThreadSetting {
-            tid: tid.0,
-            tenant: setting.tenant,
-            weight: setting.weight.unwrap_or(0).min(10_000),
-            unused: 0,
-            latency_ns: setting.latency_ns.unwrap_or(0),
-        };
-        match self.call("quell_set_thread", &raw, "setting a thread")? {
+        match self.call("quell_set_thread", &setting.raw(tid.0), "setting a thread")? {
             0 => Ok(()),
             _ => Err(SchedError::NoThread(tid)),
         }
@@ -351,6 +412,18 @@ impl Scheduler {
         };
         let what = "setting a tenant";
         match self.call("quell_set_tenant", &raw, what)? {
+            0 => Ok(()),
+            error => Err(io(what)(std::io::Error::from_raw_os_error(-error).into())),
+        }
+    }
+
+    /// Promises CPU time on one CPU, or something else from the next period on, or nothing more.
+    ///
+    /// # Errors
+    /// The CPU has 32 servers already (ENOSPC), or a number's threads still run on the CPU that it was promised on before (EBUSY).
+    pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        let what = "setting a server";
+        match self.call("quell_set_server", &setting.raw(), what)? {
             0 => Ok(()),
             error => Err(io(what)(std::io::Error::from_raw_os_error(-error).into())),
         }
@@ -532,7 +605,7 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
         observe: 0,
         // They only move deadlines: nothing need count them where there are none.
         requests: (options.requests && options.asymmetry).into(),
-        unused: 0,
+        criticality: (options.criticality && options.share && options.fair).into(),
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);

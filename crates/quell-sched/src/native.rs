@@ -14,8 +14,12 @@
     reason = "the scheduler is C; each block says why it is sound"
 )]
 
-use crate::layout::{CpuSlot, Group, MAX_CPUS, Options as RawOptions};
-use crate::{Options, SchedError, Stats, ThreadSetting, domains, raw_options};
+use crate::layout::{
+    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, Options as RawOptions, ServerSlot,
+};
+use crate::{
+    Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, domains, raw_options,
+};
 use quell_model::{CpuId, Topology};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -380,12 +384,36 @@ impl Native {
 
     /// As [`crate::Scheduler::set_thread`].
     pub fn set_thread(&mut self, kernel: &mut dyn Kernel, thread: u32, setting: ThreadSetting) {
-        self.call(kernel, |native| {
-            let weight = setting.weight.unwrap_or(0).min(10_000);
-            let latency = setting.latency_ns.unwrap_or(0);
-            // SAFETY: a task of this scheduler's, whose state is loaded.
-            unsafe { quell_native_set_thread(native.task(thread), setting.tenant, weight, latency) }
-        });
+        // None has a pid, it is the idle thread's.
+        let raw = setting.raw(thread + 1);
+        // SAFETY: the setting of a thread of this scheduler's, whose state is loaded.
+        self.call(kernel, |_| unsafe { quell_native_set_thread(&raw) });
+    }
+
+    /// As [`crate::Scheduler::set_server`].
+    pub fn set_server(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        setting: ServerSetting,
+    ) -> Result<(), SchedError> {
+        let raw = setting.raw();
+        // SAFETY: the scheduler's state is loaded; it checks the numbers.
+        match self.call(kernel, |_| unsafe { quell_native_set_server(&raw) }) {
+            0 => Ok(()),
+            error => Err(SchedError::Refused {
+                reason: std::io::Error::from_raw_os_error(-error).to_string(),
+                log: String::new(),
+            }),
+        }
+    }
+
+    /// What a server got.
+    pub fn server(&self, number: u32) -> Option<ServerStats> {
+        self.load();
+        // SAFETY: the array of all servers, which nobody changes while it is borrowed here.
+        let slots: &[ServerSlot] =
+            unsafe { std::slice::from_raw_parts(quell_native_servers(), MAX_SERVERS) };
+        slots.get(number as usize).map(ServerSlot::stats)
     }
 
     /// What it counted so far.
@@ -442,12 +470,9 @@ unsafe extern "C" {
     fn quell_native_stopping(task: *mut c_void, runnable: bool);
     fn quell_native_update_idle(cpu: c_int, idle: bool);
     fn quell_native_timer(index: u32);
-    fn quell_native_set_thread(
-        task: *mut c_void,
-        tenant: u32,
-        weight: u32,
-        latency_ns: u64,
-    ) -> c_int;
+    fn quell_native_set_thread(setting: *const layout::ThreadSetting) -> c_int;
+    fn quell_native_set_server(setting: *const layout::ServerSetting) -> c_int;
+    fn quell_native_servers() -> *const ServerSlot;
 }
 
 /// The functions that the C source calls, by its names for them.

@@ -14,7 +14,7 @@ use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::{Count, ThreadProgram};
 use quell_model::{CpuId, CpuSet, Nice};
-use quell_sched::ThreadSetting;
+use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -300,6 +300,11 @@ impl Kernel {
     /// Tells the class what is wanted of a thread; false if it has no such setting.
     pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
         self.class.set_thread(&mut self.machine, thread, setting)
+    }
+
+    /// Promises CPU time on a CPU.
+    pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        self.class.set_server(&mut self.machine, setting)
     }
 
     fn add_thread(&mut self, tenant: usize, group: GroupId, nice: Nice) -> ThreadId {

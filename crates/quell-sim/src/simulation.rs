@@ -11,7 +11,7 @@ use crate::vm::Guests;
 use crate::workload::{Answer, Request};
 use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
-use quell_sched::ThreadSetting;
+use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 
 /// The requests of a tenant, by when they are due.
 pub type Load = Box<dyn Iterator<Item = Request>>;
@@ -153,6 +153,16 @@ impl Simulation {
         let set = self.host().set_thread(thread, setting);
         self.settle(0);
         set
+    }
+
+    /// Promises CPU time on a CPU of the host, before threads are told to be served so ([`Simulation::set_thread`]).
+    ///
+    /// # Errors
+    /// Of [`quell_sched::Scheduler::set_server`], and where the host's class promises nothing.
+    pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        self.host().set_server(setting)?;
+        self.settle(0);
+        Ok(())
     }
 
     /// Limits where a thread may run, from now on: it leaves a CPU that is not among these. Of CPUs that there are, at least

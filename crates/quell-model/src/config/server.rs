@@ -34,7 +34,7 @@ impl Server {
     /// The shortest period, in ns: below, switches cost more than they serve.
     pub const SHORTEST_NS: u64 = 1_000_000;
     /// The longest, in ns: above, a wait is an outage.
-    pub const LONGEST_NS: u64 = 10_000_000_000;
+    pub const LONGEST_NS: u64 = 4_000_000_000;
     /// The least budget, in ns.
     pub const LEAST_NS: u64 = 100_000;
 

@@ -22,6 +22,7 @@
 //! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. What exceeds a limit by less than [`NEGLIGIBLE`] does not exceed it.
 
 mod answer;
+pub mod audit;
 mod conditions;
 mod demand;
 mod place;

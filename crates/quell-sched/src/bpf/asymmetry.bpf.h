@@ -117,50 +117,109 @@ static __always_inline void be_patient(struct thread *t, u64 now)
 		start_patience(d, t->domain, latency, now);
 }
 
-/*
- * A thread that is to go first waits: preempts for it if it has waited long enough, returns when to look again,
- * in ns. cpu: the only one that it may use, or negative.
- */
-static __always_inline u64 look_at_first(struct task_struct *p, s32 cpu, u32 index, u64 now)
+/* Of a thread that is to go first: for how long it still waits before somebody is preempted for it; 0: no longer. */
+static __always_inline u64 patience_of(struct thread *t, u64 now)
 {
-	struct thread *t = thread_of(p);
-
 	if (!t || t->depleted || !t->queue)
 		return PATIENCE_LEAST;
-	u64 latency = latency_of(t), due = t->ready_at + latency;
-	u64 least = t->deadline + options.margin_ns;
-	if (now < due)
-		return due - now;
-	struct cpu_slot *slot;
-	if (cpu < 0)
-		cpu = preemptible_cpu(p, t->deadline, least, index, now);
-	else if ((slot = cpu_at(cpu)) && urgency_now(slot, now) <= least)
-		return latency;
-	slot = cpu_at(cpu);
-	if (cpu >= 0 && slot) {
-		__sync_fetch_and_add(&slot->late, 1);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	}
-	return latency;
+	u64 due = t->ready_at + latency_of(t);
+
+	return now < due ? due - now : 0;
 }
 
-/* The same for the first of a queue; 0: nobody waits. */
-static __always_inline u64 look_at_queue(u64 dsq, s32 cpu, u32 index, u64 now)
+/* It waited long enough, and that CPU is to be its. */
+static __always_inline void preempt_late(s32 cpu)
+{
+	struct cpu_slot *slot = cpu_at(cpu);
+
+	if (!slot)
+		return;
+	__sync_fetch_and_add(&slot->late, 1);
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+/* A thread is to go first in its domain: preempts for it if it has waited long enough, returns when to look again, in ns. */
+static __always_inline u64 look_at_first(struct task_struct *p, u32 index, u64 now)
+{
+	struct thread *t = thread_of(p);
+	u64 wait = patience_of(t, now);
+
+	if (wait || !t)
+		return wait;
+	s32 cpu = preemptible_cpu(p, t->deadline, t->deadline + options.margin_ns, index, now);
+	if (cpu >= 0)
+		preempt_late(cpu);
+	return latency_of(t);
+}
+
+/* The same on the only CPU that it may use. */
+static __always_inline u64 look_at_own_first(struct task_struct *p, u32 cpu, u64 now)
+{
+	struct cpu_slot *slot = cpu_at(cpu);
+	struct thread *t = thread_of(p);
+	u64 wait = patience_of(t, now);
+
+	if (wait || !t || !slot)
+		return wait;
+	if (urgency_now(slot, now) > t->deadline + options.margin_ns)
+		preempt_late(cpu);
+	return latency_of(t);
+}
+
+/* The same for the first of a domain's queue; 0: nobody waits. */
+static __always_inline u64 look_at_domain(u32 index, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	u64 next = 0;
 
 	if (can_peek()) {
+		p = scx_bpf_dsq_peek(entitled_queue(index));
+		return p ? look_at_first(p, index, now) : 0;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, entitled_queue(index), 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p)
+			next = look_at_first(p, index, now);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return next;
+}
+
+/* The same for that of one of a CPU's own. Global, as preemptible_cpu() is. */
+__noinline u64 look_at_own(u64 dsq, u32 cpu, u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	u64 next = 0;
+
+	if (can_peek()) {
+		bpf_rcu_read_lock();
 		p = scx_bpf_dsq_peek(dsq);
-		return p ? look_at_first(p, cpu, index, now) : 0;
+		if (p)
+			next = look_at_own_first(p, cpu, now);
+		bpf_rcu_read_unlock();
+		return next;
 	}
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		p = bpf_iter_scx_dsq_next(&it);
 		if (p)
-			next = look_at_first(p, cpu, index, now);
+			next = look_at_own_first(p, cpu, now);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	return next;
+}
+
+/* The same for all of these. Global, as preemptible_cpu() is. */
+__noinline u64 look_at_all_own(u32 cpu, u64 now)
+{
+	u64 next = 0;
+
+	for (u32 at = 0; at < OWN_QUEUES; at++) {
+		u64 queue = own_queue(cpu, at), again = queue ? look_at_own(queue, cpu, now) : 0;
+		if (again && (!next || again < next))
+			next = again;
+	}
 	return next;
 }
 
@@ -173,13 +232,13 @@ static int on_patience(void *map, u32 *key, struct timer *value)
 	if (!d)
 		return 0;
 	d->look_at = 0;
-	u64 next = look_at_queue(entitled_queue(index), -1, index, now);
+	u64 next = look_at_domain(index, now);
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (!slot || !slot->pinned)
 			continue;
-		u64 again = look_at_queue(pinned_queue(cpu), cpu, index, now);
+		u64 again = look_at_all_own(cpu, now);
 		if (again && (!next || again < next))
 			next = again;
 	}

@@ -217,6 +217,11 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, bool 
 	t->ran_at += ran;
 	t->present += ran;
 	draw_ran(t, p, leaves, now);
+	/* What is promised is no part of what is shared. */
+	if (options.criticality && t->paid) {
+		change_credit(t, p, 0, ran);
+		return;
+	}
 	if (options.share)
 		share_ran(t, ran, now);
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);

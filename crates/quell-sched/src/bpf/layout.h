@@ -5,10 +5,14 @@
 #ifndef QUELL_SCHED_LAYOUT_H
 #define QUELL_SCHED_LAYOUT_H
 
+#include "../policy/server.h"
+
 #define MAX_CPUS 1024
 #define MAX_DOMAINS 256
 #define DOMAIN_CPUS 64
 #define OFFLINE 0x8000
+#define MAX_SERVERS 1024
+#define CPU_SERVERS 32
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 
@@ -23,7 +27,7 @@ struct options {
 	u32 cpus;		 /* possible CPUs */
 	u32 observe;		 /* counts for the agent's monitor */
 	u32 requests;		 /* tell short requests from long ones: on or off */
-	u32 unused;
+	u32 criticality;	 /* budgets of servers: on or off */
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 
@@ -33,7 +37,7 @@ struct cpu_slot {
 	u64 since;   /* when it got the CPU */
 	u64 grace;   /* for how long it usually keeps it */
 	u64 age;     /* how long its work waited */
-	u32 pinned;  /* threads in its pinned queue */
+	u32 pinned;  /* threads in its pinned queue and its servers' */
 	u8 offline;
 	u8 movable; /* what runs there, see room.bpf.h */
 	u8 aside;   /* it goes on elsewhere, see there */
@@ -98,9 +102,51 @@ struct thread_setting {
 	u32 tid;
 	u32 tenant;	/* that it competes as part of; 0: it does as part of its cgroup */
 	u32 weight;	/* 1 to 10000; 0: by nice */
-	u32 unused;
+	u32 server;	/* that serves it while it may run on that one's CPU only; 0: none */
 	u64 latency_ns; /* 0: from the thread's own behaviour */
 };
+
+/* Argument of the program that makes, changes or ends a server. */
+struct server_setting {
+	u32 server; /* from 1; 0: what a CPU keeps for all that no server serves */
+	u32 cpu;
+	struct server_terms terms; /* a period of 0: it ends */
+};
+
+/* A server of a CPU. */
+struct server_slot {
+	struct server now;
+	struct server_terms next; /* from its next period on */
+	u64 missed;  /* periods that ended before it had what it was promised */
+	u32 version; /* of the terms that are next; odd: they are being written */
+	u32 applied; /* of those that hold */
+	u32 cpu;
+	u32 ready;   /* its threads that are ready or run */
+	u32 woke;    /* that some are was not looked at yet */
+	u32 ended;
+} __attribute__((aligned(64)));
+
+/* What a CPU has promised. */
+struct reservation {
+	struct server rest; /* all that no server serves */
+	u64 charged_at;	    /* up to when what runs is charged */
+	u64 event_at;	    /* when it looks again, whoever runs; found with chosen */
+	u64 timer_at;	    /* when its timer goes off; 0: it does not run */
+	u64 hot_until;	    /* of all of its servers */
+	u64 order;	    /* of best */
+	u64 switches;	    /* to HI mode */
+	u32 charged;	    /* the server whose budget pays for what runs; 0: the rest's */
+	u32 chosen;	    /* whose turn it is; 0: the rest's */
+	u32 best;	    /* whose it is among servers; 0: none has a budget and wants it */
+	u32 count;	    /* its servers */
+	u8 occupied;	    /* something runs */
+	u8 critical;	    /* HI mode */
+	u8 wanted;	    /* one of high criticality has a budget and wants it */
+	u8 left;	    /* one wants CPU time and has no budget */
+	u8 resumes;	    /* LO mode begins */
+	u8 rest_wants;
+	u16 server[CPU_SERVERS];
+} __attribute__((aligned(64)));
 
 /* Argument of the program that makes or ends a tenant's group. */
 struct tenant_setting {
@@ -114,6 +160,9 @@ _Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
 _Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
+_Static_assert(sizeof(struct server_setting) == 48, "loader's layout");
+_Static_assert(sizeof(struct server_slot) == 192, "loader's layout");
+_Static_assert(sizeof(struct reservation) == 256, "loader's layout");
 _Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
 
 #endif

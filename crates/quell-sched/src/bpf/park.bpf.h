@@ -48,6 +48,7 @@ __noinline int leave_ready(struct thread *t, struct task_struct *p __arg_trusted
 		return 0;
 	earn(t, p, now);
 	leave_load(t);
+	leave_server(t);
 	leave_group(t);
 	if (!t->parked_at)
 		t->parked_at = now;
@@ -90,6 +91,17 @@ __noinline int park_first(u64 dsq, u32 index)
 			leave_ready(t, p, index, until, now);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}
+
+/* The same of a CPU's own queues. Global, as that is. */
+__noinline int park_own(u32 cpu, u32 index)
+{
+	for (u32 at = 0; at < OWN_QUEUES; at++) {
+		u64 queue = own_queue(cpu, at);
+		if (queue)
+			park_first(queue, index);
+	}
 	return 0;
 }
 

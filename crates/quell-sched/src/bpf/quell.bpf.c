@@ -8,6 +8,7 @@
  *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
  *   starvation.bpf.h  that it waits no longer than that
+ *   server.bpf.h      what it is promised in every period
  *   room.bpf.h        that it makes way for threads bound to some CPUs
  *   limit.bpf.h       what CPU time its cgroups may still use,
  *   park.bpf.h        and where it waits for that
@@ -24,6 +25,7 @@
 #include "request.bpf.h"
 #include "asymmetry.bpf.h"
 #include "starvation.bpf.h"
+#include "server.bpf.h"
 #include "room.bpf.h"
 #include "park.bpf.h"
 #include "observe.bpf.h"
@@ -129,6 +131,30 @@ static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p,
 	return false;
 }
 
+/* A served thread woke: runs it, if its server goes before all that its CPU could run. Whether it does. */
+static __always_inline bool serve_at_once(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+{
+	struct reservation *r = options.criticality && t->served ? reservation_at(cpu) : NULL;
+	struct cpu_slot *slot = cpu_at(cpu);
+
+	if (!r || !slot)
+		return false;
+	if (choose(cpu, weighted_waits(cpu), now) != t->served) {
+		look_again(cpu, now);
+		return false;
+	}
+	if (claim_idle(cpu)) {
+		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		return true;
+	}
+	/* Inside a server one waits for the other. */
+	if (r->occupied && r->charged == t->served)
+		return false;
+	slot->urgency = URGENCY_NONE;
+	insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
+	return true;
+}
+
 SEC("struct_ops/enqueue")
 void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 {
@@ -151,7 +177,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
 		wake(t, p, cpu, now);
 		note_queue(t, QUEUE_NONE, 0);
-		if (wake_pinned(t, p, cpu))
+		if (serve_at_once(t, p, cpu, now) || wake_pinned(t, p, cpu))
 			return;
 		if (!t->depleted)
 			be_patient(t, now);
@@ -164,6 +190,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	} else if (!(flags & ENQ_WAKEUP)) {
 		earn(t, p, now);
 		weigh_again(t, p, cpu, now);
+		enter_server(t, p, cpu);
 		judge(t, p, now);
 		update_deadline(t);
 	}
@@ -246,7 +273,8 @@ static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu)
 
 /* Whose turn it is on a CPU, of depleted threads: its own, or its domain's, whichever is further behind. */
 struct turn_of {
-	u64 own;      /* the order of its own queue's first; 0: there is none */
+	u64 own;      /* the order of its own queues' first; 0: there is none */
+	u64 queue;    /* the one that this is in */
 	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
 	u64 first;    /* of whose turn it is; 0: nobody's */
 	s64 lag;      /* how far behind that is */
@@ -254,6 +282,27 @@ struct turn_of {
 	s32 cpu;
 	s32 only_cpu; /* that CPU, where it is one of its own; negative: it is not */
 };
+
+/* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as overdue() is. */
+__noinline int find_own_turn(struct turn_of *turn, u32 at)
+{
+	struct reservation *r = turn && at ? reservation_at(turn->cpu) : NULL;
+	struct server_slot *s = NULL;
+
+	if (!turn)
+		return 0;
+	u64 queue = own_queue(turn->cpu, at);
+	if (r)
+		s = server_at(r->server[bounded(at - 1, CPU_SERVERS)]);
+	if (!queue || (s && r && !s->ended && server_active(&s->now, r->critical)))
+		return 0;
+	u64 order = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu).order;
+	if (order && (!turn->own || order < turn->own)) {
+		turn->own = order;
+		turn->queue = queue;
+	}
+	return 0;
+}
 
 /* Global, so that the verifier looks at it once. */
 __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
@@ -265,11 +314,13 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 		return 0;
 	s32 cpu = turn->cpu;
 	struct next next = {};
-	u64 own = slot->pinned ? next_of_queue(pinned_queue(cpu), URGENCY_DEPLETED, cpu).order : 0;
+	turn->own = 0;
+	for (u32 at = 0; slot->pinned && at < OWN_QUEUES; at++)
+		find_own_turn(turn, at);
+	u64 own = turn->own;
 	if (d->depleted)
 		next = next_of_queue(depleted_queue(index), 0, cpu);
 	u64 first = next.order;
-	turn->own = own;
 	turn->bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
 	turn->first = first;
 	turn->depleted = depleted_queue(index);
@@ -282,11 +333,37 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 		if (!first || lag >= turn->lag) {
 			turn->first = order;
 			turn->lag = lag;
-			turn->depleted = pinned_queue(cpu);
+			turn->depleted = turn->queue;
 			turn->only_cpu = cpu;
 		}
 	}
 	return 0;
+}
+
+/* A thread gets another turn on its CPU. */
+static __always_inline void go_on(struct thread *t, struct task_struct *p, u32 cpu, s64 lag, u64 now)
+{
+	struct cpu_slot *slot = cpu_at(cpu);
+
+	if (!slot)
+		return;
+	weigh_again(t, p, cpu, now);
+	enter_server(t, p, cpu);
+	slot->kept++;
+	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
+	if (t->depleted)
+		slot->age = 0;
+	set_slice(p, slice_of(t));
+	begin_drawing(t, p, cpu, now);
+	begin_serving(t, cpu, now);
+}
+
+/* Whether a thread that runs goes before the first of its server's queue. */
+static __always_inline bool goes_before(struct thread *t, u32 server)
+{
+	u64 first = first_order(server_queue(server));
+
+	return !first || own_order(t) <= first;
 }
 
 SEC("struct_ops/dispatch")
@@ -315,10 +392,31 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	/* It is parked when it is enqueued. */
 	if (until)
 		t = NULL;
-	struct thread *runs = t;
 	if (slot->pinned && limits.groups)
-		park_first(pinned_queue(cpu), index);
+		park_own(cpu, index);
 	park_queued(d, index);
+	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+	struct thread *served = NULL;
+	if (r && r->count) {
+		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu), now);
+		if (server) {
+			bool runs = t && t->served == server;
+			if (!(runs && goes_before(t, server)) && take_first(server_queue(server)))
+				return;
+			if (runs) {
+				go_on(t, prev, cpu, lag, now);
+				return;
+			}
+			/* It is on its way. */
+			r->chosen = 0;
+		}
+		/* From here on it is the rest's turn. */
+		if (t && is_served(t, r)) {
+			served = t;
+			t = NULL;
+		}
+	}
+	struct thread *runs = t;
 	if (options.share && t && makes_way(prev, cpu, d, index)) {
 		t = NULL;
 		if (slot->aside == GOES)
@@ -335,18 +433,18 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (turn.own && turn.own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));
-		if ((!others || turn.own <= others) && take_first(pinned_queue(cpu)))
+		if ((!others || turn.own <= others) && take_first(turn.queue))
 			return;
 	}
 	if (take_first(entitled_queue(index)))
 		return;
-	if (turn.own && turn.own < URGENCY_DEPLETED && take_first(pinned_queue(cpu)))
+	if (turn.own && turn.own < URGENCY_DEPLETED && take_first(turn.queue))
 		return;
 	if (turn.first && !(t && (!t->depleted || lag > turn.lag))) {
 		if (take_first(turn.depleted))
 			return;
 		/* What the domain's queue holds may not run here. */
-		if (turn.own && take_first(pinned_queue(cpu)))
+		if (turn.own && take_first(turn.queue))
 			return;
 	}
 	t = runs;
@@ -360,16 +458,14 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			if (take_foreign(other))
 				return;
 		}
-		return;
+		/* What waits may not run here. */
+		if (r && r->count && r->best && take_first(server_queue(r->best)))
+			return;
+		t = served;
 	}
 	/* Nobody else, or nobody before it: another turn. */
-	weigh_again(t, prev, cpu, now);
-	slot->kept++;
-	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
-	if (t->depleted)
-		slot->age = 0;
-	set_slice(prev, slice_of(t));
-	begin_drawing(t, prev, cpu, now);
+	if (t)
+		go_on(t, prev, cpu, lag, now);
 }
 
 SEC("struct_ops/running")
@@ -434,6 +530,11 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
+	begin_serving(t, cpu, now);
+	/* It was put there before a server's thread woke. */
+	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+	if (r && r->count && r->chosen && r->chosen != r->charged && !(p->flags & PF_KTHREAD))
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
 SEC("struct_ops/stopping")
@@ -447,6 +548,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	observe_stopping(p, cpu, runnable);
 	if (!t || !slot)
 		return;
+	end_charge(cpu, now);
 	slot->urgency = URGENCY_NONE;
 	if (!t->running)
 		return;
@@ -461,6 +563,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	}
 	t->usual = urgency_usual(t->usual, t->present);
 	leave_load(t);
+	leave_server(t);
 	leave_group(t);
 }
 
@@ -547,6 +650,7 @@ void BPF_PROG(quell_disable, struct task_struct *p)
 		return;
 	note_queue(t, QUEUE_NONE, 0);
 	leave_load(t);
+	leave_server(t);
 	leave_group(t);
 	t->running = 0;
 	t->drawing = 0;
@@ -709,6 +813,8 @@ s32 BPF_PROG(quell_init)
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (!error)
 			error = init_timer(&steps, cpu, on_step);
+		if (!error && options.criticality)
+			error = init_timer(&budgets, cpu, on_budget);
 		if (error)
 			return error;
 	}
@@ -771,12 +877,56 @@ int quell_set_thread(struct thread_setting *setting)
 	struct thread *t = thread_of(p);
 	if (t) {
 		t->tenant = setting->tenant;
+		t->server = setting->server;
 		t->set_weight = setting->weight;
 		t->latency = setting->latency_ns;
 		result = 0;
 	}
 	bpf_task_release(p);
 	return result;
+}
+
+/*
+ * A server of a CPU, or another promise for one from its next period on, or one no more: its threads have weights again. Also what a
+ * CPU keeps for all others. Returns 0 or a negative error.
+ */
+SEC("syscall")
+int quell_set_server(struct server_setting *setting)
+{
+	struct reservation *r = setting->cpu < options.cpus ? reservation_at(setting->cpu) : NULL;
+	struct server_slot *s = server_at(setting->server);
+
+	if (!options.criticality || !r || (setting->server && !s))
+		return -22; /* EINVAL */
+	if (!s) {
+		r->rest.terms = setting->terms;
+		return 0;
+	}
+	bool there = find_server(setting->cpu, setting->server) < CPU_SERVERS;
+	if (!setting->terms.period) {
+		s->ended = there;
+		return 0;
+	}
+	if (!there) {
+		if (s->ready)
+			return -16; /* EBUSY: another CPU's until those sleep or have moved */
+		if (find_server(setting->cpu, 0) == CPU_SERVERS)
+			return -28; /* ENOSPC */
+		s32 error = scx_bpf_create_dsq(server_queue(setting->server), -1);
+		if (error && error != -17) /* EEXIST: of one that ended */
+			return error;
+		s->cpu = setting->cpu;
+		s->now = (struct server){};
+	}
+	s->version++;
+	s->next = setting->terms;
+	s->version++;
+	s->ended = 0;
+	if (!there) {
+		r->server[bounded(find_server(setting->cpu, 0), CPU_SERVERS)] = setting->server;
+		__sync_fetch_and_add(&r->count, 1);
+	}
+	return 0;
 }
 
 /* A tenant without a cgroup that the agent knows of, or one no more. Returns 0 or a negative error. */

@@ -7,6 +7,7 @@
 
 #include "asymmetry.bpf.h"
 #include "fair.bpf.h"
+#include "server.bpf.h"
 
 static __always_inline u64 slice_of(struct thread *t)
 {
@@ -32,6 +33,7 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 	leave_load(t);
 	if (domain_at(domain))
 		enter_load(t, p, domain, cpu, now);
+	enter_server(t, p, cpu);
 	if (options.share)
 		begin_share(t, now);
 	t->ready_at = now;
@@ -43,18 +45,30 @@ struct place {
 	u64 slice;
 };
 
+/* Among threads that are as depleted as it: the least goes first. */
+static __always_inline u64 order_of(struct thread *t)
+{
+	if (!t->depleted)
+		return t->deadline;
+	return options.share ? t->order : fair_position(t->seen, lag_of(t));
+}
+
+/* The same in a CPU's own queue. */
+static __always_inline u64 own_order(struct thread *t)
+{
+	return order_of(t) + (t->depleted ? URGENCY_DEPLETED : 0);
+}
+
 /* It is noted that the thread is there. */
 static __always_inline struct place place_of(struct thread *t, struct task_struct *p, u32 cpu)
 {
-	struct place place = { .order = t->deadline, .slice = slice_of(t) };
+	struct place place = { .order = order_of(t), .slice = slice_of(t) };
 
-	if (t->depleted)
-		place.order = options.share ? t->order : fair_position(t->seen, lag_of(t));
 	if (p->nr_cpus_allowed == 1) {
-		note_queue(t, QUEUE_PINNED, cpu);
-		place.queue = pinned_queue(cpu);
-		if (t->depleted)
-			place.order += URGENCY_DEPLETED;
+		u32 server = options.criticality ? t->served : 0;
+		note_queue(t, server ? QUEUE_SERVER : QUEUE_PINNED, server ?: cpu);
+		place.queue = server ? server_queue(server) : pinned_queue(cpu);
+		place.order = own_order(t);
 	} else if (t->depleted) {
 		note_queue(t, QUEUE_DEPLETED, t->domain);
 		place.queue = depleted_queue(t->domain);

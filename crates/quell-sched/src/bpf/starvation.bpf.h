@@ -42,6 +42,17 @@ __noinline int serve_starved_of(u64 dsq, u64 to, u32 index, u64 now)
 	return 0;
 }
 
+/* A CPU's own. Global, as that is. */
+__noinline int serve_starved_own(u32 cpu, u32 index, u64 now)
+{
+	for (u32 at = 0; at < OWN_QUEUES; at++) {
+		u64 queue = own_queue(cpu, at);
+		if (queue)
+			serve_starved_of(queue, queue, index, now);
+	}
+	return 0;
+}
+
 /* All of a domain. Within dispatch only. Global, as that is. */
 __noinline int serve_starved(u32 index, u64 now)
 {
@@ -57,7 +68,7 @@ __noinline int serve_starved(u32 index, u64 now)
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (slot && slot->pinned)
-			serve_starved_of(pinned_queue(cpu), pinned_queue(cpu), index, now);
+			serve_starved_own(cpu, index, now);
 	}
 	return 0;
 }

@@ -9,6 +9,7 @@
  *                     several CPUs
  *   depleted(domain)  depleted ones                            virtual time served (fair.h)
  *   pinned(cpu)       threads that may run on this CPU only    deadline, or URGENCY_DEPLETED + position
+ *   server(number)    those of them that a server serves       the same
  *   parked(domain)    threads of groups that have used up      when these may run again
  *                     their limits
  *   the kernel's      the thread chosen to run there next      -
@@ -43,6 +44,9 @@ SET_BY_LOADER struct options options SEC(".rodata.options") = {};
 PER_SCHEDULER struct exit_record exit_record SEC(".bss.exit");
 PER_SCHEDULER struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
 
+PER_SCHEDULER struct server_slot servers[MAX_SERVERS] SEC(".bss.servers");
+PER_SCHEDULER struct reservation reservations[MAX_CPUS] SEC(".bss.reservations");
+
 PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
 PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
@@ -70,6 +74,7 @@ enum queue_kind {
 	QUEUE_DEPLETED,
 	QUEUE_PINNED,
 	QUEUE_PARKED,
+	QUEUE_SERVER,
 };
 
 struct thread {
@@ -105,9 +110,11 @@ struct thread {
 	u64 left;	/* of its turn, when a higher scheduling class took its CPU; 0: a new turn is to come */
 	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
 	u32 tenant;	/* set by the agent; 0: none */
+	u32 server;	/* the same */
+	u32 served;	/* the server that counts it as ready; 0: none */
 	u32 own_weight;	/* by nice */
 	u32 set_weight;	/* by the agent; 0: not */
-	u32 queue;	/* enum queue_kind << 16 | CPU or domain */
+	u32 queue;	/* enum queue_kind << 16 | CPU, domain or server */
 	u32 weight;	/* effective */
 	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
@@ -120,6 +127,7 @@ struct thread {
 	u8 depleted;
 	u8 running;
 	u8 drawing;	/* its groups' limits count it as running */
+	u8 paid;	/* a server pays for what it runs */
 };
 
 struct {
@@ -162,6 +170,16 @@ static __always_inline struct domain *domain_at(u32 index)
 	return index < MAX_DOMAINS ? &domains[bounded(index, MAX_DOMAINS)] : NULL;
 }
 
+static __always_inline struct server_slot *server_at(u32 number)
+{
+	return number && number < MAX_SERVERS ? &servers[bounded(number, MAX_SERVERS)] : NULL;
+}
+
+static __always_inline struct reservation *reservation_at(u32 cpu)
+{
+	return cpu < MAX_CPUS ? &reservations[bounded(cpu, MAX_CPUS)] : NULL;
+}
+
 static __always_inline u32 domain_index(u32 cpu)
 {
 	return cpu < MAX_CPUS ? options.domain_of[bounded(cpu, MAX_CPUS)] & ~OFFLINE : NO_DOMAIN;
@@ -195,11 +213,36 @@ static __always_inline u64 pinned_queue(u32 cpu)
 	return (u64)cpu << 3 | QUEUE_PINNED;
 }
 
+static __always_inline u64 server_queue(u32 number)
+{
+	return (u64)number << 3 | QUEUE_SERVER;
+}
+
+/* A CPU's own queues are numbered: its pinned one, then its servers'. */
+#define OWN_QUEUES (options.criticality ? CPU_SERVERS + 1 : 1)
+
+/* One of them; 0: there is none of that number. */
+static __always_inline u64 own_queue(u32 cpu, u32 at)
+{
+	struct reservation *r = at ? reservation_at(cpu) : NULL;
+
+	if (!at)
+		return pinned_queue(cpu);
+	u32 number = r && r->count ? r->server[bounded(at - 1, CPU_SERVERS)] : 0;
+	return number ? server_queue(number) : 0;
+}
+
 static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 {
 	struct domain *d;
 	struct cpu_slot *slot;
+	struct server_slot *s;
 
+	if (kind == QUEUE_SERVER) {
+		s = server_at(of);
+		of = s ? s->cpu : MAX_CPUS;
+		kind = QUEUE_PINNED;
+	}
 	if (kind == QUEUE_PINNED) {
 		if ((slot = cpu_at(of)))
 			__sync_fetch_and_add(&slot->pinned, by);

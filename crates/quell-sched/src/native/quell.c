@@ -22,11 +22,12 @@ struct group *quell_native_group(u64 id);
 void quell_native_add_group(u64 id, const struct group *group);
 void quell_native_arm(u32 index, u64 ns);
 
-/* Of domains' patience, of CPUs' steps, of domains' parked threads, of their room. */
+/* Of domains' patience, of CPUs' steps, of domains' parked threads, of their room, of CPUs' budgets. */
 #define FIRST_STEP MAX_DOMAINS
 #define FIRST_RELEASE (MAX_DOMAINS + MAX_CPUS)
 #define FIRST_ROOM (FIRST_RELEASE + MAX_DOMAINS)
-static _Thread_local struct bpf_timer timers[FIRST_ROOM + MAX_DOMAINS];
+#define FIRST_BUDGET (FIRST_ROOM + MAX_DOMAINS)
+static _Thread_local struct bpf_timer timers[FIRST_BUDGET + MAX_CPUS];
 
 void *quell_native_storage(struct task_struct *p)
 {
@@ -45,6 +46,8 @@ void *quell_native_lookup(const void *map, const void *key)
 		return &timers[FIRST_RELEASE + *(const u32 *)key];
 	if (map == &rooms)
 		return &timers[FIRST_ROOM + *(const u32 *)key];
+	if (map == &budgets)
+		return &timers[FIRST_BUDGET + *(const u32 *)key];
 	return NULL;
 }
 
@@ -62,7 +65,8 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(limits) what(turns)
+#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(limits) what(turns) \
+	what(servers) what(reservations)
 
 #define SIZE(state) +sizeof(state)
 u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }
@@ -240,19 +244,15 @@ void quell_native_timer(u32 index)
 	} else if (index < FIRST_ROOM) {
 		key -= FIRST_RELEASE;
 		on_release(&releases, &key, timer);
-	} else {
+	} else if (index < FIRST_BUDGET) {
 		key -= FIRST_ROOM;
 		on_room(&rooms, &key, timer);
+	} else {
+		key -= FIRST_BUDGET;
+		on_budget(&budgets, &key, timer);
 	}
 }
 
-s32 quell_native_set_thread(struct task_struct *p, u32 tenant, u32 weight, u64 latency_ns)
-{
-	struct thread_setting setting = {
-		.tid = p->pid,
-		.tenant = tenant,
-		.weight = weight,
-		.latency_ns = latency_ns,
-	};
-	return quell_set_thread(&setting);
-}
+s32 quell_native_set_thread(struct thread_setting *setting) { return quell_set_thread(setting); }
+s32 quell_native_set_server(struct server_setting *setting) { return quell_set_server(setting); }
+const struct server_slot *quell_native_servers(void) { return servers; }

@@ -24,7 +24,7 @@ pub use sched_ext::SchedExt;
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
 use quell_model::CpuId;
-use quell_sched::ThreadSetting;
+use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 
 /// Who gets a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,19 @@ pub trait Class {
     ) -> bool {
         let _ = (machine, thread, setting);
         false
+    }
+
+    /// Promises CPU time on a CPU; an error if this class promises nothing, or not that.
+    fn set_server(
+        &mut self,
+        machine: &mut Machine,
+        setting: ServerSetting,
+    ) -> Result<(), SchedError> {
+        let _ = (machine, setting);
+        Err(SchedError::Refused {
+            reason: "this scheduler has no servers".into(),
+            log: String::new(),
+        })
     }
 
     /// The periodic tick of a CPU that runs a thread.

@@ -12,7 +12,7 @@ use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
 use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
-use quell_sched::{Options, SchedError, Stats, ThreadSetting};
+use quell_sched::{Options, SchedError, ServerSetting, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
@@ -581,6 +581,15 @@ impl Class for SchedExt {
         let (native, mut context) = self.parts(machine);
         native.set_thread(&mut context, thread.0, setting);
         true
+    }
+
+    fn set_server(
+        &mut self,
+        machine: &mut Machine,
+        setting: ServerSetting,
+    ) -> Result<(), SchedError> {
+        let (native, mut context) = self.parts(machine);
+        native.set_server(&mut context, setting)
     }
 
     fn tick(&mut self, machine: &mut Machine, cpu: CpuId) {

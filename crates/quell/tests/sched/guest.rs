@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether this is the guest; outside nothing must be attacked.
-fn in_guest() -> bool {
+pub fn in_guest() -> bool {
     let there = std::env::var_os("QUELL_GUEST").is_some();
     if !there {
         eprintln!("skipped: runs in the lab's guest only");
@@ -27,10 +27,7 @@ const WAIT_MOST_STARVED: f64 = 11_000.0;
 
 /// Does all that to one scheduler. Goes on after a panic, so that none hides what the next ones find.
 fn all(options: &[&str], attacks: &[(&str, Attack)]) {
-    let mut failures = Failures {
-        missed: vec![],
-        wait_most: WAIT_MOST,
-    };
+    let mut failures = Failures::new();
     let mut sched = Sched::start(options);
     let mut waited = 0.0;
     // For trying out some of them: `quell lab run ... -- env QUELL_GUEST=1 QUELL_ATTACK=hotplug,killed ...`.
@@ -60,8 +57,7 @@ fn all(options: &[&str], attacks: &[(&str, Attack)]) {
     // What loading takes: an emulated CPU does a million of them in 6 s.
     let verified = stats["verified"].as_f64().unwrap();
     failures.expect("instructions verified", verified, 1e4, 2.5e5);
-    let missed = failures.missed;
-    assert!(missed.is_empty(), "\n{}", missed.join("\n"));
+    failures.end();
 }
 
 /// The CPUs' number.
@@ -69,7 +65,7 @@ fn cpus() -> usize {
     std::thread::available_parallelism().unwrap().get()
 }
 
-struct Failures {
+pub struct Failures {
     /// What does not hold.
     missed: Vec<String>,
     /// Longest wait for a CPU so far, in ms, that what was done to the scheduler explains.
@@ -77,7 +73,19 @@ struct Failures {
 }
 
 impl Failures {
-    fn expect(&mut self, what: &str, value: f64, least: f64, most: f64) {
+    pub fn new() -> Failures {
+        Failures {
+            missed: vec![],
+            wait_most: WAIT_MOST,
+        }
+    }
+
+    /// Panics if there are some.
+    pub fn end(self) {
+        assert!(self.missed.is_empty(), "\n{}", self.missed.join("\n"));
+    }
+
+    pub fn expect(&mut self, what: &str, value: f64, least: f64, most: f64) {
         let holds = (least..=most).contains(&value);
         let mark = if holds { "" } else { "   <-- not within" };
         println!("  {what}: {value:.3} ({least} to {most}){mark}");

@@ -9,6 +9,7 @@
 mod common;
 mod guest;
 mod load;
+mod servers;
 
 use std::path::Path;
 use std::process::Command;
@@ -59,6 +60,11 @@ fn shares_and_waits() {
 #[test]
 fn tenants_share_the_host() {
     attack("guest::tenants", &["--cpus", "4", "--memory", "1G"]);
+}
+
+#[test]
+fn promises_are_kept() {
+    attack("servers::servers", &["--cpus", "4", "--memory", "1G"]);
 }
 
 #[test]

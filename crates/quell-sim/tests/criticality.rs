@@ -1,0 +1,235 @@
+//! Servers: CPU time that is promised in every period, by Quell's scheduler.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use quell_model::config::{AdmissionTest, Criticality, Server};
+use quell_model::{CpuId, Nice};
+use quell_policy::admission::audit::{Audit, Event};
+use quell_policy::admission::check;
+use quell_sched::{Options, ServerSetting, ServerTerms, ThreadSetting};
+use quell_sim::{Act, GroupId, Happening, SchedExt, Simulation, ThreadId};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+fn with_servers(cpus: u32) -> Simulation {
+    let topology = quell_model::Topology::flat(cpus);
+    let options = Options {
+        share: true,
+        criticality: true,
+        ..Options::default()
+    };
+    let class = SchedExt::new(&topology, &options).unwrap();
+    Simulation::new(topology, TICKS, Box::new(class))
+}
+
+/// In ms; `x`: the part of the period after which the virtual deadline is.
+fn terms(criticality: Criticality, budget: f64, most: f64, period: f64, x: f64) -> ServerTerms {
+    let ns = |ms: f64| (ms * 1e6) as u64;
+    ServerTerms {
+        server: Server {
+            criticality,
+            period_ns: ns(period),
+            budget_ns: ns(budget),
+            pessimistic_ns: ns(most),
+        },
+        virtual_deadline_ns: ns(period * x),
+        temperature: 2,
+    }
+}
+
+fn low(budget: f64, period: f64) -> ServerTerms {
+    terms(Criticality::Low, budget, budget, period, 1.0)
+}
+
+/// Promises it to a thread, which may run on that CPU only.
+fn promise(it: &mut Simulation, number: u32, cpu: u32, thread: usize, terms: ServerTerms) {
+    let thread = ThreadId(thread as u32);
+    it.restrict(thread, [CpuId(cpu)].into_iter().collect());
+    let setting = ServerSetting {
+        number,
+        cpu: CpuId(cpu),
+        terms: Some(terms),
+    };
+    it.set_server(setting).unwrap();
+    let setting = ThreadSetting {
+        server: number,
+        ..ThreadSetting::default()
+    };
+    assert!(it.set_thread(thread, setting));
+}
+
+/// Four busy threads on a CPU: two are promised a half and a fifth of it, the rest is shared among all.
+#[test]
+fn budgets_come_before_weights() {
+    let mut it = with_servers(1);
+    let first = add_threads(&mut it, GroupId::ROOT, 0, 4, BUSY);
+    promise(&mut it, 1, 0, first, low(50.0, 100.0));
+    promise(&mut it, 2, 0, first + 1, low(4.0, 20.0));
+    let got = shares(&mut it, S, 11 * S);
+    for (thread, part) in [0.575, 0.275, 0.075, 0.075].into_iter().enumerate() {
+        near(thread, got[thread], part, 0.005);
+    }
+}
+
+/// What happened to the servers of a CPU, of which that many threads are: the first ones.
+fn audit(it: &mut Simulation, servers: &[Server]) -> Rc<RefCell<Audit>> {
+    let audit = Rc::new(RefCell::new(Audit::new(servers, MS / 1000)));
+    let (told, count) = (audit.clone(), servers.len());
+    it.observe(Box::new(move |_, at, happening| {
+        let mut audit = told.borrow_mut();
+        let server = |thread: ThreadId| Some(thread.index()).filter(|it| *it < count);
+        match happening {
+            Happening::Wakeup { thread, .. } => {
+                if let Some(server) = server(thread) {
+                    audit.event(at, server, Event::Wakes);
+                }
+            }
+            Happening::Switch { left, next, .. } => {
+                let leaves = left.and_then(|(thread, ready)| Some((server(thread)?, ready)));
+                if let Some((server, ready)) = leaves {
+                    audit.event(at, server, Event::Ends);
+                    if !ready {
+                        audit.event(at, server, Event::Sleeps);
+                    }
+                }
+                if let Some(server) = next.and_then(server) {
+                    audit.event(at, server, Event::Begins);
+                }
+            }
+        }
+    }));
+    audit
+}
+
+/// Servers that fill a CPU as far as the test allows, or beyond.
+fn drawn(rng: &mut ChaCha8Rng, test: AdmissionTest, over: bool) -> (Vec<Server>, f64) {
+    let mut servers: Vec<Server> = Vec::new();
+    let mut x = 1.0;
+    for _ in 0..rng.random_range(2..12) {
+        let period_ns = rng.random_range(2 * MS..=100 * MS);
+        let part = rng.random_range(0.02..0.6);
+        let budget_ns = ((period_ns as f64 * part) as u64).max(MS / 10);
+        let high = rng.random();
+        let more = if high {
+            rng.random_range(1.0..6.0)
+        } else {
+            1.0
+        };
+        servers.push(Server {
+            criticality: if high {
+                Criticality::High
+            } else {
+                Criticality::Low
+            },
+            period_ns,
+            budget_ns,
+            pessimistic_ns: ((budget_ns as f64 * more) as u64).min(period_ns),
+        });
+        let verdict = check(test, &servers);
+        if verdict.fits {
+            x = verdict.deadline_factor;
+        } else if !over {
+            servers.pop();
+        }
+    }
+    (servers, x)
+}
+
+/// What a server's thread does: it runs and sleeps so that it wakes at awkward times and needs what it may need, or more.
+fn acts(rng: &mut ChaCha8Rng, server: &Server, until: u64) -> Vec<Act> {
+    let mut at = rng.random_range(0..server.period_ns);
+    let mut acts = vec![Act::Until(at)];
+    let greed = rng.random_range(0..4);
+    while at < until {
+        let budget = if rng.random_bool(0.3) {
+            server.pessimistic_ns
+        } else {
+            server.budget_ns
+        };
+        let run = match greed {
+            0 => until,
+            1 => rng.random_range(1000..=server.period_ns),
+            2 => rng.random_range(1000..=budget),
+            _ => rng.random_range(1000..=budget / 4),
+        };
+        acts.push(Act::Run(run));
+        at += run;
+        let sleep = match rng.random_range(0..3) {
+            0 => rng.random_range(1..1000),
+            1 => rng.random_range(1..=server.period_ns / 8),
+            _ => rng.random_range(1..=server.period_ns * 2),
+        };
+        at += sleep;
+        acts.push(Act::Until(at));
+    }
+    acts
+}
+
+/// Runs such a set on a CPU beside two busy threads.
+fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCell<Audit>>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (servers, x) = drawn(&mut rng, test, over);
+    let until = S;
+    let mut it = with_servers(1);
+    let threads = servers
+        .iter()
+        .map(|server| (Nice::default(), acts(&mut rng, server, until)));
+    it.add_recorded(threads.collect());
+    add_threads(&mut it, GroupId::ROOT, 0, 2, BUSY);
+    for (thread, server) in servers.iter().enumerate() {
+        let high = server.criticality == Criticality::High;
+        let part = if high { x } else { 1.0 };
+        let terms = ServerTerms {
+            server: *server,
+            virtual_deadline_ns: (server.period_ns as f64 * part) as u64,
+            temperature: 0,
+        };
+        promise(&mut it, thread as u32 + 1, 0, thread, terms);
+        it.interrupt(0, CpuId(0), ThreadId(thread as u32));
+    }
+    let audit = audit(&mut it, &servers);
+    it.run_until(until);
+    (servers, audit)
+}
+
+#[test]
+fn no_accepted_set_misses() {
+    let sets = std::env::var("QUELL_SETS").map_or(300, |it| it.parse().unwrap());
+    for test in [AdmissionTest::EdfVd, AdmissionTest::Demand] {
+        let (mut kept, mut switches, mut bad) = (0, 0, 0);
+        for seed in 0..sets {
+            let (servers, audit) = run_set(seed, test, false);
+            let audit = audit.borrow();
+            kept += audit.kept();
+            switches += audit.switches();
+            if !audit.misses().is_empty() {
+                bad += 1;
+                if bad < 4 {
+                    println!("{test:?} seed {seed}: {:?} of {servers:?}", audit.misses());
+                }
+            }
+        }
+        println!(
+            "{test:?}: {bad} of {sets} sets miss; {kept} promises kept, {switches} times HI mode"
+        );
+        assert_eq!(bad, 0);
+    }
+}
+
+#[test]
+fn sets_that_ask_for_too_much_miss() {
+    let misses = |seed| {
+        !run_set(seed, AdmissionTest::EdfVd, true)
+            .1
+            .borrow()
+            .misses()
+            .is_empty()
+    };
+    let missed = (0..50).filter(|seed| misses(*seed)).count();
+    println!("{missed} of 50");
+    assert!(missed > 20, "{missed}");
+}

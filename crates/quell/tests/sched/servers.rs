@@ -1,0 +1,167 @@
+//! What is promised on a CPU, in the guest: the scheduler is in this process.
+
+use crate::guest::{Failures, in_guest};
+use crate::load::*;
+use quell_model::config::{Criticality, Server};
+use quell_model::{CpuId, Tid};
+use quell_sched::{Options, Scheduler, ServerSetting, ServerTerms, ThreadSetting};
+use std::sync::atomic::Ordering;
+
+const MS: u64 = 1_000_000;
+
+/// In ms.
+fn promise(criticality: Criticality, budget: u64, most: u64, period: u64) -> Server {
+    Server {
+        criticality,
+        period_ns: period * MS,
+        budget_ns: budget * MS,
+        pessimistic_ns: most * MS,
+    }
+}
+
+fn low(budget: u64, period: u64) -> Server {
+    promise(Criticality::Low, budget, budget, period)
+}
+
+fn set(scheduler: &mut Scheduler, number: u32, cpu: u32, server: Option<Server>) {
+    let terms = |server: Server| ServerTerms {
+        server,
+        virtual_deadline_ns: match server.criticality {
+            Criticality::High => server.period_ns / 5,
+            Criticality::Low => server.period_ns,
+        },
+        temperature: 2,
+    };
+    let setting = ServerSetting {
+        number,
+        cpu: CpuId(cpu),
+        terms: server.map(terms),
+    };
+    scheduler.set_server(setting).unwrap();
+}
+
+fn serve(scheduler: &mut Scheduler, load: &Load, number: u32) {
+    let setting = ThreadSetting {
+        server: number,
+        ..ThreadSetting::default()
+    };
+    let tid = Tid(load.pid.as_raw() as u32);
+    scheduler.set_thread(tid, setting).unwrap();
+}
+
+/// On CPU 1, in parts of it: a half and a fifth are promised, the rest is shared among all that want it.
+fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
+    set(scheduler, 1, 1, Some(low(50, 100)));
+    set(scheduler, 2, 1, Some(low(4, 20)));
+    let loads = spinners(3, &How::on(1 << 1));
+    serve(scheduler, &loads[0], 1);
+    serve(scheduler, &loads[1], 2);
+    sleep_ms(500);
+    let of: Vec<&Load> = loads.iter().collect();
+    let got = each(&of, 3000);
+    for (what, got, due) in [
+        ("a half and more", got[0], 0.6),
+        ("a fifth and more", got[1], 0.3),
+        ("nothing promised", got[2], 0.1),
+    ] {
+        failures.expect(what, got, due - 0.02, due + 0.02);
+    }
+    // A promise ends, and another one becomes less: from its next period on.
+    set(scheduler, 1, 1, None);
+    set(scheduler, 2, 1, Some(low(2, 20)));
+    sleep_ms(200);
+    let got = each(&of, 3000);
+    for (what, got, due) in [
+        ("a half no more", got[0], 0.3),
+        ("a tenth and more", got[1], 0.4),
+        ("nothing promised", got[2], 0.3),
+    ] {
+        failures.expect(what, got, due - 0.02, due + 0.02);
+    }
+    set(scheduler, 2, 1, None);
+}
+
+/// Two busy threads are promised all of CPU 1, but for what it keeps for the rest: who has used its budget is part of that.
+fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
+    set(scheduler, 0, 1, Some(promise(Criticality::High, 5, 5, 100)));
+    set(scheduler, 1, 1, Some(low(45, 100)));
+    set(scheduler, 2, 1, Some(low(50, 100)));
+    let loads = spinners(3, &How::on(1 << 1));
+    serve(scheduler, &loads[0], 1);
+    serve(scheduler, &loads[1], 2);
+    sleep_ms(500);
+    let of: Vec<&Load> = loads.iter().collect();
+    let got = each(&of, 3000);
+    for (what, got, due) in [
+        ("promised 45 %, and half of the rest", got[0], 0.475),
+        ("promised 50 %", got[1], 0.5),
+        ("the other half", got[2], 0.025),
+    ] {
+        failures.expect(what, got, due - 0.012, due + 0.012);
+    }
+    for number in 0..3 {
+        set(scheduler, number, 1, None);
+    }
+}
+
+/// One of high criticality needs 3 ms every 50, and sometimes more than it usually does, beside three that are promised a quarter each.
+fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
+    let [turns, worst, ..] = shared();
+    worst.store(0, Ordering::Relaxed);
+    turns.store(0, Ordering::Relaxed);
+    set(
+        scheduler,
+        1,
+        1,
+        Some(promise(Criticality::High, 2, 20, 100)),
+    );
+    let critical = periodic(&How::on(1 << 1), 3 * MS, 47 * MS, turns, worst);
+    serve(scheduler, &critical, 1);
+    let loads = spinners(3, &How::on(1 << 1));
+    for (number, load) in (2..).zip(&loads) {
+        set(scheduler, number, 1, Some(low(25, 100)));
+        serve(scheduler, load, number);
+    }
+    sleep_ms(500);
+    worst.store(0, Ordering::Relaxed);
+    let before = turns.load(Ordering::Relaxed);
+    sleep_ms(3000);
+    let turns = turns.load(Ordering::Relaxed) - before;
+    failures.expect("turns of 50 ms in 3 s", turns as f64, 57.0, 60.0);
+    // It is not served at once in LO mode, but by its virtual deadline.
+    let worst = worst.load(Ordering::Relaxed) as f64 / 1e6;
+    failures.expect("worst wait of high criticality, ms", worst, 0.0, 8.0);
+    for number in 1..5 {
+        set(scheduler, number, 1, None);
+    }
+}
+
+#[test]
+#[ignore = "runs in the lab's guest"]
+fn servers() {
+    if !in_guest() {
+        return;
+    }
+    let mut failures = Failures::new();
+    let topology = quell_linux::observe::topology::read().unwrap();
+    let options = Options {
+        share: true,
+        criticality: true,
+        ..Options::default()
+    };
+    let mut scheduler = Scheduler::load(&topology, &options).unwrap();
+    let verified = scheduler.verified().unwrap();
+    failures.expect("instructions verified", verified as f64, 1e4, 3e5);
+    for (name, part) in [
+        ("budgets", budgets as fn(&mut Failures, &mut Scheduler)),
+        ("rest", rest),
+        ("high", high),
+    ] {
+        println!("{name}");
+        part(&mut failures, &mut scheduler);
+        reap();
+    }
+    assert!(scheduler.exited().unwrap().is_none());
+    drop(scheduler);
+    failures.end();
+}
