@@ -16,9 +16,12 @@
 use crate::edges::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
-use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_model::{Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, Tid, Topology};
-use quell_sched::{Exit, Options, SchedError, Scheduler, ThreadSetting};
+use quell_model::config::{AgentFile, Backend};
+use quell_model::{
+    CpuId, Plan, ServerPlan, ServerTerms, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId,
+    ThreadPlan, Tid, Topology,
+};
+use quell_sched::{Exit, Options, SchedError, Scheduler, ServerSetting, ThreadSetting};
 use std::collections::{BTreeMap, HashMap};
 
 /// Before the first new try.
@@ -44,6 +47,8 @@ pub(crate) trait Loaded {
     fn set(&mut self, tid: Tid, setting: ThreadSetting) -> Result<(), SchedError>;
     /// Makes a tenant that is no cgroup, changes its weight, or ends it.
     fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError>;
+    /// Promises CPU time on a CPU, or no more.
+    fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError>;
     /// How it ended, once it has.
     fn exited(&self) -> Result<Option<Exit>, SchedError>;
 }
@@ -121,6 +126,13 @@ impl Loaded for Observing {
         }
     }
 
+    fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        match &mut self.scheduler {
+            Some(scheduler) => scheduler.set_server(setting),
+            None => Ok(()),
+        }
+    }
+
     fn exited(&self) -> Result<Option<Exit>, SchedError> {
         self.scheduler.as_ref().map_or(Ok(None), Scheduler::exited)
     }
@@ -151,6 +163,8 @@ struct Running {
     tenants: BTreeMap<TenantName, Group>,
     /// The greatest number given to one.
     numbers: u32,
+    /// What is promised, by number and CPU.
+    servers: BTreeMap<(u32, CpuId), ServerTerms>,
     period: u64,
 }
 
@@ -209,6 +223,7 @@ impl<L: Loader> Backends<L> {
             told: HashMap::new(),
             tenants: BTreeMap::new(),
             numbers: 0,
+            servers: BTreeMap::new(),
             period: 0,
         });
         Ok(())
@@ -315,7 +330,7 @@ impl<L: Loader> Act for Backends<L> {
         let mut report = match &mut self.scheduler {
             None => self.stock.apply(snapshot, plan),
             Some(running) => {
-                let mut report = self.stock.apply(snapshot, &without_threads(plan));
+                let mut report = self.stock.apply(snapshot, &beside_scheduler(plan));
                 running.apply(snapshot, plan, &mut report);
                 report
             }
@@ -371,6 +386,9 @@ impl Running {
     /// Tells the scheduler what differs from what it was told.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan, report: &mut ApplyReport) {
         self.period += 1;
+        for server in &plan.servers {
+            self.promise(server);
+        }
         for tenant in &plan.tenants {
             let number = self.group_of(snapshot, tenant);
             for thread in &tenant.threads {
@@ -400,6 +418,12 @@ impl Running {
                 }
             }
         }
+        self.end_promises(|number, cpu| {
+            let servers = plan.servers.iter();
+            !servers
+                .clone()
+                .any(|it| (it.number, it.cpu) == (number, cpu))
+        });
         let (period, scheduler) = (self.period, &mut self.scheduler);
         self.told.retain(|id, told| {
             if told.period == period {
@@ -417,8 +441,42 @@ impl Running {
         });
     }
 
+    /// Promises what it does not promise yet.
+    fn promise(&mut self, server: &ServerPlan) {
+        let key = (server.number, server.cpu);
+        if self.servers.get(&key) == Some(&server.terms) {
+            return;
+        }
+        let setting = ServerSetting {
+            number: server.number,
+            cpu: server.cpu,
+            terms: Some(server.terms),
+        };
+        match self.scheduler.set_server(setting) {
+            Ok(()) => {
+                self.servers.insert(key, server.terms);
+            }
+            // It is tried again in the next period.
+            Err(error) => tracing::warn!("server {} on CPU {}: {error}", key.0, key.1),
+        }
+    }
+
+    /// Ends those promises.
+    fn end_promises(&mut self, which: impl Fn(u32, CpuId) -> bool) {
+        let scheduler = &mut self.scheduler;
+        self.servers.retain(|&(number, cpu), _| {
+            let setting = ServerSetting {
+                number,
+                cpu,
+                terms: None,
+            };
+            !which(number, cpu) || scheduler.set_server(setting).is_err()
+        });
+    }
+
     /// Takes back all that it was told.
     fn forget(&mut self) {
+        self.end_promises(|_, _| true);
         for (id, _) in self.told.drain() {
             // It is gone, or the scheduler is, and the setting with it.
             let _ = self.scheduler.set(id.tid, ThreadSetting::default());
@@ -447,17 +505,9 @@ fn options(config: &AgentFile) -> Result<Options, String> {
     if config.agent.backend == Backend::Stock {
         return Err("the configuration says so".into());
     }
-    let has = |mechanism| config.agent.policy.contains(&mechanism);
-    let options = match has(Mechanism::Asymmetry) {
-        true => Options::asymmetry(&config.asymmetry),
-        false => Options::default(),
-    };
     match config.agent.policy[..] {
         [] => Err("no mechanism is configured that the scheduler has".into()),
-        _ => Ok(Options {
-            share: has(Mechanism::Share),
-            ..options
-        }),
+        _ => Ok(Options::configured(config)),
     }
 }
 
@@ -468,19 +518,29 @@ fn stock(reason: String) -> Choice {
     }
 }
 
-/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights.
+/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights, and the CPUs of threads that are
+/// served there.
 ///
-/// Where threads are laid out on CPUs is not: they wait in a queue that the CPUs of a cache share, so that
+/// Where others are laid out on CPUs is not: they wait in a queue that the CPUs of a cache share, so that
 /// there is no layout that makes one of them wait while another CPU is free.
-fn without_threads(plan: &Plan) -> Plan {
-    let tenant = |tenant: &TenantPlan| TenantPlan {
-        name: tenant.name.clone(),
-        weight: tenant.weight,
-        threads: Vec::new(),
+fn beside_scheduler(plan: &Plan) -> Plan {
+    let thread = |thread: &ThreadPlan| ThreadPlan {
+        cpus: thread.cpus.clone(),
+        ..ThreadPlan::leaving(thread.id)
+    };
+    let tenant = |tenant: &TenantPlan| {
+        let served = tenant.threads.iter().filter(|it| it.server.is_some());
+        TenantPlan {
+            name: tenant.name.clone(),
+            weight: tenant.weight,
+            threads: served.map(thread).collect(),
+            promise: None,
+        }
     };
     Plan {
         seq: plan.seq,
         tenants: plan.tenants.iter().map(tenant).collect(),
+        servers: Vec::new(),
     }
 }
 

@@ -151,7 +151,7 @@ impl Controller {
             Some(policy) => policy.decide(&snapshot),
             None => Plan {
                 seq: snapshot.seq,
-                tenants: Vec::new(),
+                ..Plan::default()
             },
         };
         let decided = Instant::now();

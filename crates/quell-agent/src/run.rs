@@ -11,8 +11,7 @@ use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::observe::{Observer, Preference, TracePoints};
-use quell_model::config::{AgentFile, Backend, Mechanism};
-use quell_policy::{Policy, dasec::Dasec, share::Shares};
+use quell_model::config::{AgentFile, Backend};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -131,21 +130,14 @@ fn assemble(
     }
     // Nothing after it can fail, so a configuration that is refused loads nothing.
     let choice = choose(config, actuator, observer.trace_points())?;
-    let policy: Option<Box<dyn Policy>> = match &config.agent.policy {
-        none if none.is_empty() => None,
-        // Its plans have the tenants' weights, which is all that shares want of them.
-        mechanisms if mechanisms.contains(&Mechanism::Asymmetry) => {
-            let mut settings = config.asymmetry.clone();
-            match (choice.backend, kernel_slice_ns()) {
-                // Threads wait in queues that CPUs share, so no layout has conflicts to resolve.
-                (Backend::SchedExt, _) => settings.conflicts = false,
-                (_, Some(slice_ns)) => settings = settings.within_slice(slice_ns),
-                (_, None) => {}
-            }
-            Some(Box::new(Dasec::new(settings)))
-        }
-        _ => Some(Box::new(Shares)),
-    };
+    let mut asymmetry = config.asymmetry.clone();
+    match (choice.backend, kernel_slice_ns()) {
+        // Threads wait in queues that CPUs share, so no layout has conflicts to resolve.
+        (Backend::SchedExt, _) => asymmetry.conflicts = false,
+        (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
+        (_, None) => {}
+    }
+    let policy = quell_policy::composed(config, &asymmetry);
     let facts = Facts {
         backend: choice.backend,
         backend_reason: choice.reason,

@@ -74,20 +74,21 @@ pub fn plan_with_reasons(snapshot: &Snapshot, reasons: usize) -> Plan {
         text: "3000 -> 2700 us: late".into(),
     };
     let thread = |thread: &ThreadSample| ThreadPlan {
-        id: thread.id,
         weight: Some(Weight::NICE_0),
         latency_ns: Some(2_700_000),
-        cpus: None,
         reasons: vec![reason.clone(); reasons],
+        ..ThreadPlan::leaving(thread.id)
     };
     let tenant = |tenant: &TenantSample| TenantPlan {
         name: tenant.name.clone(),
         weight: tenant.spec.weight,
         threads: tenant.threads.iter().map(thread).collect(),
+        promise: None,
     };
     Plan {
         seq: snapshot.seq,
         tenants: snapshot.tenants.iter().map(tenant).collect(),
+        servers: Vec::new(),
     }
 }
 

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use quell_agent::{client::Client, parse, wire};
-use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Objective, TenantSpec};
+use quell_model::config::{
+    AgentFile, AgentSettings, AsymmetrySettings, CriticalitySettings, Objective, TenantSpec,
+};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,7 @@ fn every_key_of_quell_toml_is_in_its_reference() {
     let file = AgentFile {
         agent: AgentSettings::default(),
         asymmetry: AsymmetrySettings::default(),
+        criticality: CriticalitySettings::default(),
         tenants: vec![tenant],
     };
     let keys = keys(&file);
@@ -62,6 +65,7 @@ fn every_default_in_the_reference_is_the_default() {
     let defaults = [
         serde_json::to_value(AgentSettings::default()).unwrap(),
         serde_json::to_value(AsymmetrySettings::default()).unwrap(),
+        serde_json::to_value(CriticalitySettings::default()).unwrap(),
     ];
     for (key, value) in defaults.iter().flat_map(|v| v.as_object().unwrap()) {
         let row = reference

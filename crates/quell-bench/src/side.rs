@@ -1,7 +1,10 @@
 //! The sides of a comparison, by the names that `--policy` takes.
 
 use crate::result::Substrate;
-use quell_model::config::{AgentFile, AgentSettings, AsymmetrySettings, Backend};
+use quell_model::config::{
+    AgentFile, AgentSettings, AsymmetrySettings, Backend, CriticalitySettings, Mechanism,
+    TenantSpec,
+};
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,7 +21,9 @@ pub enum Side {
     QuellWithout(Part),
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
-    /// Every mechanism there is, composed. Today that is asymmetry alone.
+    /// The criticality mechanism alone, as the Akita paper has it; what promises leave is shared by weight.
+    Akita,
+    /// Every mechanism there is, composed: asymmetry, and criticality for tenants that have one.
     Quell,
     /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
     Scheduler(ExternalScheduler),
@@ -180,13 +185,14 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name and is no simulator's own.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "default",
         "dasec",
         "dasec-no-tsa",
         "dasec-no-rla",
         "dasec-no-rcr",
         "stock",
+        "akita",
         "quell",
         "quell-no-tsa",
         "quell-no-rla",
@@ -211,6 +217,7 @@ impl Side {
             Side::QuellWithout(Part::Rla) => "quell-no-rla",
             Side::QuellWithout(Part::Rcr) => "quell-no-rcr",
             Side::Stock => "stock",
+            Side::Akita => "akita",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
             Side::Simulated(simulated) => simulated.as_str(),
@@ -280,6 +287,7 @@ impl Side {
         match self {
             Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
             Side::Quell => {}
+            Side::Akita => agent.policy = vec![Mechanism::Criticality],
             Side::Stock => agent.backend = Backend::Stock,
             Side::Dasec => asymmetry.causal = false,
             Side::DasecWithout(part) | Side::QuellWithout(part) => {
@@ -292,8 +300,23 @@ impl Side {
         Some(AgentFile {
             agent,
             asymmetry,
+            criticality: CriticalitySettings::default(),
             tenants: Vec::new(),
         })
+    }
+
+    /// The same for those tenants, which it applies the mechanisms to that they need.
+    pub fn agent_for<'a>(
+        &self,
+        tenants: impl IntoIterator<Item = &'a TenantSpec>,
+    ) -> Option<AgentFile> {
+        let mut file = self.agent()?;
+        let critical = tenants.into_iter().any(|it| it.criticality.is_some());
+        let composes = matches!(self, Side::Quell | Side::QuellWithout(_));
+        if critical && composes {
+            file.agent.policy.push(Mechanism::Criticality);
+        }
+        Some(file)
     }
 
     /// Reads a comma-separated list. The first is the baseline; a side may stand there twice (A/A).
@@ -355,10 +378,10 @@ impl FromStr for Side {
             "quell-no-rla" => Ok(Side::QuellWithout(Part::Rla)),
             "quell-no-rcr" => Ok(Side::QuellWithout(Part::Rcr)),
             "stock" => Ok(Side::Stock),
+            "akita" => Ok(Side::Akita),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
-            "akita" => not_built("the criticality mechanism, Akita"),
             "ufo" => not_built("the pools mechanism, UFO"),
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
@@ -394,7 +417,7 @@ fn known() -> String {
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
     format!(
-        "sched, NAME=quell sched OPTIONS, quell, dasec and both without parts, {}",
+        "sched, NAME=quell sched OPTIONS, quell, akita, dasec and both without parts, {}",
         names.join(", ")
     )
 }

@@ -268,7 +268,9 @@ impl Case {
                     name,
                     weight: Some(TenantWeight(100)),
                     threads: Vec::new(),
+                    promise: None,
                 }],
+                servers: Vec::new(),
             },
         };
         tids.iter().for_each(|&tid| case.add(pid, tid, None));
@@ -299,13 +301,7 @@ impl Case {
                 affinity: Arc::new(CpuSet::first(2)),
             },
         };
-        let plan = ThreadPlan {
-            id,
-            weight: None,
-            latency_ns: None,
-            cpus: None,
-            reasons: Vec::new(),
-        };
+        let plan = ThreadPlan::leaving(id);
         let threads = &mut self.snapshot.tenants[0].threads;
         threads.push(sample);
         threads.sort_by_key(|t| t.id);

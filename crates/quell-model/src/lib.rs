@@ -17,7 +17,7 @@ pub mod weight;
 
 pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
-pub use plan::{Plan, Reason, Rule, TenantPlan, ThreadPlan};
+pub use plan::{Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, TenantPlan, ThreadPlan};
 pub use snapshot::{
     CpuSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source, TenantSample,
     ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,

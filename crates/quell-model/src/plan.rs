@@ -1,6 +1,7 @@
 //! What should hold next, and why: the message from *decide* to *act*.
 
-use crate::{CpuSet, TenantName, TenantWeight, ThreadId, Weight};
+use crate::config::Server;
+use crate::{CpuId, CpuSet, TenantName, TenantWeight, ThreadId, Weight};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,6 +13,53 @@ pub struct Plan {
     pub seq: u64,
     /// Ascending by name.
     pub tenants: Vec<TenantPlan>,
+    /// What is promised on CPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<ServerPlan>,
+}
+
+/// What is promised on one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPlan {
+    /// Threads name it by this ([`ThreadPlan::server`]); 0: what the CPU keeps for all that no server serves.
+    pub number: u32,
+    /// The CPU; one number is never of two at the same time.
+    pub cpu: CpuId,
+    /// The promise.
+    pub terms: ServerTerms,
+}
+
+/// CPU time in every period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerTerms {
+    /// What is promised.
+    pub server: Server,
+    /// From a period's beginning to the virtual deadline, in ns: the period itself, or less for one of high criticality (Akita,
+    /// equation 5).
+    pub virtual_deadline_ns: u64,
+    /// For how many periods its CPU goes on serving high criticality only after it needed that (Akita, section 3.3).
+    pub temperature: u32,
+}
+
+/// What became of a tenant's wish for promised CPU time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Promise {
+    /// It is kept, on those CPUs, one for each virtual CPU.
+    Kept {
+        /// They.
+        cpus: Vec<CpuId>,
+    },
+    /// It will be, as soon as what was promised to others allows.
+    Awaited {
+        /// Where.
+        cpus: Vec<CpuId>,
+    },
+    /// It was not given; the tenant has its weight.
+    Refused {
+        /// Which condition does not hold, and what would help, in a sentence for operators.
+        why: String,
+    },
 }
 
 /// What should hold for one tenant.
@@ -23,6 +71,9 @@ pub struct TenantPlan {
     pub weight: Option<TenantWeight>,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadPlan>,
+    /// What became of its wish for promised CPU time; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<Promise>,
 }
 
 /// What should hold for one thread.
@@ -37,8 +88,25 @@ pub struct ThreadPlan {
     pub latency_ns: Option<u64>,
     /// Where it may run; `None` leaves what its owner chose.
     pub cpus: Option<CpuSet>,
+    /// The server whose promise is its, by number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<u32>,
     /// Why anything changed against the plan before, empty when nothing did.
     pub reasons: Vec<Reason>,
+}
+
+impl ThreadPlan {
+    /// Leaves a thread all that its owner chose.
+    pub fn leaving(id: ThreadId) -> ThreadPlan {
+        ThreadPlan {
+            id,
+            weight: None,
+            latency_ns: None,
+            cpus: None,
+            server: None,
+            reasons: Vec::new(),
+        }
+    }
 }
 
 /// One change and its evidence.
@@ -75,6 +143,10 @@ pub enum Rule {
     LatencySwap,
     /// A placement ended and the thread may use all its CPUs again.
     Released,
+    /// CPU time was promised on a CPU (Akita, section 3.6).
+    Promised,
+    /// A promise of low criticality moved to another CPU, where it can be kept (the paper's RQS, in our reading).
+    Moved,
 }
 
 impl Rule {
@@ -91,6 +163,8 @@ impl Rule {
             Rule::SliceSwap => "slice_swap",
             Rule::LatencySwap => "latency_swap",
             Rule::Released => "released",
+            Rule::Promised => "promised",
+            Rule::Moved => "moved",
         }
     }
 }

@@ -3,10 +3,12 @@
 //! A policy has no clock, no I/O, no threads and no ambient randomness, so the same code decides in
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
 
+use quell_model::config::{AgentFile, AsymmetrySettings, Mechanism};
 use quell_model::{Plan, Snapshot};
 
 pub mod admission;
 pub mod baselines;
+pub mod criticality;
 pub mod dasec;
 pub mod share;
 
@@ -21,19 +23,16 @@ pub trait Policy: Send {
     fn decide(&mut self, snapshot: &Snapshot) -> Plan;
 }
 
-/// Changes nothing: what runs when the configuration names no mechanism (`policy = []`).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ObserveOnly;
-
-impl Policy for ObserveOnly {
-    fn name(&self) -> &'static str {
-        "observe_only"
-    }
-
-    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
-        Plan {
-            seq: snapshot.seq,
-            tenants: Vec::new(),
-        }
-    }
+/// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.
+pub fn composed(file: &AgentFile, asymmetry: &AsymmetrySettings) -> Option<Box<dyn Policy>> {
+    let weights: Box<dyn Policy> = match &file.agent.policy[..] {
+        [] => return None,
+        // Its plans have the tenants' weights, which is all that shares want of them.
+        _ if file.agent.has(Mechanism::Asymmetry) => Box::new(dasec::Dasec::new(asymmetry.clone())),
+        _ => Box::new(share::Shares),
+    };
+    Some(match file.agent.has(Mechanism::Criticality) {
+        true => Box::new(criticality::Promises::new(file.criticality, weights)),
+        false => weights,
+    })
 }

@@ -64,6 +64,7 @@ pub struct Clock {
     pub load: u64,
     pub level: [u64; 2],
     pub served_at: u64,
+    pub promised: u64,
 }
 
 /// `struct domain`.
@@ -77,6 +78,8 @@ pub struct Domain {
     pub release_at: u64,
     /// When threads that waited for too long were last looked for.
     pub starved_at: u64,
+    /// When entitled ones were last looked at for where they stand.
+    pub told_at: u64,
     pub queued: u32,
     pub depleted: u32,
     pub pinned: u32,
@@ -84,7 +87,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: u64,
+    pub padding: [u64; 7],
 }
 
 /// `struct group` (groups.bpf.h).
@@ -253,7 +256,7 @@ const _: () = {
     assert!(offset_of!(Options, domain_of) == 48);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
-    assert!(size_of::<Domain>() == 256);
+    assert!(size_of::<Domain>() == 320);
     assert!(size_of::<Group>() == 168);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);

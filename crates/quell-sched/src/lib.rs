@@ -22,8 +22,8 @@ use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
-use quell_model::config::{AsymmetrySettings, Criticality, Server};
-use quell_model::{CpuId, TenantWeight, ThreadPlan, Tid, Topology, Weight};
+use quell_model::config::{AgentFile, Criticality, Mechanism};
+use quell_model::{CpuId, ServerTerms, TenantWeight, ThreadPlan, Tid, Topology, Weight};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -89,11 +89,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With what the asymmetry mechanism's settings say of the scheduler.
-    pub fn asymmetry(settings: &AsymmetrySettings) -> Options {
+    /// What a configuration wants of the scheduler.
+    pub fn configured(file: &AgentFile) -> Options {
+        let defaults = Options::default();
+        let has = |mechanism| file.agent.has(mechanism);
         Options {
-            causal: settings.causal,
-            ..Options::default()
+            causal: match has(Mechanism::Asymmetry) {
+                true => file.asymmetry.causal,
+                false => defaults.causal,
+            },
+            // What promises leave is shared.
+            share: has(Mechanism::Share) || has(Mechanism::Criticality),
+            criticality: has(Mechanism::Criticality),
+            ..defaults
         }
     }
 }
@@ -206,17 +214,6 @@ pub struct ServerSetting {
     pub terms: Option<ServerTerms>,
 }
 
-/// CPU time in every period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ServerTerms {
-    /// What is promised.
-    pub server: Server,
-    /// From a period's beginning to the virtual deadline, in ns: the period itself, or less for one of high criticality.
-    pub virtual_deadline_ns: u64,
-    /// For how many periods its CPU goes on serving high criticality only after it needed that.
-    pub temperature: u32,
-}
-
 impl ServerSetting {
     fn raw(&self) -> layout::ServerSetting {
         let terms =
@@ -266,7 +263,7 @@ impl ThreadSetting {
         };
         ThreadSetting {
             tenant,
-            server: 0,
+            server: plan.server.unwrap_or(0),
             weight: plan.weight.map(weight),
             latency_ns: plan.latency_ns,
         }

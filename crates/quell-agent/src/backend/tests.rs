@@ -4,6 +4,7 @@
 use super::*;
 use crate::testing::{plan_with_reasons, snapshot};
 use quell_linux::act::Writes;
+use quell_model::config::{Criticality, Server};
 use quell_model::{CgroupPath, Weight};
 use quell_policy::{Policy, share::Shares};
 use std::cell::RefCell;
@@ -78,9 +79,13 @@ impl Loaded for Scripted {
             return Err(SchedError::NoThread(tid));
         }
         let (weight, latency) = (s.weight, s.latency_ns);
+        let server = match s.server {
+            0 => String::new(),
+            number => format!(", server {number}"),
+        };
         log(
             &self.log,
-            format!("{tid}: {} {weight:?} {latency:?}", s.tenant),
+            format!("{tid}: {} {weight:?} {latency:?}{server}", s.tenant),
         );
         Ok(())
     }
@@ -88,6 +93,21 @@ impl Loaded for Scripted {
     fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError> {
         let weight = weight.map(|weight| weight.0);
         log(&self.log, format!("tenant {tenant}: {weight:?}"));
+        Ok(())
+    }
+
+    fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
+        let terms = setting.terms.map(|terms| {
+            let ms = |ns: u64| ns / 1_000_000;
+            let server = terms.server;
+            (
+                ms(server.budget_ns),
+                ms(server.period_ns),
+                ms(terms.virtual_deadline_ns),
+            )
+        });
+        let (number, cpu) = (setting.number, setting.cpu);
+        log(&self.log, format!("server {number} on {cpu}: {terms:?}"));
         Ok(())
     }
 
@@ -255,6 +275,59 @@ fn with_shares_a_tenant_that_is_no_cgroup_is_a_group_in_the_scheduler() {
     assert_eq!(rig.done()[1], "tenant 3: Some(100)");
     rig.backends.restore();
     assert!(rig.done().contains(&"tenant 3: None".to_string()));
+}
+
+#[test]
+fn promises_come_before_the_threads_they_are_for_and_end_after_them() {
+    let mut rig = Rig::new();
+    let options = "[agent]\npolicy = [\"criticality\"]";
+    rig.backends.choose(&config(options), None);
+    let snapshot = snapshot(1, &[("a", 2)]);
+    let mut plan = Shares.decide(&snapshot);
+    let server = Server {
+        criticality: Criticality::High,
+        period_ns: 100_000_000,
+        budget_ns: 5_000_000,
+        pessimistic_ns: 25_000_000,
+    };
+    plan.servers.push(ServerPlan {
+        number: 3,
+        cpu: CpuId(1),
+        terms: ServerTerms {
+            server,
+            virtual_deadline_ns: 20_000_000,
+            temperature: 2,
+        },
+    });
+    let thread = &mut plan.tenants[0].threads[0];
+    (thread.server, thread.cpus) = (Some(3), Some([CpuId(1)].into_iter().collect()));
+    rig.done();
+    rig.backends.apply(&snapshot, &plan);
+    let [served, other] = [0, 1].map(|at| snapshot.tenants[0].threads[at].id.tid);
+    assert_eq!(
+        rig.done(),
+        [
+            // It is bound to the CPU by stock interfaces.
+            "stock: 0 tenants' weights, 1 threads",
+            "server 3 on 1: Some((5, 100, 20))",
+            "tenant 1: Some(100)",
+            &format!("{served}: 1 None None, server 3"),
+            &format!("{other}: 1 None None"),
+        ]
+    );
+    // Nothing is told twice; another virtual deadline is.
+    plan.servers[0].terms.virtual_deadline_ns = 30_000_000;
+    rig.backends.apply(&snapshot, &plan);
+    assert_eq!(rig.done()[1..], ["server 3 on 1: Some((5, 100, 30))"]);
+    plan = Shares.decide(&snapshot);
+    rig.backends.apply(&snapshot, &plan);
+    assert_eq!(
+        rig.done()[1..],
+        [
+            format!("{served}: 1 None None"),
+            "server 3 on 1: None".into()
+        ]
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod recording;
 use crate::run::simulated::{Names, Watch, engine, pid};
 use crate::side::{Side, Simulated};
 use anyhow::Context;
-use quell_model::config::TenantClass;
+use quell_model::config::{TenantClass, TenantSpec};
 use quell_model::{CpuId, Pid, Topology};
 use quell_sim::{Costs, Simulation};
 use quell_trace::{Analyser, Analysis, Delays, Event, ReadError, Reader};
@@ -277,8 +277,12 @@ fn simulate(
     span: u64,
 ) -> anyhow::Result<(Vec<Had>, u64)> {
     // A trace does not tell whose work is urgent.
-    let classes = vec![TenantClass::Batch; recording.processes.len()];
-    let (class, costs) = engine(side, topology, costs, &classes)?;
+    let unknown = TenantSpec {
+        class: TenantClass::Batch,
+        ..TenantSpec::named("process")
+    };
+    let tenants = vec![&unknown; recording.processes.len()];
+    let (class, costs) = engine(side, topology, costs, &tenants)?;
     let mut simulation = Simulation::new(topology.clone(), costs, class);
     let mut names = Vec::new();
     let mut planned = 0;

@@ -462,10 +462,8 @@ impl Session<'_> {
     /// The tenants as the agent's configuration selects them.
     fn tenants(&self) -> Vec<TenantSpec> {
         let spec = |tenant: &crate::workload::RunningTenant| TenantSpec {
-            class: tenant.class,
-            weight: tenant.weight,
             pid: tenant.pids.iter().map(|pid| pid.0).collect(),
-            ..TenantSpec::named(tenant.name.as_str())
+            ..tenant.wishes.clone()
         };
         self.workload.tenants().iter().map(spec).collect()
     }

@@ -230,13 +230,13 @@ fn costs(spec: &CostsSpec) -> Costs {
     }
 }
 
-/// A side's scheduler on a machine whose tenants are of these classes, and what that machine's own work takes, which is
+/// A side's scheduler on a machine with these tenants, and what that machine's own work takes, which is
 /// nothing on the ideal one.
 pub(crate) fn engine(
     side: &Side,
     topology: &Topology,
     costs: Costs,
-    tenants: &[TenantClass],
+    tenants: &[&TenantSpec],
 ) -> anyhow::Result<(Box<dyn Class>, Costs)> {
     let cpus = topology.cpus.len();
     let class: Box<dyn Class> = match side {
@@ -250,7 +250,7 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
         Side::Simulated(Simulated::Bvt) => {
-            let warp = |class: &TenantClass| match class {
+            let warp = |tenant: &&TenantSpec| match tenant.class {
                 TenantClass::Latency => Warp::xen(BVT_WARP),
                 TenantClass::Batch => Warp::NONE,
             };
@@ -259,9 +259,9 @@ pub(crate) fn engine(
         }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
-        side => match side.agent() {
+        side => match side.agent_for(tenants.iter().copied()) {
             Some(agent) => {
-                let options = quell_sched::Options::asymmetry(&agent.asymmetry);
+                let options = quell_sched::Options::configured(&agent);
                 Box::new(SchedExt::new(topology, &options)?)
             }
             None => bail!("side `{side}` does not run on the simulator"),
@@ -351,8 +351,8 @@ impl Bench<'_> {
     fn measure(&self, pair: u32, side: usize) -> anyhow::Result<RawRun> {
         let options = self.options;
         let owners = owners(&self.instances);
-        let class_of = |owner: &Owner| self.instances[owner.instance].spec.class;
-        let tenants: Vec<_> = owners.iter().map(class_of).collect();
+        let spec_of = |owner: &Owner| self.instances[owner.instance].spec;
+        let tenants: Vec<_> = owners.iter().map(spec_of).collect();
         let side_of = &options.sides[side];
         let (class, costs) = engine(side_of, &self.topology, self.costs, &tenants)?;
         let seed = stats::pair_seed(options.seed, pair);

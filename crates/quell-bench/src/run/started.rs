@@ -40,8 +40,10 @@ impl Started {
             _ => None,
         };
         let agent = match side.agent() {
-            Some(settings) => {
-                Some(AgentChild::start(exe, settings, tenants(), interrupt).with_context(context)?)
+            Some(_) => {
+                let tenants = tenants();
+                let settings = side.agent_for(&tenants).context("the side has an agent")?;
+                Some(AgentChild::start(exe, settings, tenants, interrupt).with_context(context)?)
             }
             None => None,
         };

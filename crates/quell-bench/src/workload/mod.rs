@@ -25,8 +25,8 @@ use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_see
 use pauses::Pauses;
 use place::Place;
 use process::Nursery;
-use quell_model::config::{Scenario, TenantClass, TenantKind};
-use quell_model::{Pid, TenantName, TenantWeight};
+use quell_model::config::{Scenario, TenantInstance, TenantKind, TenantSpec};
+use quell_model::{Pid, TenantName};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -53,16 +53,29 @@ pub struct Workload {
 }
 
 /// One tenant that runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunningTenant {
     /// Its name.
     pub name: TenantName,
-    /// Its class.
-    pub class: TenantClass,
-    /// Its weight among tenants, where the scenario gives one.
-    pub weight: Option<TenantWeight>,
+    /// What the scenario says of it that an agent needs to know.
+    pub wishes: TenantSpec,
     /// Its processes; the first was started by us, the others, ascending, are its descendants.
     pub pids: Vec<Pid>,
+}
+
+/// What an agent needs to know of a tenant beside who it is.
+fn wishes(instance: &TenantInstance<'_>) -> TenantSpec {
+    let spec = instance.spec;
+    TenantSpec {
+        class: spec.class,
+        weight: spec.weight,
+        vcpus: spec.vcpus,
+        criticality: spec.criticality,
+        period_ms: spec.period_ms,
+        budget_ms: spec.budget_ms,
+        pessimistic_budget_ms: spec.pessimistic_budget_ms,
+        ..TenantSpec::named(instance.name.as_str())
+    }
 }
 
 struct Running {
@@ -172,8 +185,7 @@ impl Workload {
             .zip(&running)
             .map(|(instance, running)| RunningTenant {
                 name: instance.name.clone(),
-                class: instance.spec.class,
-                weight: instance.spec.weight,
+                wishes: wishes(instance),
                 pids: process::family(running.started.process.pid())
                     .into_iter()
                     .map(Pid)
@@ -351,7 +363,7 @@ impl Workload {
             }
             measurements.push(Measurement {
                 tenant: tenant.name.clone(),
-                class: tenant.class,
+                class: tenant.wishes.class,
                 latency,
                 requests,
                 errors,

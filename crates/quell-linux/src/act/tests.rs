@@ -249,8 +249,10 @@ pid = [1]
                 name: n.into(),
                 weight: Some(TenantWeight(weight)),
                 threads: vec![],
+                promise: None,
             })
             .into(),
+        servers: vec![],
     };
     let mut actuator = open();
     let report = actuator.apply(&snapshot, &plan(400));
@@ -300,13 +302,12 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
             name: "t".into(),
             weight: None,
             threads: vec![ThreadPlan {
-                id,
                 weight: Some(Nice::new(nice).unwrap().weight()),
-                latency_ns: None,
-                cpus: None,
-                reasons: Vec::new(),
+                ..ThreadPlan::leaving(id)
             }],
+            promise: None,
         }],
+        servers: vec![],
     };
     // What Quell knows of an earlier thread with this id.
     let mut earlier = sleeper.id;
@@ -343,7 +344,7 @@ fn what_was_refused_later_is_still_given_back() {
     let snapshot = snapshot(Vec::new());
     let nothing = Plan {
         seq: 0,
-        tenants: Vec::new(),
+        ..Plan::default()
     };
     let report = actuator.apply(&snapshot, &nothing);
     assert_eq!((report.given_back, sleeper.nice()), (1, 2), "{report}");

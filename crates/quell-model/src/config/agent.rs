@@ -1,6 +1,6 @@
 //! `quell.toml`: the agent's configuration.
 
-use super::{ConfigError, TenantSpec};
+use super::{AdmissionTest, ConfigError, CriticalitySettings, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,6 +15,9 @@ pub struct AgentFile {
     /// The `[asymmetry]` table: DASEC's settings.
     #[serde(default)]
     pub asymmetry: AsymmetrySettings,
+    /// The `[criticality]` table: what fits, and what is kept for the rest.
+    #[serde(default)]
+    pub criticality: CriticalitySettings,
     /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
     pub tenants: Vec<TenantSpec>,
@@ -41,6 +44,8 @@ pub enum Mechanism {
     /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy for what *Toward
     /// Accurate Group Scheduling* leaves open. On stock interfaces: the weights of tenants that are cgroups, which is as accurate as the kernel.
     Share,
+    /// Tenants with a criticality get promised CPU time in every period, if it fits (Akita). Needs Quell's scheduler.
+    Criticality,
 }
 
 /// How the agent acts on the host.
@@ -92,6 +97,13 @@ pub struct AsymmetrySettings {
     /// With the scheduler: order threads by how long the work they serve waits (causal age), not by when they
     /// became ready themselves. Not the paper's.
     pub causal: bool,
+}
+
+impl AgentSettings {
+    /// Whether a mechanism is to be applied.
+    pub fn has(&self, mechanism: Mechanism) -> bool {
+        self.policy.contains(&mechanism)
+    }
 }
 
 impl Default for AgentSettings {
@@ -148,6 +160,17 @@ impl AgentFile {
             }
         }
         self.asymmetry.check(file)?;
+        self.criticality.check(file)?;
+        if self.agent.has(Mechanism::Criticality) && self.criticality.test == AdmissionTest::Demand
+        {
+            let message = "`demand` is for planning (`quell admit`): it takes tenants not to sleep before they have used \
+                           their budgets; `edf-vd` does not";
+            return Err(ConfigError::at(file, "criticality.test", message));
+        }
+        if self.agent.has(Mechanism::Criticality) && self.agent.backend == Backend::Stock {
+            let message = "is `stock`, but no stock interface keeps the promises of `criticality`: leave it `auto`";
+            return Err(ConfigError::at(file, "agent.backend", message));
+        }
         let mut names = BTreeSet::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
             let key = format!("tenant[{index}]");
@@ -179,8 +202,8 @@ impl AgentFile {
                     return Err(ConfigError::at(file, format!("{key}.{field}"), message));
                 }
             }
-            if tenant.criticality.is_some() {
-                let message = "is for `quell admit`; nothing enforces budgets on a live host yet";
+            if tenant.criticality.is_some() && !self.agent.has(Mechanism::Criticality) {
+                let message = "needs `criticality` in agent.policy";
                 return Err(ConfigError::at(file, format!("{key}.criticality"), message));
             }
         }

@@ -320,10 +320,6 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             return error(field, message.to_string());
         }
     }
-    if tenant.criticality.is_some() {
-        let message = "is for `quell admit`; no side enforces budgets yet";
-        return error("criticality", message.to_string());
-    }
     if tenant.own_cgroup.is_some() && tenant.kind != TenantKind::Vm {
         let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
         return error("own_cgroup", message.to_string());

@@ -147,14 +147,18 @@ pub struct CriticalitySettings {
     pub reserve_percent: f64,
     /// What switching to a server and back takes of a CPU in each of its periods, in us, 0 to 1000 (ours).
     pub overhead_us: f64,
+    /// For how many periods a CPU goes on serving only high criticality after one needed more than it usually does, 0 to 1000
+    /// (Akita, section 3.3, which gives no number).
+    pub temperature: u32,
 }
 
 impl Default for CriticalitySettings {
     fn default() -> Self {
         CriticalitySettings {
-            test: AdmissionTest::Demand,
+            test: AdmissionTest::EdfVd,
             reserve_percent: 5.0,
             overhead_us: 20.0,
+            temperature: 2,
         }
     }
 }
@@ -175,6 +179,11 @@ impl CriticalitySettings {
             let message = format!("{us} is outside 0 to 1000");
             return Err(ConfigError::at(file, "criticality.overhead_us", message));
         }
+        let temperature = self.temperature;
+        if temperature > 1000 {
+            let message = format!("{temperature} is outside 0 to 1000");
+            return Err(ConfigError::at(file, "criticality.temperature", message));
+        }
         Ok(())
     }
 }
@@ -184,9 +193,10 @@ impl CriticalitySettings {
 #[serde(rename_all = "kebab-case")]
 pub enum AdmissionTest {
     /// EDF-VD by utilizations (Akita's condition 6; Baruah et al., ECRTS 2012, theorem 2).
-    EdfVd,
-    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that the former does, and more.
     #[default]
+    EdfVd,
+    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that the former does, and more. It takes
+    /// servers not to sleep before they have used their budgets, so what it alone accepts is not promised to those that do.
     Demand,
     /// EDF, with worst-case budgets.
     Edf,

@@ -39,6 +39,9 @@ use serde::Serialize;
 /// A ns in each second.
 pub const NEGLIGIBLE: f64 = 1e-9;
 
+/// A CPU has no more servers than that: whoever looks for work there goes through all of them.
+pub const SERVERS_MOST: usize = 32;
+
 /// How often the reserve is replenished, in ns: nobody waits longer for its part of it.
 pub const RESERVE_PERIOD_NS: u64 = 100_000_000;
 
@@ -92,6 +95,14 @@ pub fn check(test: AdmissionTest, servers: &[Server]) -> Verdict {
 
 /// The same with what is set aside: the reserve, and time for switching.
 pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict {
+    if servers.len() > SERVERS_MOST {
+        let count = Condition::new("servers", servers.len() as f64, SERVERS_MOST as f64);
+        return Verdict {
+            fits: false,
+            condition: count,
+            deadline_factor: 1.0,
+        };
+    }
     check(settings.test, &provided(settings, servers, 1.0))
 }
 
@@ -131,14 +142,17 @@ fn provided(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> 
             ..*server
         })
         .collect();
-    let reserve = (settings.reserve_percent / 100.0 * RESERVE_PERIOD_NS as f64).round() as u64;
-    if reserve > 0 {
-        all.push(Server {
-            criticality: Criticality::High,
-            period_ns: RESERVE_PERIOD_NS,
-            budget_ns: reserve,
-            pessimistic_ns: reserve,
-        });
-    }
+    all.extend(reserve(settings));
     all
+}
+
+/// What every CPU keeps for those to whom nothing is promised; `None`: nothing.
+pub fn reserve(settings: &CriticalitySettings) -> Option<Server> {
+    let budget_ns = (settings.reserve_percent / 100.0 * RESERVE_PERIOD_NS as f64).round() as u64;
+    (budget_ns > 0).then_some(Server {
+        criticality: Criticality::High,
+        period_ns: RESERVE_PERIOD_NS,
+        budget_ns,
+        pessimistic_ns: budget_ns,
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::{Condition, Verdict, check_with, headroom};
 use quell_model::config::{Criticality, CriticalitySettings, Server};
-use quell_model::{CpuId, TenantName};
+use quell_model::{CpuId, CpuSet, TenantName};
 use serde::Serialize;
 
 /// Budgets that are proposed are multiples of that, in ns; so are periods.
@@ -106,6 +106,45 @@ impl Host {
         for (_, placed) in &mut self.cpus {
             placed.retain(|it| it.tenant != *tenant);
         }
+    }
+
+    /// Keeps only those CPUs. Gives those who were on others: nothing is promised to them any more.
+    pub fn keep_cpus(&mut self, cpus: &CpuSet) -> Vec<Placed> {
+        let all = std::mem::take(&mut self.cpus).into_iter();
+        let (kept, gone): (Vec<_>, Vec<_>) = all.partition(|(cpu, _)| cpus.contains(*cpu));
+        self.cpus = kept;
+        let evicted = gone.into_iter().flat_map(|(_, placed)| placed).collect();
+        for cpu in cpus.iter() {
+            if let Err(at) = self.cpus.binary_search_by_key(&cpu, |(id, _)| *id) {
+                self.cpus.insert(at, (cpu, Vec::new()));
+            }
+        }
+        evicted
+    }
+
+    /// Puts a server onto the first CPU that has room for it and none of its tenant's others; `None`: there is none.
+    pub fn place(&mut self, placed: Placed) -> Option<CpuId> {
+        let is_on = |index: &usize| {
+            let on = &self.cpus[*index].1;
+            on.iter().any(|it| it.tenant == placed.tenant)
+        };
+        let room = self.room_for(&placed.server, usize::MAX);
+        let to = room.into_iter().find(|index| !is_on(index))?;
+        let (cpu, on) = &mut self.cpus[to];
+        on.push(placed);
+        Some(*cpu)
+    }
+
+    /// Puts one of a tenant's servers onto another CPU, as [`Host::place`] would; `None`: it stays.
+    pub fn relocate(&mut self, tenant: &TenantName, vcpu: u32) -> Option<CpuId> {
+        let it = |placed: &Placed| placed.tenant == *tenant && placed.vcpu == vcpu;
+        let (from, at) = (0..self.cpus.len()).find_map(|index| {
+            let at = self.cpus[index].1.iter().position(it)?;
+            Some((index, at))
+        })?;
+        let to = self.place(self.cpus[from].1[at].clone())?;
+        self.cpus[from].1.remove(at);
+        Some(to)
     }
 
     /// How many more such tenants fit, `most` at the most.

@@ -41,6 +41,7 @@ fn bare(test: AdmissionTest) -> CriticalitySettings {
         test,
         reserve_percent: 0.0,
         overhead_us: 0.0,
+        temperature: 0,
     }
 }
 
@@ -161,6 +162,7 @@ fn the_reserve_and_switching_are_provided_for() {
         test: AdmissionTest::Edf,
         reserve_percent: 5.0,
         overhead_us: 100.0,
+        temperature: 0,
     };
     let found = check_with(&settings, &[low(10.0, 100.0), low(1.0, 10.0)]);
     let due = (10.0 + 0.1) / 100.0 + (1.0 + 0.1) / 10.0 + 0.05;

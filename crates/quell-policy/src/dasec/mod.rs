@@ -66,16 +66,19 @@ impl Dasec {
                 None if thread.inherited_affinity => Some((*thread.affinity).clone()),
                 None => None,
             },
+            server: None,
             reasons: std::mem::take(&mut thread.reasons),
         };
         let plan_tenant = |tenant: &mut Tenant| TenantPlan {
             name: tenant.name.clone(),
             weight: snapshot.tenants[tenant.sample].spec.weight,
             threads: tenant.threads.iter_mut().map(plan_thread).collect(),
+            promise: None,
         };
         Plan {
             seq: snapshot.seq,
             tenants: self.tenants.iter_mut().map(plan_tenant).collect(),
+            servers: Vec::new(),
         }
     }
 }

@@ -19,23 +19,19 @@ impl Policy for Shares {
             let threads = tenant.threads.iter();
             threads
                 .filter(|thread| shared(thread.settings.class))
-                .map(|thread| ThreadPlan {
-                    id: thread.id,
-                    weight: None,
-                    latency_ns: None,
-                    cpus: None,
-                    reasons: Vec::new(),
-                })
+                .map(|thread| ThreadPlan::leaving(thread.id))
                 .collect()
         };
         let tenants = snapshot.tenants.iter().map(|tenant| TenantPlan {
             name: tenant.name.clone(),
             weight: tenant.spec.weight,
             threads: threads(tenant),
+            promise: None,
         });
         Plan {
             seq: snapshot.seq,
             tenants: tenants.collect(),
+            servers: Vec::new(),
         }
     }
 }

@@ -18,12 +18,22 @@
 
 #define CLOCK_STEP (500 * NS_PER_US)
 
+/* What servers took of so long: nobody is owed it. */
+static __always_inline u64 promised_part(struct clock *c, u64 cpus, u64 ns)
+{
+	if (!options.criticality || !c->promised || !cpus)
+		return 0;
+	u64 promised = __sync_lock_test_and_set(&c->promised, 0) / cpus;
+
+	return fair_advance(promised < ns ? promised : ns, c->rate);
+}
+
 static __always_inline u64 clock_of(struct clock *c, u64 cpus, u64 rate_most, u64 now)
 {
 	u64 at = c->at, time;
 
 	if (now > at + CLOCK_STEP && __sync_val_compare_and_swap(&c->at, at, now) == at) {
-		__sync_fetch_and_add(&c->time, fair_advance(now - at, c->rate));
+		__sync_fetch_and_add(&c->time, fair_advance(now - at, c->rate) - promised_part(c, cpus, now - at));
 		u64 rate = fair_rate(cpus, c->load);
 		c->rate = rate < rate_most ? rate : rate_most;
 	}

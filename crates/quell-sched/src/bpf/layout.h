@@ -70,6 +70,7 @@ struct clock {
 	u64 load; /* sum of the weights of the ready and running threads that share it */
 	struct level level;
 	u64 served_at; /* when a depleted one of them got a CPU last */
+	u64 promised;  /* CPU time that servers paid for and the clock does not count yet */
 };
 
 /* CPUs that share a last-level cache. */
@@ -80,6 +81,7 @@ struct domain {
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u64 release_at;	 /* the same of the one for parked threads */
 	u64 starved_at;	 /* when threads that waited for too long were last looked for */
+	u64 told_at;	 /* when entitled ones were last looked at for where they stand */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */
 	u32 pinned;	 /* threads in its CPUs' pinned queues */
@@ -145,6 +147,7 @@ struct reservation {
 	u8 left;	    /* one wants CPU time and has no budget */
 	u8 resumes;	    /* LO mode begins */
 	u8 rest_wants;
+	u8 joined;	    /* who waits in the pinned queue may be served by now */
 	u16 server[CPU_SERVERS];
 } __attribute__((aligned(64)));
 
@@ -157,7 +160,7 @@ struct tenant_setting {
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
 _Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct domain) == 256, "loader's layout");
+_Static_assert(sizeof(struct domain) == 320, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 _Static_assert(sizeof(struct server_setting) == 48, "loader's layout");

@@ -192,6 +192,9 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		weigh_again(t, p, cpu, now);
 		enter_server(t, p, cpu);
 		judge(t, p, now);
+		/* What servers leave may be so little that who is urgent and always ready would go first for seconds. */
+		if (has_servers(cpu))
+			t->since = now;
 		update_deadline(t);
 	}
 	bool taken = queue(t, p, cpu, 0);
@@ -340,6 +343,32 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 	return 0;
 }
 
+/* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
+__noinline int join_servers(u32 cpu, u64 now)
+{
+	struct reservation *r = reservation_at(cpu);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!r)
+		return 0;
+	r->joined = 0;
+	if (bpf_iter_scx_dsq_new(&it, pinned_queue(cpu), 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	while ((p = bpf_iter_scx_dsq_next(&it))) {
+		struct thread *t = thread_of(p);
+		u32 server = t ? server_of(t, p, cpu) : 0;
+		if (server && move_ordered(&it, p, server_queue(server), p->scx.dsq_vtime)) {
+			enter_server(t, p, cpu);
+			note_queue(t, QUEUE_SERVER, server);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}
+
 /* A thread gets another turn on its CPU. */
 static __always_inline void go_on(struct thread *t, struct task_struct *p, u32 cpu, s64 lag, u64 now)
 {
@@ -379,6 +408,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (!slot || !d)
 		return;
 	look_for_starved(d, index, now);
+	if (options.share)
+		look_at_entitled(cpu, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
 		t = thread_of(prev);
 		if (t) {
@@ -398,6 +429,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
 	struct thread *served = NULL;
 	if (r && r->count) {
+		if (r->joined)
+			join_servers(cpu, now);
 		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu), now);
 		if (server) {
 			bool runs = t && t->served == server;
@@ -878,6 +911,7 @@ int quell_set_thread(struct thread_setting *setting)
 	if (t) {
 		t->tenant = setting->tenant;
 		t->server = setting->server;
+		join_server(t->server);
 		t->set_weight = setting->weight;
 		t->latency = setting->latency_ns;
 		result = 0;

@@ -35,6 +35,13 @@ __noinline u32 find_server(u32 cpu, u32 number)
 	return CPU_SERVERS;
 }
 
+static __always_inline bool has_servers(u32 cpu)
+{
+	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+
+	return r && r->count;
+}
+
 /* The server that a thread is to be served by there; 0: none. */
 static __always_inline u32 server_of(struct thread *t, struct task_struct *p, u32 cpu)
 {
@@ -75,6 +82,16 @@ static __always_inline void enter_server(struct thread *t, struct task_struct *p
 		s->woke = 1;
 }
 
+/* The agent gave it a thread, which may be waiting. */
+static __always_inline void join_server(u32 number)
+{
+	struct server_slot *s = options.criticality ? server_at(number) : NULL;
+	struct reservation *r = s ? reservation_at(s->cpu) : NULL;
+
+	if (r)
+		r->joined = 1;
+}
+
 /* From now on it is promised what the agent said last, unless the agent is about to say something else. */
 static __always_inline void apply_terms(struct server_slot *s)
 {
@@ -95,15 +112,20 @@ static __always_inline struct server *payer_of(struct reservation *r)
 	return s ? &s->now : &r->rest;
 }
 
-/* What ran since is charged. */
-static __always_inline void pay(struct reservation *r, u64 now)
+/* What ran since is charged, and by a server it is none of what others share. */
+static __always_inline void pay(struct reservation *r, u32 cpu, u64 now)
 {
+	struct domain *d = domain_at(domain_index(cpu));
 	u64 at = r->charged_at;
 
 	if (!r->occupied || now <= at)
 		return;
 	payer_of(r)->used += now - at;
 	r->charged_at = now;
+	if (!r->charged || !d)
+		return;
+	__sync_fetch_and_add(&d->clock.promised, now - at);
+	__sync_fetch_and_add(&pinned_clocks[bounded(cpu, MAX_CPUS)].promised, now - at);
 }
 
 /* Brings one of a CPU's servers up to date, and the CPU's mode with it. Global, so that the verifier looks at it once. */
@@ -208,7 +230,7 @@ __noinline u32 choose(u32 cpu, bool weighted, u64 now)
 
 	if (!r || !r->count)
 		return 0;
-	pay(r, now);
+	pay(r, cpu, now);
 	r->wanted = r->left = r->resumes = 0;
 	r->hot_until = 0;
 	r->best = 0;
@@ -288,7 +310,7 @@ __noinline int begin_charge(struct thread *t, u32 cpu, u64 now)
 		t->paid = 0;
 		return 0;
 	}
-	pay(r, now);
+	pay(r, cpu, now);
 	r->occupied = 1;
 	r->charged_at = now;
 	t->paid = is_served(t, r);
@@ -317,7 +339,7 @@ static __always_inline void end_charge(u32 cpu, u64 now)
 
 	if (!r || !r->count)
 		return;
-	pay(r, now);
+	pay(r, cpu, now);
 	r->occupied = 0;
 	r->charged = 0;
 }

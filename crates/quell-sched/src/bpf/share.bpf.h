@@ -200,7 +200,7 @@ __noinline int bill(struct thread *t, u64 now)
 
 	t->unbilled = 0;
 	/* Else who waits does; but where a CPU's own thread is served before all that wait, it is whom others must compete with. */
-	if ((t->only_cpu && t->ahead < -(s64)SHARE_AHEAD) || (!(d && d->depleted) && !(slot && slot->pinned)))
+	if ((t->only_cpu && t->ahead < -(s64)SHARE_AHEAD) || (!(d && d->queued) && !(slot && slot->pinned)))
 		tell(t, false, now);
 	add_usage(&t->usage, share_virtual(ns, own_weight(t)), now);
 	for (int depth = 0; depth < GROUP_DEPTH && id; depth++)
@@ -354,6 +354,62 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 	if (foremost && !next->passed)
 		tell(foremost, now > foremost->ready_at + SHARE_BACK, now);
 	next->order = next->order ?: next->passed;
+	return 0;
+}
+
+/* How often entitled threads that wait are looked at: before what they told is stale. */
+#define ENTITLED_EVERY (50 * NS_PER_MS)
+
+/*
+ * Of a queue of entitled threads the one that has used least tells where those stand that compete. They go by urgency: who is urgent
+ * and always ready would be compared with itself only, and go first for ever. Global, as bill() is.
+ */
+__noinline int tell_least(u64 dsq, u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct thread *least = NULL;
+	struct task_struct *p;
+
+	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+		bpf_iter_scx_dsq_destroy(&it);
+		return 0;
+	}
+	for (int i = 0; i < LOOKED_AT && (p = bpf_iter_scx_dsq_next(&it)); i++) {
+		struct thread *t = thread_of(p);
+		/* In a CPU's own queue depleted ones come after. */
+		if (!t || t->depleted)
+			continue;
+		locate(t, now);
+		if (!least || t->order < least->order)
+			least = t;
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	if (least)
+		tell(least, false, now);
+	return 0;
+}
+
+/* The same of those that a CPU may take. Global, as bill() is. */
+__noinline int look_at_entitled(u32 cpu, u64 now)
+{
+	u32 index = domain_index(cpu);
+	struct domain *d = domain_at(index);
+	struct cpu_slot *slot = cpu_at(cpu);
+	struct turn *turn = &turns[bounded(cpu, MAX_CPUS)];
+
+	if (!d || !slot)
+		return 0;
+	u64 at = d->told_at;
+	if (d->queued > d->depleted && now > at + ENTITLED_EVERY && __sync_val_compare_and_swap(&d->told_at, at, now) == at)
+		tell_least(entitled_queue(index), now);
+	if (!slot->pinned || now <= turn->told_at + ENTITLED_EVERY)
+		return 0;
+	turn->told_at = now;
+	for (u32 own = 0; own < OWN_QUEUES; own++) {
+		u64 queue = own_queue(cpu, own);
+		if (queue)
+			tell_least(queue, now);
+	}
 	return 0;
 }
 

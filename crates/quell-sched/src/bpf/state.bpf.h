@@ -57,9 +57,10 @@ PER_SCHEDULER struct limits {
 	u32 changes; /* how often one began or ceased to have one */
 } limits;
 
-/* When the thread that a CPU runs is looked at; 0: not. Each CPU writes its own. */
+/* Each CPU writes its own. */
 PER_SCHEDULER struct turn {
-	u64 ends;
+	u64 ends;    /* when the thread that it runs is looked at; 0: not */
+	u64 told_at; /* see share.bpf.h */
 } __attribute__((aligned(64))) turns[MAX_CPUS];
 
 /* What somebody has used, see share.h. */

@@ -3,8 +3,8 @@
 use crate::guest::{Failures, in_guest};
 use crate::load::*;
 use quell_model::config::{Criticality, Server};
-use quell_model::{CpuId, Tid};
-use quell_sched::{Options, Scheduler, ServerSetting, ServerTerms, ThreadSetting};
+use quell_model::{CpuId, ServerTerms, Tid};
+use quell_sched::{Options, Scheduler, ServerSetting, ThreadSetting};
 use std::sync::atomic::Ordering;
 
 const MS: u64 = 1_000_000;

@@ -8,9 +8,9 @@ use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
 use quell_model::config::TenantInstance;
+use quell_model::{ServerPlan, ServerTerms};
 use quell_policy::Policy;
-use quell_policy::dasec::Dasec;
-use quell_sched::ThreadSetting;
+use quell_sched::{ServerSetting, ThreadSetting};
 use quell_sim::{Answer, Monitor, Simulation};
 use std::sync::Arc;
 
@@ -53,7 +53,8 @@ pub fn of(
 /// The agent's loop: the same policy from the same snapshots to the same plans, once a period.
 struct Agent {
     monitor: Monitor,
-    policy: Dasec,
+    policy: Box<dyn Policy>,
+    servers: Vec<ServerPlan>,
     period_ns: u64,
     /// When the period ends.
     next_ns: u64,
@@ -67,7 +68,8 @@ impl Agent {
         owners: &[Owner],
         simulation: &mut Simulation,
     ) -> Option<Agent> {
-        let file = side.agent()?;
+        let file = side.agent_for(instances.iter().map(|it| it.spec))?;
+        let policy = quell_policy::composed(&file, &file.asymmetry)?;
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
@@ -76,7 +78,8 @@ impl Agent {
         let period_ns = file.agent.period_ms * 1_000_000;
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
-            policy: Dasec::new(file.asymmetry),
+            policy,
+            servers: Vec::new(),
             period_ns,
             next_ns: period_ns,
         })
@@ -92,11 +95,39 @@ impl Controller for Agent {
         self.next_ns += self.period_ns;
         let snapshot = self.monitor.snapshot(simulation.machine());
         let plan = self.policy.decide(&snapshot);
-        for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
-            if let Some(simulated) = quell_sim::thread_of(thread.id) {
-                // Simulated tenants are cgroups.
-                simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
-            }
+        for server in plan.servers.iter().filter(|it| !self.servers.contains(it)) {
+            promise(simulation, server, Some(server.terms));
         }
+        for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
+            let Some(simulated) = quell_sim::thread_of(thread.id) else {
+                continue;
+            };
+            if let (Some(_), Some(cpus)) = (thread.server, &thread.cpus) {
+                simulation.restrict(simulated, cpus.clone());
+            }
+            // Simulated tenants are cgroups.
+            simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
+        }
+        let is_kept = |it: &ServerPlan| {
+            let kept = plan.servers.iter();
+            kept.clone()
+                .any(|kept| (kept.number, kept.cpu) == (it.number, it.cpu))
+        };
+        for server in self.servers.iter().filter(|it| !is_kept(it)) {
+            promise(simulation, server, None);
+        }
+        self.servers = plan.servers;
+    }
+}
+
+/// As the agent, which tries again in the next period where the scheduler refuses.
+fn promise(simulation: &mut Simulation, server: &ServerPlan, terms: Option<ServerTerms>) {
+    let setting = ServerSetting {
+        number: server.number,
+        cpu: server.cpu,
+        terms,
+    };
+    if let Err(error) = simulation.set_server(setting) {
+        tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
     }
 }

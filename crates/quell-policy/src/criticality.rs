@@ -1,0 +1,470 @@
+//! The criticality mechanism's decision: who gets promised CPU time, where, and what a CPU is to be told (Akita, sections 3 and 4.3).
+//!
+//! # Problem
+//! Tenants come and go while others run on promises. A promise must be given only where it can be kept beside all others, and
+//! giving, moving or ending one must not break another.
+//!
+//! # Approach
+//! Around the policy that decides on weights: what is promised comes before those, and nothing else of its plans changes. A tenant
+//! that asks is placed by [`Host::admit`], first fit, or refused until something changes. Its threads are then bound to the CPUs, and
+//! served there by number.
+//!
+//! Two things have to wait (ours). A newcomer changes how early others' virtual deadlines on its CPU are, which holds from
+//! their next periods on: it is served once each has begun one. And who leaves has until the end of its period what it was promised,
+//! so its room is given away after that.
+//!
+//! # RQS
+//! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it works. Ours: one of low
+//! criticality that for [`SHORT_PERIODS`] control periods in a row wanted its budget and got less than nine tenths of it is
+//! on a CPU that stays in HI mode; it moves to the first CPU that has room for it. Those of high criticality never move, but
+//! where their CPU goes offline.
+//!
+//! # Limits
+//! A process's threads are spread over its servers by their ids, not by what they need. Where threads may run by their owner's
+//! choice is not asked.
+
+use crate::Policy;
+use crate::admission::{Change, Host, Placed, Refusal, reserve};
+use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
+use quell_model::{
+    CpuId, CpuSet, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, Snapshot, TenantName,
+    TenantSample, ThreadRole, ThreadSample,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So many control periods in a row short of its budget, and one of low criticality moves.
+pub const SHORT_PERIODS: u32 = 5;
+/// Servers have numbers from 1 to this: as many as Quell's scheduler keeps.
+const NUMBERS: u32 = 1023;
+
+/// Decides on promises, and around it on weights.
+pub struct Promises {
+    weights: Box<dyn Policy>,
+    settings: CriticalitySettings,
+    host: Host,
+    held: BTreeMap<TenantName, Held>,
+    refused: BTreeMap<TenantName, Refused>,
+    /// How often there came to be more room.
+    changes: u64,
+    /// The number that was given last.
+    number: u32,
+}
+
+/// A tenant that was promised something.
+#[derive(Debug)]
+struct Held {
+    server: Server,
+    vcpus: Vec<Vcpu>,
+    /// It is gone, and its room is given away from then on.
+    leaves_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Vcpu {
+    cpu: CpuId,
+    number: u32,
+    /// It is served from then on.
+    from_ns: u64,
+    /// Control periods in a row in which it got too little.
+    short: u32,
+    /// To say in the next plan.
+    reason: Option<Reason>,
+}
+
+/// One that was not, and how often there had been more room then.
+#[derive(Debug)]
+struct Refused {
+    asked: (Server, u32),
+    changes: u64,
+    why: String,
+}
+
+impl Promises {
+    /// With that for weights.
+    pub fn new(settings: CriticalitySettings, weights: Box<dyn Policy>) -> Promises {
+        Promises {
+            weights,
+            settings,
+            host: Host::new([], settings),
+            held: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            changes: 0,
+            number: 0,
+        }
+    }
+
+    /// Who is where.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// A number that nobody has; `None`: all are given.
+    fn next_number(&mut self) -> Option<u32> {
+        let given: BTreeSet<u32> = self
+            .held
+            .values()
+            .flat_map(|held| held.vcpus.iter().map(|vcpu| vcpu.number))
+            .collect();
+        let candidates = (1..=NUMBERS).map(|step| (self.number + step - 1) % NUMBERS + 1);
+        self.number = candidates.into_iter().find(|it| !given.contains(it))?;
+        Some(self.number)
+    }
+
+    /// What became of the host's CPUs.
+    fn follow_cpus(&mut self, online: &CpuSet, now: u64) {
+        let there = self.host.cpus().iter().map(|(cpu, _)| *cpu);
+        if there.eq(online.iter()) {
+            return;
+        }
+        self.changes += 1;
+        let mut evicted = self.host.keep_cpus(online);
+        evicted.sort_by_key(|it| std::cmp::Reverse(it.server.criticality));
+        for placed in evicted {
+            if !self.held.contains_key(&placed.tenant) {
+                continue;
+            }
+            let (tenant, vcpu) = (placed.tenant.clone(), placed.vcpu);
+            let server = placed.server;
+            match self.host.place(placed) {
+                Some(cpu) => {
+                    self.served_on(&tenant, vcpu, cpu, now, Rule::Promised, "went offline")
+                }
+                None => {
+                    let vcpus = self.held.remove(&tenant).map_or(0, |it| it.vcpus.len());
+                    self.host.remove(&tenant);
+                    let refused = Refused {
+                        asked: (server, vcpus as u32),
+                        changes: self.changes,
+                        why: "its CPU went offline, and no other has room for it".into(),
+                    };
+                    self.refused.insert(tenant, refused);
+                }
+            }
+        }
+    }
+
+    /// Moves one of a tenant's servers to a CPU that the host has it on already.
+    fn served_on(
+        &mut self,
+        tenant: &TenantName,
+        vcpu: u32,
+        cpu: CpuId,
+        now: u64,
+        rule: Rule,
+        why: &str,
+    ) {
+        let Some(number) = self.next_number() else {
+            return;
+        };
+        let from_ns = now + self.others_ns(cpu, tenant);
+        let Some(held) = self.held.get_mut(tenant) else {
+            return;
+        };
+        let it = &mut held.vcpus[vcpu as usize];
+        let text = format!("served on CPU {cpu}: CPU {} {why}", it.cpu);
+        *it = Vcpu {
+            cpu,
+            number,
+            from_ns,
+            short: 0,
+            reason: Some(Reason { rule, text }),
+        };
+    }
+
+    /// For how long others on that CPU may go by deadlines that are not yet right beside the tenant.
+    fn others_ns(&self, cpu: CpuId, tenant: &TenantName) -> u64 {
+        let all = self.host.cpus().iter().find(|(id, _)| *id == cpu);
+        let others = all.into_iter().flat_map(|(_, placed)| placed);
+        let others = others.filter(|it| it.tenant != *tenant);
+        // Those of low criticality have no virtual deadlines.
+        let high = others.filter(|it| it.server.criticality == Criticality::High);
+        high.map(|it| it.server.period_ns).max().unwrap_or(0)
+    }
+
+    /// Those that ended, or ask for something else.
+    fn release(&mut self, snapshot: &Snapshot) {
+        let now = snapshot.time_ns;
+        let asks = |name: &TenantName, held: &Held| {
+            let samples = &snapshot.tenants;
+            let at = samples.binary_search_by(|it| it.name.cmp(name));
+            at.is_ok_and(|at| asked(&samples[at]) == Some((held.server, held.vcpus.len() as u32)))
+        };
+        let (host, changes) = (&mut self.host, &mut self.changes);
+        self.held.retain(|name, held| {
+            if asks(name, held) {
+                held.leaves_ns = None;
+                return true;
+            }
+            let leaves_ns = *held.leaves_ns.get_or_insert(now + held.server.period_ns);
+            if now < leaves_ns {
+                return true;
+            }
+            host.remove(name);
+            *changes += 1;
+            false
+        });
+    }
+
+    /// Those that ask and have nothing yet.
+    fn admit(&mut self, snapshot: &Snapshot) {
+        self.refused.retain(|name, refused| {
+            let samples = &snapshot.tenants;
+            let at = samples.binary_search_by(|it| it.name.cmp(name));
+            at.is_ok_and(|at| asked(&samples[at]) == Some(refused.asked))
+        });
+        for sample in &snapshot.tenants {
+            let Some((server, vcpus)) = asked(sample) else {
+                continue;
+            };
+            let changes = self.changes;
+            let known = self.refused.get(&sample.name);
+            if self.held.contains_key(&sample.name) || known.is_some_and(|it| it.changes == changes)
+            {
+                continue;
+            }
+            match self.host.admit(&sample.name, &server, vcpus) {
+                Ok(cpus) => self.promise(sample, server, &cpus, snapshot.time_ns),
+                Err(refusal) => {
+                    let refused = Refused {
+                        asked: (server, vcpus),
+                        changes,
+                        why: words(&refusal),
+                    };
+                    self.refused.insert(sample.name.clone(), refused);
+                }
+            }
+        }
+    }
+
+    fn promise(&mut self, sample: &TenantSample, server: Server, cpus: &[CpuId], now: u64) {
+        self.refused.remove(&sample.name);
+        let held = Held {
+            server,
+            vcpus: Vec::new(),
+            leaves_ns: None,
+        };
+        self.held.insert(sample.name.clone(), held);
+        for &cpu in cpus {
+            let Some(number) = self.next_number() else {
+                // More servers than there can be: none of the tenant's, rather than some.
+                self.held.remove(&sample.name);
+                self.host.remove(&sample.name);
+                let refused = Refused {
+                    asked: (server, cpus.len() as u32),
+                    changes: self.changes,
+                    why: format!("there are {NUMBERS} servers already"),
+                };
+                self.refused.insert(sample.name.clone(), refused);
+                return;
+            };
+            let ms = |ns: u64| ns as f64 / 1e6;
+            let text = format!(
+                "promised {} of every {} ms on CPU {cpu}",
+                ms(server.budget_ns),
+                ms(server.period_ns)
+            );
+            let from_ns = now + self.others_ns(cpu, &sample.name);
+            if let Some(held) = self.held.get_mut(&sample.name) {
+                held.vcpus.push(Vcpu {
+                    cpu,
+                    number,
+                    from_ns,
+                    short: 0,
+                    reason: Some(Reason {
+                        rule: Rule::Promised,
+                        text,
+                    }),
+                });
+            }
+        }
+    }
+
+    /// Those of low criticality that do not get what they were promised.
+    fn relocate(&mut self, snapshot: &Snapshot) {
+        let mut short = Vec::new();
+        for sample in &snapshot.tenants {
+            let Some(held) = self.held.get_mut(&sample.name) else {
+                continue;
+            };
+            if held.server.criticality == Criticality::High || held.leaves_ns.is_some() {
+                continue;
+            }
+            let due = held.server.utilization() * snapshot.period_ns as f64;
+            let count = held.vcpus.len();
+            for (number, vcpu) in held.vcpus.iter_mut().enumerate() {
+                let threads = sample.threads.iter();
+                let threads = threads.filter(|it| vcpu_of(sample, it, count) == Some(number));
+                let (mut ran, mut wanted) = (0.0, 0.0);
+                for thread in threads {
+                    ran += thread.run_ns as f64;
+                    wanted += thread.ready.as_ref().map_or(0.0, |it| it.sum_ns as f64);
+                }
+                let lacks = vcpu.from_ns + snapshot.period_ns <= snapshot.time_ns
+                    && ran < 0.9 * due
+                    && ran + wanted >= due;
+                vcpu.short = if lacks { vcpu.short + 1 } else { 0 };
+                if vcpu.short >= SHORT_PERIODS {
+                    short.push((sample.name.clone(), number as u32));
+                }
+            }
+        }
+        for (tenant, vcpu) in short {
+            let Some(cpu) = self.host.relocate(&tenant, vcpu) else {
+                continue;
+            };
+            self.changes += 1;
+            let why = "keeps serving only high criticality";
+            self.served_on(&tenant, vcpu, cpu, snapshot.time_ns, Rule::Moved, why);
+        }
+    }
+
+    /// What is promised from which CPU's virtual deadlines on.
+    fn terms(&self, server: Server, factor: f64) -> ServerTerms {
+        let mut server = server;
+        // Those tests provide for the worst case, so there is no other mode.
+        if !matches!(
+            self.settings.test,
+            AdmissionTest::EdfVd | AdmissionTest::Demand
+        ) {
+            server.budget_ns = server.pessimistic_ns;
+        }
+        let part = match server.criticality {
+            Criticality::High => factor,
+            Criticality::Low => 1.0,
+        };
+        ServerTerms {
+            server,
+            virtual_deadline_ns: (server.period_ns as f64 * part).round() as u64,
+            temperature: self.settings.temperature,
+        }
+    }
+
+    /// Puts promises into a plan that has weights.
+    fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
+        let now = snapshot.time_ns;
+        for (cpu, placed) in self.host.cpus() {
+            let Some(verdict) = self.host.verdict(*cpu).filter(|_| !placed.is_empty()) else {
+                continue;
+            };
+            let mut add = |number: u32, server: Server| {
+                plan.servers.push(ServerPlan {
+                    number,
+                    cpu: *cpu,
+                    terms: self.terms(server, verdict.deadline_factor),
+                });
+            };
+            if let Some(reserve) = reserve(&self.settings) {
+                add(0, reserve);
+            }
+            for Placed {
+                tenant,
+                vcpu,
+                server,
+            } in placed
+            {
+                let vcpu = self.held.get(tenant).map(|it| &it.vcpus[*vcpu as usize]);
+                if let Some(vcpu) = vcpu.filter(|vcpu| vcpu.from_ns <= now) {
+                    add(vcpu.number, *server);
+                }
+            }
+        }
+        for tenant in &mut plan.tenants {
+            if let Some(refused) = self.refused.get(&tenant.name) {
+                let why = refused.why.clone();
+                tenant.promise = Some(Promise::Refused { why });
+            }
+            let Some(held) = self.held.get_mut(&tenant.name) else {
+                continue;
+            };
+            let samples = &snapshot.tenants;
+            let Ok(at) = samples.binary_search_by(|it| it.name.cmp(&tenant.name)) else {
+                continue;
+            };
+            let sample = &samples[at];
+            let cpus = held.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
+            tenant.promise = Some(match held.vcpus.iter().all(|it| it.from_ns <= now) {
+                true => Promise::Kept { cpus },
+                false => Promise::Awaited { cpus },
+            });
+            let count = held.vcpus.len();
+            for thread in &mut tenant.threads {
+                let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
+                let seen = seen.ok().map(|at| &sample.threads[at]);
+                let number = seen.and_then(|it| vcpu_of(sample, it, count));
+                let Some(vcpu) = number.map(|number| &mut held.vcpus[number]) else {
+                    continue;
+                };
+                if vcpu.from_ns > now {
+                    continue;
+                }
+                thread.server = Some(vcpu.number);
+                thread.cpus = Some([vcpu.cpu].into_iter().collect());
+                thread.reasons.extend(vcpu.reason.take());
+            }
+        }
+    }
+}
+
+impl Policy for Promises {
+    fn name(&self) -> &'static str {
+        "criticality"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        let mut plan = self.weights.decide(snapshot);
+        self.follow_cpus(&snapshot.host.topology.online(), snapshot.time_ns);
+        self.release(snapshot);
+        self.admit(snapshot);
+        self.relocate(snapshot);
+        self.fill(&mut plan, snapshot);
+        plan
+    }
+}
+
+/// What a tenant asks for, and for how many virtual CPUs, once it has threads.
+fn asked(sample: &TenantSample) -> Option<(Server, u32)> {
+    let server = sample.spec.server()?;
+    if sample.threads.is_empty() {
+        return None;
+    }
+    let vcpus = sample.spec.vcpus.unwrap_or_else(|| {
+        let threads = sample.threads.iter();
+        let vcpus = threads.filter(|it| matches!(it.role, ThreadRole::Vcpu(_)));
+        vcpus.count().max(1) as u32
+    });
+    Some((server, vcpus))
+}
+
+/// Which of its tenant's virtual CPUs a thread is, or runs on; `None`: none.
+fn vcpu_of(sample: &TenantSample, thread: &ThreadSample, count: usize) -> Option<usize> {
+    let is_vm = sample
+        .threads
+        .iter()
+        .any(|it| matches!(it.role, ThreadRole::Vcpu(_)));
+    match thread.role {
+        ThreadRole::Vcpu(number) => Some(number as usize).filter(|number| *number < count),
+        _ if is_vm => None,
+        _ => Some(thread.id.tid.0 as usize % count.max(1)),
+    }
+}
+
+/// A refusal in a sentence.
+fn words(refusal: &Refusal) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let change = refusal.changes.first().map(|change| match change {
+        Change::BudgetNs(ns) => format!("; a budget of {} ms would fit", ms(*ns)),
+        Change::PessimisticBudgetNs(ns) => {
+            format!("; a pessimistic budget of {} ms would fit", ms(*ns))
+        }
+        Change::PeriodNs(ns) => format!("; a period of {} ms would do", ms(*ns)),
+        Change::Vcpus(vcpus) => format!("; {vcpus} virtual CPUs would fit"),
+    });
+    let change = change.unwrap_or_default();
+    match (&refusal.condition, refusal.nearest) {
+        (Some(condition), Some(cpu)) => format!(
+            "{} does not hold, on CPU {cpu} least: {:.3}{change}",
+            condition.what, condition.value
+        ),
+        _ => format!("there are not as many CPUs{change}"),
+    }
+}

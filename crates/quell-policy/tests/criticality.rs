@@ -1,0 +1,270 @@
+//! Who is promised CPU time, as it goes on.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, TenantSpec};
+use quell_model::{
+    CpuId, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
+};
+use quell_policy::Policy;
+use quell_policy::criticality::{Promises, SHORT_PERIODS};
+use quell_policy::share::Shares;
+use std::sync::Arc;
+
+const PERIOD: u64 = 100 * MS;
+
+/// Budget, worst case and period in ms; without a worst case of low criticality.
+fn spec(name: &str, budget: f64, most: Option<f64>, period: f64) -> TenantSpec {
+    TenantSpec {
+        criticality: Some(match most {
+            Some(_) => Criticality::High,
+            None => Criticality::Low,
+        }),
+        period_ms: Some(period),
+        budget_ms: Some(budget),
+        pessimistic_budget_ms: most,
+        ..TenantSpec::named(name)
+    }
+}
+
+/// A tenant of one thread.
+fn one(name: &str, tid: u32, budget: f64, most: Option<f64>, period: f64) -> TenantSample {
+    tenant(
+        spec(name, budget, most, period),
+        false,
+        vec![thread(tid, 4)],
+    )
+}
+
+struct Rig {
+    policy: Promises,
+    seq: u64,
+    cpus: u32,
+}
+
+impl Rig {
+    fn new(cpus: u32) -> Rig {
+        let settings = CriticalitySettings {
+            reserve_percent: 0.0,
+            overhead_us: 0.0,
+            ..CriticalitySettings::default()
+        };
+        Rig::with(cpus, settings)
+    }
+
+    fn with(cpus: u32, settings: CriticalitySettings) -> Rig {
+        Rig {
+            policy: Promises::new(settings, Box::new(Shares)),
+            seq: 0,
+            cpus,
+        }
+    }
+
+    /// The next period's plan, with those tenants, by name.
+    fn period(&mut self, tenants: &[TenantSample]) -> Plan {
+        self.seq += 1;
+        let snapshot = snapshot(self.seq, self.cpus, PERIOD, tenants.to_vec());
+        self.policy.decide(&snapshot)
+    }
+
+    fn of(&mut self, snapshot: &Snapshot) -> Plan {
+        self.seq = snapshot.seq;
+        self.policy.decide(snapshot)
+    }
+}
+
+/// The promises as `number on CPU: budget/virtual deadline`, and threads as `tid on CPU by number`.
+fn shown(plan: &Plan) -> Vec<String> {
+    let servers = plan.servers.iter().map(|it| {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (budget, deadline) = (
+            ms(it.terms.server.budget_ns),
+            ms(it.terms.virtual_deadline_ns),
+        );
+        format!("{} on {}: {budget}/{deadline}", it.number, it.cpu)
+    });
+    let threads = plan.tenants.iter().flat_map(|it| &it.threads);
+    let served = threads.filter_map(|it| {
+        let cpus = it.cpus.as_ref()?.iter().map(|cpu| cpu.to_string());
+        let cpus: Vec<String> = cpus.collect();
+        Some(format!(
+            "{} on {} by {}",
+            it.id.tid,
+            cpus.join(","),
+            it.server?
+        ))
+    });
+    servers.chain(served).collect()
+}
+
+fn promise(plan: &Plan, tenant: &str) -> Option<Promise> {
+    let name = TenantName::from(tenant);
+    let it = plan.tenants.iter().find(|it| it.name == name);
+    it.and_then(|it| it.promise.clone())
+}
+
+fn kept(cpu: u32) -> Option<Promise> {
+    Some(Promise::Kept {
+        cpus: vec![CpuId(cpu)],
+    })
+}
+
+#[test]
+fn tenants_are_served_where_they_fit_first() {
+    let mut rig = Rig::new(2);
+    let (a, b) = (
+        one("a", 1, 50.0, None, 100.0),
+        one("b", 2, 40.0, None, 100.0),
+    );
+    let (c, d) = (
+        one("c", 3, 20.0, None, 50.0),
+        one("d", 4, 70.0, None, 100.0),
+    );
+    let weighted = tenant(TenantSpec::named("e"), false, vec![thread(5, 4)]);
+    let plan = rig.period(&[a.clone(), b.clone(), c.clone(), d.clone(), weighted]);
+    let expected = [
+        "1 on 0: 50/100",
+        "2 on 0: 40/100",
+        "3 on 1: 20/50",
+        "1 on 0 by 1",
+        "2 on 0 by 2",
+        "3 on 1 by 3",
+    ];
+    assert_eq!(shown(&plan), expected);
+    assert_eq!([promise(&plan, "a"), promise(&plan, "e")], [kept(0), None]);
+    let Some(Promise::Refused { why }) = promise(&plan, "d") else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(
+        why,
+        "U1(1) + U2(1) <= 1 does not hold, on CPU 1 least: 1.100; a budget of 60 ms would fit"
+    );
+    // It is served once another has left and its period is over; nobody moves.
+    for periods in 0..2 {
+        let plan = rig.period(&[a.clone(), b.clone(), d.clone()]);
+        assert!(matches!(promise(&plan, "d"), Some(Promise::Refused { .. })) == (periods == 0));
+    }
+    let plan = rig.period(&[a, b, d]);
+    assert_eq!(promise(&plan, "d"), kept(1));
+    assert_eq!(shown(&plan)[..2], expected[..2]);
+}
+
+#[test]
+fn a_newcomer_waits_until_others_deadlines_are_right_beside_it() {
+    let mut rig = Rig::new(1);
+    let a = one("a", 1, 10.0, Some(30.0), 200.0);
+    // Alone: x = 0.05.
+    assert_eq!(
+        shown(&rig.period(std::slice::from_ref(&a))),
+        ["1 on 0: 10/10", "1 on 0 by 1"]
+    );
+    let both = [a, one("b", 2, 50.0, None, 100.0)];
+    // Beside a half: x = 0.1.
+    for _ in 0..2 {
+        let plan = rig.period(&both);
+        assert_eq!(shown(&plan), ["1 on 0: 10/20", "1 on 0 by 1"]);
+        let cpus = vec![CpuId(0)];
+        assert_eq!(promise(&plan, "b"), Some(Promise::Awaited { cpus }));
+    }
+    let plan = rig.period(&both);
+    assert_eq!(promise(&plan, "b"), kept(0));
+    assert_eq!(shown(&plan)[1], "2 on 0: 50/100");
+}
+
+#[test]
+fn who_is_of_low_criticality_and_gets_too_little_moves() {
+    let mut rig = Rig::new(2);
+    let a = one("a", 1, 10.0, Some(80.0), 100.0);
+    let mut b = one("b", 2, 50.0, None, 100.0);
+    for _ in 0..3 {
+        rig.period(&[a.clone(), b.clone()]);
+    }
+    // A fifth of what it is promised, and it wanted more.
+    b.threads[0].run_ns = 10 * MS;
+    b.threads[0].ready = Some(waits(1, 80 * MS));
+    for _ in 1..SHORT_PERIODS {
+        let plan = rig.period(&[a.clone(), b.clone()]);
+        assert_eq!(promise(&plan, "b"), kept(0));
+    }
+    let plan = rig.period(&[a.clone(), b.clone()]);
+    assert_eq!(promise(&plan, "b"), kept(1));
+    assert_eq!(shown(&plan)[1], "3 on 1: 50/100");
+    let reason = &planned(&plan, id(2)).unwrap().reasons[0];
+    assert_eq!(reason.rule, Rule::Moved);
+    assert_eq!(
+        reason.text,
+        "served on CPU 1: CPU 0 keeps serving only high criticality"
+    );
+    // Who sleeps gets little and lacks nothing.
+    b.threads[0].ready = Some(waits(1, MS));
+    for _ in 0..2 * SHORT_PERIODS {
+        let plan = rig.period(&[a.clone(), b.clone()]);
+        assert_eq!(promise(&plan, "b"), kept(1));
+    }
+}
+
+#[test]
+fn a_vms_virtual_cpus_are_on_cpus_of_their_own() {
+    let mut rig = Rig::new(3);
+    let threads = (1..=3).map(|tid| {
+        let mut it = thread(tid, 4);
+        it.role = match tid {
+            3 => ThreadRole::Emulator,
+            tid => ThreadRole::Vcpu(tid - 1),
+        };
+        it
+    });
+    let vm = tenant(
+        spec("vm", 10.0, Some(20.0), 100.0),
+        false,
+        threads.collect(),
+    );
+    let plan = rig.period(&[vm]);
+    let expected = [
+        "1 on 0: 10/10",
+        "2 on 1: 10/10",
+        "1 on 0 by 1",
+        "2 on 1 by 2",
+    ];
+    assert_eq!(shown(&plan), expected);
+}
+
+#[test]
+fn when_a_cpu_goes_offline_its_servers_go_elsewhere_or_lose_their_promise() {
+    let mut rig = Rig::new(2);
+    let tenants = [
+        one("a", 1, 50.0, Some(50.0), 100.0),
+        one("b", 2, 60.0, None, 100.0),
+    ];
+    let plan = rig.period(&tenants);
+    assert_eq!(
+        [promise(&plan, "a"), promise(&plan, "b")],
+        [kept(0), kept(1)]
+    );
+    let mut next = snapshot(2, 2, PERIOD, tenants.to_vec());
+    let mut topology = Topology::flat(2);
+    topology.cpus.remove(1);
+    next.host.topology = Arc::new(topology);
+    let plan = rig.of(&next);
+    assert_eq!(promise(&plan, "a"), kept(0));
+    assert!(matches!(promise(&plan, "b"), Some(Promise::Refused { .. })));
+    assert_eq!(shown(&plan), ["1 on 0: 50/50", "1 on 0 by 1"]);
+    // Once it is back, so is the promise.
+    let plan = rig.period(&tenants);
+    assert_eq!(promise(&plan, "b"), kept(1));
+}
+
+#[test]
+fn what_a_cpu_keeps_for_the_rest_is_a_server_with_number_0() {
+    let settings = CriticalitySettings {
+        test: AdmissionTest::Edf,
+        ..CriticalitySettings::default()
+    };
+    let mut rig = Rig::with(2, settings);
+    let plan = rig.period(&[one("a", 1, 10.0, Some(40.0), 50.0)]);
+    // EDF provides for the worst case at once.
+    let expected = ["0 on 0: 5/100", "1 on 0: 40/50", "1 on 0 by 1"];
+    assert_eq!(shown(&plan), expected);
+}
