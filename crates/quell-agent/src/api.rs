@@ -208,6 +208,7 @@ pub fn router(board: Arc<Board>) -> Router {
         .route("/v1/matrix", get(matrix))
         .route("/v1/explain/{tenant}", get(explain))
         .route("/v1/decisions", get(decisions))
+        .route("/v1/admission", get(admission))
         .route(
             "/v1/snapshot",
             get(move |board, query| snapshot(board, query, slots.clone())),
@@ -337,6 +338,17 @@ async fn decisions(
     Ok(Json(board.decisions(page.since, page.limit)))
 }
 
+async fn admission(
+    State(board): State<Arc<Board>>,
+    query: Result<Query<Nothing>, QueryRejection>,
+) -> Answer<crate::wire::Admission> {
+    query?;
+    board.admission().map(Json).ok_or_else(|| {
+        let message = "nothing is promised here: `criticality` is not in agent.policy, or no period has been completed yet";
+        Refusal(StatusCode::NOT_FOUND, message.to_string())
+    })
+}
+
 async fn snapshot(
     State(board): State<Arc<Board>>,
     query: Result<Query<Nothing>, QueryRejection>,
@@ -376,7 +388,7 @@ async fn metrics_text(State(board): State<Arc<Board>>) -> Result<Response, Refus
 
 async fn unknown() -> Refusal {
     let message = "no such resource; there are /v1/status, /v1/matrix, /v1/explain/TENANT, \
-                   /v1/decisions, /v1/snapshot, /metrics";
+                   /v1/decisions, /v1/admission, /v1/snapshot, /metrics";
     Refusal(StatusCode::NOT_FOUND, message.to_string())
 }
 

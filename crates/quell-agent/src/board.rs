@@ -12,12 +12,13 @@ use crate::deserved::Accounts;
 use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
 use crate::wire::{
-    Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing, PeriodCost,
-    SnapshotAnswer, Status, TenantStatus, ThreadExplain,
+    Admission, CpuAdmission, Decision, Decisions, Explain, Matrix, MatrixPart, MatrixRow, Missing,
+    PeriodCost, SnapshotAnswer, Status, TenantAdmission, TenantStatus, ThreadExplain,
 };
 use quell_linux::act::ApplyReport;
-use quell_model::config::{Backend, Mechanism};
-use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use quell_model::config::{Backend, CriticalitySettings, Mechanism};
+use quell_model::{Plan, Promise, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use quell_policy::admission::Placed;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +50,8 @@ pub struct Facts {
     pub not_acting_reason: Option<String>,
     /// What this host or user does not allow.
     pub missing: Vec<Missing>,
+    /// By what it is decided what fits; `None`: nothing is promised.
+    pub criticality: Option<CriticalitySettings>,
 }
 
 /// Counts since the start.
@@ -310,6 +313,7 @@ impl Board {
                 planned_weight: planned.and_then(|p| p.weight),
                 planned_latency_ns: planned.and_then(|p| p.latency_ns),
                 planned_cpus: planned.and_then(|p| p.cpus.clone()),
+                planned_server: planned.and_then(|p| p.server),
             }
         });
         Ok(Explain {
@@ -319,7 +323,56 @@ impl Board {
             period_ns: snapshot.period_ns,
             threads: threads.collect(),
             share: window.and_then(|window| window.share(name)),
+            promise: planned.and_then(|plan| plan.promise.clone()),
             decisions,
+        })
+    }
+
+    /// `GET /v1/admission`; `None`: nothing is promised, or no period is complete yet.
+    pub fn admission(&self) -> Option<Admission> {
+        let (last, facts) = {
+            let inner = self.lock();
+            (inner.last.clone(), inner.facts.clone())
+        };
+        let (settings, (snapshot, plan)) = (facts.criticality?, last?);
+        let online = snapshot.host.topology.online();
+        let mut cpus: Vec<CpuAdmission> = online
+            .iter()
+            .map(|cpu| CpuAdmission {
+                cpu,
+                servers: Vec::new(),
+            })
+            .collect();
+        let mut tenants = Vec::new();
+        for planned in &plan.tenants {
+            let Some(promise) = &planned.promise else {
+                continue;
+            };
+            tenants.push(TenantAdmission {
+                tenant: planned.name.clone(),
+                promise: promise.clone(),
+            });
+            let (Promise::Kept { cpus: on } | Promise::Awaited { cpus: on }) = promise else {
+                continue;
+            };
+            let sample = find(&snapshot.tenants, &planned.name);
+            let Some(server) = sample.and_then(|sample| sample.spec.server()) else {
+                continue;
+            };
+            for (vcpu, on) in (0..).zip(on) {
+                if let Ok(at) = cpus.binary_search_by_key(on, |it| it.cpu) {
+                    cpus[at].servers.push(Placed {
+                        tenant: planned.name.clone(),
+                        vcpu,
+                        server,
+                    });
+                }
+            }
+        }
+        Some(Admission {
+            settings,
+            cpus,
+            tenants,
         })
     }
 
@@ -424,6 +477,7 @@ fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize)
         wait_p99_us: sums.and_then(|s| s.wait_quantile_us(0.99)),
         latency_min_us: latencies().min().map(|ns| ns / 1000),
         latency_max_us: latencies().max().map(|ns| ns / 1000),
+        promise: find_plan(plan, &tenant.name).and_then(|plan| plan.promise.clone()),
     }
 }
 
@@ -443,6 +497,7 @@ fn matrix_part(sums: Sums) -> MatrixPart {
 mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
+    use quell_model::config::{Criticality, TenantSpec};
 
     fn board() -> Board {
         Board::new("quell.toml".into(), facts())
@@ -503,6 +558,44 @@ mod tests {
             ["a".into(), "b".into()]
         );
         assert_eq!(board.explain(&"b".into()).unwrap().threads, []);
+    }
+
+    #[test]
+    fn what_is_promised_is_told_by_cpu() {
+        let board = board();
+        publish(&board, 0, &[("a", 1)], 0);
+        assert!(board.admission().is_none(), "nothing is promised");
+        let facts = Facts {
+            criticality: Some(CriticalitySettings::default()),
+            ..facts()
+        };
+        let board = Board::new("quell.toml".into(), facts);
+        assert!(board.admission().is_none(), "nothing was seen yet");
+        let mut now = snapshot(0, &[("a", 1), ("b", 1)]);
+        let spec = |name: &str| TenantSpec {
+            criticality: Some(Criticality::Low),
+            period_ms: Some(100.0),
+            budget_ms: Some(10.0),
+            ..TenantSpec::named(name)
+        };
+        for (sample, name) in now.tenants.iter_mut().zip(["a", "b"]) {
+            sample.spec = Arc::new(spec(name));
+        }
+        let mut plan = plan_with_reasons(&now, 0);
+        let cpus = now.host.topology.online();
+        let last = cpus.iter().last().unwrap();
+        plan.tenants[0].promise = Some(Promise::Kept { cpus: vec![last] });
+        let why = "full".to_string();
+        plan.tenants[1].promise = Some(Promise::Refused { why });
+        board.publish(now, plan, None, PeriodCost::default());
+        let admission = board.admission().unwrap();
+        assert_eq!(admission.cpus.len(), cpus.len());
+        let on = &admission.cpus.last().unwrap().servers;
+        assert_eq!((on[0].tenant.as_str(), on[0].vcpu), ("a", 0));
+        assert_eq!(on[0].server.budget_ns, 10_000_000);
+        assert_eq!(admission.tenants.len(), 2);
+        assert!(board.status(10).tenants[1].promise.is_some());
+        assert!(board.explain(&"b".into()).unwrap().promise.is_some());
     }
 
     #[test]

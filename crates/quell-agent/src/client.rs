@@ -1,6 +1,6 @@
 //! A blocking client of the agent's API, for the command line.
 
-use crate::wire::{Decisions, ErrorAnswer, Explain, Matrix, SnapshotAnswer, Status};
+use crate::wire::{Admission, Decisions, ErrorAnswer, Explain, Matrix, SnapshotAnswer, Status};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
@@ -104,6 +104,11 @@ impl Client {
     /// `GET /v1/decisions`: those from number `since` on.
     pub fn decisions(&self, since: u64) -> Result<Decisions, ClientError> {
         self.json(&format!("/v1/decisions?since={since}"))
+    }
+
+    /// `GET /v1/admission`.
+    pub fn admission(&self) -> Result<Admission, ClientError> {
+        self.json("/v1/admission")
     }
 
     /// `GET /v1/snapshot`.

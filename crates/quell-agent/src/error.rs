@@ -30,8 +30,8 @@ pub enum AgentError {
     Act(#[from] ActError),
     /// The configuration insists on the scheduler.
     #[error(
-        "agent.backend = \"sched_ext\", but the scheduler cannot be used: {0}; \
-         `auto` and `stock` do without it"
+        "the scheduler cannot be used: {0}; without agent.backend = \"sched_ext\" and `criticality` in agent.policy \
+         the agent does without it"
     )]
     NoScheduler(String),
     /// The API's socket cannot be used.

@@ -11,7 +11,7 @@ use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::observe::{Observer, Preference, TracePoints};
-use quell_model::config::{AgentFile, Backend};
+use quell_model::config::{AgentFile, Backend, Mechanism};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,6 +147,10 @@ fn assemble(
         fallback_reason,
         not_acting_reason,
         missing,
+        criticality: config
+            .agent
+            .has(Mechanism::Criticality)
+            .then_some(config.criticality),
     };
     Ok(Assembly {
         observer: Box::new(observer),
@@ -167,6 +171,10 @@ fn choose(
     };
     match (&choice.reason, config.agent.backend) {
         (None, _) => info!("acting through Quell's scheduler"),
+        // What nothing would keep is not promised.
+        (Some(reason), _) if config.agent.has(Mechanism::Criticality) => {
+            return Err(AgentError::NoScheduler(reason.clone()));
+        }
         (Some(reason), Backend::SchedExt) => return Err(AgentError::NoScheduler(reason.clone())),
         (Some(reason), Backend::Auto) => info!("acting through stock interfaces: {reason}"),
         (Some(_), Backend::Stock) => {}

@@ -115,5 +115,6 @@ pub fn facts() -> Facts {
         fallback_reason: None,
         not_acting_reason: None,
         missing: vec![],
+        criticality: None,
     }
 }

@@ -4,9 +4,12 @@
 //! nanoseconds (`_ns`), microseconds (`_us`) or seconds (`_s`) as the names say; whatever the
 //! source cannot see is `null`, never zero. `docs/api.md` is the reference for users.
 
-use quell_model::config::{Backend, Mechanism, TenantClass, TenantKind};
-use quell_model::{CgroupPath, CpuSet, Plan, Rule, Snapshot, Source, TenantName, TenantWeight};
+use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantClass, TenantKind};
+use quell_model::{
+    CgroupPath, CpuId, CpuSet, Plan, Promise, Rule, Snapshot, Source, TenantName, TenantWeight,
+};
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
+use quell_policy::admission::Placed;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -126,6 +129,37 @@ pub struct TenantStatus {
     pub latency_min_us: Option<u64>,
     /// Greatest rescheduling latency of its threads.
     pub latency_max_us: Option<u64>,
+    /// What became of its wish for promised CPU time; `null`: it has none.
+    pub promise: Option<Promise>,
+}
+
+/// `GET /v1/admission`: what is promised on the host's CPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Admission {
+    /// By what it is decided whether there is room for more.
+    pub settings: CriticalitySettings,
+    /// The CPUs that are online, ascending.
+    pub cpus: Vec<CpuAdmission>,
+    /// The tenants that asked, ascending by name.
+    pub tenants: Vec<TenantAdmission>,
+}
+
+/// A CPU in [`Admission`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuAdmission {
+    /// Which.
+    pub cpu: CpuId,
+    /// Who is promised what there, those that wait to be served among them.
+    pub servers: Vec<Placed>,
+}
+
+/// A tenant in [`Admission`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantAdmission {
+    /// Its name.
+    pub tenant: TenantName,
+    /// What became of its wish.
+    pub promise: Promise,
 }
 
 /// `GET /v1/matrix?window_s=N`: who made whom wait.
@@ -176,6 +210,8 @@ pub struct Explain {
     /// What it deserved of the host and what it received; `null` where the source does not show who waited, and until
     /// the first two seconds are over.
     pub share: Option<ShareExplain>,
+    /// What became of its wish for promised CPU time; `null`: it has none.
+    pub promise: Option<Promise>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Arc<Decision>>,
 }
@@ -224,6 +260,8 @@ pub struct ThreadExplain {
     pub planned_latency_ns: Option<u64>,
     /// CPUs planned.
     pub planned_cpus: Option<CpuSet>,
+    /// The number of the server that its CPU time is promised by.
+    pub planned_server: Option<u32>,
 }
 
 /// `GET /v1/decisions?since=N&limit=N`.

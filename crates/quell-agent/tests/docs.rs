@@ -118,8 +118,10 @@ fn every_field_of_the_api_is_in_its_reference() {
         decisions: explain.decisions.clone(),
         ..Default::default()
     };
+    let admission: wire::Admission = serde_json::from_str(ADMISSION).unwrap();
     let reference = read("docs/api.md");
     let all = [
+        keys(&admission),
         keys(&status),
         keys(&matrix),
         keys(&explain),
@@ -146,15 +148,23 @@ const STATUS: &str = r#"{
     "tenants": [{"name": "a", "class": "latency", "kind": "process", "weight": 100,
         "cgroup": null, "threads": 1, "managed": 1, "run_percent": 1.0, "cpu_share_percent": 1.0,
         "ready_percent": 1.0, "wait_p50_us": 1.0, "wait_p99_us": 1.0, "latency_min_us": 1,
-        "latency_max_us": 1}]
+        "latency_max_us": 1, "promise": {"state": "refused", "why": "w"}}]
 }"#;
 
 /// The same of `explain`, with a decision.
+const ADMISSION: &str = r#"{
+    "settings": {},
+    "cpus": [{"cpu": 0, "servers": [{"tenant": "a", "vcpu": 0, "server": {"criticality": "high", "period_ns": 1,
+        "budget_ns": 1, "pessimistic_ns": 1}}]}],
+    "tenants": [{"tenant": "a", "promise": {"state": "awaited", "cpus": [0]}}]
+}"#;
+
 const EXPLAIN: &str = r#"{
     "tenant": "a", "seq": 1, "time_ns": 1, "period_ns": 1,
     "threads": [{"tid": 1, "name": "t", "role": "ordinary", "state": "ready", "run_ns": 1,
         "ready_ns": 1, "nice": 0, "slice_ns": null, "cpus": "0-1", "planned_weight": 1024000,
-        "planned_latency_ns": 1, "planned_cpus": "0"}],
+        "planned_latency_ns": 1, "planned_cpus": "0", "planned_server": 1}],
+    "promise": {"state": "kept", "cpus": [0]},
     "decisions": [{"number": 0, "seq": 1, "time_ns": 1, "tenant": "a",
         "thread": {"tid": 1, "start_ticks": 2}, "name": "t", "rule": "adopted", "text": "why",
         "weight": 1, "latency_ns": 1, "cpus": "0"}]

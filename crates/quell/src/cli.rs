@@ -224,11 +224,16 @@ pub struct Explain {
 #[derive(Debug, Args)]
 pub struct Admit {
     /// The host, and the tenants that are on it
-    #[arg(value_name = "HOST.toml")]
-    pub host: PathBuf,
+    #[arg(value_name = "HOST.toml", required_unless_present = "running")]
+    pub host: Option<PathBuf>,
     /// Tenants that ask for room
     #[arg(value_name = "TENANTS.toml")]
     pub tenants: Option<PathBuf>,
+    /// Ask for room on this host, as the running agent has it: `quell admit --running TENANTS.toml`
+    #[arg(long, conflicts_with_all = ["tenants", "test"])]
+    pub running: bool,
+    #[command(flatten)]
+    pub socket: Socket,
     /// Which test decides, whatever the host's file says
     #[arg(long, value_name = "TEST",
           value_parser = PossibleValuesParser::new(AdmissionTest::ALL.map(AdmissionTest::name))

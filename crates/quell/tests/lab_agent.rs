@@ -91,6 +91,116 @@ agent fifth --source procfs; wait $agent; echo "occupied: $?"; kill -INT $other;
 kill $a $b $c $d
 "#;
 
+/// Two CPUs: one is promised to `a`, which always needs its worst case there, so that nothing of it is left for `b`'s budget.
+const PROMISES: &str = r#"
+state() { cat /sys/kernel/sched_ext/state; }
+spin() { sh -c 'while :; do :; done' & }
+spin; a=$!; spin; b=$!; spin; c=$!; spin; d=$!; kill -STOP $a $b $c $d
+cat > quell.toml <<EOF
+[agent]
+policy = ["criticality"]
+[[tenant]]
+name = "a"
+pid = [$a]
+criticality = "high"
+period_ms = 100
+budget_ms = 10
+pessimistic_budget_ms = 60
+[[tenant]]
+name = "b"
+pid = [$b]
+criticality = "low"
+period_ms = 50
+budget_ms = 20
+[[tenant]]
+name = "c"
+pid = [$c]
+[[tenant]]
+name = "d"
+pid = [$d]
+criticality = "low"
+period_ms = 100
+budget_ms = 96
+EOF
+cat > more.toml <<EOF
+[[tenant]]
+name = "e"
+criticality = "low"
+period_ms = 100
+budget_ms = 20
+[[tenant]]
+name = "f"
+criticality = "low"
+period_ms = 100
+budget_ms = 70
+EOF
+quell run -c quell.toml --source procfs --socket /run/q.sock --journal /root/journal > $OUT/agent.log 2>&1 & agent=$!
+for turn in $(seq 900); do [ "$(state)" = enabled ] && break; sleep 0.1; done
+kill -CONT $a $b $c $d; sleep 2
+spent() { for p in $a $b $c; do cut -d' ' -f1 /proc/$p/schedstat; done; }
+spent > $OUT/before_ns; sleep 3; spent > $OUT/after_ns
+quell status --json --socket /run/q.sock > $OUT/status.json || cat $OUT/agent.log
+quell status --socket /run/q.sock | grep promised
+quell admit --running --json --socket /run/q.sock more.toml > $OUT/admit.json; echo "admit: $?"
+cpus() { grep Cpus_allowed_list /proc/$1/status | cut -f2; }
+echo "a on $(cpus $a), b on $(cpus $b), c on $(cpus $c)"
+kill $d; sleep 0.5
+kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); a on $(cpus $a)"
+kill $a $b $c
+"#;
+
+#[test]
+fn the_agent_promises_cpu_time() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["lab", "run", "--cpus", "2", "--memory", "1G", "--out"])
+        .arg(folder.path())
+        .args(["--", "sh", "-c", PROMISES])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{log}");
+    println!("{said}");
+    let ns = |name: &str| -> Vec<f64> {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let (before, after) = (ns("before_ns"), ns("after_ns"));
+    let got: Vec<f64> = (0..3).map(|at| (after[at] - before[at]) / 3e9).collect();
+    println!("{got:?}");
+    assert!(got[0] > 0.6 && got[1] > 0.39, "{got:?}\n{said}");
+    // `b` did not get what it was promised beside `a`, and was moved.
+    let lines: Vec<&str> = said.lines().collect();
+    let refused = "d: not promised CPU time: U1(1) + U2(1) <= 1 does not hold, on CPU";
+    assert!(lines[2].starts_with(refused), "{said}");
+    assert_eq!(
+        [&lines[..2], &lines[3..]].concat(),
+        [
+            "a: promised CPU time on CPU 0",
+            "b: promised CPU time on CPU 1",
+            "admit: 3",
+            "a on 0, b on 1, c on 0-1",
+            "SIGTERM: 0, disabled; a on 0-1",
+        ]
+    );
+    let status = json(folder.path(), "status.json");
+    assert_eq!(status["tenants"][1]["promise"]["state"], "kept");
+    assert_eq!(status["tenants"][2]["promise"], Value::Null);
+    // One more would fit beside `a`, the other nowhere.
+    let admit = json(folder.path(), "admit.json");
+    let tenants = admit["tenants"].as_array().unwrap();
+    let of = |name: &str| tenants.iter().find(|it| it["tenant"] == name).unwrap();
+    assert_eq!(of("e")["cpus"], serde_json::json!([0]));
+    assert_eq!(
+        of("f")["refusal"]["changes"].as_array().map(Vec::is_empty),
+        Some(false)
+    );
+}
+
 fn json(folder: &Path, name: &str) -> Value {
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
     serde_json::from_str(&text).unwrap()

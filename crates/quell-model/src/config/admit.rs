@@ -46,16 +46,22 @@ impl HostFile {
         self.host.topology().cpus.len()
     }
 
-    fn names(&self) -> BTreeSet<TenantName> {
+    /// Its tenants' names.
+    pub fn names(&self) -> BTreeSet<TenantName> {
         self.tenants.iter().flat_map(TenantSpec::names).collect()
     }
 }
 
 impl TenantsFile {
-    /// Reads and checks it, as tenants of that host; `file` is only for messages.
-    pub fn parse(file: &Path, text: &str, host: &HostFile) -> Result<TenantsFile, ConfigError> {
+    /// Reads and checks it, as tenants of a host of so many CPUs that has those already; `file` is only for messages.
+    pub fn parse(
+        file: &Path,
+        text: &str,
+        there: BTreeSet<TenantName>,
+        cpus: usize,
+    ) -> Result<TenantsFile, ConfigError> {
         let config: TenantsFile = super::parse(file, text)?;
-        check_tenants(&config.tenants, host.names(), host.cpus(), file)?;
+        check_tenants(&config.tenants, there, cpus, file)?;
         Ok(config)
     }
 }

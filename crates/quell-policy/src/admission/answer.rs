@@ -5,6 +5,7 @@ use super::{Host, Placed, Refusal, headroom};
 use quell_model::config::{AdmissionTest, CriticalitySettings, HostFile, Server, TenantSpec};
 use quell_model::{CpuId, TenantName};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// So many more of a tenant are looked for, at most.
 pub const MOST_MORE: u32 = 1000;
@@ -20,7 +21,7 @@ pub struct Answer {
     pub tenants: Vec<TenantAnswer>,
     /// Every CPU.
     pub cpus: Vec<CpuAnswer>,
-    /// What each of the tests would have said.
+    /// What each of the tests would have said; empty for a host that runs.
     pub tests: Vec<TestAnswer>,
     /// How many more there could be of those that ask; where nobody does, of anybody.
     pub more: Vec<More>,
@@ -86,27 +87,20 @@ pub struct TestAnswer {
 
 /// Places those that are on the host and then those that ask, one after the other; who does not fit leaves room to the next.
 pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
-    let (with, tenants) = place(host, asking, host.criticality);
-    let cpus = with.cpus().iter();
-    let cpus = cpus.map(|(cpu, placed)| {
-        let servers: Vec<Server> = placed.iter().map(|it| it.server).collect();
-        let sums = Utilizations::of(&servers);
-        CpuAnswer {
-            cpu: *cpu,
-            servers: placed.clone(),
-            low: sums.low,
-            high: sums.high,
-            pessimistic: sums.pessimistic,
-            deadline_factor: with.verdict(*cpu).map_or(1.0, |it| it.deadline_factor),
-            headroom: headroom(&host.criticality, &servers),
-        }
-    });
+    let place = |settings| {
+        let cpus = host.host.topology().cpus;
+        let mut with = Host::new(cpus.iter().map(|cpu| cpu.id), settings);
+        let mut tenants = ask(&mut with, &host.tenants, false);
+        tenants.extend(ask(&mut with, asking, true));
+        (with, tenants)
+    };
+    let (with, tenants) = place(host.criticality);
     let tests = AdmissionTest::ALL.map(|test| {
         let settings = CriticalitySettings {
             test,
             ..host.criticality
         };
-        let (with, tenants) = place(host, asking, settings);
+        let (with, tenants) = place(settings);
         let refused: Vec<TenantName> = tenants
             .into_iter()
             .filter(|it| it.refusal.is_some())
@@ -125,6 +119,81 @@ pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
     } else {
         asking
     };
+    summary(&with, tenants, tests.to_vec(), kinds)
+}
+
+/// Places those that ask beside those that are on a host and stay where they are. The other tests are not asked.
+pub fn answer_beside(host: &Host, asking: &[TenantSpec]) -> Answer {
+    let mut there: BTreeMap<TenantName, TenantAnswer> = BTreeMap::new();
+    let placed = host.cpus().iter();
+    let placed = placed.flat_map(|(cpu, placed)| placed.iter().map(|it| (*cpu, it)));
+    for (cpu, placed) in placed {
+        let it = there
+            .entry(placed.tenant.clone())
+            .or_insert_with(|| TenantAnswer {
+                tenant: placed.tenant.clone(),
+                asks: false,
+                server: Some(placed.server),
+                vcpus: 0,
+                cpus: Vec::new(),
+                refusal: None,
+            });
+        it.vcpus += 1;
+        it.cpus.push(cpu);
+    }
+    let mut with = host.clone();
+    let mut tenants: Vec<TenantAnswer> = there.into_values().collect();
+    tenants.extend(ask(&mut with, asking, true));
+    summary(&with, tenants, Vec::new(), asking)
+}
+
+/// Those are placed, or not, one after the other.
+fn ask(with: &mut Host, specs: &[TenantSpec], asks: bool) -> Vec<TenantAnswer> {
+    let mut each = |spec: &TenantSpec, tenant: TenantName| {
+        let (server, vcpus) = (spec.server(), spec.vcpus.unwrap_or(1));
+        let admitted = match &server {
+            None => Ok(Vec::new()),
+            Some(server) => with.admit(&tenant, server, vcpus),
+        };
+        let (cpus, refusal) = match admitted {
+            Ok(cpus) => (cpus, None),
+            Err(refusal) => (Vec::new(), Some(refusal)),
+        };
+        TenantAnswer {
+            tenant,
+            asks,
+            server,
+            vcpus,
+            cpus,
+            refusal,
+        }
+    };
+    let names = specs
+        .iter()
+        .flat_map(|spec| spec.names().map(move |name| (spec, name)));
+    names.map(|(spec, name)| each(spec, name)).collect()
+}
+
+/// What a host comes to, and how many more of some kinds there could be.
+fn summary(
+    with: &Host,
+    tenants: Vec<TenantAnswer>,
+    tests: Vec<TestAnswer>,
+    kinds: &[TenantSpec],
+) -> Answer {
+    let cpu = |(cpu, placed): &(CpuId, Vec<Placed>)| {
+        let servers: Vec<Server> = placed.iter().map(|it| it.server).collect();
+        let sums = Utilizations::of(&servers);
+        CpuAnswer {
+            cpu: *cpu,
+            servers: placed.clone(),
+            low: sums.low,
+            high: sums.high,
+            pessimistic: sums.pessimistic,
+            deadline_factor: with.verdict(*cpu).map_or(1.0, |it| it.deadline_factor),
+            headroom: headroom(with.settings(), &servers),
+        }
+    };
     let more = kinds.iter().map(|like| More {
         like: like.name.clone(),
         more: like
@@ -133,44 +202,10 @@ pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
     });
     Answer {
         fits: tenants.iter().all(|it| it.refusal.is_none()),
-        settings: host.criticality,
-        cpus: cpus.collect(),
-        tests: tests.to_vec(),
+        settings: *with.settings(),
+        cpus: with.cpus().iter().map(cpu).collect(),
+        tests,
         more: more.collect(),
         tenants,
     }
-}
-
-fn place(
-    host: &HostFile,
-    asking: &[TenantSpec],
-    settings: CriticalitySettings,
-) -> (Host, Vec<TenantAnswer>) {
-    let cpus = host.host.topology().cpus;
-    let mut with = Host::new(cpus.iter().map(|cpu| cpu.id), settings);
-    let there = host.tenants.iter().map(|spec| (spec, false));
-    let all = there.chain(asking.iter().map(|spec| (spec, true)));
-    let mut tenants = Vec::new();
-    for (spec, asks) in all {
-        for tenant in spec.names() {
-            let (server, vcpus) = (spec.server(), spec.vcpus.unwrap_or(1));
-            let admitted = match &server {
-                None => Ok(Vec::new()),
-                Some(server) => with.admit(&tenant, server, vcpus),
-            };
-            let (cpus, refusal) = match admitted {
-                Ok(cpus) => (cpus, None),
-                Err(refusal) => (Vec::new(), Some(refusal)),
-            };
-            tenants.push(TenantAnswer {
-                tenant,
-                asks,
-                server,
-                vcpus,
-                cpus,
-                refusal,
-            });
-        }
-    }
-    (with, tenants)
 }

@@ -30,7 +30,9 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, CpuAnswer, MOST_MORE, More, TenantAnswer, TestAnswer, answer};
+pub use answer::{
+    Answer, CpuAnswer, MOST_MORE, More, TenantAnswer, TestAnswer, answer, answer_beside,
+};
 pub use place::{Change, Host, Placed, Refusal};
 
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};

@@ -3,13 +3,13 @@
 use super::{Condition, Verdict, check_with, headroom};
 use quell_model::config::{Criticality, CriticalitySettings, Server};
 use quell_model::{CpuId, CpuSet, TenantName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Budgets that are proposed are multiples of that, in ns; so are periods.
 const STEP_NS: u64 = 10_000;
 
 /// A server on a CPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     /// Whose it is.
     pub tenant: TenantName,
@@ -63,6 +63,16 @@ impl Host {
             settings,
             cpus: cpus.collect(),
         }
+    }
+
+    /// A host on which somebody is already.
+    pub fn with(cpus: Vec<(CpuId, Vec<Placed>)>, settings: CriticalitySettings) -> Host {
+        Host { settings, cpus }
+    }
+
+    /// What decides here.
+    pub fn settings(&self) -> &CriticalitySettings {
+        &self.settings
     }
 
     /// Its CPUs, each with its servers in the order in which they came.

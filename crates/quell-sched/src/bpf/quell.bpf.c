@@ -344,7 +344,7 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 }
 
 /* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
-__noinline int join_servers(u32 cpu, u64 now)
+__noinline int join_servers(u32 cpu)
 {
 	struct reservation *r = reservation_at(cpu);
 	struct bpf_iter_scx_dsq it;
@@ -430,7 +430,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	struct thread *served = NULL;
 	if (r && r->count) {
 		if (r->joined)
-			join_servers(cpu, now);
+			join_servers(cpu);
 		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu), now);
 		if (server) {
 			bool runs = t && t->served == server;

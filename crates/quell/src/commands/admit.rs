@@ -3,10 +3,12 @@
 use super::read_input;
 use crate::cli::Admit;
 use crate::table;
+use anyhow::Context;
+use quell_agent::client::Client;
 use quell_model::CpuId;
 use quell_model::config::{HostFile, TenantsFile};
 use quell_policy::admission::{
-    self, Answer, Change, CpuAnswer, MOST_MORE, More, Refusal, TenantAnswer,
+    self, Answer, Change, CpuAnswer, Host, MOST_MORE, More, Refusal, TenantAnswer,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -27,13 +29,10 @@ struct Report<'a> {
 
 /// Answers, and ends with 3 where somebody does not fit.
 pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
-    let mut host = HostFile::parse(&args.host, &read_input(&args.host)?)?;
-    host.criticality.test = args.test.unwrap_or(host.criticality.test);
-    let asking = match &args.tenants {
-        None => Vec::new(),
-        Some(file) => TenantsFile::parse(file, &read_input(file)?, &host)?.tenants,
+    let answer = match args.running {
+        true => answer_running(args)?,
+        false => answer_file(args)?,
     };
-    let answer = admission::answer(&host, &asking);
     let report = Report {
         schema: 1,
         quell_version: env!("CARGO_PKG_VERSION"),
@@ -48,6 +47,34 @@ pub fn admit(args: &Admit) -> anyhow::Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NO),
     })
+}
+
+fn answer_file(args: &Admit) -> anyhow::Result<Answer> {
+    let file = args.host.as_deref().context("a host's file is needed")?;
+    let mut host = HostFile::parse(file, &read_input(file)?)?;
+    host.criticality.test = args.test.unwrap_or(host.criticality.test);
+    let asking = match &args.tenants {
+        None => Vec::new(),
+        Some(file) => {
+            TenantsFile::parse(file, &read_input(file)?, host.names(), host.cpus())?.tenants
+        }
+    };
+    Ok(admission::answer(&host, &asking))
+}
+
+/// The host is the running agent's, and the only file that of those who ask.
+fn answer_running(args: &Admit) -> anyhow::Result<Answer> {
+    let there = Client::new(&args.socket.socket).admission()?;
+    let names = there.tenants.into_iter().map(|it| it.tenant).collect();
+    let cpus = there.cpus.into_iter().map(|it| (it.cpu, it.servers));
+    let host = Host::with(cpus.collect(), there.settings);
+    let asking = match &args.host {
+        None => Vec::new(),
+        Some(file) => {
+            TenantsFile::parse(file, &read_input(file)?, names, host.cpus().len())?.tenants
+        }
+    };
+    Ok(admission::answer_beside(&host, &asking))
 }
 
 fn render(answer: &Answer) -> String {
@@ -95,8 +122,15 @@ fn render(answer: &Answer) -> String {
     let settings = &answer.settings;
     let _ = writeln!(
         text,
-        "\nby the test {}, with {} % of each CPU in reserve and {} us for switching in each period; by each test:",
-        settings.test, settings.reserve_percent, settings.overhead_us
+        "\nby the test {}, with {} % of each CPU in reserve and {} us for switching in each period{}",
+        settings.test,
+        settings.reserve_percent,
+        settings.overhead_us,
+        if answer.tests.is_empty() {
+            ""
+        } else {
+            "; by each test:"
+        }
     );
     for it in &answer.tests {
         let verdict = match &it.refused[..] {

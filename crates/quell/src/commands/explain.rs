@@ -1,5 +1,6 @@
 //! `quell explain TENANT`.
 
+use super::status::promised;
 use crate::cli;
 use crate::table::{self, or_dash};
 use quell_agent::client::Client;
@@ -40,6 +41,9 @@ fn render(explain: &Explain) -> String {
          WEIGHT and LATENCY as planned",
         table::nanos(explain.period_ns)
     );
+    if let Some(promise) = &explain.promise {
+        let _ = writeln!(text, "\n{}", promised(promise));
+    }
     if let Some(share) = &explain.share {
         let _ = writeln!(text, "\n{}", render_share(share));
     }

@@ -6,6 +6,7 @@ use crate::table::{self, or_dash};
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
+use quell_model::{CpuId, Promise};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -34,6 +35,15 @@ pub fn render(status: &Status) -> String {
     let mut text = head(status);
     // Writing to a string does not fail.
     let _ = writeln!(text, "\n{}", tenants(status));
+    for tenant in &status.tenants {
+        if let Some(promise) = &tenant.promise {
+            let broken = match (status.backend, promise) {
+                (Backend::Stock, Promise::Kept { .. }) => ", but not kept without the scheduler",
+                _ => "",
+            };
+            let _ = writeln!(text, "{}: {}{broken}", tenant.name, promised(promise));
+        }
+    }
     if !status.notes.is_empty() {
         let _ = writeln!(text, "\nnotes:");
         let shown = status.notes.len().saturating_sub(10);
@@ -98,6 +108,20 @@ pub fn head(status: &Status) -> String {
         let _ = writeln!(text, "last reload refused: {error}");
     }
     text
+}
+
+/// What became of a tenant's wish for promised CPU time.
+pub fn promised(promise: &Promise) -> String {
+    let on = |cpus: &[CpuId]| {
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        let many = if cpus.len() == 1 { "" } else { "s" };
+        format!("CPU{many} {}", cpus.join(", "))
+    };
+    match promise {
+        Promise::Kept { cpus } => format!("promised CPU time on {}", on(cpus)),
+        Promise::Awaited { cpus } => format!("is to be promised CPU time on {}", on(cpus)),
+        Promise::Refused { why } => format!("not promised CPU time: {why}"),
+    }
 }
 
 /// The table of tenants.

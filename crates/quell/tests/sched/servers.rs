@@ -92,12 +92,13 @@ fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     sleep_ms(500);
     let of: Vec<&Load> = loads.iter().collect();
     let got = each(&of, 3000);
-    for (what, got, due) in [
-        ("promised 45 %, and half of the rest", got[0], 0.475),
-        ("promised 50 %", got[1], 0.5),
-        ("the other half", got[2], 0.025),
+    // Who has used its budget is part of the rest: how those share a twentieth within 3 s is not looked at.
+    for (what, got, least, most) in [
+        ("promised 45 %", got[0], 0.44, 0.5),
+        ("promised 50 %", got[1], 0.49, 0.55),
+        ("not promised anything", got[2], 0.01, 0.06),
     ] {
-        failures.expect(what, got, due - 0.012, due + 0.012);
+        failures.expect(what, got, least, most);
     }
     for number in 0..3 {
         set(scheduler, number, 1, None);
