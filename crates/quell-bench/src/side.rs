@@ -524,7 +524,7 @@ mod tests {
         );
         let error = check("fifo,stock", Substrate::Sim).unwrap_err();
         assert!(
-            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, dasec"),
+            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, akita, dasec"),
             "{error}"
         );
     }

@@ -186,9 +186,10 @@ static __always_inline u64 look_at_domain(u32 index, u64 now)
 	return next;
 }
 
-/* The same for that of one of a CPU's own. Global, as preemptible_cpu() is. */
-__noinline u64 look_at_own(u64 dsq, u32 cpu, u64 now)
+/* The same for that of one of a CPU's own; noted in that CPU's turn, where the verifier does not follow it. Global, as preemptible_cpu() is. */
+__noinline int look_at_own(u64 dsq, u32 cpu, u64 now)
 {
+	struct turn *turn = &turns[bounded(cpu, MAX_CPUS)];
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	u64 next = 0;
@@ -199,28 +200,31 @@ __noinline u64 look_at_own(u64 dsq, u32 cpu, u64 now)
 		if (p)
 			next = look_at_own_first(p, cpu, now);
 		bpf_rcu_read_unlock();
-		return next;
+	} else {
+		if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
+			p = bpf_iter_scx_dsq_next(&it);
+			if (p)
+				next = look_at_own_first(p, cpu, now);
+		}
+		bpf_iter_scx_dsq_destroy(&it);
 	}
-	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
-		p = bpf_iter_scx_dsq_next(&it);
-		if (p)
-			next = look_at_own_first(p, cpu, now);
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	return next;
+	if (next && (!turn->look || next < turn->look))
+		turn->look = next;
+	return 0;
 }
 
 /* The same for all of these. Global, as preemptible_cpu() is. */
 __noinline u64 look_at_all_own(u32 cpu, u64 now)
 {
-	u64 next = 0;
+	struct turn *turn = &turns[bounded(cpu, MAX_CPUS)];
 
+	turn->look = 0;
 	for (u32 at = 0; at < OWN_QUEUES; at++) {
-		u64 queue = own_queue(cpu, at), again = queue ? look_at_own(queue, cpu, now) : 0;
-		if (again && (!next || again < next))
-			next = again;
+		u64 queue = own_queue(cpu, at);
+		if (queue)
+			look_at_own(queue, cpu, now);
 	}
-	return next;
+	return turn->look;
 }
 
 static int on_patience(void *map, u32 *key, struct timer *value)

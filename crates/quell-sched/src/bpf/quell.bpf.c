@@ -369,13 +369,13 @@ __noinline int join_servers(u32 cpu)
 	return 0;
 }
 
-/* A thread gets another turn on its CPU. */
-static __always_inline void go_on(struct thread *t, struct task_struct *p, u32 cpu, s64 lag, u64 now)
+/* A thread gets another turn on its CPU. Global, as overdue() is. */
+__noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, s64 lag, u64 now)
 {
 	struct cpu_slot *slot = cpu_at(cpu);
 
-	if (!slot)
-		return;
+	if (!t || !slot)
+		return 0;
 	weigh_again(t, p, cpu, now);
 	enter_server(t, p, cpu);
 	slot->kept++;
@@ -385,6 +385,7 @@ static __always_inline void go_on(struct thread *t, struct task_struct *p, u32 c
 	set_slice(p, slice_of(t));
 	begin_drawing(t, p, cpu, now);
 	begin_serving(t, cpu, now);
+	return 0;
 }
 
 /* Whether a thread that runs goes before the first of its server's queue. */

@@ -61,6 +61,7 @@ PER_SCHEDULER struct limits {
 PER_SCHEDULER struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
 	u64 told_at; /* see share.bpf.h */
+	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
 } __attribute__((aligned(64))) turns[MAX_CPUS];
 
 /* What somebody has used, see share.h. */
