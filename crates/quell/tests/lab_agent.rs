@@ -149,21 +149,29 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); a on $(cpus $a)"
 kill $a $b $c
 "#;
 
-#[test]
-fn the_agent_promises_cpu_time() {
+/// Runs a script in a guest of two CPUs: what it wrote and said; `None` where there is no lab.
+fn in_guest(script: &str) -> Option<(tempfile::TempDir, String)> {
     if !common::lab_is_ready() {
-        return;
+        return None;
     }
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["lab", "run", "--cpus", "2", "--memory", "1G", "--out"])
         .arg(folder.path())
-        .args(["--", "sh", "-c", PROMISES])
+        .args(["--", "sh", "-c", script])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{log}");
+    Some((folder, said))
+}
+
+#[test]
+fn the_agent_promises_cpu_time() {
+    let Some((folder, said)) = in_guest(PROMISES) else {
+        return;
+    };
     println!("{said}");
     let ns = |name: &str| -> Vec<f64> {
         let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -208,19 +216,9 @@ fn json(folder: &Path, name: &str) -> Value {
 
 #[test]
 fn the_agent_acts_through_the_scheduler_and_outlives_it() {
-    if !common::lab_is_ready() {
+    let Some((folder, said)) = in_guest(SCRIPT) else {
         return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args(["lab", "run", "--cpus", "2", "--memory", "1G", "--out"])
-        .arg(folder.path())
-        .args(["--", "sh", "-c", SCRIPT])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{log}");
+    };
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(
         lines,

@@ -142,7 +142,7 @@ impl TenantSpec {
 pub struct CriticalitySettings {
     /// Which test decides what fits.
     pub test: AdmissionTest,
-    /// The part of every CPU that is kept for whom nothing is guaranteed, in percent, 0 to 50 (ours; as the kernel keeps 5 for
+    /// The part of every CPU that is kept for whom nothing is guaranteed, in percent, 1 to 50 (ours; as the kernel keeps 5 for
     /// those below real-time threads).
     pub reserve_percent: f64,
     /// What switching to a server and back takes of a CPU in each of its periods, in us, 0 to 1000 (ours).
@@ -166,8 +166,10 @@ impl Default for CriticalitySettings {
 impl CriticalitySettings {
     pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let percent = self.reserve_percent;
-        if !(0.0..=50.0).contains(&percent) {
-            let message = format!("{percent} is outside 0 to 50");
+        // Without one a CPU all of which is promised would serve nobody else, and the kernel ends a scheduler that lets threads
+        // wait so.
+        if !(1.0..=50.0).contains(&percent) {
+            let message = format!("{percent} is outside 1 to 50");
             return Err(ConfigError::at(
                 file,
                 "criticality.reserve_percent",

@@ -139,17 +139,17 @@ __noinline int update_server(u32 cpu, u32 at, u64 now)
 	struct server_slot *s = server_at(number);
 	if (!s)
 		return 0;
-	if (!s->ready) {
-		if (s->ended) {
-			r->server[bounded(at, CPU_SERVERS)] = 0;
-			__sync_fetch_and_add(&r->count, -1);
-			return 0;
-		}
-	} else if (s->woke) {
+	/* It has ended, and its number may be another CPU's by now. */
+	if (s->cpu != cpu || (s->ended && !s->ready)) {
+		r->server[bounded(at, CPU_SERVERS)] = 0;
+		__sync_fetch_and_add(&r->count, -1);
+		return 0;
+	}
+	if (s->ready && s->woke) {
 		s->woke = 0;
 		apply_terms(s);
 		server_wake(&s->now, now);
-	} else if (now >= s->now.deadline) {
+	} else if (s->ready && now >= s->now.deadline) {
 		if (server_active(&s->now, r->critical))
 			s->missed++;
 		apply_terms(s);

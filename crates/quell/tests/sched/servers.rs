@@ -49,6 +49,14 @@ fn serve(scheduler: &mut Scheduler, load: &Load, number: u32) {
     scheduler.set_thread(tid, setting).unwrap();
 }
 
+/// Three busy threads' parts of their CPU, as promised so far.
+fn expect_parts(failures: &mut Failures, loads: &[Load], due: [(&str, f64); 3]) {
+    let loads: Vec<&Load> = loads.iter().collect();
+    for (got, (what, due)) in each(&loads, 3000).into_iter().zip(due) {
+        failures.expect(what, got, due - 0.02, due + 0.02);
+    }
+}
+
 /// On CPU 1, in parts of it: a half and a fifth are promised, the rest is shared among all that want it.
 fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 1, 1, Some(low(50, 100)));
@@ -57,27 +65,22 @@ fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
     serve(scheduler, &loads[0], 1);
     serve(scheduler, &loads[1], 2);
     sleep_ms(500);
-    let of: Vec<&Load> = loads.iter().collect();
-    let got = each(&of, 3000);
-    for (what, got, due) in [
-        ("a half and more", got[0], 0.6),
-        ("a fifth and more", got[1], 0.3),
-        ("nothing promised", got[2], 0.1),
-    ] {
-        failures.expect(what, got, due - 0.02, due + 0.02);
-    }
+    let due = [
+        ("a half and more", 0.6),
+        ("a fifth and more", 0.3),
+        ("nothing promised", 0.1),
+    ];
+    expect_parts(failures, &loads, due);
     // A promise ends, and another one becomes less: from its next period on.
     set(scheduler, 1, 1, None);
     set(scheduler, 2, 1, Some(low(2, 20)));
     sleep_ms(200);
-    let got = each(&of, 3000);
-    for (what, got, due) in [
-        ("a half no more", got[0], 0.3),
-        ("a tenth and more", got[1], 0.4),
-        ("nothing promised", got[2], 0.3),
-    ] {
-        failures.expect(what, got, due - 0.02, due + 0.02);
-    }
+    let due = [
+        ("a half no more", 0.3),
+        ("a tenth and more", 0.4),
+        ("nothing promised", 0.3),
+    ];
+    expect_parts(failures, &loads, due);
     set(scheduler, 2, 1, None);
 }
 
