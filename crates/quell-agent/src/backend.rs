@@ -18,10 +18,11 @@ use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
 use quell_model::config::{AgentFile, Backend};
 use quell_model::{
-    CpuId, Plan, ServerPlan, ServerTerms, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId,
-    ThreadPlan, Tid, Topology,
+    Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
-use quell_sched::{Exit, Options, SchedError, Scheduler, ServerSetting, ThreadSetting};
+use quell_sched::{
+    Exit, Options, SchedError, Scheduler, ServerSetting, ThreadSetting, ToldServers,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// Before the first new try.
@@ -163,8 +164,8 @@ struct Running {
     tenants: BTreeMap<TenantName, Group>,
     /// The greatest number given to one.
     numbers: u32,
-    /// What is promised, by number and CPU.
-    servers: BTreeMap<(u32, CpuId), ServerTerms>,
+    /// What is promised.
+    servers: ToldServers,
     period: u64,
 }
 
@@ -223,7 +224,7 @@ impl<L: Loader> Backends<L> {
             told: HashMap::new(),
             tenants: BTreeMap::new(),
             numbers: 0,
-            servers: BTreeMap::new(),
+            servers: ToldServers::default(),
             period: 0,
         });
         Ok(())
@@ -350,10 +351,8 @@ impl<L: Loader> Act for Backends<L> {
 impl Running {
     /// The number of a tenant's group in the scheduler, which has its weight; 0: it needs none.
     fn group_of(&mut self, snapshot: &Snapshot, tenant: &TenantPlan) -> u32 {
-        let samples = &snapshot.tenants;
-        let is_cgroup = samples
-            .binary_search_by(|sample| sample.name.cmp(&tenant.name))
-            .is_ok_and(|at| samples[at].cgroup.is_some());
+        let sample = snapshot.tenant(&tenant.name);
+        let is_cgroup = sample.is_some_and(|sample| sample.cgroup.is_some());
         if !self.options.share || is_cgroup {
             return 0;
         }
@@ -386,8 +385,10 @@ impl Running {
     /// Tells the scheduler what differs from what it was told.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan, report: &mut ApplyReport) {
         self.period += 1;
-        for server in &plan.servers {
-            self.promise(server);
+        let scheduler = &mut self.scheduler;
+        let set = |setting| scheduler.set_server(setting);
+        for (server, error) in self.servers.promise(&plan.servers, set) {
+            tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
         }
         for tenant in &plan.tenants {
             let number = self.group_of(snapshot, tenant);
@@ -418,13 +419,9 @@ impl Running {
                 }
             }
         }
-        self.end_promises(|number, cpu| {
-            let servers = plan.servers.iter();
-            !servers
-                .clone()
-                .any(|it| (it.number, it.cpu) == (number, cpu))
-        });
         let (period, scheduler) = (self.period, &mut self.scheduler);
+        let set = |setting| scheduler.set_server(setting);
+        self.servers.end_others(&plan.servers, set);
         self.told.retain(|id, told| {
             if told.period == period {
                 return true;
@@ -441,42 +438,11 @@ impl Running {
         });
     }
 
-    /// Promises what it does not promise yet.
-    fn promise(&mut self, server: &ServerPlan) {
-        let key = (server.number, server.cpu);
-        if self.servers.get(&key) == Some(&server.terms) {
-            return;
-        }
-        let setting = ServerSetting {
-            number: server.number,
-            cpu: server.cpu,
-            terms: Some(server.terms),
-        };
-        match self.scheduler.set_server(setting) {
-            Ok(()) => {
-                self.servers.insert(key, server.terms);
-            }
-            // It is tried again in the next period.
-            Err(error) => tracing::warn!("server {} on CPU {}: {error}", key.0, key.1),
-        }
-    }
-
-    /// Ends those promises.
-    fn end_promises(&mut self, which: impl Fn(u32, CpuId) -> bool) {
-        let scheduler = &mut self.scheduler;
-        self.servers.retain(|&(number, cpu), _| {
-            let setting = ServerSetting {
-                number,
-                cpu,
-                terms: None,
-            };
-            !which(number, cpu) || scheduler.set_server(setting).is_err()
-        });
-    }
-
     /// Takes back all that it was told.
     fn forget(&mut self) {
-        self.end_promises(|_, _| true);
+        let scheduler = &mut self.scheduler;
+        let set = |setting| scheduler.set_server(setting);
+        self.servers.end_others(&[], set);
         for (id, _) in self.told.drain() {
             // It is gone, or the scheduler is, and the setting with it.
             let _ = self.scheduler.set(id.tid, ThreadSetting::default());

@@ -150,11 +150,10 @@ impl Board {
             push_bounded(&mut inner.decisions, decision, KEPT);
         }
         // Tenants that a reload removed would otherwise stay for ever.
-        let tenants = &last.0.tenants;
-        if inner.by_tenant.len() > tenants.len() {
+        if inner.by_tenant.len() > last.0.tenants.len() {
             inner
                 .by_tenant
-                .retain(|name, _| find(tenants, name).is_some());
+                .retain(|name, _| last.0.tenant(name).is_some());
         }
         if let Some(report) = report {
             inner.counts.changes += report.writes.total() + report.given_back;
@@ -291,7 +290,7 @@ impl Board {
         let Some((snapshot, plan)) = last else {
             return Err(Vec::new());
         };
-        let Some(tenant) = find(&snapshot.tenants, name) else {
+        let Some(tenant) = snapshot.tenant(name) else {
             return Err(snapshot.tenants.iter().map(|t| t.name.clone()).collect());
         };
         let planned = find_plan(&plan, name);
@@ -355,7 +354,7 @@ impl Board {
             let (Promise::Kept { cpus: on } | Promise::Awaited { cpus: on }) = promise else {
                 continue;
             };
-            let sample = find(&snapshot.tenants, &planned.name);
+            let sample = snapshot.tenant(&planned.name);
             let Some(server) = sample.and_then(|sample| sample.spec.server()) else {
                 continue;
             };
@@ -409,13 +408,6 @@ fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, bound: usize) {
     ring.push_back(item);
 }
 
-fn find<'a>(tenants: &'a [TenantSample], name: &TenantName) -> Option<&'a TenantSample> {
-    tenants
-        .binary_search_by(|t| t.name.cmp(name))
-        .ok()
-        .map(|at| &tenants[at])
-}
-
 fn find_plan<'a>(plan: &'a Plan, name: &TenantName) -> Option<&'a TenantPlan> {
     plan.tenants
         .binary_search_by(|t| t.name.cmp(name))
@@ -427,7 +419,7 @@ fn find_plan<'a>(plan: &'a Plan, name: &TenantName) -> Option<&'a TenantPlan> {
 fn decisions_of(snapshot: &Snapshot, plan: &Plan) -> Vec<Decision> {
     let mut decisions = Vec::new();
     for tenant in &plan.tenants {
-        let sample = find(&snapshot.tenants, &tenant.name);
+        let sample = snapshot.tenant(&tenant.name);
         for thread in tenant
             .threads
             .iter()

@@ -25,6 +25,14 @@ pub struct Snapshot {
     pub tenants: Vec<TenantSample>,
 }
 
+impl Snapshot {
+    /// The tenant of that name.
+    pub fn tenant(&self, name: &TenantName) -> Option<&TenantSample> {
+        let at = self.tenants.binary_search_by(|it| it.name.cmp(name));
+        at.ok().map(|at| &self.tenants[at])
+    }
+}
+
 /// Where a snapshot's figures come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -93,9 +93,14 @@ impl Promises {
         }
     }
 
-    /// Who is where.
-    pub fn host(&self) -> &Host {
-        &self.host
+    fn refuse(&mut self, tenant: TenantName, asked: (Server, u32), why: String) {
+        let changes = self.changes;
+        let refused = Refused {
+            asked,
+            changes,
+            why,
+        };
+        self.refused.insert(tenant, refused);
     }
 
     /// A number that nobody has; `None`: all are given.
@@ -132,12 +137,8 @@ impl Promises {
                 None => {
                     let vcpus = self.held.remove(&tenant).map_or(0, |it| it.vcpus.len());
                     self.host.remove(&tenant);
-                    let refused = Refused {
-                        asked: (server, vcpus as u32),
-                        changes: self.changes,
-                        why: "its CPU went offline, and no other has room for it".into(),
-                    };
-                    self.refused.insert(tenant, refused);
+                    let why = "its CPU went offline, and no other has room for it";
+                    self.refuse(tenant, (server, vcpus as u32), why.into());
                 }
             }
         }
@@ -185,9 +186,8 @@ impl Promises {
     fn release(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         let asks = |name: &TenantName, held: &Held| {
-            let samples = &snapshot.tenants;
-            let at = samples.binary_search_by(|it| it.name.cmp(name));
-            at.is_ok_and(|at| asked(&samples[at]) == Some((held.server, held.vcpus.len() as u32)))
+            let asked = snapshot.tenant(name).and_then(asked);
+            asked == Some((held.server, held.vcpus.len() as u32))
         };
         let (host, changes) = (&mut self.host, &mut self.changes);
         self.held.retain(|name, held| {
@@ -207,11 +207,8 @@ impl Promises {
 
     /// Those that ask and have nothing yet.
     fn admit(&mut self, snapshot: &Snapshot) {
-        self.refused.retain(|name, refused| {
-            let samples = &snapshot.tenants;
-            let at = samples.binary_search_by(|it| it.name.cmp(name));
-            at.is_ok_and(|at| asked(&samples[at]) == Some(refused.asked))
-        });
+        self.refused
+            .retain(|name, refused| snapshot.tenant(name).and_then(asked) == Some(refused.asked));
         for sample in &snapshot.tenants {
             let Some((server, vcpus)) = asked(sample) else {
                 continue;
@@ -225,12 +222,7 @@ impl Promises {
             match self.host.admit(&sample.name, &server, vcpus) {
                 Ok(cpus) => self.promise(sample, server, &cpus, snapshot.time_ns),
                 Err(refusal) => {
-                    let refused = Refused {
-                        asked: (server, vcpus),
-                        changes,
-                        why: words(&refusal),
-                    };
-                    self.refused.insert(sample.name.clone(), refused);
+                    self.refuse(sample.name.clone(), (server, vcpus), words(&refusal));
                 }
             }
         }
@@ -249,12 +241,8 @@ impl Promises {
                 // More servers than there can be: none of the tenant's, rather than some.
                 self.held.remove(&sample.name);
                 self.host.remove(&sample.name);
-                let refused = Refused {
-                    asked: (server, cpus.len() as u32),
-                    changes: self.changes,
-                    why: format!("there are {NUMBERS} servers already"),
-                };
-                self.refused.insert(sample.name.clone(), refused);
+                let why = format!("there are {NUMBERS} servers already");
+                self.refuse(sample.name.clone(), (server, cpus.len() as u32), why);
                 return;
             };
             let ms = |ns: u64| ns as f64 / 1e6;
@@ -376,11 +364,9 @@ impl Promises {
             let Some(held) = self.held.get_mut(&tenant.name) else {
                 continue;
             };
-            let samples = &snapshot.tenants;
-            let Ok(at) = samples.binary_search_by(|it| it.name.cmp(&tenant.name)) else {
+            let Some(sample) = snapshot.tenant(&tenant.name) else {
                 continue;
             };
-            let sample = &samples[at];
             let cpus = held.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
             tenant.promise = Some(match held.vcpus.iter().all(|it| it.from_ns <= now) {
                 true => Promise::Kept { cpus },

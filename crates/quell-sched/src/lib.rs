@@ -23,8 +23,10 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
 use quell_model::config::{AgentFile, Criticality, Mechanism};
-use quell_model::{CpuId, ServerTerms, TenantWeight, ThreadPlan, Tid, Topology, Weight};
-use std::collections::BTreeMap;
+use quell_model::{
+    CpuId, ServerPlan, ServerTerms, TenantWeight, ThreadPlan, Tid, Topology, Weight,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -212,6 +214,56 @@ pub struct ServerSetting {
     pub cpu: CpuId,
     /// The promise; `None`: no more, its threads have weights again.
     pub terms: Option<ServerTerms>,
+}
+
+/// What a scheduler was told to promise, for who tells it: a plan's servers before its threads, and what it has no more after them.
+#[derive(Debug, Default)]
+pub struct ToldServers(BTreeMap<(u32, CpuId), ServerTerms>);
+
+impl ToldServers {
+    /// Tells what is new. What the scheduler refuses is told again with the next plan; gives why.
+    pub fn promise<E>(
+        &mut self,
+        servers: &[ServerPlan],
+        mut set: impl FnMut(ServerSetting) -> Result<(), E>,
+    ) -> Vec<(ServerPlan, E)> {
+        let mut refused = Vec::new();
+        for server in servers {
+            let key = (server.number, server.cpu);
+            if self.0.get(&key) == Some(&server.terms) {
+                continue;
+            }
+            let setting = ServerSetting {
+                number: server.number,
+                cpu: server.cpu,
+                terms: Some(server.terms),
+            };
+            match set(setting) {
+                Ok(()) => {
+                    self.0.insert(key, server.terms);
+                }
+                Err(error) => refused.push((*server, error)),
+            }
+        }
+        refused
+    }
+
+    /// Ends those that are not among these.
+    pub fn end_others<E>(
+        &mut self,
+        servers: &[ServerPlan],
+        mut set: impl FnMut(ServerSetting) -> Result<(), E>,
+    ) {
+        let kept: BTreeSet<_> = servers.iter().map(|it| (it.number, it.cpu)).collect();
+        self.0.retain(|&(number, cpu), _| {
+            let setting = ServerSetting {
+                number,
+                cpu,
+                terms: None,
+            };
+            kept.contains(&(number, cpu)) || set(setting).is_err()
+        });
+    }
 }
 
 impl ServerSetting {

@@ -8,9 +8,8 @@ use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
 use quell_model::config::TenantInstance;
-use quell_model::{ServerPlan, ServerTerms};
 use quell_policy::Policy;
-use quell_sched::{ServerSetting, ThreadSetting};
+use quell_sched::{ThreadSetting, ToldServers};
 use quell_sim::{Answer, Monitor, Simulation};
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ pub fn of(
 struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
-    servers: Vec<ServerPlan>,
+    servers: ToldServers,
     period_ns: u64,
     /// When the period ends.
     next_ns: u64,
@@ -79,7 +78,7 @@ impl Agent {
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
             policy,
-            servers: Vec::new(),
+            servers: ToldServers::default(),
             period_ns,
             next_ns: period_ns,
         })
@@ -95,8 +94,9 @@ impl Controller for Agent {
         self.next_ns += self.period_ns;
         let snapshot = self.monitor.snapshot(simulation.machine());
         let plan = self.policy.decide(&snapshot);
-        for server in plan.servers.iter().filter(|it| !self.servers.contains(it)) {
-            promise(simulation, server, Some(server.terms));
+        let set = |setting| simulation.set_server(setting);
+        for (server, error) in self.servers.promise(&plan.servers, set) {
+            tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
         }
         for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
             let Some(simulated) = quell_sim::thread_of(thread.id) else {
@@ -108,26 +108,7 @@ impl Controller for Agent {
             // Simulated tenants are cgroups.
             simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
         }
-        let is_kept = |it: &ServerPlan| {
-            let kept = plan.servers.iter();
-            kept.clone()
-                .any(|kept| (kept.number, kept.cpu) == (it.number, it.cpu))
-        };
-        for server in self.servers.iter().filter(|it| !is_kept(it)) {
-            promise(simulation, server, None);
-        }
-        self.servers = plan.servers;
-    }
-}
-
-/// As the agent, which tries again in the next period where the scheduler refuses.
-fn promise(simulation: &mut Simulation, server: &ServerPlan, terms: Option<ServerTerms>) {
-    let setting = ServerSetting {
-        number: server.number,
-        cpu: server.cpu,
-        terms,
-    };
-    if let Err(error) = simulation.set_server(setting) {
-        tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);
+        let set = |setting| simulation.set_server(setting);
+        self.servers.end_others(&plan.servers, set);
     }
 }
