@@ -278,6 +278,7 @@ static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu)
 struct turn_of {
 	u64 own;      /* the order of its own queues' first; 0: there is none */
 	u64 queue;    /* the one that this is in */
+	u64 stands;   /* and its place by share, see share.h */
 	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
 	u64 first;    /* of whose turn it is; 0: nobody's */
 	s64 lag;      /* how far behind that is */
@@ -299,8 +300,10 @@ __noinline int find_own_turn(struct turn_of *turn, u32 at)
 		s = server_at(r->server[bounded(at - 1, CPU_SERVERS)]);
 	if (!queue || (s && r && !s->ended && server_active(&s->now, r->critical)))
 		return 0;
-	u64 order = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu).order;
+	struct next next = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu);
+	u64 order = next.order;
 	if (order && (!turn->own || order < turn->own)) {
+		turn->stands = next.stands;
 		turn->own = order;
 		turn->queue = queue;
 	}
@@ -463,7 +466,11 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	find_turn(&turn, index, now);
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, d, index, now))
 		t = NULL;
-	if (turn.first && overdue(index, turn.only_cpu, turn.first, turn.lag, now) && take_first(turn.depleted))
+	bool passed = t && t->depleted && lag > turn.lag;
+	/* A tenant's entitled thread waits for no other's that is less far behind: that can be for ever. */
+	if (options.share && turn.own && turn.own < URGENCY_DEPLETED && turn.stands < turn.first)
+		passed = true;
+	if (turn.first && !passed && overdue(index, turn.only_cpu, turn.first, turn.lag, now) && take_first(turn.depleted))
 		return;
 	if (turn.own && turn.own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));

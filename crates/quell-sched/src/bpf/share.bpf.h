@@ -293,6 +293,7 @@ static __always_inline void change_parent(struct thread *t, u64 now)
  */
 struct next {
 	u64 order;  /* 0: nobody's */
+	u64 stands; /* its place by share, entitled or not */
 	u64 passed; /* the first one's that may not run there; 0: there was none before */
 	s32 cpu;    /* where it is to run */
 	u32 bound;  /* it may not run on all CPUs */
@@ -330,6 +331,7 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 			continue;
 		}
 		struct thread *t = thread_of(p);
+		u64 stands = t ? t->order : 0;
 		/* Where one stands that goes first for having waited says nothing of others. */
 		if (order < base || fair_starved(order))
 			t = NULL;
@@ -342,6 +344,7 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 			due = order;
 		if (!next->order || due < next->order) {
 			next->order = due;
+			next->stands = stands;
 			next->bound = p->nr_cpus_allowed < options.cpus;
 			foremost = t;
 		}
