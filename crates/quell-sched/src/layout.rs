@@ -110,6 +110,8 @@ pub struct Group {
     pub limit: [u64; 6],
     pub limit_seen: u32,
     pub limit_running: i32,
+    pub beginning: u32,
+    pub unused: u32,
 }
 
 /// `struct exit_record`.
@@ -257,7 +259,7 @@ const _: () = {
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 320);
-    assert!(size_of::<Group>() == 168);
+    assert!(size_of::<Group>() == 176);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 48);

@@ -40,9 +40,11 @@ struct group {
 	struct level lowest; /* of those where it competes, if it is a tenant */
 	u64 wanted_at; /* when one of its threads waited for its turn last */
 	struct limit limit;
+	u32 beginning; /* a CPU adds to its usage as it begins to want CPUs */
+	u32 unused;
 };
 
-_Static_assert(sizeof(struct group) == 168, "loader's layout");
+_Static_assert(sizeof(struct group) == 176, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

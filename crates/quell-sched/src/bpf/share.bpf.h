@@ -239,7 +239,9 @@ __noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 	if (!g)
 		return 0;
 	u64 above = g->parent;
-	if (began || (new && share_passed(g->wanted_at, now, SHARE_WANTED))) {
+	/* Of threads that wake at once one does it: each would add what is lacking. */
+	if ((began || (new && share_passed(g->wanted_at, now, SHARE_WANTED))) &&
+	    !__sync_lock_test_and_set(&g->beginning, 1)) {
 		struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
 		u64 usage = usage_of(&g->usage, now), added = usage_of(&g->added, now);
 		u64 lowest = level_of(&g->lowest, near, now);
@@ -253,6 +255,7 @@ __noinline u64 begin_group(u64 id, u64 near, u32 began, bool new, u64 now)
 			if (parent)
 				move_member(parent, g->counted, usage, from, now);
 		}
+		__sync_lock_test_and_set(&g->beginning, 0);
 	}
 	return above;
 }
