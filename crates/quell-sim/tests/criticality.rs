@@ -279,6 +279,50 @@ fn the_rest_gets_something_in_every_period() {
     near("the rest", rest, 0.05, 0.001);
 }
 
+#[test]
+fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
+    // Another period than the rest's, so that either ends first now and then.
+    for period in [90.0, 110.0] {
+        let mut it = with_servers(1);
+        let short = "[{ run_us = 100 }, { sleep_us = 900 }]";
+        let first = add_threads(&mut it, GroupId::ROOT, 0, 1, short);
+        add_threads(&mut it, GroupId::ROOT, 0, 2, BUSY);
+        let setting = ServerSetting {
+            number: 0,
+            cpu: CpuId(0),
+            terms: Some(terms(Criticality::High, 5.0, 5.0, 100.0, 1.0)),
+        };
+        it.set_server(setting).unwrap();
+        promise(
+            &mut it,
+            1,
+            0,
+            first,
+            terms(Criticality::High, 5.0, 25.0, period, 1.0),
+        );
+        let longest = Rc::new(RefCell::new((0, 0)));
+        let told = longest.clone();
+        it.observe(Box::new(move |_, at, happening| {
+            let (since, longest) = &mut *told.borrow_mut();
+            match happening {
+                Happening::Wakeup { thread, .. } if thread.index() == first => *since = at,
+                Happening::Switch { next, .. }
+                    if next.is_some_and(|thread| thread.index() == first) && at > S =>
+                {
+                    *longest = (*longest).max(at - *since);
+                }
+                _ => {}
+            }
+        }));
+        let got = shares(&mut it, S, 11 * S);
+        let longest = longest.borrow().1;
+        println!("{period}: {got:.4?}, {longest}");
+        // A reserve of 5 ms in every 100 would be up to 5 ms of waiting.
+        assert!(longest <= MS / 20, "{period}: {longest}");
+        assert!(got[1] + got[2] >= 0.88, "{got:?}");
+    }
+}
+
 /// Akita, section 4.4: one of high criticality that needs half of a CPU beside three that are promised a quarter each.
 #[test]
 fn high_criticality_gets_what_it_needs_beside_low() {

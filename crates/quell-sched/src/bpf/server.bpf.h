@@ -23,6 +23,9 @@
 
 #define NEVER (-1ULL)
 
+/* Slack that is less is not worth another look. */
+#define SLACK_LEAST (100 * NS_PER_US)
+
 /* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS: nowhere. Global, so that the verifier looks at it once. */
 __noinline u32 find_server(u32 cpu, u32 number)
 {
@@ -201,8 +204,36 @@ __noinline int compare_server(u32 cpu, u32 at, u64 now)
 	return 0;
 }
 
+/* What one of a CPU's servers may want of the time until the rest's deadline. Global, as update_server() is. */
+__noinline int claim_before_rest(u32 cpu, u32 at, u64 now)
+{
+	struct reservation *r = reservation_at(cpu);
+	struct server_slot *s = r ? server_at(r->server[bounded(at, CPU_SERVERS)]) : NULL;
+
+	if (s && !s->ended)
+		r->claimed += server_claim(&s->now, s->ready, r->critical, now, server_order(&r->rest, r->critical));
+	return 0;
+}
+
+/*
+ * The rest's deadline comes first: for how long it can wait for others all the same, and meet it. Nobody is to wait for what those do whom
+ * nothing is promised to, before they would miss their part. Global, as update_server() is.
+ */
+__noinline u64 slack_of_rest(u32 cpu, u64 now)
+{
+	struct reservation *r = reservation_at(cpu);
+
+	if (!r)
+		return 0;
+	u64 due = server_order(&r->rest, r->critical);
+	r->claimed = now + (r->rest.allowed - r->rest.used);
+	for (u32 at = 0; at < CPU_SERVERS; at++)
+		claim_before_rest(cpu, at, now);
+	return r->claimed < due ? due - r->claimed : 0;
+}
+
 /* The rest wants the CPU: whether it is its turn. */
-static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
+static __always_inline bool rest_goes_first(struct reservation *r, u32 cpu, u64 now)
 {
 	struct server *rest = &r->rest;
 
@@ -217,7 +248,14 @@ static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
 			r->event_at = rest->deadline;
 		return false;
 	}
-	return server_order(rest, r->critical) < r->order;
+	if (server_order(rest, r->critical) >= r->order)
+		return false;
+	u64 slack = r->best ? slack_of_rest(cpu, now) : 0;
+	if (slack <= SLACK_LEAST)
+		return true;
+	if (now + slack < r->event_at)
+		r->event_at = now + slack;
+	return false;
 }
 
 /*
@@ -249,7 +287,7 @@ __noinline u32 choose(u32 cpu, bool weighted, u64 now)
 		compare_server(cpu, at, now);
 	u32 chosen = r->best;
 	bool wants = weighted || r->left || (r->occupied && !r->charged);
-	if (wants && rest_goes_first(r, now))
+	if (wants && rest_goes_first(r, cpu, now))
 		chosen = 0;
 	r->rest_wants = wants;
 	r->chosen = chosen;

@@ -100,6 +100,31 @@ static inline u64 server_order(const struct server *s, bool critical)
 	return critical || s->used >= s->terms.optimistic ? s->deadline : s->virtual_deadline;
 }
 
+/*
+ * CPU time, at most, that it may want before others whose deadline is then: what is left of its budget, and what comes with the
+ * periods that begin until then. ready: it wants CPU time now.
+ */
+static inline u64 server_claim(const struct server *s, bool ready, bool critical, u64 now, u64 until)
+{
+	const struct server_terms *terms = &s->terms;
+	u64 budget = critical ? terms->pessimistic : terms->optimistic, from = now, claim = 0;
+
+	/* In HI mode one of low criticality begins a period when the CPU comes back from it. */
+	if (ready && (terms->high || !critical)) {
+		u64 due = server_order(s, critical);
+		if (due >= until)
+			return 0;
+		claim = s->used < budget ? budget - s->used : 0;
+		from = due > now ? due : now;
+	}
+	if (until <= from)
+		return claim;
+	/* With a shorter deadline than the period it may want a budget more than its part of the time. */
+	if (!critical && until - from >= terms->shortened)
+		claim += budget;
+	return claim + budget * (until - from) / (terms->period ?: 1);
+}
+
 /* If it runs from now on: when it has to be looked at again. */
 static inline u64 server_until(const struct server *s, bool critical, u64 now)
 {
