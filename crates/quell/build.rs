@@ -12,6 +12,7 @@ fn main() -> io::Result<()> {
         ("../../scenarios/lab", ""),
         ("../../scenarios/edge", ""),
         ("../../scenarios/groups", "groups/"),
+        ("../../scenarios/akita", "akita/"),
     ] {
         println!("cargo::rerun-if-changed={folder}");
         // The crate without its repository has no built-in scenarios.

@@ -379,6 +379,9 @@ pub struct SideSummary {
     pub busy_percent: f64,
     /// CPU time that the hypervisor below took, in percent of all CPUs.
     pub steal_percent: f64,
+    /// CPUs that were busy for 2 % of the window at most; the mean over its runs.
+    #[serde(default)]
+    pub idle_cpus: f64,
     /// The agent's cost, where the side had one.
     pub agent: Option<AgentCost>,
 }
@@ -398,6 +401,9 @@ pub struct Run {
     pub busy_percent: f64,
     /// CPU time that the hypervisor below took, in percent of all CPUs.
     pub steal_percent: f64,
+    /// CPUs that were busy for 2 % of the window at most.
+    #[serde(default)]
+    pub idle_cpus: u32,
     /// When the machine below stopped all CPUs; `null` where that could not be watched.
     pub pauses: Option<Pauses>,
     /// Figures by tenant, then by class (tenant `*`).

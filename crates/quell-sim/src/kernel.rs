@@ -13,7 +13,7 @@ use crate::recorded::Act;
 use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
 use quell_model::config::{Count, ThreadProgram};
-use quell_model::{CpuId, CpuSet, Nice};
+use quell_model::{CpuId, CpuSet, Nice, ThreadRole};
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -202,9 +202,11 @@ impl Kernel {
             self.workload.add_thread(tenant, 0, index.into(), 0);
             let thread = self.add_thread(number, group, nice);
             if index < vcpus {
-                self.machine.thread_mut(thread).left = FOREVER;
+                let it = self.machine.thread_mut(thread);
+                (it.left, it.role) = (FOREVER, ThreadRole::Vcpu(index));
             } else {
-                self.machine.thread_mut(thread).pending = true;
+                let it = self.machine.thread_mut(thread);
+                (it.pending, it.role) = (true, ThreadRole::Emulator);
                 self.pending[thread.index()].emulates = Some(vm);
                 self.mailboxes[vm].idle.push(thread);
             }
@@ -314,6 +316,7 @@ impl Kernel {
             tenant,
             group,
             nice,
+            role: ThreadRole::Ordinary,
             allowed: self.online.clone(),
             state: State::Blocked,
             cpu: CpuId(number % cpus),

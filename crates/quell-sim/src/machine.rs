@@ -1,7 +1,7 @@
 //! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
 
 use crate::events::Nanos;
-use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
+use quell_model::{CpuId, CpuSet, Nice, TenantWeight, ThreadRole, Topology};
 use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.
@@ -180,6 +180,8 @@ pub struct Thread {
     pub group: GroupId,
     /// Its nice value.
     pub nice: Nice,
+    /// What it does in its process.
+    pub role: ThreadRole,
 }
 
 impl Thread {

@@ -13,7 +13,7 @@ use crate::simulation::{Happening, Simulation};
 use quell_model::config::TenantSpec;
 use quell_model::{
     CpuSample, CpuSet, HostSample, Pid, ReadyTime, SchedClass, Snapshot, Source, TenantName,
-    TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
+    TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -220,7 +220,7 @@ impl Monitor {
             id: id(thread),
             process: Pid(it.tenant as u32 + 1),
             name: self.name.clone(),
-            role: ThreadRole::Ordinary,
+            role: it.role,
             forked_by: None,
             state: match it.state {
                 State::Running(_) => ThreadState::Running,

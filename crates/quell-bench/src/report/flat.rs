@@ -126,6 +126,7 @@ impl Flat {
             whole("seed", &|r| Some(r.run.seed)),
             real("busy_percent", &|r| Some(r.run.busy_percent)),
             real("steal_percent", &|r| Some(r.run.steal_percent)),
+            whole("idle_cpus", &|r| Some(r.run.idle_cpus.into())),
             real("agent_cpu_percent", &|r| Some(r.run.agent?.cpu_percent)),
             whole("agent_rss_bytes", &|r| Some(r.run.agent?.rss_bytes)),
             text("tenant", &|r| Some(r.tenant.tenant.clone())),

@@ -14,7 +14,7 @@ pub(crate) mod words;
 
 pub use html::html;
 pub use text::text;
-pub(crate) use words::change;
+pub(crate) use words::{change, latency};
 
 use crate::capacity::Capacity;
 use crate::reproduce::Reproduction;

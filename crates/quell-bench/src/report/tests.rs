@@ -65,6 +65,7 @@ pub(crate) fn sample() -> BenchResult {
                 seed: crate::stats::pair_seed(1, pair),
                 busy_percent: 93.0,
                 steal_percent: 0.25,
+                idle_cpus: Default::default(),
                 pauses: Some(Pauses {
                     count: u32::from(quell),
                     total_ms: if quell { 48.0 } else { 0.0 },
@@ -198,6 +199,7 @@ pub(crate) fn sample() -> BenchResult {
                 side: side.clone(),
                 busy_percent: 93.0,
                 steal_percent: 0.25,
+                idle_cpus: Default::default(),
                 agent: (side == "quell").then_some(agent),
             })
             .collect(),

@@ -7,6 +7,7 @@
 //!
 //! The consolidation ratio is threads of latency-critical tenants, of VMs their vCPUs, over CPUs.
 
+mod akita;
 mod edge;
 mod groups;
 mod lab;
@@ -131,6 +132,37 @@ pub enum Quantity {
         set: &'static [&'static str],
         /// And where it is not.
         than: &'static [&'static str],
+    },
+    /// How many times as high a tenant's metric is as at another point, on each side, the baseline too.
+    Rise {
+        /// The scenario.
+        scenario: &'static str,
+        /// The tenant.
+        tenant: &'static str,
+        /// Its metric.
+        metric: Metric,
+        /// What is set otherwise where it is high.
+        set: &'static [&'static str],
+        /// And where it is not.
+        than: &'static [&'static str],
+    },
+    /// A tenant's metric on each side, the baseline too: in ms, or of CPU time in percent of one CPU.
+    Value {
+        /// The scenario.
+        scenario: &'static str,
+        /// The tenant.
+        tenant: &'static str,
+        /// Its metric.
+        metric: Metric,
+        /// What is set otherwise in it.
+        set: &'static [&'static str],
+    },
+    /// How many CPUs were idle on each side, the baseline too.
+    IdleCpus {
+        /// The scenario.
+        scenario: &'static str,
+        /// What is set otherwise in it.
+        set: &'static [&'static str],
     },
 }
 
@@ -269,7 +301,7 @@ const fn growth(
 
 /// Every figure; of those of one name the best first.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
-    let all = [edge::FIGURES, lab::FIGURES, groups::FIGURES];
+    let all = [edge::FIGURES, lab::FIGURES, groups::FIGURES, akita::FIGURES];
     all.into_iter().flatten()
 }
 
@@ -346,7 +378,13 @@ impl Claim {
                     format!("{:.0} %", 100.0 * value).replace('-', "−")
                 }
                 Quantity::Share { .. } => format!("{value:.1}"),
-                Quantity::SlowDown { .. } => format!("{value:.2}"),
+                Quantity::SlowDown { .. } | Quantity::Rise { .. } => format!("{value:.2}"),
+                Quantity::Value {
+                    metric: Metric::CpuShare,
+                    ..
+                } => format!("{value:.1}"),
+                Quantity::Value { .. } => crate::report::latency(1e3 * value),
+                Quantity::IdleCpus { .. } => format!("{value:.1}"),
                 _ => crate::report::change(value),
             };
             Some(Here {
@@ -448,6 +486,37 @@ impl Quantity {
                     tenant_row(&point.result, tenant, side)?.figures.work_per_s
                 };
                 Some(speed(than)? / speed(set)?)
+            }
+            Quantity::Rise {
+                scenario,
+                tenant,
+                metric,
+                set,
+                than,
+            } => {
+                let value = |set| {
+                    let point = find(points, scenario, set)?;
+                    metric.of(&tenant_row(&point.result, tenant, side)?.figures)
+                };
+                Some(value(set)? / value(than)?)
+            }
+            Quantity::Value {
+                scenario,
+                tenant,
+                metric,
+                set,
+            } => {
+                let point = find(points, scenario, set)?;
+                if metric == Metric::CpuShare {
+                    return Some(100.0 * point.cpus_of(tenant, side)?);
+                }
+                let us = metric.of(&tenant_row(&point.result, tenant, side)?.figures)?;
+                Some(us / 1e3)
+            }
+            Quantity::IdleCpus { scenario, set } => {
+                let point = find(points, scenario, set)?;
+                let mut sides = point.result.sides.iter();
+                Some(sides.find(|it| it.side == side)?.idle_cpus)
             }
         }
         .filter(|value| value.is_finite())

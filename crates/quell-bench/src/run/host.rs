@@ -8,26 +8,46 @@ use procfs::{Current, CurrentSI};
 use std::path::Path;
 
 /// Cumulative CPU time of all CPUs, in ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostTimes {
     busy: u64,
     steal: u64,
     all: u64,
+    /// Of each CPU: what it was busy, and all.
+    each: Vec<(u64, u64)>,
+}
+
+/// Who is busy for no greater part of a window was idle, but for what the machine itself does.
+const IDLE: f64 = 0.02;
+
+/// How many CPUs were idle in a window, given what each was busy in it and how long it was.
+pub(super) fn idle_cpus(cpus: impl Iterator<Item = (u64, u64)>) -> u32 {
+    let idle = cpus.filter(|&(busy, all)| all > 0 && busy as f64 <= IDLE * all as f64);
+    idle.count() as u32
+}
+
+/// What a CPU was busy, taken by the hypervisor below, and idle.
+fn times(cpu: &procfs::CpuTime) -> (u64, u64, u64) {
+    // Guest time is part of user and nice already.
+    let busy = cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
+    let idle = cpu.idle + cpu.iowait.unwrap_or(0);
+    (busy, cpu.steal.unwrap_or(0), idle)
 }
 
 impl HostTimes {
     /// Reads /proc/stat.
     pub(crate) fn read() -> anyhow::Result<HostTimes> {
-        let cpu = procfs::KernelStats::current().context("/proc/stat")?.total;
-        let steal = cpu.steal.unwrap_or(0);
-        // Guest time is part of user and nice already.
-        let busy =
-            cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
-        let idle = cpu.idle + cpu.iowait.unwrap_or(0);
+        let stat = procfs::KernelStats::current().context("/proc/stat")?;
+        let (busy, steal, idle) = times(&stat.total);
+        let each = stat.cpu_time.iter().map(|cpu| {
+            let (busy, steal, idle) = times(cpu);
+            (busy + steal, busy + steal + idle)
+        });
         Ok(HostTimes {
             busy,
             steal,
             all: busy + steal + idle,
+            each: each.collect(),
         })
     }
 
@@ -42,6 +62,14 @@ impl HostTimes {
         let busy = self.busy.saturating_sub(earlier.busy) as f64;
         let steal = self.steal.saturating_sub(earlier.steal) as f64;
         (100.0 * busy / all, 100.0 * steal / all)
+    }
+
+    /// How many CPUs were idle since `earlier`.
+    pub(crate) fn idle_since(&self, earlier: &HostTimes) -> u32 {
+        let both = self.each.iter().zip(&earlier.each);
+        idle_cpus(
+            both.map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1))),
+        )
     }
 }
 
@@ -145,13 +173,16 @@ mod tests {
             busy: 100,
             steal: 10,
             all: 1_000,
+            each: vec![(60, 500), (50, 500)],
         };
         let later = HostTimes {
             busy: 180,
             steal: 15,
             all: 1_100,
+            each: vec![(61, 550), (84, 550)],
         };
         assert_eq!(later.percent_since(&earlier), (80.0, 5.0));
+        assert_eq!(later.idle_since(&earlier), 1);
         assert_eq!(earlier.percent_since(&earlier), (0.0, 0.0));
     }
 }

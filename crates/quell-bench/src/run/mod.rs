@@ -336,6 +336,7 @@ impl Session<'_> {
             seed,
             busy_percent: window.busy_percent,
             steal_percent: window.steal_percent,
+            idle_cpus: window.idle_cpus,
             agent: window.agent,
             stillness,
             measurements,
@@ -473,6 +474,7 @@ impl Session<'_> {
 struct Window {
     busy_percent: f64,
     steal_percent: f64,
+    idle_cpus: u32,
     agent: Option<AgentCost>,
 }
 
@@ -507,6 +509,7 @@ impl Reading {
         Ok(Window {
             busy_percent,
             steal_percent,
+            idle_cpus: self.host.idle_since(&first.host),
             agent,
         })
     }

@@ -6,6 +6,7 @@ mod cores;
 mod observe;
 
 use self::control::Controller;
+use super::host::idle_cpus;
 use super::summary::RawRun;
 use super::trace::TraceFile;
 use super::{BenchOptions, Measured};
@@ -20,7 +21,7 @@ use quell_model::config::{
     Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
     ThreadProgram,
 };
-use quell_model::{CpuSet, Topology};
+use quell_model::{CpuSet, ThreadRole, Topology};
 use quell_sim::{
     Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
     SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
@@ -451,14 +452,17 @@ impl Bench<'_> {
                 .latency
                 .saturating_record(simulation.machine().now - due);
         }
+        let cpus = second.busy_ns.iter().zip(&first.busy_ns);
+        let busy = cpus.map(|(now, then)| now - then);
         let capacity = (end - warmup) as f64 * self.topology.cpus.len() as f64;
         Ok(RawRun {
             pair,
             position: side as u32,
             side,
             seed,
-            busy_percent: 100.0 * (second.busy_ns - first.busy_ns) as f64 / capacity,
+            busy_percent: 100.0 * busy.clone().sum::<u64>() as f64 / capacity,
             steal_percent: 0.0,
+            idle_cpus: idle_cpus(busy.map(|ns| (ns, end - warmup))),
             agent: None,
             stillness: Stillness::default(),
             measurements,
@@ -468,9 +472,13 @@ impl Bench<'_> {
     /// Limits where a tenant's threads on the host, which are those from `first` on, may run.
     fn restrict(&self, simulation: &mut Simulation, tenant: &TenantSpec, first: usize) {
         let cpus = self.topology.cpus.len() as u32;
-        let threads = simulation.machine().threads.len() - first;
         let allowed: Vec<Option<&CpuSet>> = match tenant.kind {
-            TenantKind::Vm => vec![tenant.cpus.as_ref(); threads],
+            TenantKind::Vm => {
+                let roles = simulation.machine().threads[first..].iter();
+                let is_vcpu = |role| matches!(role, ThreadRole::Vcpu(_));
+                let of = |it: &quell_sim::Thread| tenant.cpus.as_ref().filter(|_| is_vcpu(it.role));
+                roles.map(of).collect()
+            }
             TenantKind::Process | TenantKind::Container => {
                 let programs = tenant.threads.iter();
                 let each = |it| std::iter::repeat_n(tenant.cpus_of(it), it.count.on(cpus) as usize);
@@ -590,7 +598,7 @@ impl Bench<'_> {
             rounds[owner.instance] += simulation.rounds(tenant);
         }
         Reading {
-            busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).sum(),
+            busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).collect(),
             cpu_ns: threads_ns.iter().map(|of| of.iter().sum()).collect(),
             threads_ns,
             rounds,
@@ -671,7 +679,8 @@ fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
 
 /// What the machine and every tenant have used and done at one time.
 struct Reading {
-    busy_ns: u64,
+    /// By CPU.
+    busy_ns: Vec<u64>,
     cpu_ns: Vec<u64>,
     /// By tenant, then by its thread on the host.
     threads_ns: Vec<Vec<u64>>,

@@ -26,6 +26,7 @@ pub(super) struct RawRun {
     pub(super) seed: u64,
     pub(super) busy_percent: f64,
     pub(super) steal_percent: f64,
+    pub(super) idle_cpus: u32,
     pub(super) agent: Option<AgentCost>,
     pub(super) stillness: Stillness,
     pub(super) measurements: Vec<Measurement>,
@@ -57,6 +58,7 @@ impl Summariser<'_> {
                 seed: run.seed,
                 busy_percent: run.busy_percent,
                 steal_percent: run.steal_percent,
+                idle_cpus: run.idle_cpus,
                 pauses: Pauses::of(&run.stillness),
                 tenants: lines(raw)
                     .into_iter()
@@ -132,6 +134,7 @@ impl Summariser<'_> {
                 side: side.clone(),
                 busy_percent: mean(|run| run.busy_percent),
                 steal_percent: mean(|run| run.steal_percent),
+                idle_cpus: mean(|run| f64::from(run.idle_cpus)),
                 agent: agent_cost(runs.iter().filter_map(|run| run.agent)),
             }
         };
@@ -456,6 +459,7 @@ mod tests {
             seed: 1,
             busy_percent: 90.0,
             steal_percent: 0.5,
+            idle_cpus: 0,
             agent: (side == 1).then_some(AgentCost {
                 cpu_percent: 0.5,
                 rss_bytes: 1 << 20,

@@ -189,6 +189,7 @@ mod tests {
             tenant: 0,
             group: GroupId::ROOT,
             nice: Nice::default(),
+            role: quell_model::ThreadRole::Ordinary,
             allowed: None,
             state: State::Blocked,
             cpu: CpuId(0),

@@ -415,7 +415,7 @@ mod tests {
     fn every_built_in_scenario_is_right() {
         for (name, _) in BUILT_IN {
             let (file, text) = scenario(name).unwrap();
-            let own = name.strip_prefix("groups/").unwrap_or(name);
+            let own = name.rsplit('/').next().unwrap_or(name);
             assert_eq!(Scenario::parse(&file, &text).unwrap().name, own);
         }
     }

@@ -271,6 +271,12 @@ groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
+akita-fig4 types 2: 1.0
+akita-fig5 beside-hogs 2: 0.5 0.5
+akita-fig6 several 2: 1.0 1.0 1.5 2.0
+akita-fig7 utilisation 1: 0.0 0.0 0.0 0.0
+akita-fig8 rpc 12: 0.1 0.1 0.1 0.1 0.1 0.1
+akita-fig9 rpc 12: 0.1 0.1 0.1 0.1 0.1 0.1
 ";
         assert_eq!(all, expected);
     }
@@ -293,7 +299,7 @@ groups-cycles nested 2: 0.0 0.0
 
     #[test]
     fn figures_that_are_not_there_say_what_is() {
-        assert!(unknown("dasec-fig2").contains("there are: dasec-fig1, dasec-fig11,"));
+        assert!(unknown("dasec-fig2").contains("there are: akita-fig4, akita-fig5,"));
         let elsewhere = unknown("dasec-fig3");
         assert_eq!(elsewhere, "`--on`: figure `dasec-fig3` is redone on: sim");
         assert!(unknown("dasec-fig1").ends_with("sim, vm, host"));

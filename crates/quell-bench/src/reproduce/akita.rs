@@ -1,0 +1,345 @@
+//! Figures of Akita: A CPU scheduler for virtualized Clouds, as data. Numbers are those in the paper's text; its bars are not read
+//! off.
+
+use super::{Claim, Figure, Quantity, Sweep};
+use crate::result::{Metric, Substrate};
+
+const ON: &[Substrate] = &[Substrate::Sim];
+
+/// The paper's two baselines, what became of them, and Quell.
+const SIDES: &str = "cfs,eevdf,credit,credit2,akita,quell";
+
+const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of Linux 6.12 (docs/simulator.md). CFS is that of Linux 6.1, the paper's of 3.6; \
+    `akita` is the paper's mechanism in Quell's sched_ext scheduler, with what docs/criticality.md says is ours.";
+const REQUESTS: &str =
+    "Requests are as long as the paper's rates and CPU use tell, and arrive without a network.";
+const WEIGHTED: &str = "What no promise covers is shared by weight, also with those whose budget is spent: the paper serves these one after the other.";
+
+const fn sweep(scenario: &'static str, set: &'static [&'static str]) -> Sweep {
+    Sweep {
+        scenario,
+        set,
+        key: "",
+        values: &[0],
+    }
+}
+
+const fn claim(
+    what: &'static str,
+    of: &'static str,
+    paper: &'static str,
+    quantity: Quantity,
+) -> Claim {
+    Claim {
+        what,
+        of: Some(of),
+        paper,
+        quantity,
+    }
+}
+
+/// How a tenant's metric rises from one point to another.
+const fn rise(
+    scenario: &'static str,
+    tenant: &'static str,
+    metric: Metric,
+    set: &'static [&'static str],
+    than: &'static [&'static str],
+) -> Quantity {
+    Quantity::Rise {
+        scenario,
+        tenant,
+        metric,
+        set,
+        than,
+    }
+}
+
+const fn value(
+    scenario: &'static str,
+    tenant: &'static str,
+    metric: Metric,
+    set: &'static [&'static str],
+) -> Quantity {
+    Quantity::Value {
+        scenario,
+        tenant,
+        metric,
+        set,
+    }
+}
+
+// Figures 1 and 5: beside VMs that compute.
+
+const HOGS: &str = "akita/beside-hogs";
+const BESIDE: &[&str] = &[];
+const ALONE: &[&str] = &["tenant.hog.load.rate=0.001"];
+
+// Figure 6: several of high criticality.
+
+const SEVERAL: &str = "akita/several";
+const WITH_NONE: &[&str] = &["tenant.high.load.rate=0.001"];
+const WITH_ONE: &[&str] = &["tenant.high.count=1"];
+const WITH_TWO: &[&str] = &["tenant.high.count=2"];
+const WITH_THREE: &[&str] = &["tenant.high.count=3"];
+
+// Figure 7: utilisation.
+
+const UTILISATION: &str = "akita/utilisation";
+const NEEDS_0: &[&str] = &["tenant.high.load.rate=0.001"];
+const NEEDS_10: &[&str] =
+    &["tenant.high.thread.busy.program=[\"request\", { run_us = 10000 }, \"respond\"]"];
+const NEEDS_30: &[&str] =
+    &["tenant.high.thread.busy.program=[\"request\", { run_us = 30000 }, \"respond\"]"];
+const NEEDS_50: &[&str] =
+    &["tenant.high.thread.busy.program=[\"request\", { run_us = 50000 }, \"respond\"]"];
+
+/// CPU time of the four VMs at a step.
+macro_rules! utilisation {
+    ($($set:ident, $of:literal: $high:literal, $low:literal;)+) => {
+        &[$(
+            claim("VM1", $of, $high, value(UTILISATION, "high", Metric::CpuShare, $set)),
+            claim("VM2", $of, $low, value(UTILISATION, "low-0", Metric::CpuShare, $set)),
+            claim("VM3", $of, $low, value(UTILISATION, "low-1", Metric::CpuShare, $set)),
+            claim("VM4", $of, $low, value(UTILISATION, "low-2", Metric::CpuShare, $set)),
+        )+]
+    };
+}
+
+// Figures 8 and 9: more and more VMs on 12 CPUs.
+
+const RPC: &str = "akita/rpc";
+const RPC_ALONE: &[&str] = &["tenant.hog.count=5", "tenant.hog.load.rate=0.001"];
+
+macro_rules! crowds {
+    ($($set:ident $count:literal: $p99:literal;)+) => {
+        $(const $set: &[&str] = &[concat!("tenant.hog.count=", $count)];)+
+        const CROWDS: &[Sweep] = &[sweep(RPC, RPC_ALONE), $(sweep(RPC, $set),)+];
+        const LATENCIES: &[Claim] = &[
+            claim("alone", "99th percentile", "", value(RPC, "rpc", Metric::P99Us, RPC_ALONE)),
+            $(claim(concat!("times that, beside ", $count), "99th percentile", $p99, rise(RPC, "rpc", Metric::P99Us, $set, RPC_ALONE)),)+
+        ];
+        const IDLE: &[Claim] = &[
+            $(claim(concat!("beside ", $count), "idle CPUs", "", Quantity::IdleCpus { scenario: RPC, set: $set }),)+
+        ];
+    };
+}
+
+crowds! {
+    FIVE "5": "about 1";
+    TEN "10": "";
+    FIFTEEN "15": "";
+    TWENTY "20": "";
+    TWENTY_FOUR "24": "Akita about 1, Xen 10, KVM 5";
+}
+
+const CROWDED: &str = "The paper gives two of its 12 cores to Xen's driver domain, and does not say how many clients call: here three, and all 12 CPUs are the VMs'.";
+
+/// Every figure.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "akita-fig4",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 4: CPU time by budget, latency by period",
+        paper: "one VM each of Type2 and Type3, which compute, and of Type4 and Type5, which answer calls, on one core.",
+        differs: &[
+            "The paper has execution times; CPU time in percent of a CPU is the same, upside down.",
+            "How many clients call is not told: one here.",
+            REQUESTS,
+            VMS,
+            WEIGHTED,
+        ],
+        sides: SIDES,
+        sweeps: &[sweep("akita/types", &[])],
+        claims: &[
+            claim(
+                "Type2 (25 of 100 ms)",
+                "CPU time",
+                "least",
+                value("akita/types", "type2", Metric::CpuShare, &[]),
+            ),
+            claim(
+                "Type3 (50 of 100 ms)",
+                "CPU time",
+                "most",
+                value("akita/types", "type3", Metric::CpuShare, &[]),
+            ),
+            claim(
+                "Type4 (5 of 50 ms)",
+                "mean latency",
+                "least",
+                value("akita/types", "type4", Metric::MeanUs, &[]),
+            ),
+            claim(
+                "Type5 (10 of 100 ms)",
+                "mean latency",
+                "most",
+                value("akita/types", "type5", Metric::MeanUs, &[]),
+            ),
+        ],
+    },
+    Figure {
+        name: "akita-fig5",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 1 and 5: latency of a VM of high criticality alone and beside three that compute",
+        paper: "memcached in a Type1 VM with 35,000 requests a second, beside three Type2 VMs with Lookbusy at 25 %, on one core; Xen's Credit, KVM \
+                with CFS, Akita.",
+        differs: &[REQUESTS, VMS],
+        sides: SIDES,
+        sweeps: &[sweep(HOGS, ALONE), sweep(HOGS, BESIDE)],
+        claims: &[
+            claim(
+                "mean",
+                "alone",
+                "",
+                value(HOGS, "cache", Metric::MeanUs, ALONE),
+            ),
+            claim(
+                "99.9th percentile",
+                "alone",
+                "rarely above 5 ms",
+                value(HOGS, "cache", Metric::P999Us, ALONE),
+            ),
+            claim(
+                "mean",
+                "beside three, times that",
+                "",
+                rise(HOGS, "cache", Metric::MeanUs, BESIDE, ALONE),
+            ),
+            claim(
+                "99th percentile",
+                "beside three, times that",
+                "",
+                rise(HOGS, "cache", Metric::P99Us, BESIDE, ALONE),
+            ),
+            claim(
+                "99.9th percentile",
+                "beside three, times that",
+                "Akita 1, Xen 1.96, KVM 1.93",
+                rise(HOGS, "cache", Metric::P999Us, BESIDE, ALONE),
+            ),
+            claim(
+                "one that computes",
+                "CPU time",
+                "25",
+                value(HOGS, "hog-0", Metric::CpuShare, BESIDE),
+            ),
+        ],
+    },
+    Figure {
+        name: "akita-fig6",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 6: a VM of low criticality beside one to three of high, all with short requests",
+        paper: "memcached in a Type2 VM and in one to three Type1 VMs, on one core.",
+        differs: &[
+            "How many requests a second: eight threads with 600 each for every VM.",
+            REQUESTS,
+            VMS,
+        ],
+        sides: SIDES,
+        sweeps: &[
+            sweep(SEVERAL, WITH_NONE),
+            sweep(SEVERAL, WITH_ONE),
+            sweep(SEVERAL, WITH_TWO),
+            sweep(SEVERAL, WITH_THREE),
+        ],
+        claims: &[
+            claim(
+                "low, alone",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "low", Metric::P999Us, WITH_NONE),
+            ),
+            claim(
+                "low, beside one",
+                "99.9th percentile",
+                "slightly more",
+                value(SEVERAL, "low", Metric::P999Us, WITH_ONE),
+            ),
+            claim(
+                "low, beside two",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "low", Metric::P999Us, WITH_TWO),
+            ),
+            claim(
+                "low, beside three",
+                "99.9th percentile",
+                "more, no deadline missed",
+                value(SEVERAL, "low", Metric::P999Us, WITH_THREE),
+            ),
+            claim(
+                "high, one",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "high", Metric::P999Us, WITH_ONE),
+            ),
+            claim(
+                "high, first of two",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "high-0", Metric::P999Us, WITH_TWO),
+            ),
+            claim(
+                "high, first of three",
+                "99.9th percentile",
+                "as one",
+                value(SEVERAL, "high-0", Metric::P999Us, WITH_THREE),
+            ),
+        ],
+    },
+    Figure {
+        name: "akita-fig7",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 7 and section 4.4: CPU time of a VM of high criticality that needs more and more, and of three beside it",
+        paper: "VM1 (Type6) at 0 to 50 % beside three of Type2 with Lookbusy at 25 %, on one core; percent of a CPU.",
+        differs: &[
+            "Each step is a run of its own.",
+            "The paper's 50 % and three times 13 % leave 11 % of the core to nobody it names; here what VM1 leaves is divided by three, less 2 us for each switch.",
+            VMS,
+        ],
+        sides: SIDES,
+        sweeps: &[
+            sweep(UTILISATION, NEEDS_0),
+            sweep(UTILISATION, NEEDS_10),
+            sweep(UTILISATION, NEEDS_30),
+            sweep(UTILISATION, NEEDS_50),
+        ],
+        claims: utilisation! {
+            NEEDS_0, "needs nothing": "0", "25";
+            NEEDS_10, "needs 10 %": "", "";
+            NEEDS_30, "needs 30 %": "", "";
+            NEEDS_50, "needs 50 %": "50", "13";
+        },
+    },
+    Figure {
+        name: "akita-fig8",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 8: tail latency of calls to a VM of high criticality beside 5 to 24 that compute, on 12 CPUs",
+        paper: "an RPC server in a Type1 VM beside 5 to 24 Type2 VMs with Lookbusy at 25 %; Xen's Credit, KVM with CFS, Akita.",
+        differs: &[CROWDED, REQUESTS, VMS],
+        sides: SIDES,
+        sweeps: CROWDS,
+        claims: LATENCIES,
+    },
+    Figure {
+        name: "akita-fig9",
+        on: ON,
+        scheduling: false,
+        title: "Akita, Fig. 9: idle CPUs beside 5 to 24 VMs that compute, on 12 CPUs",
+        paper: "the machine of Fig. 8; most CPUs idle under Akita.",
+        differs: &[
+            "An idle CPU is one that was busy for at most 2 % of the window.",
+            CROWDED,
+            VMS,
+        ],
+        sides: SIDES,
+        sweeps: CROWDS,
+        claims: IDLE,
+    },
+];
