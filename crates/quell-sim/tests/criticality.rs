@@ -16,11 +16,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 fn with_servers(cpus: u32) -> Simulation {
+    with(cpus, Options::default())
+}
+
+fn with(cpus: u32, options: Options) -> Simulation {
     let topology = quell_model::Topology::flat(cpus);
     let options = Options {
         share: true,
         criticality: true,
-        ..Options::default()
+        ..options
     };
     let class = SchedExt::new(&topology, &options).unwrap();
     Simulation::new(topology, TICKS, Box::new(class))
@@ -283,7 +287,14 @@ fn the_rest_gets_something_in_every_period() {
 fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
     // Another period than the rest's, so that either ends first now and then.
     for period in [90.0, 110.0] {
-        let mut it = with_servers(1);
+        // Nor does it preempt for its urgency.
+        let mut it = with(
+            1,
+            Options {
+                asymmetry: false,
+                ..Options::default()
+            },
+        );
         let short = "[{ run_us = 100 }, { sleep_us = 900 }]";
         let first = add_threads(&mut it, GroupId::ROOT, 0, 1, short);
         add_threads(&mut it, GroupId::ROOT, 0, 2, BUSY);
@@ -306,10 +317,13 @@ fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
             let (since, longest) = &mut *told.borrow_mut();
             match happening {
                 Happening::Wakeup { thread, .. } if thread.index() == first => *since = at,
-                Happening::Switch { next, .. }
-                    if next.is_some_and(|thread| thread.index() == first) && at > S =>
-                {
-                    *longest = (*longest).max(at - *since);
+                Happening::Switch { left, next, .. } => {
+                    if left.is_some_and(|(thread, ready)| ready && thread.index() == first) {
+                        *since = at;
+                    }
+                    if next.is_some_and(|thread| thread.index() == first) && at > S {
+                        *longest = (*longest).max(at - *since);
+                    }
                 }
                 _ => {}
             }
