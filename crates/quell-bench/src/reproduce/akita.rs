@@ -1,7 +1,7 @@
 //! Figures of Akita: A CPU scheduler for virtualized Clouds, as data. Numbers are those in the paper's text; its bars are not read
 //! off.
 
-use super::{Claim, Figure, Quantity, Sweep};
+use super::{Claim, Figure, Quantity, Sweep, number, once};
 use crate::result::{Metric, Substrate};
 
 const ON: &[Substrate] = &[Substrate::Sim];
@@ -14,29 +14,6 @@ const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of 
 const REQUESTS: &str =
     "Requests are as long as the paper's rates and CPU use tell, and arrive without a network.";
 const WEIGHTED: &str = "What no promise covers is shared by weight, also with those whose budget is spent: the paper serves these one after the other.";
-
-const fn sweep(scenario: &'static str, set: &'static [&'static str]) -> Sweep {
-    Sweep {
-        scenario,
-        set,
-        key: "",
-        values: &[0],
-    }
-}
-
-const fn claim(
-    what: &'static str,
-    of: &'static str,
-    paper: &'static str,
-    quantity: Quantity,
-) -> Claim {
-    Claim {
-        what,
-        of: Some(of),
-        paper,
-        quantity,
-    }
-}
 
 /// How a tenant's metric rises from one point to another.
 const fn rise(
@@ -98,10 +75,10 @@ const NEEDS_50: &[&str] =
 macro_rules! utilisation {
     ($($set:ident, $of:literal: $high:literal, $low:literal;)+) => {
         &[$(
-            claim("VM1", $of, $high, value(UTILISATION, "high", Metric::CpuShare, $set)),
-            claim("VM2", $of, $low, value(UTILISATION, "low-0", Metric::CpuShare, $set)),
-            claim("VM3", $of, $low, value(UTILISATION, "low-1", Metric::CpuShare, $set)),
-            claim("VM4", $of, $low, value(UTILISATION, "low-2", Metric::CpuShare, $set)),
+            number("VM1", $of, $high, value(UTILISATION, "high", Metric::CpuShare, $set)),
+            number("VM2", $of, $low, value(UTILISATION, "low-0", Metric::CpuShare, $set)),
+            number("VM3", $of, $low, value(UTILISATION, "low-1", Metric::CpuShare, $set)),
+            number("VM4", $of, $low, value(UTILISATION, "low-2", Metric::CpuShare, $set)),
         )+]
     };
 }
@@ -114,13 +91,13 @@ const RPC_ALONE: &[&str] = &["tenant.hog.count=5", "tenant.hog.load.rate=0.001"]
 macro_rules! crowds {
     ($($set:ident $count:literal: $p99:literal;)+) => {
         $(const $set: &[&str] = &[concat!("tenant.hog.count=", $count)];)+
-        const CROWDS: &[Sweep] = &[sweep(RPC, RPC_ALONE), $(sweep(RPC, $set),)+];
+        const CROWDS: &[Sweep] = &[once(RPC, RPC_ALONE), $(once(RPC, $set),)+];
         const LATENCIES: &[Claim] = &[
-            claim("alone", "99th percentile", "", value(RPC, "rpc", Metric::P99Us, RPC_ALONE)),
-            $(claim(concat!("times that, beside ", $count), "99th percentile", $p99, rise(RPC, "rpc", Metric::P99Us, $set, RPC_ALONE)),)+
+            number("alone", "99th percentile", "", value(RPC, "rpc", Metric::P99Us, RPC_ALONE)),
+            $(number(concat!("times that, beside ", $count), "99th percentile", $p99, rise(RPC, "rpc", Metric::P99Us, $set, RPC_ALONE)),)+
         ];
         const IDLE: &[Claim] = &[
-            $(claim(concat!("beside ", $count), "idle CPUs", "", Quantity::IdleCpus { scenario: RPC, set: $set }),)+
+            $(number(concat!("beside ", $count), "idle CPUs", "", Quantity::IdleCpus { scenario: RPC, set: $set }),)+
         ];
     };
 }
@@ -151,27 +128,27 @@ pub const FIGURES: &[Figure] = &[
             WEIGHTED,
         ],
         sides: SIDES,
-        sweeps: &[sweep("akita/types", &[])],
+        sweeps: &[once("akita/types", &[])],
         claims: &[
-            claim(
+            number(
                 "Type2 (25 of 100 ms)",
                 "CPU time",
                 "least",
                 value("akita/types", "type2", Metric::CpuShare, &[]),
             ),
-            claim(
+            number(
                 "Type3 (50 of 100 ms)",
                 "CPU time",
                 "most",
                 value("akita/types", "type3", Metric::CpuShare, &[]),
             ),
-            claim(
+            number(
                 "Type4 (5 of 50 ms)",
                 "mean latency",
                 "least",
                 value("akita/types", "type4", Metric::MeanUs, &[]),
             ),
-            claim(
+            number(
                 "Type5 (10 of 100 ms)",
                 "mean latency",
                 "most",
@@ -188,39 +165,39 @@ pub const FIGURES: &[Figure] = &[
                 with CFS, Akita.",
         differs: &[REQUESTS, VMS],
         sides: SIDES,
-        sweeps: &[sweep(HOGS, ALONE), sweep(HOGS, BESIDE)],
+        sweeps: &[once(HOGS, ALONE), once(HOGS, BESIDE)],
         claims: &[
-            claim(
+            number(
                 "mean",
                 "alone",
                 "",
                 value(HOGS, "cache", Metric::MeanUs, ALONE),
             ),
-            claim(
+            number(
                 "99.9th percentile",
                 "alone",
                 "rarely above 5 ms",
                 value(HOGS, "cache", Metric::P999Us, ALONE),
             ),
-            claim(
+            number(
                 "mean",
                 "beside three, times that",
                 "",
                 rise(HOGS, "cache", Metric::MeanUs, BESIDE, ALONE),
             ),
-            claim(
+            number(
                 "99th percentile",
                 "beside three, times that",
                 "",
                 rise(HOGS, "cache", Metric::P99Us, BESIDE, ALONE),
             ),
-            claim(
+            number(
                 "99.9th percentile",
                 "beside three, times that",
                 "Akita 1, Xen 1.96, KVM 1.93",
                 rise(HOGS, "cache", Metric::P999Us, BESIDE, ALONE),
             ),
-            claim(
+            number(
                 "one that computes",
                 "CPU time",
                 "25",
@@ -241,49 +218,49 @@ pub const FIGURES: &[Figure] = &[
         ],
         sides: SIDES,
         sweeps: &[
-            sweep(SEVERAL, WITH_NONE),
-            sweep(SEVERAL, WITH_ONE),
-            sweep(SEVERAL, WITH_TWO),
-            sweep(SEVERAL, WITH_THREE),
+            once(SEVERAL, WITH_NONE),
+            once(SEVERAL, WITH_ONE),
+            once(SEVERAL, WITH_TWO),
+            once(SEVERAL, WITH_THREE),
         ],
         claims: &[
-            claim(
+            number(
                 "low, alone",
                 "99.9th percentile",
                 "",
                 value(SEVERAL, "low", Metric::P999Us, WITH_NONE),
             ),
-            claim(
+            number(
                 "low, beside one",
                 "99.9th percentile",
                 "slightly more",
                 value(SEVERAL, "low", Metric::P999Us, WITH_ONE),
             ),
-            claim(
+            number(
                 "low, beside two",
                 "99.9th percentile",
                 "",
                 value(SEVERAL, "low", Metric::P999Us, WITH_TWO),
             ),
-            claim(
+            number(
                 "low, beside three",
                 "99.9th percentile",
                 "more, no deadline missed",
                 value(SEVERAL, "low", Metric::P999Us, WITH_THREE),
             ),
-            claim(
+            number(
                 "high, one",
                 "99.9th percentile",
                 "",
                 value(SEVERAL, "high", Metric::P999Us, WITH_ONE),
             ),
-            claim(
+            number(
                 "high, first of two",
                 "99.9th percentile",
                 "",
                 value(SEVERAL, "high-0", Metric::P999Us, WITH_TWO),
             ),
-            claim(
+            number(
                 "high, first of three",
                 "99.9th percentile",
                 "as one",
@@ -304,10 +281,10 @@ pub const FIGURES: &[Figure] = &[
         ],
         sides: SIDES,
         sweeps: &[
-            sweep(UTILISATION, NEEDS_0),
-            sweep(UTILISATION, NEEDS_10),
-            sweep(UTILISATION, NEEDS_30),
-            sweep(UTILISATION, NEEDS_50),
+            once(UTILISATION, NEEDS_0),
+            once(UTILISATION, NEEDS_10),
+            once(UTILISATION, NEEDS_30),
+            once(UTILISATION, NEEDS_50),
         ],
         claims: utilisation! {
             NEEDS_0, "needs nothing": "0", "25";

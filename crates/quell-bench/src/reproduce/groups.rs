@@ -1,7 +1,7 @@
 //! Figures of Ishiguro et al., Toward Accurate Group Scheduling in Multi-core Environments, as data. Numbers are those in
 //! the paper's text; what follows from them is said to; its bars are not read off.
 
-use super::{Claim, Figure, Quantity, Sweep};
+use super::{Claim, Figure, Quantity, Sweep, number, once};
 use crate::result::Substrate;
 
 /// The simulator's fair classes, and Quell's scheduler, with shares of the whole host as well.
@@ -9,26 +9,17 @@ const SIDES: &str = "cfs,eevdf-6.12,eevdf,sched,share=quell sched --share";
 /// The kernel's own, and that.
 const SIDES_REALLY: &str = "default,sched,share=quell sched --share";
 
-const fn sweep(scenario: &'static str, set: &'static [&'static str]) -> Sweep {
-    Sweep {
-        scenario,
-        set,
-        key: "",
-        values: &[0],
-    }
-}
-
 // Figure 3: four threads on two CPUs.
 
 /// The configurations; of the first also how the paper's collapse comes about.
 const CONFIGURATIONS: &[Sweep] = &[
-    sweep("groups/group", &[]),
-    sweep("groups/group", SHORT),
-    sweep("groups/group", SHORT_AND_LIGHT),
-    sweep("groups/individual", &[]),
-    sweep("groups/dedicated", &[]),
-    sweep("groups/nested", &[]),
-    sweep("groups/none", &[]),
+    once("groups/group", &[]),
+    once("groups/group", SHORT),
+    once("groups/group", SHORT_AND_LIGHT),
+    once("groups/individual", &[]),
+    once("groups/dedicated", &[]),
+    once("groups/nested", &[]),
+    once("groups/none", &[]),
 ];
 
 /// T3 in short cycles.
@@ -60,16 +51,12 @@ const fn share(
     programs: &'static [&'static str],
     paper: &'static str,
 ) -> Claim {
-    Claim {
-        what,
-        of: Some(of),
-        paper,
-        quantity: Quantity::Share {
-            scenario,
-            set,
-            programs,
-        },
-    }
+    let quantity = Quantity::Share {
+        scenario,
+        set,
+        programs,
+    };
+    number(what, of, paper, quantity)
 }
 
 /// What was not in the paper is empty. That T1 has what T3 leaves of their CPU, and T0 and T2 half of theirs, follows.
@@ -137,19 +124,19 @@ macro_rules! cycles {
             }
         )+
         const CYCLES: &[Sweep] = &[$(
-            sweep("groups/group", $at::EQUAL_PINNED),
-            sweep("groups/group", $at::DOUBLE_PINNED),
-            sweep("groups/group", $at::TEN_PINNED),
-            sweep("groups/group", $at::HUNDRED_PINNED),
-            sweep("groups/group", $at::EQUAL_ANYWHERE),
-            sweep("groups/group", $at::DOUBLE_ANYWHERE),
-            sweep("groups/group", $at::TEN_ANYWHERE),
-            sweep("groups/group", $at::HUNDRED_ANYWHERE),
-            sweep("groups/individual", $at::INDIVIDUAL_PINNED),
-            sweep("groups/individual", $at::INDIVIDUAL_ANYWHERE),
-            sweep("groups/dedicated", $at::DEDICATED),
-            sweep("groups/nested", $at::NESTED_PINNED),
-            sweep("groups/nested", $at::NESTED_ANYWHERE),
+            once("groups/group", $at::EQUAL_PINNED),
+            once("groups/group", $at::DOUBLE_PINNED),
+            once("groups/group", $at::TEN_PINNED),
+            once("groups/group", $at::HUNDRED_PINNED),
+            once("groups/group", $at::EQUAL_ANYWHERE),
+            once("groups/group", $at::DOUBLE_ANYWHERE),
+            once("groups/group", $at::TEN_ANYWHERE),
+            once("groups/group", $at::HUNDRED_ANYWHERE),
+            once("groups/individual", $at::INDIVIDUAL_PINNED),
+            once("groups/individual", $at::INDIVIDUAL_ANYWHERE),
+            once("groups/dedicated", $at::DEDICATED),
+            once("groups/nested", $at::NESTED_PINNED),
+            once("groups/nested", $at::NESTED_ANYWHERE),
         )+];
         const AT_CYCLES: &[Claim] = &[$(
             share("groups/group", $at::EQUAL_PINNED, concat!($cycle, ", group 1:1, pinned"), "T0 and T1", &["t0", "t1"], ""),
@@ -242,31 +229,27 @@ const fn slow_down(
     set: &'static [&'static str],
     than: &'static [&'static str],
 ) -> Claim {
-    Claim {
-        what,
-        of: Some(of),
-        paper,
-        quantity: Quantity::SlowDown {
-            scenario,
-            tenant: "primary",
-            set,
-            than,
-        },
-    }
+    let quantity = Quantity::SlowDown {
+        scenario,
+        tenant: "primary",
+        set,
+        than,
+    };
+    number(what, of, paper, quantity)
 }
 
 /// Every program's points, and its slow-downs; the paper's numbers beside the co-runner, without groups and with.
 macro_rules! programs {
     ($($name:literal: $without:literal, $with:literal;)+) => {
         const PROGRAMS: &[Sweep] = &[$(
-            sweep(concat!("groups/", $name), NONE_ALONE),
-            sweep(concat!("groups/", $name), GROUPS_ALONE),
-            sweep(concat!("groups/", $name), NONE),
-            sweep(concat!("groups/", $name), GROUPS),
-            sweep(concat!("groups/", $name), VMS_NONE_ALONE),
-            sweep(concat!("groups/", $name), VMS_ALONE),
-            sweep(concat!("groups/", $name), VMS_NONE),
-            sweep(concat!("groups/", $name), VMS),
+            once(concat!("groups/", $name), NONE_ALONE),
+            once(concat!("groups/", $name), GROUPS_ALONE),
+            once(concat!("groups/", $name), NONE),
+            once(concat!("groups/", $name), GROUPS),
+            once(concat!("groups/", $name), VMS_NONE_ALONE),
+            once(concat!("groups/", $name), VMS_ALONE),
+            once(concat!("groups/", $name), VMS_NONE),
+            once(concat!("groups/", $name), VMS),
         )+];
         const SLOW_DOWNS: &[Claim] = &[$(
             slow_down(concat!("groups/", $name), concat!($name, ", VMs"), "alone, groups", "", VMS_ALONE, VMS_NONE_ALONE),

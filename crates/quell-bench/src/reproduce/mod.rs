@@ -246,6 +246,31 @@ const LATENCY: Tenants = Tenants::Class(TenantClass::Latency);
 const BATCH: Tenants = Tenants::Class(TenantClass::Batch);
 const EVERY_RATIO: (f64, f64) = (0.0, f64::INFINITY);
 
+/// A scenario run once.
+const fn once(scenario: &'static str, set: &'static [&'static str]) -> Sweep {
+    Sweep {
+        scenario,
+        set,
+        key: "",
+        values: &[0],
+    }
+}
+
+/// A claim that is a number for each side.
+const fn number(
+    what: &'static str,
+    of: &'static str,
+    paper: &'static str,
+    quantity: Quantity,
+) -> Claim {
+    Claim {
+        what,
+        of: Some(of),
+        paper,
+        quantity,
+    }
+}
+
 /// A claim on how the latency-critical tenants' metric changes against the baseline.
 const fn change(
     what: &'static str,
