@@ -466,10 +466,12 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	find_turn(&turn, index, now);
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, d, index, now))
 		t = NULL;
-	bool passed = t && t->depleted && lag > turn.lag;
-	/* A tenant's entitled thread waits for no other's that is less far behind: that can be for ever. */
-	if (options.share && turn.own && turn.own < URGENCY_DEPLETED && turn.stands < turn.first)
-		passed = true;
+	/*
+	 * Of tenants the one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
+	 * far behind. That could be for ever.
+	 */
+	bool passed = options.share && ((t && t->depleted && lag > turn.lag) ||
+					(turn.own && turn.own < URGENCY_DEPLETED && turn.stands < turn.first));
 	if (turn.first && !passed && overdue(index, turn.only_cpu, turn.first, turn.lag, now) && take_first(turn.depleted))
 		return;
 	if (turn.own && turn.own < URGENCY_DEPLETED) {
