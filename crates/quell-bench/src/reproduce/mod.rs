@@ -506,10 +506,8 @@ impl Quantity {
                 set,
                 than,
             } => {
-                let speed = |set| {
-                    let point = find(points, scenario, set)?;
-                    tenant_row(&point.result, tenant, side)?.figures.work_per_s
-                };
+                let speed =
+                    |set| metric_at(points, (scenario, set), tenant, Metric::WorkPerS, side);
                 Some(speed(than)? / speed(set)?)
             }
             Quantity::Rise {
@@ -519,25 +517,21 @@ impl Quantity {
                 set,
                 than,
             } => {
-                let value = |set| {
-                    let point = find(points, scenario, set)?;
-                    metric.of(&tenant_row(&point.result, tenant, side)?.figures)
-                };
+                let value = |set| metric_at(points, (scenario, set), tenant, metric, side);
                 Some(value(set)? / value(than)?)
             }
             Quantity::Value {
                 scenario,
                 tenant,
+                metric: Metric::CpuShare,
+                set,
+            } => Some(100.0 * find(points, scenario, set)?.cpus_of(tenant, side)?),
+            Quantity::Value {
+                scenario,
+                tenant,
                 metric,
                 set,
-            } => {
-                let point = find(points, scenario, set)?;
-                if metric == Metric::CpuShare {
-                    return Some(100.0 * point.cpus_of(tenant, side)?);
-                }
-                let us = metric.of(&tenant_row(&point.result, tenant, side)?.figures)?;
-                Some(us / 1e3)
-            }
+            } => Some(metric_at(points, (scenario, set), tenant, metric, side)? / 1e3),
             Quantity::IdleCpus { scenario, set } => {
                 let point = find(points, scenario, set)?;
                 let mut sides = point.result.sides.iter();
@@ -583,6 +577,18 @@ impl Quantity {
 fn find<'a>(points: &'a [PointResult], scenario: &str, set: &[&str]) -> Option<&'a PointResult> {
     let name = scenario.rsplit('/').next();
     (points.iter()).find(|point| name == Some(&point.scenario) && point.set == set)
+}
+
+/// A tenant's metric on a side, at the point of a scenario with these values set.
+fn metric_at(
+    points: &[PointResult],
+    (scenario, set): (&str, &[&str]),
+    tenant: &str,
+    metric: Metric,
+    side: &str,
+) -> Option<f64> {
+    let point = find(points, scenario, set)?;
+    metric.of(&tenant_row(&point.result, tenant, side)?.figures)
 }
 
 impl PointResult {

@@ -291,6 +291,45 @@ fn shares_and_slow_downs_are_beside_their_ideals() {
 }
 
 #[test]
+fn values_and_rises_are_of_their_points() {
+    const CROWDED: &[&str] = &["a=1"];
+    let at = |set: &[&str], p99: f64, idle: f64| {
+        let mut point = shared("rpc", set, [2.0, 1.0], 100.0);
+        for row in &mut point.result.results {
+            row.figures.p99_us = Some(p99);
+        }
+        for (number, side) in point.result.sides.iter_mut().enumerate() {
+            side.idle_cpus = idle + number as f64;
+        }
+        point
+    };
+    let points = [at(&[], 200.0, 9.0), at(CROWDED, 300.0, 4.0)];
+    let (scenario, tenant) = ("akita/rpc", "primary");
+    let of = |metric, set| Quantity::Value {
+        scenario,
+        tenant,
+        metric,
+        set,
+    };
+    let p99 = |set| value(of(Metric::P99Us, set), &points, "default");
+    assert_eq!((p99(&[]), p99(CROWDED)), (Some(0.2), Some(0.3)));
+    let used = value(of(Metric::CpuShare, CROWDED), &points, "default");
+    assert_eq!(used, Some(200.0));
+    let rise = Quantity::Rise {
+        scenario,
+        tenant,
+        metric: Metric::P99Us,
+        set: CROWDED,
+        than: &[],
+    };
+    assert_eq!(value(rise, &points, "default"), Some(1.5));
+    assert_eq!(value(rise, &points[1..], "default"), None);
+    let set = CROWDED;
+    let idle = Quantity::IdleCpus { scenario, set };
+    assert_eq!(value(idle, &points, "default"), Some(4.0));
+}
+
+#[test]
 fn what_shares_and_slow_downs_are_of_is_measured() {
     for figure in figures() {
         let points = figure.points();
@@ -300,8 +339,16 @@ fn what_shares_and_slow_downs_are_of_is_measured() {
         };
         for claim in figure.claims {
             match claim.quantity {
-                Quantity::Share { scenario, set, .. } => assert!(there(scenario, set)),
+                Quantity::Share { scenario, set, .. }
+                | Quantity::Value { scenario, set, .. }
+                | Quantity::IdleCpus { scenario, set } => assert!(there(scenario, set)),
                 Quantity::SlowDown {
+                    scenario,
+                    set,
+                    than,
+                    ..
+                }
+                | Quantity::Rise {
                     scenario,
                     set,
                     than,
