@@ -339,6 +339,7 @@ impl Kernel {
                 self.machine.cpu_mut(cpu).kicked = false;
                 self.on(cpu, None, |kernel| kernel.choose(cpu, None));
             }
+            Event::Interrupt(_, Interrupt::Timer(token)) if !self.class.expects_timer(token) => {}
             Event::Interrupt(cpu, interrupt)
                 if self.machine.leave_idle(cpu) || self.interrupt_takes(interrupt) > 0 =>
             {

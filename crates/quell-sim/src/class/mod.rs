@@ -82,6 +82,11 @@ pub trait Class {
         let _ = (machine, cpu);
     }
 
+    /// Whether what [`Machine::set_timer`] asked for is still wanted: a timer that was set anew, or stopped, does not go off.
+    fn expects_timer(&self, _token: u32) -> bool {
+        true
+    }
+
     /// What [`Machine::set_timer`] asked for.
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let _ = (machine, token);

@@ -189,9 +189,13 @@ impl Class for Rtds {
         self.burn(machine, thread);
     }
 
+    fn expects_timer(&self, token: u32) -> bool {
+        self.armings == token
+    }
+
     /// The first deadline is there, if it is still the one that the timer was set for.
     fn timer(&mut self, machine: &mut Machine, token: u32) {
-        if self.armings != token {
+        if !self.expects_timer(token) {
             return;
         }
         self.armed = None;

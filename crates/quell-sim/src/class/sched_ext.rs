@@ -602,9 +602,14 @@ impl Class for SchedExt {
         }
     }
 
-    fn timer(&mut self, machine: &mut Machine, token: u32) {
+    fn expects_timer(&self, token: u32) -> bool {
         let (timer, armed) = (token & 0xffff, token >> 16);
-        if u32::from(self.core.timers[timer as usize]) == armed {
+        u32::from(self.core.timers[timer as usize]) == armed
+    }
+
+    fn timer(&mut self, machine: &mut Machine, token: u32) {
+        let timer = token & 0xffff;
+        if self.expects_timer(token) {
             let (native, mut context) = self.parts(machine);
             native.timer(&mut context, timer);
         }
