@@ -4,7 +4,8 @@
 //! Approach: told when a CPU's servers want CPU time and have the CPU, in order, this keeps the books that the rules ask for (Akita,
 //! sections 3.2 and 3.3; wakeups as constant-bandwidth servers, Abeni and Buttazzo 1998): periods, budgets, the mode. A promise is due
 //! at the end of a period to a server that wanted CPU time from the period's beginning, or from when it woke, until then;
-//! one of low criticality only if the CPU was in LO mode meanwhile.
+//! one of low criticality only if the CPU was in LO mode meanwhile. The rest, if the CPU keeps something for it, is taken to want the CPU
+//! always: it is owed its part of the time, less what it got, and once that is a budget, it is promised one within a period.
 //! Limits: temperature 0, at which the mode ends as soon as no server of high criticality has a budget and wants CPU time.
 
 use quell_model::config::{Criticality, Server};
@@ -25,7 +26,7 @@ pub enum Event {
 /// A promise that was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// Whose, by its place.
+    /// Whose, by its place; the rest's is after all others.
     pub server: usize,
     /// From when, in ns.
     pub from: u64,
@@ -35,6 +36,15 @@ pub struct Miss {
     pub due_ns: u64,
     /// What it got, in ns.
     pub received_ns: u64,
+}
+
+/// Who ran lost its claim to the CPU while somebody else had one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enforcement {
+    /// Whether because HI mode began; else its budget was used up.
+    pub by_mode: bool,
+    /// For how long it ran on all the same, in ns.
+    pub late_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,19 +61,72 @@ struct Account {
     due: u64,
     received: u64,
     promised: bool,
+    /// It runs, and has a budget.
+    claims: bool,
+    /// It runs on without a claim.
+    enforced: Option<Enforcement>,
+    /// It is served elsewhere.
+    gone: bool,
+    /// When its period begins and what is left of its budget is not known until it wakes after that.
+    unsure_until: u64,
+}
+
+/// All to whom nothing is promised.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    server: Server,
+    /// Since when its part of the time is owed to it.
+    from: u64,
+    /// What is left of the budget that it was promised, and by when.
+    left: u64,
+    deadline: u64,
+}
+
+impl Rest {
+    fn next(&self, now: u64, runs: bool) -> u64 {
+        match self.left {
+            0 => self.from + self.server.period_ns,
+            left if runs => self.deadline.min(now + left),
+            _ => self.deadline,
+        }
+    }
+
+    fn run(&mut self, passed: u64, now: u64) {
+        let Server {
+            period_ns,
+            budget_ns,
+            ..
+        } = self.server;
+        self.left = self.left.saturating_sub(passed);
+        let paid = u128::from(passed) * u128::from(period_ns) / u128::from(budget_ns);
+        self.from = now.min(self.from + paid as u64);
+    }
+
+    fn come(&mut self, now: u64) {
+        let period_ns = self.server.period_ns;
+        if self.left == 0 && now - self.from >= period_ns {
+            self.left = self.server.budget_ns;
+            self.deadline = now + period_ns;
+            self.from = now - period_ns;
+        }
+    }
 }
 
 /// The books of one CPU.
 #[derive(Debug)]
 pub struct Audit {
     accounts: Vec<Account>,
+    rest: Option<Rest>,
     now: u64,
     /// HI mode.
     critical: bool,
     tolerance_ns: u64,
+    /// By how much what is told may be off.
+    slop_ns: u64,
     misses: Vec<Miss>,
     kept: u64,
     switches: u64,
+    enforced: Vec<Enforcement>,
 }
 
 impl Account {
@@ -86,6 +149,25 @@ impl Account {
         self.promised = self.high() || !critical;
     }
 
+    /// Whether its state is known, when it wakes, if times may be off by so much.
+    fn doubt(&mut self, now: u64, slop: u64) {
+        let Server {
+            period_ns,
+            budget_ns,
+            ..
+        } = self.server;
+        if now < self.unsure_until {
+            return self.unsure_until = self.unsure_until.max(now + period_ns);
+        }
+        let due = product(now - self.began, budget_ns) / u128::from(period_ns);
+        let near = |one: u64, other: u64| one.abs_diff(other) <= slop;
+        let goes_on = now < self.deadline + slop && u128::from(self.used) + u128::from(slop) >= due;
+        let at_edge = near(self.used, due as u64) || near(now, self.deadline);
+        if goes_on && at_edge {
+            self.unsure_until = self.deadline.max(now) + period_ns;
+        }
+    }
+
     fn wake(&mut self, now: u64, critical: bool) {
         let Server {
             period_ns,
@@ -93,7 +175,6 @@ impl Account {
             pessimistic_ns,
             ..
         } = self.server;
-        let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
         if now >= self.deadline
             || product(self.used, period_ns) < product(budget_ns, now - self.began)
         {
@@ -132,9 +213,14 @@ impl Account {
     }
 }
 
+fn product(a: u64, b: u64) -> u128 {
+    u128::from(a) * u128::from(b)
+}
+
 impl Audit {
-    /// For a CPU's servers, none of which wants CPU time. What lacks no more than `tolerance_ns` does not lack.
-    pub fn new(servers: &[Server], tolerance_ns: u64) -> Audit {
+    /// For a CPU's servers, none of which wants CPU time, and what it keeps for the rest. What lacks no more than `tolerance_ns` does
+    /// not lack.
+    pub fn new(servers: &[Server], reserve: Option<Server>, tolerance_ns: u64) -> Audit {
         let account = |server: &Server| Account {
             server: *server,
             wants: false,
@@ -147,45 +233,116 @@ impl Audit {
             due: 0,
             received: 0,
             promised: false,
+            claims: false,
+            enforced: None,
+            gone: false,
+            unsure_until: 0,
         };
         Audit {
             accounts: servers.iter().map(account).collect(),
+            rest: reserve.map(|server| Rest {
+                server,
+                from: 0,
+                left: 0,
+                deadline: u64::MAX,
+            }),
             now: 0,
             critical: false,
             tolerance_ns,
+            slop_ns: 0,
             misses: Vec::new(),
             kept: 0,
             switches: 0,
+            enforced: Vec::new(),
         }
+    }
+
+    /// What is told of may be off by so much: promises that hang on less are not judged, nor those of low criticality while one of high
+    /// may have needed HI mode, nor the rest's.
+    #[must_use]
+    pub fn approximate(self, slop_ns: u64) -> Audit {
+        Audit { slop_ns, ..self }
+    }
+
+    /// It is served elsewhere from now on: nothing was due to it here, and what happens to it says nothing of this CPU.
+    pub fn forget(&mut self, at: u64, server: usize) {
+        self.advance(at);
+        self.misses.retain(|it| it.server != server);
+        let account = &mut self.accounts[server];
+        (account.wants, account.runs, account.gone) = (false, false, true);
+        self.settle();
     }
 
     /// Something happens to a server; times do not decrease.
     pub fn event(&mut self, at: u64, server: usize, event: Event) {
         self.advance(at);
-        let critical = self.critical;
+        self.doubt_mode();
+        let (critical, slop) = (self.critical, self.slop_ns);
         let account = &mut self.accounts[server];
+        if account.gone {
+            return;
+        }
         match event {
             Event::Wakes if !account.wants => {
                 account.wants = true;
+                if slop > 0 {
+                    account.doubt(at, slop);
+                }
                 account.wake(at, critical);
             }
             Event::Wakes => {}
             Event::Sleeps => account.wants = false,
             Event::Begins => account.runs = true,
-            Event::Ends => account.runs = false,
+            Event::Ends => {
+                account.runs = false;
+                self.enforced.extend(account.enforced.take());
+            }
         }
-        self.choose_mode();
+        self.settle();
     }
 
     /// Nothing happened until then.
     pub fn advance(&mut self, to: u64) {
         while self.now < to {
+            let served = |it: &Account| it.runs && it.has_budget(self.critical);
+            let rest_runs = !self.accounts.iter().any(served);
             let next = self.accounts.iter();
-            let next = next.map(|it| it.next(self.now, self.critical)).min();
+            let next = next.map(|it| it.next(self.now, self.critical));
+            let rest = self.rest.map(|it| it.next(self.now, rest_runs));
+            let next = next.chain(rest).min();
             let next = next.unwrap_or(to).clamp(self.now, to);
             let passed = next - self.now;
+            let claimed = self.is_claimed();
+            if let Some(rest) = self.rest.as_mut() {
+                if rest_runs {
+                    rest.run(passed, next);
+                }
+                if rest.deadline <= next {
+                    let Server {
+                        period_ns,
+                        budget_ns,
+                        ..
+                    } = rest.server;
+                    if self.slop_ns == 0 && rest.left > self.tolerance_ns {
+                        self.misses.push(Miss {
+                            server: self.accounts.len(),
+                            from: rest.deadline - period_ns,
+                            deadline: rest.deadline,
+                            due_ns: budget_ns,
+                            received_ns: budget_ns - rest.left,
+                        });
+                    } else {
+                        self.kept += 1;
+                    }
+                    rest.deadline = u64::MAX;
+                }
+                rest.come(next);
+            }
             for account in self.accounts.iter_mut().filter(|it| it.runs) {
                 account.received += passed;
+                if let Some(enforced) = account.enforced.as_mut().filter(|_| claimed) {
+                    enforced.late_ns += passed;
+                }
                 if account.has_budget(self.critical) {
                     account.used += passed;
                 }
@@ -195,7 +352,9 @@ impl Audit {
                 if !account.wants || account.deadline > next {
                     continue;
                 }
-                if account.promised && account.received + self.tolerance_ns < account.due {
+                if next < account.unsure_until {
+                    account.unsure_until = account.deadline + 2 * account.server.period_ns;
+                } else if account.promised && account.received + self.tolerance_ns < account.due {
                     self.misses.push(Miss {
                         server,
                         from: account.from,
@@ -208,7 +367,49 @@ impl Audit {
                 }
                 account.begin(account.deadline, self.critical);
             }
-            self.choose_mode();
+            self.doubt_mode();
+            self.settle();
+        }
+    }
+
+    /// While one of high criticality may have needed HI mode, and until it may have ended, what those of low criticality have is not known.
+    fn doubt_mode(&mut self) {
+        let slop = self.slop_ns;
+        let may_overrun = |it: &Account| {
+            let usual = it.server.budget_ns;
+            let over = it.used + slop >= usual && usual < it.server.pessimistic_ns;
+            it.wants && it.high() && (over || self.now < it.unsure_until)
+        };
+        if slop == 0 || !(self.critical || self.accounts.iter().any(may_overrun)) {
+            return;
+        }
+        let ends = self.now + slop + self.rest.map_or(0, |it| it.server.budget_ns);
+        for account in self.accounts.iter_mut().filter(|it| !it.high()) {
+            account.unsure_until = account.unsure_until.max(ends + account.server.period_ns);
+        }
+    }
+
+    /// Whether somebody waits who has a budget.
+    fn is_claimed(&self) -> bool {
+        let waits = |it: &Account| it.wants && !it.runs && it.has_budget(self.critical);
+        self.accounts.iter().any(waits)
+    }
+
+    /// After each change: the mode, and who runs without a claim.
+    fn settle(&mut self) {
+        self.choose_mode();
+        let (critical, claimed) = (self.critical, self.is_claimed());
+        for account in &mut self.accounts {
+            let claims = account.runs && account.has_budget(critical);
+            if claims {
+                self.enforced.extend(account.enforced.take());
+            } else if account.runs && account.claims && claimed {
+                account.enforced = Some(Enforcement {
+                    by_mode: account.used < account.allowed,
+                    late_ns: 0,
+                });
+            }
+            account.claims = claims;
         }
     }
 
@@ -217,7 +418,7 @@ impl Audit {
         let wanted = |it: &Account| it.wants && it.high() && it.has_budget(true);
         if self.accounts.iter().any(Account::overruns) {
             self.critical = true;
-        } else if !self.accounts.iter().any(wanted) {
+        } else if !self.accounts.iter().any(wanted) && self.rest.is_none_or(|it| it.left == 0) {
             self.critical = false;
         }
         if self.critical && !before {
@@ -244,6 +445,11 @@ impl Audit {
         self.kept
     }
 
+    /// How often who ran had to make way for losing its claim.
+    pub fn enforced(&self) -> &[Enforcement] {
+        &self.enforced
+    }
+
     /// How often HI mode began.
     pub fn switches(&self) -> u64 {
         self.switches
@@ -267,7 +473,7 @@ mod tests {
     fn a_promise_is_kept_or_broken() {
         let low = server(Criticality::Low, 30, 30);
         for (ran, misses) in [(30, 0), (29, 1)] {
-            let mut audit = Audit::new(&[low], 0);
+            let mut audit = Audit::new(&[low], None, 0);
             audit.event(1000, 0, Event::Wakes);
             audit.event(1050, 0, Event::Begins);
             audit.event(1050 + ran, 0, Event::Ends);
@@ -281,7 +487,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_wants_no_more() {
-        let mut audit = Audit::new(&[server(Criticality::Low, 30, 30)], 0);
+        let mut audit = Audit::new(&[server(Criticality::Low, 30, 30)], None, 0);
         audit.event(0, 0, Event::Wakes);
         audit.event(0, 0, Event::Begins);
         audit.event(20, 0, Event::Ends);
@@ -297,12 +503,111 @@ mod tests {
     }
 
     #[test]
+    fn who_runs_on_without_a_budget_is_late() {
+        let low = server(Criticality::Low, 30, 30);
+        let mut audit = Audit::new(&[low, low], None, 0);
+        audit.event(0, 0, Event::Wakes);
+        audit.event(0, 0, Event::Begins);
+        // Alone it may run on.
+        audit.event(40, 0, Event::Ends);
+        assert_eq!(audit.enforced(), []);
+        audit.event(40, 1, Event::Wakes);
+        audit.event(40, 1, Event::Begins);
+        audit.event(60, 1, Event::Ends);
+        audit.event(60, 0, Event::Begins);
+        audit.event(100, 0, Event::Ends);
+        audit.event(100, 0, Event::Begins);
+        // It has 30 of its new period, and the other 10 of its own, which goes on to 140.
+        audit.event(137, 0, Event::Ends);
+        let late = |late_ns| Enforcement {
+            by_mode: false,
+            late_ns,
+        };
+        assert_eq!(audit.enforced(), [late(7)]);
+        audit.forget(137, 1);
+        audit.event(137, 1, Event::Begins);
+        audit.event(150, 1, Event::Ends);
+        audit.advance(1000);
+        let of = |server| {
+            audit
+                .misses()
+                .iter()
+                .filter(|it| it.server == server)
+                .count()
+        };
+        assert_eq!((of(0), of(1)), (8, 0));
+    }
+
+    #[test]
+    fn what_hangs_on_less_than_is_known_is_not_judged() {
+        let servers = [
+            server(Criticality::High, 30, 60),
+            server(Criticality::Low, 20, 20),
+        ];
+        // It sleeps with so much used, of which its part of the time until it wakes is 15; nobody gets anything then.
+        for (used, misses) in [(10, 2), (14, 0), (16, 0), (20, 2), (29, 1)] {
+            let mut audit = Audit::new(&servers, None, 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1000 + used, 0, Event::Ends);
+            audit.event(1000 + used, 0, Event::Sleeps);
+            audit.event(1050, 0, Event::Wakes);
+            audit.event(1050, 1, Event::Wakes);
+            audit.advance(1155);
+            assert_eq!(audit.misses().len(), misses, "{used}: {:?}", audit.misses());
+        }
+    }
+
+    #[test]
+    fn the_rest_is_promised_what_it_is_owed() {
+        let miss = Miss {
+            server: 1,
+            from: 1150,
+            deadline: 1250,
+            due_ns: 10,
+            received_ns: 5,
+        };
+        // Of each period the rest gets what the other has no budget for: all that is owed, or half of it.
+        for (budget, misses) in [(90, &[][..]), (95, &[miss])] {
+            let low = server(Criticality::Low, budget, budget);
+            let mut audit = Audit::new(&[low], Some(server(Criticality::High, 10, 10)), 0);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1300, 0, Event::Ends);
+            assert_eq!((audit.misses(), audit.kept()), (misses, 3));
+        }
+    }
+
+    #[test]
+    fn who_is_of_low_criticality_makes_way_for_hi_mode() {
+        let servers = [
+            server(Criticality::High, 10, 60),
+            server(Criticality::Low, 50, 50),
+        ];
+        let mut audit = Audit::new(&servers, None, 0);
+        audit.event(0, 0, Event::Wakes);
+        audit.event(0, 0, Event::Begins);
+        audit.event(15, 0, Event::Ends);
+        audit.event(15, 0, Event::Sleeps);
+        audit.event(15, 1, Event::Wakes);
+        audit.event(15, 1, Event::Begins);
+        // It wants more than it usually needs.
+        audit.event(20, 0, Event::Wakes);
+        audit.event(23, 1, Event::Ends);
+        let late = Enforcement {
+            by_mode: true,
+            late_ns: 3,
+        };
+        assert_eq!((audit.switches(), audit.enforced()), (2, &[late][..]));
+    }
+
+    #[test]
     fn low_criticality_has_no_promise_in_hi_mode() {
         let servers = [
             server(Criticality::High, 10, 60),
             server(Criticality::Low, 50, 50),
         ];
-        let mut audit = Audit::new(&servers, 0);
+        let mut audit = Audit::new(&servers, None, 0);
         audit.event(0, 1, Event::Wakes);
         audit.event(0, 0, Event::Wakes);
         audit.event(0, 0, Event::Begins);

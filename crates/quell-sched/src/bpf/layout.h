@@ -136,7 +136,6 @@ struct reservation {
 	u64 timer_at;	    /* when its timer goes off; 0: it does not run */
 	u64 hot_until;	    /* of all of its servers */
 	u64 order;	    /* of best */
-	u64 claimed;	    /* up to when others want the CPU before the rest's deadline, see server_claim() */
 	u64 switches;	    /* to HI mode */
 	u32 charged;	    /* the server whose budget pays for what runs; 0: the rest's */
 	u32 chosen;	    /* whose turn it is; 0: the rest's */

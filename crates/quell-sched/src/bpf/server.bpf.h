@@ -23,9 +23,6 @@
 
 #define NEVER (-1ULL)
 
-/* Slack that is less is not worth another look. */
-#define SLACK_LEAST (100 * NS_PER_US)
-
 /* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS: nowhere. Global, so that the verifier looks at it once. */
 __noinline u32 find_server(u32 cpu, u32 number)
 {
@@ -107,25 +104,22 @@ static __always_inline void apply_terms(struct server_slot *s)
 		s->applied = version;
 }
 
-/* The server that pays for what runs. */
-static __always_inline struct server *payer_of(struct reservation *r)
-{
-	struct server_slot *s = server_at(r->charged);
-
-	return s ? &s->now : &r->rest;
-}
-
 /* What ran since is charged, and by a server it is none of what others share. */
 static __always_inline void pay(struct reservation *r, u32 cpu, u64 now)
 {
 	struct domain *d = domain_at(domain_index(cpu));
+	struct server_slot *s = server_at(r->charged);
 	u64 at = r->charged_at;
 
 	if (!r->occupied || now <= at)
 		return;
-	payer_of(r)->used += now - at;
 	r->charged_at = now;
-	if (!r->charged || !d)
+	if (!s) {
+		rest_ran(&r->rest, now - at, now);
+		return;
+	}
+	s->now.used += now - at;
+	if (!d)
 		return;
 	__sync_fetch_and_add(&d->clock.promised, now - at);
 	__sync_fetch_and_add(&pinned_clocks[bounded(cpu, MAX_CPUS)].promised, now - at);
@@ -204,57 +198,17 @@ __noinline int compare_server(u32 cpu, u32 at, u64 now)
 	return 0;
 }
 
-/* What one of a CPU's servers may want of the time until the rest's deadline. Global, as update_server() is. */
-__noinline int claim_before_rest(u32 cpu, u32 at, u64 now)
-{
-	struct reservation *r = reservation_at(cpu);
-	struct server_slot *s = r ? server_at(r->server[bounded(at, CPU_SERVERS)]) : NULL;
-
-	if (s && !s->ended)
-		r->claimed += server_claim(&s->now, s->ready, r->critical, now, server_order(&r->rest, r->critical));
-	return 0;
-}
-
-/*
- * The rest's deadline comes first: for how long it can wait for others all the same, and meet it. Nobody is to wait for what those do whom
- * nothing is promised to, before they would miss their part. Global, as update_server() is.
- */
-__noinline u64 slack_of_rest(u32 cpu, u64 now)
-{
-	struct reservation *r = reservation_at(cpu);
-
-	if (!r)
-		return 0;
-	u64 due = server_order(&r->rest, r->critical);
-	r->claimed = now + (r->rest.allowed - r->rest.used);
-	for (u32 at = 0; at < CPU_SERVERS; at++)
-		claim_before_rest(cpu, at, now);
-	return r->claimed < due ? due - r->claimed : 0;
-}
-
 /* The rest wants the CPU: whether it is its turn. */
-static __always_inline bool rest_goes_first(struct reservation *r, u32 cpu, u64 now)
+static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
 {
 	struct server *rest = &r->rest;
 
 	if (!rest->terms.period)
 		return false;
-	if (!r->rest_wants)
-		server_wake(rest, now);
-	else if (now >= rest->deadline)
-		server_renew(rest, now);
-	if (!server_active(rest, true)) {
-		if (rest->deadline < r->event_at)
-			r->event_at = rest->deadline;
-		return false;
-	}
-	if (server_order(rest, r->critical) >= r->order)
-		return false;
-	u64 slack = r->best ? slack_of_rest(cpu, now) : 0;
-	if (slack <= SLACK_LEAST)
-		return true;
-	if (now + slack < r->event_at)
-		r->event_at = now + slack;
+	if (server_active(rest, true))
+		return server_order(rest, r->critical) < r->order;
+	if (r->best && rest_begins(rest) < r->event_at)
+		r->event_at = rest_begins(rest);
 	return false;
 }
 
@@ -269,7 +223,9 @@ __noinline u32 choose(u32 cpu, bool weighted, u64 now)
 	if (!r || !r->count)
 		return 0;
 	pay(r, cpu, now);
-	r->wanted = r->left = r->resumes = 0;
+	rest_owe(&r->rest, r->rest_wants, now);
+	r->wanted = server_active(&r->rest, true);
+	r->left = r->resumes = 0;
 	r->hot_until = 0;
 	r->best = 0;
 	r->order = r->event_at = NEVER;
@@ -287,7 +243,7 @@ __noinline u32 choose(u32 cpu, bool weighted, u64 now)
 		compare_server(cpu, at, now);
 	u32 chosen = r->best;
 	bool wants = weighted || r->left || (r->occupied && !r->charged);
-	if (wants && rest_goes_first(r, cpu, now))
+	if (wants && rest_goes_first(r, now))
 		chosen = 0;
 	r->rest_wants = wants;
 	r->chosen = chosen;
@@ -316,12 +272,15 @@ __noinline int look_again(u32 cpu, u64 now)
 	if (!r || !budget)
 		return 0;
 	u64 at = r->event_at;
-	/* While nobody else has a budget and wants it, the rest need not be stopped. */
-	if (r->occupied && (r->charged || r->best)) {
-		u64 until = server_until(payer_of(r), r->critical, now);
-		if (until < at)
-			at = until;
-	}
+	u64 until = NEVER;
+	struct server_slot *s = server_at(r->charged);
+	if (r->occupied && s)
+		until = server_until(&s->now, r->critical, now);
+	/* The rest need not be stopped while nobody else has a budget and wants the CPU, nor would once it has had its own. */
+	else if (r->occupied && (r->best || (r->critical && server_active(&r->rest, true))))
+		until = now + server_left(&r->rest);
+	if (until < at)
+		at = until;
 	if (at == NEVER || at == r->timer_at)
 		return 0;
 	r->timer_at = at;

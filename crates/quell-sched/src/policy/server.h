@@ -33,7 +33,7 @@ struct server_terms {
 
 struct server {
 	struct server_terms terms;
-	u64 began;	/* its present period */
+	u64 began;	/* its present period; of the rest: see rest_ran() */
 	u64 deadline;	/* when that ends */
 	u64 virtual_deadline;
 	u64 allowed;	/* CPU time in it at most */
@@ -75,6 +75,12 @@ static inline void server_wake(struct server *s, u64 now)
 	}
 }
 
+/* CPU time that it may have yet in its period. */
+static inline u64 server_left(const struct server *s)
+{
+	return s->used < s->allowed ? s->allowed - s->used : 0;
+}
+
 /* Whether it has a budget; critical: its CPU is in HI mode. */
 static inline bool server_active(const struct server *s, bool critical)
 {
@@ -100,31 +106,6 @@ static inline u64 server_order(const struct server *s, bool critical)
 	return critical || s->used >= s->terms.optimistic ? s->deadline : s->virtual_deadline;
 }
 
-/*
- * CPU time, at most, that it may want before others whose deadline is then: what is left of its budget, and what comes with the
- * periods that begin until then. ready: it wants CPU time now.
- */
-static inline u64 server_claim(const struct server *s, bool ready, bool critical, u64 now, u64 until)
-{
-	const struct server_terms *terms = &s->terms;
-	u64 budget = critical ? terms->pessimistic : terms->optimistic, from = now, claim = 0;
-
-	/* In HI mode one of low criticality begins a period when the CPU comes back from it. */
-	if (ready && (terms->high || !critical)) {
-		u64 due = server_order(s, critical);
-		if (due >= until)
-			return 0;
-		claim = s->used < budget ? budget - s->used : 0;
-		from = due > now ? due : now;
-	}
-	if (until <= from)
-		return claim;
-	/* With a shorter deadline than the period it may want a budget more than its part of the time. */
-	if (!critical && until - from >= terms->shortened)
-		claim += budget;
-	return claim + budget * (until - from) / (terms->period ?: 1);
-}
-
 /* If it runs from now on: when it has to be looked at again. */
 static inline u64 server_until(const struct server *s, bool critical, u64 now)
 {
@@ -132,6 +113,42 @@ static inline u64 server_until(const struct server *s, bool critical, u64 now)
 	u64 until = now + (s->used < budget ? budget - s->used : 0);
 
 	return until < s->deadline ? until : s->deadline;
+}
+
+/*
+ * All to whom nothing is promised, taken together (the rest): a server whose work comes only when it is owed. Owed is its part of the time for
+ * which it wants the CPU, less what it got, be it by the way, while nobody else wanted that. Once a whole budget is owed, a
+ * period begins. So they keep nobody waiting whom something is promised to before they would go short; and periods begin no sooner
+ * after one another than tests provide for.
+ */
+
+/* It ran. began: since when its part of the time is owed. */
+static inline void rest_ran(struct server *rest, u64 ran, u64 now)
+{
+	u64 paid = ran * rest->terms.period / (rest->terms.pessimistic ?: 1);
+
+	rest->used += ran;
+	rest->began = now - rest->began > paid ? rest->began + paid : now;
+}
+
+/* Brings it up to date. wanted: it has wanted the CPU since that was done last. */
+static inline void rest_owe(struct server *rest, bool wanted, u64 now)
+{
+	u64 period = rest->terms.period;
+
+	if (!wanted) {
+		rest->began = now;
+		rest->allowed = 0;
+	} else if (!server_active(rest, true) && now - rest->began >= period) {
+		server_begin(rest, now);
+		rest->began = now - period;
+	}
+}
+
+/* When a period begins if it goes on wanting the CPU and does not get it. */
+static inline u64 rest_begins(const struct server *rest)
+{
+	return rest->began + rest->terms.period;
 }
 
 #endif
