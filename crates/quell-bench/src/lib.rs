@@ -11,6 +11,7 @@ pub mod capacity;
 pub mod import;
 pub mod overhead;
 pub mod progress;
+pub mod promises;
 pub mod replay;
 pub mod report;
 pub mod reproduce;

@@ -18,7 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, pipe, read, write};
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
 use quell_model::CpuId;
-use quell_model::config::{Scenario, TenantSpec};
+use quell_model::config::{CriticalitySettings, Scenario, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -107,7 +107,14 @@ pub fn run(
     let mut measured = Vec::new();
     for (side, label) in sides.iter().zip(Side::labels(sides)) {
         progress.step(Duration::ZERO, &format!("overhead: {label}"));
-        let started = Started::start(side, &label, exe, this, interrupt)?;
+        let started = Started::start(
+            side,
+            &label,
+            exe,
+            this,
+            CriticalitySettings::default(),
+            interrupt,
+        )?;
         thread::sleep(SETTLE);
         if interrupt.load(Ordering::Relaxed) {
             bail!(Interrupted);

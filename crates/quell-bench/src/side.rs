@@ -305,12 +305,16 @@ impl Side {
         })
     }
 
-    /// The same for those tenants, which it applies the mechanisms to that they need.
+    /// The same for those tenants, which it applies the mechanisms to that they need, with these settings.
     pub fn agent_for<'a>(
         &self,
         tenants: impl IntoIterator<Item = &'a TenantSpec>,
+        criticality: CriticalitySettings,
     ) -> Option<AgentFile> {
-        let mut file = self.agent()?;
+        let mut file = AgentFile {
+            criticality,
+            ..self.agent()?
+        };
         let critical = tenants.into_iter().any(|it| it.criticality.is_some());
         let composes = matches!(self, Side::Quell | Side::QuellWithout(_));
         if critical && composes {

@@ -274,8 +274,8 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 #[derive(Debug, Args)]
 pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
-    /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `sim` for how
-    /// fast the simulator is, or `calibration` for how far it is from the kernel lab
+    /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
+    /// promised on random hosts is kept, `sim` for how fast the simulator is, or `calibration` for how far it is from the kernel lab
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -322,7 +322,7 @@ pub struct Bench {
         value_name = "N",
         default_value_t = 100,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000),
-        help_heading = "Options of `bench shares`"
+        help_heading = "Options of `bench shares` and `promises`"
     )]
     pub hosts: u32,
     /// The most CPUs of a simulated host; a real one has all of its machine's
@@ -331,7 +331,7 @@ pub struct Bench {
         value_name = "N",
         default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(1..=1024),
-        help_heading = "Options of `bench shares`"
+        help_heading = "Options of `bench shares` and `promises`"
     )]
     pub most_cpus: u32,
     /// The most groups on a host

@@ -1,5 +1,6 @@
 //! The real agent as a child process: one side of a comparison, or what is measured itself.
 
+use super::haste::{ease, hurry};
 use super::host;
 use crate::result::{AgentLog, ChangeCount, ThreadTrack, TrackPoint, WaitCause};
 use crate::workload::Interrupted;
@@ -68,10 +69,7 @@ impl AgentChild {
             // Ctrl-C reaches the terminal's whole process group; the agent must outlive the
             // measurement that it is part of and be stopped in order.
             .process_group(0);
-        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
-        }
+        hurry(&mut command, Signal::SIGTERM);
         let child = command.spawn().with_context(|| exe.display().to_string())?;
         let client = Client::new(socket);
         let exe = exe.to_path_buf();
@@ -83,6 +81,7 @@ impl AgentChild {
             stopped: false,
         };
         agent.wait_ready(interrupt)?;
+        ease(agent.pid());
         Ok(agent)
     }
 

@@ -11,6 +11,7 @@
 //! Units: seconds in options, as users give them; `Duration` inside.
 
 pub(crate) mod agent;
+mod haste;
 pub(crate) mod host;
 mod scheduler;
 pub(crate) mod settings;
@@ -52,7 +53,7 @@ const HOST_AGENT: &str = "/run/quell/agent.sock";
 pub struct BenchOptions {
     /// The scenario.
     pub scenario: Scenario,
-    /// The sides, the baseline first; at least two, on the simulator at least one.
+    /// The sides, the baseline first; at least one.
     pub sides: Vec<Side>,
     /// Length of each measured window, in seconds, above 0.
     pub seconds: f64,
@@ -88,9 +89,8 @@ impl BenchOptions {
 
     /// Whether it can be done there.
     fn check(&self, on: Substrate) -> anyhow::Result<()> {
-        // The simulator can look at one side alone; comparing is its caller's choice.
-        let least = if on == Substrate::Sim { 1 } else { 2 };
-        ensure!(self.sides.len() >= least, SideError::TooFew);
+        // One can be looked at alone; comparing is the caller's choice.
+        ensure!(!self.sides.is_empty(), SideError::None);
         Side::check(&self.sides, on)?;
         ensure!(self.pairs >= 1, "at least one pair must be measured");
         for (name, seconds, least) in [
@@ -298,6 +298,7 @@ impl Session<'_> {
             label,
             &self.options.quell_exe,
             || self.tenants(),
+            self.options.scenario.criticality,
             self.interrupt,
         )?;
         let start_ns = host::monotonic_ns()?;

@@ -3,6 +3,7 @@
 //! The command loads a scheduler and runs until SIGINT. It counts as started once the kernel says that a scheduler is
 //! enabled, and as stopped once the kernel schedules by itself again.
 
+use super::haste::{ease, hurry};
 use crate::workload::Interrupted;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
@@ -53,10 +54,7 @@ impl SchedulerChild {
             .stderr(log)
             // Ctrl-C reaches the terminal's whole process group; see AgentChild.
             .process_group(0);
-        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-        unsafe {
-            process.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGINT)?));
-        }
+        hurry(&mut process, Signal::SIGINT);
         let child = process
             .spawn()
             .with_context(|| format!("starting `{program}`"))?;
@@ -82,6 +80,7 @@ impl SchedulerChild {
             }
             std::thread::sleep(POLL);
         }
+        ease(scheduler.child.id());
         Ok(scheduler)
     }
 

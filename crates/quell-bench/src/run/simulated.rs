@@ -260,7 +260,7 @@ pub(crate) fn engine(
         }
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
-        side => match side.agent_for(tenants.iter().copied()) {
+        side => match side.agent_for(tenants.iter().copied(), Default::default()) {
             Some(agent) => {
                 let options = quell_sched::Options::configured(&agent);
                 Box::new(SchedExt::new(topology, &options)?)
@@ -392,7 +392,13 @@ impl Bench<'_> {
             None
         };
         let mut course = Course {
-            controller: control::of(side_of, &self.instances, &owners, &mut simulation),
+            controller: control::of(
+                side_of,
+                &options.scenario,
+                &self.instances,
+                &owners,
+                &mut simulation,
+            ),
             simulation,
             answers: Vec::new(),
             told: 0,

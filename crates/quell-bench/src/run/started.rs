@@ -5,7 +5,7 @@ use super::scheduler::SchedulerChild;
 use crate::result::Substrate;
 use crate::side::Side;
 use anyhow::Context;
-use quell_model::config::TenantSpec;
+use quell_model::config::{CriticalitySettings, TenantSpec};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -18,13 +18,14 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Starts a side, for those tenants where it has an agent, and waits until it is in charge; ends it with
+    /// Starts a side, for those tenants and with those settings where it has an agent, and waits until it is in charge; ends it with
     /// [`crate::workload::Interrupted`] when that is set. `exe` is the `quell` program; errors name `label`.
     pub(crate) fn start(
         side: &Side,
         label: &str,
         exe: &Path,
         tenants: impl FnOnce() -> Vec<TenantSpec>,
+        criticality: CriticalitySettings,
         interrupt: &AtomicBool,
     ) -> anyhow::Result<Started> {
         let context = || format!("side `{label}`");
@@ -42,7 +43,9 @@ impl Started {
         let agent = match side.agent() {
             Some(_) => {
                 let tenants = tenants();
-                let settings = side.agent_for(&tenants).context("the side has an agent")?;
+                let settings = side
+                    .agent_for(&tenants, criticality)
+                    .context("the side has an agent")?;
                 Some(AgentChild::start(exe, settings, tenants, interrupt).with_context(context)?)
             }
             None => None,

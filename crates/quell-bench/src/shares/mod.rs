@@ -18,6 +18,7 @@ use crate::run::started::Started;
 use crate::side::Side;
 use crate::workload::Interrupted;
 use comfy_table::{CellAlignment, Table, presets};
+use quell_model::config::CriticalitySettings;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -206,7 +207,14 @@ pub fn run(
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let mut sides = Vec::new();
     for (side, label) in options.sides.iter().zip(Side::labels(&options.sides)) {
-        let started = Started::start(side, &label, &options.exe, Vec::new, interrupt)?;
+        let started = Started::start(
+            side,
+            &label,
+            &options.exe,
+            Vec::new,
+            CriticalitySettings::default(),
+            interrupt,
+        )?;
         let (mut hosts, mut failed) = (Vec::new(), Vec::new());
         for number in 0..options.hosts {
             let text = format!("{label}: host {} of {}", number + 1, options.hosts);

@@ -7,6 +7,7 @@
 use super::flow::check_threads;
 use super::group::{Cgroups, GroupSpec, check_groups};
 use super::program::{Arrival, Load};
+use super::server::CriticalitySettings;
 use super::{ConfigError, TenantClass, TenantKind, TenantSpec};
 use crate::{Cpu, CpuId, TenantName, Topology};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Scenario {
     pub pairs: u32,
     /// The host. Needed to simulate; a run on a real host takes the host as it is.
     pub host: Option<HostSpec>,
+    /// The `[criticality]` table: how the agent promises CPU time, on sides that have one.
+    #[serde(default)]
+    pub criticality: CriticalitySettings,
     /// Cgroups that tenants lie in.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
@@ -241,6 +245,7 @@ impl Scenario {
         if let Some(host) = &self.host {
             host.check(file)?;
         }
+        self.criticality.check(file)?;
         if self.tenants.is_empty() {
             return error(
                 "tenant",

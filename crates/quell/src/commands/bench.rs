@@ -6,6 +6,7 @@ use anyhow::Context;
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::overhead;
 use quell_bench::progress::Progress;
+use quell_bench::promises::{self, PromisesOptions};
 use quell_bench::report::{self, Files};
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::{self, BenchOptions};
@@ -60,6 +61,10 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     if args.scenario == "shares" {
         not_for("shares", args, &["seconds"])?;
         return shares(args);
+    }
+    if args.scenario == "promises" {
+        not_for("promises", args, &["seconds"])?;
+        return promises(args);
     }
     if args.scenario == "sim" {
         not_for("sim", args, &["seconds"])?;
@@ -266,6 +271,37 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
     print(
         &result,
         shares::table(&result),
+        args.measure.json.as_deref(),
+    )
+}
+
+/// Whether what the agent promises on random hosts is kept.
+fn promises(args: &Bench) -> anyhow::Result<()> {
+    let policy = match args.policy.as_str() {
+        DEFAULT_SIDES => "akita",
+        other => other,
+    };
+    let sides = Side::parse_some(policy).context("`--policy`")?;
+    Side::check(&sides, args.on).context("`--policy`")?;
+    let options = PromisesOptions {
+        sides,
+        hosts: args.hosts,
+        seed: args.measure.seed,
+        most_cpus: args.most_cpus,
+        seconds: args.measure.seconds.unwrap_or(5.0),
+        exe: this_program()?,
+    };
+    files_writable(args.measure.files())?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let result = match args.on {
+        Substrate::Sim => promises::simulate(&options, &interrupt, &progress)?,
+        Substrate::Host => promises::run(&options, &interrupt, &progress)?,
+        Substrate::Vm => vm::promises(&options, &args.measure, &args.guest, &interrupt)?,
+    };
+    print(
+        &result,
+        promises::table(&result),
         args.measure.json.as_deref(),
     )
 }

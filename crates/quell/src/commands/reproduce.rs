@@ -3,7 +3,6 @@
 use super::InputError;
 use super::bench::{self, Job, files_writable};
 use crate::cli::{Measure, Reproduce};
-use anyhow::Context;
 use quell_bench::progress::Progress;
 use quell_bench::reproduce::{Figure, Point, PointResult, Sharers, consolidation_ratio, figures};
 use quell_bench::result::{BenchResult, Substrate};
@@ -56,28 +55,36 @@ fn measured(
     args: &Reproduce,
     interrupt: &Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<PointResult>> {
-    let mut points = Vec::new();
+    let (mut points, mut failed) = (Vec::new(), None);
     for (number, point) in jobs.iter().enumerate() {
         let job = &point.job;
         let cpus = args.guest.cpus.or_else(|| {
             let host = job.scenario.host.as_ref();
             host.map(|host| host.topology().cpus.len() as u32)
         });
-        let ratio = consolidation_ratio(&job.scenario, cpus.unwrap_or(1));
-        let (number, all, name) = (number + 1, jobs.len(), &job.scenario.name);
-        let _ = writeln!(io::stderr(), "{number} of {all}: {name} at ratio {ratio}");
+        let name = match consolidation_ratio(&job.scenario, cpus.unwrap_or(1)) {
+            // Nobody there answers requests.
+            0.0 => format!("{} {}", job.scenario.name, point.set.join(" ")),
+            ratio => format!("{} at ratio {ratio}", job.scenario.name),
+        };
+        let (number, all) = (number + 1, jobs.len());
+        let _ = writeln!(io::stderr(), "{number} of {all}: {name}");
         match job.run(on, &args.guest, interrupt) {
-            // What was measured before is worth showing.
-            Err(error) if interrupt.load(Ordering::Relaxed) && !points.is_empty() => {
+            Ok(result) => points.push(point.point(result)),
+            // Of an interrupt what was measured before is worth showing, and the others take hours.
+            Err(error) => {
                 let _ = writeln!(io::stderr(), "quell: {error:#}");
+                failed = failed.or(Some(error.context(name)));
             }
-            other => points.push(point.point(other.with_context(|| name.clone())?)),
         }
         if interrupt.load(Ordering::Relaxed) {
             break;
         }
     }
-    Ok(points)
+    match failed {
+        Some(error) if points.is_empty() => Err(error),
+        _ => Ok(points),
+    }
 }
 
 /// A point that is to be measured.

@@ -9,6 +9,7 @@ use super::lab::{self, Prepared};
 use crate::cli::{Guest, LabClock, Measure};
 use anyhow::Context;
 use quell_bench::overhead::Overhead;
+use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
@@ -78,6 +79,24 @@ pub(super) fn shares(
     command.extend(["--hosts".to_string(), options.hosts.to_string()]);
     command.extend(["--most-groups".to_string(), options.most_groups.to_string()]);
     let (mut result, guest): (Shares, LabGuest) = run(prepared, &command, interrupt)?;
+    result.substrate = Substrate::Vm;
+    result.lab = Some(guest);
+    Ok(result)
+}
+
+/// Measures in a guest whether promises on random hosts are kept.
+pub(super) fn promises(
+    options: &PromisesOptions,
+    measure: &Measure,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Promises> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
+    prepared.boot.seed = measure.seed;
+    bring_schedulers(&mut prepared, &options.sides)?;
+    let mut command = command("promises", &options.sides, measure);
+    command.extend(["--hosts".to_string(), options.hosts.to_string()]);
+    let (mut result, guest): (Promises, LabGuest) = run(prepared, &command, interrupt)?;
     result.substrate = Substrate::Vm;
     result.lab = Some(guest);
     Ok(result)

@@ -7,7 +7,7 @@
 use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
-use quell_model::config::TenantInstance;
+use quell_model::config::{Scenario, TenantInstance};
 use quell_policy::Policy;
 use quell_sched::{ThreadSetting, ToldServers};
 use quell_sim::{Answer, Monitor, Simulation};
@@ -25,6 +25,7 @@ pub trait Controller {
 /// The side's, if it has one. `owners` are by the simulation's tenants.
 pub fn of(
     side: &Side,
+    scenario: &Scenario,
     instances: &[TenantInstance<'_>],
     owners: &[Owner],
     simulation: &mut Simulation,
@@ -43,7 +44,7 @@ pub fn of(
             Some(Box::new(cores))
         }
         side => {
-            let agent = Agent::of(side, instances, owners, simulation)?;
+            let agent = Agent::of(side, scenario, instances, owners, simulation)?;
             Some(Box::new(agent))
         }
     }
@@ -63,11 +64,12 @@ impl Agent {
     /// The side's, if it has one.
     fn of(
         side: &Side,
+        scenario: &Scenario,
         instances: &[TenantInstance<'_>],
         owners: &[Owner],
         simulation: &mut Simulation,
     ) -> Option<Agent> {
-        let file = side.agent_for(instances.iter().map(|it| it.spec))?;
+        let file = side.agent_for(&scenario.tenants, scenario.criticality)?;
         let policy = quell_policy::composed(&file, &file.asymmetry)?;
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];

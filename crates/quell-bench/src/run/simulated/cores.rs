@@ -308,7 +308,13 @@ mod tests {
         let Bench { instances, .. } = &bench;
         let owners = owners(instances);
         let mut course = Course {
-            controller: control::of(&options.sides[0], instances, &owners, &mut simulation),
+            controller: control::of(
+                &options.sides[0],
+                &options.scenario,
+                instances,
+                &owners,
+                &mut simulation,
+            ),
             simulation,
             answers: Vec::new(),
             told: 0,

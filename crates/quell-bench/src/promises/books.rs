@@ -1,0 +1,147 @@
+//! What servers got, from a trace.
+
+use super::drawn::{Drawn, number};
+use quell_model::config::Criticality;
+use quell_model::{CpuId, Tid};
+use quell_policy::admission::audit::{Audit, Enforcement, Event, Miss};
+use quell_policy::admission::reserve;
+use quell_trace::{IDLE, Kind};
+use std::collections::HashMap;
+
+/// The books of all CPUs of a host.
+pub(super) struct Books<'a> {
+    drawn: &'a Drawn,
+    /// By CPU: its audit, and its servers' numbers.
+    cpus: Vec<(Audit, Vec<usize>)>,
+    /// By number: its place among its CPU's.
+    places: Vec<usize>,
+    threads: HashMap<Tid, usize>,
+    moved: Vec<bool>,
+    /// What happens before is not looked at; `None`: nothing was seen yet.
+    from_ns: Option<u64>,
+    quiet_ns: u64,
+}
+
+/// How exactly traces tell what schedulers know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Precision {
+    /// What lacks no more does not lack.
+    pub(super) tolerance_ns: u64,
+    /// By how much times are off.
+    pub(super) slop_ns: u64,
+}
+
+/// What they come to.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// With their servers' numbers and CPUs; the rest has none.
+    pub(super) misses: Vec<(Option<usize>, CpuId, Miss)>,
+    pub(super) kept: u64,
+    pub(super) switches: u64,
+    /// Servers that were served elsewhere than where they had been placed.
+    pub(super) moved: Vec<usize>,
+    pub(super) enforced: Vec<Enforcement>,
+    /// When the books begin.
+    pub(super) from_ns: u64,
+}
+
+impl Books<'_> {
+    /// Nobody wants CPU time for that long after the trace's beginning.
+    pub(super) fn new(drawn: &Drawn, quiet_ns: u64, precision: Precision) -> Books<'_> {
+        let mut on: Vec<Vec<usize>> = vec![Vec::new(); drawn.cpus as usize];
+        let mut places = Vec::new();
+        for (number, (cpu, _)) in drawn.servers.iter().enumerate() {
+            let on = &mut on[cpu.0 as usize];
+            places.push(on.len());
+            on.push(number);
+        }
+        let reserve = reserve(&drawn.settings);
+        let audit = |numbers: Vec<usize>| {
+            let servers: Vec<_> = numbers.iter().map(|it| drawn.servers[*it].1).collect();
+            let audit = Audit::new(&servers, reserve, precision.tolerance_ns);
+            (audit.approximate(precision.slop_ns), numbers)
+        };
+        Books {
+            drawn,
+            cpus: on.into_iter().map(audit).collect(),
+            places,
+            threads: HashMap::new(),
+            moved: vec![false; drawn.servers.len()],
+            from_ns: None,
+            quiet_ns,
+        }
+    }
+
+    /// Goes past an event, in the order of their times.
+    pub(super) fn add(&mut self, event: &quell_trace::Event) {
+        let from = *self.from_ns.get_or_insert(event.at_ns + self.quiet_ns);
+        match &event.kind {
+            Kind::Thread(thread) | Kind::New { thread, .. } => self.call(thread.tid, &thread.name),
+            Kind::Rename { tid, name } => self.call(*tid, name),
+            _ if event.at_ns < from => {}
+            Kind::Wakeup { thread, .. } => self.tell(event, *thread, Event::Wakes),
+            Kind::Switch {
+                prev,
+                prev_state,
+                next,
+                ..
+            } => {
+                if *prev != IDLE {
+                    self.tell(event, *prev, Event::Ends);
+                    if !prev_state.is_ready() {
+                        self.tell(event, *prev, Event::Sleeps);
+                    }
+                }
+                if *next != IDLE {
+                    self.tell(event, *next, Event::Wakes);
+                    self.tell(event, *next, Event::Begins);
+                }
+            }
+            Kind::Lost => {}
+        }
+    }
+
+    /// A thread's name, which a simulated tenant's precedes.
+    fn call(&mut self, tid: Tid, name: &str) {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        if let Some(number) = number(name).filter(|it| *it < self.places.len()) {
+            self.threads.insert(tid, number);
+        }
+    }
+
+    fn tell(&mut self, event: &quell_trace::Event, thread: Tid, what: Event) {
+        let Some(&number) = self.threads.get(&thread) else {
+            return;
+        };
+        let (cpu, server) = self.drawn.servers[number];
+        let audit = &mut self.cpus[cpu.0 as usize].0;
+        let elsewhere = what == Event::Begins && CpuId(event.cpu) != cpu;
+        // High criticality has its promise in any mode of any CPU.
+        if elsewhere
+            && !std::mem::replace(&mut self.moved[number], true)
+            && server.criticality == Criticality::Low
+        {
+            audit.forget(event.at_ns, self.places[number]);
+        }
+        audit.event(event.at_ns, self.places[number], what);
+    }
+
+    /// The trace has ended.
+    pub(super) fn finish(self) -> Found {
+        let mut found = Found {
+            from_ns: self.from_ns.unwrap_or(0),
+            ..Found::default()
+        };
+        for ((audit, numbers), cpu) in self.cpus.iter().zip(0..) {
+            let misses = audit.misses().iter();
+            let misses = misses.map(|it| (numbers.get(it.server).copied(), CpuId(cpu), *it));
+            found.misses.extend(misses);
+            found.kept += audit.kept();
+            found.switches += audit.switches();
+            found.enforced.extend(audit.enforced());
+        }
+        let moved = self.moved.iter().enumerate().filter(|(_, moved)| **moved);
+        found.moved = moved.map(|(number, _)| number).collect();
+        found
+    }
+}
