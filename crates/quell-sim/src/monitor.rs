@@ -142,6 +142,15 @@ impl Monitor {
         monitor
     }
 
+    /// The operator asks for something else for a tenant from now on.
+    ///
+    /// # Panics
+    /// There is no tenant of that index on the host.
+    pub fn configure(&mut self, tenant: usize, spec: TenantSpec) {
+        let (_, configured) = self.tenants[tenant].as_mut().expect("a tenant of the host");
+        *configured = Arc::new(spec);
+    }
+
     /// What was since the last snapshot, or since observation began.
     pub fn snapshot(&mut self, machine: &Machine) -> Snapshot {
         let (began, now) = (self.ended, machine.now);

@@ -17,10 +17,17 @@ pub(super) struct Books<'a> {
     places: Vec<usize>,
     threads: HashMap<Tid, usize>,
     moved: Vec<bool>,
+    /// By CPU: when somebody came or went whom it was not drawn with.
+    changed: Vec<u64>,
+    /// The last event.
+    ended: u64,
     /// What happens before is not looked at; `None`: nothing was seen yet.
     from_ns: Option<u64>,
     quiet_ns: u64,
 }
+
+/// Between the decision to move one of low criticality and its running elsewhere.
+const MOVING_NS: u64 = 200_000_000;
 
 /// How exactly traces tell what schedulers know.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +74,8 @@ impl Books<'_> {
             places,
             threads: HashMap::new(),
             moved: vec![false; drawn.servers.len()],
+            changed: vec![u64::MAX; drawn.cpus as usize],
+            ended: 0,
             from_ns: None,
             quiet_ns,
         }
@@ -74,6 +83,7 @@ impl Books<'_> {
 
     /// Goes past an event, in the order of their times.
     pub(super) fn add(&mut self, event: &quell_trace::Event) {
+        self.ended = event.at_ns;
         let from = *self.from_ns.get_or_insert(event.at_ns + self.quiet_ns);
         match &event.kind {
             Kind::Thread(thread) | Kind::New { thread, .. } => self.call(thread.tid, &thread.name),
@@ -113,15 +123,15 @@ impl Books<'_> {
         let Some(&number) = self.threads.get(&thread) else {
             return;
         };
-        let (cpu, server) = self.drawn.servers[number];
+        let (cpu, _) = self.drawn.servers[number];
         let audit = &mut self.cpus[cpu.0 as usize].0;
-        let elsewhere = what == Event::Begins && CpuId(event.cpu) != cpu;
-        // High criticality has its promise in any mode of any CPU.
-        if elsewhere
-            && !std::mem::replace(&mut self.moved[number], true)
-            && server.criticality == Criticality::Low
-        {
-            audit.forget(event.at_ns, self.places[number]);
+        if what == Event::Begins && CpuId(event.cpu) != cpu {
+            self.moved[number] = true;
+            for cpu in [cpu.0, event.cpu] {
+                if let Some(changed) = self.changed.get_mut(cpu as usize) {
+                    *changed = event.at_ns.min(*changed);
+                }
+            }
         }
         audit.event(event.at_ns, self.places[number], what);
     }
@@ -133,9 +143,16 @@ impl Books<'_> {
             ..Found::default()
         };
         for ((audit, numbers), cpu) in self.cpus.iter().zip(0..) {
-            let misses = audit.misses().iter();
-            let misses = misses.map(|it| (numbers.get(it.server).copied(), CpuId(cpu), *it));
-            found.misses.extend(misses);
+            let changed = self.changed[cpu as usize].min(self.ended);
+            for miss in audit.misses() {
+                let number = numbers.get(miss.server).copied();
+                let high = number
+                    .is_some_and(|it| self.drawn.servers[it].1.criticality == Criticality::High);
+                // High criticality has its promise in any mode of any CPU.
+                if high || miss.deadline + MOVING_NS <= changed {
+                    found.misses.push((number, CpuId(cpu), *miss));
+                }
+            }
             found.kept += audit.kept();
             found.switches += audit.switches();
             found.enforced.extend(audit.enforced());

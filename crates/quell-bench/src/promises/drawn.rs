@@ -123,7 +123,8 @@ impl Drawn {
     }
 }
 
-fn server(rng: &mut ChaCha8Rng, least_period_ns: u64) -> Server {
+/// What somebody might be promised.
+pub(crate) fn server(rng: &mut ChaCha8Rng, least_period_ns: u64) -> Server {
     let us = |ns: u64| ns / 1000 * 1000;
     let period_ns = us(rng.random_range(least_period_ns..=100 * MS));
     let part = rng.random_range(0.02..0.6);

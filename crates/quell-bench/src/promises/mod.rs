@@ -6,7 +6,7 @@
 //! the promises: the same on the simulator and on a real kernel.
 
 mod books;
-mod drawn;
+pub(crate) mod drawn;
 
 use crate::progress::Progress;
 use crate::result::{LabGuest, SCHEMA, Substrate};

@@ -51,8 +51,8 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let nice = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-            let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-            fields.skip(16).next().unwrap().parse::<i32>().unwrap()
+            let mut fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+            fields.nth(16).unwrap().parse::<i32>().unwrap()
         };
         // Without the right to it is 0 throughout.
         assert!([-20, 0].contains(&nice()));

@@ -65,8 +65,6 @@ struct Account {
     claims: bool,
     /// It runs on without a claim.
     enforced: Option<Enforcement>,
-    /// It is served elsewhere.
-    gone: bool,
     /// When its period begins and what is left of its budget is not known until it wakes after that.
     unsure_until: u64,
 }
@@ -235,7 +233,6 @@ impl Audit {
             promised: false,
             claims: false,
             enforced: None,
-            gone: false,
             unsure_until: 0,
         };
         Audit {
@@ -264,24 +261,12 @@ impl Audit {
         Audit { slop_ns, ..self }
     }
 
-    /// It is served elsewhere from now on: nothing was due to it here, and what happens to it says nothing of this CPU.
-    pub fn forget(&mut self, at: u64, server: usize) {
-        self.advance(at);
-        self.misses.retain(|it| it.server != server);
-        let account = &mut self.accounts[server];
-        (account.wants, account.runs, account.gone) = (false, false, true);
-        self.settle();
-    }
-
     /// Something happens to a server; times do not decrease.
     pub fn event(&mut self, at: u64, server: usize, event: Event) {
         self.advance(at);
         self.doubt_mode();
         let (critical, slop) = (self.critical, self.slop_ns);
         let account = &mut self.accounts[server];
-        if account.gone {
-            return;
-        }
         match event {
             Event::Wakes if !account.wants => {
                 account.wants = true;
@@ -524,18 +509,6 @@ mod tests {
             late_ns,
         };
         assert_eq!(audit.enforced(), [late(7)]);
-        audit.forget(137, 1);
-        audit.event(137, 1, Event::Begins);
-        audit.event(150, 1, Event::Ends);
-        audit.advance(1000);
-        let of = |server| {
-            audit
-                .misses()
-                .iter()
-                .filter(|it| it.server == server)
-                .count()
-        };
-        assert_eq!((of(0), of(1)), (8, 0));
     }
 
     #[test]

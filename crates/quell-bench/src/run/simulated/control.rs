@@ -114,3 +114,6 @@ impl Controller for Agent {
         self.servers.end_others(&plan.servers, set);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use super::super::{engine, owners};
+use super::*;
+use crate::promises::drawn;
+use quell_model::Plan;
+use quell_model::config::{Criticality, Server, TenantSpec};
+use quell_policy::admission::audit::{Audit, Event};
+use quell_sim::{Costs, Happening, Tenant};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Mutex;
+
+const MS: u64 = 1_000_000;
+
+/// What a tenant of one thread was promised, and its books once it is known when its periods begin.
+#[derive(Default)]
+struct Promised {
+    server: Option<Server>,
+    audit: Option<Audit>,
+    slept: u64,
+    kept: u64,
+    missed: usize,
+}
+
+impl Promised {
+    fn is(&mut self, server: Option<Server>) {
+        if self.server != server {
+            self.server = server;
+            if let Some(audit) = self.audit.take() {
+                self.kept += audit.kept();
+                self.missed += audit.misses().len();
+            }
+        }
+    }
+
+    fn event(&mut self, at: u64, event: Event) {
+        if event == Event::Sleeps {
+            self.slept = at;
+        }
+        if let (None, Some(server), Event::Wakes) = (&self.audit, self.server, event) {
+            // Whatever it had before is over.
+            if at >= self.slept + server.period_ns {
+                self.audit = Some(Audit::new(&[server], None, MS / 1000));
+            }
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.event(at, 0, event);
+        }
+    }
+}
+
+/// What it decides is kept as well.
+struct Told(Box<dyn Policy>, Arc<Mutex<Plan>>);
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn decide(&mut self, snapshot: &quell_model::Snapshot) -> Plan {
+        let plan = self.0.decide(snapshot);
+        *self.1.lock().unwrap() = plan.clone();
+        plan
+    }
+}
+
+/// Tenants whose operator promises them something, something else, or nothing more, at any time: how many promises of high
+/// criticality are kept and broken.
+fn with_changes(seed: u64) -> (u64, usize) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let cpus = rng.random_range(1..=4);
+    let mut text = format!("name = \"t\"\n[host]\ncpus = {cpus}\n[criticality]\ntemperature = 0\n");
+    let servers: Vec<Server> = (0..5 * cpus)
+        .map(|_| drawn::server(&mut rng, 2 * MS))
+        .collect();
+    for (number, server) in servers.iter().enumerate() {
+        let steps = (0..16).map(|_| {
+            let run = rng.random_range(1..=server.pessimistic_ns / 1000);
+            let sleep = rng.random_range(1..=server.period_ns / 500);
+            format!("{{ run_us = {run} }}, {{ sleep_us = {sleep} }}")
+        });
+        let steps: Vec<String> = steps.collect();
+        let program = steps.join(", ");
+        write!(
+            text,
+            "[[tenant]]\nname = \"t{number}\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"t\"\nprogram = [{program}]\n"
+        )
+        .unwrap();
+    }
+    text += "[[tenant]]\nname = \"busy\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"t\"\ncount = \"cpus\"\nprogram = [{ run_us = 100000 }]\n";
+    let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
+    let side: Side = "akita".parse().unwrap();
+    let costs = Costs {
+        tick_every: 4 * MS,
+        ..Costs::NONE
+    };
+    let topology = quell_model::Topology::flat(cpus);
+    let (class, costs) = engine(&side, &topology, costs, &[]).unwrap();
+    let mut it = Simulation::new(topology, costs, class);
+    let instances = scenario.instances();
+    for tenant in &instances {
+        it.add_tenant(Tenant::new(&tenant.spec.threads, None));
+    }
+    let owners = owners(&instances);
+    let mut agent = Agent::of(&side, &scenario, &instances, &owners, &mut it).unwrap();
+    let plan = Arc::new(Mutex::new(Plan::default()));
+    let nobody: Box<dyn Policy> = Box::new(quell_policy::share::Shares);
+    agent.policy = Box::new(Told(
+        std::mem::replace(&mut agent.policy, nobody),
+        plan.clone(),
+    ));
+    let promised: Vec<Promised> = servers.iter().map(|_| Promised::default()).collect();
+    let promised = Rc::new(RefCell::new(promised));
+    let told = promised.clone();
+    it.observe(Box::new(move |_, at, happening| {
+        let mut promised = told.borrow_mut();
+        let mut tell = |thread: quell_sim::ThreadId, event| {
+            if let Some(it) = promised.get_mut(thread.index()) {
+                it.event(at, event);
+            }
+        };
+        match happening {
+            Happening::Wakeup { thread, .. } => tell(thread, Event::Wakes),
+            Happening::Switch { left, next, .. } => {
+                if let Some((thread, ready)) = left {
+                    tell(thread, Event::Ends);
+                    if !ready {
+                        tell(thread, Event::Sleeps);
+                    }
+                }
+                if let Some(thread) = next {
+                    tell(thread, Event::Begins);
+                }
+            }
+        }
+    }));
+    while agent.next_ns() < 4000 * MS {
+        it.run_until(agent.next_ns());
+        if rng.random_bool(0.7) {
+            let tenant = rng.random_range(0..servers.len());
+            let mut spec: TenantSpec = instances[tenant].spec.clone();
+            if rng.random_bool(0.7) {
+                let server = drawn::server(&mut rng, 2 * MS);
+                let ms = |ns: u64| Some(ns as f64 / 1e6);
+                let high = server.criticality == Criticality::High;
+                spec.criticality = Some(server.criticality);
+                (spec.period_ms, spec.budget_ms) = (ms(server.period_ns), ms(server.budget_ns));
+                spec.pessimistic_budget_ms = ms(server.pessimistic_ns).filter(|_| high);
+            }
+            agent.monitor.configure(tenant, spec);
+            promised.borrow_mut()[tenant].is(None);
+        }
+        agent.act(&mut it, &[]);
+        let plan = plan.lock().unwrap();
+        for (tenant, promised) in promised.borrow_mut().iter_mut().enumerate() {
+            let name = &instances[tenant].name;
+            let planned = plan.tenants.iter().find(|it| it.name == *name);
+            let number = planned.and_then(|it| it.threads.first()?.server);
+            let of_number = |number| plan.servers.iter().find(|it| it.number == number);
+            let server = number.and_then(of_number).map(|it| it.terms.server);
+            promised.is(server.filter(|it| it.criticality == Criticality::High));
+        }
+    }
+    let mut promised = promised.borrow_mut();
+    promised.iter_mut().for_each(|it| it.is(None));
+    let kept = promised.iter().map(|it| it.kept).sum();
+    (kept, promised.iter().map(|it| it.missed).sum())
+}
+
+#[test]
+fn changes_break_no_promise() {
+    let results: Vec<_> = (0..200).map(with_changes).collect();
+    for (seed, (_, missed)) in results.iter().enumerate() {
+        assert_eq!(*missed, 0, "seed {seed}");
+    }
+    let kept: u64 = results.iter().map(|it| it.0).sum();
+    println!("{kept} kept");
+    assert!(kept > 4000, "{kept}");
+}
