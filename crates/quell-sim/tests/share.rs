@@ -62,6 +62,30 @@ fn four_threads_ideally(weights: &[u32], groups: [usize; 4], pinned: bool) -> Ve
     ideal.threads.iter().map(|part| part * 100.0).collect()
 }
 
+/// Each in a group of its own, and one more that may run anywhere and does so for 2 of every 220 ms.
+#[test]
+fn who_waits_for_a_moment_now_and_then_is_nobody_to_compete_with() {
+    let mut two = under_sched(2, true);
+    let programs = [
+        BUSY,
+        BUSY,
+        BUSY,
+        "[{ run_us = 300 }, { sleep_us = 700 }]",
+        "[{ run_us = 2000 }, { sleep_us = 218000 }]",
+    ];
+    for (number, program) in programs.into_iter().enumerate() {
+        let group = two.add_group(GroupId::ROOT, TenantWeight::DEFAULT);
+        let thread = add_threads(&mut two, group, 0, 1, program);
+        if number < 4 {
+            let cpu = CpuId(number as u32 % 2);
+            two.restrict(ThreadId(thread as u32), [cpu].into_iter().collect());
+        }
+    }
+    let got = shares(&mut two, 2 * S, 12 * S);
+    println!("{got:.3?}");
+    assert!(got[3] >= 0.29, "{got:.3?}");
+}
+
 const CYCLES: [(u64, u64); 4] = [(30, 70), (300, 700), (3_000, 7_000), (30_000, 70_000)];
 
 #[test]

@@ -19,14 +19,19 @@
 /* Whose order differs by less is left where it is. */
 #define ORDER_NOTICED (1 << (SHARE_ORDER_SHIFT - 12))
 
+/* Of a level: somebody waited once, who may not have waited since. */
+#define UNCERTAIN (-1ULL)
+
 /* Where those stand that compete; where nobody waited of late, nobody does: what is given. */
 static __always_inline u64 level_of(struct level *level, u64 otherwise, u64 now)
 {
 	u64 at = level->at;
 
-	if (share_stale(at, now))
+	u64 usage = level->usage;
+
+	if (share_stale(at, now) || usage == UNCERTAIN)
 		return otherwise;
-	return share_decayed(level->usage, now > at ? now - at : 0);
+	return share_decayed(usage, now > at ? now - at : 0);
 }
 
 /* One that had used so much waits for its turn. */
@@ -36,8 +41,13 @@ static __always_inline void note_level(struct level *level, u64 usage, u64 now)
 
 	if (now < at + SHARE_STEP || __sync_val_compare_and_swap(&level->at, at, now) != at)
 		return;
-	level->usage = share_stale(at, now) ? usage :
-					      share_near(share_decayed(level->usage, now - at), usage, now - at);
+	/* Who waits for a moment now and then is nobody to compete with. */
+	if (share_stale(at, now))
+		level->usage = UNCERTAIN;
+	else if (level->usage == UNCERTAIN)
+		level->usage = usage;
+	else
+		level->usage = share_near(share_decayed(level->usage, now - at), usage, now - at);
 }
 
 /* Those that compete for what the thread may use. */
