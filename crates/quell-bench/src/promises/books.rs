@@ -26,8 +26,9 @@ pub(super) struct Books<'a> {
     quiet_ns: u64,
 }
 
-/// Between the decision to move one of low criticality and its running elsewhere.
-const MOVING_NS: u64 = 200_000_000;
+/// Between the decision to move one of low criticality and its running elsewhere: it waits for others' periods there, may sleep, and
+/// then has a period to get its turn.
+const MOVING_NS: u64 = 500_000_000;
 
 /// How exactly traces tell what schedulers know.
 #[derive(Debug, Clone, Copy)]

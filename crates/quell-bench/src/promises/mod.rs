@@ -8,6 +8,7 @@
 mod books;
 pub(crate) mod drawn;
 
+use crate::hosts::{HostFailed, SideHosts};
 use crate::progress::Progress;
 use crate::result::{LabGuest, SCHEMA, Substrate};
 use crate::run::{self, BenchOptions};
@@ -28,7 +29,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -82,27 +83,7 @@ pub struct Promises {
     /// What may lack of a promise before it counts as broken, in us.
     pub tolerance_us: f64,
     /// By side.
-    pub sides: Vec<SidePromises>,
-}
-
-/// One side's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SidePromises {
-    /// Its name.
-    pub side: String,
-    /// Its hosts, by seed.
-    pub hosts: Vec<HostPromises>,
-    /// Those that could not be measured.
-    pub failed: Vec<HostFailed>,
-}
-
-/// A host that could not be measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HostFailed {
-    /// What it was drawn with.
-    pub seed: u64,
-    /// Why.
-    pub why: String,
+    pub sides: Vec<SideHosts<HostPromises>>,
 }
 
 /// What a host's servers got.
@@ -200,11 +181,7 @@ pub fn simulate(
             let text = format!("{label}: {} of {} hosts", hosts.len(), options.hosts);
             progress.tick(Duration::ZERO, &text);
         }
-        sides.push(SidePromises {
-            side: label,
-            hosts,
-            failed: Vec::new(),
-        });
+        sides.push(SideHosts::whole(label, hosts));
     }
     progress.finish();
     Ok(promises(Substrate::Sim, options, SIMULATED, sides))
@@ -219,48 +196,28 @@ pub fn run(
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let mut sides = Vec::new();
     for (side, label) in options.sides.iter().zip(Side::labels(&options.sides)) {
-        let (mut hosts, mut failed) = (Vec::new(), Vec::new());
-        for (number, seed) in seeds(options).enumerate() {
-            let text = format!("{label}: host {} of {}", number + 1, options.hosts);
-            progress.step(Duration::ZERO, &text);
-            let quiet = Progress::silent();
-            let measured = HostRun::new(options, side, seed, cpus, 10_000_000).and_then(|it| {
-                run::run(&it.bench, interrupt, &quiet)?;
-                it.judge(REAL)
-            });
-            match measured {
-                Ok(host) => hosts.push(host),
-                Err(error) if error.is::<Interrupted>() => return Err(error),
-                // The others may take an hour; they are not lost for it.
-                Err(error) => {
-                    let why = format!("{error:#}");
-                    progress.say(&format!("{label}: seed {seed}: {why}"));
-                    failed.push(HostFailed { seed, why });
-                }
-            }
-            if interrupt.load(Ordering::Relaxed) {
-                return Err(Interrupted.into());
-            }
-        }
-        sides.push(SidePromises {
-            side: label,
-            hosts,
-            failed,
-        });
+        let host = |seed| {
+            let it = HostRun::new(options, side, seed, cpus, 10_000_000)?;
+            run::run(&it.bench, interrupt, &Progress::silent())?;
+            it.judge(REAL)
+        };
+        let hosts = SideHosts::measure(label, seeds(options), interrupt, progress, host)?;
+        sides.push(hosts);
     }
     progress.finish();
     Ok(promises(Substrate::Host, options, REAL, sides))
 }
 
-fn seeds(options: &PromisesOptions) -> impl Iterator<Item = u64> {
-    (options.seed..).take(options.hosts as usize)
+fn seeds(options: &PromisesOptions) -> impl ExactSizeIterator<Item = u64> {
+    let seed = options.seed;
+    (0..options.hosts).map(move |number| seed + u64::from(number))
 }
 
 fn promises(
     substrate: Substrate,
     options: &PromisesOptions,
     precision: Precision,
-    sides: Vec<SidePromises>,
+    sides: Vec<SideHosts<HostPromises>>,
 ) -> Promises {
     Promises {
         schema: SCHEMA,

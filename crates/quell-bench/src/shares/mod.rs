@@ -12,6 +12,7 @@ mod simulated;
 
 pub use hosts::{Bound, Drawn, Host, Wants};
 
+use crate::hosts::{HostFailed, SideHosts};
 use crate::progress::Progress;
 use crate::result::{LabGuest, SCHEMA, Substrate};
 use crate::run::started::Started;
@@ -70,27 +71,7 @@ pub struct Shares {
     /// For how long each host was watched.
     pub seconds: f64,
     /// By side.
-    pub sides: Vec<SideShares>,
-}
-
-/// One side's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SideShares {
-    /// Its name.
-    pub side: String,
-    /// Its hosts, by seed.
-    pub hosts: Vec<HostShares>,
-    /// Those that could not be measured.
-    pub failed: Vec<HostFailed>,
-}
-
-/// A host that could not be measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HostFailed {
-    /// What it was drawn with.
-    pub seed: u64,
-    /// Why.
-    pub why: String,
+    pub sides: Vec<SideHosts<HostShares>>,
 }
 
 /// How far a host was off.
@@ -187,11 +168,7 @@ pub fn simulate(
         }
         let mut hosts = hosts.into_inner().unwrap_or_else(PoisonError::into_inner);
         hosts.sort_by_key(|host| host.seed);
-        sides.push(SideShares {
-            side: label,
-            hosts,
-            failed: Vec::new(),
-        });
+        sides.push(SideHosts::whole(label, hosts));
     }
     progress.finish();
     Ok(shares(Substrate::Sim, options, sides))
@@ -215,36 +192,17 @@ pub fn run(
             CriticalitySettings::default(),
             interrupt,
         )?;
-        let (mut hosts, mut failed) = (Vec::new(), Vec::new());
-        for number in 0..options.hosts {
-            let text = format!("{label}: host {} of {}", number + 1, options.hosts);
-            progress.step(Duration::ZERO, &text);
-            let seed = options.seed + u64::from(number);
+        let host = |seed| {
             let drawn = drawn(options, seed, Some(cpus));
             let mut host = Host::random(seed, &drawn).in_phase();
-            let measured = match real::run(&host, steps, &options.exe, interrupt) {
-                Err(error) if error.is::<Interrupted>() => return Err(error),
-                measured => measured,
-            };
-            match measured {
-                Ok((got, rest)) => {
-                    host.add_rest(rest);
-                    hosts.push(judge(seed, &drawn, &host, &got)?);
-                }
-                // The others may take an hour; they are not lost for it.
-                Err(error) => {
-                    let why = format!("{error:#}");
-                    progress.say(&format!("{label}: seed {seed}: {why}"));
-                    failed.push(HostFailed { seed, why });
-                }
-            }
-        }
+            let (got, rest) = real::run(&host, steps, &options.exe, interrupt)?;
+            host.add_rest(rest);
+            judge(seed, &drawn, &host, &got)
+        };
+        let seeds = (0..options.hosts).map(|number| options.seed + u64::from(number));
+        let hosts = SideHosts::measure(label, seeds, interrupt, progress, host)?;
         started.stop()?;
-        sides.push(SideShares {
-            side: label,
-            hosts,
-            failed,
-        });
+        sides.push(hosts);
     }
     progress.finish();
     Ok(shares(Substrate::Host, options, sides))
@@ -254,7 +212,11 @@ fn steps(options: &SharesOptions) -> usize {
     (options.seconds / STEP_S).round() as usize
 }
 
-fn shares(substrate: Substrate, options: &SharesOptions, sides: Vec<SideShares>) -> Shares {
+fn shares(
+    substrate: Substrate,
+    options: &SharesOptions,
+    sides: Vec<SideHosts<HostShares>>,
+) -> Shares {
     Shares {
         schema: SCHEMA,
         quell_version: env!("CARGO_PKG_VERSION").to_string(),
