@@ -2,7 +2,8 @@
 //! for minutes under the side before.
 
 use nix::sys::signal::Signal;
-use std::io;
+use quell_linux::act::set_nice;
+use quell_model::Tid;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -13,7 +14,7 @@ pub(super) fn hurry(command: &mut Command, end: Signal) {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(end)?;
             // Without the right to, it starts as others do.
-            let _ = set_nice(0, -20);
+            let _ = set_nice(Tid(0), -20);
             Ok(())
         });
     }
@@ -25,16 +26,7 @@ pub(super) fn ease(pid: u32) {
     let threads = threads.into_iter().flatten().flatten();
     for tid in threads.filter_map(|it| it.file_name().to_str()?.parse().ok()) {
         // It may have ended.
-        let _ = set_nice(tid, 0);
-    }
-}
-
-/// A thread's, 0: this one's.
-fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, nice) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        let _ = set_nice(Tid(tid), 0);
     }
 }
 

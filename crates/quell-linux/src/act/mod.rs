@@ -52,6 +52,7 @@ mod tests;
 pub(crate) mod thread;
 
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
+pub use thread::set_nice;
 
 use apply::Said;
 use journal::{Contents, Journal};

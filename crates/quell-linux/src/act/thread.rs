@@ -96,7 +96,12 @@ pub(super) fn set_sched(tid: Tid, nice: i32, slice_ns: u64) -> io::Result<()> {
 
 /// Sets the nice value only. `sched_setattr` would also set the slice: to the kernel's own, or to a
 /// custom one of the present length, neither of which is what its owner chose.
-pub(crate) fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
+///
+/// `tid` 0 is the calling thread. Async-signal-safe.
+///
+/// # Errors
+/// The thread has ended, or the caller may not.
+pub fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid.0, nice) })?;
     Ok(())

@@ -96,7 +96,7 @@ impl Rest {
             ..
         } = self.server;
         self.left = self.left.saturating_sub(passed);
-        let paid = u128::from(passed) * u128::from(period_ns) / u128::from(budget_ns);
+        let paid = product(passed, period_ns) / u128::from(budget_ns);
         self.from = now.min(self.from + paid as u64);
     }
 
