@@ -236,6 +236,10 @@ groups-fig1 barriers 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
 groups-fig1 locks 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
 groups-fig1 stages 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
 groups-fig1 independent 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig1 barriers 8: 0.0 0.0 0.0
+groups-fig1 locks 8: 0.0 0.0 0.0
+groups-fig1 stages 8: 0.0 0.0 0.0
+groups-fig1 independent 8: 0.0 0.0 0.0
 groups-fig3 group 2: 0.0 0.0 0.0
 groups-fig3 individual 2: 0.0
 groups-fig3 dedicated 2: 0.0
