@@ -16,8 +16,9 @@
 //! # RQS
 //! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it works. Ours: one of low
 //! criticality that for [`SHORT_PERIODS`] control periods in a row wanted its budget and got less than nine tenths of it is
-//! on a CPU that stays in HI mode; it moves to the first CPU that has room for it. Those of high criticality never move, but
-//! where their CPU goes offline.
+//! on a CPU that stays in HI mode; it moves to the next CPU that has room for it. Where it fares no better it moves on, after
+//! twice as many periods each time ([`MOST_SHORT_PERIODS`] at the most), since nothing is promised to it on the way; each
+//! period in which it lacks nothing takes one off that. Those of high criticality never move, but where their CPU goes offline.
 //!
 //! # Limits
 //! A process's threads are spread over its servers by their ids, not by what they need. Where threads may run by their owner's
@@ -34,6 +35,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// So many control periods in a row short of its budget, and one of low criticality moves.
 pub const SHORT_PERIODS: u32 = 5;
+/// And so many at the most where moving did not help.
+pub const MOST_SHORT_PERIODS: u32 = 640;
 /// Servers have numbers from 1 to this: as many as Quell's scheduler keeps.
 const NUMBERS: u32 = 1023;
 
@@ -67,6 +70,8 @@ struct Vcpu {
     from_ns: u64,
     /// Control periods in a row in which it got too little.
     short: u32,
+    /// After so many of them it moves.
+    patience: u32,
     /// To say in the next plan.
     reason: Option<Reason>,
 }
@@ -168,6 +173,7 @@ impl Promises {
             number,
             from_ns,
             short: 0,
+            patience: it.patience,
             reason: Some(Reason { rule, text }),
         };
     }
@@ -258,6 +264,7 @@ impl Promises {
                     number,
                     from_ns,
                     short: 0,
+                    patience: SHORT_PERIODS,
                     reason: Some(Reason {
                         rule: Rule::Promised,
                         text,
@@ -287,11 +294,18 @@ impl Promises {
                     ran += thread.run_ns as f64;
                     wanted += thread.ready.as_ref().map_or(0.0, |it| it.sum_ns as f64);
                 }
-                let lacks = vcpu.from_ns + snapshot.period_ns <= snapshot.time_ns
-                    && ran < 0.9 * due
-                    && ran + wanted >= due;
-                vcpu.short = if lacks { vcpu.short + 1 } else { 0 };
-                if vcpu.short >= SHORT_PERIODS {
+                if vcpu.from_ns + snapshot.period_ns > snapshot.time_ns {
+                    continue;
+                }
+                if ran >= 0.9 * due || ran + wanted < due {
+                    vcpu.short = 0;
+                    vcpu.patience = (vcpu.patience - 1).max(SHORT_PERIODS);
+                    continue;
+                }
+                vcpu.short += 1;
+                if vcpu.short >= vcpu.patience {
+                    vcpu.patience = (2 * vcpu.patience).min(MOST_SHORT_PERIODS);
+                    vcpu.short = 0;
                     short.push((sample.name.clone(), number as u32));
                 }
             }

@@ -206,6 +206,31 @@ fn who_is_of_low_criticality_and_gets_too_little_moves() {
 }
 
 #[test]
+fn where_moving_does_not_help_it_moves_on_less_and_less_often() {
+    let mut rig = Rig::new(3);
+    let high = (1..=3).map(|tid| one(&format!("high-{tid}"), tid, 10.0, Some(60.0), 100.0));
+    let mut tenants: Vec<_> = high.collect();
+    let mut low = one("low", 4, 20.0, None, 100.0);
+    low.threads[0].run_ns = MS;
+    low.threads[0].ready = Some(waits(1, 90 * MS));
+    tenants.push(low);
+    let mut moves = Vec::new();
+    let mut on = None;
+    for period in 0..200 {
+        let promise = promise(&rig.period(&tenants), "low");
+        let (Some(Promise::Kept { cpus }) | Some(Promise::Awaited { cpus })) = promise else {
+            panic!("{promise:?}")
+        };
+        if on != Some(cpus[0]) {
+            on = Some(cpus[0]);
+            moves.push((period, cpus[0].0));
+        }
+    }
+    // It is served from the period after, and moves after 5, 10, 20, 40 and 80 whole ones.
+    assert_eq!(moves, [(0, 0), (6, 1), (17, 2), (38, 0), (79, 1), (160, 2)]);
+}
+
+#[test]
 fn a_vms_virtual_cpus_are_on_cpus_of_their_own() {
     let mut rig = Rig::new(3);
     let threads = (1..=3).map(|tid| {

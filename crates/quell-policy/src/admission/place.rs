@@ -134,27 +134,35 @@ impl Host {
 
     /// Puts a server onto the first CPU that has room for it and none of its tenant's others; `None`: there is none.
     pub fn place(&mut self, placed: Placed) -> Option<CpuId> {
-        let is_on = |index: &usize| {
-            let on = &self.cpus[*index].1;
-            on.iter().any(|it| it.tenant == placed.tenant)
-        };
-        let room = self.room_for(&placed.server, usize::MAX);
-        let to = room.into_iter().find(|index| !is_on(index))?;
+        let to = *self.room_apart(&placed).first()?;
         let (cpu, on) = &mut self.cpus[to];
         on.push(placed);
         Some(*cpu)
     }
 
-    /// Puts one of a tenant's servers onto another CPU, as [`Host::place`] would; `None`: it stays.
+    /// Puts one of a tenant's servers onto the next CPU that has room for it and none of its tenant's others, after the last the first
+    /// again: so it comes around all of them. `None`: it stays.
     pub fn relocate(&mut self, tenant: &TenantName, vcpu: u32) -> Option<CpuId> {
         let it = |placed: &Placed| placed.tenant == *tenant && placed.vcpu == vcpu;
         let (from, at) = (0..self.cpus.len()).find_map(|index| {
             let at = self.cpus[index].1.iter().position(it)?;
             Some((index, at))
         })?;
-        let to = self.place(self.cpus[from].1[at].clone())?;
-        self.cpus[from].1.remove(at);
-        Some(to)
+        let room = self.room_apart(&self.cpus[from].1[at]);
+        let to = room.iter().find(|index| **index > from).or(room.first());
+        let to = *to?;
+        let placed = self.cpus[from].1.remove(at);
+        let (cpu, on) = &mut self.cpus[to];
+        on.push(placed);
+        Some(*cpu)
+    }
+
+    /// The CPUs that have room for such a server and none of its tenant's, by their places here.
+    fn room_apart(&self, placed: &Placed) -> Vec<usize> {
+        let is_its = |it: &Placed| it.tenant == placed.tenant;
+        let mut room = self.room_for(&placed.server, usize::MAX);
+        room.retain(|index| !self.cpus[*index].1.iter().any(is_its));
+        room
     }
 
     /// How many more such tenants fit, `most` at the most.
