@@ -21,9 +21,9 @@ use quell_model::{
     Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
 use quell_sched::{
-    Exit, Options, SchedError, Scheduler, ServerSetting, ThreadSetting, ToldServers,
+    Exit, Options, SchedError, Scheduler, ServerSetting, ServerStats, ThreadSetting, ToldServers,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Before the first new try.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
@@ -50,6 +50,8 @@ pub(crate) trait Loaded {
     fn set_tenant(&mut self, tenant: u32, weight: Option<TenantWeight>) -> Result<(), SchedError>;
     /// Promises CPU time on a CPU, or no more.
     fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError>;
+    /// What its servers got, each at its number.
+    fn servers(&self) -> Result<Vec<ServerStats>, SchedError>;
     /// How it ended, once it has.
     fn exited(&self) -> Result<Option<Exit>, SchedError>;
 }
@@ -134,6 +136,11 @@ impl Loaded for Observing {
         }
     }
 
+    fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
+        let servers = self.scheduler.as_ref().map(Scheduler::servers);
+        servers.unwrap_or_else(|| Ok(Vec::new()))
+    }
+
     fn exited(&self) -> Result<Option<Exit>, SchedError> {
         self.scheduler.as_ref().map_or(Ok(None), Scheduler::exited)
     }
@@ -149,6 +156,7 @@ pub(crate) struct Backends<L> {
     trace_points: Option<TracePoints>,
     scheduler: Option<Running>,
     retry: Retry,
+    broken: BTreeMap<TenantName, u64>,
     /// To say in the next report.
     notes: Vec<Note>,
 }
@@ -166,6 +174,8 @@ struct Running {
     numbers: u32,
     /// What is promised.
     servers: ToldServers,
+    /// How many periods each of the last plan's servers missed, by its number.
+    missed: BTreeMap<u32, u64>,
     period: u64,
 }
 
@@ -211,6 +221,7 @@ impl<L: Loader> Backends<L> {
             trace_points: None,
             scheduler: None,
             retry: Retry::default(),
+            broken: BTreeMap::new(),
             notes: Vec::new(),
         }
     }
@@ -225,6 +236,7 @@ impl<L: Loader> Backends<L> {
             tenants: BTreeMap::new(),
             numbers: 0,
             servers: ToldServers::default(),
+            missed: BTreeMap::new(),
             period: 0,
         });
         Ok(())
@@ -333,11 +345,16 @@ impl<L: Loader> Act for Backends<L> {
             Some(running) => {
                 let mut report = self.stock.apply(snapshot, &beside_scheduler(plan));
                 running.apply(snapshot, plan, &mut report);
+                running.look_for_broken(plan, &mut self.broken);
                 report
             }
         };
         report.notes.append(&mut self.notes);
         report
+    }
+
+    fn broken(&self) -> &BTreeMap<TenantName, u64> {
+        &self.broken
     }
 
     fn restore(&mut self) -> RestoreReport {
@@ -436,6 +453,35 @@ impl Running {
             // What it has left competes one by one.
             group.period == period || scheduler.set_tenant(group.number, None).is_err()
         });
+    }
+
+    /// Adds the periods since the last plan in which a server went short, to those of the tenant whose threads it serves.
+    fn look_for_broken(&mut self, plan: &Plan, broken: &mut BTreeMap<TenantName, u64>) {
+        if plan.servers.is_empty() {
+            self.missed.clear();
+            return;
+        }
+        let stats = match self.scheduler.servers() {
+            Ok(stats) => stats,
+            Err(error) => return tracing::debug!("{error}"),
+        };
+        let mut missed = BTreeMap::new();
+        for tenant in &plan.tenants {
+            let numbers: BTreeSet<u32> = tenant.threads.iter().filter_map(|it| it.server).collect();
+            for number in numbers {
+                let Some(stats) = stats.get(number as usize) else {
+                    continue;
+                };
+                missed.insert(number, stats.missed);
+                // Who had the number before is another matter.
+                let before = self.missed.get(&number).unwrap_or(&stats.missed);
+                match stats.missed.saturating_sub(*before) {
+                    0 => {}
+                    more => *broken.entry(tenant.name.clone()).or_default() += more,
+                }
+            }
+        }
+        self.missed = missed;
     }
 
     /// Takes back all that it was told.

@@ -89,6 +89,8 @@ struct Inner {
     decisions: VecDeque<Arc<Decision>>,
     by_tenant: BTreeMap<TenantName, VecDeque<Arc<Decision>>>,
     by_rule: BTreeMap<Rule, u64>,
+    /// Promises of CPU time.
+    broken: BTreeMap<TenantName, u64>,
     next_decision: u64,
     notes: VecDeque<String>,
 }
@@ -107,6 +109,7 @@ impl Board {
             decisions: VecDeque::new(),
             by_tenant: BTreeMap::new(),
             by_rule: BTreeMap::new(),
+            broken: BTreeMap::new(),
             next_decision: 0,
             notes: VecDeque::new(),
         };
@@ -185,6 +188,14 @@ impl Board {
         Arc::make_mut(&mut self.lock().facts).backend = backend;
     }
 
+    /// How many promises of CPU time were broken so far, by tenant.
+    pub fn broke(&self, broken: &BTreeMap<TenantName, u64>) {
+        let mut inner = self.lock();
+        if inner.broken != *broken {
+            inner.broken.clone_from(broken);
+        }
+    }
+
     /// A reload took effect.
     pub fn reloaded(&self, facts: Facts) {
         let mut inner = self.lock();
@@ -215,7 +226,7 @@ impl Board {
 
     /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
     pub fn status(&self, window_s: u32) -> Status {
-        let (facts, counts, cost, reload_error, last, window, notes) = {
+        let (facts, counts, cost, reload_error, last, window, broken, notes) = {
             let inner = self.lock();
             (
                 inner.facts.clone(),
@@ -224,13 +235,17 @@ impl Board {
                 inner.reload_error.clone(),
                 inner.last.clone(),
                 inner.totals.window(u64::from(window_s) * 1_000_000_000),
+                inner.broken.clone(),
                 inner.notes.iter().cloned().collect(),
             )
         };
         let window = window.sums();
         let tenants = last.iter().flat_map(|(snapshot, plan)| {
             let cpus = snapshot.host.cpus.len();
-            let status = |tenant| tenant_status(tenant, plan, &window, cpus);
+            let status = |tenant: &TenantSample| TenantStatus {
+                broken_promises: broken.get(&tenant.name).copied().unwrap_or(0),
+                ..tenant_status(tenant, plan, &window, cpus)
+            };
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
         });
         let uptime = self.started.elapsed();
@@ -470,6 +485,7 @@ fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize)
         latency_min_us: latencies().min().map(|ns| ns / 1000),
         latency_max_us: latencies().max().map(|ns| ns / 1000),
         promise: find_plan(plan, &tenant.name).and_then(|plan| plan.promise.clone()),
+        broken_promises: 0,
     }
 }
 
@@ -586,7 +602,13 @@ mod tests {
         assert_eq!((on[0].tenant.as_str(), on[0].vcpu), ("a", 0));
         assert_eq!(on[0].server.budget_ns, 10_000_000);
         assert_eq!(admission.tenants.len(), 2);
-        assert!(board.status(10).tenants[1].promise.is_some());
+        board.broke(&BTreeMap::from([("a".into(), 3)]));
+        let tenants = board.status(10).tenants;
+        assert!(tenants[1].promise.is_some());
+        assert_eq!(
+            (tenants[0].broken_promises, tenants[1].broken_promises),
+            (3, 0)
+        );
         assert!(board.explain(&"b".into()).unwrap().promise.is_some());
     }
 

@@ -169,6 +169,7 @@ impl Controller {
                 self.parts.facts.backend = backend;
                 self.board.acts_through(backend);
             }
+            self.board.broke(actuator.broken());
         }
         let cost = PeriodCost {
             observe_us: micros(observed - start),

@@ -3,7 +3,8 @@
 use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
 use quell_linux::observe::{ObserveError, Observer, TracePoints};
 use quell_model::config::{AgentFile, Backend};
-use quell_model::{Plan, Snapshot, Source};
+use quell_model::{Plan, Snapshot, Source, TenantName};
+use std::collections::BTreeMap;
 
 /// Where snapshots come from.
 pub trait Observe {
@@ -45,6 +46,8 @@ pub trait Act {
     fn backend(&self) -> Backend;
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// How many promises of CPU time were broken since the start, by tenant.
+    fn broken(&self) -> &BTreeMap<TenantName, u64>;
     /// Puts everything back.
     fn restore(&mut self) -> RestoreReport;
 }

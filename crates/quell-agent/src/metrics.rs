@@ -150,6 +150,12 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
         None,
         &threads,
     )?;
+    let promised = status.tenants.iter().filter(|t| t.promise.is_some());
+    let broken: Vec<_> = promised
+        .map(|t| ([("tenant", t.name.as_str())], t.broken_promises))
+        .collect();
+    let help = "Periods that ended before the tenant had the budget that was promised and wanted.";
+    counters(to, "tenant_broken_promises", help, None, &broken)?;
     let run: Vec<_> = totals
         .iter()
         .map(|t| ([("tenant", t.name.as_str())], t.run_ns as f64 / 1e9))
@@ -272,13 +278,17 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use crate::wire::PeriodCost;
+    use quell_model::Promise;
+    use std::collections::BTreeMap;
 
     #[test]
     fn every_figure_of_the_board_is_there_with_its_unit() {
         let board = Arc::new(Board::new("quell.toml".into(), facts()));
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
-        let plan = plan_with_reasons(&now, 1);
+        let mut plan = plan_with_reasons(&now, 1);
+        plan.tenants[0].promise = Some(Promise::Kept { cpus: Vec::new() });
+        board.broke(&BTreeMap::from([("a".into(), 3)]));
         let cost = PeriodCost {
             observe_us: 1500,
             decide_us: 20,
@@ -294,6 +304,7 @@ mod tests {
             r#"quell_last_period_seconds{step="observe"} 0.0015"#,
             r#"quell_decisions_total{rule="latency_lowered"} 3"#,
             r#"quell_tenant_threads{tenant="a"} 2"#,
+            r#"quell_tenant_broken_promises_total{tenant="a"} 3"#,
             r#"quell_tenant_run_seconds_total{tenant="a"} 0.04"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="own",other=""} 1.5"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="tenant",other="b"} 0.25"#,

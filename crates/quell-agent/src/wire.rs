@@ -131,6 +131,9 @@ pub struct TenantStatus {
     pub latency_max_us: Option<u64>,
     /// What became of its wish for promised CPU time; `null`: it has none.
     pub promise: Option<Promise>,
+    /// Periods since the agent's start that ended before a server of its had the budget that it wanted.
+    #[serde(default)]
+    pub broken_promises: u64,
 }
 
 /// `GET /v1/admission`: what is promised on the host's CPUs.

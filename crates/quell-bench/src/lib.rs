@@ -5,6 +5,7 @@
 //! [`agent_bench`] measures what the agent itself costs, [`capacity`] how many tenants fit,
 //! [`sweep`] a scenario at many points.
 
+pub mod acceptance;
 pub mod agent_bench;
 pub mod calibration;
 pub mod capacity;

@@ -25,7 +25,7 @@
 //! choice is not asked.
 
 use crate::Policy;
-use crate::admission::{Change, Host, Placed, Refusal, reserve};
+use crate::admission::{Change, Host, Placed, Refusal, reserve, virtual_deadline_ns};
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
 use quell_model::{
     CpuId, CpuSet, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, Snapshot, TenantName,
@@ -330,13 +330,9 @@ impl Promises {
         ) {
             server.budget_ns = server.pessimistic_ns;
         }
-        let part = match server.criticality {
-            Criticality::High => factor,
-            Criticality::Low => 1.0,
-        };
         ServerTerms {
             server,
-            virtual_deadline_ns: (server.period_ns as f64 * part).round() as u64,
+            virtual_deadline_ns: virtual_deadline_ns(&server, factor),
             temperature: self.settings.temperature,
         }
     }

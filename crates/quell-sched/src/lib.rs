@@ -327,6 +327,7 @@ impl ThreadSetting {
 pub struct Scheduler {
     cpus: MapHandle,
     domains: MapHandle,
+    servers: MapHandle,
     groups: MapHandle,
     exit: MapHandle,
     numbers: Vec<CpuId>,
@@ -403,6 +404,7 @@ impl Scheduler {
         let mut object = open.load().map_err(refused)?;
         let cpus = map(&object, ".bss.cpus")?;
         let domains = map(&object, ".bss.domains")?;
+        let servers = map(&object, ".bss.servers")?;
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
         let mut link = None;
@@ -419,6 +421,7 @@ impl Scheduler {
         let scheduler = Scheduler {
             cpus,
             domains,
+            servers,
             groups,
             exit,
             numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
@@ -514,6 +517,17 @@ impl Scheduler {
             .filter(|info| ids.contains(&info.id))
             .map(|info| u64::from(info.verified_insns))
             .sum())
+    }
+
+    /// What its servers got, each at its number.
+    ///
+    /// # Errors
+    /// As [`Scheduler::stats`].
+    pub fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
+        let bytes = value(&self.servers, "reading the servers")?;
+        let slots = bytes.chunks_exact(size_of::<layout::ServerSlot>());
+        let slots = slots.map(from_bytes::<layout::ServerSlot>);
+        Ok(slots.map(|slot| slot.stats()).collect())
     }
 
     /// What it counted since it was loaded.

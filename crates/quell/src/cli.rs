@@ -275,7 +275,7 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
     /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
-    /// promised on random hosts is kept, `sim` for how fast the simulator is, or `calibration` for how far it is from the kernel lab
+    /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `sim` for how fast the simulator is, or `calibration` for how far it is from the kernel lab
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -343,6 +343,15 @@ pub struct Bench {
         help_heading = "Options of `bench shares`"
     )]
     pub most_groups: u32,
+    /// How many random sets for each utilization
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        help_heading = "Options of `bench acceptance`"
+    )]
+    pub sets: u32,
     /// A Python that has the package simso, to measure that beside the simulator
     #[arg(
         long,

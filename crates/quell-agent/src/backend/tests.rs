@@ -40,9 +40,13 @@ impl Stock for Recorder {
 /// What the loaded scheduler says of its end.
 type Ending = Rc<RefCell<Option<Exit>>>;
 
+/// How many periods its server 3 missed.
+type Missed = Rc<RefCell<u64>>;
+
 struct Script {
     log: Log,
     ending: Ending,
+    missed: Missed,
     /// Loads that fail before one works.
     failures: Rc<RefCell<u32>>,
 }
@@ -50,6 +54,7 @@ struct Script {
 struct Scripted {
     log: Log,
     ending: Ending,
+    missed: Missed,
 }
 
 impl Loader for Script {
@@ -69,6 +74,7 @@ impl Loader for Script {
         Ok(Box::new(Scripted {
             log: self.log.clone(),
             ending: self.ending.clone(),
+            missed: self.missed.clone(),
         }))
     }
 }
@@ -111,6 +117,18 @@ impl Loaded for Scripted {
         Ok(())
     }
 
+    fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
+        let stats = |number| ServerStats {
+            used_ns: 0,
+            missed: if number == 3 {
+                *self.missed.borrow()
+            } else {
+                0
+            },
+        };
+        Ok((0..8).map(stats).collect())
+    }
+
     fn exited(&self) -> Result<Option<Exit>, SchedError> {
         Ok(self.ending.borrow().clone())
     }
@@ -126,14 +144,16 @@ struct Rig {
     backends: Backends<Script>,
     log: Log,
     ending: Ending,
+    missed: Missed,
     failures: Rc<RefCell<u32>>,
 }
 
 impl Rig {
     fn new() -> Rig {
         let (log, ending) = (Log::default(), Ending::default());
-        let failures = Rc::new(RefCell::new(0));
+        let (failures, missed) = (Rc::new(RefCell::new(0)), Missed::default());
         let script = Script {
+            missed: missed.clone(),
             log: log.clone(),
             ending: ending.clone(),
             failures: failures.clone(),
@@ -142,6 +162,7 @@ impl Rig {
             backends: Backends::new(Box::new(Recorder(log.clone())), script),
             log,
             ending,
+            missed,
             failures,
         }
     }
@@ -301,6 +322,7 @@ fn promises_come_before_the_threads_they_are_for_and_end_after_them() {
     });
     let thread = &mut plan.tenants[0].threads[0];
     (thread.server, thread.cpus) = (Some(3), Some([CpuId(1)].into_iter().collect()));
+    *rig.missed.borrow_mut() = 7;
     rig.done();
     rig.backends.apply(&snapshot, &plan);
     let [served, other] = [0, 1].map(|at| snapshot.tenants[0].threads[at].id.tid);
@@ -315,10 +337,14 @@ fn promises_come_before_the_threads_they_are_for_and_end_after_them() {
             &format!("{other}: 1 None None"),
         ]
     );
+    // What another missed who had the number before does not count, what it misses from now on does.
+    assert!(rig.backends.broken().is_empty());
+    *rig.missed.borrow_mut() += 2;
     // Nothing is told twice; another virtual deadline is.
     plan.servers[0].terms.virtual_deadline_ns = 30_000_000;
     rig.backends.apply(&snapshot, &plan);
     assert_eq!(rig.done()[1..], ["server 3 on 1: Some((5, 100, 30))"]);
+    assert_eq!(rig.backends.broken(), &BTreeMap::from([("a".into(), 2)]));
     plan = Shares.decide(&snapshot);
     rig.backends.apply(&snapshot, &plan);
     assert_eq!(

@@ -5,9 +5,9 @@ use crate::edges::Choice;
 use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_linux::act::{Note, Subject, Writes};
 use quell_linux::observe::TracePoints;
-use quell_model::Source;
 use quell_model::config::{AgentFile, Backend};
-use std::collections::VecDeque;
+use quell_model::{Source, TenantName};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Mutex;
 
@@ -116,6 +116,11 @@ impl Act for Actor {
             notes: vec![note],
             ..ApplyReport::default()
         }
+    }
+
+    fn broken(&self) -> &BTreeMap<TenantName, u64> {
+        static NONE: BTreeMap<TenantName, u64> = BTreeMap::new();
+        &NONE
     }
 
     fn restore(&mut self) -> RestoreReport {

@@ -3,6 +3,7 @@
 //! All three are made from the same result and nothing else, so a saved JSON file gives the same
 //! table and page again.
 
+mod acceptance;
 mod capacity;
 mod charts;
 pub mod flat;
@@ -16,6 +17,7 @@ pub use html::html;
 pub use text::text;
 pub(crate) use words::{change, latency};
 
+use crate::acceptance::Acceptance;
 use crate::capacity::Capacity;
 use crate::reproduce::Reproduction;
 use crate::result::BenchResult;
@@ -85,6 +87,15 @@ pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<(
     });
     files.put_flat(|| Flat::new(points, &[]))?;
     files.hand_out(&json, page, text)?;
+    anyhow::ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
+/// The same for what admission tests accept, which has no runs for a flat table.
+pub fn deliver_acceptance(result: &Acceptance, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| acceptance::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    files.hand_out(&json, page, |styled| acceptance::text(result, styled))?;
     anyhow::ensure!(result.complete, Interrupted);
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! in EDF-VD: the smallest with which all fit before a switch, since demand after it only falls with that.
 
 use super::conditions::{Utilizations, edf_vd};
-use super::{Condition, Verdict};
+use super::{Condition, Verdict, virtual_deadline_ns};
 use quell_model::config::{Criticality, Server};
 
 /// Intervals that are looked at, at most: who is that near to a full CPU is refused.
@@ -86,10 +86,7 @@ fn shaped(servers: &[Server], x: f64) -> Vec<Shaped> {
         .iter()
         .map(|server| Shaped {
             server: *server,
-            deadline: match server.criticality {
-                Criticality::Low => server.period_ns,
-                Criticality::High => (x * server.period_ns as f64) as u64,
-            },
+            deadline: virtual_deadline_ns(server, x),
         })
         .collect()
 }

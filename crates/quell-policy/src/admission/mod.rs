@@ -25,6 +25,7 @@ mod answer;
 pub mod audit;
 mod conditions;
 mod demand;
+pub mod exhaustive;
 mod place;
 
 #[cfg(test)]
@@ -82,6 +83,14 @@ pub struct Verdict {
     pub condition: Condition,
     /// What deadlines of high-criticality servers are shortened to, as a part of their periods: the paper's x; 1 where they are not.
     pub deadline_factor: f64,
+}
+
+/// By when a server is served in LO mode, in ns after its period's begin, where deadlines of high criticality are shortened to that part.
+pub fn virtual_deadline_ns(server: &Server, factor: f64) -> u64 {
+    match server.criticality {
+        Criticality::Low => server.period_ns,
+        Criticality::High => (factor * server.period_ns as f64) as u64,
+    }
 }
 
 /// Whether a CPU can keep what is promised to these servers, with nothing set aside.

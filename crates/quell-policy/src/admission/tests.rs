@@ -206,6 +206,28 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What a test accepts no arrival and no need breaks, by trying all of them.
+    #[test]
+    fn what_is_accepted_is_kept_whatever_comes(set in set(9)) {
+        let set = &set[..set.len().min(3)];
+        for test in [AdmissionTest::EdfVd, AdmissionTest::Demand] {
+            let found = check(test, set);
+            prop_assert!(!found.fits || exhaustive::keeps_with(set, found.deadline_factor), "{test}");
+        }
+        // And what exceeds the CPU in either mode nothing keeps.
+        let needs = |ns: fn(&Server) -> u64, of: &dyn Fn(&Server) -> bool| -> f64 {
+            let of = set.iter().filter(|it| of(it));
+            of.map(|it| ns(it) as f64 / it.period_ns as f64).sum()
+        };
+        let usual = needs(|it| it.budget_ns, &|_| true);
+        let worst = needs(|it| it.pessimistic_ns, &|it| it.criticality == Criticality::High);
+        prop_assert!(usual.max(worst) <= 1.0 + NEGLIGIBLE || exhaustive::keeps(set) == Some(false), "{usual} {worst}");
+    }
+}
+
 /// That the machine above can miss at all: what is over-full does.
 #[test]
 fn what_is_over_full_misses() {

@@ -3,6 +3,7 @@
 use super::{InputError, vm};
 use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure};
 use anyhow::Context;
+use quell_bench::acceptance::{self, AcceptanceOptions};
 use quell_bench::agent_bench::{self, AgentBenchOptions};
 use quell_bench::overhead;
 use quell_bench::progress::Progress;
@@ -65,6 +66,10 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     if args.scenario == "promises" {
         not_for("promises", args, &["seconds"])?;
         return promises(args);
+    }
+    if args.scenario == "acceptance" {
+        not_for("acceptance", args, &["report"])?;
+        return acceptance(args);
     }
     if args.scenario == "sim" {
         not_for("sim", args, &["seconds"])?;
@@ -304,6 +309,20 @@ fn promises(args: &Bench) -> anyhow::Result<()> {
         promises::table(&result),
         args.measure.json.as_deref(),
     )
+}
+
+/// How much each admission test accepts.
+fn acceptance(args: &Bench) -> anyhow::Result<()> {
+    let measure = &args.measure;
+    let options = AcceptanceOptions {
+        sets: args.sets,
+        seed: measure.seed,
+    };
+    files_writable(measure.files())?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let result = acceptance::run(&options, &interrupt, &progress)?;
+    report::deliver_acceptance(&result, measure.files())
 }
 
 /// How fast the simulator is.

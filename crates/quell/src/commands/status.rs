@@ -37,9 +37,12 @@ pub fn render(status: &Status) -> String {
     let _ = writeln!(text, "\n{}", tenants(status));
     for tenant in &status.tenants {
         if let Some(promise) = &tenant.promise {
-            let broken = match (status.backend, promise) {
-                (Backend::Stock, Promise::Kept { .. }) => ", but not kept without the scheduler",
-                _ => "",
+            let broken = match (status.backend, promise, tenant.broken_promises) {
+                (Backend::Stock, Promise::Kept { .. }, _) => {
+                    ", but not kept without the scheduler".to_string()
+                }
+                (_, _, 0) => String::new(),
+                (_, _, broken) => format!(", but it went short in {broken} periods so far"),
             };
             let _ = writeln!(text, "{}: {}{broken}", tenant.name, promised(promise));
         }

@@ -1,0 +1,155 @@
+//! What a CPU can keep, by trying everything: every arrival, every need, every choice between deadlines that are alike.
+//!
+//! Problem: tests are sufficient, and say nothing of how much they refuse in vain.
+//! Approach: time in whole units; all states that a CPU which serves by EDF-VD can get into are visited, until one misses or there are no
+//! more. A job may arrive at any unit once its server's period has passed; one of high criticality is done with its optimistic budget or
+//! needs the pessimistic one. HI mode is followed until nothing waits: LO mode begins anew then, in a state that was visited.
+//! Limits: for four servers or fewer, with periods of some ten units: the states are as many as the products of periods and budgets.
+
+use super::{AdmissionTest, check, virtual_deadline_ns};
+use quell_model::config::{Criticality, Server};
+use std::collections::HashSet;
+
+/// The most servers.
+pub const MOST: usize = 4;
+
+/// A server's job: how long ago it came, at most its period, and what it got; `None`: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Job {
+    age: u8,
+    got: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct State {
+    jobs: [Job; MOST],
+    critical: bool,
+}
+
+/// Whether EDF-VD with some factor for deadlines always keeps what is promised to those servers, whose times are in whole ns, of which
+/// there are few. `None`: there are more than [`MOST`], or periods are longer than 255 ns.
+pub fn keeps(servers: &[Server]) -> Option<bool> {
+    if servers.len() > MOST || servers.iter().any(|it| it.period_ns > 255) {
+        return None;
+    }
+    let found = check(AdmissionTest::Demand, servers).deadline_factor;
+    // Only in which order deadlines are matters, so that more factors would find hardly more.
+    let others = (1..=40).map(|step| f64::from(step) / 40.0);
+    Some(
+        [found]
+            .into_iter()
+            .chain(others)
+            .any(|it| keeps_with(servers, it)),
+    )
+}
+
+/// The same with that factor.
+pub(super) fn keeps_with(servers: &[Server], factor: f64) -> bool {
+    let mut first = State {
+        jobs: [Job::default(); MOST],
+        critical: false,
+    };
+    for (job, server) in first.jobs.iter_mut().zip(servers) {
+        job.age = server.period_ns as u8;
+    }
+    let (mut seen, mut left) = (HashSet::from([first]), vec![first]);
+    while let Some(state) = left.pop() {
+        for arrived in arrivals(servers, state) {
+            for chosen in first_in_line(servers, factor, &arrived) {
+                for next in served(servers, arrived, chosen) {
+                    let missed = |(job, server): (&Job, &Server)| {
+                        job.got.is_some() && u64::from(job.age) >= server.period_ns
+                    };
+                    if next.jobs.iter().zip(servers).any(missed) {
+                        return false;
+                    }
+                    let over = next.critical && next.jobs.iter().all(|it| it.got.is_none());
+                    if !over && seen.insert(next) {
+                        left.push(next);
+                    }
+                }
+            }
+        }
+    }
+    true
+}
+
+fn is_high(server: &Server) -> bool {
+    server.criticality == Criticality::High
+}
+
+/// What may have come by now.
+fn arrivals(servers: &[Server], state: State) -> Vec<State> {
+    let mut all = vec![state];
+    for (index, server) in servers.iter().enumerate() {
+        let job = state.jobs[index];
+        let may = job.got.is_none() && u64::from(job.age) == server.period_ns;
+        if !may || (state.critical && !is_high(server)) {
+            continue;
+        }
+        let with = |mut it: State| {
+            it.jobs[index] = Job {
+                age: 0,
+                got: Some(0),
+            };
+            it
+        };
+        let come: Vec<State> = all.iter().copied().map(with).collect();
+        all.extend(come);
+    }
+    all
+}
+
+/// Who may be served next: those with the earliest deadline; `None`: nobody waits.
+fn first_in_line(servers: &[Server], factor: f64, state: &State) -> Vec<Option<usize>> {
+    let deadline = |index: usize| {
+        let (server, job) = (&servers[index], &state.jobs[index]);
+        let after = match state.critical {
+            true => server.period_ns,
+            false => virtual_deadline_ns(server, factor),
+        };
+        after as i64 - i64::from(job.age)
+    };
+    let waits = (0..servers.len()).filter(|index| state.jobs[*index].got.is_some());
+    let Some(first) = waits.clone().map(deadline).min() else {
+        return vec![None];
+    };
+    waits
+        .filter(|index| deadline(*index) == first)
+        .map(Some)
+        .collect()
+}
+
+/// What can be after a unit in which that one ran.
+fn served(servers: &[Server], mut state: State, chosen: Option<usize>) -> Vec<State> {
+    for (job, server) in state.jobs.iter_mut().zip(servers) {
+        job.age = (job.age + 1).min(server.period_ns as u8);
+    }
+    let Some((index, got)) = chosen.and_then(|index| Some((index, state.jobs[index].got? + 1)))
+    else {
+        return vec![state];
+    };
+    let server = &servers[index];
+    let mut on = state;
+    on.jobs[index].got = Some(got);
+    let mut done = state;
+    done.jobs[index].got = None;
+    let got = u64::from(got);
+    if got >= server.pessimistic_ns {
+        return vec![done];
+    }
+    if state.critical || got < server.budget_ns {
+        return vec![on];
+    }
+    // It needs more than usual, or not.
+    on.critical = true;
+    for (job, _) in on
+        .jobs
+        .iter_mut()
+        .zip(servers)
+        .filter(|(_, it)| !is_high(it))
+    {
+        job.got = None;
+    }
+    vec![done, on]
+}
