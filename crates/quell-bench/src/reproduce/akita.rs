@@ -5,12 +5,18 @@ use super::{Claim, Figure, Quantity, Sweep, number, once};
 use crate::result::{Metric, Substrate};
 
 const ON: &[Substrate] = &[Substrate::Sim];
+const ON_KERNELS: &[Substrate] = &[Substrate::Vm, Substrate::Host];
 
 /// The paper's two baselines, what became of them, and Quell.
 const SIDES: &str = "cfs,eevdf,credit,credit2,akita,quell";
 
 const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of Linux 6.12 (docs/simulator.md). CFS is that of Linux 6.1, the paper's of 3.6; \
     `akita` is the paper's mechanism in Quell's sched_ext scheduler, with what docs/criticality.md says is ours.";
+/// The kernel's own scheduler, the paper's mechanism alone, and Quell.
+const SIDES_REALLY: &str = "default,akita,quell";
+
+const PROCESSES: &str = "Processes, not VMs: threads of a virtual CPU and of anything else are served alike. `default` is the kernel's EEVDF; `akita` is the paper's \
+    mechanism in Quell's sched_ext scheduler, with what docs/criticality.md says is ours.";
 const REQUESTS: &str =
     "Requests are as long as the paper's rates and CPU use tell, and arrive without a network.";
 const WEIGHTED: &str = "What no promise covers is shared by weight, also with those whose budget is spent: the paper serves these one after the other.";
@@ -51,6 +57,12 @@ const fn value(
 const HOGS: &str = "akita/beside-hogs";
 const BESIDE: &[&str] = &[];
 const ALONE: &[&str] = &["tenant.hog.load.rate=0.001"];
+const BESIDE_REALLY: &[&str] = &["tenant.cache.kind=process", "tenant.hog.kind=process"];
+const ALONE_REALLY: &[&str] = &[
+    "tenant.cache.kind=process",
+    "tenant.hog.kind=process",
+    "tenant.hog.load.rate=0.001",
+];
 
 // Figure 6: several of high criticality.
 
@@ -63,24 +75,36 @@ const WITH_THREE: &[&str] = &["tenant.high.count=3"];
 // Figure 7: utilisation.
 
 const UTILISATION: &str = "akita/utilisation";
-const NEEDS_0: &[&str] = &["tenant.high.load.rate=0.001"];
-const NEEDS_10: &[&str] =
-    &["tenant.high.thread.busy.program=[\"request\", { run_us = 10000 }, \"respond\"]"];
-const NEEDS_30: &[&str] =
-    &["tenant.high.thread.busy.program=[\"request\", { run_us = 30000 }, \"respond\"]"];
-const NEEDS_50: &[&str] =
-    &["tenant.high.thread.busy.program=[\"request\", { run_us = 50000 }, \"respond\"]"];
 
-/// CPU time of the four VMs at a step.
+/// Its steps, as VMs and as processes: CPU time of all four.
 macro_rules! utilisation {
-    ($($set:ident, $of:literal: $high:literal, $low:literal;)+) => {
-        &[$(
+    ($($set:ident, $processes:ident, $setting:literal, $of:literal: $high:literal, $low:literal;)+) => {
+        $(
+            const $set: &[&str] = &[$setting];
+            const $processes: &[&str] = &["tenant.high.kind=process", "tenant.low.kind=process", $setting];
+        )+
+        const STEPS: &[Sweep] = &[$(once(UTILISATION, $set),)+];
+        const STEPS_REALLY: &[Sweep] = &[$(once(UTILISATION, $processes),)+];
+        const USED: &[Claim] = &[$(
             number("VM1", $of, $high, value(UTILISATION, "high", Metric::CpuShare, $set)),
             number("VM2", $of, $low, value(UTILISATION, "low-0", Metric::CpuShare, $set)),
             number("VM3", $of, $low, value(UTILISATION, "low-1", Metric::CpuShare, $set)),
             number("VM4", $of, $low, value(UTILISATION, "low-2", Metric::CpuShare, $set)),
-        )+]
+        )+];
+        const USED_REALLY: &[Claim] = &[$(
+            number("VM1", $of, $high, value(UTILISATION, "high", Metric::CpuShare, $processes)),
+            number("VM2", $of, $low, value(UTILISATION, "low-0", Metric::CpuShare, $processes)),
+            number("VM3", $of, $low, value(UTILISATION, "low-1", Metric::CpuShare, $processes)),
+            number("VM4", $of, $low, value(UTILISATION, "low-2", Metric::CpuShare, $processes)),
+        )+];
     };
+}
+
+utilisation! {
+    NEEDS_0, NEEDS_0_REALLY, "tenant.high.load.rate=0.001", "needs nothing": "0", "25";
+    NEEDS_10, NEEDS_10_REALLY, "tenant.high.thread.busy.program=[\"request\", { run_us = 10000 }, \"respond\"]", "needs 10 %": "", "";
+    NEEDS_30, NEEDS_30_REALLY, "tenant.high.thread.busy.program=[\"request\", { run_us = 30000 }, \"respond\"]", "needs 30 %": "", "";
+    NEEDS_50, NEEDS_50_REALLY, "tenant.high.thread.busy.program=[\"request\", { run_us = 50000 }, \"respond\"]", "needs 50 %": "50", "13";
 }
 
 // Figures 8 and 9: more and more VMs on 12 CPUs.
@@ -111,6 +135,54 @@ crowds! {
 }
 
 const CROWDED: &str = "The paper gives two of its 12 cores to Xen's driver domain, and does not say how many clients call: here three, and all 12 CPUs are the VMs'.";
+
+const PAPER_5: &str = "memcached in a Type1 VM with 35,000 requests a second, beside three Type2 VMs with Lookbusy at 25 %, on one core; Xen's Credit, KVM \
+    with CFS, Akita.";
+const PAPER_7: &str = "VM1 (Type6) at 0 to 50 % beside three of Type2 with Lookbusy at 25 %, on one core; percent of a CPU.";
+
+/// Latencies alone and beside three, and what one of these has.
+macro_rules! beside {
+    ($alone:ident, $beside:ident) => {
+        &[
+            number(
+                "mean",
+                "alone",
+                "",
+                value(HOGS, "cache", Metric::MeanUs, $alone),
+            ),
+            number(
+                "99.9th percentile",
+                "alone",
+                "rarely above 5 ms",
+                value(HOGS, "cache", Metric::P999Us, $alone),
+            ),
+            number(
+                "mean",
+                "beside three, times that",
+                "",
+                rise(HOGS, "cache", Metric::MeanUs, $beside, $alone),
+            ),
+            number(
+                "99th percentile",
+                "beside three, times that",
+                "",
+                rise(HOGS, "cache", Metric::P99Us, $beside, $alone),
+            ),
+            number(
+                "99.9th percentile",
+                "beside three, times that",
+                "Akita 1, Xen 1.96, KVM 1.93",
+                rise(HOGS, "cache", Metric::P999Us, $beside, $alone),
+            ),
+            number(
+                "one that computes",
+                "CPU time",
+                "25",
+                value(HOGS, "hog-0", Metric::CpuShare, $beside),
+            ),
+        ]
+    };
+}
 
 /// Every figure.
 pub const FIGURES: &[Figure] = &[
@@ -161,49 +233,22 @@ pub const FIGURES: &[Figure] = &[
         on: ON,
         scheduling: false,
         title: "Akita, Fig. 1 and 5: latency of a VM of high criticality alone and beside three that compute",
-        paper: "memcached in a Type1 VM with 35,000 requests a second, beside three Type2 VMs with Lookbusy at 25 %, on one core; Xen's Credit, KVM \
-                with CFS, Akita.",
+        paper: PAPER_5,
         differs: &[REQUESTS, VMS],
         sides: SIDES,
         sweeps: &[once(HOGS, ALONE), once(HOGS, BESIDE)],
-        claims: &[
-            number(
-                "mean",
-                "alone",
-                "",
-                value(HOGS, "cache", Metric::MeanUs, ALONE),
-            ),
-            number(
-                "99.9th percentile",
-                "alone",
-                "rarely above 5 ms",
-                value(HOGS, "cache", Metric::P999Us, ALONE),
-            ),
-            number(
-                "mean",
-                "beside three, times that",
-                "",
-                rise(HOGS, "cache", Metric::MeanUs, BESIDE, ALONE),
-            ),
-            number(
-                "99th percentile",
-                "beside three, times that",
-                "",
-                rise(HOGS, "cache", Metric::P99Us, BESIDE, ALONE),
-            ),
-            number(
-                "99.9th percentile",
-                "beside three, times that",
-                "Akita 1, Xen 1.96, KVM 1.93",
-                rise(HOGS, "cache", Metric::P999Us, BESIDE, ALONE),
-            ),
-            number(
-                "one that computes",
-                "CPU time",
-                "25",
-                value(HOGS, "hog-0", Metric::CpuShare, BESIDE),
-            ),
-        ],
+        claims: beside!(ALONE, BESIDE),
+    },
+    Figure {
+        name: "akita-fig5",
+        on: ON_KERNELS,
+        scheduling: false,
+        title: "Akita, Fig. 1 and 5: latency of a process of high criticality alone and beside three that compute, on a real kernel",
+        paper: PAPER_5,
+        differs: &[REQUESTS, PROCESSES],
+        sides: SIDES_REALLY,
+        sweeps: &[once(HOGS, ALONE_REALLY), once(HOGS, BESIDE_REALLY)],
+        claims: beside!(ALONE_REALLY, BESIDE_REALLY),
     },
     Figure {
         name: "akita-fig6",
@@ -273,25 +318,26 @@ pub const FIGURES: &[Figure] = &[
         on: ON,
         scheduling: false,
         title: "Akita, Fig. 7 and section 4.4: CPU time of a VM of high criticality that needs more and more, and of three beside it",
-        paper: "VM1 (Type6) at 0 to 50 % beside three of Type2 with Lookbusy at 25 %, on one core; percent of a CPU.",
+        paper: PAPER_7,
         differs: &[
             "Each step is a run of its own.",
             "The paper's 50 % and three times 13 % leave 11 % of the core to nobody it names; here what VM1 leaves is divided by three, less 2 us for each switch.",
             VMS,
         ],
         sides: SIDES,
-        sweeps: &[
-            once(UTILISATION, NEEDS_0),
-            once(UTILISATION, NEEDS_10),
-            once(UTILISATION, NEEDS_30),
-            once(UTILISATION, NEEDS_50),
-        ],
-        claims: utilisation! {
-            NEEDS_0, "needs nothing": "0", "25";
-            NEEDS_10, "needs 10 %": "", "";
-            NEEDS_30, "needs 30 %": "", "";
-            NEEDS_50, "needs 50 %": "50", "13";
-        },
+        sweeps: STEPS,
+        claims: USED,
+    },
+    Figure {
+        name: "akita-fig7",
+        on: ON_KERNELS,
+        scheduling: false,
+        title: "Akita, Fig. 7 and section 4.4: CPU time of a process of high criticality that needs more and more, and of three beside it, on a real kernel",
+        paper: PAPER_7,
+        differs: &["Each step is a run of its own.", PROCESSES],
+        sides: SIDES_REALLY,
+        sweeps: STEPS_REALLY,
+        claims: USED_REALLY,
     },
     Figure {
         name: "akita-fig8",

@@ -329,8 +329,9 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
         let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
         return error("own_cgroup", message.to_string());
     }
-    if tenant.vcpus.is_some() && tenant.kind != TenantKind::Vm {
-        return error("vcpus", "is for tenants with kind = \"vm\"".to_string());
+    if tenant.vcpus.is_some() && tenant.kind != TenantKind::Vm && tenant.criticality.is_none() {
+        let message = "is for tenants with kind = \"vm\" or a criticality";
+        return error("vcpus", message.to_string());
     }
     let takes_requests = match (&tenant.app, tenant.threads.is_empty()) {
         (Some(app), true) => {
