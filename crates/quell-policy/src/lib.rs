@@ -10,6 +10,7 @@ pub mod admission;
 pub mod baselines;
 pub mod criticality;
 pub mod dasec;
+pub mod pools;
 pub mod share;
 
 /// A mechanism's decision rule together with what it remembers from period to period.

@@ -1,0 +1,473 @@
+//! The pools mechanism: how many cores each virtual machine needs now (UFO; Peng et al., NSDI 2024).
+//!
+//! # Problem
+//! Guests are given more virtual CPUs than a host has CPUs, and use few of them. Where a host schedules more virtual CPUs than CPUs, requests wait
+//! for a virtual CPU that waits for a CPU; where each has CPUs of its own for ever, most stay idle. And a host knows no latency of its guests.
+//!
+//! # Approach
+//! The host's cores are in three pools (section 4.2): a group of cores for each guest's virtual CPUs, one for the emulator threads of all, and
+//! the idle ones, in which those guests are that have no group: batch ones, and those that do nothing. A guest has as many virtual CPUs online
+//! as its group has CPUs. Once a second ([`Pools::second`]) the emulator pool is made as large as it has to be (section 4.3), and each guest's group, by
+//! what its own scheduler says ([`predict`], sections 4.4 and 4.5). A core is a physical one: hyperthreads are never of two guests. How large the
+//! idle pool was lately is a verdict for who places guests on hosts (appendix B.4).
+//!
+//! # Ours
+//! - Guests settle each by itself; the paper waits for one after the other.
+//! - Those that need no more give back before others get more; of these who uses most of each of its CPUs is first.
+//! - Who has no group always has CPUs: the last core of the idle pool is kept for it, or taken from the largest group.
+//! - A core keeps its guest as long as that has as many; new ones are near to those it has.
+//! - What a guest says is not trusted: more time than its CPUs have is what its threads used as seen from the host.
+//!
+//! # Units
+//! CPU time is in CPUs: 1.0 is all of one.
+
+pub mod predict;
+pub mod profile;
+
+#[cfg(test)]
+mod tests;
+
+use predict::{Guest, Load, Settings, Why};
+use quell_model::{CpuSet, TenantName, Topology};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The emulator pool gets more cores above that part of it used, until less than [`EMULATORS_LEAST`] is.
+pub const EMULATORS_MOST: f64 = 0.7;
+/// Below that part used it gives cores back, as long as it stays under [`EMULATORS_MOST`].
+pub const EMULATORS_LEAST: f64 = 0.5;
+/// A guest that uses less, in CPUs, does nothing (section 4.2).
+pub const NOTHING: f64 = 0.01;
+/// A guest's own CPU time is believed up to so many times what its virtual CPUs used.
+pub const MORE: f64 = 1.25;
+/// After doing nothing for so long it loses its group, in ns. The paper: consistently.
+pub const PARKED_NS: u64 = 10_000_000_000;
+/// What the verdict looks back on, in ns, and for how long it is good. The paper: constantly.
+pub const VERDICT_NS: u64 = 60_000_000_000;
+/// With more idle cores there is room for more guests (appendix B.4).
+pub const ROOM: usize = 2;
+
+/// What was seen of a guest in the last second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen<'a> {
+    /// Whose it is.
+    pub name: &'a TenantName,
+    /// Its virtual CPUs.
+    pub vcpus: u32,
+    /// Its work is never waited for: it gets no group.
+    pub batch: bool,
+    /// What its virtual CPUs used, as the host sees it, in CPUs.
+    pub used: f64,
+    /// What its other threads did, likewise.
+    pub emulated: f64,
+    /// What it says itself; `None`: nothing.
+    pub says: Option<Says>,
+}
+
+/// What a guest says of itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Says {
+    /// CPU time, in CPUs.
+    pub used: f64,
+    /// How often its scheduler switched, per second.
+    pub switches: f64,
+}
+
+/// Where everything is to be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Division {
+    /// Guests by name.
+    pub guests: BTreeMap<TenantName, Group>,
+    /// The CPUs of emulator threads.
+    pub emulators: CpuSet,
+    /// The CPUs that nobody has, and of those that have no group.
+    pub idle: CpuSet,
+    /// Whether the host can take more.
+    pub verdict: Verdict,
+}
+
+/// Where a guest's virtual CPUs are to be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// Their CPUs.
+    pub cpus: CpuSet,
+    /// They are its own; else it shares the idle pool.
+    pub own: bool,
+    /// So many virtual CPUs are to be online.
+    pub online: u32,
+    /// So many CPUs it lacks, because there are no more.
+    pub lacks: u32,
+    /// Why that changed in this second.
+    pub why: Option<Why>,
+}
+
+/// For who places guests on hosts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// What to do.
+    pub advice: Advice,
+    /// Idle cores: now, and the fewest and the most lately.
+    pub idle_cores: [usize; 3],
+    /// Until then it holds, unless another one is given, in ns.
+    pub until_ns: u64,
+    /// Which guests' leaving would give back how many CPUs, the most first.
+    pub would_free: Vec<(TenantName, u32)>,
+}
+
+/// What to do with a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Advice {
+    /// It has room for more.
+    Accept,
+    /// It has as much as it should.
+    Hold,
+    /// It has too much.
+    Migrate,
+}
+
+/// Who has a core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Emulators,
+    Guest(TenantName),
+}
+
+/// A physical core.
+#[derive(Debug, Clone)]
+struct Core {
+    cpus: CpuSet,
+    llc: u32,
+    owner: Owner,
+}
+
+#[derive(Debug, Clone)]
+struct Managed {
+    guest: Guest,
+    /// It has a group.
+    own: bool,
+    /// Since when it does nothing.
+    nothing_since: Option<u64>,
+}
+
+/// The division of a host, from second to second.
+#[derive(Debug, Clone)]
+pub struct Pools {
+    settings: Settings,
+    cores: Vec<Core>,
+    /// CPUs of a core.
+    step: u32,
+    guests: BTreeMap<TenantName, Managed>,
+    /// Idle cores, and whether somebody lacked some, by time.
+    history: VecDeque<(u64, usize, bool)>,
+}
+
+impl Pools {
+    /// With nothing seen yet.
+    pub fn new(settings: Settings) -> Pools {
+        Pools {
+            settings,
+            cores: Vec::new(),
+            step: 1,
+            guests: BTreeMap::new(),
+            history: VecDeque::new(),
+        }
+    }
+
+    /// What is known of a guest.
+    pub fn guest(&self, name: &TenantName) -> Option<&Guest> {
+        self.guests.get(name).map(|it| &it.guest)
+    }
+
+    /// A second has passed, in which that was seen; names are different.
+    pub fn second(&mut self, now_ns: u64, topology: &Topology, seen: &[Seen<'_>]) -> Division {
+        self.follow_cores(topology);
+        self.follow_guests(now_ns, seen);
+        let mut lacked = self.size_emulators(seen.iter().map(|it| it.emulated).sum());
+        let mut why = BTreeMap::new();
+        let mut wanted: Vec<(&Seen<'_>, u32)> = Vec::new();
+        for it in seen.iter().filter(|it| !it.batch) {
+            if let Some((cpus, reason)) = self.wants(now_ns, it) {
+                wanted.push((it, cpus));
+                why.extend(reason.map(|reason| (it.name.clone(), reason)));
+            }
+        }
+        let part = |it: &Seen<'_>, cpus: u32| it.used / f64::from(cpus.max(1));
+        wanted
+            .sort_by(|a, b| part(b.0, self.of(b.0.name)).total_cmp(&part(a.0, self.of(a.0.name))));
+        let (more, less): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .partition(|(it, cpus)| *cpus > self.of(it.name));
+        let mut lacks = BTreeMap::new();
+        for (it, cpus) in less.into_iter().chain(more) {
+            let before = self.of(it.name);
+            let has = self.give(it.name, cpus);
+            self.now_has(it.name, has, before, now_ns);
+            if has < cpus {
+                lacks.insert(it.name.clone(), cpus - has);
+            }
+        }
+        lacked |= !lacks.is_empty();
+        self.keep_one_idle(now_ns, seen);
+        let verdict = self.verdict(now_ns, lacked);
+        let cpus_of = |owner: &Owner| self.cpus_of(owner);
+        let (emulators, idle) = (cpus_of(&Owner::Emulators), cpus_of(&Owner::Nobody));
+        let group = |it: &Seen<'_>| {
+            let own = cpus_of(&Owner::Guest(it.name.clone()));
+            let (own, cpus) = match (own.is_empty(), idle.is_empty()) {
+                (false, _) => (true, own),
+                (true, false) => (false, idle.clone()),
+                // There is but one core.
+                (true, true) => (false, emulators.clone()),
+            };
+            let group = Group {
+                online: it.vcpus.min(cpus.len() as u32).max(1),
+                cpus,
+                own,
+                lacks: lacks.get(it.name).copied().unwrap_or(0),
+                why: why.get(it.name).copied(),
+            };
+            (it.name.clone(), group)
+        };
+        Division {
+            guests: seen.iter().map(group).collect(),
+            emulators,
+            idle,
+            verdict,
+        }
+    }
+
+    /// Cores that are online. What went offline is nobody's.
+    fn follow_cores(&mut self, topology: &Topology) {
+        let mut cores: BTreeMap<u32, Core> = BTreeMap::new();
+        for cpu in &topology.cpus {
+            let core = cores.entry(cpu.core).or_insert_with(|| Core {
+                cpus: CpuSet::new(),
+                llc: cpu.llc,
+                owner: Owner::Nobody,
+            });
+            core.cpus.insert(cpu.id);
+        }
+        let known = self.cores.iter().map(|it| &it.cpus);
+        if known.eq(cores.values().map(|it| &it.cpus)) {
+            return;
+        }
+        for core in cores.values_mut() {
+            let before = self
+                .cores
+                .iter()
+                .find(|it| it.cpus.iter().next() == core.cpus.iter().next());
+            if let Some(before) = before {
+                core.owner = before.owner.clone();
+            }
+        }
+        self.step = cores
+            .values()
+            .map(|it| it.cpus.len() as u32)
+            .max()
+            .unwrap_or(1);
+        self.cores = cores.into_values().collect();
+    }
+
+    /// Who came, and who went.
+    fn follow_guests(&mut self, now_ns: u64, seen: &[Seen<'_>]) {
+        let managed = |name: &TenantName| seen.iter().any(|it| it.name == name && !it.batch);
+        self.guests.retain(|name, _| managed(name));
+        for core in &mut self.cores {
+            if matches!(&core.owner, Owner::Guest(name) if !self.guests.contains_key(name)) {
+                core.owner = Owner::Nobody;
+            }
+        }
+        for it in seen.iter().filter(|it| !it.batch) {
+            let (step, settings) = (self.step, &self.settings);
+            let managed = self.guests.entry(it.name.clone());
+            let managed = managed.or_insert_with(|| Managed {
+                guest: Guest::new(it.vcpus, step, now_ns, settings),
+                own: false,
+                nothing_since: None,
+            });
+            managed.guest.can_use(it.vcpus);
+        }
+    }
+
+    /// As many cores as emulators need, by Algorithm 1; whether there are too few.
+    fn size_emulators(&mut self, used: f64) -> bool {
+        let per_core = f64::from(self.step);
+        let part = |cores: usize| used / (cores as f64 * per_core);
+        let has = self
+            .cores
+            .iter()
+            .filter(|it| it.owner == Owner::Emulators)
+            .count();
+        let mut cores = has.max(1);
+        if part(cores) > EMULATORS_MOST {
+            while part(cores) >= EMULATORS_LEAST {
+                cores += 1;
+            }
+        } else if part(cores) < EMULATORS_LEAST {
+            while cores > 1 && part(cores - 1) < EMULATORS_MOST {
+                cores -= 1;
+            }
+        }
+        self.own(&Owner::Emulators, cores) < cores && part(has) > EMULATORS_MOST
+    }
+
+    /// How many CPUs a guest is to have, 0 for a place in the idle pool, and why that is new.
+    fn wants(&mut self, now_ns: u64, seen: &Seen<'_>) -> Option<(u32, Option<Why>)> {
+        let managed = self.guests.get_mut(seen.name)?;
+        let idles = seen.used < NOTHING;
+        managed.nothing_since = idles.then(|| managed.nothing_since.unwrap_or(now_ns));
+        let parked = managed
+            .nothing_since
+            .is_some_and(|since| now_ns - since >= PARKED_NS);
+        if parked {
+            return Some((0, None));
+        }
+        if !managed.own {
+            // It comes, or has something to do again. One that was seen before begins with what it had.
+            return Some((managed.guest.cpus(), None));
+        }
+        let has = managed.guest.cpus();
+        let finite =
+            |it: &Says| it.switches.is_finite() && it.switches >= 0.0 && it.used.is_finite();
+        let says = seen.says.filter(finite);
+        // Nobody uses more than its threads did, but for when either was read.
+        let most = (MORE * seen.used + NOTHING).min(f64::from(has));
+        let load = Load {
+            used: says.map_or(seen.used, |it| it.used.clamp(0.0, most)),
+            switches: says.map(|it| it.switches),
+        };
+        let next = managed.guest.next(load, now_ns, &self.settings);
+        let (cpus, why) = next.map_or((has, None), |(cpus, why)| (cpus, Some(why)));
+        Some((cpus, why))
+    }
+
+    /// So many CPUs a guest has now.
+    fn of(&self, name: &TenantName) -> u32 {
+        self.cpus_of(&Owner::Guest(name.clone())).len() as u32
+    }
+
+    /// Gives a guest so many CPUs, as far as there are; gives how many it has.
+    fn give(&mut self, name: &TenantName, cpus: u32) -> u32 {
+        let cores = cpus.div_ceil(self.step) as usize;
+        self.own(&Owner::Guest(name.clone()), cores) as u32 * self.step
+    }
+
+    /// Gives somebody so many cores, as far as there are; gives how many it has.
+    fn own(&mut self, owner: &Owner, cores: usize) -> usize {
+        let mut has: Vec<usize> = (0..self.cores.len())
+            .filter(|at| self.cores[*at].owner == *owner)
+            .collect();
+        while has.len() > cores {
+            // The one that is least among its others, of these the last.
+            let near = |at: &usize| {
+                has.iter()
+                    .filter(|it| self.cores[**it].llc == self.cores[*at].llc)
+                    .count()
+            };
+            let Some(leaves) = has
+                .iter()
+                .copied()
+                .min_by_key(|at| (near(at), std::cmp::Reverse(*at)))
+            else {
+                break;
+            };
+            self.cores[leaves].owner = Owner::Nobody;
+            has.retain(|it| *it != leaves);
+        }
+        while has.len() < cores {
+            let near = |at: &usize| {
+                has.iter()
+                    .filter(|it| self.cores[**it].llc == self.cores[*at].llc)
+                    .count()
+            };
+            let free = (0..self.cores.len()).filter(|at| self.cores[*at].owner == Owner::Nobody);
+            let Some(comes) = free.max_by_key(|at| (near(at), std::cmp::Reverse(*at))) else {
+                break;
+            };
+            self.cores[comes].owner = owner.clone();
+            has.push(comes);
+        }
+        has.len()
+    }
+
+    /// Whoever has no group must run somewhere.
+    fn keep_one_idle(&mut self, now_ns: u64, seen: &[Seen<'_>]) {
+        let without = seen.iter().any(|it| self.of(it.name) == 0);
+        let idle = self.cores.iter().any(|it| it.owner == Owner::Nobody);
+        if !without || idle {
+            return;
+        }
+        let groups = self.guests.keys().map(|name| (self.of(name), name));
+        let Some((cpus, name)) = groups
+            .max_by_key(|it| it.0)
+            .map(|(cpus, name)| (cpus, name.clone()))
+        else {
+            return;
+        };
+        if cpus == 0 {
+            return;
+        }
+        let has = self.give(&name, cpus - self.step);
+        self.now_has(&name, has, cpus, now_ns);
+    }
+
+    fn now_has(&mut self, name: &TenantName, has: u32, before: u32, now_ns: u64) {
+        let Some(managed) = self.guests.get_mut(name) else {
+            return;
+        };
+        managed.own = has > 0;
+        // Else it begins again with what it had.
+        if managed.own {
+            managed.guest.has(has, before, now_ns, &self.settings);
+        }
+    }
+
+    fn cpus_of(&self, owner: &Owner) -> CpuSet {
+        let cores = self.cores.iter().filter(|it| it.owner == *owner);
+        cores
+            .flat_map(|it| it.cpus.iter().collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn verdict(&mut self, now_ns: u64, lacked: bool) -> Verdict {
+        let idle = self
+            .cores
+            .iter()
+            .filter(|it| it.owner == Owner::Nobody)
+            .count();
+        self.history.push_back((now_ns, idle, lacked));
+        while self
+            .history
+            .front()
+            .is_some_and(|it| it.0 + VERDICT_NS < now_ns)
+        {
+            self.history.pop_front();
+        }
+        let all = || self.history.iter();
+        // What was not seen for so long is not constant.
+        let constant = all()
+            .next()
+            .is_some_and(|it| now_ns - it.0 >= VERDICT_NS - VERDICT_NS / 60);
+        let advice = match constant {
+            true if all().all(|it| it.2) => Advice::Migrate,
+            true if all().all(|it| it.1 > ROOM && !it.2) => Advice::Accept,
+            _ => Advice::Hold,
+        };
+        let mut would_free: Vec<(TenantName, u32)> = self
+            .guests
+            .keys()
+            .map(|name| (name.clone(), self.of(name)))
+            .collect();
+        would_free.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        let least = all().map(|it| it.1).min().unwrap_or(idle);
+        let most = all().map(|it| it.1).max().unwrap_or(idle);
+        Verdict {
+            advice,
+            idle_cores: [idle, least, most],
+            until_ns: now_ns + VERDICT_NS,
+            would_free,
+        }
+    }
+}

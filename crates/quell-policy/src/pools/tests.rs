@@ -1,0 +1,372 @@
+use super::predict::*;
+use super::*;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A guest whose requests take so much of a CPU, in CPUs per thousand a second, and whose scheduler switches once for each that
+/// finds its thread asleep: fewer and fewer as the CPUs fill.
+fn switches(cpus: u32, used: f64, per_request: f64) -> f64 {
+    let part = (used / f64::from(cpus)).min(1.0);
+    used / per_request * (1.0 - part * part)
+}
+
+/// A guest beside a clock.
+struct Rig {
+    guest: Guest,
+    settings: Settings,
+    second: u64,
+}
+
+impl Rig {
+    /// Of eight virtual CPUs, on a machine with hyperthreads.
+    fn new() -> Rig {
+        let settings = Settings::default();
+        Rig {
+            guest: Guest::new(8, 2, 0, &settings),
+            settings,
+            second: 0,
+        }
+    }
+
+    fn says(&mut self, used: f64, switches: f64) -> Option<(u32, Why)> {
+        self.second += 1;
+        let load = Load {
+            used,
+            switches: Some(switches),
+        };
+        self.guest.next(load, self.second * SECOND, &self.settings)
+    }
+
+    /// For so long under that load, in CPUs that it would use if it had them: what changed, when.
+    fn under(&mut self, seconds: u64, load: f64) -> Vec<(u64, u32, Why)> {
+        let mut changes = Vec::new();
+        for _ in 0..seconds {
+            let cpus = self.guest.cpus();
+            let used = load.min(f64::from(cpus));
+            if let Some((to, why)) = self.says(used, switches(cpus, load, 0.01).max(1.0)) {
+                changes.push((self.second, to, why));
+            }
+        }
+        changes
+    }
+}
+
+fn tried(why: &Why) -> bool {
+    matches!(
+        why,
+        Why::TryMore | Why::TryFewer | Why::Back { .. } | Why::Again { .. }
+    )
+}
+
+/// The four stages of Fig. 9.
+#[test]
+fn trials_give_way_to_curves() {
+    let mut rig = Rig::new();
+    // (a) Nothing is known: fewer and fewer, until the CPUs would be too full.
+    let first = rig.under(20, 1.1);
+    let counts: Vec<u32> = first.iter().map(|it| it.1).collect();
+    assert_eq!(counts, [6, 4, 2], "{first:?}");
+    assert!(first.iter().all(|it| it.2 == Why::TryFewer), "{first:?}");
+    // (b) More load: up, one too far, and back.
+    let second = rig.under(20, 2.5);
+    assert_eq!(second[0].1, 4, "{second:?}");
+    assert_eq!(second.last().unwrap().1, 4, "{second:?}");
+    assert!(
+        matches!(second.last().unwrap().2, Why::Back { .. }),
+        "{second:?}"
+    );
+    // (c) Many loads, as they come in a day.
+    for step in 0..60 {
+        rig.under(9, 0.4 + f64::from(step * 37 % 60) / 10.0);
+    }
+    // (d) All is known: at once, and as its switches say.
+    for load in [0.6, 5.5, 1.9, 3.1, 4.4, 0.9, 2.6] {
+        // How much more it would use than it has cannot be seen.
+        let changes = rig.under(12, load);
+        assert!(
+            !changes.iter().any(|it| tried(&it.2)),
+            "{load}: {changes:?}"
+        );
+        let enough = |cpus: &u32| {
+            let few = switches(*cpus, load, 0.01);
+            *cpus == 8
+                || load <= 0.8 * f64::from(*cpus) && few >= 0.7 * switches(cpus + 2, load, 0.01)
+        };
+        let best = [2, 4, 6, 8].into_iter().find(enough).unwrap();
+        assert!(
+            rig.guest.cpus().abs_diff(best) <= 2,
+            "{load}: {} and not {best}",
+            rig.guest.cpus()
+        );
+    }
+}
+
+/// Section 6.2, Nginx: its loads as far as they are told.
+#[test]
+fn the_papers_day_goes_as_it_says() {
+    let mut rig = Rig::new();
+    // Little to do: to two CPUs within ten seconds or so.
+    let first: Vec<_> = (0..12)
+        .filter_map(|_| rig.says(0.6, 6000.0))
+        .map(|it| it.0)
+        .collect();
+    assert_eq!((first, rig.guest.cpus()), (vec![6, 4, 2], 2));
+    // 184 % of two CPUs: four at once.
+    assert_eq!(rig.says(1.84, 9000.0), Some((4, Why::Full)));
+    for _ in 0..2 {
+        assert_eq!(rig.says(2.2, 15000.0), None, "it settles");
+    }
+    // 55 % of each: six would be used for 37 %.
+    for _ in 0..20 {
+        assert_eq!(rig.says(2.2, 15000.0), None);
+    }
+    // More: six are tried, and switch by 21 % more, which is not 30.
+    assert_eq!(rig.says(2.8, 20000.0), Some((6, Why::TryMore)));
+    for _ in 0..2 {
+        assert_eq!(rig.says(2.8, 24200.0), None, "it settles");
+    }
+    let Some((4, Why::Back { part })) = rig.says(2.8, 24200.0) else {
+        panic!("it stays")
+    };
+    assert!((part - 1.0 / 1.21).abs() < 1e-9);
+    for _ in 0..10 {
+        assert_eq!(rig.says(2.8, 20000.0), None, "and is not tried again");
+    }
+    // Much more: six, without asking, as four are too full.
+    assert_eq!(rig.says(3.6, 21000.0), Some((6, Why::Full)));
+    // Eight would be used for 45 %: tried, and of no use.
+    let tried: Vec<_> = (0..10).filter_map(|_| rig.says(3.6, 30000.0)).collect();
+    assert_eq!(tried, [(8, Why::TryMore), (6, Why::Back { part: 1.0 })]);
+    // A load that was seen before: to the right number at once, without a trial.
+    let back: Vec<_> = (0..12).filter_map(|_| rig.says(0.6, 6000.0)).collect();
+    assert_eq!(back, [(2, Why::Known)]);
+}
+
+/// Section 6.2.3, Memcached: from 10 to 80 % of its load, for which it needs six.
+#[test]
+fn a_step_takes_two_adjustments() {
+    let mut rig = Rig::new();
+    rig.under(20, 0.55);
+    assert_eq!(rig.guest.cpus(), 2);
+    let begun = rig.second;
+    let changes = rig.under(15, 4.4);
+    let counts: Vec<u32> = changes.iter().map(|it| it.1).collect();
+    assert_eq!(counts[..2], [4, 6], "{changes:?}");
+    assert!(changes[1].0 - begun <= 4, "{changes:?}");
+}
+
+/// Appendix A.3: a guest whose requests take several threads switches more the more it does, whatever it has.
+#[test]
+fn a_guest_whose_switches_rise_keeps_a_fifth_of_its_cpus() {
+    let mut rig = Rig::new();
+    let mut seen = Vec::new();
+    for load in [0.5_f64, 1.5, 3.0, 4.5, 6.0, 3.0, 1.5, 5.0, 2.0, 4.0] {
+        for _ in 0..15 {
+            let cpus = f64::from(rig.guest.cpus());
+            let used = load.min(cpus);
+            rig.says(used, 1000.0 * used);
+        }
+        let part = load / f64::from(rig.guest.cpus());
+        assert!(part <= 0.8, "{load} on {}", rig.guest.cpus());
+        seen.push(part);
+    }
+    assert!(rig.guest.profile().rises());
+    // And others do not.
+    let mut rig = Rig::new();
+    (0..40).for_each(|step| drop(rig.under(8, 0.4 + f64::from(step * 37 % 40) / 8.0)));
+    assert!(!rig.guest.profile().rises());
+}
+
+/// A guest without an agent.
+#[test]
+fn who_says_nothing_is_judged_by_use() {
+    let settings = Settings::default();
+    let mut guest = Guest::new(8, 2, 0, &settings);
+    let mut second = 3;
+    for (used, cpus) in [
+        (1.0, 2),
+        (1.7, 4),
+        (3.0, 4),
+        (6.5, 8),
+        (5.0, 8),
+        (2.0, 4),
+        (0.5, 2),
+    ] {
+        let load = Load {
+            used,
+            switches: None,
+        };
+        guest.next(load, second * SECOND, &settings);
+        assert_eq!(guest.cpus(), cpus, "{used}");
+        second += 3;
+    }
+}
+
+fn name(number: usize) -> TenantName {
+    format!("vm{number}").as_str().into()
+}
+
+/// So many cores of two CPUs, in caches of four cores.
+fn host(cores: u32) -> Topology {
+    let mut topology = Topology::flat(2 * cores);
+    for cpu in &mut topology.cpus {
+        cpu.core = cpu.id.0 % cores;
+        cpu.llc = cpu.core / 4;
+    }
+    topology
+}
+
+fn seen(name: &TenantName, used: f64) -> Seen<'_> {
+    Seen {
+        name,
+        vcpus: 8,
+        batch: false,
+        used,
+        emulated: 0.0,
+        says: None,
+    }
+}
+
+/// Algorithm 1: used, and cores of two CPUs then.
+#[test]
+fn emulators_have_between_half_and_seven_tenths_to_do() {
+    let mut pools = Pools::new(Settings::default());
+    let (topology, vm) = (host(16), name(0));
+    for (second, (used, cores)) in [
+        (0.2, 1),
+        (1.3, 1),
+        // 75 %: to below 50.
+        (1.5, 2),
+        (2.7, 2),
+        (2.9, 3),
+        (4.1, 3),
+        (9.0, 10),
+        // 45 %: as long as it is below 70.
+        (8.9, 7),
+        (7.1, 7),
+        (0.0, 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let it = Seen {
+            emulated: used,
+            ..seen(&vm, 0.5)
+        };
+        let division = pools.second(second as u64 * SECOND, &topology, &[it]);
+        assert_eq!(division.emulators.len(), 2 * cores, "{used}");
+    }
+}
+
+#[test]
+fn who_does_nothing_has_no_group_until_it_does() {
+    let mut pools = Pools::new(Settings::default());
+    let (topology, vms) = (host(16), [name(0), name(1), name(2)]);
+    let mut divide = |second: u64, used: [f64; 3]| {
+        let mut all: Vec<_> = vms
+            .iter()
+            .zip(used)
+            .map(|(name, used)| seen(name, used))
+            .collect();
+        all[2].batch = true;
+        pools.second(second * SECOND, &topology, &all)
+    };
+    let first = divide(1, [3.0, 0.0, 4.0]);
+    assert!(first.guests[&vms[0]].own && first.guests[&vms[1]].own);
+    // Batch work has what nobody needs.
+    assert_eq!(first.guests[&vms[2]].cpus, first.idle);
+    assert_eq!(first.guests[&vms[2]].online, 8);
+    let division = (2..=12)
+        .map(|second| divide(second, [3.0, 0.001, 4.0]))
+        .last()
+        .unwrap();
+    assert!(!division.guests[&vms[1]].own);
+    assert_eq!(division.guests[&vms[1]].cpus, division.idle);
+    let division = divide(13, [3.0, 0.02, 4.0]);
+    assert!(division.guests[&vms[1]].own);
+    assert_eq!(
+        division.guests[&vms[0]].online as usize,
+        division.guests[&vms[0]].cpus.len()
+    );
+}
+
+/// Appendix B.4.
+#[test]
+fn the_verdict_is_what_was_constant() {
+    let cases = [
+        // Cores, each of three guests' use: advice after 50 s, and after 70.
+        (32, 1.0_f64, Advice::Hold, Advice::Accept),
+        (6, 1.2, Advice::Hold, Advice::Hold),
+        (5, 7.5, Advice::Hold, Advice::Migrate),
+    ];
+    for (cores, used, early, late) in cases {
+        let mut pools = Pools::new(Settings::default());
+        let (topology, vms) = (host(cores), [name(0), name(1), name(2)]);
+        let mut found = Vec::new();
+        for second in 1..=70 {
+            let all: Vec<_> = vms
+                .iter()
+                .map(|vm| {
+                    let has = pools.of(vm).max(1);
+                    seen(vm, used.min(f64::from(has)))
+                })
+                .collect();
+            found.push(pools.second(second * SECOND, &topology, &all).verdict);
+        }
+        assert_eq!(
+            (found[49].advice, found[69].advice),
+            (early, late),
+            "{cores} cores: {:?}",
+            found[69]
+        );
+        assert_eq!(found[69].until_ns, 130 * SECOND);
+        assert_eq!(found[69].would_free.len(), 3);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever guests say: nobody shares a core who should not, everybody has CPUs, and nobody has more than it can use.
+    #[test]
+    fn the_division_is_one(
+        cores in 1..12_u32,
+        history in prop::collection::vec(prop::collection::vec((0..6_usize, 0.0..9.0, prop::num::f64::ANY, prop::num::f64::ANY, 0.0..3.0, any::<bool>()), 0..6), 1..60),
+    ) {
+        let mut pools = Pools::new(Settings::default());
+        for (second, guests) in history.iter().enumerate() {
+            // CPUs come and go.
+            let topology = host(if second % 20 == 19 { cores.div_ceil(2) } else { cores });
+            let mut names: Vec<_> = guests.iter().map(|it| name(it.0)).collect();
+            names.dedup();
+            let all: Vec<_> = names.iter().zip(guests).enumerate().filter(|(at, (name, _))| !names[..*at].contains(name)).map(|(_, (name, it))| Seen {
+                name,
+                vcpus: 1 + it.0 as u32,
+                batch: it.5,
+                used: it.1,
+                emulated: it.4,
+                says: Some(Says { used: it.2, switches: it.3 }),
+            }).collect();
+            let division = pools.second(second as u64 * SECOND, &topology, &all);
+            let mut owned = vec![division.emulators.clone(), division.idle.clone()];
+            for it in &all {
+                let group = &division.guests[it.name];
+                prop_assert!(!group.cpus.is_empty(), "{} has none", it.name);
+                prop_assert!((1..=it.vcpus).contains(&group.online));
+                if group.own {
+                    prop_assert!(group.cpus.len() as u32 <= it.vcpus.div_ceil(2) * 2);
+                    owned.push(group.cpus.clone());
+                }
+            }
+            // All CPUs, once each, and cores whole.
+            let total: usize = owned.iter().map(CpuSet::len).sum();
+            prop_assert_eq!(total, topology.cpus.len());
+            for cpu in &topology.cpus {
+                let of = |set: &CpuSet| topology.cpus.iter().filter(|it| it.core == cpu.core && set.contains(it.id)).count();
+                prop_assert!(owned.iter().any(|set| of(set) == 2));
+            }
+            prop_assert!(!division.emulators.is_empty());
+        }
+    }
+}
