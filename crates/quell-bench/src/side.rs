@@ -54,13 +54,15 @@ pub enum Simulated {
     Parties,
     /// The same, with DynIso moving cores.
     DynIso,
+    /// The same, with the pools mechanism dividing cores by what guests' schedulers say, as the UFO paper has it.
+    Ufo,
     /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
     Ideal,
 }
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 11] = [
+    pub const ALL: [Simulated; 12] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
         Simulated::Eevdf,
@@ -71,6 +73,7 @@ impl Simulated {
         Simulated::Isolation,
         Simulated::Parties,
         Simulated::DynIso,
+        Simulated::Ufo,
         Simulated::Ideal,
     ];
 
@@ -87,6 +90,7 @@ impl Simulated {
             Simulated::Isolation => "isolation",
             Simulated::Parties => "parties",
             Simulated::DynIso => "dyniso",
+            Simulated::Ufo => "ufo",
             Simulated::Ideal => "ideal",
         }
     }
@@ -98,7 +102,7 @@ impl Simulated {
 
     /// Whether it gives tenants cores of their own.
     pub const fn divides_cores(self) -> bool {
-        matches!(self, Simulated::Isolation) || self.needs_objectives()
+        matches!(self, Simulated::Isolation | Simulated::Ufo) || self.needs_objectives()
     }
 }
 
@@ -386,7 +390,6 @@ impl FromStr for Side {
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
-            "ufo" => not_built("the pools mechanism, UFO"),
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);

@@ -291,6 +291,13 @@ impl Simulation {
         }
     }
 
+    /// How many of a guest's virtual CPUs are plugged in.
+    pub fn online(&self, vm: VmId) -> usize {
+        let kernel = &self.kernels[vm.kernel()];
+        let cpus = kernel.machine.cpu_ids();
+        cpus.filter(|cpu| kernel.is_online(*cpu)).count()
+    }
+
     /// A guest's machine as of now. Its threads' CPU time is without steal.
     pub fn guest(&self, vm: VmId) -> &Machine {
         &self.kernels[vm.kernel()].machine

@@ -154,9 +154,7 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     for side in sides {
         let by = match side {
             Side::Simulated(Simulated::Ideal) => "requests",
-            Side::Simulated(Simulated::Isolation | Simulated::Parties | Simulated::DynIso) => {
-                "tenants"
-            }
+            Side::Simulated(it) if it.divides_cores() => "tenants",
             side if side.agent().is_some() => "tenants",
             _ => continue,
         };

@@ -4,6 +4,7 @@
 mod control;
 mod cores;
 mod observe;
+mod pools;
 
 use self::control::Controller;
 use super::host::idle_cpus;
@@ -246,7 +247,11 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Eevdf612) => Box::new(Fair::eevdf_6_12()),
         // What divides cores does so on a host as it is.
         Side::Simulated(
-            Simulated::Eevdf | Simulated::Isolation | Simulated::Parties | Simulated::DynIso,
+            Simulated::Eevdf
+            | Simulated::Isolation
+            | Simulated::Parties
+            | Simulated::DynIso
+            | Simulated::Ufo,
         ) => Box::new(Fair::eevdf_7_2()),
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),

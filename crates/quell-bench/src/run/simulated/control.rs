@@ -6,6 +6,7 @@
 
 use super::Owner;
 use super::cores::Cores;
+use super::pools::Pooled;
 use crate::side::{Side, Simulated};
 use quell_model::config::{Scenario, TenantInstance};
 use quell_policy::Policy;
@@ -42,6 +43,10 @@ pub fn of(
         Side::Simulated(Simulated::DynIso) => {
             let cores = Cores::dyniso(instances, owners, simulation.machine());
             Some(Box::new(cores))
+        }
+        Side::Simulated(Simulated::Ufo) => {
+            let pooled = Pooled::new(instances, owners, simulation);
+            Some(Box::new(pooled))
         }
         side => {
             let agent = Agent::of(side, scenario, instances, owners, simulation)?;

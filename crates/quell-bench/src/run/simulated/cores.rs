@@ -266,7 +266,7 @@ fn cores_of(machine: &Machine) -> Vec<Core> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Bench, Course, control, owners};
     use crate::run::BenchOptions;
     use crate::side::{Side, Simulated};
@@ -279,7 +279,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     /// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
-    fn course(side: Simulated, text: &str, seconds: u64) -> Course {
+    pub fn course(side: Simulated, text: &str, seconds: u64) -> Course {
         let text = format!("name = \"t\"\n{text}");
         let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
         let options = BenchOptions {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     /// A server of many threads whose requests take a ms of a CPU in the mean.
-    fn server(name: &str, rate: u32, p99_ms: f64) -> String {
+    pub fn server(name: &str, rate: u32, p99_ms: f64) -> String {
         format!(
             "[[tenant]]\nname = \"{name}\"\nload = {{ rate = {rate} }}\nobjective = {{ p99_ms = {p99_ms} }}\n\
              [[tenant.thread]]\nname = \"w\"\ncount = 100\n\
