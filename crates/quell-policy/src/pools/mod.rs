@@ -13,6 +13,7 @@
 //!
 //! # Ours
 //! - Guests settle each by itself; the paper waits for one after the other.
+//! - Where cores lack, groups that need more are made as equal as cores allow.
 //! - Those that need no more give back before others get more; of these who uses most of each of its CPUs is first.
 //! - Who has no group always has CPUs: the last core of the idle pool is kept for it, or taken from the largest group.
 //! - A core keeps its guest as long as that has as many; new ones are near to those it has.
@@ -209,6 +210,7 @@ impl Pools {
             }
         }
         lacked |= !lacks.is_empty();
+        self.even_out(now_ns, &mut lacks);
         self.keep_one_idle(now_ns, seen);
         let verdict = self.verdict(now_ns, lacked);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
@@ -390,6 +392,30 @@ impl Pools {
             has.push(comes);
         }
         has.len()
+    }
+
+    /// Who lacks cores gets one from who has most, as long as it does not have more than that one then.
+    fn even_out(&mut self, now_ns: u64, lacks: &mut BTreeMap<TenantName, u32>) {
+        let names: Vec<TenantName> = lacks.keys().cloned().collect();
+        for name in names {
+            let has = self.of(&name);
+            let groups = self.guests.keys().map(|name| (self.of(name), name));
+            let Some((most, from)) = groups.max_by_key(|it| it.0).map(|it| (it.0, it.1.clone()))
+            else {
+                return;
+            };
+            if has + self.step > most.saturating_sub(self.step) {
+                continue;
+            }
+            let left = self.give(&from, most - self.step);
+            self.now_has(&from, left, most, now_ns);
+            let got = self.give(&name, has + self.step);
+            self.now_has(&name, got, has, now_ns);
+            if let Some(lacks) = lacks.get_mut(&name) {
+                *lacks = lacks.saturating_sub(got - has);
+            }
+        }
+        lacks.retain(|_, cpus| *cpus > 0);
     }
 
     /// Whoever has no group must run somewhere.

@@ -291,6 +291,24 @@ fn who_does_nothing_has_no_group_until_it_does() {
     );
 }
 
+#[test]
+fn where_cores_lack_groups_are_as_equal_as_these_allow() {
+    let mut pools = Pools::new(Settings::default());
+    let (topology, vms) = (host(6), [name(0), name(1), name(2)]);
+    let mut sizes = Vec::new();
+    for second in 1..=40 {
+        let all: Vec<_> = vms
+            .iter()
+            .map(|vm| seen(vm, 3.0_f64.min(f64::from(pools.of(vm).max(1)))))
+            .collect();
+        let division = pools.second(second * SECOND, &topology, &all);
+        sizes = division.guests.values().map(|it| it.cpus.len()).collect();
+    }
+    sizes.sort_unstable();
+    // One core of six is the emulators'.
+    assert_eq!(sizes, [2, 4, 4]);
+}
+
 /// Appendix B.4.
 #[test]
 fn the_verdict_is_what_was_constant() {
