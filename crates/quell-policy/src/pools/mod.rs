@@ -264,11 +264,12 @@ impl Pools {
                 core.owner = before.owner.clone();
             }
         }
-        self.step = cores
-            .values()
-            .map(|it| it.cpus.len() as u32)
-            .max()
-            .unwrap_or(1);
+        let step = cores.values().map(|it| it.cpus.len() as u32).max();
+        if step != Some(self.step) {
+            // Hyperthreads were switched: what is known was of other CPUs.
+            self.guests.clear();
+        }
+        self.step = step.unwrap_or(1);
         self.cores = cores.into_values().collect();
     }
 
