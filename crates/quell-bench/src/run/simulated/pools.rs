@@ -191,8 +191,8 @@ mod tests {
                     .collect::<Vec<_>>()
             })
             .collect();
-        let hog = (0..host.threads.len()).map(|at| quell_sim::ThreadId(at as u32));
-        let hog = allowed(hog.last().unwrap());
+        let mut hog = (0..host.threads.len()).map(|at| quell_sim::ThreadId(at as u32));
+        let hog = allowed(hog.next_back().unwrap());
         // Nobody has what another has.
         let all = [&groups[0], &groups[1], &emulators[0], &hog];
         let total: usize = all.iter().map(|it| it.len()).sum();
