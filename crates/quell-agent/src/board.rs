@@ -242,9 +242,9 @@ impl Board {
         let window = window.sums();
         let tenants = last.iter().flat_map(|(snapshot, plan)| {
             let cpus = snapshot.host.cpus.len();
-            let status = |tenant: &TenantSample| TenantStatus {
-                broken_promises: broken.get(&tenant.name).copied().unwrap_or(0),
-                ..tenant_status(tenant, plan, &window, cpus)
+            let status = |tenant: &TenantSample| {
+                let broken = broken.get(&tenant.name).copied().unwrap_or(0);
+                tenant_status(tenant, plan, &window, cpus, broken)
             };
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
         });
@@ -463,7 +463,13 @@ fn decisions_of(snapshot: &Snapshot, plan: &Plan) -> Vec<Decision> {
     decisions
 }
 
-fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize) -> TenantStatus {
+fn tenant_status(
+    tenant: &TenantSample,
+    plan: &Plan,
+    window: &Sums,
+    cpus: usize,
+    broken_promises: u64,
+) -> TenantStatus {
     let planned = find_plan(plan, &tenant.name).map_or(&[][..], |plan| &plan.threads);
     let sums = window.tenant(&tenant.name);
     let percent = |ns: u64| 100.0 * ns as f64 / window.length_ns.max(1) as f64;
@@ -485,7 +491,7 @@ fn tenant_status(tenant: &TenantSample, plan: &Plan, window: &Sums, cpus: usize)
         latency_min_us: latencies().min().map(|ns| ns / 1000),
         latency_max_us: latencies().max().map(|ns| ns / 1000),
         promise: find_plan(plan, &tenant.name).and_then(|plan| plan.promise.clone()),
-        broken_promises: 0,
+        broken_promises,
     }
 }
 

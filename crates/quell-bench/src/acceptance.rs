@@ -21,6 +21,14 @@ use std::time::Duration;
 const PERCENT: [u32; 17] = [
     20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 100,
 ];
+/// Each accepts what those before it do.
+const TESTS: [AdmissionTest; 5] = [
+    AdmissionTest::Rm,
+    AdmissionTest::RmExact,
+    AdmissionTest::Edf,
+    AdmissionTest::EdfVd,
+    AdmissionTest::Demand,
+];
 /// Of so many attempts to draw a set none came near enough: should not happen.
 const ATTEMPTS: u32 = 1_000_000;
 
@@ -67,9 +75,6 @@ pub struct AcceptancePoint {
     /// By test, and `exhaustive` of small sets: the part that was accepted, 0 to 1.
     pub accepted: Vec<(String, f64)>,
 }
-
-/// Whether a test accepts a set.
-type Accepts = fn(&[Server]) -> bool;
 
 /// How sets are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,26 +153,6 @@ impl Kind {
         }
         None
     }
-
-    fn tests(self) -> Vec<(String, Accepts)> {
-        let mut tests: Vec<(String, Accepts)> = vec![
-            ("rm".into(), |set| check(AdmissionTest::Rm, set).fits),
-            ("rm-exact".into(), |set| {
-                check(AdmissionTest::RmExact, set).fits
-            }),
-            ("edf".into(), |set| check(AdmissionTest::Edf, set).fits),
-            ("edf-vd".into(), |set| check(AdmissionTest::EdfVd, set).fits),
-            ("demand".into(), |set| {
-                check(AdmissionTest::Demand, set).fits
-            }),
-        ];
-        if self == Kind::Small {
-            tests.push(("exhaustive".into(), |set| {
-                exhaustive::keeps(set) == Some(true)
-            }));
-        }
-        tests
-    }
 }
 
 /// The mean of what is needed of the CPU usually and, by those of high criticality, at the most.
@@ -236,8 +221,9 @@ fn point(
     percent: u32,
     interrupt: &AtomicBool,
 ) -> anyhow::Result<Option<AcceptancePoint>> {
-    let tests = kind.tests();
-    let mut accepted = vec![0_u32; tests.len()];
+    let names = TESTS.map(AdmissionTest::name).into_iter();
+    let all = names.chain((kind == Kind::Small).then_some("exhaustive"));
+    let mut accepted: Vec<(String, u32)> = all.map(|name| (name.to_string(), 0)).collect();
     for number in 0..options.sets {
         if interrupt.load(Ordering::Relaxed) {
             return Ok(None);
@@ -246,15 +232,17 @@ fn point(
         rng.set_stream(u64::from(percent) << 32 | u64::from(number));
         let set = kind.set(&mut rng, f64::from(percent) / 100.0);
         let set = set.with_context(|| format!("no set of {percent} % was found"))?;
-        for (accepted, (_, test)) in accepted.iter_mut().zip(&tests) {
-            *accepted += u32::from(test(&set));
+        let by_tests = TESTS.into_iter().map(|test| check(test, &set).fits);
+        let tried = (kind == Kind::Small).then(|| exhaustive::keeps(&set) == Some(true));
+        for ((_, accepted), fits) in accepted.iter_mut().zip(by_tests.chain(tried)) {
+            *accepted += u32::from(fits);
         }
     }
     let part = |accepted: u32| f64::from(accepted) / f64::from(options.sets.max(1));
-    let names = tests.into_iter().map(|(name, _)| name);
+    let accepted = accepted.into_iter().map(|(name, it)| (name, part(it)));
     Ok(Some(AcceptancePoint {
         percent,
-        accepted: names.zip(accepted.into_iter().map(part)).collect(),
+        accepted: accepted.collect(),
     }))
 }
 

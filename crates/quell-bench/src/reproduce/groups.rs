@@ -238,7 +238,7 @@ const fn slow_down(
     number(what, of, paper, quantity)
 }
 
-/// Every program's points, and its slow-downs, as VMs and as containers and as containers only; the paper's numbers beside the
+/// Every program's points, and its slow-downs: of VMs and containers, and of containers only; the paper's numbers beside the
 /// co-runner, without groups and with.
 macro_rules! programs {
     ($($name:literal: $without:literal, $with:literal;)+) => {

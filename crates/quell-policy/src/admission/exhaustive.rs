@@ -6,7 +6,7 @@
 //! needs the pessimistic one. HI mode is followed until nothing waits: LO mode begins anew then, in a state that was visited.
 //! Limits: for four servers or fewer, with periods of some ten units: the states are as many as the products of periods and budgets.
 
-use super::{AdmissionTest, check, virtual_deadline_ns};
+use super::{NEGLIGIBLE, virtual_deadline_ns};
 use quell_model::config::{Criticality, Server};
 use std::collections::HashSet;
 
@@ -32,15 +32,16 @@ pub fn keeps(servers: &[Server]) -> Option<bool> {
     if servers.len() > MOST || servers.iter().any(|it| it.period_ns > 255) {
         return None;
     }
-    let found = check(AdmissionTest::Demand, servers).deadline_factor;
-    // Only in which order deadlines are matters, so that more factors would find hardly more.
-    let others = (1..=40).map(|step| f64::from(step) / 40.0);
-    Some(
-        [found]
-            .into_iter()
-            .chain(others)
-            .any(|it| keeps_with(servers, it)),
-    )
+    // Deadlines are whole: each choice of them begins where one becomes longer, and at 0.
+    let longer = |server: &Server| {
+        let period = server.period_ns;
+        (0..=period).map(move |at| at as f64 / period as f64 + NEGLIGIBLE)
+    };
+    let high = servers.iter().filter(|it| is_high(it));
+    let mut factors: Vec<f64> = high.flat_map(longer).chain([1.0]).collect();
+    factors.sort_by(f64::total_cmp);
+    factors.dedup();
+    Some(factors.into_iter().any(|it| keeps_with(servers, it)))
 }
 
 /// The same with that factor.

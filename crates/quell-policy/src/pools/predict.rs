@@ -242,18 +242,18 @@ impl Guest {
     /// The number between whose curves' limits the utilization is, where these are known.
     fn known(&self, used: f64, settings: &Settings) -> Option<u32> {
         let limit = |cpus: u32| match cpus {
-            0 => Some(0.0),
             cpus if cpus >= self.most => Some(f64::INFINITY),
             cpus => {
                 let full = settings.most_used * f64::from(cpus);
                 Some(self.profile.most(cpus, cpus + self.step)?.min(full))
             }
         };
+        let mut below = Some(0.0);
         let mut counts = (1..=self.most / self.step).map(|number| number * self.step);
         counts.find(|cpus| {
-            let below = limit(cpus - self.step);
-            below.is_some_and(|below| below < used)
-                && limit(*cpus).is_some_and(|limit| used <= limit)
+            let limit = limit(*cpus);
+            let above = std::mem::replace(&mut below, limit).is_some_and(|below| below < used);
+            above && limit.is_some_and(|limit| used <= limit)
         })
     }
 

@@ -152,8 +152,7 @@ impl Profile {
 
     /// Whether `fewer` CPUs do as well as `more`; `None`: not known.
     pub fn suffices(&self, fewer: u32, more: u32, used: f64) -> Option<bool> {
-        let few = self.switches(fewer, used)?;
-        let many = self.switches(more, used)?;
+        let (few, many) = self.both(fewer, more, used)?;
         Some(few >= self.enough() * many)
     }
 
@@ -168,10 +167,18 @@ impl Profile {
         let [Some(_), Some(_)] = curves else {
             return None;
         };
+        let enough = self.enough();
         // In hundredths of a CPU from the top: what is known there, and suffices.
-        let used = (1..=100 * cpus).rev().map(|step| f64::from(step) / 100.0);
-        used.into_iter()
-            .find(|used| self.suffices(cpus, next, *used) == Some(true))
+        let mut used = (1..=100 * cpus).rev().map(|step| f64::from(step) / 100.0);
+        used.find(|used| {
+            self.both(cpus, next, *used)
+                .is_some_and(|(few, many)| few >= enough * many)
+        })
+    }
+
+    /// How often it switches on so many CPUs, and on more; `None`: not known of both.
+    fn both(&self, fewer: u32, more: u32, used: f64) -> Option<(f64, f64)> {
+        Some((self.switches(fewer, used)?, self.switches(more, used)?))
     }
 
     /// Whether its switches do not fall with load (the paper's MySQL, whose requests take several threads): all curves rise to high
