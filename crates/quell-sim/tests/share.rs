@@ -110,6 +110,22 @@ fn two_groups_get_a_cpu_each_whatever_their_threads_do() {
     }
 }
 
+/// Two threads of a group that is due less than both want: the one that needs less than its half gets that whenever it wants it.
+#[test]
+fn who_sleeps_gets_all_that_it_is_due_of_a_smaller_group() {
+    for cycle in [(300, 700), (3_000, 7_000)] {
+        for pinned in [true, false] {
+            let got = four_threads(true, &[200, 100], [0, 0, 1, 1], pinned, cycle);
+            println!("{cycle:?}, pinned {pinned}: {got:.1?}");
+            close((cycle, pinned), got[2] + got[3], 200.0 / 3.0, 0.8);
+            close((cycle, pinned), got[3], 30.0, 1.0);
+        }
+        // A CPU for each group: T2 and T3 share one.
+        let got = four_threads(true, &[100, 100], [0, 1, 0, 1], true, cycle);
+        close((cycle, "a CPU each"), got[3], 30.0, 1.0);
+    }
+}
+
 #[test]
 fn groups_of_a_thread_each_get_what_their_weights_say() {
     for weights in [

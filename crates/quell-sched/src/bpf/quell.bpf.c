@@ -597,6 +597,11 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 		return;
 	t->running = 0;
 	spend(t, p, true, now);
+	if (options.share && !runnable) {
+		/* Not the process's: else who always runs would go first by what its sleeping siblings need. */
+		t->credit = fair_bounded(t->credit + t->due);
+		t->due = 0;
+	}
 	if (judge(t, p, now))
 		slot->depleted++;
 	t->left = runnable ? p->scx.slice : 0;

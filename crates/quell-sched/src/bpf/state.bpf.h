@@ -85,6 +85,7 @@ struct thread {
 	s64 credit;	/* see fair.h */
 	s64 pool;	/* in a process's first thread: its common credit */
 	s64 common;	/* the process's, as last seen */
+	s64 due;	/* what it earned as it ran, entitled, and gets when it sleeps; see share.h */
 	u64 spent;	/* in a process's first thread: its CPU time since a request came in */
 	u64 requests;	/* how many came in */
 	u64 request;	/* what it usually spends on one, there and as last seen */

@@ -15,6 +15,8 @@
  *          Who begins to want CPUs, or wanted none in SHARE_WANTED but those that it got, has saved up SHARE_BACK at most.
  *          Who is further ahead of its tenant's rivals than SHARE_AHEAD for each of the CPUs that they share is not entitled to go
  *          first for its urgency (fair.h).
+ *          A thread's own credit also gets what it earned while it ran, once it sleeps: else who needs d of a CPU and is due d
+ *          of it would run out of credit (fair.h) unless it is due d/(1-d), and wait like those that always run.
  *          Queues are ordered by the logarithm of usage and time together: while all decay alike, that stays what it is.
  * Units:   ns. Usage is in virtual time, which passes as CPU time does at the usual weight; what is said in CPU time counts by weight.
  */
@@ -34,7 +36,7 @@
 
 /* CPU time; the second for each CPU: what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and it is not ahead. */
 #define SHARE_BACK (3 * NS_PER_MS)
-#define SHARE_AHEAD (15 * NS_PER_MS)
+#define SHARE_AHEAD (25 * NS_PER_MS)
 
 /* Whose threads did not wait for so long has CPUs for itself. */
 #define SHARE_WANTED (100 * NS_PER_MS)
