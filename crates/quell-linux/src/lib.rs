@@ -2,8 +2,9 @@
 //!
 //! [`observe`] fills a [`quell_model::Snapshot`] each period; [`act`] makes a
 //! [`quell_model::Plan`] hold and can undo everything it did; [`record`] tells every switch and
-//! wakeup, for traces.
+//! wakeup, for traces; [`guest`] asks the guests of virtual machines.
 
 pub mod act;
+pub mod guest;
 pub mod observe;
 pub mod record;

@@ -1,0 +1,58 @@
+//! Guests of virtual machines: what their schedulers do, and how many virtual CPUs they use (UFO, sections 4.4 and 5, on the stock guest agent
+//! instead of a patched kernel).
+//!
+//! [`agent`] speaks to a QEMU guest agent; [`stat`] reads the guest's `/proc/stat`; [`watch`] asks a guest on a thread of its own, so that one that
+//! does not answer holds up nobody. A guest is not trusted: what it says is bounded in size and in time, and only figures are taken from it.
+
+pub mod agent;
+pub mod stat;
+pub mod watch;
+
+use stat::GuestStat;
+use std::io;
+
+/// A guest that can be asked and told.
+pub trait Guest: Send {
+    /// What its scheduler and CPUs did since it booted.
+    ///
+    /// # Errors
+    /// It does not answer in time, or not as it should.
+    fn stat(&mut self) -> Result<GuestStat, GuestError>;
+
+    /// Has virtual CPUs online: the first ones, so many of those that it can take offline. Returns how many are online then.
+    ///
+    /// # Errors
+    /// It does not answer in time, or refuses.
+    fn set_online(&mut self, count: u32) -> Result<u32, GuestError>;
+}
+
+/// Why a guest could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestError {
+    /// There is no way to it, or the way broke.
+    #[error("no guest agent: {0}")]
+    Away(#[from] io::Error),
+    /// It did not answer in time.
+    #[error("the guest agent did not answer within {within_ms} ms")]
+    Silent {
+        /// What it was given, in ms.
+        within_ms: u64,
+    },
+    /// It refused.
+    #[error("the guest agent refused `{command}`: {why}")]
+    Refused {
+        /// What was asked for.
+        command: &'static str,
+        /// What it says of it, shortened.
+        why: String,
+    },
+    /// Its answer means nothing.
+    #[error("the guest agent's answer to `{command}` means nothing: {why}")]
+    Nonsense {
+        /// What was asked for.
+        command: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
