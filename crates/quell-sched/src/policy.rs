@@ -60,7 +60,11 @@ unsafe extern "C" {
     ) -> c_ulonglong;
     fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
-    fn quell_share_entitled_slice(ahead: c_longlong, cpus: c_ulonglong) -> c_ulonglong;
+    fn quell_share_entitled_slice(
+        ahead: c_longlong,
+        cpus: c_ulonglong,
+        all: c_ulonglong,
+    ) -> c_ulonglong;
     fn quell_limit_periods(
         began: c_ulonglong,
         period: c_ulonglong,
@@ -167,7 +171,7 @@ native! {
     /// A depleted thread's turn.
     share_slice = quell_share_slice(slice: u64) -> u64;
     /// An entitled thread's turn.
-    share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64) -> u64;
+    share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64, all: u64) -> u64;
     /// How many periods began since that one.
     limit_periods = quell_limit_periods(began: u64, period: u64, now: u64) -> u64;
     /// What so many periods add to what a pool holds.
@@ -401,20 +405,23 @@ mod tests {
     fn turns_are_short_where_tenants_share() {
         assert_eq!(share_slice(20 * MS), 6 * MS);
         assert_eq!(share_slice(2 * MS), 2 * MS);
-        for (ahead, cpus, slice) in [
-            (-50, 1, 6),
-            (0, 1, 6),
-            (20, 1, 5),
-            (24, 1, 2),
-            (40, 1, 2),
-            (24, 8, 6),
-            (195, 8, 5),
-            (210, 8, 2),
+        for (ahead, cpus, all, slice) in [
+            (-50, 1, 1, 6),
+            (0, 1, 1, 6),
+            (10, 1, 1, 5),
+            (14, 1, 1, 2),
+            (14, 1, 8, 6),
+            (20, 1, 8, 5),
+            (24, 1, 8, 2),
+            (40, 1, 8, 2),
+            (24, 8, 8, 6),
+            (195, 8, 8, 5),
+            (210, 8, 8, 2),
         ] {
             assert_eq!(
-                share_entitled_slice(ms(ahead), cpus),
+                share_entitled_slice(ms(ahead), cpus, all),
                 slice * MS,
-                "{ahead} on {cpus}"
+                "{ahead} on {cpus} of {all}"
             );
         }
     }

@@ -7,7 +7,7 @@ fn judged(seed: u64, drawn: &Drawn) -> HostShares {
     judge(seed, drawn, &host, &got).unwrap()
 }
 
-fn off(bound: Bound, most_cpus: u32, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
+fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
     let drawn = Drawn {
         cpus: most_cpus,
         exactly: false,
@@ -15,7 +15,7 @@ fn off(bound: Bound, most_cpus: u32, of: impl Fn(&HostShares) -> f64) -> Vec<f64
         bound,
         least_period_us: 0,
     };
-    let mut off: Vec<(f64, u64)> = (0..100)
+    let mut off: Vec<(f64, u64)> = (0..hosts)
         .map(|seed| (of(&judged(seed, &drawn)), seed))
         .collect();
     off.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -33,21 +33,21 @@ fn within(off: &[f64], points: f64) -> f64 {
 
 #[test]
 fn random_hosts_of_one_cpu_are_shared_exactly() {
-    let off = off(Bound::Nobody, 1, |host| host.group.off());
+    let off = off(Bound::Nobody, 1, 100, |host| host.group.off());
     assert!(within(&off, 2.0) >= 0.95 && off[0] <= 4.0, "{off:.2?}");
 }
 
 #[test]
 fn random_hosts_are_shared_nearly() {
-    // Not yet what is to hold: two points, everywhere.
+    // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.93, 6.5),
-        (Bound::ToOne, 0.76, 9.0),
-        (Bound::ToSome, 0.76, 8.0),
+        (Bound::Nobody, 0.905, 8.5),
+        (Bound::ToOne, 0.785, 11.0),
+        (Bound::ToSome, 0.795, 13.0),
     ] {
-        let off = off(bound, 8, |host| host.group.off());
+        let off = off(bound, 8, 400, |host| host.group.off());
         let part = within(&off, 2.0);
-        println!("{bound}: {:.0} % within two points", part * 100.0);
+        println!("{bound}: {:.1} % within two points", part * 100.0);
         assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
     }
 }

@@ -8,7 +8,8 @@
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
  *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU. Where the idle CPU is for
  *          a third thread only, that one moves there first.
- * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most, by a timer if need be, and as often for each thread that makes way.
+ * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most, by a timer if need be, and once in MOVES_EVERY for each thread
+ *          that makes way.
  * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
@@ -19,6 +20,8 @@
 #include "fair.bpf.h"
 
 #define ROOM_EVERY (1 * NS_PER_MS)
+/* A move costs some 10 us; and who loses its CPU again and again is to have one that it is due as often. */
+#define MOVES_EVERY (400 * NS_PER_US)
 #define ROOM_LEAST (100 * NS_PER_US)
 
 /* So many CPUs' threads are looked at for one that makes way for another that would. */
@@ -254,7 +257,7 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 /* Claims for a thread a CPU of the domain that runs what is less urgent than that; it is told once the thread is queued. */
 static __always_inline bool displaces(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
 {
-	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->moved_at <= ROOM_EVERY)
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->moved_at <= MOVES_EVERY)
 		return false;
 	t->moved_at = now;
 	s32 cpu = preemptible_cpu(p, t->deadline, least, index, now);

@@ -232,7 +232,7 @@ static __always_inline bool share_depleted(struct thread *t, u64 now)
 	s64 credit = t->common > t->credit ? t->common : t->credit;
 
 	locate(t, now);
-	return t->ahead > share_ahead(rivals_cpus(t)) || fair_depleted(credit, false);
+	return t->ahead > share_ahead(rivals_cpus(t), options.cpus) || fair_depleted(credit, false);
 }
 
 /* How far an order is behind those that compete. */

@@ -40,7 +40,7 @@ u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
 }
 u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
-u64 quell_share_entitled_slice(s64 ahead, u64 cpus) { return share_entitled_slice(ahead, cpus); }
+u64 quell_share_entitled_slice(s64 ahead, u64 cpus, u64 all) { return share_entitled_slice(ahead, cpus, all); }
 u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
 s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
 {

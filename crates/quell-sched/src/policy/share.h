@@ -34,9 +34,9 @@
 #define SHARE_NEAR (10 * NS_PER_MS)
 #define SHARE_STALE (200 * NS_PER_MS)
 
-/* CPU time; the second for each CPU: what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and it is not ahead. */
+/* CPU time; the second for each CPU. */
 #define SHARE_BACK (3 * NS_PER_MS)
-#define SHARE_AHEAD (25 * NS_PER_MS)
+#define SHARE_AHEAD (15 * NS_PER_MS)
 
 /* Whose threads did not wait for so long has CPUs for itself. */
 #define SHARE_WANTED (100 * NS_PER_MS)
@@ -199,10 +199,13 @@ static inline u64 share_near(u64 near, u64 usage, u64 ns)
 	return usage < near ? near - size : near + size;
 }
 
-/* How far ahead of its rivals on so many CPUs somebody may be and go first for its urgency. */
-static inline s64 share_ahead(u64 cpus)
+/*
+ * How far ahead of its rivals on so many CPUs, of all that the host has, somebody may be and go first for its urgency. Where there are more,
+ * what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and that is not to be ahead.
+ */
+static inline s64 share_ahead(u64 cpus, u64 all)
 {
-	return (s64)(SHARE_AHEAD * (cpus ?: 1));
+	return (s64)((SHARE_AHEAD + (all > 1 ? SHARE_NEAR : 0)) * (cpus ?: 1));
 }
 
 /* A depleted thread's turn, given what fair.h says. */
@@ -212,9 +215,9 @@ static inline u64 share_slice(u64 slice)
 }
 
 /* An entitled one's: until it would be too far ahead. */
-static inline u64 share_entitled_slice(s64 ahead, u64 cpus)
+static inline u64 share_entitled_slice(s64 ahead, u64 cpus, u64 all)
 {
-	s64 left = share_ahead(cpus) - ahead;
+	s64 left = share_ahead(cpus, all) - ahead;
 
 	return left < (s64)FAIR_SLICE_LEAST ? FAIR_SLICE_LEAST : share_slice(left);
 }
