@@ -67,10 +67,27 @@ const ALONE_REALLY: &[&str] = &[
 // Figure 6: several of high criticality.
 
 const SEVERAL: &str = "akita/several";
-const WITH_NONE: &[&str] = &["tenant.high.load.rate=0.001"];
-const WITH_ONE: &[&str] = &["tenant.high.count=1"];
-const WITH_TWO: &[&str] = &["tenant.high.count=2"];
-const WITH_THREE: &[&str] = &["tenant.high.count=3"];
+const PAPER_6: &str = "memcached in a Type2 VM and in one to three Type1 VMs, on one core.";
+const RATE_6: &str = "How many requests a second: eight threads with 600 each for every VM.";
+
+/// How many there are, as VMs and as processes.
+macro_rules! several {
+    ($($set:ident, $processes:ident, $setting:literal;)+) => {
+        $(
+            const $set: &[&str] = &[$setting];
+            const $processes: &[&str] = &["tenant.low.kind=process", "tenant.high.kind=process", $setting];
+        )+
+        const TOGETHER: &[Sweep] = &[$(once(SEVERAL, $set),)+];
+        const TOGETHER_REALLY: &[Sweep] = &[$(once(SEVERAL, $processes),)+];
+    };
+}
+
+several! {
+    WITH_NONE, WITH_NONE_REALLY, "tenant.high.load.rate=0.001";
+    WITH_ONE, WITH_ONE_REALLY, "tenant.high.count=1";
+    WITH_TWO, WITH_TWO_REALLY, "tenant.high.count=2";
+    WITH_THREE, WITH_THREE_REALLY, "tenant.high.count=3";
+}
 
 // Figure 7: utilisation.
 
@@ -184,6 +201,56 @@ macro_rules! beside {
     };
 }
 
+/// The one's of low criticality beside none to three of high, and the first one's of these.
+macro_rules! latencies_of_several {
+    ($none:ident, $one:ident, $two:ident, $three:ident) => {
+        &[
+            number(
+                "low, alone",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "low", Metric::P999Us, $none),
+            ),
+            number(
+                "low, beside one",
+                "99.9th percentile",
+                "slightly more",
+                value(SEVERAL, "low", Metric::P999Us, $one),
+            ),
+            number(
+                "low, beside two",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "low", Metric::P999Us, $two),
+            ),
+            number(
+                "low, beside three",
+                "99.9th percentile",
+                "more, no deadline missed",
+                value(SEVERAL, "low", Metric::P999Us, $three),
+            ),
+            number(
+                "high, one",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "high", Metric::P999Us, $one),
+            ),
+            number(
+                "high, first of two",
+                "99.9th percentile",
+                "",
+                value(SEVERAL, "high-0", Metric::P999Us, $two),
+            ),
+            number(
+                "high, first of three",
+                "99.9th percentile",
+                "as one",
+                value(SEVERAL, "high-0", Metric::P999Us, $three),
+            ),
+        ]
+    };
+}
+
 /// Every figure.
 pub const FIGURES: &[Figure] = &[
     Figure {
@@ -255,63 +322,27 @@ pub const FIGURES: &[Figure] = &[
         on: ON,
         scheduling: false,
         title: "Akita, Fig. 6: a VM of low criticality beside one to three of high, all with short requests",
-        paper: "memcached in a Type2 VM and in one to three Type1 VMs, on one core.",
-        differs: &[
-            "How many requests a second: eight threads with 600 each for every VM.",
-            REQUESTS,
-            VMS,
-        ],
+        paper: PAPER_6,
+        differs: &[RATE_6, REQUESTS, VMS],
         sides: SIDES,
-        sweeps: &[
-            once(SEVERAL, WITH_NONE),
-            once(SEVERAL, WITH_ONE),
-            once(SEVERAL, WITH_TWO),
-            once(SEVERAL, WITH_THREE),
-        ],
-        claims: &[
-            number(
-                "low, alone",
-                "99.9th percentile",
-                "",
-                value(SEVERAL, "low", Metric::P999Us, WITH_NONE),
-            ),
-            number(
-                "low, beside one",
-                "99.9th percentile",
-                "slightly more",
-                value(SEVERAL, "low", Metric::P999Us, WITH_ONE),
-            ),
-            number(
-                "low, beside two",
-                "99.9th percentile",
-                "",
-                value(SEVERAL, "low", Metric::P999Us, WITH_TWO),
-            ),
-            number(
-                "low, beside three",
-                "99.9th percentile",
-                "more, no deadline missed",
-                value(SEVERAL, "low", Metric::P999Us, WITH_THREE),
-            ),
-            number(
-                "high, one",
-                "99.9th percentile",
-                "",
-                value(SEVERAL, "high", Metric::P999Us, WITH_ONE),
-            ),
-            number(
-                "high, first of two",
-                "99.9th percentile",
-                "",
-                value(SEVERAL, "high-0", Metric::P999Us, WITH_TWO),
-            ),
-            number(
-                "high, first of three",
-                "99.9th percentile",
-                "as one",
-                value(SEVERAL, "high-0", Metric::P999Us, WITH_THREE),
-            ),
-        ],
+        sweeps: TOGETHER,
+        claims: latencies_of_several!(WITH_NONE, WITH_ONE, WITH_TWO, WITH_THREE),
+    },
+    Figure {
+        name: "akita-fig6",
+        on: ON_KERNELS,
+        scheduling: false,
+        title: "Akita, Fig. 6: a process of low criticality beside one to three of high, all with short requests, on a real kernel",
+        paper: PAPER_6,
+        differs: &[RATE_6, REQUESTS, PROCESSES],
+        sides: SIDES_REALLY,
+        sweeps: TOGETHER_REALLY,
+        claims: latencies_of_several!(
+            WITH_NONE_REALLY,
+            WITH_ONE_REALLY,
+            WITH_TWO_REALLY,
+            WITH_THREE_REALLY
+        ),
     },
     Figure {
         name: "akita-fig7",
