@@ -530,29 +530,30 @@ fn stock(reason: String) -> Choice {
     }
 }
 
-/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights, and the CPUs of threads that are
-/// served there.
+/// What is left of a plan for the stock actuator beside a scheduler: the tenants' own weights, where threads may run, and what guests are told.
 ///
-/// Where others are laid out on CPUs is not: they wait in a queue that the CPUs of a cache share, so that
-/// there is no layout that makes one of them wait while another CPU is free.
+/// Asymmetry lays nobody out there: threads wait in a queue that the CPUs of a cache share, so that there is no layout that makes one of them wait
+/// while another CPU is free.
 fn beside_scheduler(plan: &Plan) -> Plan {
     let thread = |thread: &ThreadPlan| ThreadPlan {
         cpus: thread.cpus.clone(),
         ..ThreadPlan::leaving(thread.id)
     };
     let tenant = |tenant: &TenantPlan| {
-        let served = tenant.threads.iter().filter(|it| it.server.is_some());
+        let placed = tenant.threads.iter().filter(|it| it.cpus.is_some());
         TenantPlan {
             name: tenant.name.clone(),
             weight: tenant.weight,
-            threads: served.map(thread).collect(),
+            threads: placed.map(thread).collect(),
             promise: None,
+            group: tenant.group.clone(),
         }
     };
     Plan {
         seq: plan.seq,
         tenants: plan.tenants.iter().map(tenant).collect(),
         servers: Vec::new(),
+        pools: None,
     }
 }
 

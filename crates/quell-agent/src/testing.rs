@@ -53,6 +53,7 @@ pub fn snapshot(seq: u64, tenants: &[(&str, u32)]) -> Snapshot {
         threads: (0..count).map(&mut thread).collect(),
         waits: Some(WaitBreakdown::default()),
         occasions: Some(Occasions::default()),
+        guest: None,
     });
     Snapshot {
         seq,
@@ -84,11 +85,13 @@ pub fn plan_with_reasons(snapshot: &Snapshot, reasons: usize) -> Plan {
         weight: tenant.spec.weight,
         threads: tenant.threads.iter().map(thread).collect(),
         promise: None,
+        group: None,
     };
     Plan {
         seq: snapshot.seq,
         tenants: snapshot.tenants.iter().map(tenant).collect(),
         servers: Vec::new(),
+        pools: None,
     }
 }
 

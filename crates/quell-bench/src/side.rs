@@ -23,6 +23,8 @@ pub enum Side {
     Stock,
     /// The criticality mechanism alone, as the Akita paper has it; what promises leave is shared by weight.
     Akita,
+    /// The pools mechanism alone, as the UFO paper has it, on the kernel's own scheduler.
+    Ufo,
     /// Every mechanism there is, composed: asymmetry, and criticality for tenants that have one.
     Quell,
     /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
@@ -54,15 +56,13 @@ pub enum Simulated {
     Parties,
     /// The same, with DynIso moving cores.
     DynIso,
-    /// The same, with the pools mechanism dividing cores by what guests' schedulers say, as the UFO paper has it.
-    Ufo,
     /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
     Ideal,
 }
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 12] = [
+    pub const ALL: [Simulated; 11] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
         Simulated::Eevdf,
@@ -73,7 +73,6 @@ impl Simulated {
         Simulated::Isolation,
         Simulated::Parties,
         Simulated::DynIso,
-        Simulated::Ufo,
         Simulated::Ideal,
     ];
 
@@ -90,7 +89,6 @@ impl Simulated {
             Simulated::Isolation => "isolation",
             Simulated::Parties => "parties",
             Simulated::DynIso => "dyniso",
-            Simulated::Ufo => "ufo",
             Simulated::Ideal => "ideal",
         }
     }
@@ -102,7 +100,7 @@ impl Simulated {
 
     /// Whether it gives tenants cores of their own.
     pub const fn divides_cores(self) -> bool {
-        matches!(self, Simulated::Isolation | Simulated::Ufo) || self.needs_objectives()
+        matches!(self, Simulated::Isolation) || self.needs_objectives()
     }
 }
 
@@ -189,7 +187,7 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name and is no simulator's own.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "default",
         "dasec",
         "dasec-no-tsa",
@@ -197,6 +195,7 @@ impl Side {
         "dasec-no-rcr",
         "stock",
         "akita",
+        "ufo",
         "quell",
         "quell-no-tsa",
         "quell-no-rla",
@@ -222,6 +221,7 @@ impl Side {
             Side::QuellWithout(Part::Rcr) => "quell-no-rcr",
             Side::Stock => "stock",
             Side::Akita => "akita",
+            Side::Ufo => "ufo",
             Side::Quell => "quell",
             Side::Scheduler(scheduler) => &scheduler.name,
             Side::Simulated(simulated) => simulated.as_str(),
@@ -292,6 +292,10 @@ impl Side {
             Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
             Side::Quell => {}
             Side::Akita => agent.policy = vec![Mechanism::Criticality],
+            Side::Ufo => {
+                agent.policy = vec![Mechanism::Pools];
+                agent.backend = Backend::Stock;
+            }
             Side::Stock => agent.backend = Backend::Stock,
             Side::Dasec => asymmetry.causal = false,
             Side::DasecWithout(part) | Side::QuellWithout(part) => {
@@ -387,6 +391,7 @@ impl FromStr for Side {
             "quell-no-rcr" => Ok(Side::QuellWithout(Part::Rcr)),
             "stock" => Ok(Side::Stock),
             "akita" => Ok(Side::Akita),
+            "ufo" => Ok(Side::Ufo),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
             "share" => not_built("the share mechanism, Accurate Group Scheduling"),
@@ -424,7 +429,7 @@ fn known() -> String {
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
     format!(
-        "sched, NAME=quell sched OPTIONS, quell, akita, dasec and both without parts, {}",
+        "sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec and both without parts, {}",
         names.join(", ")
     )
 }

@@ -260,6 +260,7 @@ impl Case {
                     threads: Vec::new(),
                     waits: None,
                     occasions: None,
+                    guest: None,
                 }],
             },
             plan: Plan {
@@ -269,8 +270,10 @@ impl Case {
                     weight: Some(TenantWeight(100)),
                     threads: Vec::new(),
                     promise: None,
+                    group: None,
                 }],
                 servers: Vec::new(),
+                pools: None,
             },
         };
         tids.iter().for_each(|&tid| case.add(pid, tid, None));

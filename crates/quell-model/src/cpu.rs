@@ -87,6 +87,11 @@ impl CpuSet {
         })
     }
 
+    /// Whether all of its CPUs are in the other too.
+    pub fn is_subset(&self, other: &CpuSet) -> bool {
+        self.intersection(other) == *self
+    }
+
     /// The CPUs in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
         let mut set = CpuSet {

@@ -17,9 +17,12 @@ pub mod weight;
 
 pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
-pub use plan::{Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, TenantPlan, ThreadPlan};
+pub use plan::{
+    Advice, GroupPlan, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan, ServerTerms, TenantPlan,
+    ThreadPlan, Verdict,
+};
 pub use snapshot::{
-    CpuSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source, TenantSample,
-    ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,
+    CpuSample, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
+    TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,
 };
 pub use weight::{Nice, TenantWeight, Weight};

@@ -16,6 +16,99 @@ pub struct Plan {
     /// What is promised on CPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerPlan>,
+    /// How the host's CPUs are divided; `None`: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<PoolsPlan>,
+}
+
+/// The pools that a host's CPUs are in (UFO, section 4.2), beside the groups of virtual machines ([`TenantPlan::group`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoolsPlan {
+    /// The CPUs of emulator threads.
+    pub emulators: CpuSet,
+    /// The CPUs of all tenants that have no group.
+    pub idle: CpuSet,
+    /// The CPUs that are not divided: CPU time is promised there, or an operator bound a virtual machine to them.
+    pub left: CpuSet,
+    /// Whether the host can take more virtual machines.
+    pub verdict: Verdict,
+}
+
+/// For who places virtual machines on hosts (UFO, appendix B.4).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What to do.
+    pub advice: Advice,
+    /// Idle cores: now, and the fewest and the most lately.
+    pub idle_cores: [usize; 3],
+    /// CLOCK_MONOTONIC up to which it holds, unless another one is given, in ns.
+    pub until_ns: u64,
+    /// Which virtual machines' leaving would give back how many CPUs, the most first.
+    pub would_free: Vec<(TenantName, u32)>,
+}
+
+/// What to do with a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Advice {
+    /// It has room for more.
+    Accept,
+    /// It has as much as it should.
+    Hold,
+    /// It has too much.
+    Migrate,
+}
+
+impl Advice {
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Advice::Accept => "accept",
+            Advice::Hold => "hold",
+            Advice::Migrate => "migrate",
+        }
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Where a virtual machine's virtual CPUs are to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum GroupPlan {
+    /// On CPUs that no other tenant has.
+    Own {
+        /// They.
+        cpus: CpuSet,
+        /// So many virtual CPUs are to be online.
+        online: u32,
+        /// So many CPUs it lacks, because there are no more.
+        lacks: u32,
+    },
+    /// In the idle pool, with others that do nothing or are batch ones.
+    Shared {
+        /// So many virtual CPUs are to be online.
+        online: u32,
+    },
+    /// Left alone.
+    Left {
+        /// Why, in words for operators.
+        why: String,
+    },
+}
+
+impl GroupPlan {
+    /// How many virtual CPUs are to be online; `None`: as it likes.
+    pub fn online(&self) -> Option<u32> {
+        match self {
+            GroupPlan::Own { online, .. } | GroupPlan::Shared { online } => Some(*online),
+            GroupPlan::Left { .. } => None,
+        }
+    }
 }
 
 /// What is promised on one CPU.
@@ -74,6 +167,9 @@ pub struct TenantPlan {
     /// What became of its wish for promised CPU time; `None`: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
+    /// Where its virtual CPUs are to be; `None`: it has none, or pools are not a mechanism.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupPlan>,
 }
 
 /// What should hold for one thread.
@@ -147,6 +243,8 @@ pub enum Rule {
     Promised,
     /// A promise of low criticality moved to another CPU, where it can be kept (the paper's RQS, in our reading).
     Moved,
+    /// A virtual machine has another number of CPUs (UFO, section 4.5).
+    Resized,
 }
 
 impl Rule {
@@ -165,6 +263,7 @@ impl Rule {
             Rule::Released => "released",
             Rule::Promised => "promised",
             Rule::Moved => "moved",
+            Rule::Resized => "resized",
         }
     }
 }

@@ -81,6 +81,22 @@ pub struct TenantSample {
     pub waits: Option<WaitBreakdown>,
     /// The paper's occasion metric (DASEC, Fig. 3).
     pub occasions: Option<Occasions>,
+    /// What its guest says, where it is a virtual machine that is asked and has answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestSample>,
+}
+
+/// What a virtual machine's guest said last. It is not to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestSample {
+    /// CLOCK_MONOTONIC when it answered, in ns.
+    pub at_ns: u64,
+    /// CPU time since it booted, of all its CPUs, in ns.
+    pub used_ns: u64,
+    /// How often its scheduler switched since it booted.
+    pub switches: u64,
+    /// How many virtual CPUs it has online.
+    pub online: u32,
 }
 
 /// One thread in one period.

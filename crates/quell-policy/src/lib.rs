@@ -26,14 +26,24 @@ pub trait Policy: Send {
 
 /// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.
 pub fn composed(file: &AgentFile, asymmetry: &AsymmetrySettings) -> Option<Box<dyn Policy>> {
+    let has = |mechanism| file.agent.has(mechanism);
     let weights: Box<dyn Policy> = match &file.agent.policy[..] {
         [] => return None,
         // Its plans have the tenants' weights, which is all that shares want of them.
-        _ if file.agent.has(Mechanism::Asymmetry) => Box::new(dasec::Dasec::new(asymmetry.clone())),
+        _ if has(Mechanism::Asymmetry) => {
+            let mut asymmetry = asymmetry.clone();
+            // Where threads run, pools say.
+            asymmetry.conflicts &= !has(Mechanism::Pools);
+            Box::new(dasec::Dasec::new(asymmetry))
+        }
         _ => Box::new(share::Shares),
     };
-    Some(match file.agent.has(Mechanism::Criticality) {
+    let promises = match has(Mechanism::Criticality) {
         true => Box::new(criticality::Promises::new(file.criticality, weights)),
         false => weights,
+    };
+    Some(match has(Mechanism::Pools) {
+        true => Box::new(pools::Pooled::new(promises)),
+        false => promises,
     })
 }

@@ -10,10 +10,11 @@
 use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
 use crate::simulation::{Happening, Simulation};
+use crate::vm::VmId;
 use quell_model::config::TenantSpec;
 use quell_model::{
-    CpuSample, CpuSet, HostSample, Pid, ReadyTime, SchedClass, Snapshot, Source, TenantName,
-    TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
+    CpuSample, CpuSet, GuestSample, HostSample, Pid, ReadyTime, SchedClass, Snapshot, Source,
+    TenantName, TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -150,7 +151,8 @@ impl Monitor {
     }
 
     /// What was since the last snapshot, or since observation began.
-    pub fn snapshot(&mut self, machine: &Machine) -> Snapshot {
+    pub fn snapshot(&mut self, simulation: &Simulation) -> Snapshot {
+        let machine = simulation.machine();
         let (began, now) = (self.ended, machine.now);
         let busy = machine.cpus.iter().zip(&self.busy).zip(machine.cpu_ids());
         let cpus = busy.map(|((it, before), cpu)| CpuSample {
@@ -169,6 +171,7 @@ impl Monitor {
             threads: Vec::new(),
             waits: None,
             occasions: None,
+            guest: None,
         };
         let tenants = self.tenants.iter().map(|it| it.as_ref().map(tenant));
         let mut tenants: Vec<Option<TenantSample>> = tenants.collect();
@@ -176,6 +179,11 @@ impl Monitor {
             let sample = self.thread(machine, ThreadId(number as u32));
             if let Some(tenant) = &mut tenants[machine.threads[number].tenant] {
                 tenant.threads.push(sample);
+            }
+        }
+        for vm in simulation.vms() {
+            if let Some(tenant) = &mut tenants[simulation.vm_tenant(vm)] {
+                tenant.guest = Some(guest(simulation, vm));
             }
         }
         let mut tenants: Vec<TenantSample> = tenants.into_iter().flatten().collect();
@@ -253,6 +261,17 @@ impl Monitor {
                 affinity,
             },
         }
+    }
+}
+
+/// What a guest says: it is asked at the period's end, and answers at once.
+fn guest(simulation: &Simulation, vm: VmId) -> GuestSample {
+    let guest = simulation.guest(vm);
+    GuestSample {
+        at_ns: simulation.machine().now,
+        used_ns: guest.cpu_ids().map(|cpu| guest.cpu(cpu).busy).sum(),
+        switches: simulation.vm_stats(vm).switches,
+        online: simulation.online(vm) as u32,
     }
 }
 

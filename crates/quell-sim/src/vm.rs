@@ -291,6 +291,11 @@ impl Simulation {
         }
     }
 
+    /// All VMs.
+    pub fn vms(&self) -> impl Iterator<Item = VmId> + use<> {
+        (0..self.guests.guests.len() as u32).map(VmId)
+    }
+
     /// How many of a guest's virtual CPUs are plugged in.
     pub fn online(&self, vm: VmId) -> usize {
         let kernel = &self.kernels[vm.kernel()];

@@ -66,7 +66,7 @@ fn times_and_counts_are_those_of_the_period() {
     let mut monitor = observed(&mut simulation);
     for period in 0..5 {
         simulation.run_until((period + 1) * 100 * MS);
-        let snapshot = monitor.snapshot(simulation.machine());
+        let snapshot = monitor.snapshot(&simulation);
         assert_eq!((snapshot.seq, snapshot.period_ns), (period, 100 * MS));
         assert_eq!(snapshot.source, Source::Simulator);
         assert_eq!(snapshot.host.cpus[0].busy_ns, Some(100 * MS));
@@ -116,7 +116,7 @@ fn what_an_agent_wants_of_a_thread_reaches_the_scheduler() {
     let mut simulation = Simulation::new(topology, Costs::TYPICAL, class);
     let mut monitor = observed(&mut simulation);
     simulation.run_until(100 * MS);
-    let snapshot = monitor.snapshot(simulation.machine());
+    let snapshot = monitor.snapshot(&simulation);
     let light = thread_of(threads(&snapshot, "spin")[0].id).unwrap();
     let setting = ThreadSetting {
         weight: Some(25),
@@ -124,9 +124,9 @@ fn what_an_agent_wants_of_a_thread_reaches_the_scheduler() {
     };
     assert!(simulation.set_thread(light, setting));
     simulation.run_until(1000 * MS);
-    monitor.snapshot(simulation.machine());
+    monitor.snapshot(&simulation);
     simulation.run_until(11_000 * MS);
-    let snapshot = monitor.snapshot(simulation.machine());
+    let snapshot = monitor.snapshot(&simulation);
     let spinners = threads(&snapshot, "spin");
     // A little less than 4: what the two others' short runs take comes off the heavier one's turns.
     let ratio = spinners[1].run_ns as f64 / spinners[0].run_ns as f64;
@@ -178,7 +178,7 @@ fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
         }
         let mut monitor = Monitor::new(&mut simulation, tenants);
         assert_eq!(simulation.run_until(1100 * MS).len(), 100);
-        let snapshot = monitor.snapshot(simulation.machine());
+        let snapshot = monitor.snapshot(&simulation);
         let all = snapshot.tenants.iter().flat_map(|tenant| &tenant.threads);
         all.map(|thread| thread.preemptions.unwrap()).sum::<u64>()
     };
@@ -198,7 +198,7 @@ fn the_machines_own_threads_put_off_what_runs() {
     let mut simulation = Simulation::new(Topology::flat(2), costs, class);
     let mut monitor = observed_of(&mut simulation, SPINNERS);
     simulation.run_until(20_000 * MS);
-    let snapshot = monitor.snapshot(simulation.machine());
+    let snapshot = monitor.snapshot(&simulation);
     for spinner in threads(&snapshot, "spin") {
         let ready = spinner.ready.clone().unwrap();
         let waits = ready.count.unwrap();

@@ -282,7 +282,7 @@ pub struct Bench {
     pub on: Substrate,
     /// The sides to compare, the baseline first: default, dasec, quell, sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
-    /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ufo and ideal
+    /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
@@ -388,7 +388,7 @@ pub struct Reproduce {
 pub struct Capacity {
     /// A scenario file, or the name of a built-in scenario
     pub scenario: String,
-    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ufo and ideal
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
     /// Only this tenant grows, from 1; the others stay as the scenario has them

@@ -103,7 +103,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &[
                 "`default`",
                 "simulator",
-                "bvt, fifo, isolation, parties, dyniso, ufo, ideal",
+                "bvt, fifo, isolation, parties, dyniso, ideal",
             ],
         ),
         (
@@ -175,7 +175,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &[
                 "`default`",
                 "simulator",
-                "bvt, fifo, isolation, parties, dyniso, ufo, ideal",
+                "bvt, fifo, isolation, parties, dyniso, ideal",
             ],
         ),
         (

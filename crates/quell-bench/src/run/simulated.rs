@@ -4,7 +4,6 @@
 mod control;
 mod cores;
 mod observe;
-mod pools;
 
 use self::control::Controller;
 use super::host::idle_cpus;
@@ -19,8 +18,8 @@ use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
 use anyhow::{bail, ensure};
 use quell_model::config::{
-    Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind, TenantSpec,
-    ThreadProgram,
+    Backend, Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
+    TenantSpec, ThreadProgram,
 };
 use quell_model::{CpuSet, ThreadRole, Topology};
 use quell_sim::{
@@ -108,7 +107,10 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     let tenants = scenario.tenants.iter().map(|it| it.max).enumerate();
     let groups = groups.map(|(index, max)| ("group", index, max));
     let mut limits = groups.chain(tenants.map(|(index, max)| ("tenant", index, max)));
-    let ours = |side: &Side| matches!(side, Side::Scheduler(_)) || side.agent().is_some();
+    let ours = |side: &Side| match side.agent() {
+        Some(file) => file.agent.backend != Backend::Stock,
+        None => matches!(side, Side::Scheduler(_)),
+    };
     let other = options.sides.iter().find(|side| !ours(side));
     let limit = limits.find(|(.., max)| max.is_some());
     if let (Some(side), Some((table, index, _))) = (other, limit) {
@@ -117,7 +119,10 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         );
         return Err(input(&format!("{table}[{index}].max"), &message).into());
     }
-    let divides = |side: &&Side| matches!(side, Side::Simulated(it) if it.divides_cores());
+    let divides = |side: &&Side| match side {
+        Side::Simulated(it) => it.divides_cores(),
+        side => *side == &Side::Ufo,
+    };
     if let Some(side) = options.sides.iter().find(divides) {
         let pinned = |it: &TenantSpec| it.threads.iter().any(|thread| it.cpus_of(thread).is_some());
         if let Some(index) = scenario.tenants.iter().position(pinned) {
@@ -247,11 +252,7 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Eevdf612) => Box::new(Fair::eevdf_6_12()),
         // What divides cores does so on a host as it is.
         Side::Simulated(
-            Simulated::Eevdf
-            | Simulated::Isolation
-            | Simulated::Parties
-            | Simulated::DynIso
-            | Simulated::Ufo,
+            Simulated::Eevdf | Simulated::Isolation | Simulated::Parties | Simulated::DynIso,
         ) => Box::new(Fair::eevdf_7_2()),
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
@@ -266,6 +267,7 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
         side => match side.agent_for(tenants.iter().copied(), Default::default()) {
+            Some(agent) if agent.agent.backend == Backend::Stock => Box::new(Fair::eevdf_7_2()),
             Some(agent) => {
                 let options = quell_sched::Options::configured(&agent);
                 Box::new(SchedExt::new(topology, &options)?)

@@ -240,6 +240,7 @@ pid = [1]
         threads: Vec::new(),
         waits: None,
         occasions: None,
+        guest: None,
     };
     let snapshot = snapshot(vec![tenant("a", "/web"), tenant("b", "/plain")]);
     let plan = |weight: u32| Plan {
@@ -250,9 +251,11 @@ pid = [1]
                 weight: Some(TenantWeight(weight)),
                 threads: vec![],
                 promise: None,
+                group: None,
             })
             .into(),
         servers: vec![],
+        pools: None,
     };
     let mut actuator = open();
     let report = actuator.apply(&snapshot, &plan(400));
@@ -306,8 +309,10 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
                 ..ThreadPlan::leaving(id)
             }],
             promise: None,
+            group: None,
         }],
         servers: vec![],
+        pools: None,
     };
     // What Quell knows of an earlier thread with this id.
     let mut earlier = sleeper.id;

@@ -223,6 +223,7 @@ impl Observer {
                 .explained
                 .as_mut()
                 .map(|(_, all)| std::mem::take(&mut all[index])),
+            guest: None,
         });
         let tenants = tenants.collect();
         let seq = self.seq;

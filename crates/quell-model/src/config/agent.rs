@@ -46,6 +46,8 @@ pub enum Mechanism {
     Share,
     /// Tenants with a criticality get promised CPU time in every period, if it fits (Akita). Needs Quell's scheduler.
     Criticality,
+    /// Virtual machines get as many CPUs of their own as they need, by what their guests' schedulers say (UFO).
+    Pools,
 }
 
 /// How the agent acts on the host.

@@ -74,11 +74,13 @@ impl Dasec {
             weight: snapshot.tenants[tenant.sample].spec.weight,
             threads: tenant.threads.iter_mut().map(plan_thread).collect(),
             promise: None,
+            group: None,
         };
         Plan {
             seq: snapshot.seq,
             tenants: self.tenants.iter_mut().map(plan_tenant).collect(),
             servers: Vec::new(),
+            pools: None,
         }
     }
 }

@@ -22,15 +22,17 @@
 //! # Units
 //! CPU time is in CPUs: 1.0 is all of one.
 
+mod policy;
 pub mod predict;
 pub mod profile;
+
+pub use policy::Pooled;
 
 #[cfg(test)]
 mod tests;
 
 use predict::{Guest, Load, Settings, Why};
-use quell_model::{CpuSet, TenantName, Topology};
-use serde::Serialize;
+use quell_model::{Advice, CpuSet, TenantName, Topology, Verdict};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The emulator pool gets more cores above that part of it used, until less than [`EMULATORS_LEAST`] is.
@@ -75,7 +77,7 @@ pub struct Says {
 }
 
 /// Where everything is to be.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Division {
     /// Guests by name.
     pub guests: BTreeMap<TenantName, Group>,
@@ -88,7 +90,7 @@ pub struct Division {
 }
 
 /// Where a guest's virtual CPUs are to be.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// Their CPUs.
     pub cpus: CpuSet,
@@ -100,31 +102,6 @@ pub struct Group {
     pub lacks: u32,
     /// Why that changed in this second.
     pub why: Option<Why>,
-}
-
-/// For who places guests on hosts.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
-    /// What to do.
-    pub advice: Advice,
-    /// Idle cores: now, and the fewest and the most lately.
-    pub idle_cores: [usize; 3],
-    /// Until then it holds, unless another one is given, in ns.
-    pub until_ns: u64,
-    /// Which guests' leaving would give back how many CPUs, the most first.
-    pub would_free: Vec<(TenantName, u32)>,
-}
-
-/// What to do with a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Advice {
-    /// It has room for more.
-    Accept,
-    /// It has as much as it should.
-    Hold,
-    /// It has too much.
-    Migrate,
 }
 
 /// Who has a core.
@@ -181,8 +158,14 @@ impl Pools {
         self.guests.get(name).map(|it| &it.guest)
     }
 
-    /// A second has passed, in which that was seen; names are different.
-    pub fn second(&mut self, now_ns: u64, topology: &Topology, seen: &[Seen<'_>]) -> Division {
+    /// A second has passed, in which that was seen; names are different. others: there are tenants that are no guests, for whom the idle pool is too.
+    pub fn second(
+        &mut self,
+        now_ns: u64,
+        topology: &Topology,
+        seen: &[Seen<'_>],
+        others: bool,
+    ) -> Division {
         self.follow_cores(topology);
         self.follow_guests(now_ns, seen);
         let mut lacked = self.size_emulators(seen.iter().map(|it| it.emulated).sum());
@@ -211,7 +194,7 @@ impl Pools {
         }
         lacked |= !lacks.is_empty();
         self.even_out(now_ns, &mut lacks);
-        self.keep_one_idle(now_ns, seen);
+        self.keep_one_idle(now_ns, seen, others);
         let verdict = self.verdict(now_ns, lacked);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
         let (emulators, idle) = (cpus_of(&Owner::Emulators), cpus_of(&Owner::Nobody));
@@ -419,9 +402,9 @@ impl Pools {
         lacks.retain(|_, cpus| *cpus > 0);
     }
 
-    /// Whoever has no group must run somewhere.
-    fn keep_one_idle(&mut self, now_ns: u64, seen: &[Seen<'_>]) {
-        let without = seen.iter().any(|it| self.of(it.name) == 0);
+    /// Whoever has no group must run somewhere; with one core that is where emulators do.
+    fn keep_one_idle(&mut self, now_ns: u64, seen: &[Seen<'_>], others: bool) {
+        let without = others || seen.iter().any(|it| self.of(it.name) == 0);
         let idle = self.cores.iter().any(|it| it.owner == Owner::Nobody);
         if !without || idle {
             return;

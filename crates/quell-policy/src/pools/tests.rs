@@ -254,7 +254,7 @@ fn emulators_have_between_half_and_seven_tenths_to_do() {
             emulated: used,
             ..seen(&vm, 0.5)
         };
-        let division = pools.second(second as u64 * SECOND, &topology, &[it]);
+        let division = pools.second(second as u64 * SECOND, &topology, &[it], false);
         assert_eq!(division.emulators.len(), 2 * cores, "{used}");
     }
 }
@@ -270,7 +270,7 @@ fn who_does_nothing_has_no_group_until_it_does() {
             .map(|(name, used)| seen(name, used))
             .collect();
         all[2].batch = true;
-        pools.second(second * SECOND, &topology, &all)
+        pools.second(second * SECOND, &topology, &all, false)
     };
     let first = divide(1, [3.0, 0.0, 4.0]);
     assert!(first.guests[&vms[0]].own && first.guests[&vms[1]].own);
@@ -301,7 +301,7 @@ fn where_cores_lack_groups_are_as_equal_as_these_allow() {
             .iter()
             .map(|vm| seen(vm, 3.0_f64.min(f64::from(pools.of(vm).max(1)))))
             .collect();
-        let division = pools.second(second * SECOND, &topology, &all);
+        let division = pools.second(second * SECOND, &topology, &all, false);
         sizes = division.guests.values().map(|it| it.cpus.len()).collect();
     }
     sizes.sort_unstable();
@@ -330,7 +330,11 @@ fn the_verdict_is_what_was_constant() {
                     seen(vm, used.min(f64::from(has)))
                 })
                 .collect();
-            found.push(pools.second(second * SECOND, &topology, &all).verdict);
+            found.push(
+                pools
+                    .second(second * SECOND, &topology, &all, false)
+                    .verdict,
+            );
         }
         assert_eq!(
             (found[49].advice, found[69].advice),
@@ -366,7 +370,7 @@ proptest! {
                 emulated: it.4,
                 says: Some(Says { used: it.2, switches: it.3 }),
             }).collect();
-            let division = pools.second(second as u64 * SECOND, &topology, &all);
+            let division = pools.second(second as u64 * SECOND, &topology, &all, false);
             let mut owned = vec![division.emulators.clone(), division.idle.clone()];
             for it in &all {
                 let group = &division.guests[it.name];

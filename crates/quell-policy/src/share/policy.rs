@@ -27,11 +27,13 @@ impl Policy for Shares {
             weight: tenant.spec.weight,
             threads: threads(tenant),
             promise: None,
+            group: None,
         });
         Plan {
             seq: snapshot.seq,
             tenants: tenants.collect(),
             servers: Vec::new(),
+            pools: None,
         }
     }
 }

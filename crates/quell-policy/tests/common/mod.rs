@@ -52,6 +52,7 @@ pub fn tenant(spec: TenantSpec, own_cgroup: bool, threads: Vec<ThreadSample>) ->
         threads,
         waits: None,
         occasions: None,
+        guest: None,
     }
 }
 

@@ -6,12 +6,13 @@
 
 use super::Owner;
 use super::cores::Cores;
-use super::pools::Pooled;
 use crate::side::{Side, Simulated};
-use quell_model::config::{Scenario, TenantInstance};
+use quell_model::config::{Scenario, TenantInstance, TenantKind};
+use quell_model::{CpuId, CpuSet, TenantName};
 use quell_policy::Policy;
 use quell_sched::{ThreadSetting, ToldServers};
-use quell_sim::{Answer, Monitor, Simulation};
+use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One of them.
@@ -44,10 +45,6 @@ pub fn of(
             let cores = Cores::dyniso(instances, owners, simulation.machine());
             Some(Box::new(cores))
         }
-        Side::Simulated(Simulated::Ufo) => {
-            let pooled = Pooled::new(instances, owners, simulation);
-            Some(Box::new(pooled))
-        }
         side => {
             let agent = Agent::of(side, scenario, instances, owners, simulation)?;
             Some(Box::new(agent))
@@ -60,6 +57,10 @@ struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
     servers: ToldServers,
+    /// Which VM each such tenant is, and how many virtual CPUs it has.
+    vms: BTreeMap<TenantName, (VmId, u32)>,
+    /// Where threads might run that may not run everywhere there for now.
+    limited: BTreeMap<ThreadId, CpuSet>,
     period_ns: u64,
     /// When the period ends.
     next_ns: u64,
@@ -82,10 +83,16 @@ impl Agent {
         };
         let tenants = owners.iter().map(tenant).collect();
         let period_ns = file.agent.period_ms * 1_000_000;
+        let vms = instances.iter().filter(|it| it.spec.kind == TenantKind::Vm);
+        let vm = |(number, it): (u32, &TenantInstance<'_>)| {
+            (it.name.clone(), (VmId(number), it.spec.vcpus.unwrap_or(1)))
+        };
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
             policy,
             servers: ToldServers::default(),
+            vms: (0..).zip(vms).map(vm).collect(),
+            limited: BTreeMap::new(),
             period_ns,
             next_ns: period_ns,
         })
@@ -99,7 +106,7 @@ impl Controller for Agent {
 
     fn act(&mut self, simulation: &mut Simulation, _answers: &[Answer]) {
         self.next_ns += self.period_ns;
-        let snapshot = self.monitor.snapshot(simulation.machine());
+        let snapshot = self.monitor.snapshot(simulation);
         let plan = self.policy.decide(&snapshot);
         let set = |setting| simulation.set_server(setting);
         for (server, error) in self.servers.promise(&plan.servers, set) {
@@ -109,14 +116,45 @@ impl Controller for Agent {
             let Some(simulated) = quell_sim::thread_of(thread.id) else {
                 continue;
             };
-            if let (Some(_), Some(cpus)) = (thread.server, &thread.cpus) {
-                simulation.restrict(simulated, cpus.clone());
-            }
+            self.place(simulated, thread.cpus.as_ref(), simulation);
             // Simulated tenants are cgroups.
             simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
         }
         let set = |setting| simulation.set_server(setting);
         self.servers.end_others(&plan.servers, set);
+        // A guest is told at once, where a real one takes 20 to 30 ms for each virtual CPU.
+        for tenant in &plan.tenants {
+            let online = tenant.group.as_ref().and_then(|it| it.online());
+            let (Some(&(vm, vcpus)), Some(online)) = (self.vms.get(&tenant.name), online) else {
+                continue;
+            };
+            for number in 0..vcpus {
+                simulation.set_online(vm, CpuId(number), number < online);
+            }
+        }
+    }
+}
+
+impl Agent {
+    /// A thread may run there only, or where it might before.
+    fn place(&mut self, thread: ThreadId, cpus: Option<&CpuSet>, simulation: &mut Simulation) {
+        let machine = simulation.machine();
+        let now = machine.thread(thread).allowed.clone();
+        let everywhere = || machine.topology.online();
+        let cpus = match cpus {
+            Some(cpus) => {
+                let before = || now.clone().unwrap_or_else(everywhere);
+                self.limited.entry(thread).or_insert_with(before);
+                cpus.clone()
+            }
+            None => match self.limited.remove(&thread) {
+                Some(before) => before,
+                None => return,
+            },
+        };
+        if now.as_ref() != Some(&cpus) {
+            simulation.restrict(thread, cpus);
+        }
     }
 }
 

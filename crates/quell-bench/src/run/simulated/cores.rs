@@ -279,11 +279,11 @@ pub(super) mod tests {
     const S: u64 = 1_000_000_000;
 
     /// A scenario's course under a side, on a machine that has costs only where its kernel needs ticks.
-    pub fn course(side: Simulated, text: &str, seconds: u64) -> Course {
+    pub fn course(side: Side, text: &str, seconds: u64) -> Course {
         let text = format!("name = \"t\"\n{text}");
         let scenario = Scenario::parse(Path::new("t.toml"), &text).unwrap();
         let options = BenchOptions {
-            sides: vec![Side::Simulated(side), Side::Simulated(side)],
+            sides: vec![side.clone(), side],
             ..BenchOptions::new(scenario, "quell".into())
         };
         let interrupt = AtomicBool::new(false);
@@ -357,12 +357,16 @@ pub(super) mod tests {
     #[test]
     fn isolation_divides_whole_cores_and_is_m_m_1_ps_beside_whoever() {
         let host = "[host]\ntopology = { sockets = 2, cores = 2, smt = 2 }\n";
-        let course = course(Simulated::Isolation, &format!("{host}{HOG}{HOG2}{HOG3}"), 1);
+        let course = course(
+            Side::Simulated(Simulated::Isolation),
+            &format!("{host}{HOG}{HOG2}{HOG3}"),
+            1,
+        );
         assert_eq!(cpus(&course), ["0-1,4-5", "2,6", "3,7"]);
 
         let host = "[host]\ncpus = 2\n";
         let text = format!("{host}{}{HOG}", server("a", 600, 10.0));
-        let course = super::tests::course(Simulated::Isolation, &text, 100);
+        let course = super::tests::course(Side::Simulated(Simulated::Isolation), &text, 100);
         assert_eq!(cpus(&course), ["0", "1"]);
         // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or worse.
         let mean = mean_ms(&course, 0);
@@ -382,10 +386,10 @@ pub(super) mod tests {
     #[test]
     fn more_tenants_than_cores_share_them() {
         let text = format!("[host]\ncpus = 2\n{HOG}{HOG2}{HOG3}");
-        let course = course(Simulated::Isolation, &text, 1);
+        let course = course(Side::Simulated(Simulated::Isolation), &text, 1);
         assert_eq!(cpus(&course), ["0", "1", "0"]);
         let text = format!("[host]\ncpus = 1\n{}{HOG}", server("a", 100, 5.0));
-        let course = super::tests::course(Simulated::Parties, &text, 2);
+        let course = super::tests::course(Side::Simulated(Simulated::Parties), &text, 2);
         assert_eq!(cpus(&course), ["0", "0"]);
     }
 
@@ -397,9 +401,9 @@ pub(super) mod tests {
             server("a", 2300, 20.0),
             server("b", 100, 20.0)
         );
-        let isolated = course(Simulated::Isolation, &text, 20);
+        let isolated = course(Side::Simulated(Simulated::Isolation), &text, 20);
         assert_eq!(cpus(&isolated), ["0-1", "2-3"]);
-        let moved = course(Simulated::Parties, &text, 20);
+        let moved = course(Side::Simulated(Simulated::Parties), &text, 20);
         assert_eq!(cpus(&moved), ["0-1,3", "2"]);
         assert!(mean_ms(&isolated, 0) > 100.0 && mean_ms(&moved, 0) < 50.0);
     }
@@ -408,10 +412,10 @@ pub(super) mod tests {
     fn batch_tenants_have_what_is_free_and_keep_a_core() {
         // With hardly any load and a lax objective a gives up all but one core; then it is in danger for ever.
         let lax = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 50, 1000.0));
-        let lax = course(Simulated::Parties, &lax, 5);
+        let lax = course(Side::Simulated(Simulated::Parties), &lax, 5);
         assert_eq!(cpus(&lax), ["0", "1-7", "1-7"]);
         let tight = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 500, 0.001));
-        let tight = course(Simulated::Parties, &tight, 10);
+        let tight = course(Side::Simulated(Simulated::Parties), &tight, 10);
         assert_eq!(cpus(&tight), ["0-3,5-7", "4", "4"]);
     }
 
@@ -427,9 +431,9 @@ pub(super) mod tests {
             vm("a", 50, 1000.0),
             vm("b", 50, 0.001)
         );
-        let dyniso = course(Simulated::DynIso, &text, 5);
+        let dyniso = course(Side::Simulated(Simulated::DynIso), &text, 5);
         assert_eq!(cpus(&dyniso), ["0-2", "3-5"]);
-        let parties = course(Simulated::Parties, &text, 5);
+        let parties = course(Side::Simulated(Simulated::Parties), &text, 5);
         assert_eq!(cpus(&parties), ["0", "1-7"]);
     }
 

@@ -1,3 +1,4 @@
+use super::super::cores::tests::{course, server};
 use super::super::{engine, owners};
 use super::*;
 use crate::promises::drawn;
@@ -179,4 +180,49 @@ fn changes_break_no_promise() {
     let kept: u64 = results.iter().map(|it| it.0).sum();
     println!("{kept} kept");
     assert!(kept > 4000, "{kept}");
+}
+
+/// One VM with much to do, one with little, and a process.
+#[test]
+fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
+    let vm = |name: &str, rate: u32| {
+        let process = server(name, rate, 20.0);
+        process.replace("load =", "kind = \"vm\"\nvcpus = 4\nload =")
+    };
+    let text = format!(
+        "[host]\ncpus = 10\n{}{}[[tenant]]\nname = \"hog\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\nprogram = [{{ run_us = 1000 }}]\n",
+        vm("a", 2200),
+        vm("b", 300)
+    );
+    let course = course(Side::Ufo, &text, 40);
+    let simulation = &course.simulation;
+    let host = simulation.machine();
+    let allowed = |thread: ThreadId| host.thread(thread).allowed.clone().unwrap();
+    let groups = [VmId(0), VmId(1)].map(|vm| {
+        let groups: Vec<CpuSet> = simulation.vcpu_threads(vm).map(allowed).collect();
+        assert!(groups.iter().all(|it| *it == groups[0]), "{groups:?}");
+        groups[0].clone()
+    });
+    // Three quarters of three CPUs, and a third of one.
+    assert_eq!(groups.each_ref().map(CpuSet::len), [3, 1], "{groups:?}");
+    let emulators: Vec<CpuSet> = [VmId(0), VmId(1)]
+        .into_iter()
+        .flat_map(|vm| {
+            simulation
+                .emulator_threads(vm)
+                .map(allowed)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let mut hog = (0..host.threads.len()).map(|at| ThreadId(at as u32));
+    let hog = allowed(hog.next_back().unwrap());
+    // Nobody has what another has.
+    let all = [&groups[0], &groups[1], &emulators[0], &hog];
+    let total: usize = all.iter().map(|it| it.len()).sum();
+    assert_eq!(total, 10, "{all:?}");
+    assert!((0..10).all(|cpu| all.iter().any(|it| it.contains(CpuId(cpu)))));
+    // The guests know.
+    for (vm, group) in [VmId(0), VmId(1)].into_iter().zip(&groups) {
+        assert_eq!(simulation.online(vm), group.len());
+    }
 }

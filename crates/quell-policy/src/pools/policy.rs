@@ -1,0 +1,308 @@
+//! The mechanism's decision: around what other mechanisms decide, where virtual machines and all else are to run.
+//!
+//! What is seen in the periods of a second adds up, and the second's end decides ([`Pools::second`]); between, all stays. A tenant with threads
+//! that are virtual CPUs is a guest; all other tenants are in the idle pool, of which a core is kept for them.
+//!
+//! Two kinds of CPUs are not divided (ours): those on which CPU time is promised, as promises say where they are kept, and those to which an
+//! operator bound a virtual machine, seen from its virtual CPUs' affinity when it came. Such a machine is left alone, and said.
+
+use super::predict::Settings;
+use super::{Division, Pools, Says, Seen};
+use crate::Policy;
+use quell_model::config::TenantClass;
+use quell_model::{
+    CpuSet, GroupPlan, GuestSample, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot, TenantName,
+    TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
+};
+use std::collections::BTreeMap;
+
+/// It divides so often, in ns (section 4.4).
+const SECOND_NS: u64 = 1_000_000_000;
+/// What a guest said counts for so long: it is asked once a second, and an answer may be late.
+const GOOD_NS: u64 = 2_500_000_000;
+
+/// Decides on pools, and around them on all else.
+pub struct Pooled {
+    others: Box<dyn Policy>,
+    pools: Pools,
+    vms: BTreeMap<TenantName, Vm>,
+    /// When it divided last.
+    divided_ns: Option<u64>,
+    division: Option<Division>,
+}
+
+/// A virtual machine, and what it did since the last division.
+#[derive(Debug, Default)]
+struct Vm {
+    /// Its operator bound it to those CPUs.
+    bound: Option<CpuSet>,
+    /// It has another number of CPUs than before, and why; for the next plan.
+    reason: Option<Reason>,
+    /// How many CPUs it had when that was said.
+    cpus: usize,
+    used_ns: u64,
+    emulated_ns: u64,
+    guest: Option<GuestSample>,
+    /// What it said of the time before `guest`.
+    says: Option<Says>,
+}
+
+impl Pooled {
+    /// With that for all else.
+    pub fn new(others: Box<dyn Policy>) -> Pooled {
+        Pooled {
+            others,
+            pools: Pools::new(Settings::default()),
+            vms: BTreeMap::new(),
+            divided_ns: None,
+            division: None,
+        }
+    }
+
+    /// Adds up what machines did in a period, and who came and went.
+    fn follow(&mut self, snapshot: &Snapshot) {
+        let online = snapshot.host.topology.online();
+        self.vms
+            .retain(|name, _| snapshot.tenant(name).is_some_and(is_vm));
+        for sample in snapshot.tenants.iter().filter(|it| is_vm(it)) {
+            let vm = self.vms.entry(sample.name.clone()).or_insert_with(|| Vm {
+                bound: bound(sample, &online),
+                ..Vm::default()
+            });
+            for thread in &sample.threads {
+                match is_vcpu(thread) {
+                    true => vm.used_ns += thread.run_ns,
+                    false => vm.emulated_ns += thread.run_ns,
+                }
+            }
+            vm.hear(sample.guest);
+        }
+    }
+
+    /// A second, or what was of the first one, is over.
+    fn divide(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        let now = snapshot.time_ns;
+        let passed = now - self.divided_ns.unwrap_or(now - snapshot.period_ns);
+        let topology = divided(&snapshot.host.topology, &self.left(plan));
+        if topology.cpus.is_empty() || passed == 0 {
+            self.division = None;
+            return;
+        }
+        let part = |ns: u64| ns as f64 / passed as f64;
+        let mut seen = Vec::new();
+        for sample in &snapshot.tenants {
+            let Some(vm) = self.vms.get(&sample.name) else {
+                continue;
+            };
+            if vm.bound.is_some() || is_promised(plan, &sample.name) {
+                continue;
+            }
+            let good = |at_ns: u64| now <= at_ns + GOOD_NS;
+            seen.push(Seen {
+                name: &sample.name,
+                vcpus: vcpus(sample),
+                batch: sample.spec.class == TenantClass::Batch,
+                used: part(vm.used_ns),
+                emulated: part(vm.emulated_ns),
+                says: vm
+                    .says
+                    .filter(|_| vm.guest.is_some_and(|it| good(it.at_ns))),
+            });
+        }
+        let others = snapshot
+            .tenants
+            .iter()
+            .any(|it| !it.threads.is_empty() && !is_vm(it));
+        let division = self.pools.second(now, &topology, &seen, others);
+        for (name, vm) in &mut self.vms {
+            (vm.used_ns, vm.emulated_ns) = (0, 0);
+            let Some(group) = division.guests.get(name) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut vm.cpus, group.cpus.len());
+            if let Some(why) = group.why.filter(|_| before != group.cpus.len()) {
+                let text = format!("{before} -> {} CPUs: {why}", group.cpus.len());
+                vm.reason = Some(Reason {
+                    rule: Rule::Resized,
+                    text,
+                });
+            }
+        }
+        self.divided_ns = Some(now);
+        self.division = Some(division);
+    }
+
+    /// The CPUs that are not divided.
+    fn left(&self, plan: &Plan) -> CpuSet {
+        let bound = self.vms.values().filter_map(|it| it.bound.as_ref());
+        let promised = plan.servers.iter().map(|it| it.cpu);
+        bound.flat_map(CpuSet::iter).chain(promised).collect()
+    }
+
+    /// Puts the division into a plan.
+    fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
+        let left = self.left(plan);
+        let promised: Vec<bool> = plan.tenants.iter().map(has_promise).collect();
+        for (tenant, promised) in plan.tenants.iter_mut().zip(promised) {
+            let Some(sample) = snapshot.tenant(&tenant.name) else {
+                continue;
+            };
+            let vm = self.vms.get_mut(&tenant.name);
+            let why = match (&vm, &self.division) {
+                (Some(_), _) if promised => Some("CPU time is promised to it".into()),
+                (
+                    Some(Vm {
+                        bound: Some(cpus), ..
+                    }),
+                    _,
+                ) => Some(format!("it is bound to CPUs {cpus}")),
+                (Some(_), None) => {
+                    Some(format!("no CPUs are divided: CPUs {left} have other uses"))
+                }
+                _ => None,
+            };
+            if let Some(why) = why {
+                tenant.group = Some(GroupPlan::Left { why });
+                continue;
+            }
+            let Some(division) = self.division.as_ref().filter(|_| !promised) else {
+                continue;
+            };
+            let group = division.guests.get(&tenant.name);
+            if let Some(group) = group {
+                tenant.group = Some(match group.own {
+                    true => GroupPlan::Own {
+                        cpus: group.cpus.clone(),
+                        online: group.online,
+                        lacks: group.lacks,
+                    },
+                    false => GroupPlan::Shared {
+                        online: group.online,
+                    },
+                });
+            }
+            let mut reason = vm.and_then(|vm| vm.reason.take());
+            for thread in &mut tenant.threads {
+                let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
+                let vcpu = seen.is_ok_and(|at| is_vcpu(&sample.threads[at]));
+                let cpus = match (group, vcpu) {
+                    (Some(group), true) => &group.cpus,
+                    (Some(_), false) => &division.emulators,
+                    // There is but one core.
+                    (None, _) if division.idle.is_empty() => &division.emulators,
+                    (None, _) => &division.idle,
+                };
+                thread.cpus = Some(cpus.clone());
+                if vcpu {
+                    thread.reasons.extend(reason.take());
+                }
+            }
+        }
+        plan.pools = self.division.as_ref().map(|division| PoolsPlan {
+            emulators: division.emulators.clone(),
+            idle: division.idle.clone(),
+            left,
+            verdict: division.verdict.clone(),
+        });
+    }
+}
+
+impl Policy for Pooled {
+    fn name(&self) -> &'static str {
+        "pools"
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        let mut plan = self.others.decide(snapshot);
+        self.follow(snapshot);
+        let due = |at: u64| snapshot.time_ns.saturating_sub(at) >= SECOND_NS;
+        let online = snapshot.host.topology.online();
+        let gone = |it: &Division| !cpus_of(it).is_subset(&online);
+        if self.divided_ns.is_none_or(due) || self.division.as_ref().is_some_and(gone) {
+            self.divide(snapshot, &plan);
+        }
+        self.fill(&mut plan, snapshot);
+        plan
+    }
+}
+
+impl Vm {
+    /// What its guest said last, perhaps the same as before.
+    fn hear(&mut self, said: Option<GuestSample>) {
+        let Some(now) = said else {
+            return;
+        };
+        let Some(before) = self.guest.replace(now) else {
+            return;
+        };
+        if now.at_ns <= before.at_ns {
+            return;
+        }
+        let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
+        // Counters that go backwards are of another boot, or a lie.
+        let rate = |now: u64, before: u64| Some(now.checked_sub(before)? as f64 / seconds);
+        let used = rate(now.used_ns, before.used_ns);
+        self.says = used
+            .zip(rate(now.switches, before.switches))
+            .map(|(used, switches)| Says {
+                used: used / 1e9,
+                switches,
+            });
+    }
+}
+
+fn is_vcpu(thread: &ThreadSample) -> bool {
+    matches!(thread.role, ThreadRole::Vcpu(_))
+}
+
+fn is_vm(sample: &TenantSample) -> bool {
+    sample.threads.iter().any(is_vcpu)
+}
+
+/// How many virtual CPUs it has.
+fn vcpus(sample: &TenantSample) -> u32 {
+    let number = |it: &ThreadSample| match it.role {
+        ThreadRole::Vcpu(number) => Some(number.saturating_add(1)),
+        _ => None,
+    };
+    sample.threads.iter().filter_map(number).max().unwrap_or(1)
+}
+
+/// The CPUs that its virtual CPUs are bound to, if they are.
+fn bound(sample: &TenantSample, online: &CpuSet) -> Option<CpuSet> {
+    let vcpus = || sample.threads.iter().filter(|it| is_vcpu(it));
+    let all = vcpus().flat_map(|it| it.settings.affinity.iter());
+    vcpus()
+        .any(|it| !online.is_subset(&it.settings.affinity))
+        .then(|| all.collect())
+}
+
+fn has_promise(tenant: &TenantPlan) -> bool {
+    matches!(
+        tenant.promise,
+        Some(Promise::Kept { .. } | Promise::Awaited { .. })
+    )
+}
+
+fn is_promised(plan: &Plan, name: &TenantName) -> bool {
+    let mut tenants = plan.tenants.iter();
+    tenants.any(|it| it.name == *name && has_promise(it))
+}
+
+/// What is left of a host; of a core that is used in part, nothing.
+fn divided(all: &Topology, left: &CpuSet) -> Topology {
+    let used = |core: u32| {
+        let mut cpus = all.cpus.iter();
+        cpus.any(|it| it.core == core && left.contains(it.id))
+    };
+    let cpus = all.cpus.iter().filter(|it| !used(it.core));
+    Topology {
+        cpus: cpus.cloned().collect(),
+    }
+}
+
+fn cpus_of(division: &Division) -> CpuSet {
+    let groups = division.guests.values().flat_map(|it| it.cpus.iter());
+    let pools = division.emulators.iter().chain(division.idle.iter());
+    groups.chain(pools).collect()
+}

@@ -1,0 +1,240 @@
+//! Pools as a policy: whose threads go where, and who is left alone.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{MS, id, snapshot, tenant, thread};
+use quell_model::config::{AgentFile, TenantSpec};
+use quell_model::{
+    CpuSet, GroupPlan, GuestSample, Plan, Rule, Snapshot, TenantSample, ThreadRole, Topology,
+};
+use quell_policy::{Policy, composed};
+use std::path::Path;
+use std::sync::Arc;
+
+const SECOND: u64 = 1000 * MS;
+
+fn policy() -> Box<dyn Policy> {
+    let text = "[agent]\npolicy = [\"pools\"]\n";
+    let file = AgentFile::parse(Path::new("quell.toml"), text).unwrap();
+    composed(&file, &file.asymmetry).unwrap()
+}
+
+/// A virtual machine whose threads have ids from there on: the emulator's, and virtual CPUs that each use a part of a CPU.
+fn vm(name: &str, first: u32, vcpus: u32, part: f64, cpus: u32) -> TenantSample {
+    let mut threads = vec![thread(first, cpus)];
+    threads[0].role = ThreadRole::Emulator;
+    for number in 0..vcpus {
+        let mut vcpu = thread(first + 1 + number, cpus);
+        vcpu.role = ThreadRole::Vcpu(number);
+        vcpu.run_ns = (part * SECOND as f64) as u64;
+        threads.push(vcpu);
+    }
+    tenant(TenantSpec::named(name), false, threads)
+}
+
+fn process(name: &str, first: u32, cpus: u32) -> TenantSample {
+    tenant(TenantSpec::named(name), false, vec![thread(first, cpus)])
+}
+
+fn group<'a>(plan: &'a Plan, name: &str) -> &'a GroupPlan {
+    let tenant = plan.tenants.iter().find(|it| it.name.as_str() == name);
+    tenant.unwrap().group.as_ref().unwrap()
+}
+
+fn own(plan: &Plan, name: &str) -> (CpuSet, u32) {
+    match group(plan, name) {
+        GroupPlan::Own { cpus, online, .. } => (cpus.clone(), *online),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn cpus_of(plan: &Plan, thread: u32) -> Option<&CpuSet> {
+    common::planned(plan, id(thread)).unwrap().cpus.as_ref()
+}
+
+/// Seconds of the same.
+fn after(policy: &mut dyn Policy, seconds: u64, tenants: &[TenantSample], cpus: u32) -> Plan {
+    let plans =
+        (1..=seconds).map(|at| policy.decide(&snapshot(at, cpus, SECOND, tenants.to_vec())));
+    plans.last().unwrap()
+}
+
+#[test]
+fn everybody_has_a_place_and_nobody_anothers() {
+    let tenants = [
+        vm("a", 10, 4, 0.5, 12),
+        vm("b", 20, 2, 0.3, 12),
+        process("c", 30, 12),
+    ];
+    let plan = after(policy().as_mut(), 30, &tenants, 12);
+    let ((a, a_online), (b, b_online)) = (own(&plan, "a"), own(&plan, "b"));
+    // Two CPUs' work on no more than 80 % of each; 0.6 CPUs' likewise.
+    assert_eq!((a.len(), a_online, b.len(), b_online), (3, 3, 1, 1));
+    let pools = plan.pools.as_ref().unwrap();
+    let all = [&a, &b, &pools.emulators, &pools.idle];
+    assert_eq!(
+        all.iter().map(|it| it.len()).sum::<usize>(),
+        12,
+        "{plan:#?}"
+    );
+    assert!(all.iter().flat_map(|it| it.iter()).collect::<CpuSet>() == CpuSet::first(12));
+    for (thread, cpus) in [
+        (10, &pools.emulators),
+        (11, &a),
+        (14, &a),
+        (20, &pools.emulators),
+        (22, &b),
+        (30, &pools.idle),
+    ] {
+        assert_eq!(cpus_of(&plan, thread), Some(cpus), "{thread}");
+    }
+    assert!(pools.left.is_empty());
+}
+
+#[test]
+fn within_a_second_nothing_changes_and_changes_say_why() {
+    let mut policy = policy();
+    let mut plans = Vec::new();
+    for at in 1..=100u64 {
+        let mut vm = vm("a", 10, 4, 0.0, 8);
+        for thread in &mut vm.threads[1..] {
+            thread.run_ns = 20 * MS;
+        }
+        plans.push(policy.decide(&snapshot(at, 8, 100 * MS, vec![vm])));
+    }
+    let sizes: Vec<usize> = plans.iter().map(|it| own(it, "a").0.len()).collect();
+    let changes: Vec<usize> = (1..100).filter(|at| sizes[*at] != sizes[at - 1]).collect();
+    assert!(
+        !changes.is_empty() && changes.iter().all(|at| at % 10 == 0),
+        "{changes:?}"
+    );
+    for at in 1..100 {
+        let threads = plans[at].tenants.iter().flat_map(|it| &it.threads);
+        let reasons: Vec<_> = threads.flat_map(|it| &it.reasons).collect();
+        let said: Vec<_> = reasons
+            .iter()
+            .filter(|it| it.rule == Rule::Resized)
+            .collect();
+        assert_eq!(
+            said.len(),
+            usize::from(changes.contains(&at)),
+            "{at}: {reasons:?}"
+        );
+        assert!(
+            said.iter().all(|it| it.text.contains("CPUs: uses little")),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn what_operators_bound_is_left_to_them() {
+    let mut bound = vm("a", 10, 2, 0.9, 8);
+    let two = Arc::new(CpuSet::first(2));
+    for thread in &mut bound.threads {
+        thread.settings.affinity = two.clone();
+    }
+    let mut policy = policy();
+    let plan = after(
+        policy.as_mut(),
+        30,
+        &[bound.clone(), vm("b", 20, 4, 0.9, 8)],
+        8,
+    );
+    assert!(
+        matches!(group(&plan, "a"), GroupPlan::Left { why } if why.contains("0-1")),
+        "{plan:?}"
+    );
+    assert!((10..13).all(|it| cpus_of(&plan, it).is_none()));
+    let pools = plan.pools.as_ref().unwrap();
+    assert_eq!(pools.left, CpuSet::first(2));
+    let (b, _) = own(&plan, "b");
+    assert!(
+        [&b, &pools.idle, &pools.emulators]
+            .iter()
+            .all(|it| it.intersection(&two).is_empty())
+    );
+    // What pools did themselves is no operator's wish.
+    let mut again = vm("b", 20, 4, 0.9, 8);
+    for thread in &mut again.threads {
+        thread.settings.affinity = Arc::new(b.clone());
+    }
+    let plan = policy.decide(&snapshot(31, 8, SECOND, vec![bound.clone(), again]));
+    assert_eq!(own(&plan, "b").0, b);
+    // All are: nothing is divided.
+    let mut all = vm("c", 30, 8, 0.5, 8);
+    all.threads[1].settings.affinity = two;
+    let plan = after(
+        self::policy().as_mut(),
+        3,
+        &[all, bound, vm("b", 20, 4, 0.9, 8)],
+        8,
+    );
+    assert!(
+        plan.pools.is_none() && cpus_of(&plan, 21).is_none(),
+        "{plan:#?}"
+    );
+    assert!(matches!(group(&plan, "b"), GroupPlan::Left { .. }));
+}
+
+/// A guest whose scheduler switches more with more CPUs keeps them, though it uses little; lies and silence do not help.
+#[test]
+fn what_a_guest_says_counts_as_long_as_it_is_new_and_possible() {
+    let size = |says: &dyn Fn(u64, usize) -> Option<GuestSample>| {
+        let mut policy = policy();
+        let mut has = 8;
+        for at in 1..=60u64 {
+            let mut vm = vm("a", 10, 8, 0.42, 16);
+            vm.guest = says(at, has);
+            let plan = policy.decide(&snapshot(at, 16, SECOND, vec![vm]));
+            has = own(&plan, "a").0.len();
+        }
+        has
+    };
+    let used = |at: u64| (8.0 * 0.42 * SECOND as f64) as u64 * at;
+    let sample = |at: u64, switches: u64| {
+        Some(GuestSample {
+            at_ns: at * SECOND,
+            used_ns: used(at),
+            switches,
+            online: 8,
+        })
+    };
+    let silent = size(&|_, _| None);
+    let few = size(&|at, _| sample(at, at * 1000));
+    let frozen = size(&|_, _| sample(1, 1000));
+    // 3.4 CPUs' work.
+    assert_eq!((silent, few, frozen), (5, 5, 5));
+    let total = std::cell::Cell::new(0);
+    let many = size(&|at, has| {
+        total.set(total.get() + 1000 * (has * has) as u64);
+        sample(at, total.get())
+    });
+    assert!(many > 5, "{many}");
+    // Counters that go backwards or jump to the end.
+    let absurd = size(&|at, _| sample(at, if at % 2 == 0 { u64::MAX } else { 0 }));
+    assert!((5..=8).contains(&absurd), "{absurd}");
+}
+
+#[test]
+fn cpus_that_go_offline_are_given_up_at_once() {
+    let mut policy = policy();
+    let tenants = [vm("a", 10, 4, 0.7, 8)];
+    after(policy.as_mut(), 10, &tenants, 8);
+    let some = |cpus: u32| -> Snapshot {
+        let mut seen = snapshot(0, 8, 100 * MS, tenants.to_vec());
+        seen.time_ns = 10 * SECOND + 100 * MS;
+        seen.host.topology = Arc::new(Topology::flat(cpus));
+        seen
+    };
+    let plan = policy.decide(&some(3));
+    let (a, online) = own(&plan, "a");
+    let pools = plan.pools.unwrap();
+    let all = [&a, &pools.idle, &pools.emulators];
+    assert!(
+        all.iter().all(|it| it.is_subset(&CpuSet::first(3))),
+        "{all:?}"
+    );
+    assert_eq!(a.len(), online as usize);
+}
