@@ -109,8 +109,8 @@ fn within_a_second_nothing_changes_and_changes_say_why() {
         !changes.is_empty() && changes.iter().all(|at| at % 10 == 0),
         "{changes:?}"
     );
-    for at in 1..100 {
-        let threads = plans[at].tenants.iter().flat_map(|it| &it.threads);
+    for (at, plan) in plans.iter().enumerate().skip(1) {
+        let threads = plan.tenants.iter().flat_map(|it| &it.threads);
         let reasons: Vec<_> = threads.flat_map(|it| &it.reasons).collect();
         let said: Vec<_> = reasons
             .iter()
