@@ -1,6 +1,7 @@
 //! The loop's two edges, observe and act, as it sees them: a live host, or a recording in tests.
 
 use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
+use quell_linux::guest::Guests;
 use quell_linux::observe::{ObserveError, Observer, TracePoints};
 use quell_model::config::{AgentFile, Backend};
 use quell_model::{Plan, Snapshot, Source, TenantName};
@@ -67,6 +68,32 @@ impl Observe for Observer {
 
     fn recycle(&mut self, snapshot: Snapshot) {
         Observer::recycle(self, snapshot);
+    }
+}
+
+/// A host of which guests are asked as well.
+pub(crate) struct Asking {
+    pub(crate) observer: Box<dyn Observe>,
+    pub(crate) guests: Guests,
+}
+
+impl Observe for Asking {
+    fn source(&self) -> Source {
+        self.observer.source()
+    }
+
+    fn fallback_reason(&self) -> Option<&str> {
+        self.observer.fallback_reason()
+    }
+
+    fn sample(&mut self) -> Result<Snapshot, ObserveError> {
+        let mut snapshot = self.observer.sample()?;
+        self.guests.see(&mut snapshot);
+        Ok(snapshot)
+    }
+
+    fn recycle(&mut self, snapshot: Snapshot) {
+        self.observer.recycle(snapshot);
     }
 }
 

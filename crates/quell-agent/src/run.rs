@@ -5,11 +5,12 @@ use crate::backend::{self, Backends, Kernel};
 use crate::board::{Board, Facts};
 use crate::clock::SystemClock;
 use crate::control::{Assemble, Assembly, Controller, Start};
-use crate::edges::{Act, Choice, Observe};
+use crate::edges::{Act, Asking, Choice, Observe};
 use crate::privileges::Privileges;
 use crate::wire::Missing;
 use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
+use quell_linux::guest::Guests;
 use quell_linux::observe::{Observer, Preference, TracePoints};
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use std::path::PathBuf;
@@ -56,7 +57,7 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     } else {
         None
     };
-    let mut capabilities = None;
+    let (mut capabilities, mut guests) = (None, Guests::default());
     let mut actuator: Option<Box<dyn Act>> = match &not_acting {
         Some(reason) => {
             warn!("observes and decides, but changes nothing: {reason}");
@@ -65,6 +66,7 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
         None => {
             let stock = open(options)?;
             capabilities = Some(stock.capabilities().clone());
+            guests = stock.guests().clone();
             Some(Box::new(Backends::new(Box::new(stock), Kernel)))
         }
     };
@@ -72,7 +74,11 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
         let options = options.clone();
         Rc::new(move |config: AgentFile, actuator: Option<&mut dyn Act>| {
             let missing = missing(privileges, &config, capabilities.as_ref());
-            assemble(&options, &config, actuator, missing, not_acting.clone())
+            let parts = assemble(&options, &config, actuator, missing, not_acting.clone())?;
+            Ok(match config.agent.has(Mechanism::Pools) {
+                true => asking(parts, guests.clone()),
+                false => parts,
+            })
         })
     };
     let parts = match &mut actuator {
@@ -103,6 +109,15 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     let mut controller = Controller::new(parts, actuator, reload, board.clone());
     let _server = Server::start(&options.socket, board)?;
     controller.run(&mut clock)
+}
+
+/// With an observer that asks guests, too.
+fn asking(parts: Assembly, guests: Guests) -> Assembly {
+    let observer = Box::new(Asking {
+        observer: parts.observer,
+        guests,
+    });
+    Assembly { observer, ..parts }
 }
 
 fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {

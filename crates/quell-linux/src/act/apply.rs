@@ -100,6 +100,7 @@ impl Actuator {
             &mut period.report,
             &mut dropped,
         );
+        self.tell_guests(plan, &mut period.report, &mut dropped);
         if !dropped.is_empty() {
             // Losing these costs nothing: undoing finds the originals in place.
             let _ = self.journal.append(&dropped, false);

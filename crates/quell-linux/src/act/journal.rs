@@ -7,6 +7,7 @@
 //! <checksum> thread 812 40211 810 nice 0 0 -3
 //! <checksum> thread 812 40211 810 slice default default 1840000
 //! <checksum> cgroup 91 100 100 300 /shop.slice/web
+//! <checksum> guest 812 40211 810 0-3 /run/web/agent.sock
 //! <checksum> drop-thread 812 40211
 //! ```
 //!
@@ -26,6 +27,7 @@
 //! beside it, which is never removed, admits one process at a time.
 
 use super::ActError;
+use crate::guest::Way;
 use nix::fcntl::{Flock, FlockArg};
 use quell_model::{CgroupPath, CpuSet, Nice, Pid, ThreadId, Tid};
 use std::fmt;
@@ -68,8 +70,12 @@ pub(super) enum Record {
         from: u64,
         to: u64,
     },
+    /// A virtual machine's guest is about to have other virtual CPUs online than these.
+    Guest { way: Way, original: CpuSet },
     /// A thread has its originals back.
     DropThread(ThreadId),
+    /// The guest with that virtual CPU has its originals back.
+    DropGuest(ThreadId),
     /// A cgroup has its original back.
     DropCgroup { inode: u64 },
 }
@@ -391,13 +397,24 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
             to,
         });
     }
-    let fields: Vec<&str> = rest.split(' ').collect();
     let id = |tid: &str, start: &str| {
         Some(ThreadId {
             tid: Tid(tid.parse().ok()?),
             start_ticks: start.parse().ok()?,
         })
     };
+    if kind == "guest" {
+        let mut fields = rest.splitn(5, ' ');
+        return Some(Record::Guest {
+            way: Way {
+                thread: id(fields.next()?, fields.next()?)?,
+                process: Pid(fields.next()?.parse().ok()?),
+                socket: fields.clone().nth(1)?.into(),
+            },
+            original: fields.next()?.parse().ok()?,
+        });
+    }
+    let fields: Vec<&str> = rest.split(' ').collect();
     match (kind, fields.as_slice()) {
         ("thread", [tid, start, process, name, original, from, to]) => Some(Record::Thread {
             id: id(tid, start)?,
@@ -407,6 +424,7 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
             to: Value::parse(name, to)?,
         }),
         ("drop-thread", [tid, start]) => Some(Record::DropThread(id(tid, start)?)),
+        ("drop-guest", [tid, start]) => Some(Record::DropGuest(id(tid, start)?)),
         ("drop-cgroup", [inode]) => Some(Record::DropCgroup {
             inode: inode.parse().ok()?,
         }),
@@ -475,6 +493,12 @@ impl fmt::Display for Record {
             } => {
                 write!(f, "cgroup {inode} {original} {from} {to} {path}")
             }
+            Record::Guest { way, original } => {
+                let (id, process) = (way.thread, way.process);
+                let (ticks, socket) = (id.start_ticks, way.socket.display());
+                write!(f, "guest {id} {ticks} {process} {original} {socket}")
+            }
+            Record::DropGuest(id) => write!(f, "drop-guest {id} {}", id.start_ticks),
             Record::DropThread(id) => write!(f, "drop-thread {id} {}", id.start_ticks),
             Record::DropCgroup { inode } => write!(f, "drop-cgroup {inode}"),
         }
@@ -523,6 +547,15 @@ mod tests {
                 from: 100,
                 to: 300,
             },
+            Record::Guest {
+                way: Way {
+                    thread: id(44),
+                    process: Pid(43),
+                    socket: "/run/a b/ü.sock".into(),
+                },
+                original: CpuSet::first(4),
+            },
+            Record::DropGuest(id(44)),
             Record::DropThread(id(9)),
             Record::DropCgroup { inode: 91 },
         ]
@@ -552,7 +585,7 @@ mod tests {
     fn records_of_another_boot_are_void_even_without_the_first_line() {
         let text = text(&examples());
         let contents = parse(&text, "other");
-        assert_eq!((contents.records.len(), contents.earlier_boot), (0, 6));
+        assert_eq!((contents.records.len(), contents.earlier_boot), (0, 8));
         assert_eq!((contents.opened_ticks, contents.damaged.len()), (None, 0));
         let headless = &text[text.iter().position(|&b| b == b'\n').unwrap() + 1..];
         assert_eq!(parse(headless, "other").records, []);

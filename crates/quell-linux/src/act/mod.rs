@@ -7,6 +7,7 @@
 //! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
 //! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own (Linux >= 6.12) | changes of up to 5 % are not worth a write |
 //! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
+//! | virtual CPUs online | `guest-set-vcpus` of QEMU's guest agent | the first ones, of those that can go offline; a guest is told and not waited for |
 //! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has a cgroup of its own |
 //!
 //! Only differences are written, and a steady plan costs no system calls. Where nice and slice change
@@ -44,6 +45,7 @@ mod apply;
 mod capabilities;
 mod cgroup;
 mod diffusion;
+mod guests;
 mod journal;
 mod report;
 mod state;
@@ -54,6 +56,7 @@ pub(crate) mod thread;
 pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
 pub use thread::set_nice;
 
+use crate::guest::Guests;
 use apply::Said;
 use journal::{Contents, Journal};
 use nix::fcntl::Flock;
@@ -122,6 +125,7 @@ pub struct Actuator {
     journal: Journal,
     _host_lock: HostLock,
     state: State,
+    guests: Guests,
     /// Counts calls of `apply`.
     period: u64,
     /// When the kernel's own slice was last read; it follows CPU hotplug.
@@ -155,7 +159,8 @@ impl Actuator {
         capabilities.notes.extend(host_lock.missing.clone());
         let (mut journal, contents) = Journal::open(path)?;
         let fresh = contents == Contents::default();
-        let (state, report) = undo(&journal, contents, &host)?;
+        let guests = Guests::default();
+        let (state, report) = undo(&journal, contents, &host, &guests)?;
         journal
             .start(&state.records())
             .map_err(|source| ActError::Journal {
@@ -171,6 +176,7 @@ impl Actuator {
             journal,
             _host_lock: host_lock,
             state,
+            guests,
             period: 0,
             probed: 0,
             said: Said::default(),
@@ -192,6 +198,7 @@ impl Actuator {
     pub fn restore(&mut self) -> RestoreReport {
         self.probe();
         let mut report = self.state.undo(&self.host, self.journal.opened_ticks());
+        guests::undo(&mut self.state, &self.guests, &mut report);
         if let Err(error) = self.journal.rewrite(&self.state.records()) {
             let text = format!(
                 "{}: could not be emptied: {error}",
@@ -240,7 +247,7 @@ pub fn restore_with_lock(journal: &Path, lock: &Path) -> Result<RestoreReport, A
     let host_lock = HostLock::take(lock)?;
     let (_, host) = capabilities::detect();
     let (mut file, contents) = Journal::open(journal)?;
-    let (state, mut report) = undo(&file, contents, &host)?;
+    let (state, mut report) = undo(&file, contents, &host, &Guests::default())?;
     file.rewrite(&state.records())
         .map_err(|source| ActError::Journal {
             path: journal.to_path_buf(),
@@ -296,6 +303,7 @@ fn undo(
     journal: &Journal,
     contents: Contents,
     host: &Host,
+    guests: &Guests,
 ) -> Result<(State, RestoreReport), ActError> {
     let mut copy = journal.path().as_os_str().to_owned();
     copy.push(".damaged");
@@ -312,6 +320,7 @@ fn undo(
     let opened_ticks = contents.opened_ticks.unwrap_or(u64::MAX);
     let mut state = State::from_journal(contents);
     let mut report = state.undo(host, opened_ticks);
+    guests::undo(&mut state, guests, &mut report);
     report.earlier_boot = earlier_boot;
     report.damaged = damaged.len() as u64;
     if let [first, ..] = damaged[..] {

@@ -63,6 +63,8 @@ pub struct Writes {
     pub cgroup_weight: u64,
     /// Threads whose settings were told to Quell's scheduler.
     pub scheduler: u64,
+    /// Guests that were told which virtual CPUs to have online.
+    pub guests: u64,
 }
 
 /// What an undo did.
@@ -116,7 +118,7 @@ pub enum Subject {
 impl Writes {
     /// Settings written, of any kind.
     pub fn total(&self) -> u64 {
-        self.nice + self.slice + self.affinity + self.cgroup_weight + self.scheduler
+        self.nice + self.slice + self.affinity + self.cgroup_weight + self.scheduler + self.guests
     }
 }
 
@@ -175,11 +177,12 @@ impl fmt::Display for ApplyReport {
             affinity,
             cgroup_weight,
             scheduler,
+            guests,
         } = self.writes;
         write!(
             f,
             "wrote {nice} nice values, {slice} slices, {affinity} affinities, {cgroup_weight} cgroup \
-             weights; told the scheduler of {scheduler} threads; gave back {}; {} unchanged, {} gone, {} left alone",
+             weights; told the scheduler of {scheduler} threads and {guests} guests; gave back {}; {} unchanged, {} gone, {} left alone",
             self.given_back, self.unchanged, self.gone, self.left_alone
         )?;
         if let Some(error) = &self.journal_error {

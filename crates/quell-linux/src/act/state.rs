@@ -5,6 +5,7 @@ use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
 use super::report::{Note, RestoreReport, Subject};
 use super::thread::{self, Sched};
+use crate::guest::Way;
 use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,12 +79,35 @@ pub(super) struct Cgroup {
     pub planned: u64,
 }
 
+/// One virtual machine's guest that was told something.
+#[derive(Debug, Clone)]
+pub(super) struct Guest {
+    pub way: Way,
+    /// The virtual CPUs that it had online.
+    pub original: CpuSet,
+    /// Unknown when it comes from the journal.
+    pub tenant: Option<TenantName>,
+    pub planned: u64,
+}
+
+impl Guest {
+    /// The journal's record of it.
+    pub fn record(&self) -> Record {
+        Record::Guest {
+            way: self.way.clone(),
+            original: self.original.clone(),
+        }
+    }
+}
+
 /// Everything Quell holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// In the order in which they came, which is nearly that of the plan.
     pub threads: IndexMap<ThreadId, Thread>,
     pub cgroups: BTreeMap<CgroupPath, Cgroup>,
+    /// By their first virtual CPU.
+    pub guests: BTreeMap<ThreadId, Guest>,
     /// Where in `threads` the plan's threads were, by their place in the plan.
     places: Vec<usize>,
 }
@@ -279,6 +303,16 @@ impl State {
                         state.cgroups.insert(path, cgroup);
                     }
                 }
+                Record::Guest { way, original } => {
+                    let guest = Guest {
+                        way,
+                        original,
+                        tenant: None,
+                        planned: 0,
+                    };
+                    state.guests.insert(guest.way.thread, guest);
+                }
+                Record::DropGuest(id) => drop(state.guests.remove(&id)),
                 Record::DropThread(id) => drop(state.threads.swap_remove(&id)),
                 Record::DropCgroup { inode } => state.cgroups.retain(|_, c| c.inode != inode),
             }
@@ -305,12 +339,12 @@ impl State {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.threads.is_empty() && self.cgroups.is_empty()
+        self.threads.is_empty() && self.cgroups.is_empty() && self.guests.is_empty()
     }
 
     /// The shortest journal that says what this state holds.
     pub fn records(&self) -> Vec<Record> {
-        let mut records = Vec::new();
+        let mut records: Vec<Record> = self.guests.values().map(Guest::record).collect();
         let live = |s: &&Setting| s.journaled && s.hands_off != Some(HandsOff::Foreign);
         for (&id, thread) in self.threads.iter().filter(|(_, t)| !t.gone) {
             for setting in thread.settings.iter().flatten().filter(live) {

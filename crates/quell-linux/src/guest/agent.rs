@@ -7,9 +7,11 @@
 //! without end and wait without end; all else here is four questions.)
 
 use super::stat::GuestStat;
-use super::{Guest, GuestError};
+use super::{Guest, GuestError, Online};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use quell_model::{CpuId, CpuSet, Pid};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -36,6 +38,8 @@ const DELIMITER: u8 = 0xff;
 #[derive(Debug)]
 pub struct AgentSocket {
     path: PathBuf,
+    /// Who has to listen there.
+    process: Option<Pid>,
     within: Duration,
     connection: Option<Connection>,
     /// The next one's number.
@@ -84,9 +88,18 @@ impl AgentSocket {
     pub fn new(path: impl Into<PathBuf>, within: Duration) -> AgentSocket {
         AgentSocket {
             path: path.into(),
+            process: None,
             within,
             connection: None,
             number: 0,
+        }
+    }
+
+    /// The same where nobody but that process is spoken to: a command line that says where it listens may lie.
+    pub fn of(process: Pid, path: impl Into<PathBuf>, within: Duration) -> AgentSocket {
+        AgentSocket {
+            process: Some(process),
+            ..AgentSocket::new(path, within)
         }
     }
 
@@ -110,8 +123,20 @@ impl AgentSocket {
     }
 
     fn connect(&mut self) -> Result<Connection, GuestError> {
+        let stream = UnixStream::connect(&self.path)?;
+        if let Some(process) = self.process {
+            let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
+            if u32::try_from(peer.pid()) != Ok(process.0) {
+                let error = format!(
+                    "process {} listens at {}, not the VM's {process}",
+                    peer.pid(),
+                    self.path.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, error).into());
+            }
+        }
         let mut connection = Connection {
-            stream: UnixStream::connect(&self.path)?,
+            stream,
             rest: Vec::new(),
             stat: None,
         };
@@ -174,8 +199,8 @@ impl Guest for AgentSocket {
         GuestStat::parse(&text).ok_or_else(|| nonsense("guest-file-read", "not a /proc/stat"))
     }
 
-    fn set_online(&mut self, count: u32) -> Result<u32, GuestError> {
-        let changes = changes(&self.vcpus()?, count);
+    fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
+        let changes = changes(&self.vcpus()?, wanted);
         if !changes.is_empty() {
             let set = |(id, online): &(u64, bool)| json!({ "logical-id": id, "online": online });
             let vcpus: Vec<Value> = changes.iter().map(set).collect();
@@ -183,18 +208,31 @@ impl Guest for AgentSocket {
             let _: Value = self.ask("guest-set-vcpus", &json!({ "vcpus": vcpus }), within)?;
         }
         // What it says it did is not what counts.
-        let online = self.vcpus()?.iter().filter(|it| it.online).count();
-        Ok(online as u32)
+        let vcpus = self.vcpus()?;
+        let online = vcpus.iter().filter(|it| it.online);
+        Ok(online.filter_map(Vcpu::cpu).collect())
     }
 }
 
-/// Who has to come and go so that the first ones are online, so many if possible: some cannot go, and there may be fewer.
-fn changes(vcpus: &[Vcpu], count: u32) -> Vec<(u64, bool)> {
+impl Vcpu {
+    fn cpu(&self) -> Option<CpuId> {
+        u32::try_from(self.logical_id).ok().map(CpuId)
+    }
+}
+
+/// Who has to come and go so that those are online, if possible: some cannot go, and there may be fewer.
+fn changes(vcpus: &[Vcpu], online: &Online) -> Vec<(u64, bool)> {
     let fixed = vcpus.iter().filter(|it| it.online && !it.can_offline);
-    let mut more = (count as usize).saturating_sub(fixed.count());
+    let mut more = match online {
+        Online::First(count) => (*count as usize).saturating_sub(fixed.count()),
+        Online::Exactly(_) => 0,
+    };
     let mut changes = Vec::new();
     for vcpu in vcpus.iter().filter(|it| !it.online || it.can_offline) {
-        let wanted = more > 0;
+        let wanted = match online {
+            Online::First(_) => more > 0,
+            Online::Exactly(cpus) => vcpu.cpu().is_some_and(|cpu| cpus.contains(cpu)),
+        };
         more = more.saturating_sub(1);
         if vcpu.online != wanted {
             changes.push((vcpu.logical_id, wanted));

@@ -5,9 +5,13 @@
 //! does not answer holds up nobody. A guest is not trusted: what it says is bounded in size and in time, and only figures are taken from it.
 
 pub mod agent;
+mod guests;
 pub mod stat;
 pub mod watch;
 
+pub use guests::{Guests, Way};
+
+use quell_model::CpuSet;
 use stat::GuestStat;
 use std::io;
 
@@ -19,11 +23,20 @@ pub trait Guest: Send {
     /// It does not answer in time, or not as it should.
     fn stat(&mut self) -> Result<GuestStat, GuestError>;
 
-    /// Has virtual CPUs online: the first ones, so many of those that it can take offline. Returns how many are online then.
+    /// Has virtual CPUs online, as far as it can take them offline. Returns which are then.
     ///
     /// # Errors
     /// It does not answer in time, or refuses.
-    fn set_online(&mut self, count: u32) -> Result<u32, GuestError>;
+    fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError>;
+}
+
+/// Which virtual CPUs are to be online.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Online {
+    /// So many, those that cannot go offline and then the first ones.
+    First(u32),
+    /// These.
+    Exactly(CpuSet),
 }
 
 /// Why a guest could not be asked.

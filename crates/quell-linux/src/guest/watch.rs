@@ -1,7 +1,9 @@
 //! A guest that is asked on a thread of its own, so that nobody waits for it.
 
 use super::stat::GuestStat;
-use super::{Guest, GuestError};
+use super::{Guest, GuestError, Online};
+use quell_model::CpuSet;
+use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -11,12 +13,12 @@ use std::time::Instant;
 const WAITING_MOST: usize = 2;
 
 /// What a guest is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
     /// [`Guest::stat`].
     Stat,
     /// [`Guest::set_online`].
-    SetOnline(u32),
+    SetOnline(Online),
 }
 
 /// What it said.
@@ -24,8 +26,8 @@ pub enum Question {
 pub enum Said {
     /// To [`Question::Stat`].
     Stat(Result<GuestStat, GuestError>),
-    /// To [`Question::SetOnline`]: how many it has online.
-    Online(Result<u32, GuestError>),
+    /// To [`Question::SetOnline`]: which it has online.
+    Online(Result<CpuSet, GuestError>),
 }
 
 /// A guest and its thread, which ends once this is dropped and the question that it is at is answered, or is not in time.
@@ -33,6 +35,8 @@ pub enum Said {
 pub struct Watched {
     questions: SyncSender<Question>,
     answers: Receiver<(Instant, Said)>,
+    /// How many questions it has not answered, as far as its answers were taken.
+    asked: Cell<usize>,
 }
 
 impl Watched {
@@ -49,24 +53,36 @@ impl Watched {
                 for question in asked {
                     let said = match question {
                         Question::Stat => Said::Stat(guest.stat()),
-                        Question::SetOnline(count) => Said::Online(guest.set_online(count)),
+                        Question::SetOnline(wanted) => Said::Online(guest.set_online(&wanted)),
                     };
                     if say.send((Instant::now(), said)).is_err() {
                         return;
                     }
                 }
             })?;
-        Ok(Watched { questions, answers })
+        Ok(Watched {
+            questions,
+            answers,
+            asked: Cell::new(0),
+        })
     }
 
     /// Has it asked. False: it is still at earlier questions, and this one is not asked.
     pub fn ask(&self, question: Question) -> bool {
-        self.questions.try_send(question).is_ok()
+        let asked = self.questions.try_send(question).is_ok();
+        self.asked.set(self.asked.get() + usize::from(asked));
+        asked
     }
 
     /// What it said since this was called last, and when.
     pub fn answers(&self) -> impl Iterator<Item = (Instant, Said)> + '_ {
-        self.answers.try_iter()
+        let count = |_: &(Instant, Said)| self.asked.set(self.asked.get().saturating_sub(1));
+        self.answers.try_iter().inspect(count)
+    }
+
+    /// Whether it has answered all that it was asked, and that was taken.
+    pub fn is_idle(&self) -> bool {
+        self.asked.get() == 0
     }
 }
 
@@ -87,12 +103,15 @@ mod tests {
             Ok(GuestStat {
                 switches: 1,
                 busy_ticks: 2,
-                online: 3,
+                online: CpuSet::first(3),
             })
         }
 
-        fn set_online(&mut self, count: u32) -> Result<u32, GuestError> {
-            Ok(count)
+        fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
+            match wanted {
+                Online::First(count) => Ok(CpuSet::first(*count)),
+                Online::Exactly(cpus) => Ok(cpus.clone()),
+            }
         }
     }
 
@@ -114,11 +133,14 @@ mod tests {
                 .unwrap();
             assert!(matches!(said, Said::Stat(Ok(_))), "{said:?}");
         }
-        assert!(watched.ask(Question::SetOnline(4)));
+        assert!(watched.ask(Question::SetOnline(Online::First(4))));
         let (_, said) = watched
             .answers
             .recv_timeout(Duration::from_secs(60))
             .unwrap();
-        assert!(matches!(said, Said::Online(Ok(4))), "{said:?}");
+        assert!(
+            matches!(&said, Said::Online(Ok(cpus)) if cpus.len() == 4),
+            "{said:?}"
+        );
     }
 }

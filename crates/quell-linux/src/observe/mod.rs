@@ -20,7 +20,7 @@ mod host;
 pub mod monitor;
 mod own;
 mod proc;
-mod qemu;
+pub(crate) mod qemu;
 mod sampler;
 mod selector;
 mod settings;

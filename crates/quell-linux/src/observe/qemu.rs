@@ -6,6 +6,7 @@
 //! that all of them count as the emulator's.
 
 use quell_model::ThreadRole;
+use std::path::PathBuf;
 
 /// Whether a program is QEMU's system emulator: `qemu-system-ARCH`, `qemu-kvm` (Red Hat) or `kvm`
 /// (Debian's older wrapper).
@@ -31,6 +32,49 @@ pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
             None if position == 0 && !option.is_empty() => Some(option),
             _ => None,
         })
+}
+
+/// Where QEMU listens for the guest agent's host side, by its command line: the socket of the virtio-serial port `org.qemu.guest_agent.0`. `None`: there is
+/// none, or somebody else opened it for QEMU, as libvirt does.
+pub(crate) fn agent_socket(cmdline: &[u8]) -> Option<PathBuf> {
+    let arguments: Vec<&[u8]> = cmdline.split(|&b| b == 0).collect();
+    let values = |option: &'static [u8]| {
+        let is = move |it: &[u8]| {
+            let rest = it.strip_prefix(b"-").unwrap_or_default();
+            rest.strip_prefix(b"-").unwrap_or(rest) == option
+        };
+        let pairs = arguments.windows(2).filter(move |it| is(it[0]));
+        pairs.map(|it| keyed(&String::from_utf8_lossy(it[1])))
+    };
+    let device = values(b"device").find(|it| has(it, "name", "org.qemu.guest_agent.0"))?;
+    let id = value_of(&device, "chardev")?;
+    let chardev = values(b"chardev").find(|it| has(it, "id", id))?;
+    value_of(&chardev, "path").map(PathBuf::from)
+}
+
+/// An option's keys and values: `driver,key=value`, or JSON.
+fn keyed(text: &str) -> Vec<(String, String)> {
+    if let Ok(serde_json::Value::Object(all)) = serde_json::from_str(text) {
+        let words = all.into_iter();
+        return words
+            .filter_map(|(key, value)| Some((key, value.as_str()?.to_string())))
+            .collect();
+    }
+    let pairs = options(text).filter_map(|it| {
+        it.split_once('=')
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+    });
+    pairs.collect()
+}
+
+fn value_of<'a>(keyed: &'a [(String, String)], key: &str) -> Option<&'a str> {
+    let mut all = keyed.iter();
+    all.find(|(it, _)| it == key)
+        .map(|(_, value)| value.as_str())
+}
+
+fn has(keyed: &[(String, String)], key: &str, value: &str) -> bool {
+    value_of(keyed, key) == Some(value)
 }
 
 /// Splits at single commas; a double comma stands for one comma.
@@ -131,6 +175,64 @@ mod tests {
     }
 
     #[test]
+    fn sockets_of_guest_agents() {
+        let port = "virtserialport,chardev=qga,name=org.qemu.guest_agent.0";
+        let chardev = "socket,path=/run/a,,b.sock,server=on,wait=off,id=qga";
+        let json = r#"{"driver":"virtserialport","bus":"x.0","nr":1,"chardev":"qga","name":"org.qemu.guest_agent.0"}"#;
+        let line = |words: &[&str]| words.join("\0").into_bytes();
+        for (words, expected) in [
+            (
+                vec!["qemu", "-chardev", chardev, "-device", port],
+                Some("/run/a,b.sock"),
+            ),
+            (
+                vec!["qemu", "--device", json, "--chardev", chardev, "-S"],
+                Some("/run/a,b.sock"),
+            ),
+            // libvirt passes it an open one.
+            (
+                vec![
+                    "qemu",
+                    "-chardev",
+                    "socket,id=qga,fd=36,server=on",
+                    "-device",
+                    json,
+                ],
+                None,
+            ),
+            (
+                vec![
+                    "qemu",
+                    "-chardev",
+                    "socket,id=other,path=/x",
+                    "-device",
+                    port,
+                ],
+                None,
+            ),
+            (
+                vec![
+                    "qemu",
+                    "-chardev",
+                    chardev,
+                    "-device",
+                    "virtserialport,chardev=qga,name=org.spice",
+                ],
+                None,
+            ),
+            (vec!["qemu", "-device", port], None),
+            (vec!["qemu", "-device"], None),
+            (vec![""], None),
+        ] {
+            assert_eq!(
+                agent_socket(&line(&words)).as_deref(),
+                expected.map(std::path::Path::new),
+                "{words:?}"
+            );
+        }
+    }
+
+    #[test]
     fn roles() {
         let cases = [
             ("CPU 0/KVM", ThreadRole::Vcpu(0)),
@@ -157,7 +259,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>, text: String) {
-            let _ = (is_qemu(&bytes), guest_name(&bytes), vhost_owner(&bytes), role(&text));
+            let _ = (is_qemu(&bytes), guest_name(&bytes), agent_socket(&bytes), vhost_owner(&bytes), role(&text));
         }
 
         #[test]

@@ -1,0 +1,136 @@
+//! Guests of virtual machines: as many virtual CPUs online as the plan says, and in the end those that were.
+//!
+//! Which were is in the journal before the first change. A guest is told, and does it in its time; what it has online then is what it says of itself. Undoing
+//! waits for it, [`WITHIN`] at most for all of them together: one that does not answer keeps what it has, and its record.
+
+use super::Actuator;
+use super::journal::{Journal, Record};
+use super::report::{ApplyReport, Note, RestoreReport, Subject};
+use super::state::{Guest, State};
+use super::thread::is_there;
+use crate::guest::{Guests, Online};
+use quell_model::{Plan, TenantName};
+use std::time::Duration;
+
+/// For so long undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested guest in 1.6 s.
+const WITHIN: Duration = Duration::from_secs(15);
+
+impl Actuator {
+    /// The guests that plans tell of; who observes asks them.
+    pub fn guests(&self) -> &Guests {
+        &self.guests
+    }
+
+    /// Tells guests what the plan says, and gives back to those that it does not mention any more.
+    pub(super) fn tell_guests(
+        &mut self,
+        plan: &Plan,
+        report: &mut ApplyReport,
+        dropped: &mut Vec<Record>,
+    ) {
+        for (tenant, text) in self.guests.news() {
+            report.notes.push(note(Some(tenant), text));
+        }
+        for tenant in &plan.tenants {
+            let online = tenant.group.as_ref().and_then(|it| it.online());
+            let (Some(online), Some((way, now))) = (online, self.guests.known(&tenant.name)) else {
+                continue;
+            };
+            if let Some(guest) = self.state.guests.get_mut(&way.thread) {
+                guest.planned = self.period;
+                guest.tenant = Some(tenant.name.clone());
+            }
+            if now.len() == online as usize {
+                report.unchanged += 1;
+                continue;
+            }
+            if !self.state.guests.contains_key(&way.thread) {
+                let guest = Guest {
+                    way: way.clone(),
+                    original: now,
+                    tenant: Some(tenant.name.clone()),
+                    planned: self.period,
+                };
+                if let Err(error) = self.journal.append(&[guest.record()], true) {
+                    report.journal_error = Some(said_of(&self.journal, &error));
+                    return;
+                }
+                self.state.guests.insert(way.thread, guest);
+            }
+            report.writes.guests +=
+                u64::from(self.guests.tell(&tenant.name, Online::First(online)));
+        }
+        let (period, guests) = (self.period, &self.guests);
+        self.state.guests.retain(|thread, guest| {
+            if guest.planned == period {
+                return true;
+            }
+            let known = guest
+                .tenant
+                .as_ref()
+                .and_then(|it| Some((it, guests.known(it)?)));
+            let Some((tenant, (_, now))) = known.filter(|(_, known)| known.0 == guest.way) else {
+                let there = is_there(*thread);
+                if !there {
+                    report.gone += 1;
+                    dropped.push(Record::DropGuest(*thread));
+                }
+                return there;
+            };
+            if now == guest.original {
+                report.given_back += 1;
+                dropped.push(Record::DropGuest(*thread));
+                return false;
+            }
+            guests.tell(tenant, Online::Exactly(guest.original.clone()));
+            true
+        });
+    }
+}
+
+/// Gives all guests back what they had.
+pub(super) fn undo(state: &mut State, guests: &Guests, report: &mut RestoreReport) {
+    let there = |guest: &Guest| is_there(guest.way.thread);
+    let before = state.guests.len();
+    state.guests.retain(|_, guest| there(guest));
+    report.gone += (before - state.guests.len()) as u64;
+    let wanted: Vec<_> = state
+        .guests
+        .values()
+        .map(|it| (it.way.clone(), it.original.clone()))
+        .collect();
+    let said = guests.put_back(&wanted, WITHIN);
+    for ((way, original), said) in wanted.into_iter().zip(said) {
+        let text = match said {
+            Ok(online) if online == original => {
+                report.restored += 1;
+                state.guests.remove(&way.thread);
+                continue;
+            }
+            Ok(online) => {
+                format!("its guest has virtual CPUs {online} online, before Quell {original}")
+            }
+            Err(error) => {
+                format!("its guest could not be given back virtual CPUs {original}: {error}")
+            }
+        };
+        report.failed += 1;
+        let tenant = state
+            .guests
+            .get(&way.thread)
+            .and_then(|it| it.tenant.clone());
+        report.notes.push(note(tenant, text));
+    }
+}
+
+fn said_of(journal: &Journal, error: &std::io::Error) -> String {
+    format!("{}: {error}", journal.path().display())
+}
+
+fn note(tenant: Option<TenantName>, text: String) -> Note {
+    Note {
+        tenant,
+        subject: Subject::Tenant,
+        text,
+    }
+}
