@@ -248,6 +248,7 @@ impl Board {
             };
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
         });
+        let pools = last.as_ref().and_then(|(_, plan)| plan.pools.clone());
         let uptime = self.started.elapsed();
         Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -272,6 +273,7 @@ impl Board {
             last_period: cost,
             agent: usage::of_this_process(uptime),
             notes,
+            pools,
             window_s: window.length_ns as f64 / 1e9,
             tenants: tenants.collect(),
         }
@@ -338,6 +340,8 @@ impl Board {
             threads: threads.collect(),
             share: window.and_then(|window| window.share(name)),
             promise: planned.and_then(|plan| plan.promise.clone()),
+            group: planned.and_then(|plan| plan.group.clone()),
+            online: tenant.guest.map(|it| it.online),
             decisions,
         })
     }
@@ -470,7 +474,8 @@ fn tenant_status(
     cpus: usize,
     broken_promises: u64,
 ) -> TenantStatus {
-    let planned = find_plan(plan, &tenant.name).map_or(&[][..], |plan| &plan.threads);
+    let plan = find_plan(plan, &tenant.name);
+    let planned = plan.map_or(&[][..], |plan| &plan.threads);
     let sums = window.tenant(&tenant.name);
     let percent = |ns: u64| 100.0 * ns as f64 / window.length_ns.max(1) as f64;
     let run_percent = percent(sums.map_or(0, |s| s.run_ns));
@@ -490,8 +495,10 @@ fn tenant_status(
         wait_p99_us: sums.and_then(|s| s.wait_quantile_us(0.99)),
         latency_min_us: latencies().min().map(|ns| ns / 1000),
         latency_max_us: latencies().max().map(|ns| ns / 1000),
-        promise: find_plan(plan, &tenant.name).and_then(|plan| plan.promise.clone()),
+        promise: plan.and_then(|plan| plan.promise.clone()),
         broken_promises,
+        group: plan.and_then(|plan| plan.group.clone()),
+        online: tenant.guest.map(|it| it.online),
     }
 }
 

@@ -12,6 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use quell_model::{Advice, CpuSet, GroupPlan};
 use std::fmt;
 use std::sync::Arc;
 
@@ -156,6 +157,49 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
         .collect();
     let help = "Periods that ended before the tenant had the budget that was promised and wanted.";
     counters(to, "tenant_broken_promises", help, None, &broken)?;
+    let own = |group: &GroupPlan| match group {
+        GroupPlan::Own { cpus, .. } => Some(cpus.len() as i64),
+        GroupPlan::Shared { .. } => Some(0),
+        GroupPlan::Left { .. } => None,
+    };
+    let groups = status.tenants.iter();
+    let groups =
+        groups.filter_map(|t| Some(([("tenant", t.name.as_str())], own(t.group.as_ref()?)?)));
+    let help = "CPUs of its own that the virtual machine has.";
+    gauges(to, "tenant_cpus", help, None, &groups.collect::<Vec<_>>())?;
+    let online = status.tenants.iter();
+    let online = online.filter_map(|t| Some(([("tenant", t.name.as_str())], i64::from(t.online?))));
+    let help = "Virtual CPUs that the guest has online.";
+    gauges(
+        to,
+        "tenant_online_vcpus",
+        help,
+        None,
+        &online.collect::<Vec<_>>(),
+    )?;
+    if let Some(pools) = &status.pools {
+        let count = |name: &'static str, cpus: &CpuSet| ([("pool", name)], cpus.len() as i64);
+        let all = [
+            count("emulators", &pools.emulators),
+            count("idle", &pools.idle),
+            count("left", &pools.left),
+        ];
+        gauges(to, "pool_cpus", "CPUs of no virtual machine.", None, &all)?;
+        let is = |advice: Advice| {
+            (
+                [("advice", advice.as_str())],
+                i64::from(advice == pools.verdict.advice),
+            )
+        };
+        let all = [Advice::Accept, Advice::Hold, Advice::Migrate].map(is);
+        gauges(
+            to,
+            "verdict",
+            "Whether the host can take more virtual machines.",
+            None,
+            &all,
+        )?;
+    }
     let run: Vec<_> = totals
         .iter()
         .map(|t| ([("tenant", t.name.as_str())], t.run_ns as f64 / 1e9))
@@ -278,7 +322,7 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use crate::wire::PeriodCost;
-    use quell_model::Promise;
+    use quell_model::{PoolsPlan, Promise, Verdict};
     use std::collections::BTreeMap;
 
     #[test]
@@ -288,6 +332,23 @@ mod tests {
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
         let mut plan = plan_with_reasons(&now, 1);
         plan.tenants[0].promise = Some(Promise::Kept { cpus: Vec::new() });
+        plan.tenants[1].group = Some(GroupPlan::Own {
+            cpus: CpuSet::first(3),
+            online: 3,
+            lacks: 0,
+        });
+        plan.pools = Some(PoolsPlan {
+            emulators: CpuSet::first(1),
+            idle: CpuSet::first(5),
+            left: CpuSet::new(),
+            verdict: Verdict {
+                advice: Advice::Hold,
+                why: "so".into(),
+                idle_cores: [5, 0, 5],
+                until_ns: 0,
+                would_free: vec![("b".into(), 3)],
+            },
+        });
         board.broke(&BTreeMap::from([("a".into(), 3)]));
         let cost = PeriodCost {
             observe_us: 1500,
@@ -305,6 +366,10 @@ mod tests {
             r#"quell_decisions_total{rule="latency_lowered"} 3"#,
             r#"quell_tenant_threads{tenant="a"} 2"#,
             r#"quell_tenant_broken_promises_total{tenant="a"} 3"#,
+            r#"quell_tenant_cpus{tenant="b"} 3"#,
+            r#"quell_pool_cpus{pool="idle"} 5"#,
+            r#"quell_verdict{advice="hold"} 1"#,
+            r#"quell_verdict{advice="accept"} 0"#,
             r#"quell_tenant_run_seconds_total{tenant="a"} 0.04"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="own",other=""} 1.5"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="tenant",other="b"} 0.25"#,

@@ -6,7 +6,8 @@
 
 use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantClass, TenantKind};
 use quell_model::{
-    CgroupPath, CpuId, CpuSet, Plan, Promise, Rule, Snapshot, Source, TenantName, TenantWeight,
+    CgroupPath, CpuId, CpuSet, GroupPlan, Plan, PoolsPlan, Promise, Rule, Snapshot, Source,
+    TenantName, TenantWeight,
 };
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
 use quell_policy::admission::Placed;
@@ -61,6 +62,9 @@ pub struct Status {
     pub agent: AgentUse,
     /// What was left alone, and why; the latest, oldest first.
     pub notes: Vec<String>,
+    /// How the host's CPUs are divided, and whether it can take more virtual machines; `null`: they are not.
+    #[serde(default)]
+    pub pools: Option<PoolsPlan>,
     /// The time that the tenants' figures cover.
     pub window_s: f64,
     /// The tenants, ascending by name.
@@ -134,6 +138,12 @@ pub struct TenantStatus {
     /// Periods since the agent's start that ended before a server of its had the budget that it wanted.
     #[serde(default)]
     pub broken_promises: u64,
+    /// Where its virtual CPUs are to be; `null`: it has none, or CPUs are not divided.
+    #[serde(default)]
+    pub group: Option<GroupPlan>,
+    /// How many virtual CPUs its guest has online, as it says itself; `null`: it is not asked, or has not answered yet.
+    #[serde(default)]
+    pub online: Option<u32>,
 }
 
 /// `GET /v1/admission`: what is promised on the host's CPUs.
@@ -215,6 +225,12 @@ pub struct Explain {
     pub share: Option<ShareExplain>,
     /// What became of its wish for promised CPU time; `null`: it has none.
     pub promise: Option<Promise>,
+    /// Where its virtual CPUs are to be; `null`: it has none, or CPUs are not divided.
+    #[serde(default)]
+    pub group: Option<GroupPlan>,
+    /// How many virtual CPUs its guest has online, as it says itself; `null`: it is not asked, or has not answered yet.
+    #[serde(default)]
+    pub online: Option<u32>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Arc<Decision>>,
 }

@@ -39,6 +39,8 @@ pub struct PoolsPlan {
 pub struct Verdict {
     /// What to do.
     pub advice: Advice,
+    /// Why, in words for operators.
+    pub why: String,
     /// Idle cores: now, and the fewest and the most lately.
     pub idle_cores: [usize; 3],
     /// CLOCK_MONOTONIC up to which it holds, unless another one is given, in ns.

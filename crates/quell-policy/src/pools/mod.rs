@@ -460,10 +460,26 @@ impl Pools {
         let constant = all()
             .next()
             .is_some_and(|it| now_ns - it.0 >= VERDICT_NS - VERDICT_NS / 60);
-        let advice = match constant {
-            true if all().all(|it| it.2) => Advice::Migrate,
-            true if all().all(|it| it.1 > ROOM && !it.2) => Advice::Accept,
-            _ => Advice::Hold,
+        let seconds = VERDICT_NS / 1_000_000_000;
+        let (advice, why) = match constant {
+            false => (
+                Advice::Hold,
+                format!("it was seen for less than {seconds} s"),
+            ),
+            true if all().all(|it| it.2) => (
+                Advice::Migrate,
+                format!("cores lacked throughout the last {seconds} s"),
+            ),
+            true if all().all(|it| it.1 > ROOM && !it.2) => {
+                let why = format!("more than {ROOM} cores idled throughout the last {seconds} s");
+                (Advice::Accept, why)
+            }
+            true => {
+                let why = format!(
+                    "in the last {seconds} s not always more than {ROOM} cores idled, nor did cores always lack"
+                );
+                (Advice::Hold, why)
+            }
         };
         let mut would_free: Vec<(TenantName, u32)> = self
             .guests
@@ -475,6 +491,7 @@ impl Pools {
         let most = all().map(|it| it.1).max().unwrap_or(idle);
         Verdict {
             advice,
+            why,
             idle_cores: [idle, least, most],
             until_ns: now_ns + VERDICT_NS,
             would_free,

@@ -1,6 +1,6 @@
 //! `quell explain TENANT`.
 
-use super::status::promised;
+use super::status::{grouped, promised};
 use crate::cli;
 use crate::table::{self, or_dash};
 use quell_agent::client::Client;
@@ -43,6 +43,9 @@ fn render(explain: &Explain) -> String {
     );
     if let Some(promise) = &explain.promise {
         let _ = writeln!(text, "\n{}", promised(promise));
+    }
+    if let Some(group) = &explain.group {
+        let _ = writeln!(text, "\n{}", grouped(group, explain.online));
     }
     if let Some(share) = &explain.share {
         let _ = writeln!(text, "\n{}", render_share(share));

@@ -6,7 +6,7 @@ use crate::table::{self, or_dash};
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
-use quell_model::{CpuId, Promise};
+use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -46,6 +46,14 @@ pub fn render(status: &Status) -> String {
             };
             let _ = writeln!(text, "{}: {}{broken}", tenant.name, promised(promise));
         }
+    }
+    for tenant in &status.tenants {
+        if let Some(group) = &tenant.group {
+            let _ = writeln!(text, "{}: {}", tenant.name, grouped(group, tenant.online));
+        }
+    }
+    if let Some(pools) = &status.pools {
+        let _ = writeln!(text, "\n{}", divided(pools));
     }
     if !status.notes.is_empty() {
         let _ = writeln!(text, "\nnotes:");
@@ -125,6 +133,52 @@ pub fn promised(promise: &Promise) -> String {
         Promise::Awaited { cpus } => format!("is to be promised CPU time on {}", on(cpus)),
         Promise::Refused { why } => format!("not promised CPU time: {why}"),
     }
+}
+
+/// Where a virtual machine's virtual CPUs are; online: as many as its guest says that it has.
+pub fn grouped(group: &GroupPlan, online: Option<u32>) -> String {
+    let told = |wanted: u32| match online {
+        None => format!("{wanted} virtual CPUs to be online, but its guest does not say"),
+        Some(online) if online == wanted => format!("{online} virtual CPUs online"),
+        Some(online) => format!("{online} virtual CPUs online, {wanted} wanted"),
+    };
+    match group {
+        GroupPlan::Own {
+            cpus,
+            online,
+            lacks,
+        } => {
+            let lacks = match lacks {
+                0 => String::new(),
+                lacks => format!(", {lacks} more needed"),
+            };
+            format!("CPUs {cpus} of its own{lacks}; {}", told(*online))
+        }
+        GroupPlan::Shared { online } => format!("in the idle pool; {}", told(*online)),
+        GroupPlan::Left { why } => format!("not pooled: {why}"),
+    }
+}
+
+/// The host's pools and what they mean for who places virtual machines.
+fn divided(pools: &PoolsPlan) -> String {
+    let cpus = |cpus: &CpuSet| match cpus.is_empty() {
+        true => "none".to_string(),
+        false => cpus.to_string(),
+    };
+    let verdict = &pools.verdict;
+    let [now, least, most] = verdict.idle_cores;
+    let mut text = format!(
+        "CPUs of emulators: {}; idle: {}; not divided: {}\nverdict: {}: {} (idle cores: {now} now, {least} to {most} lately)",
+        cpus(&pools.emulators),
+        cpus(&pools.idle),
+        cpus(&pools.left),
+        verdict.advice,
+        verdict.why,
+    );
+    if let (Advice::Migrate, Some((name, cpus))) = (verdict.advice, verdict.would_free.first()) {
+        let _ = write!(text, "; moving {name} away would free {cpus} CPUs");
+    }
+    text
 }
 
 /// The table of tenants.
