@@ -421,7 +421,7 @@ fn objective(text: &str) -> Result<f64, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of `bench agent`")]
 pub struct AgentCost {
-    /// Threads altogether [default: 1000]
+    /// Threads altogether [default: 1000; with --vms 250]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=30_000))]
     pub threads: Option<u32>,
     /// Tenants they belong to [default: 50]
@@ -430,6 +430,9 @@ pub struct AgentCost {
     /// Share of the threads that wake and run, in percent [default: 10]
     #[arg(long, value_name = "PERCENT")]
     pub active: Option<f64>,
+    /// Tenants are virtual machines, under the pools mechanism: all of their threads but one are virtual CPUs, and guest agents answer, the first one after 5 s
+    #[arg(long)]
+    pub vms: bool,
     /// How the cost grows, from 100 to 10,000 threads
     #[arg(long, conflicts_with = "threads")]
     pub growth: bool,

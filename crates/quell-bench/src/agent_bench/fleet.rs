@@ -2,8 +2,10 @@
 //!
 //! It ends when its standard input closes, so that it cannot outlive the benchmark.
 
+use super::guest;
 use anyhow::{Context, bail};
 use std::io::{Read, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often an active thread wakes.
@@ -16,9 +18,10 @@ pub(super) const RUN_FOR: Duration = Duration::from_micros(50);
 const STACK_BYTES: usize = 64 << 10;
 
 /// The hidden subcommand's work: `THREADS ACTIVE`, the process's threads and how many of them are
-/// active. Writes a line to standard output when all run, then waits for standard input to close.
+/// active; for one that stands for a virtual machine also the socket of its guest agent, by how many ms that is late, and options of QEMU that
+/// say so. Writes a line to standard output when all run, then waits for standard input to close.
 pub fn fleet_main(args: &[String]) -> anyhow::Result<()> {
-    let [threads, active] = args else {
+    let [threads, active, rest @ ..] = args else {
         bail!("usage: {} THREADS ACTIVE", super::FLEET_COMMAND);
     };
     let (threads, active): (u32, u32) = (
@@ -29,16 +32,28 @@ pub fn fleet_main(args: &[String]) -> anyhow::Result<()> {
             .parse()
             .with_context(|| format!("ACTIVE `{active}`"))?,
     );
+    let vm = match rest {
+        [socket, late_ms, ..] => {
+            let late = Duration::from_millis(late_ms.parse().context("LATE_MS")?);
+            guest::serve(Path::new(socket), threads.saturating_sub(1), late)?;
+            true
+        }
+        _ => false,
+    };
+    let name = |kind: &str, index: u32| match vm {
+        true => format!("CPU {}/KVM", index - 1),
+        false => format!("{kind}-{index}"),
+    };
     // The main thread is one of the sleepers.
     for index in 1..threads.max(1) {
         let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
         if index <= active {
             let phase = WAKE_EVERY.mul_f64(f64::from(index) / f64::from(active));
             builder
-                .name(format!("active-{index}"))
+                .name(name("active", index))
                 .spawn(move || work(phase))
         } else {
-            builder.name(format!("idle-{index}")).spawn(|| {
+            builder.name(name("idle", index)).spawn(|| {
                 loop {
                     std::thread::park()
                 }

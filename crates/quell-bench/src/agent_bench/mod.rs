@@ -12,6 +12,7 @@
 
 mod bpf;
 mod fleet;
+mod guest;
 
 pub use fleet::fleet_main;
 
@@ -37,6 +38,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The hidden subcommand by which the quell program becomes a fleet's process: call [`fleet_main`]
 /// with the arguments that follow it.
@@ -44,6 +46,9 @@ pub const FLEET_COMMAND: &str = "fleet";
 
 /// The thread counts of `--growth`.
 pub const GROWTH: [u32; 5] = [100, 300, 1_000, 3_000, 10_000];
+
+/// By how much the first virtual machine's guest agent is late.
+const LATE: Duration = Duration::from_secs(5);
 
 /// How long the agent settles before the window.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -57,6 +62,9 @@ pub struct AgentBenchOptions {
     pub threads: Vec<u32>,
     /// Tenants they belong to, one process each; at most as many as threads.
     pub tenants: u32,
+    /// The tenants are virtual machines, under the pools mechanism: all threads but one of each are virtual CPUs, and guest agents answer; that of
+    /// the first only after [`LATE`].
+    pub vms: bool,
     /// Share of the threads that wake and run, in percent.
     pub active_percent: f64,
     /// Length of the measured window of each point, in seconds.
@@ -70,6 +78,7 @@ impl AgentBenchOptions {
             quell_exe,
             threads: vec![1_000],
             tenants: 50,
+            vms: false,
             active_percent: 10.0,
             seconds: 10.0,
         }
@@ -126,6 +135,9 @@ pub struct AgentBenchPoint {
     pub last_period_us: [u64; 3],
     /// Settings written in the window.
     pub changes: u64,
+    /// Virtual machines whose guests answer; `null` where tenants are none.
+    #[serde(default)]
+    pub guests: Option<u32>,
 }
 
 /// Measures. Setting `interrupt` ends it with [`Interrupted`]; everything started is gone then.
@@ -167,7 +179,11 @@ fn measure(
 ) -> anyhow::Result<AgentBenchPoint> {
     let fleet = Fleet::start(options, threads)?;
     let before = Inventory::read(fleet.pids())?;
-    let settings = Side::Quell.agent().context("the side has an agent")?;
+    let side = match options.vms {
+        true => Side::Ufo,
+        false => Side::Quell,
+    };
+    let settings = side.agent().context("the side has an agent")?;
     let agent = AgentChild::start(&options.quell_exe, settings, fleet.specs(), interrupt)?;
     sleep(SETTLE, interrupt)?;
     // Without the privilege there are no BPF programs to count either.
@@ -216,6 +232,10 @@ fn measure(
             status.last_period.act_us,
         ],
         changes: status.changes - status_before.changes,
+        guests: options.vms.then(|| {
+            let answer = status.tenants.iter().filter(|it| it.online.is_some());
+            answer.count() as u32
+        }),
     })
 }
 
@@ -274,8 +294,13 @@ pub fn table(result: &AgentBenchResult) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let period_ms = result.points.first().map_or(0, |point| point.period_ms);
+    let guests = result.points.first().and_then(|point| point.guests);
+    let guests = guests.map_or(String::new(), |guests| {
+        let late = LATE.as_secs();
+        format!("Tenants are virtual machines; {guests} of the guests answer, the first after {late} s.\n")
+    });
     format!(
-        "{table}\nThe agent at its period of {period_ms} ms, measured for {} s at each size; {} % of \
+        "{table}\n{guests}The agent at its period of {period_ms} ms, measured for {} s at each size; {} % of \
          the threads wake {} times a second and run {} µs.\nCPU is the agent's process and BPF its \
          programs in the kernel, both in percent of one CPU.\n",
         result.seconds,
@@ -288,6 +313,8 @@ pub fn table(result: &AgentBenchResult) -> String {
 /// The processes whose threads the agent manages. Dropping it ends them.
 struct Fleet {
     children: Vec<Child>,
+    /// Where virtual machines have their programs and sockets.
+    folder: Option<TempDir>,
 }
 
 impl Fleet {
@@ -295,11 +322,28 @@ impl Fleet {
         let tenants = options.tenants.min(threads);
         let mut fleet = Fleet {
             children: Vec::new(),
+            folder: None,
         };
+        let mut exe = options.quell_exe.clone();
+        if options.vms {
+            let folder = TempDir::with_prefix("quell-bench-")?;
+            let program = folder.path().join("qemu-system-fleet");
+            std::fs::copy(&exe, &program).context("a program to stand for QEMU")?;
+            exe = program;
+            fleet.folder = Some(folder);
+        }
         for index in 0..tenants {
             let own = share(threads, tenants, index);
             let active = (f64::from(own) * options.active_percent / 100.0).round() as u32;
-            fleet.children.push(spawn(&options.quell_exe, own, active)?);
+            let late = match index {
+                0 => LATE,
+                _ => Duration::ZERO,
+            };
+            let folder = fleet.folder.as_ref();
+            let socket = folder.map(|it| it.path().join(format!("{index}.sock")));
+            let vm = socket.map(|socket| vm_arguments(&socket, late));
+            let child = spawn(&exe, own, active, &vm.unwrap_or_default())?;
+            fleet.children.push(child);
         }
         for child in &mut fleet.children {
             let mut line = String::new();
@@ -332,10 +376,24 @@ fn share(whole: u32, parts: u32, index: u32) -> u32 {
     whole / parts + u32::from(index < whole % parts)
 }
 
-fn spawn(exe: &Path, threads: u32, active: u32) -> anyhow::Result<Child> {
+/// What makes a process of the fleet a virtual machine, and what says so in QEMU's words.
+fn vm_arguments(socket: &Path, late: Duration) -> Vec<String> {
+    let path = socket.display().to_string();
+    vec![
+        path.clone(),
+        late.as_millis().to_string(),
+        "-chardev".into(),
+        format!("socket,id=qga,path={path}"),
+        "-device".into(),
+        "virtserialport,chardev=qga,name=org.qemu.guest_agent.0".into(),
+    ]
+}
+
+fn spawn(exe: &Path, threads: u32, active: u32, vm: &[String]) -> anyhow::Result<Child> {
     let mut command = Command::new(exe);
     command
         .args([FLEET_COMMAND, &threads.to_string(), &active.to_string()])
+        .args(vm)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0);
@@ -396,6 +454,7 @@ mod tests {
             overruns: 0,
             last_period_us: [1_500, 200, 3],
             changes: 7,
+            guests: None,
         };
         let host = Host {
             cpus: 2,

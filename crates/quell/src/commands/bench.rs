@@ -392,6 +392,10 @@ pub(super) fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
 
 fn cost(measure: &Measure, args: &AgentCost) -> anyhow::Result<()> {
     let mut options = AgentBenchOptions::new(this_program()?);
+    options.vms = args.vms;
+    if args.vms {
+        options.threads = vec![250];
+    }
     if let Some(threads) = args.threads {
         options.threads = vec![threads];
     }
