@@ -118,13 +118,13 @@ struct Memory {
 }
 
 #[derive(Clone)]
-#[repr(align(64))]
+#[repr(align(128))]
 #[expect(dead_code, reason = "only C reads and writes it")]
-struct Line([u64; 8]);
+struct Line([u64; 16]);
 
 impl Memory {
     fn zeroed(size: u64) -> Memory {
-        let lines: Box<[Line]> = vec![Line([0; 8]); (size as usize).div_ceil(64)].into();
+        let lines: Box<[Line]> = vec![Line([0; 16]); (size as usize).div_ceil(128)].into();
         Memory {
             lines: Box::into_raw(lines),
         }
@@ -146,6 +146,8 @@ impl Drop for Memory {
 pub struct Native {
     /// What the C source keeps, while another is loaded on this thread.
     saved: Rc<RefCell<Vec<u8>>>,
+    /// What it keeps of CPUs, domains and servers.
+    arrays: Memory,
     tasks: Vec<Memory>,
     /// The thread of interrupts.
     idle: Memory,
@@ -176,9 +178,16 @@ impl Native {
         let cpus = topology.cpus.len();
         let raw = raw_options(options, &domains(topology, cpus)?, cpus);
         // SAFETY: these only tell sizes.
-        let (size, task) = unsafe { (quell_native_size(), quell_native_task_size()) };
+        let (size, arrays, task) = unsafe {
+            (
+                quell_native_size(),
+                quell_native_arrays_size(),
+                quell_native_task_size(),
+            )
+        };
         let mut native = Native {
             saved: Rc::new(RefCell::new(vec![0; size as usize])),
+            arrays: Memory::zeroed(arrays),
             tasks: Vec::new(),
             idle: Memory::zeroed(task),
             cgroups: HashMap::new(),
@@ -224,12 +233,14 @@ impl Native {
             {
                 return;
             }
-            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has.
+            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has; `arrays` has `quell_native_arrays_size()`, is aligned to 128, and
+            // is not used once this scheduler is gone: another one is loaded before an operation is called.
             unsafe {
                 if let Some(other) = loaded {
                     quell_native_save(other.borrow_mut().as_mut_ptr().cast());
                 }
                 quell_native_load(self.saved.borrow().as_ptr().cast());
+                quell_native_place(self.arrays.pointer().cast());
             }
             *loaded = Some(self.saved.clone());
         });
@@ -440,6 +451,8 @@ impl Drop for Native {
 
 unsafe extern "C" {
     fn quell_native_size() -> u64;
+    fn quell_native_arrays_size() -> u64;
+    fn quell_native_place(at: *mut c_char);
     fn quell_native_save(to: *mut c_char);
     fn quell_native_load(from: *const c_char);
     fn quell_native_set_options(options: *const RawOptions);

@@ -35,6 +35,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 /* The native build has one of each for each simulation (../native). */
 #ifndef PER_SCHEDULER
 #define PER_SCHEDULER
+#define ARRAY_PER_SCHEDULER(type, name, count) type name[count]
 #define SET_BY_LOADER const volatile
 #endif
 
@@ -42,14 +43,14 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 SET_BY_LOADER struct options options SEC(".rodata.options") = {};
 
 PER_SCHEDULER struct exit_record exit_record SEC(".bss.exit");
-PER_SCHEDULER struct cpu_slot cpus[MAX_CPUS] SEC(".bss.cpus");
+ARRAY_PER_SCHEDULER(struct cpu_slot, cpus, MAX_CPUS) SEC(".bss.cpus");
 
-PER_SCHEDULER struct server_slot servers[MAX_SERVERS] SEC(".bss.servers");
-PER_SCHEDULER struct reservation reservations[MAX_CPUS] SEC(".bss.reservations");
+ARRAY_PER_SCHEDULER(struct server_slot, servers, MAX_SERVERS) SEC(".bss.servers");
+ARRAY_PER_SCHEDULER(struct reservation, reservations, MAX_CPUS) SEC(".bss.reservations");
 
-PER_SCHEDULER struct domain domains[MAX_DOMAINS] SEC(".bss.domains");
+ARRAY_PER_SCHEDULER(struct domain, domains, MAX_DOMAINS) SEC(".bss.domains");
 /* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
-PER_SCHEDULER struct clock pinned_clocks[MAX_CPUS];
+ARRAY_PER_SCHEDULER(struct clock, pinned_clocks, MAX_CPUS);
 
 /* Cgroups' limits, see limit.bpf.h. */
 PER_SCHEDULER struct limits {
@@ -58,11 +59,12 @@ PER_SCHEDULER struct limits {
 } limits;
 
 /* Each CPU writes its own. */
-PER_SCHEDULER struct turn {
+struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
 	u64 told_at; /* see share.bpf.h */
 	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
-} __attribute__((aligned(64))) turns[MAX_CPUS];
+} __attribute__((aligned(64)));
+ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 
 /* What somebody has used, see share.h. */
 struct usage {

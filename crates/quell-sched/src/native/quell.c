@@ -5,7 +5,7 @@
  * Problem: what is simulated must be what ships; and many simulations run side by side.
  * How:     the headers in include/bpf stand in libbpf's place. What the programs keep lies in
  *          thread-local variables, which are saved and loaded when another simulation goes on
- *          (quell_native_save, quell_native_load). A thread of the simulation is a task_struct with what
+ *          (quell_native_save, quell_native_load), and in arrays in its memory, to which these point then. A thread of the simulation is a task_struct with what
  *          belongs to it behind it; the simulator knows it by its number, which is its id less one. What CPUs a thread
  *          may use the simulator knows as well, so that a pointer to a mask is one to the thread.
  */
@@ -27,7 +27,8 @@ void quell_native_arm(u32 index, u64 ns);
 #define FIRST_RELEASE (MAX_DOMAINS + MAX_CPUS)
 #define FIRST_ROOM (FIRST_RELEASE + MAX_DOMAINS)
 #define FIRST_BUDGET (FIRST_ROOM + MAX_DOMAINS)
-static _Thread_local struct bpf_timer timers[FIRST_BUDGET + MAX_CPUS];
+/* For their addresses: nothing is kept there. */
+static struct bpf_timer timers[FIRST_BUDGET + MAX_CPUS];
 
 void *quell_native_storage(struct task_struct *p)
 {
@@ -65,8 +66,18 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(cpus) what(domains) what(pinned_clocks) what(limits) what(turns) \
-	what(servers) what(reservations)
+#define EACH_STATE(what) what(options) what(exit_record) what(limits)
+#define EACH_ARRAY(what) what(cpus, MAX_CPUS) what(domains, MAX_DOMAINS) what(pinned_clocks, MAX_CPUS) what(turns, MAX_CPUS) \
+	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS)
+
+#define ARRAY_SIZE(array, count) +((sizeof(*array) * (count) + 127) & ~127ULL)
+u64 quell_native_arrays_size(void) { return 0 EACH_ARRAY(ARRAY_SIZE); }
+
+#define PLACE(array, count)                                                                        \
+	array = (typeof(array))at;                                                                 \
+	at += 0 ARRAY_SIZE(array, count);
+/* at: aligned to 128. */
+void quell_native_place(char *at) { EACH_ARRAY(PLACE) }
 
 #define SIZE(state) +sizeof(state)
 u64 quell_native_size(void) { return 0 EACH_STATE(SIZE); }

@@ -23,8 +23,9 @@ struct cgroup;
 #define __arg_trusted
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
-/* One of each for each simulation. */
+/* One of each for each simulation; arrays lie where the simulation has memory for them, as every thread of a program has all that is thread-local. */
 #define PER_SCHEDULER static _Thread_local
+#define ARRAY_PER_SCHEDULER(type, name, count) static _Thread_local type *name
 #define SET_BY_LOADER static _Thread_local
 
 #define __sync_fetch_and_add(p, v)                                                                 \
