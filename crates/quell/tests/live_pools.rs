@@ -9,8 +9,9 @@ mod common;
 use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use quell_agent::wire::Status;
 use quell_lab::{Image, KernelChoice, Lab, Quiet};
-use quell_model::{CpuId, CpuSet};
+use quell_model::{Advice, CpuId, CpuSet, GroupPlan};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -225,6 +226,14 @@ fn log(dir: &Path) -> String {
     fs::read_to_string(dir.join("log")).unwrap()
 }
 
+fn status(dir: &Path) -> Status {
+    let mut command = quell(dir);
+    let command = command.args(["status", "--json", "--socket"]);
+    let answer = command.arg(dir.join("q.sock")).output().unwrap();
+    assert!(answer.status.success(), "{answer:?}\n{}", log(dir));
+    serde_json::from_slice(&answer.stdout).unwrap()
+}
+
 fn await_places(dir: &Path, machine: &Machine) -> (CpuSet, CpuSet) {
     let start = Instant::now();
     loop {
@@ -266,12 +275,25 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
     let (vcpus, others) = await_places(dir, &machine);
     assert!(vcpus.intersection(&others).is_empty(), "{vcpus} {others}");
     machine.await_online(vcpus.len().min(VCPUS));
-    let status = quell(dir)
-        .args(["status", "--socket"])
-        .arg(dir.join("q.sock"))
-        .output()
-        .unwrap();
-    println!("{}", String::from_utf8_lossy(&status.stdout));
+    let told = status(dir);
+    let tenant = &told.tenants[0];
+    let own = |group: &GroupPlan| matches!(group, GroupPlan::Own { cpus, .. } if *cpus == vcpus);
+    assert!(tenant.group.as_ref().is_some_and(own), "{tenant:?}");
+    assert_eq!(told.pools.as_ref().unwrap().emulators, others, "{told:?}");
+    assert_eq!(told.pools.unwrap().verdict.advice, Advice::Hold);
+
+    // It hangs, and nobody waits for it.
+    let vm = Pid::from_raw(machine.child.id() as i32);
+    kill(vm, Signal::SIGSTOP).unwrap();
+    let start = Instant::now();
+    while !log(dir).contains("did not answer within") {
+        assert!(start.elapsed() < PATIENCE, "{}", log(dir));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let periods = status(dir).periods - told.periods;
+    kill(vm, Signal::SIGCONT).unwrap();
+    assert!(periods >= 10, "{periods} while it was given 2 s");
+
     let pid = Pid::from_raw(running.child.id() as i32);
     kill(pid, Signal::SIGTERM).unwrap();
     assert!(running.child.wait().unwrap().success(), "{}", log(dir));
