@@ -4,9 +4,10 @@
 mod common;
 
 use common::{MS, id, snapshot, tenant, thread};
-use quell_model::config::{AgentFile, TenantSpec};
+use quell_model::config::{AgentFile, Criticality, TenantSpec};
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Plan, Rule, Snapshot, TenantSample, ThreadRole, Topology,
+    CpuSet, GroupPlan, GuestSample, Plan, Promise, Rule, Snapshot, TenantSample, TenantWeight,
+    ThreadRole, Topology,
 };
 use quell_policy::{Policy, composed};
 use std::path::Path;
@@ -15,8 +16,12 @@ use std::sync::Arc;
 const SECOND: u64 = 1000 * MS;
 
 fn policy() -> Box<dyn Policy> {
-    let text = "[agent]\npolicy = [\"pools\"]\n";
-    let file = AgentFile::parse(Path::new("quell.toml"), text).unwrap();
+    policy_of("\"pools\"")
+}
+
+fn policy_of(mechanisms: &str) -> Box<dyn Policy> {
+    let text = format!("[agent]\npolicy = [{mechanisms}]\n");
+    let file = AgentFile::parse(Path::new("quell.toml"), &text).unwrap();
     composed(&file, &file.asymmetry).unwrap()
 }
 
@@ -237,4 +242,52 @@ fn cpus_that_go_offline_are_given_up_at_once() {
         "{all:?}"
     );
     assert_eq!(a.len(), online as usize);
+}
+
+/// All four mechanisms: promises are placed first, pools divide the rest, weights and latencies are as always.
+#[test]
+fn mechanisms_compose() {
+    let mut policy = policy_of(r#""asymmetry", "share", "criticality", "pools""#);
+    let mut critical = vm("a", 10, 1, 0.2, 8);
+    let mut spec = (*critical.spec).clone();
+    spec.criticality = Some(Criticality::High);
+    spec.period_ms = Some(10.0);
+    spec.budget_ms = Some(2.0);
+    spec.pessimistic_budget_ms = Some(4.0);
+    spec.weight = Some(TenantWeight(300));
+    critical.spec = Arc::new(spec);
+    let tenants = [critical, vm("b", 20, 4, 0.5, 8), process("c", 30, 8)];
+    let plan = after(policy.as_mut(), 20, &tenants, 8);
+    let a = &plan.tenants[0];
+    let Some(Promise::Kept { cpus }) = &a.promise else {
+        panic!("{a:?}");
+    };
+    let promised: CpuSet = cpus.iter().copied().collect();
+    // Its virtual CPU is served where it is promised to be, and pools leave it there.
+    assert!(matches!(&a.group, Some(GroupPlan::Left { why }) if why.contains("promised")));
+    assert_eq!(cpus_of(&plan, 11), Some(&promised));
+    assert_eq!(a.weight, Some(TenantWeight(300)));
+    let pools = plan.pools.as_ref().unwrap();
+    assert_eq!(pools.left, promised);
+    let (b, online) = own(&plan, "b");
+    // Two CPUs' work.
+    assert_eq!((b.len(), online), (3, 3));
+    let apart = [&b, &pools.idle, &pools.emulators, &promised];
+    assert_eq!(apart.iter().map(|it| it.len()).sum::<usize>(), 8);
+    assert_eq!(cpus_of(&plan, 30), Some(&pools.idle));
+    // And inside of tenants asymmetry decides.
+    let b_threads = &plan.tenants[1].threads;
+    assert!(
+        b_threads
+            .iter()
+            .all(|it| it.weight.is_some() && it.latency_ns.is_some())
+    );
+
+    // The promise ends: its CPU is divided as well.
+    let mut tenants = tenants.to_vec();
+    tenants[0] = vm("a", 10, 1, 0.2, 8);
+    let plans = (21..40).map(|at| policy.decide(&snapshot(at, 8, SECOND, tenants.to_vec())));
+    let plan = plans.last().unwrap();
+    assert!(plan.pools.as_ref().unwrap().left.is_empty() && plan.servers.is_empty());
+    own(&plan, "a");
 }
