@@ -15,7 +15,7 @@ use quell_model::{Advice, CpuId, CpuSet, GroupPlan};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Emulated CPUs of a loaded machine need longer than it should take.
@@ -247,13 +247,24 @@ fn await_places(dir: &Path, machine: &Machine) -> (CpuSet, CpuSet) {
     }
 }
 
-fn restore(dir: &Path) -> Output {
+/// The agent dies, and `quell restore` puts all back.
+fn kill_and_restore(
+    dir: &Path,
+    mut running: Agent,
+    machine: &Machine,
+    before: &BTreeMap<String, CpuSet>,
+) {
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
     let mut command = quell(dir);
     let restored = command
         .arg("restore")
         .arg("--journal")
         .arg(dir.join("journal"));
-    restored.output().unwrap()
+    let restored = restored.output().unwrap();
+    assert!(restored.status.success(), "{restored:?}");
+    assert_eq!(machine.cpus(), *before, "{restored:?}");
+    machine.await_online(VCPUS);
 }
 
 #[test]
@@ -301,24 +312,13 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
     machine.await_online(VCPUS);
 
     // It dies as soon as it has changed anything.
-    let mut running = agent(dir, &machine);
+    let running = agent(dir, &machine);
     await_places(dir, &machine);
-    kill(Pid::from_raw(running.child.id() as i32), Signal::SIGKILL).unwrap();
-    running.child.wait().unwrap();
-    let restored = restore(dir);
-    assert!(restored.status.success(), "{restored:?}");
-    assert_eq!(machine.cpus(), before, "{restored:?}");
-    machine.await_online(VCPUS);
+    kill_and_restore(dir, running, &machine, &before);
 
     // And once the guest has other CPUs online.
-    let mut running = agent(dir, &machine);
+    let running = agent(dir, &machine);
     let (vcpus, _) = await_places(dir, &machine);
     machine.await_online(vcpus.len().min(VCPUS));
-    kill(Pid::from_raw(running.child.id() as i32), Signal::SIGKILL).unwrap();
-    running.child.wait().unwrap();
-    let restored = restore(dir);
-    assert!(restored.status.success(), "{restored:?}");
-    assert_eq!(machine.cpus(), before, "{restored:?}");
-    machine.await_online(VCPUS);
-    println!("{}", String::from_utf8_lossy(&restored.stdout));
+    kill_and_restore(dir, running, &machine, &before);
 }
