@@ -536,7 +536,7 @@ mod tests {
         );
         let error = check("fifo,stock", Substrate::Sim).unwrap_err();
         assert!(
-            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, akita, dasec"),
+            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec"),
             "{error}"
         );
     }

@@ -128,6 +128,8 @@ pub struct Actuator {
     guests: Guests,
     /// Counts calls of `apply`.
     period: u64,
+    /// In which all was undone that could be: at the end that is not tried once more, as a guest that hangs is waited for.
+    undone: Option<u64>,
     /// When the kernel's own slice was last read; it follows CPU hotplug.
     probed: u64,
     said: Said,
@@ -178,6 +180,7 @@ impl Actuator {
             state,
             guests,
             period: 0,
+            undone: None,
             probed: 0,
             said: Said::default(),
             unreadable: BTreeSet::new(),
@@ -197,6 +200,7 @@ impl Actuator {
     /// Puts everything back and empties the journal. What could not be put back stays in it.
     pub fn restore(&mut self) -> RestoreReport {
         self.probe();
+        self.undone = Some(self.period);
         let mut report = self.state.undo(&self.host, self.journal.opened_ticks());
         guests::undo(&mut self.state, &self.guests, &mut report);
         if let Err(error) = self.journal.rewrite(&self.state.records()) {
@@ -226,7 +230,7 @@ impl Actuator {
 
 impl Drop for Actuator {
     fn drop(&mut self) {
-        if !self.state.is_empty() {
+        if !self.state.is_empty() && self.undone != Some(self.period) {
             let report = self.restore();
             tracing::warn!(%report, "the actuator was dropped without restore");
         }
