@@ -147,8 +147,7 @@ fn assemble(
     let choice = choose(config, actuator, observer.trace_points())?;
     let mut asymmetry = config.asymmetry.clone();
     match (choice.backend, kernel_slice_ns()) {
-        // Threads wait in queues that CPUs share, so no layout has conflicts to resolve.
-        (Backend::SchedExt, _) => asymmetry.conflicts = false,
+        (Backend::SchedExt, _) => asymmetry = asymmetry.in_shared_queues(),
         (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
         (_, None) => {}
     }

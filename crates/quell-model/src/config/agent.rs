@@ -226,6 +226,14 @@ impl AsymmetrySettings {
         self
     }
 
+    /// These settings where Quell's own scheduler acts: threads wait in queues that CPUs share, so
+    /// no layout has conflicts to resolve, and a thread that is held to a CPU could not be given
+    /// what its tenant is owed.
+    pub fn in_shared_queues(mut self) -> AsymmetrySettings {
+        self.conflicts = false;
+        self
+    }
+
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let percent = |key: &str, value: f64, low: f64, high: f64| {
             if value.is_finite() && (low..=high).contains(&value) {

@@ -7,7 +7,7 @@
 use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
-use quell_model::config::{Scenario, TenantInstance, TenantKind};
+use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, TenantName};
 use quell_policy::Policy;
 use quell_sched::{ThreadSetting, ToldServers};
@@ -76,7 +76,11 @@ impl Agent {
         simulation: &mut Simulation,
     ) -> Option<Agent> {
         let file = side.agent_for(&scenario.tenants, scenario.criticality)?;
-        let policy = quell_policy::composed(&file, &file.asymmetry)?;
+        let asymmetry = match file.agent.backend {
+            Backend::Stock => file.asymmetry.clone(),
+            Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
+        };
+        let policy = quell_policy::composed(&file, &asymmetry)?;
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
