@@ -68,6 +68,16 @@ static __always_inline bool queue(struct thread *t, struct task_struct *p, u32 c
 	return idle >= 0;
 }
 
+/*
+ * Whether this CPU goes offline. What is put off there until interrupts are on again, as kicks and timers are, is never done, and what is left over
+ * blocks all that is put off on this CPU once it is online again (seen with 7.2: four idle CPUs beside threads that waited for ever). So who
+ * becomes ready there goes straight to a local queue, which takes none of this.
+ */
+static __always_inline bool goes_offline(struct cpu_slot *here)
+{
+	return here && here->offline;
+}
+
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
@@ -77,6 +87,8 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	bool idle = false;
 	s32 cpu;
 
+	if (goes_offline(here))
+		return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	/* Whose cgroups have used up their limits is parked when it is enqueued. */
 	if (!t || !here || limited_until(t, now))
 		return prev_cpu;
@@ -162,7 +174,10 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	struct thread *t = thread_of(p);
 	u64 now = time_ns();
 
-	if (!t) {
+	bool leaves = goes_offline(cpu_at(bpf_get_smp_processor_id()));
+	if (leaves && flags & ENQ_WAKEUP)
+		observe_wake(p);
+	if (!t || leaves) {
 		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE_LEAST, 0);
 		return;
 	}
@@ -716,8 +731,7 @@ void BPF_PROG(quell_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 
 /*
  * A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. Not so one that
- * goes offline: its kick would come after the last time that the kernel looks for such work there, and
- * what is left over then blocks all that is queued on this CPU once it is online again.
+ * goes offline, see goes_offline().
  */
 SEC("struct_ops/update_idle")
 void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
