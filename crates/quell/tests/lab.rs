@@ -17,7 +17,7 @@ const SCENARIO: &str = r#"
 name = "tiny"
 seconds = 1
 warmup_seconds = 0.5
-pairs = 2
+pairs = 1
 
 [host]
 cpus = 4

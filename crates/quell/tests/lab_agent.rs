@@ -9,9 +9,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// A busy process and three that sleep and fork on two CPUs in two tenants, and an agent that meets every kind of end.
+/// A busy process and three that sleep and fork on two CPUs in two tenants.
 /// Few are busy, because the programs' verification takes long where all CPUs share a clock.
-const SCRIPT: &str = r#"
+const TENANTS: &str = r#"
 state() { cat /sys/kernel/sched_ext/state; }
 await() { # STATE: waits until the scheduler is in it
     for turn in $(seq 900); do [ "$(state)" = "$1" ] && return; sleep 0.1; done
@@ -37,7 +37,10 @@ pid = [$c, $d]
 EOF
 nices() { for p in $a $b $c $d; do cut -d' ' -f19 /proc/$p/stat; done | tr '\n' ' '; }
 before=$(nices)
+"#;
 
+/// An agent that meets every kind of end.
+const ENDS: &str = r#"
 # It loads the scheduler, and tells it of the threads.
 # Only this one has the BPF monitor: loading it takes long.
 agent first; await enabled; sleep 2; look loaded
@@ -56,7 +59,16 @@ kill -9 $agent; wait $agent; await disabled
 ran() { for p in $a $b $c $d; do cut -d' ' -f1 /proc/$p/schedstat; done; }
 ran > $OUT/killed_before_ns; sleep 1; ran > $OUT/killed_after_ns
 
-# The next one has nothing to undo but works; SIGTERM ends it in order. Tenants that are no cgroups get their weights' parts of
+# The next one has nothing to undo but works.
+agent next --source procfs; await enabled; sleep 1; look next
+kill -TERM $agent; wait $agent; echo "SIGTERM: $?"; await disabled
+echo "nice $([ "$before" = "$(nices)" ] && echo same)"
+kill $a $b $c $d
+"#;
+
+/// Agents of other policies and backends.
+const OTHERS: &str = r#"
+# SIGTERM ends it in order. Tenants that are no cgroups get their weights' parts of
 # both CPUs, and are told what they deserved. The busy ones wait until it is loaded.
 spin() { sh -c 'while :; do :; done' & }
 spin; e=$!; spin; f=$!; spin; g=$!; kill -STOP $a $e $f $g
@@ -150,7 +162,7 @@ kill $a $b $c
 "#;
 
 /// Runs a script in a guest of two CPUs: what it wrote and said; `None` where there is no lab.
-fn in_guest(script: &str) -> Option<(tempfile::TempDir, String)> {
+fn in_guest(script: &[&str]) -> Option<(tempfile::TempDir, String)> {
     if !common::lab_is_ready() {
         return None;
     }
@@ -158,7 +170,7 @@ fn in_guest(script: &str) -> Option<(tempfile::TempDir, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["lab", "run", "--cpus", "2", "--memory", "1G", "--out"])
         .arg(folder.path())
-        .args(["--", "sh", "-c", script])
+        .args(["--", "sh", "-c", &script.concat()])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -169,7 +181,7 @@ fn in_guest(script: &str) -> Option<(tempfile::TempDir, String)> {
 
 #[test]
 fn the_agent_promises_cpu_time() {
-    let Some((folder, said)) = in_guest(PROMISES) else {
+    let Some((folder, said)) = in_guest(&[PROMISES]) else {
         return;
     };
     println!("{said}");
@@ -216,22 +228,12 @@ fn json(folder: &Path, name: &str) -> Value {
 
 #[test]
 fn the_agent_acts_through_the_scheduler_and_outlives_it() {
-    let Some((folder, said)) = in_guest(SCRIPT) else {
+    let Some((folder, said)) = in_guest(&[TENANTS, ENDS]) else {
         return;
     };
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(
-        lines,
-        [
-            "nice same",
-            "stopped: enabled",
-            "SIGTERM: 0",
-            "nice same",
-            "stock: disabled",
-            "dry run: disabled",
-            "occupied: 1",
-        ]
-    );
+    let expected = ["nice same", "stopped: enabled", "SIGTERM: 0", "nice same"];
+    assert_eq!(lines, expected);
     let status = |name: &str| json(folder.path(), &format!("{name}.json"));
     let loaded = status("loaded");
     assert_eq!(
@@ -262,36 +264,49 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         again["notes"].to_string().contains("loaded again"),
         "{again}"
     );
-    let stock = status("stock");
+    assert_eq!(status("next")["backend"], "sched_ext");
+    // Each of the four got CPU time from the kernel's own scheduler.
+    let killed = spent(folder.path(), "killed_before_ns", "killed_after_ns");
+    assert!(killed.iter().all(|ns| *ns > 0.0), "{killed:?}");
+}
+
+/// What was spent in between, in ns.
+fn spent(folder: &Path, before: &str, after: &str) -> Vec<f64> {
+    let ns = |name: &str| -> Vec<u64> {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let pairs = ns(after).into_iter().zip(ns(before));
+    pairs
+        .map(|(after, before)| (after - before) as f64)
+        .collect()
+}
+
+#[test]
+fn the_agent_has_the_backend_that_it_is_asked_for() {
+    let Some((folder, said)) = in_guest(&[TENANTS, OTHERS]) else {
+        return;
+    };
+    let lines: Vec<&str> = said.lines().collect();
+    let expected = [
+        "SIGTERM: 0",
+        "nice same",
+        "stock: disabled",
+        "dry run: disabled",
+        "occupied: 1",
+    ];
+    assert_eq!(lines, expected);
+    let stock = json(folder.path(), "stock.json");
     assert_eq!(stock["backend"], "stock");
-    assert!(
-        stock["backend_reason"]
-            .to_string()
-            .contains("configuration"),
-        "{stock}"
-    );
+    let reason = stock["backend_reason"].to_string();
+    assert!(reason.contains("configuration"), "{stock}");
     let fifth = std::fs::read_to_string(folder.path().join("fifth.log")).unwrap();
     assert!(
         fifth.contains("another sched_ext scheduler runs (`quell"),
         "{fifth}"
     );
-    // Each of the four got CPU time from the kernel's own scheduler.
-    let ns = |name: &str| -> Vec<u64> {
-        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
-        text.lines().map(|line| line.parse().unwrap()).collect()
-    };
-    let spent = |before: &str, after: &str| -> Vec<f64> {
-        let (before, after) = (ns(before), ns(after));
-        after
-            .iter()
-            .zip(before)
-            .map(|(a, b)| (a - b) as f64)
-            .collect()
-    };
-    let killed = spent("killed_before_ns", "killed_after_ns");
-    assert!(killed.iter().all(|ns| *ns > 0.0), "{killed:?}");
     // Weights of 100 and 300, two busy threads each, two CPUs.
-    let spent = spent("before_ns", "after_ns");
+    let spent = spent(folder.path(), "before_ns", "after_ns");
     let ratio = (spent[2] + spent[3]) / (spent[0] + spent[1]);
     assert!((2.85..3.15).contains(&ratio), "{ratio} {spent:?}");
     let explain = json(folder.path(), "explain.json");
