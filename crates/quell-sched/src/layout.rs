@@ -72,6 +72,8 @@ pub struct Clock {
 #[repr(C)]
 pub struct Domain {
     pub clock: Clock,
+    /// The lowest level of its CPUs' own threads.
+    pub lowest: [u64; 2],
     pub room_at: u64,
     pub room_due: u64,
     pub look_at: u64,
@@ -87,7 +89,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 7],
+    pub padding: [u64; 5],
 }
 
 /// `struct group` (groups.bpf.h).

@@ -76,6 +76,7 @@ struct clock {
 /* CPUs that share a last-level cache. */
 struct domain {
 	struct clock clock;
+	struct level lowest; /* of those of its CPUs' own threads */
 	u64 room_at;	 /* when room was last looked for */
 	u64 room_due;	 /* whether its timer runs */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */

@@ -66,15 +66,22 @@ static __always_inline u64 rivals_cpus(struct thread *t)
 	return d ? d->online : 1;
 }
 
-/* Where those stand that it competes with: on a CPU's own threads' CPU, with those that may run there as well. */
+/*
+ * Where those stand that it competes with: on a CPU's own threads' CPU, with those that may run there as well. One that may run on
+ * several, where nobody waited of late who may too, with those of the CPU where they stand lowest.
+ */
 static __always_inline u64 level_for(struct thread *t, u64 otherwise, u64 now)
 {
-	struct domain *d = t->only_cpu ? domain_at(t->domain) : NULL;
+	struct domain *d = domain_at(t->domain);
 	u64 level = level_of(rivals_of(t), -1, now);
-	u64 anywhere = d ? level_of(&d->clock.level, -1, now) : level;
 
-	if (anywhere < level)
-		level = anywhere;
+	if (d && t->only_cpu) {
+		u64 anywhere = level_of(&d->clock.level, -1, now);
+		if (anywhere < level && !share_passed(d->clock.level.at, now, SHARE_FRESH))
+			level = anywhere;
+	} else if (d && level == -1ULL) {
+		level = level_of(&d->lowest, -1, now);
+	}
 	return level == -1ULL ? otherwise : level;
 }
 
@@ -91,14 +98,14 @@ __noinline u64 others_within(struct group *g, u64 usage, u64 counted, u64 now)
 	return active > counted && cost > own ? share_mean(cost - own, active - counted) : 0;
 }
 
-/* The lowest level of late at which a tenant competes; about as low is the same one. */
-static __always_inline void note_lowest(struct group *g, u64 level, u64 now)
+/* The lowest level of late; about as low is the same one. */
+static __always_inline void note_lowest(struct level *noted, u64 level, u64 now)
 {
-	u64 lowest = level_of(&g->lowest, -1ULL >> 1, now);
+	u64 lowest = level_of(noted, -1ULL >> 1, now);
 
 	if (level < lowest + (lowest >> 2)) {
-		g->lowest.usage = level;
-		g->lowest.at = now;
+		noted->usage = level;
+		noted->at = now;
 	}
 }
 
@@ -136,7 +143,7 @@ __noinline int locate_group(struct walk *walk, u64 level, u64 now)
 	if (!walk || !g)
 		return 0;
 	if (!g->parent)
-		note_lowest(g, level, now);
+		note_lowest(&g->lowest, level, now);
 	u64 usage = usage_of(&g->usage, now), active = g->active;
 	u64 mean = active ? share_mean(usage_of(&g->members, now), active) : walk->usage;
 	s64 above = walk->above + (s64)(walk->usage - mean);
@@ -184,6 +191,9 @@ __noinline int tell(struct thread *t, bool wants, u64 now)
 	for (int depth = 0; depth < GROUP_DEPTH && walk.id; depth++)
 		tell_group(&walk, wants, now);
 	note_level(rivals_of(t), walk.usage, now);
+	struct domain *d = t->only_cpu ? domain_at(t->domain) : NULL;
+	if (d)
+		note_lowest(&d->lowest, level_of(rivals_of(t), -1, now), now);
 	return 0;
 }
 
@@ -374,7 +384,7 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 }
 
 /* How often entitled threads that wait are looked at: before what they told is stale. */
-#define ENTITLED_EVERY (50 * NS_PER_MS)
+#define ENTITLED_EVERY (20 * NS_PER_MS)
 
 /*
  * Of a queue of entitled threads the one that has used least tells where those stand that compete. They go by urgency: who is urgent
