@@ -77,7 +77,7 @@ static __always_inline u64 level_for(struct thread *t, u64 otherwise, u64 now)
 
 	if (d && t->only_cpu) {
 		u64 anywhere = level_of(&d->clock.level, -1, now);
-		if (anywhere < level && !share_passed(d->clock.level.at, now, SHARE_FRESH))
+		if (anywhere < level && !(options.cpus > 1 && share_passed(d->clock.level.at, now, SHARE_FRESH)))
 			level = anywhere;
 	} else if (d && level == -1ULL) {
 		level = level_of(&d->lowest, -1, now);
@@ -384,7 +384,7 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 }
 
 /* How often entitled threads that wait are looked at: before what they told is stale. */
-#define ENTITLED_EVERY (20 * NS_PER_MS)
+#define ENTITLED_EVERY (50 * NS_PER_MS)
 
 /*
  * Of a queue of entitled threads the one that has used least tells where those stand that compete. They go by urgency: who is urgent

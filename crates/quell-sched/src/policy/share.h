@@ -32,10 +32,10 @@
 
 /* In so much CPU time, what is known of a domain's or CPU's rivals follows them; and is forgotten in so much time. */
 #define SHARE_NEAR (10 * NS_PER_MS)
-#define SHARE_STALE (60 * NS_PER_MS)
+#define SHARE_STALE (200 * NS_PER_MS)
 /*
- * What is known of a domain's counts so long for those who may run on one of its CPUs only. Who came for a moment uses nothing since,
- * while those who go on are as high as before: after longer these would seem to be ahead.
+ * What is known of a domain's counts so long for those who may run on one of its CPUs only, where it has several. Who came for a moment
+ * uses nothing since, while those who go on are as high as before: after longer these would seem to be ahead.
  */
 #define SHARE_FRESH (25 * NS_PER_MS)
 
