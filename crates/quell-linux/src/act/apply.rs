@@ -8,7 +8,8 @@ use super::journal::{Record, Value};
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
 use super::state::{self, ATTRS, Attr, Cgroup, HandsOff, Setting, Thread, hint};
 use super::thread::{self, SLICE_MAX_NS, SLICE_MIN_NS};
-use super::{Actuator, capabilities};
+use super::{Actuator, capabilities, parts};
+use crate::guest::Bound;
 use quell_model::{
     CgroupPath, CpuSet, Nice, Plan, SchedClass, Snapshot, TenantName, TenantPlan, TenantSample,
     ThreadId, ThreadPlan, ThreadSample,
@@ -48,10 +49,12 @@ struct Period {
     backs: Vec<(ThreadId, [bool; 3])>,
     /// Settings inherited from a creator, to be journaled though not written.
     inherited: Vec<(ThreadId, Attr)>,
+    /// Who decides on the CPUs of the threads of the tenant that it is at.
+    bound: Bound,
 }
 
 impl Said {
-    fn first(
+    pub fn first(
         &mut self,
         tenant: &TenantName,
         id: Option<ThreadId>,
@@ -76,6 +79,7 @@ impl Actuator {
                 .ok()
                 .map(|index| &snapshot.tenants[index]);
             self.plan_weight(sample, tenant, &mut period);
+            period.bound = self.guests.bound(&tenant.name);
             for thread in &tenant.threads {
                 self.plan_thread(sample, tenant, nth, thread, &mut period);
                 nth += 1;
@@ -100,6 +104,7 @@ impl Actuator {
             &mut period.report,
             &mut dropped,
         );
+        self.pin_parts(snapshot, plan, &mut period.report, &mut dropped);
         self.tell_guests(plan, &mut period.report, &mut dropped);
         if !dropped.is_empty() {
             // Losing these costs nothing: undoing finds the originals in place.
@@ -185,7 +190,7 @@ impl Actuator {
         let wants = [
             plan.weight.is_some(),
             latency.is_some(),
-            plan.cpus.is_some(),
+            plan.cpus.is_some() && !parts::has(period.bound, sample, plan.id),
         ];
         if self.state.planned_thread(nth, plan.id).is_none()
             && (wants == [false; 3] || !self.adopt(sample, tenant, plan.id, period))

@@ -1,15 +1,18 @@
-//! Guests of virtual machines: as many virtual CPUs online as the plan says, and in the end those that were.
+//! Guests of virtual machines: as many virtual CPUs online as the plan says, and in the end those that were. What undoing waits for.
 //!
 //! Which were is in the journal before the first change. A guest is told, and does it in its time; what it has online then is what it says of itself. Undoing
-//! waits for it, [`WITHIN`] at most for all of them together: one that does not answer keeps what it has, and its record.
+//! waits for it, [`WITHIN`] at most for all of them together, domains' parts included ([`super::parts`]): one that does not answer keeps what it has, and its
+//! record.
 
 use super::Actuator;
 use super::journal::{Journal, Record};
+use super::parts;
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
 use super::state::{Guest, State};
 use super::thread::is_there;
-use crate::guest::{Guests, Online};
-use quell_model::{Plan, TenantName};
+use crate::guest::watch::{Question, Said};
+use crate::guest::{GuestError, Guests, Online, Way};
+use quell_model::{CpuSet, Plan, TenantName};
 use std::time::Duration;
 
 /// For so long undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested guest in 1.6 s.
@@ -88,46 +91,68 @@ impl Actuator {
     }
 }
 
-/// Gives all guests back what they had.
+/// Gives all guests, and domains' parts, back what they had.
 pub(super) fn undo(state: &mut State, guests: &Guests, report: &mut RestoreReport) {
-    let there = |guest: &Guest| is_there(guest.way.thread);
-    let before = state.guests.len();
-    state.guests.retain(|_, guest| there(guest));
-    report.gone += (before - state.guests.len()) as u64;
-    let wanted: Vec<_> = state
-        .guests
-        .values()
-        .map(|it| (it.way.clone(), it.original.clone()))
+    let there = |way: &Way| is_there(way.thread);
+    let before = state.guests.len() + state.domains.len();
+    state.guests.retain(|_, guest| there(&guest.way));
+    state.domains.retain(|_, domain| there(&domain.way));
+    report.gone += (before - state.guests.len() - state.domains.len()) as u64;
+    let online = state.guests.values().map(|it| {
+        let online = Online::Exactly(it.original.clone());
+        (it.way.clone(), Question::SetOnline(online))
+    });
+    let pins = state.domains.values().map(parts::question);
+    let wanted: Vec<(Way, Question)> = online.chain(pins).collect();
+    let asked: Vec<(Way, bool)> = wanted
+        .iter()
+        .map(|(way, question)| (way.clone(), matches!(question, Question::Pin { .. })))
         .collect();
-    let said = guests.put_back(&wanted, WITHIN);
-    for ((way, original), said) in wanted.into_iter().zip(said) {
-        let text = match said {
-            Ok(online) if online == original => {
-                report.restored += 1;
-                state.guests.remove(&way.thread);
-                continue;
-            }
-            Ok(online) => {
-                format!("its guest has virtual CPUs {online} online, before Quell {original}")
-            }
-            Err(error) => {
-                format!("its guest could not be given back virtual CPUs {original}: {error}")
-            }
-        };
-        report.failed += 1;
-        let tenant = state
-            .guests
-            .get(&way.thread)
-            .and_then(|it| it.tenant.clone());
-        report.notes.push(note(tenant, text));
+    for ((way, pins), said) in asked.into_iter().zip(guests.put_back(wanted, WITHIN)) {
+        match said {
+            Ok(Said::Online(online)) => undone(state, &way, online, report),
+            Ok(Said::Pinned(pins)) => parts::undone(state, &way, pins, report),
+            Ok(Said::Stat(_) | Said::Pins(_)) => {}
+            Err(error) if pins => parts::undone(state, &way, Err(error), report),
+            Err(error) => undone(state, &way, Err(error), report),
+        }
     }
 }
 
-fn said_of(journal: &Journal, error: &std::io::Error) -> String {
+/// What came of giving one guest back what it had.
+fn undone(
+    state: &mut State,
+    way: &Way,
+    online: Result<CpuSet, GuestError>,
+    report: &mut RestoreReport,
+) {
+    let Some(guest) = state.guests.get(&way.thread) else {
+        return;
+    };
+    let original = &guest.original;
+    let text = match online {
+        Ok(online) if online == *original => {
+            report.restored += 1;
+            state.guests.remove(&way.thread);
+            return;
+        }
+        Ok(online) => {
+            format!("its guest has virtual CPUs {online} online, before Quell {original}")
+        }
+        Err(error) => {
+            format!("its guest could not be given back virtual CPUs {original}: {error}")
+        }
+    };
+    report.failed += 1;
+    let tenant = guest.tenant.clone();
+    report.notes.push(note(tenant, text));
+}
+
+pub(super) fn said_of(journal: &Journal, error: &std::io::Error) -> String {
     format!("{}: {error}", journal.path().display())
 }
 
-fn note(tenant: Option<TenantName>, text: String) -> Note {
+pub(super) fn note(tenant: Option<TenantName>, text: String) -> Note {
     Note {
         tenant,
         subject: Subject::Tenant,

@@ -8,6 +8,7 @@
 //! <checksum> thread 812 40211 810 slice default default 1840000
 //! <checksum> cgroup 91 100 100 300 /shop.slice/web
 //! <checksum> guest 812 40211 810 0-3 /run/web/agent.sock
+//! <checksum> parts 912 40299 910 vcpu0=0-3/emulator=0-3 vcpu0=0-3/emulator=0-3 vcpu0=2/emulator=0 libvirt UUID qemu:///system
 //! <checksum> drop-thread 812 40211
 //! ```
 //!
@@ -27,7 +28,7 @@
 //! beside it, which is never removed, admits one process at a time.
 
 use super::ActError;
-use crate::guest::Way;
+use crate::guest::{Pins, Way};
 use nix::fcntl::{Flock, FlockArg};
 use quell_model::{CgroupPath, CpuSet, Nice, Pid, ThreadId, Tid};
 use std::fmt;
@@ -72,10 +73,19 @@ pub(super) enum Record {
     },
     /// A virtual machine's guest is about to have other virtual CPUs online than these.
     Guest { way: Way, original: CpuSet },
+    /// Parts of a virtual machine are about to be pinned to `to`, by who runs it.
+    Parts {
+        way: Way,
+        original: Pins,
+        from: Pins,
+        to: Pins,
+    },
     /// A thread has its originals back.
     DropThread(ThreadId),
     /// The guest with that virtual CPU has its originals back.
     DropGuest(ThreadId),
+    /// The virtual machine with that virtual CPU has its originals back.
+    DropParts(ThreadId),
     /// A cgroup has its original back.
     DropCgroup { inode: u64 },
 }
@@ -403,15 +413,33 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
             start_ticks: start.parse().ok()?,
         })
     };
+    let way = |[tid, start, process, door]: [&str; 4]| {
+        Some(Way {
+            thread: id(tid, start)?,
+            process: Pid(process.parse().ok()?),
+            door: door.parse().ok()?,
+        })
+    };
     if kind == "guest" {
-        let mut fields = rest.splitn(5, ' ');
+        let fields: Vec<&str> = rest.splitn(5, ' ').collect();
+        let [tid, start, process, original, door] = fields[..] else {
+            return None;
+        };
         return Some(Record::Guest {
-            way: Way {
-                thread: id(fields.next()?, fields.next()?)?,
-                process: Pid(fields.next()?.parse().ok()?),
-                socket: fields.clone().nth(1)?.into(),
-            },
-            original: fields.next()?.parse().ok()?,
+            way: way([tid, start, process, door])?,
+            original: original.parse().ok()?,
+        });
+    }
+    if kind == "parts" {
+        let fields: Vec<&str> = rest.splitn(7, ' ').collect();
+        let [tid, start, process, original, from, to, door] = fields[..] else {
+            return None;
+        };
+        return Some(Record::Parts {
+            way: way([tid, start, process, door])?,
+            original: original.parse().ok()?,
+            from: from.parse().ok()?,
+            to: to.parse().ok()?,
         });
     }
     let fields: Vec<&str> = rest.split(' ').collect();
@@ -425,6 +453,7 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
         }),
         ("drop-thread", [tid, start]) => Some(Record::DropThread(id(tid, start)?)),
         ("drop-guest", [tid, start]) => Some(Record::DropGuest(id(tid, start)?)),
+        ("drop-parts", [tid, start]) => Some(Record::DropParts(id(tid, start)?)),
         ("drop-cgroup", [inode]) => Some(Record::DropCgroup {
             inode: inode.parse().ok()?,
         }),
@@ -494,10 +523,24 @@ impl fmt::Display for Record {
                 write!(f, "cgroup {inode} {original} {from} {to} {path}")
             }
             Record::Guest { way, original } => {
-                let (id, process) = (way.thread, way.process);
-                let (ticks, socket) = (id.start_ticks, way.socket.display());
-                write!(f, "guest {id} {ticks} {process} {original} {socket}")
+                let (id, process, door) = (way.thread, way.process, &way.door);
+                let ticks = id.start_ticks;
+                write!(f, "guest {id} {ticks} {process} {original} {door}")
             }
+            Record::Parts {
+                way,
+                original,
+                from,
+                to,
+            } => {
+                let (id, process, door) = (way.thread, way.process, &way.door);
+                let ticks = id.start_ticks;
+                write!(
+                    f,
+                    "parts {id} {ticks} {process} {original} {from} {to} {door}"
+                )
+            }
+            Record::DropParts(id) => write!(f, "drop-parts {id} {}", id.start_ticks),
             Record::DropGuest(id) => write!(f, "drop-guest {id} {}", id.start_ticks),
             Record::DropThread(id) => write!(f, "drop-thread {id} {}", id.start_ticks),
             Record::DropCgroup { inode } => write!(f, "drop-cgroup {inode}"),
@@ -508,6 +551,7 @@ impl fmt::Display for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest::Door;
     use proptest::prelude::*;
 
     const BOOT: &str = "0d1c";
@@ -551,10 +595,24 @@ mod tests {
                 way: Way {
                     thread: id(44),
                     process: Pid(43),
-                    socket: "/run/a b/ü.sock".into(),
+                    door: Door::Socket("/run/a b/ü.sock".into()),
                 },
                 original: CpuSet::first(4),
             },
+            Record::Parts {
+                way: Way {
+                    thread: id(54),
+                    process: Pid(53),
+                    door: Door::Libvirt {
+                        uuid: "6f0d3e3c-7c1a-4b43-9d6e-1f8f3a0f5c11".into(),
+                        uri: "qemu+unix:///system?socket=/a b".into(),
+                    },
+                },
+                original: "vcpu0=0-3/emulator=0-3".parse().unwrap(),
+                from: "vcpu0=0-3/emulator=0-3".parse().unwrap(),
+                to: "vcpu0=2/emulator=0".parse().unwrap(),
+            },
+            Record::DropParts(id(54)),
             Record::DropGuest(id(44)),
             Record::DropThread(id(9)),
             Record::DropCgroup { inode: 91 },
@@ -585,7 +643,7 @@ mod tests {
     fn records_of_another_boot_are_void_even_without_the_first_line() {
         let text = text(&examples());
         let contents = parse(&text, "other");
-        assert_eq!((contents.records.len(), contents.earlier_boot), (0, 8));
+        assert_eq!((contents.records.len(), contents.earlier_boot), (0, 10));
         assert_eq!((contents.opened_ticks, contents.damaged.len()), (None, 0));
         let headless = &text[text.iter().position(|&b| b == b'\n').unwrap() + 1..];
         assert_eq!(parse(headless, "other").records, []);
@@ -627,7 +685,7 @@ mod tests {
         }
 
         #[test]
-        fn any_body_with_a_checksum_is_parsed_without_panic(body in "(thread|cgroup|drop-thread|drop-cgroup)( [-0-9a-z,/]{0,12}){0,9}") {
+        fn any_body_with_a_checksum_is_parsed_without_panic(body in "(thread|cgroup|guest|parts|drop-thread|drop-cgroup)( [-0-9a-z,/=]{0,12}){0,9}") {
             let line = format!("{:016x} {body}\n", checksum(BOOT, body.as_bytes()));
             for record in parse(line.as_bytes(), BOOT).records {
                 let text = record.to_string();

@@ -7,6 +7,7 @@
 //! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
 //! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own (Linux >= 6.12) | changes of up to 5 % are not worth a write |
 //! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
+//! | the same, of a libvirt domain's threads | `virDomainPinVcpuFlags`, `virDomainPinEmulator`, `virDomainPinIOThread`, live | within what they were pinned to; libvirt's cpusets would refuse affinities |
 //! | virtual CPUs online | `guest-set-vcpus` of QEMU's guest agent | the first ones, of those that can go offline; a guest is told and not waited for |
 //! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has a cgroup of its own |
 //!
@@ -47,6 +48,7 @@ mod cgroup;
 mod diffusion;
 mod guests;
 mod journal;
+mod parts;
 mod report;
 mod state;
 #[cfg(test)]

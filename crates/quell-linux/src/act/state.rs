@@ -5,7 +5,7 @@ use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
 use super::report::{Note, RestoreReport, Subject};
 use super::thread::{self, Sched};
-use crate::guest::Way;
+use crate::guest::{Part, Pins, Way};
 use indexmap::IndexMap;
 use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +90,41 @@ pub(super) struct Guest {
     pub planned: u64,
 }
 
+/// One virtual machine whose parts are pinned by who runs it.
+#[derive(Debug, Clone)]
+pub(super) struct Domain {
+    pub way: Way,
+    /// Where they were.
+    pub original: Pins,
+    /// Where they are, unless someone else has changed it.
+    pub last: Pins,
+    /// Where they were before they were pinned last, as long as it is not known what came of that.
+    pub also: Option<Pins>,
+    /// Someone else has pinned these: they are left alone from now on.
+    pub foreign: BTreeSet<Part>,
+    /// Unknown when it comes from the journal.
+    pub tenant: Option<TenantName>,
+    pub planned: u64,
+}
+
+impl Domain {
+    /// The journal's record of it, for that being about to hold.
+    pub fn record(&self, to: &Pins) -> Record {
+        Record::Parts {
+            way: self.way.clone(),
+            original: self.original.clone(),
+            from: self.also.as_ref().unwrap_or(&self.last).clone(),
+            to: to.clone(),
+        }
+    }
+
+    /// What may hold without anybody else having decided.
+    pub fn expected(&self) -> Vec<Pins> {
+        let also = self.also.iter().cloned();
+        [self.last.clone()].into_iter().chain(also).collect()
+    }
+}
+
 impl Guest {
     /// The journal's record of it.
     pub fn record(&self) -> Record {
@@ -108,6 +143,8 @@ pub(super) struct State {
     pub cgroups: BTreeMap<CgroupPath, Cgroup>,
     /// By their first virtual CPU.
     pub guests: BTreeMap<ThreadId, Guest>,
+    /// Likewise.
+    pub domains: BTreeMap<ThreadId, Domain>,
     /// Where in `threads` the plan's threads were, by their place in the plan.
     places: Vec<usize>,
 }
@@ -313,6 +350,24 @@ impl State {
                     state.guests.insert(guest.way.thread, guest);
                 }
                 Record::DropGuest(id) => drop(state.guests.remove(&id)),
+                Record::Parts {
+                    way,
+                    original,
+                    from,
+                    to,
+                } => {
+                    let domain = Domain {
+                        way,
+                        original,
+                        last: to,
+                        also: Some(from),
+                        foreign: BTreeSet::new(),
+                        tenant: None,
+                        planned: 0,
+                    };
+                    state.domains.insert(domain.way.thread, domain);
+                }
+                Record::DropParts(id) => drop(state.domains.remove(&id)),
                 Record::DropThread(id) => drop(state.threads.swap_remove(&id)),
                 Record::DropCgroup { inode } => state.cgroups.retain(|_, c| c.inode != inode),
             }
@@ -339,12 +394,14 @@ impl State {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.threads.is_empty() && self.cgroups.is_empty() && self.guests.is_empty()
+        let guests = self.guests.is_empty() && self.domains.is_empty();
+        self.threads.is_empty() && self.cgroups.is_empty() && guests
     }
 
     /// The shortest journal that says what this state holds.
     pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.guests.values().map(Guest::record).collect();
+        records.extend(self.domains.values().map(|it| it.record(&it.last)));
         let live = |s: &&Setting| s.journaled && s.hands_off != Some(HandsOff::Foreign);
         for (&id, thread) in self.threads.iter().filter(|(_, t)| !t.gone) {
             for setting in thread.settings.iter().flatten().filter(live) {

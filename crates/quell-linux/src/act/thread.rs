@@ -108,7 +108,7 @@ pub fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
 }
 
 /// Reads a thread's affinity: what it chose, within its cpuset and the online CPUs.
-pub(super) fn affinity(tid: Tid) -> io::Result<CpuSet> {
+pub(crate) fn affinity(tid: Tid) -> io::Result<CpuSet> {
     let mut words = [0u64; MASK_WORDS];
     // SAFETY: the kernel writes at most the size passed, which is that of `words`.
     let bytes = check(unsafe {
@@ -125,7 +125,7 @@ pub(super) fn affinity(tid: Tid) -> io::Result<CpuSet> {
 }
 
 /// Sets a thread's affinity; the empty set stands for all CPUs its cpuset allows, now and later.
-pub(super) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+pub(crate) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
     let mut words = [if cpus.is_empty() { u64::MAX } else { 0 }; MASK_WORDS];
     for (word, &given) in words.iter_mut().zip(cpus.words()) {
         *word = given;

@@ -1,26 +1,21 @@
-//! The QEMU guest agent's protocol (qemu-ga 2.0 and newer, `docs/interop/qemu-ga-ref`), as far as it is needed: one JSON object a line, over the
-//! socket that QEMU connects to the guest's virtio-serial port `org.qemu.guest_agent.0`.
+//! The QEMU guest agent's protocol (qemu-ga 2.0 and newer, `docs/interop/qemu-ga-ref`), as far as it is needed: four questions, over whatever
+//! leads to it ([`Channel`]): the socket that QEMU connects to the guest's virtio-serial port `org.qemu.guest_agent.0` ([`socket`]), or libvirt,
+//! which keeps that socket to itself ([`super::libvirt`]).
 //!
-//! Problem: what answers is in the guest's hands; it may be slow, dead, restarted, or malicious.
-//! Approach: each question has a deadline, an answer a greatest size. Where one does not come as it should the connection is given up, and
-//! the next one begins with `guest-sync-delimited`, which skips what is left of old answers. (Libraries for this protocol read lines
-//! without end and wait without end; all else here is four questions.)
+//! What answers is in the guest's hands; it may be slow, dead, restarted, or malicious. A channel bounds how long and how much it says; here, how
+//! often it is asked, and what is believed.
+
+pub mod socket;
 
 use super::stat::GuestStat;
-use super::{Guest, GuestError, Online};
+use super::{GuestError, Online};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use quell_model::{CpuId, CpuSet, Pid};
+use quell_model::{CpuId, CpuSet};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// No answer is longer, in bytes.
-const ANSWER_MOST: usize = 256 << 10;
 /// So much of a file is asked for at once, which is a third more in base64.
 const READ_AT_ONCE: u64 = 48 << 10;
 /// And so often: a host of 256 CPUs writes 100 KiB into `/proc/stat`.
@@ -31,40 +26,34 @@ const VCPUS_MOST: usize = 8192;
 const PER_VCPU: Duration = Duration::from_secs(2);
 /// What a guest says of itself is shortened to so many characters.
 const WORDS_MOST: usize = 200;
-/// What precedes an answer to `guest-sync-delimited`.
-const DELIMITER: u8 = 0xff;
 
-/// A guest agent at a socket.
+/// What leads to a guest agent.
+pub trait Channel {
+    /// Asks it one question, and gives what it returned.
+    ///
+    /// # Errors
+    /// There is no way to it, or it did not answer in time, refused, or said what means nothing.
+    fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: &Value,
+        within: Duration,
+    ) -> Result<Value, GuestError>;
+
+    /// Counts the agents, or connections to one, that were spoken to: another one knows nothing of what the one before had opened.
+    fn agent(&self) -> u64;
+
+    /// Gives that agent up: the next question is the first one of another.
+    fn give_up(&mut self);
+}
+
+/// A guest agent that is asked and told.
 #[derive(Debug)]
-pub struct AgentSocket {
-    path: PathBuf,
-    /// Who has to listen there.
-    process: Option<Pid>,
+pub struct Agent<C: Channel> {
+    channel: C,
     within: Duration,
-    connection: Option<Connection>,
-    /// The next one's number.
-    number: u64,
-}
-
-#[derive(Debug)]
-struct Connection {
-    stream: UnixStream,
-    /// What came after the last answer.
-    rest: Vec<u8>,
-    /// `/proc/stat`, opened by the agent.
-    stat: Option<i64>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    #[serde(rename = "return")]
-    returned: Option<Value>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct Refusal {
-    desc: String,
+    /// `/proc/stat`, opened by that agent.
+    stat: Option<(u64, i64)>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -83,73 +72,36 @@ struct Part {
     eof: bool,
 }
 
-impl AgentSocket {
-    /// One that is given so long for each answer. It is connected to when it is asked.
-    pub fn new(path: impl Into<PathBuf>, within: Duration) -> AgentSocket {
-        AgentSocket {
-            path: path.into(),
-            process: None,
+impl<C: Channel> Agent<C> {
+    /// One that is given so long for each answer.
+    pub fn new(channel: C, within: Duration) -> Agent<C> {
+        Agent {
+            channel,
             within,
-            connection: None,
-            number: 0,
+            stat: None,
         }
     }
 
-    /// The same where nobody but that process is spoken to: a command line that says where it listens may lie.
-    pub fn of(process: Pid, path: impl Into<PathBuf>, within: Duration) -> AgentSocket {
-        AgentSocket {
-            process: Some(process),
-            ..AgentSocket::new(path, within)
-        }
+    /// What leads to it.
+    pub(super) fn channel(&mut self) -> &mut C {
+        &mut self.channel
     }
 
-    /// Asks; gives the connection up unless the answer came as it should.
     fn ask<T: for<'a> Deserialize<'a>>(
         &mut self,
         command: &'static str,
         arguments: &Value,
         within: Duration,
     ) -> Result<T, GuestError> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.connect()?,
-        };
-        let asked = connection.ask(command, arguments, within);
-        if matches!(asked, Ok(_) | Err(GuestError::Refused { .. })) {
-            self.connection = Some(connection);
-        }
-        let returned = asked?;
+        let returned = self.channel.ask(command, arguments, within)?;
         serde_json::from_value(returned).map_err(|error| nonsense(command, &error.to_string()))
-    }
-
-    fn connect(&mut self) -> Result<Connection, GuestError> {
-        let stream = UnixStream::connect(&self.path)?;
-        if let Some(process) = self.process {
-            let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
-            if u32::try_from(peer.pid()) != Ok(process.0) {
-                let error = format!(
-                    "process {} listens at {}, not the VM's {process}",
-                    peer.pid(),
-                    self.path.display()
-                );
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, error).into());
-            }
-        }
-        let mut connection = Connection {
-            stream,
-            rest: Vec::new(),
-            stat: None,
-        };
-        self.number += 1;
-        connection.sync(self.number, self.within)?;
-        Ok(connection)
     }
 
     /// What `/proc/stat` has.
     fn read_stat(&mut self) -> Result<String, GuestError> {
-        let known = self.connection.as_ref().and_then(|it| it.stat);
+        let known = self.stat.filter(|(of, _)| *of == self.channel.agent());
         let handle: i64 = match known {
-            Some(handle) => {
+            Some((_, handle)) => {
                 let start = json!({ "handle": handle, "offset": 0, "whence": 0 });
                 let _: Value = self.ask("guest-file-seek", &start, self.within)?;
                 handle
@@ -159,9 +111,7 @@ impl AgentSocket {
                 self.ask("guest-file-open", &file, self.within)?
             }
         };
-        if let Some(connection) = self.connection.as_mut() {
-            connection.stat = Some(handle);
-        }
+        self.stat = Some((self.channel.agent(), handle));
         let mut text = Vec::new();
         for _ in 0..READS_MOST {
             let read = json!({ "handle": handle, "count": READ_AT_ONCE });
@@ -184,14 +134,17 @@ impl AgentSocket {
         vcpus.sort_by_key(|it| it.logical_id);
         Ok(vcpus)
     }
-}
 
-impl Guest for AgentSocket {
-    fn stat(&mut self) -> Result<GuestStat, GuestError> {
+    /// As [`super::Guest::stat`].
+    ///
+    /// # Errors
+    /// It does not answer in time, or not as it should.
+    pub fn stat(&mut self) -> Result<GuestStat, GuestError> {
         let text = match self.read_stat() {
             // An agent that was started anew knows nothing of what the old one had opened.
             Err(GuestError::Refused { .. }) => {
-                self.connection = None;
+                self.channel.give_up();
+                self.stat = None;
                 self.read_stat()?
             }
             other => other?,
@@ -199,7 +152,11 @@ impl Guest for AgentSocket {
         GuestStat::parse(&text).ok_or_else(|| nonsense("guest-file-read", "not a /proc/stat"))
     }
 
-    fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
+    /// As [`super::Guest::set_online`].
+    ///
+    /// # Errors
+    /// It does not answer in time, or refuses.
+    pub fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
         let changes = changes(&self.vcpus()?, wanted);
         if !changes.is_empty() {
             let set = |(id, online): &(u64, bool)| json!({ "logical-id": id, "online": online });
@@ -211,6 +168,16 @@ impl Guest for AgentSocket {
         let vcpus = self.vcpus()?;
         let online = vcpus.iter().filter(|it| it.online);
         Ok(online.filter_map(Vcpu::cpu).collect())
+    }
+}
+
+impl<C: Channel> Drop for Agent<C> {
+    /// What it had opened for us is closed, if it still is there.
+    fn drop(&mut self) {
+        if let Some((_, handle)) = self.stat.filter(|(of, _)| *of == self.channel.agent()) {
+            let close = json!({ "handle": handle });
+            let _ = self.channel.ask("guest-file-close", &close, self.within);
+        }
     }
 }
 
@@ -241,107 +208,7 @@ fn changes(vcpus: &[Vcpu], online: &Online) -> Vec<(u64, bool)> {
     changes
 }
 
-impl Connection {
-    /// Skips whatever was to be said on an earlier connection.
-    fn sync(&mut self, number: u64, within: Duration) -> Result<(), GuestError> {
-        let command = "guest-sync-delimited";
-        let deadline = Instant::now() + within;
-        let mut question = vec![DELIMITER];
-        question.extend(line(command, &json!({ "id": number })));
-        self.send(&question, within)?;
-        loop {
-            self.read_to(DELIMITER, deadline, within)?;
-            let answer = self.read_to(b'\n', deadline, within)?;
-            // Another one's, or nonsense: this one's is still to come.
-            let answer = serde_json::from_slice::<Answer>(&answer).ok();
-            if answer.and_then(|it| it.returned).and_then(|it| it.as_u64()) == Some(number) {
-                return Ok(());
-            }
-        }
-    }
-
-    fn ask(
-        &mut self,
-        command: &'static str,
-        arguments: &Value,
-        within: Duration,
-    ) -> Result<Value, GuestError> {
-        let deadline = Instant::now() + within;
-        self.send(&line(command, arguments), within)?;
-        let answer = self.read_to(b'\n', deadline, within)?;
-        let answer: Answer = serde_json::from_slice(&answer)
-            .map_err(|error| nonsense(command, &error.to_string()))?;
-        match (answer.returned, answer.error) {
-            (_, Some(refusal)) => Err(GuestError::Refused {
-                command,
-                why: shortened(&refusal.desc),
-            }),
-            (Some(returned), None) => Ok(returned),
-            (None, None) => Err(nonsense(command, "neither a result nor an error")),
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8], within: Duration) -> Result<(), GuestError> {
-        self.stream.set_write_timeout(Some(within))?;
-        let sent = self.stream.write_all(bytes);
-        sent.map_err(|error| late_or_away(error, within))
-    }
-
-    /// What comes up to that byte, without it.
-    fn read_to(
-        &mut self,
-        end: u8,
-        deadline: Instant,
-        within: Duration,
-    ) -> Result<Vec<u8>, GuestError> {
-        let mut looked_at = 0;
-        loop {
-            let found = self.rest[looked_at..].iter().position(|it| *it == end);
-            if let Some(at) = found.map(|at| looked_at + at) {
-                let mut line: Vec<u8> = self.rest.drain(..=at).collect();
-                line.pop();
-                return Ok(line);
-            }
-            looked_at = self.rest.len();
-            if looked_at > ANSWER_MOST {
-                let error = format!("an answer of more than {ANSWER_MOST} bytes");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(silent(within));
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            let mut some = [0; 8192];
-            match self.stream.read(&mut some) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(count) => self.rest.extend(&some[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(late_or_away(error, within)),
-            }
-        }
-    }
-}
-
-fn line(command: &str, arguments: &Value) -> Vec<u8> {
-    let question = json!({ "execute": command, "arguments": arguments });
-    format!("{question}\n").into_bytes()
-}
-
-fn silent(within: Duration) -> GuestError {
-    GuestError::Silent {
-        within_ms: within.as_millis() as u64,
-    }
-}
-
-fn late_or_away(error: io::Error, within: Duration) -> GuestError {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(within),
-        _ => error.into(),
-    }
-}
-
-fn nonsense(command: &'static str, why: &str) -> GuestError {
+pub(super) fn nonsense(command: &'static str, why: &str) -> GuestError {
     GuestError::Nonsense {
         command,
         why: shortened(why),
@@ -349,7 +216,7 @@ fn nonsense(command: &'static str, why: &str) -> GuestError {
 }
 
 /// What a guest says, fit for a log.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     let printable = text
         .chars()
         .map(|it| if it.is_control() { ' ' } else { it });

@@ -1,10 +1,12 @@
 //! The guests of a host: each is asked once a second on a thread of its own, and told what changes.
 //!
-//! Who observes and who acts have the same ones ([`Guests`] is a handle), since a guest agent speaks to one at a time.
+//! Who observes and who acts have the same ones ([`Guests`] is a handle), since a guest agent speaks to one at a time. A domain of libvirt's has a second
+//! thread, which pins its parts: that needs no word of its guest, and does not wait for one.
 
-use super::agent::AgentSocket;
+use super::libvirt::{self, Domains, Found};
 use super::watch::{Question, Said, Watched};
-use super::{GuestError, Online};
+use super::way::{Door, Way};
+use super::{GuestError, Online, Pins};
 use crate::observe::qemu;
 use nix::time::{ClockId, clock_gettime};
 use quell_model::{
@@ -17,30 +19,45 @@ use std::time::{Duration, Instant};
 
 /// A guest is asked so often.
 const EVERY: Duration = Duration::from_secs(1);
-/// And given so long for an answer.
-const WITHIN: Duration = Duration::from_secs(2);
+/// One of libvirt's that does not answer is asked less and less often, down to that: each try costs libvirt one of its few workers for 5 s. It is
+/// asked at once when libvirt says that its agent has come.
+const SELDOM: Duration = Duration::from_secs(32);
+/// Where libvirt pins parts is looked at so often: somebody else may have pinned them.
+const PINS_EVERY: Duration = Duration::from_secs(5);
 /// How often who gives back looks for answers.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How a guest is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
-    /// The thread of its first virtual CPU: the guest lives as long as that.
-    pub thread: ThreadId,
-    /// Its QEMU.
-    pub process: Pid,
-    /// Where that listens.
-    pub socket: PathBuf,
+/// All guests of virtual machines that are tenants.
+#[derive(Debug, Clone)]
+pub struct Guests(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    all: Mutex<BTreeMap<TenantName, One>>,
+    domains: Domains,
 }
 
-/// All guests of virtual machines that are tenants.
-#[derive(Debug, Clone, Default)]
-pub struct Guests(Arc<Mutex<BTreeMap<TenantName, One>>>);
+/// Who decides which CPUs the threads of a tenant's virtual machine may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Bound {
+    /// Each thread has its own affinity.
+    #[default]
+    Threads,
+    /// libvirt, by the pins of that process's parts.
+    Parts(Pid),
+    /// It is not known yet.
+    NotYet(Pid),
+}
 
 #[derive(Debug)]
 struct One {
-    way: Result<(Way, Watched), ThreadId>,
+    /// The thread of its first virtual CPU.
+    thread: ThreadId,
+    process: Pid,
+    reached: Reached,
     asked: Option<Instant>,
+    /// How long it is left alone after it was asked.
+    every: Duration,
     sample: Option<GuestSample>,
     online: CpuSet,
     /// What it was told last, when, and what it had online then, once it has answered.
@@ -51,9 +68,47 @@ struct One {
     silent: bool,
 }
 
+/// Whether and how a guest is spoken to.
+#[derive(Debug)]
+enum Reached {
+    /// It cannot be.
+    Not,
+    /// libvirt is asked for the domain of that UUID; said: why it is not to be had.
+    Sought { uuid: String, said: Option<String> },
+    Asked {
+        way: Way,
+        agent: Watched,
+        /// Where libvirt pins its parts.
+        parts: Option<Parts>,
+    },
+}
+
+/// A domain's parts.
+#[derive(Debug)]
+struct Parts {
+    watched: Watched,
+    /// How often its agent had come.
+    agents: u64,
+    /// Where they are, as libvirt said last.
+    pins: Option<Pins>,
+    /// When they were read last.
+    asked: Option<Instant>,
+    /// Why that or pinning them failed, as it was said.
+    failed: Option<String>,
+}
+
+impl Default for Guests {
+    fn default() -> Guests {
+        Guests(Arc::new(Shared {
+            all: Mutex::default(),
+            domains: Domains::of(libvirt::uri()),
+        }))
+    }
+}
+
 impl Guests {
     fn all(&self) -> MutexGuard<'_, BTreeMap<TenantName, One>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks those of the snapshot's virtual machines whose turn it is, and notes there what they said last.
@@ -61,7 +116,7 @@ impl Guests {
         let mut all = self.all();
         let is = |name: &TenantName, one: &One| {
             let thread = snapshot.tenant(name).and_then(first_vcpu);
-            thread.map(|it| it.0) == Some(one.thread())
+            thread.map(|it| it.0) == Some(one.thread)
         };
         all.retain(|name, one| is(name, one));
         for sample in &mut snapshot.tenants {
@@ -71,7 +126,8 @@ impl Guests {
             let one = all
                 .entry(sample.name.clone())
                 .or_insert_with(|| One::new(thread, process));
-            one.ask();
+            one.seek(&self.0.domains);
+            one.ask(&self.0.domains);
             one.hear();
             sample.guest = one.sample;
         }
@@ -81,7 +137,7 @@ impl Guests {
     pub fn known(&self, tenant: &TenantName) -> Option<(Way, CpuSet)> {
         let all = self.all();
         let one = all.get(tenant)?;
-        let (way, _) = one.way.as_ref().ok()?;
+        let (way, _) = one.reached.agent()?;
         one.sample.map(|_| (way.clone(), one.online.clone()))
     }
 
@@ -91,7 +147,7 @@ impl Guests {
         let Some(one) = all.get_mut(tenant) else {
             return false;
         };
-        let Ok((_, watched)) = &one.way else {
+        let Some((_, watched)) = one.reached.agent() else {
             return false;
         };
         let again = |(told, at, came): &(Online, Instant, Option<CpuSet>)| {
@@ -107,6 +163,45 @@ impl Guests {
         true
     }
 
+    /// Who decides which CPUs the threads of a tenant's virtual machine may use.
+    pub fn bound(&self, tenant: &TenantName) -> Bound {
+        let all = self.all();
+        match all.get(tenant).map(|one| (&one.reached, one.process)) {
+            Some((Reached::Asked { parts: Some(_), .. }, process)) => Bound::Parts(process),
+            Some((Reached::Sought { said: None, .. }, process)) => Bound::NotYet(process),
+            _ => Bound::Threads,
+        }
+    }
+
+    /// How a tenant's domain is reached and where its parts are pinned, unless they are just being.
+    pub fn pins(&self, tenant: &TenantName) -> Option<(Way, Pins)> {
+        let all = self.all();
+        let Reached::Asked { way, parts, .. } = &all.get(tenant)?.reached else {
+            return None;
+        };
+        let parts = parts.as_ref().filter(|it| it.watched.is_idle())?;
+        Some((way.clone(), parts.pins.clone()?))
+    }
+
+    /// Has parts of a tenant's domain pinned, those that are as in one of `expected`. False: not now.
+    pub fn pin(&self, tenant: &TenantName, expected: Vec<Pins>, wanted: Pins) -> bool {
+        let mut all = self.all();
+        match all.get_mut(tenant).map(|it| &mut it.reached) {
+            Some(Reached::Asked {
+                parts: Some(parts), ..
+            }) => parts.watched.is_idle() && parts.watched.ask(Question::Pin { expected, wanted }),
+            _ => false,
+        }
+    }
+
+    /// The tenant whose guest is reached so.
+    pub fn reached(&self, way: &Way) -> Option<TenantName> {
+        let all = self.all();
+        let is = |one: &One| one.reached.agent().is_some_and(|it| it.0 == way);
+        let mut found = all.iter().filter(|(_, one)| is(one));
+        found.next().map(|(name, _)| name.clone())
+    }
+
     /// What is new of guests, in words.
     pub fn news(&self) -> Vec<(TenantName, String)> {
         let mut all = self.all();
@@ -115,36 +210,37 @@ impl Guests {
             .collect()
     }
 
-    /// Tells guests, and waits until all have done it, so long at most; gives for each what came of it.
+    /// Tells guests, or has their parts pinned, and waits until all of that is done, so long at most; gives for each what came of it. They are asked
+    /// nothing else from now on: the agent begins anew with them.
     pub fn put_back(
         &self,
-        wanted: &[(Way, CpuSet)],
+        wanted: Vec<(Way, Question)>,
         within: Duration,
-    ) -> Vec<Result<CpuSet, GuestError>> {
+    ) -> Vec<Result<Said, GuestError>> {
         let until = Instant::now() + within;
-        let mut all = self.all();
-        let mut waits: Vec<Waiting> = wanted
-            .iter()
-            .map(|(way, online)| {
-                let mut ones = std::mem::take(&mut *all).into_iter();
-                let mut found = None;
-                let rest = ones.by_ref().filter_map(|(name, one)| match one.way {
-                    // It is asked nothing else from now on: the agent begins anew with it.
-                    Ok((known, watched)) if known == *way => {
-                        found = Some(watched);
-                        None
-                    }
-                    way => Some((name, One { way, ..one })),
-                });
-                *all = rest.collect();
-                let watched = match found {
-                    Some(watched) => Ok(watched),
-                    None => way.watched().map_err(GuestError::Away),
-                };
-                Waiting::new(watched, Online::Exactly(online.clone()))
-            })
-            .collect();
-        drop(all);
+        let mut known: Vec<(Way, Option<Watched>, Option<Watched>)> = Vec::new();
+        self.all().retain(|_, one| {
+            let is = |way: &Way| wanted.iter().any(|(it, _)| it == way);
+            let ours = one.reached.agent().is_some_and(|(way, _)| is(way));
+            if !ours {
+                return true;
+            }
+            let reached = std::mem::replace(&mut one.reached, Reached::Not);
+            if let Reached::Asked { way, agent, parts } = reached {
+                known.push((way, Some(agent), parts.map(|it| it.watched)));
+            }
+            false
+        });
+        let wait = |(way, question): (Way, Question)| {
+            let found = known.iter_mut().find(|(it, ..)| *it == way);
+            let watched = found.and_then(|(_, agent, parts)| match question {
+                Question::Pins | Question::Pin { .. } => parts.take(),
+                Question::Stat | Question::SetOnline(_) => agent.take(),
+            });
+            let watched = watched.map_or_else(|| way.watched().map_err(GuestError::Away), Ok);
+            Waiting::new(watched, question)
+        };
+        let mut waits: Vec<Waiting> = wanted.iter().cloned().map(wait).collect();
         // All of them, whoever is not done.
         while waits
             .iter_mut()
@@ -168,12 +264,12 @@ impl Guests {
 /// One that is told and waited for.
 struct Waiting {
     watched: Option<Watched>,
-    wanted: Option<Online>,
-    said: Option<Result<CpuSet, GuestError>>,
+    wanted: Option<Question>,
+    said: Option<Result<Said, GuestError>>,
 }
 
 impl Waiting {
-    fn new(watched: Result<Watched, GuestError>, wanted: Online) -> Waiting {
+    fn new(watched: Result<Watched, GuestError>, wanted: Question) -> Waiting {
         let (watched, said) = match watched {
             Ok(watched) => (Some(watched), None),
             Err(error) => (None, Some(Err(error))),
@@ -192,83 +288,168 @@ impl Waiting {
         if let Some(wanted) = &self.wanted {
             // What it was told before comes first.
             watched.answers().for_each(drop);
-            if watched.is_idle() && watched.ask(Question::SetOnline(wanted.clone())) {
+            if watched.is_idle() && watched.ask(wanted.clone()) {
                 self.wanted = None;
             }
             return false;
         }
-        let answers = watched.answers().filter_map(|(_, said)| match said {
-            Said::Online(online) => Some(online),
-            Said::Stat(_) => None,
-        });
-        self.said = answers.last();
+        self.said = watched.answers().map(|(_, said)| Ok(said)).last();
         self.said.is_some()
     }
 }
 
-impl Way {
-    fn watched(&self) -> std::io::Result<Watched> {
-        Watched::new(Box::new(AgentSocket::of(
-            self.process,
-            &self.socket,
-            WITHIN,
-        )))
+impl Reached {
+    fn agent(&self) -> Option<(&Way, &Watched)> {
+        match self {
+            Reached::Asked { way, agent, .. } => Some((way, agent)),
+            _ => None,
+        }
     }
 }
 
 impl One {
     fn new(thread: ThreadId, process: Pid) -> One {
-        let cmdline = std::fs::read(format!("/proc/{process}/cmdline"));
-        let socket = cmdline.ok().and_then(|it| qemu::agent_socket(&it));
-        let socket = socket.map(|it| in_folder_of(process, it));
-        // A journal has to be able to name it.
-        let named = |it: &PathBuf| it.to_str().is_some_and(|it| !it.contains('\n'));
-        let way = socket.filter(named).map(|socket| Way {
+        let mut one = One {
             thread,
             process,
-            socket,
-        });
-        let (way, news) = match way.map(|way| way.watched().map(|watched| (way, watched))) {
-            Some(Ok(both)) => (Ok(both), None),
-            Some(Err(error)) => (Err(thread), Some(format!("its guest cannot be asked: {error}"))),
-            None => (
-                Err(thread),
-                Some("its guest cannot be asked: its QEMU has no socket for a guest agent; its CPUs are chosen by what it uses".to_string()),
-            ),
-        };
-        One {
-            way,
+            reached: Reached::Not,
             asked: None,
+            every: EVERY,
             sample: None,
             online: CpuSet::new(),
             told: None,
-            news,
+            news: None,
             silent: false,
+        };
+        let cmdline = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let socket = qemu::agent_socket(&cmdline);
+        let uuid = qemu::uuid(&cmdline).filter(|it| libvirt::is_uuid(it));
+        match (socket, uuid) {
+            (Some(socket), _) => one.reach(Door::Socket(in_folder_of(process, socket)), 0),
+            (None, Some(uuid)) => one.reached = Reached::Sought { uuid, said: None },
+            (None, None) => one.not("its QEMU has no socket for a guest agent"),
+        }
+        one
+    }
+
+    /// It cannot be asked, which is to be said.
+    fn not(&mut self, why: &str) {
+        self.news = Some(format!(
+            "its guest cannot be asked: {why}; its CPUs are chosen by what it uses"
+        ));
+    }
+
+    fn reach(&mut self, door: Door, agents: u64) {
+        let (thread, process) = (self.thread, self.process);
+        let way = Way {
+            thread,
+            process,
+            door,
+        };
+        // A journal has to be able to name it.
+        if !way.door.is_a_line() {
+            return self.not("the way to its guest agent has more than one line");
+        }
+        let parts = matches!(way.door, Door::Libvirt { .. }).then(|| way.watched());
+        match (way.watched(), parts.transpose()) {
+            (Ok(agent), Ok(watched)) => {
+                let parts = watched.map(|watched| Parts {
+                    watched,
+                    agents,
+                    pins: None,
+                    asked: None,
+                    failed: None,
+                });
+                self.reached = Reached::Asked { way, agent, parts };
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                self.reached = Reached::Not;
+                self.not(&error.to_string());
+            }
         }
     }
 
-    fn thread(&self) -> ThreadId {
-        match &self.way {
-            Ok((way, _)) => way.thread,
-            Err(thread) => *thread,
-        }
-    }
-
-    fn ask(&mut self) {
-        let Ok((_, watched)) = &self.way else {
+    /// Looks whether libvirt has it, as long as that is not known.
+    fn seek(&mut self, domains: &Domains) {
+        let Reached::Sought { uuid, said } = &mut self.reached else {
             return;
         };
-        if self.asked.is_none_or(|at| at.elapsed() >= EVERY) && watched.ask(Question::Stat) {
+        let why = match domains.find(uuid) {
+            Found::NotYet => return,
+            Found::Running { agents } => {
+                if said.is_some() {
+                    self.news = Some("libvirt has it now: its guest is asked".to_string());
+                }
+                let (uuid, uri) = (uuid.clone(), domains.uri().to_string());
+                return self.reach(Door::Libvirt { uuid, uri }, agents);
+            }
+            Found::Unknown => {
+                format!(
+                    "its QEMU has no socket for a guest agent, and libvirt at {} does not run {uuid}",
+                    domains.uri()
+                )
+            }
+            Found::Away(why) => {
+                format!("its QEMU has no socket for a guest agent, and {why}")
+            }
+        };
+        if said.as_ref() != Some(&why) {
+            *said = Some(why.clone());
+            self.not(&why);
+        }
+    }
+
+    fn ask(&mut self, domains: &Domains) {
+        let Reached::Asked { way, agent, parts } = &mut self.reached else {
+            return;
+        };
+        if let (Some(parts), Door::Libvirt { uuid, .. }) = (parts, &way.door) {
+            if let Found::Running { agents } = domains.find(uuid) {
+                // It has come just now: it may answer again.
+                if agents > std::mem::replace(&mut parts.agents, agents) {
+                    (self.asked, self.every) = (None, EVERY);
+                }
+            }
+            let every = if parts.pins.is_some() {
+                PINS_EVERY
+            } else {
+                EVERY
+            };
+            let due = parts.asked.is_none_or(|it| it.elapsed() >= every);
+            if due && parts.watched.is_idle() {
+                parts.asked = Some(Instant::now());
+                parts.watched.ask(Question::Pins);
+            }
+        }
+        let due = self.asked.is_none_or(|at| at.elapsed() >= self.every);
+        if due && agent.ask(Question::Stat) {
             self.asked = Some(Instant::now());
         }
     }
 
     /// What it said since.
     fn hear(&mut self) {
-        let Ok((_, watched)) = &self.way else {
+        let Reached::Asked { way, agent, parts } = &mut self.reached else {
             return;
         };
-        for (at, said) in watched.answers() {
+        if let Some(parts) = parts {
+            for (_, said) in parts.watched.answers() {
+                let (what, pins) = match said {
+                    Said::Pins(pins) => ("read", pins),
+                    Said::Pinned(pins) => ("changed", pins),
+                    Said::Stat(_) | Said::Online(_) => continue,
+                };
+                let failed = pins.as_ref().err();
+                let failed = failed
+                    .map(|it| format!("its pins could not be {what} ({it}), which is tried again"));
+                if failed.is_some() && failed != parts.failed {
+                    self.news.clone_from(&failed);
+                }
+                parts.failed = failed;
+                parts.pins = pins.ok();
+            }
+        }
+        for (at, said) in agent.answers() {
             let failed = match said {
                 Said::Stat(Ok(stat)) => {
                     self.sample = Some(GuestSample {
@@ -288,8 +469,14 @@ impl One {
                     None
                 }
                 Said::Online(Err(error)) | Said::Stat(Err(error)) => Some(error),
+                Said::Pins(_) | Said::Pinned(_) => continue,
             };
             let silent = failed.is_some();
+            let by_libvirt = matches!(way.door, Door::Libvirt { .. });
+            self.every = match silent && by_libvirt {
+                true => (self.every * 2).min(SELDOM),
+                false => EVERY,
+            };
             if silent != self.silent {
                 self.news = Some(match failed {
                     Some(error) => {
@@ -331,191 +518,4 @@ fn in_folder_of(process: Pid, path: PathBuf) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::guest::Guest;
-    use crate::guest::stat::GuestStat;
-    use quell_model::config::TenantSpec;
-    use quell_model::{
-        CpuSample, HostSample, Nice, SchedClass, Source, ThreadSample, ThreadSettings, ThreadState,
-        Tid, Topology,
-    };
-    use std::sync::mpsc::{Receiver, Sender, channel};
-
-    /// Answers at once, or never.
-    struct Fake {
-        online: CpuSet,
-        /// What it does not get while that is open.
-        hangs: Option<Receiver<()>>,
-    }
-
-    impl Fake {
-        fn wait(&self) {
-            if let Some(hangs) = &self.hangs {
-                let _ = hangs.recv();
-            }
-        }
-    }
-
-    impl Guest for Fake {
-        fn stat(&mut self) -> Result<GuestStat, GuestError> {
-            self.wait();
-            Ok(GuestStat {
-                switches: 1,
-                busy_ticks: 2,
-                online: self.online.clone(),
-            })
-        }
-
-        fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
-            self.wait();
-            self.online = match wanted {
-                Online::First(count) => CpuSet::first(*count),
-                Online::Exactly(cpus) => cpus.clone(),
-            };
-            Ok(self.online.clone())
-        }
-    }
-
-    fn name(number: u32) -> TenantName {
-        format!("vm-{number:02}").as_str().into()
-    }
-
-    fn way(number: u32) -> Way {
-        Way {
-            thread: ThreadId {
-                tid: Tid(100 + number),
-                start_ticks: 1,
-            },
-            process: Pid(100 + number),
-            socket: format!("/{number}").into(),
-        }
-    }
-
-    /// Fifty of them, of which the first hangs as long as what comes with them is there.
-    fn fifty() -> (Guests, Sender<()>) {
-        let (holds, hangs) = channel();
-        let mut hangs = Some(hangs);
-        let guests = Guests::default();
-        for number in 0..50 {
-            let fake = Fake {
-                online: CpuSet::first(4),
-                hangs: hangs.take(),
-            };
-            let one = One {
-                way: Ok((way(number), Watched::new(Box::new(fake)).unwrap())),
-                asked: None,
-                sample: None,
-                online: CpuSet::new(),
-                told: None,
-                news: None,
-                silent: false,
-            };
-            guests.all().insert(name(number), one);
-        }
-        (guests, holds)
-    }
-
-    fn snapshot() -> Snapshot {
-        let thread = |number: u32| ThreadSample {
-            id: way(number).thread,
-            process: way(number).process,
-            name: "CPU 0/KVM".into(),
-            role: ThreadRole::Vcpu(0),
-            forked_by: None,
-            state: ThreadState::Blocked,
-            cpu: quell_model::CpuId(0),
-            run_ns: 0,
-            ready: None,
-            preemptions: None,
-            wakeups: None,
-            wakers: None,
-            switches: None,
-            migrations: None,
-            settings: ThreadSettings {
-                class: SchedClass::Fair,
-                nice: Nice::default(),
-                slice_ns: None,
-                affinity: Arc::new(CpuSet::first(2)),
-            },
-        };
-        let tenant = |number: u32| TenantSample {
-            name: name(number),
-            spec: Arc::new(TenantSpec::named(name(number).as_str())),
-            cgroup: None,
-            threads: vec![thread(number)],
-            waits: None,
-            occasions: None,
-            guest: None,
-        };
-        Snapshot {
-            seq: 0,
-            time_ns: 0,
-            period_ns: 0,
-            source: Source::Procfs,
-            host: HostSample {
-                topology: Arc::new(Topology::flat(2)),
-                cpus: Vec::<CpuSample>::new(),
-            },
-            tenants: (0..50).map(tenant).collect(),
-        }
-    }
-
-    fn seen(guests: &Guests) -> Vec<Option<GuestSample>> {
-        let mut snapshot = snapshot();
-        guests.see(&mut snapshot);
-        snapshot.tenants.iter().map(|it| it.guest).collect()
-    }
-
-    fn until(what: &str, mut reached: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !reached() {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    #[test]
-    fn who_hangs_holds_up_nobody() {
-        let (guests, holds) = fifty();
-        until("49 answer", || seen(&guests).iter().flatten().count() == 49);
-        assert!(seen(&guests)[0].is_none() && guests.known(&name(0)).is_none());
-        let first = seen(&guests);
-        let newer = |now: &[Option<GuestSample>]| {
-            let both = now.iter().zip(&first).skip(1);
-            let mut both = both.filter_map(|(now, first)| now.zip(*first));
-            both.all(|(now, first)| now.at_ns > first.at_ns)
-        };
-        until("and again", || newer(&seen(&guests)));
-        // One is told, which is seen, and in vain not told again.
-        assert!(guests.tell(&name(7), Online::First(2)));
-        until("told", || {
-            seen(&guests);
-            guests
-                .known(&name(7))
-                .is_some_and(|it| it.1 == CpuSet::first(2))
-        });
-        assert!(!guests.tell(&name(7), Online::First(2)));
-        drop(holds);
-        until("the first one answers", || seen(&guests)[0].is_some());
-    }
-
-    #[test]
-    fn all_that_answer_are_given_back_what_they_had() {
-        let (guests, holds) = fifty();
-        until("49 answer", || seen(&guests).iter().flatten().count() == 49);
-        let wanted: Vec<_> = (0..50)
-            .map(|it| (way(it), CpuSet::first(it % 4 + 1)))
-            .collect();
-        let said = guests.put_back(&wanted, Duration::from_secs(2));
-        assert!(
-            matches!(said[0], Err(GuestError::Silent { .. })),
-            "{:?}",
-            said[0]
-        );
-        for (number, said) in said.iter().enumerate().skip(1) {
-            assert_eq!(said.as_ref().unwrap(), &wanted[number].1, "{number}");
-        }
-        drop(holds);
-    }
-}
+mod tests;

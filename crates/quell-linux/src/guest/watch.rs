@@ -1,7 +1,7 @@
 //! A guest that is asked on a thread of its own, so that nobody waits for it.
 
 use super::stat::GuestStat;
-use super::{Guest, GuestError, Online};
+use super::{Guest, GuestError, Online, Pins};
 use quell_model::CpuSet;
 use std::cell::Cell;
 use std::io;
@@ -19,6 +19,15 @@ pub enum Question {
     Stat,
     /// [`Guest::set_online`].
     SetOnline(Online),
+    /// [`Guest::pins`].
+    Pins,
+    /// [`Guest::pin`].
+    Pin {
+        /// What parts are to have before.
+        expected: Vec<Pins>,
+        /// What they are to have.
+        wanted: Pins,
+    },
 }
 
 /// What it said.
@@ -28,6 +37,10 @@ pub enum Said {
     Stat(Result<GuestStat, GuestError>),
     /// To [`Question::SetOnline`]: which it has online.
     Online(Result<CpuSet, GuestError>),
+    /// To [`Question::Pins`]: where its parts are pinned.
+    Pins(Result<Pins, GuestError>),
+    /// To [`Question::Pin`]: where they are then.
+    Pinned(Result<Pins, GuestError>),
 }
 
 /// A guest and its thread, which ends once this is dropped and the question that it is at is answered, or is not in time.
@@ -54,6 +67,10 @@ impl Watched {
                     let said = match question {
                         Question::Stat => Said::Stat(guest.stat()),
                         Question::SetOnline(wanted) => Said::Online(guest.set_online(&wanted)),
+                        Question::Pins => Said::Pins(guest.pins()),
+                        Question::Pin { expected, wanted } => {
+                            Said::Pinned(guest.pin(&expected, &wanted))
+                        }
                     };
                     if say.send((Instant::now(), said)).is_err() {
                         return;

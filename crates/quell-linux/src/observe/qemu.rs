@@ -34,6 +34,16 @@ pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
         })
 }
 
+/// A QEMU command line's UUID, by which libvirt knows the domain: it passes it to each that it starts.
+pub(crate) fn uuid(cmdline: &[u8]) -> Option<String> {
+    let mut arguments = cmdline.split(|&b| b == 0);
+    arguments
+        .by_ref()
+        .find(|it| *it == b"-uuid" || *it == b"--uuid")?;
+    let uuid = std::str::from_utf8(arguments.next()?).ok()?;
+    Some(uuid.to_ascii_lowercase())
+}
+
 /// Where QEMU listens for the guest agent's host side, by its command line: the socket of the virtio-serial port `org.qemu.guest_agent.0`. `None`: there is
 /// none, or somebody else opened it for QEMU, as libvirt does.
 pub(crate) fn agent_socket(cmdline: &[u8]) -> Option<PathBuf> {
@@ -175,6 +185,15 @@ mod tests {
     }
 
     #[test]
+    fn uuids() {
+        let uuid = "6f0d3e3c-7c1a-4b43-9d6e-1f8f3a0f5c11";
+        let line = format!("qemu\0-name\0guest=a\0-uuid\0{}\0-S\0", uuid.to_uppercase());
+        assert_eq!(super::uuid(line.as_bytes()).as_deref(), Some(uuid));
+        assert_eq!(super::uuid(b"qemu\0-S\0-uuid"), None);
+        assert_eq!(super::uuid(b"qemu\0-S\0"), None);
+    }
+
+    #[test]
     fn sockets_of_guest_agents() {
         let port = "virtserialport,chardev=qga,name=org.qemu.guest_agent.0";
         let chardev = "socket,path=/run/a,,b.sock,server=on,wait=off,id=qga";
@@ -259,7 +278,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>, text: String) {
-            let _ = (is_qemu(&bytes), guest_name(&bytes), agent_socket(&bytes), vhost_owner(&bytes), role(&text));
+            let _ = (is_qemu(&bytes), guest_name(&bytes), agent_socket(&bytes), super::uuid(&bytes), vhost_owner(&bytes), role(&text));
         }
 
         #[test]

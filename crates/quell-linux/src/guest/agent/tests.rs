@@ -1,13 +1,19 @@
+use super::socket::{AgentSocket, Connection, DELIMITER, Socket};
 use super::*;
 use proptest::prelude::*;
-use std::io::{BufRead, BufReader};
-use std::os::unix::net::UnixListener;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Instant;
 use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_millis(300);
+
+fn agent_at(path: impl Into<std::path::PathBuf>, within: Duration) -> AgentSocket {
+    Agent::new(Socket::at(path), within)
+}
 
 /// A socket at which somebody says, on each connection, what `says` makes of each line that is sent.
 fn guest(
@@ -27,7 +33,7 @@ fn guest(
             }
         }
     });
-    (folder, AgentSocket::new(path, WITHIN))
+    (folder, agent_at(path, WITHIN))
 }
 
 /// Answers `guest-sync-delimited`; whether that was asked.
@@ -51,7 +57,7 @@ fn always(answer: &'static str) -> (TempDir, AgentSocket) {
 
 #[test]
 fn nobody_there() {
-    let mut agent = AgentSocket::new("/nonexistent/agent", WITHIN);
+    let mut agent = agent_at("/nonexistent/agent", WITHIN);
     assert!(matches!(agent.stat(), Err(GuestError::Away(_))));
 }
 
@@ -90,7 +96,7 @@ fn answers_without_end_are_not_kept() {
     });
     let error = agent.stat().unwrap_err().to_string();
     assert!(error.contains("more than 262144 bytes"), "{error}");
-    assert!(agent.connection.is_none());
+    assert!(agent.channel.connection.is_none());
 }
 
 #[test]
@@ -192,7 +198,7 @@ proptest! {
         let (mut guest, host) = UnixStream::pair().unwrap();
         guest.write_all(&bytes).unwrap();
         drop(guest);
-        let mut connection = Connection { stream: host, rest: Vec::new(), stat: None };
+        let mut connection = Connection { stream: host, rest: Vec::new() };
         // Nothing may panic or wait; it has gone, so it cannot have answered.
         let _ = connection.read_to(b'\n', Instant::now() + WITHIN, WITHIN);
         prop_assert!(connection.sync(1 << 60, WITHIN).is_err());
@@ -200,7 +206,7 @@ proptest! {
 }
 
 /// A real agent, of this host instead of a guest; `None`: it is not installed.
-fn real(folder: &TempDir) -> Option<(Agent, AgentSocket)> {
+fn real(folder: &TempDir) -> Option<(Running, AgentSocket)> {
     let path = folder.path().join("agent");
     // Users often lack its folder on PATH.
     let program = ["/usr/sbin/qemu-ga", "/usr/bin/qemu-ga"];
@@ -214,19 +220,19 @@ fn real(folder: &TempDir) -> Option<(Agent, AgentSocket)> {
         .args(["-b", "guest-set-vcpus"])
         .stderr(Stdio::null())
         .spawn();
-    let child = Agent(child.ok()?);
+    let child = Running(child.ok()?);
     for _ in 0..500 {
         if path.exists() {
             break;
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Some((child, AgentSocket::new(path, Duration::from_secs(5))))
+    Some((child, agent_at(path, Duration::from_secs(5))))
 }
 
-struct Agent(Child);
+struct Running(Child);
 
-impl Drop for Agent {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,0 +1,330 @@
+//! Virtual machines whose parts are pinned by who runs them (libvirt): to where the plan has their threads, and in the end to where they were.
+//!
+//! The same rules as for single threads: where a part was is in the journal before the first change; it is never pinned beyond that, if its owner had
+//! pinned it; and a part that is neither where it was nor where Quell pinned it is somebody else's from then on. Pinning is asked for and not
+//! waited for ([`Guests::pin`]); what holds then is what the next period goes on from. Only what runs is changed, never a domain's definition.
+
+use super::Actuator;
+use super::guests::{note, said_of};
+use super::journal::Record;
+use super::report::{ApplyReport, RestoreReport};
+use super::state::{Domain, State};
+use super::thread::is_there;
+use crate::guest::watch::Question;
+use crate::guest::{Bound, GuestError, Guests, Part, Pins, Way};
+use quell_model::{
+    CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole, ThreadSample,
+};
+use std::collections::BTreeSet;
+
+/// Whether a thread belongs to a part, so that its affinity is not Quell's to set. Workers in the kernel are in the emulator's cpuset.
+pub(super) fn has(bound: Bound, sample: Option<&TenantSample>, id: ThreadId) -> bool {
+    let (Bound::Parts(process) | Bound::NotYet(process)) = bound else {
+        return false;
+    };
+    let thread = sample.and_then(|it| thread_of(it, id));
+    thread.is_some_and(|it| it.process == process || it.role == ThreadRole::Io)
+}
+
+fn thread_of(sample: &TenantSample, id: ThreadId) -> Option<&ThreadSample> {
+    let at = sample.threads.binary_search_by_key(&id, |it| it.id).ok()?;
+    Some(&sample.threads[at])
+}
+
+/// Where the plan has the virtual CPUs' threads, by number, and all others.
+fn planned(plan: &TenantPlan, sample: &TenantSample) -> (Pins, Option<CpuSet>) {
+    let (mut vcpus, mut others) = (Pins::default(), None);
+    for thread in &plan.threads {
+        let (Some(cpus), Some(seen)) = (&thread.cpus, thread_of(sample, thread.id)) else {
+            continue;
+        };
+        match seen.role {
+            ThreadRole::Vcpu(number) => vcpus.set(Part::Vcpu(number), cpus.clone()),
+            _ => others = others.or_else(|| Some(cpus.clone())),
+        }
+    }
+    (vcpus, others)
+}
+
+impl Actuator {
+    /// Has parts pinned as the plan says, and given back those that it does not mention any more.
+    pub(super) fn pin_parts(
+        &mut self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        report: &mut ApplyReport,
+        dropped: &mut Vec<Record>,
+    ) {
+        let mut changes = Vec::new();
+        for tenant in &plan.tenants {
+            let Some(sample) = snapshot.tenant(&tenant.name) else {
+                continue;
+            };
+            if !matches!(self.guests.bound(&tenant.name), Bound::Parts(_)) {
+                continue;
+            }
+            let (vcpus, others) = planned(tenant, sample);
+            if vcpus.is_empty() && others.is_none() {
+                continue;
+            }
+            let (known, planned) = (self.guests.pins(&tenant.name), (&vcpus, others.as_ref()));
+            changes.extend(self.parts_of(snapshot, tenant, known, planned, report));
+        }
+        self.pin_all(changes, report);
+        let mut domains = std::mem::take(&mut self.state.domains);
+        domains.retain(|thread, domain| {
+            domain.planned == self.period || self.give_back_parts(*thread, domain, report, dropped)
+        });
+        self.state.domains = domains;
+    }
+
+    /// Journals what is about to be pinned, all of it at once, then has it pinned.
+    fn pin_all(&mut self, changes: Vec<(ThreadId, Pins)>, report: &mut ApplyReport) {
+        let domains = &self.state.domains;
+        let records: Vec<Record> = changes
+            .iter()
+            .filter_map(|(thread, wanted)| domains.get(thread).map(|it| (it, wanted)))
+            .map(|(domain, wanted)| domain.record(&domain.with(wanted)))
+            .collect();
+        if records.is_empty() {
+            return;
+        }
+        if let Err(error) = self.journal.append(&records, true) {
+            report.journal_error = Some(said_of(&self.journal, &error));
+            return;
+        }
+        for (thread, wanted) in changes {
+            let Some(domain) = self.state.domains.get_mut(&thread) else {
+                continue;
+            };
+            if domain.pin(&self.guests, &wanted) {
+                report.writes.affinity += 1;
+            }
+        }
+    }
+
+    /// What of a tenant's parts is to be pinned elsewhere; known: where they are, unless they are just being pinned.
+    fn parts_of(
+        &mut self,
+        snapshot: &Snapshot,
+        tenant: &TenantPlan,
+        known: Option<(Way, Pins)>,
+        (vcpus, others): (&Pins, Option<&CpuSet>),
+        report: &mut ApplyReport,
+    ) -> Option<(ThreadId, Pins)> {
+        let name = &tenant.name;
+        let Some((way, now)) = known else {
+            // It is being pinned, or cannot be now.
+            let mut known = self.state.domains.values_mut();
+            if let Some(domain) = known.find(|it| it.tenant.as_ref() == Some(name)) {
+                domain.planned = self.period;
+            }
+            return None;
+        };
+        let thread = way.thread;
+        let domain = self.state.domains.entry(thread).or_insert_with(|| Domain {
+            way,
+            original: now.clone(),
+            last: now.clone(),
+            also: None,
+            foreign: BTreeSet::new(),
+            tenant: None,
+            planned: 0,
+        });
+        domain.tenant = Some(name.clone());
+        domain.planned = self.period;
+        domain.look(&now, report);
+        let online = snapshot.host.topology.online();
+        let mut wanted = Pins::default();
+        for (part, original) in domain.original.iter() {
+            let planned = match part {
+                Part::Vcpu(_) => vcpus.get(part),
+                Part::Emulator | Part::Iothread(_) => others,
+            };
+            let (Some(planned), false) = (planned, domain.foreign.contains(&part)) else {
+                continue;
+            };
+            let free = online.is_subset(original);
+            let allowed = match free {
+                true => planned.clone(),
+                false => planned.intersection(original),
+            };
+            if allowed.is_empty() {
+                report.left_alone += 1;
+                if self.said.first(name, Some(thread), "parts", self.period) {
+                    let text =
+                        format!("{part} stays where it is: its owner pinned it to CPUs {original}");
+                    report.notes.push(note(Some(name.clone()), text));
+                }
+                continue;
+            }
+            wanted.set(part, allowed);
+        }
+        let differs = |(part, cpus): (Part, &CpuSet)| domain.last.get(part) != Some(cpus);
+        if !wanted.iter().any(differs) {
+            report.unchanged += 1;
+            return None;
+        }
+        Some((thread, wanted))
+    }
+
+    /// Whether there is still something to give back.
+    fn give_back_parts(
+        &mut self,
+        thread: ThreadId,
+        domain: &mut Domain,
+        report: &mut ApplyReport,
+        dropped: &mut Vec<Record>,
+    ) -> bool {
+        let guests = &self.guests;
+        let Some(tenant) = domain
+            .tenant
+            .clone()
+            .or_else(|| guests.reached(&domain.way))
+        else {
+            return self.is_still_there(thread, report, dropped);
+        };
+        let known = guests.pins(&tenant);
+        let Some((_, now)) = known.filter(|(way, _)| *way == domain.way) else {
+            return self.is_still_there(thread, report, dropped);
+        };
+        domain.tenant = Some(tenant.clone());
+        domain.look(&now, report);
+        let wanted = domain.ours();
+        let differs =
+            |(part, cpus): (Part, &CpuSet)| domain.last.get(part).is_some_and(|held| held != cpus);
+        if !wanted.iter().any(differs) {
+            report.given_back += 1;
+            dropped.push(Record::DropParts(thread));
+            return false;
+        }
+        // The journal needs no word of it: the originals are among what undoing takes for Quell's.
+        domain.pin(guests, &wanted);
+        true
+    }
+
+    fn is_still_there(
+        &self,
+        thread: ThreadId,
+        report: &mut ApplyReport,
+        dropped: &mut Vec<Record>,
+    ) -> bool {
+        let there = is_there(thread);
+        if !there {
+            report.gone += 1;
+            dropped.push(Record::DropParts(thread));
+        }
+        there
+    }
+}
+
+impl Domain {
+    /// Where the parts are now: those that are not where they were left are somebody else's.
+    fn look(&mut self, now: &Pins, report: &mut ApplyReport) {
+        for (part, cpus) in now.iter() {
+            let ours = |pins: &Pins| pins.get(part).is_none_or(|it| it == cpus);
+            let left = ours(&self.last) || self.also.as_ref().is_some_and(ours);
+            if left || !self.foreign.insert(part) {
+                continue;
+            }
+            report.left_alone += 1;
+            let text =
+                format!("{part} left on CPUs {cpus} from now on: someone else pinned it there");
+            report.notes.push(note(self.tenant.clone(), text));
+        }
+        // New parts may come, and old ones go.
+        self.original = now
+            .iter()
+            .map(|(part, cpus)| (part, self.original.get(part).unwrap_or(cpus).clone()))
+            .collect();
+        self.last = now.clone();
+        self.also = None;
+    }
+
+    /// Has those pinned. False: not now.
+    fn pin(&mut self, guests: &Guests, wanted: &Pins) -> bool {
+        let tenant = self.tenant.as_ref();
+        let asked = tenant.is_some_and(|it| guests.pin(it, self.expected(), wanted.clone()));
+        if asked {
+            let last = self.with(wanted);
+            self.also = Some(std::mem::replace(&mut self.last, last));
+        }
+        asked
+    }
+
+    /// What holds once those are pinned.
+    fn with(&self, wanted: &Pins) -> Pins {
+        let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
+        let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
+        ours.map(part).collect()
+    }
+
+    /// The originals of the parts that are not somebody else's.
+    fn ours(&self) -> Pins {
+        let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
+        self.original.only(ours)
+    }
+}
+
+/// What gives a domain's parts back.
+pub(super) fn question(domain: &Domain) -> (Way, Question) {
+    let question = Question::Pin {
+        expected: domain.expected(),
+        wanted: domain.ours(),
+    };
+    (domain.way.clone(), question)
+}
+
+/// What came of giving one domain's parts back.
+pub(super) fn undone(
+    state: &mut State,
+    way: &Way,
+    now: Result<Pins, GuestError>,
+    report: &mut RestoreReport,
+) {
+    let Some(domain) = state.domains.get(&way.thread) else {
+        return;
+    };
+    let tenant = domain.tenant.clone();
+    let now = match now {
+        Ok(now) => now,
+        Err(error) => {
+            report.failed += 1;
+            let text = format!(
+                "its parts could not be pinned to {} again: {error}",
+                domain.original
+            );
+            report.notes.push(note(tenant, text));
+            return;
+        }
+    };
+    let expected = domain.expected();
+    let mut stuck = false;
+    for (part, original) in domain.ours().iter() {
+        let Some(held) = now.get(part) else {
+            report.gone += 1;
+            continue;
+        };
+        let left = expected.iter().any(|it| it.get(part) == Some(held));
+        if held == original {
+            match expected.iter().all(|it| it.get(part) == Some(original)) {
+                true => report.unchanged += 1,
+                false => report.restored += 1,
+            }
+        } else if left {
+            stuck = true;
+            report.failed += 1;
+            let text = format!("{part} is still pinned to CPUs {held}, before Quell {original}");
+            report.notes.push(note(tenant.clone(), text));
+        } else {
+            report.left_alone += 1;
+            let text = format!(
+                "{part} left on CPUs {held}: someone else pinned it there (it was {original})"
+            );
+            report.notes.push(note(tenant.clone(), text));
+        }
+    }
+    if !stuck {
+        state.domains.remove(&way.thread);
+    }
+}

@@ -1,0 +1,191 @@
+use super::*;
+use crate::guest::Guest;
+use crate::guest::stat::GuestStat;
+use quell_model::config::TenantSpec;
+use quell_model::{
+    CpuSample, HostSample, Nice, SchedClass, Source, ThreadSample, ThreadSettings, ThreadState,
+    Tid, Topology,
+};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Answers at once, or never.
+struct Fake {
+    online: CpuSet,
+    /// What it does not get while that is open.
+    hangs: Option<Receiver<()>>,
+}
+
+impl Fake {
+    fn wait(&self) {
+        if let Some(hangs) = &self.hangs {
+            let _ = hangs.recv();
+        }
+    }
+}
+
+impl Guest for Fake {
+    fn stat(&mut self) -> Result<GuestStat, GuestError> {
+        self.wait();
+        Ok(GuestStat {
+            switches: 1,
+            busy_ticks: 2,
+            online: self.online.clone(),
+        })
+    }
+
+    fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
+        self.wait();
+        self.online = match wanted {
+            Online::First(count) => CpuSet::first(*count),
+            Online::Exactly(cpus) => cpus.clone(),
+        };
+        Ok(self.online.clone())
+    }
+}
+
+fn name(number: u32) -> TenantName {
+    format!("vm-{number:02}").as_str().into()
+}
+
+fn way(number: u32) -> Way {
+    Way {
+        thread: ThreadId {
+            tid: Tid(100 + number),
+            start_ticks: 1,
+        },
+        process: Pid(100 + number),
+        door: Door::Socket(format!("/{number}").into()),
+    }
+}
+
+/// Fifty of them, of which the first hangs as long as what comes with them is there.
+fn fifty() -> (Guests, Sender<()>) {
+    let (holds, hangs) = channel();
+    let mut hangs = Some(hangs);
+    let guests = Guests::default();
+    for number in 0..50 {
+        let fake = Fake {
+            online: CpuSet::first(4),
+            hangs: hangs.take(),
+        };
+        let mut one = One::new(way(number).thread, way(number).process);
+        one.reached = Reached::Asked {
+            way: way(number),
+            agent: Watched::new(Box::new(fake)).unwrap(),
+            parts: None,
+        };
+        one.news = None;
+        guests.all().insert(name(number), one);
+    }
+    (guests, holds)
+}
+
+fn snapshot() -> Snapshot {
+    let thread = |number: u32| ThreadSample {
+        id: way(number).thread,
+        process: way(number).process,
+        name: "CPU 0/KVM".into(),
+        role: ThreadRole::Vcpu(0),
+        forked_by: None,
+        state: ThreadState::Blocked,
+        cpu: quell_model::CpuId(0),
+        run_ns: 0,
+        ready: None,
+        preemptions: None,
+        wakeups: None,
+        wakers: None,
+        switches: None,
+        migrations: None,
+        settings: ThreadSettings {
+            class: SchedClass::Fair,
+            nice: Nice::default(),
+            slice_ns: None,
+            affinity: Arc::new(CpuSet::first(2)),
+        },
+    };
+    let tenant = |number: u32| TenantSample {
+        name: name(number),
+        spec: Arc::new(TenantSpec::named(name(number).as_str())),
+        cgroup: None,
+        threads: vec![thread(number)],
+        waits: None,
+        occasions: None,
+        guest: None,
+    };
+    Snapshot {
+        seq: 0,
+        time_ns: 0,
+        period_ns: 0,
+        source: Source::Procfs,
+        host: HostSample {
+            topology: Arc::new(Topology::flat(2)),
+            cpus: Vec::<CpuSample>::new(),
+        },
+        tenants: (0..50).map(tenant).collect(),
+    }
+}
+
+fn seen(guests: &Guests) -> Vec<Option<GuestSample>> {
+    let mut snapshot = snapshot();
+    guests.see(&mut snapshot);
+    snapshot.tenants.iter().map(|it| it.guest).collect()
+}
+
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn who_hangs_holds_up_nobody() {
+    let (guests, holds) = fifty();
+    until("49 answer", || seen(&guests).iter().flatten().count() == 49);
+    assert!(seen(&guests)[0].is_none() && guests.known(&name(0)).is_none());
+    let first = seen(&guests);
+    let newer = |now: &[Option<GuestSample>]| {
+        let both = now.iter().zip(&first).skip(1);
+        let mut both = both.filter_map(|(now, first)| now.zip(*first));
+        both.all(|(now, first)| now.at_ns > first.at_ns)
+    };
+    until("and again", || newer(&seen(&guests)));
+    // One is told, which is seen, and in vain not told again.
+    assert!(guests.tell(&name(7), Online::First(2)));
+    until("told", || {
+        seen(&guests);
+        guests
+            .known(&name(7))
+            .is_some_and(|it| it.1 == CpuSet::first(2))
+    });
+    assert!(!guests.tell(&name(7), Online::First(2)));
+    drop(holds);
+    until("the first one answers", || seen(&guests)[0].is_some());
+}
+
+#[test]
+fn all_that_answer_are_given_back_what_they_had() {
+    let (guests, holds) = fifty();
+    until("49 answer", || seen(&guests).iter().flatten().count() == 49);
+    let wanted: Vec<_> = (0..50)
+        .map(|it| (way(it), CpuSet::first(it % 4 + 1)))
+        .collect();
+    let told = wanted.iter().map(|(way, online)| {
+        let online = Online::Exactly(online.clone());
+        (way.clone(), Question::SetOnline(online))
+    });
+    let said = guests.put_back(told.collect(), Duration::from_secs(2));
+    assert!(
+        matches!(said[0], Err(GuestError::Silent { .. })),
+        "{:?}",
+        said[0]
+    );
+    for (number, said) in said.iter().enumerate().skip(1) {
+        let Ok(Said::Online(Ok(online))) = said else {
+            panic!("{number}: {said:?}");
+        };
+        assert_eq!(online, &wanted[number].1, "{number}");
+    }
+    drop(holds);
+}

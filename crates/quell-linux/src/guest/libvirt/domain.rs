@@ -1,0 +1,303 @@
+//! A domain: its guest agent, and where its parts are pinned.
+
+use super::api::{ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE, VCPUS_MAXIMUM};
+use super::connection::{Connection, Handle, text};
+use crate::act::thread;
+use crate::guest::agent::{Agent, Channel, nonsense, shortened};
+use crate::guest::pins::{from_map, to_map};
+use crate::guest::stat::GuestStat;
+use crate::guest::{Guest, GuestError, Online, Part, Pins};
+use crate::observe::qemu;
+use quell_model::{CpuSet, Pid, ThreadRole, Tid};
+use serde_json::{Value, json};
+use std::ffi::{CStr, c_int};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+/// An answer is no longer, in bytes.
+const ANSWER_MOST: usize = 256 << 10;
+/// More virtual CPUs than any domain has.
+const VCPUS_MOST: c_int = 8192;
+
+/// A domain that is asked, told and pinned.
+#[derive(Debug)]
+pub struct Domain {
+    agent: Agent<Libvirt>,
+    process: Pid,
+}
+
+/// The way through libvirt, connected to when it is used.
+#[derive(Debug)]
+pub struct Libvirt {
+    uuid: String,
+    uri: String,
+    handle: Option<Handle>,
+    /// How many connections there were.
+    number: u64,
+}
+
+impl Domain {
+    /// The domain of that UUID, of the libvirt at `uri`, which runs in that process.
+    pub fn new(process: Pid, uuid: &str, uri: &str, within: Duration) -> Domain {
+        let libvirt = Libvirt {
+            uuid: uuid.to_string(),
+            uri: uri.to_string(),
+            handle: None,
+            number: 0,
+        };
+        Domain {
+            agent: Agent::new(libvirt, within),
+            process,
+        }
+    }
+}
+
+impl Guest for Domain {
+    fn stat(&mut self) -> Result<GuestStat, GuestError> {
+        self.agent.stat()
+    }
+
+    fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
+        self.agent.set_online(wanted)
+    }
+
+    fn pins(&mut self) -> Result<Pins, GuestError> {
+        self.agent.channel().with(Handle::pins)
+    }
+
+    fn pin(&mut self, expected: &[Pins], wanted: &Pins) -> Result<Pins, GuestError> {
+        let process = self.process;
+        self.agent.channel().with(|handle| {
+            let now = handle.pins()?;
+            for (part, cpus) in wanted.iter() {
+                let Some(held) = now.get(part) else {
+                    continue;
+                };
+                let mut left = expected.iter().filter_map(|it| it.get(part));
+                // Whatever else it is, somebody else decided.
+                if held != cpus && left.any(|it| it == held) {
+                    handle.pin(part, cpus)?;
+                }
+            }
+            let after = handle.pins()?;
+            if let Some(cpus) = wanted.get(Part::Emulator) {
+                if after.get(Part::Emulator) == Some(cpus) {
+                    let held = expected.iter().filter_map(|it| it.get(Part::Emulator));
+                    take_along(process, &held.collect::<Vec<_>>(), cpus);
+                }
+            }
+            Ok(after)
+        })
+    }
+}
+
+/// Without a cpuset controller libvirt moves the emulator's main thread only: the others, which had the same CPUs, follow it.
+fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
+    let folder = format!("/proc/{process}/task");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    for tid in entries.filter_map(|it| it.file_name().to_str()?.parse().ok()) {
+        let read = |file: &str| std::fs::read_to_string(format!("{folder}/{tid}/{file}"));
+        let (Ok(name), Ok(cpuset)) = (read("comm"), read("cpuset")) else {
+            continue;
+        };
+        let of_emulator = qemu::role(name.trim_end()) == ThreadRole::Emulator;
+        if !of_emulator || cpuset.trim_end().ends_with("/emulator") {
+            continue;
+        }
+        let held = thread::affinity(Tid(tid));
+        if held.is_ok_and(|held| held != *to && from.iter().any(|it| **it == held)) {
+            // It may just have ended.
+            let _ = thread::set_affinity(Tid(tid), to);
+        }
+    }
+}
+
+impl Libvirt {
+    /// Does something with the domain; a connection that broke is given up.
+    fn with<T>(
+        &mut self,
+        what: impl FnOnce(&Handle) -> Result<T, GuestError>,
+    ) -> Result<T, GuestError> {
+        let handle = match self.handle.take() {
+            Some(handle) if handle.connection.is_alive() => handle,
+            _ => {
+                self.number += 1;
+                Connection::open(&self.uri)?.domain(&self.uuid)?
+            }
+        };
+        let done = what(&handle);
+        if handle.connection.is_alive() {
+            self.handle = Some(handle);
+        }
+        done
+    }
+}
+
+impl Channel for Libvirt {
+    fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: &Value,
+        within: Duration,
+    ) -> Result<Value, GuestError> {
+        let question = json!({ "execute": command, "arguments": arguments }).to_string();
+        let answer = self.with(|handle| handle.ask_agent(command, &question, within))?;
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|error| nonsense(command, &error.to_string()))?;
+        let returned = answer.get("return").cloned();
+        returned.ok_or_else(|| nonsense(command, "no result"))
+    }
+
+    fn agent(&self) -> u64 {
+        // Another connection leads to the same agent: what that has opened stays open.
+        0
+    }
+
+    fn give_up(&mut self) {}
+}
+
+impl Handle {
+    /// What the guest agent answered, whole. libvirt first has a word with the agent, for up to 5 s, and then waits as long as it is told.
+    fn ask_agent(
+        &self,
+        command: &'static str,
+        question: &str,
+        within: Duration,
+    ) -> Result<Vec<u8>, GuestError> {
+        let api = self.connection.api;
+        let question = text(question)?;
+        let seconds = within.as_millis().div_ceil(1000) as c_int;
+        // SAFETY: the domain is good, and the text outlives the call.
+        let answer = unsafe {
+            (api.qemu.virDomainQemuAgentCommand)(self.as_ptr(), question.as_ptr(), seconds, 0)
+        };
+        if answer.is_null() {
+            let (code, why) = api.last_error();
+            return Err(match code {
+                ERROR_UNRESPONSIVE | ERROR_TIMEOUT => GuestError::Unresponsive { why },
+                _ if !self.connection.is_alive() => GuestError::Libvirt { call: command, why },
+                _ => GuestError::Refused {
+                    command,
+                    why: shortened(&why),
+                },
+            });
+        }
+        // SAFETY: what libvirt returns is a text with a NUL at its end, which is ours, allocated with malloc(3) and freed once after its last use.
+        let bytes = unsafe {
+            let bytes = CStr::from_ptr(answer).to_bytes().to_vec();
+            libc::free(answer.cast());
+            bytes
+        };
+        match bytes.len() <= ANSWER_MOST {
+            true => Ok(bytes),
+            false => Err(nonsense(command, &format!("more than {ANSWER_MOST} bytes"))),
+        }
+    }
+
+    /// Where all its parts are pinned.
+    fn pins(&self) -> Result<Pins, GuestError> {
+        let api = &self.connection.api.libvirt;
+        let bytes = map_bytes();
+        let mut pins = Pins::default();
+        // SAFETY: the domain is good.
+        let vcpus = unsafe { (api.virDomainGetVcpusFlags)(self.as_ptr(), VCPUS_MAXIMUM) };
+        if !(1..=VCPUS_MOST).contains(&vcpus) {
+            return Err(self.failed("virDomainGetVcpusFlags"));
+        }
+        let mut maps = vec![0u8; vcpus as usize * bytes];
+        // SAFETY: there are so many maps of so many bytes each, which is what is written at most.
+        let count = unsafe {
+            let maps = maps.as_mut_ptr();
+            (api.virDomainGetVcpuPinInfo)(self.as_ptr(), vcpus, maps, bytes as c_int, LIVE)
+        };
+        if count < 0 {
+            return Err(self.failed("virDomainGetVcpuPinInfo"));
+        }
+        for (number, map) in (0..).zip(maps.chunks(bytes)).take(count as usize) {
+            pins.set(Part::Vcpu(number), from_map(map));
+        }
+        let mut map = vec![0u8; bytes];
+        // SAFETY: there is one map of so many bytes, which is what is written at most.
+        let count = unsafe {
+            let map = map.as_mut_ptr();
+            (api.virDomainGetEmulatorPinInfo)(self.as_ptr(), map, bytes as c_int, LIVE)
+        };
+        match count {
+            ..0 => return Err(self.failed("virDomainGetEmulatorPinInfo")),
+            // It has none of its own.
+            0 => pins.set(Part::Emulator, online()),
+            _ => pins.set(Part::Emulator, from_map(&map)),
+        }
+        let mut infos: *mut *mut IoThreadInfo = null_mut();
+        // SAFETY: the array is written to `infos` and is ours, with all that is in it.
+        let count = unsafe { (api.virDomainGetIOThreadInfo)(self.as_ptr(), &raw mut infos, LIVE) };
+        if count < 0 {
+            return Err(self.failed("virDomainGetIOThreadInfo"));
+        }
+        for at in 0..count as usize {
+            // SAFETY: the array has so many; each has a map of as many bytes as it says, and is freed once after its last use.
+            unsafe {
+                let info = *infos.add(at);
+                let (map, length) = ((*info).cpumap, (*info).cpumaplen);
+                if !map.is_null() && length > 0 {
+                    let map = std::slice::from_raw_parts(map, length as usize);
+                    pins.set(Part::Iothread((*info).id), from_map(map));
+                }
+                (api.virDomainIOThreadInfoFree)(info);
+            }
+        }
+        // SAFETY: the array was allocated by libvirt for the caller, with malloc(3).
+        unsafe { libc::free(infos.cast()) };
+        Ok(pins)
+    }
+
+    /// Pins one part, of what runs only.
+    fn pin(&self, part: Part, cpus: &CpuSet) -> Result<(), GuestError> {
+        let api = &self.connection.api.libvirt;
+        let mut map = to_map(cpus, map_bytes());
+        let (domain, length) = (self.as_ptr(), map.len() as c_int);
+        let map = map.as_mut_ptr();
+        // SAFETY: the domain is good; the map has so many bytes, is read only, and outlives the calls.
+        let (call, done) = unsafe {
+            match part {
+                Part::Vcpu(number) => (
+                    "virDomainPinVcpuFlags",
+                    (api.virDomainPinVcpuFlags)(domain, number, map, length, LIVE),
+                ),
+                Part::Emulator => (
+                    "virDomainPinEmulator",
+                    (api.virDomainPinEmulator)(domain, map, length, LIVE),
+                ),
+                Part::Iothread(number) => (
+                    "virDomainPinIOThread",
+                    (api.virDomainPinIOThread)(domain, number, map, length, LIVE),
+                ),
+            }
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(self.failed(call)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a domain")
+    }
+}
+
+/// The bytes of a map of this host's CPUs.
+fn map_bytes() -> usize {
+    let last = cpus("possible").iter().last();
+    last.map_or(1, |it| it.0 as usize / 8 + 1)
+}
+
+fn online() -> CpuSet {
+    cpus("online")
+}
+
+fn cpus(which: &str) -> CpuSet {
+    let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}"));
+    text.unwrap_or_default().trim().parse().unwrap_or_default()
+}

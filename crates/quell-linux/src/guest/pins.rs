@@ -1,0 +1,166 @@
+//! Which CPUs the parts of a virtual machine are pinned to, where a manager of virtual machines keeps that (libvirt): its threads' affinities are
+//! what the manager made of it, with cpusets around them that would refuse others.
+
+use quell_model::{CpuId, CpuSet, ThreadRole};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// A part of a virtual machine that is pinned by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// A virtual CPU.
+    Vcpu(u32),
+    /// All threads that are no virtual CPU's and no iothread.
+    Emulator,
+    /// An iothread, by its manager's number.
+    Iothread(u32),
+}
+
+/// Where each part is pinned; which have no pins of their own have those of all CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pins(BTreeMap<Part, CpuSet>);
+
+impl Pins {
+    /// The part's.
+    pub fn get(&self, part: Part) -> Option<&CpuSet> {
+        self.0.get(&part)
+    }
+
+    /// Sets a part's.
+    pub fn set(&mut self, part: Part, cpus: CpuSet) {
+        self.0.insert(part, cpus);
+    }
+
+    /// All parts, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Part, &CpuSet)> {
+        self.0.iter().map(|(part, cpus)| (*part, cpus))
+    }
+
+    /// Only those parts.
+    #[must_use]
+    pub fn only(&self, keep: impl Fn(Part) -> bool) -> Pins {
+        let parts = self.iter().filter(|(part, _)| keep(*part));
+        parts.map(|(part, cpus)| (part, cpus.clone())).collect()
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<(Part, CpuSet)> for Pins {
+    fn from_iter<I: IntoIterator<Item = (Part, CpuSet)>>(all: I) -> Pins {
+        Pins(all.into_iter().collect())
+    }
+}
+
+impl Part {
+    /// The part that a thread of that role belongs to; an iothread's number is not known from it.
+    pub fn is_vcpu(role: ThreadRole) -> Option<Part> {
+        match role {
+            ThreadRole::Vcpu(number) => Some(Part::Vcpu(number)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Vcpu(number) => write!(f, "vcpu{number}"),
+            Part::Emulator => f.write_str("emulator"),
+            Part::Iothread(number) => write!(f, "iothread{number}"),
+        }
+    }
+}
+
+impl FromStr for Part {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Part, ()> {
+        let numbered = |kind: &str| text.strip_prefix(kind)?.parse().ok();
+        match (numbered("vcpu"), numbered("iothread")) {
+            (Some(number), _) => Ok(Part::Vcpu(number)),
+            (_, Some(number)) => Ok(Part::Iothread(number)),
+            _ if text == "emulator" => Ok(Part::Emulator),
+            _ => Err(()),
+        }
+    }
+}
+
+/// In one word, as a journal has it: `vcpu0=0-3/emulator=4`.
+impl fmt::Display for Pins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (part, cpus)) in self.iter().enumerate() {
+            let before = if at == 0 { "" } else { "/" };
+            write!(f, "{before}{part}={cpus}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Pins {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Pins, ()> {
+        let part = |text: &str| {
+            let (part, cpus) = text.split_once('=').ok_or(())?;
+            Ok((part.parse()?, cpus.parse().map_err(|_| ())?))
+        };
+        text.split('/').map(part).collect()
+    }
+}
+
+/// As many bytes as a map of CPUs up to that one takes, and the map, lowest bit first.
+pub(super) fn to_map(cpus: &CpuSet, bytes: usize) -> Vec<u8> {
+    let mut map = vec![0; bytes];
+    for cpu in cpus.iter() {
+        if let Some(byte) = map.get_mut(cpu.0 as usize / 8) {
+            *byte |= 1 << (cpu.0 % 8);
+        }
+    }
+    map
+}
+
+/// The CPUs of a map.
+pub(super) fn from_map(map: &[u8]) -> CpuSet {
+    let bits = (0..map.len() * 8).filter(|bit| map[bit / 8] >> (bit % 8) & 1 == 1);
+    bits.map(|bit| CpuId(bit as u32)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn words() {
+        let text = "vcpu0=0-3/vcpu1=2/emulator=4/iothread7=0,5";
+        let pins: Pins = text.parse().unwrap();
+        assert_eq!(pins.to_string(), text);
+        assert_eq!(pins.get(Part::Iothread(7)), Some(&"0,5".parse().unwrap()));
+        for wrong in [
+            "",
+            "vcpu0",
+            "vcpu=1",
+            "vcpu-1=0",
+            "emulator=x",
+            "x=0",
+            "vcpu0=0/",
+        ] {
+            assert!(wrong.parse::<Pins>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn maps_and_words_lead_back(cpus in prop::collection::btree_set(0..300_u32, 1..9), number: u32) {
+            let cpus: CpuSet = cpus.into_iter().map(CpuId).collect();
+            prop_assert_eq!(&from_map(&to_map(&cpus, 38)), &cpus);
+            let pins: Pins = [Part::Vcpu(number), Part::Emulator].into_iter().map(|it| (it, cpus.clone())).collect();
+            prop_assert_eq!(pins.to_string().parse::<Pins>(), Ok(pins));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! How a virtual machine's guest is reached.
+
+use super::agent::Agent;
+use super::agent::socket::Socket;
+use super::libvirt::{Domain, is_uuid};
+use super::watch::Watched;
+use quell_model::{Pid, ThreadId};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A guest is given so long for an answer. libvirt adds up to 5 s of its own, for its first word with a guest agent.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// A virtual machine, and how it is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// The thread of its first virtual CPU: the guest lives as long as that.
+    pub thread: ThreadId,
+    /// Its QEMU.
+    pub process: Pid,
+    /// Through what.
+    pub door: Door,
+}
+
+/// Through what a guest is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Door {
+    /// Where its QEMU listens. Its threads are bound one by one.
+    Socket(PathBuf),
+    /// libvirt, which keeps that socket to itself. Its parts are pinned by it.
+    Libvirt {
+        /// The domain's UUID, as libvirt writes it.
+        uuid: String,
+        /// Where libvirt is.
+        uri: String,
+    },
+}
+
+impl Way {
+    /// One more thread that speaks to it.
+    pub(super) fn watched(&self) -> io::Result<Watched> {
+        Watched::new(match &self.door {
+            Door::Socket(path) => Box::new(Agent::new(Socket::of(self.process, path), WITHIN)),
+            Door::Libvirt { uuid, uri } => Box::new(Domain::new(self.process, uuid, uri, WITHIN)),
+        })
+    }
+}
+
+impl Door {
+    /// Whether a journal can name it, in a line.
+    pub(super) fn is_a_line(&self) -> bool {
+        let text = match self {
+            Door::Socket(path) => path.to_str(),
+            Door::Libvirt { uri, .. } => Some(uri.as_str()),
+        };
+        text.is_some_and(|it| !it.contains('\n'))
+    }
+}
+
+/// As a journal has it: the socket's path, or `libvirt UUID URI`.
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Door::Socket(path) => path.display().fmt(f),
+            Door::Libvirt { uuid, uri } => write!(f, "libvirt {uuid} {uri}"),
+        }
+    }
+}
+
+impl FromStr for Door {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Door, Self::Err> {
+        let domain = text
+            .strip_prefix("libvirt ")
+            .and_then(|it| it.split_once(' '));
+        Ok(match domain.filter(|(uuid, _)| is_uuid(uuid)) {
+            Some((uuid, uri)) => Door::Libvirt {
+                uuid: uuid.into(),
+                uri: uri.into(),
+            },
+            None => Door::Socket(text.into()),
+        })
+    }
+}

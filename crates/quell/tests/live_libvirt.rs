@@ -1,0 +1,360 @@
+//! Pools on domains of libvirt's: a libvirtd of the test's own, whose files, sockets and users are its own as well (a mount namespace), with QEMU in
+//! emulation. What the agent decides is looked at through virsh, from the host and from inside the guest, and afterwards all is as it was. Where
+//! libvirt or the lab is not there it says so and passes; so it does without root.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+mod live;
+
+use live::{
+    Agent, Kit, PATIENCE, Seen, await_change, await_log, await_places, kill_and_restore, log,
+    status,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use quell_model::{CpuSet, GroupPlan};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const WEB_VCPUS: usize = 3;
+const DAEMON: &str = "/usr/sbin/libvirtd";
+const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so";
+/// Where libvirt makes its cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup/cpuset/machine";
+
+/// Its files are where libvirt looks for them, but for nobody else.
+const NAMESPACE: &str = r#"
+mkdir -p "$1/run" "$1/etc" "$1/var/lib" "$1/var/log" "$1/var/cache" && ln -sfn /run "$1/var/run"
+for file in passwd group; do
+    cp "/etc/$file" "$1/$file"
+    grep -q '^libvirt-qemu:' "$1/$file" || case $file in
+        passwd) echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' ;;
+        group) echo 'libvirt-qemu:x:64055:' ;;
+    esac >>"$1/$file"
+    mount --bind "$1/$file" "/etc/$file"
+done
+for folder in run var; do mount --bind "$1/$folder" "/$folder"; done
+mount --bind "$1/etc" /etc/libvirt
+# With version 1's cpusets it takes a version 2 beside them for one with controllers.
+if grep -q ' /sys/fs/cgroup/cpuset ' /proc/mounts; then umount /sys/fs/cgroup/unified 2>/dev/null || true; fi
+exec "$2" -f /etc/libvirt/libvirtd.conf -p "$1/pid"
+"#;
+
+/// A libvirtd and its domains.
+struct Libvirt {
+    dir: PathBuf,
+    kit: Kit,
+    daemon: Child,
+    /// libvirt's cgroups are the test's to remove.
+    cgroups: bool,
+    domains: Vec<&'static str>,
+}
+
+impl Libvirt {
+    /// `None`: this machine lacks what it takes.
+    fn start(dir: &Path) -> Option<Libvirt> {
+        let kit = Kit::find(dir)?;
+        let needed = [DAEMON, "/usr/bin/virsh", DRIVER];
+        if let Some(lacks) = needed.iter().find(|it| !Path::new(it).exists()) {
+            eprintln!(
+                "skipped: there is no {lacks} (libvirt-daemon, libvirt-clients, libvirt-daemon-driver-qemu)"
+            );
+            return None;
+        }
+        let own = dir.join("libvirt");
+        fs::create_dir_all(own.join("etc")).unwrap();
+        let cpuset = fs::read_to_string("/proc/mounts").unwrap();
+        let cpuset = cpuset.contains(" /sys/fs/cgroup/cpuset ");
+        let controllers = if cpuset { r#""cpuset""# } else { "" };
+        let conf = format!(
+            "user = \"root\"\ngroup = \"root\"\ndynamic_ownership = 0\nremember_owner = 0\nsecurity_driver = \"none\"\nnamespaces = []\n\
+             stdio_handler = \"file\"\ncgroup_controllers = [{controllers}]\n"
+        );
+        fs::write(own.join("etc/qemu.conf"), conf).unwrap();
+        fs::write(own.join("etc/libvirtd.conf"), "auth_unix_rw = \"none\"\n").unwrap();
+        let cgroups = cpuset && !Path::new(CGROUPS).exists();
+        let daemon = Libvirt::daemon(&own);
+        let libvirt = Libvirt {
+            dir: dir.to_path_buf(),
+            kit,
+            daemon,
+            cgroups,
+            domains: Vec::new(),
+        };
+        libvirt.await_daemon();
+        Some(libvirt)
+    }
+
+    fn daemon(own: &Path) -> Child {
+        let log = fs::File::create(own.join("log")).unwrap();
+        Command::new("unshare")
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-euc",
+                NAMESPACE,
+                "sh",
+            ])
+            .arg(own)
+            .arg(DAEMON)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    fn await_daemon(&self) {
+        let start = Instant::now();
+        while !self.virsh(&["list"]).1 {
+            let log = fs::read_to_string(self.dir.join("libvirt/log")).unwrap();
+            assert!(start.elapsed() < PATIENCE, "{log}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn uri(&self) -> String {
+        let socket = self.dir.join("libvirt/run/libvirt/libvirt-sock");
+        format!("qemu+unix:///system?socket={}", socket.display())
+    }
+
+    /// What virsh says, and whether it did it.
+    fn virsh(&self, arguments: &[&str]) -> (String, bool) {
+        let mut command = Command::new("/usr/bin/virsh");
+        let command = command.args(["-q", "-c", &self.uri()]).args(arguments);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (said, output.status.success())
+    }
+
+    fn does(&self, arguments: &[&str]) -> String {
+        let (said, done) = self.virsh(arguments);
+        assert!(done, "{arguments:?}: {said}");
+        said
+    }
+
+    /// Starts a domain with so many virtual CPUs.
+    fn boot(&mut self, name: &'static str, vcpus: usize) -> Seen {
+        let (dir, kit) = (&self.dir, &self.kit);
+        let emulator = dir.join("emulator");
+        let quoted = |it: &std::ffi::OsStr| format!("'{}'", it.to_str().unwrap());
+        let (program, arguments, environment) = &kit.qemu;
+        let mut script = String::from("#!/bin/sh\n");
+        for (key, value) in environment {
+            script += &format!("export {}={}\n", key.to_str().unwrap(), quoted(value));
+        }
+        let words = [program.as_os_str()]
+            .into_iter()
+            .chain(arguments.iter().map(|it| it.as_os_str()));
+        let words: Vec<_> = words.map(quoted).collect();
+        script += &format!("exec {} \"$@\"\n", words.join(" "));
+        if !emulator.exists() {
+            fs::write(&emulator, script).unwrap();
+            fs::set_permissions(&emulator, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let console = dir.join(format!("{name}.console"));
+        let xml = format!(
+            "<domain type='qemu'><name>{name}</name><memory unit='MiB'>256</memory><vcpu>{vcpus}</vcpu><iothreads>1</iothreads>\
+             <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>\
+             <cmdline>console=ttyS0 quiet panic=-1 mitigations=off</cmdline></os><cpu mode='maximum'/><features><acpi/></features>\
+             <devices><emulator>{}</emulator><serial type='file'><source path='{}'/></serial>\
+             <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>\
+             <memballoon model='none'/></devices></domain>",
+            kit.kernel.display(),
+            kit.archive.display(),
+            emulator.display(),
+            console.display()
+        );
+        let file = dir.join(format!("{name}.xml"));
+        fs::write(&file, xml).unwrap();
+        self.does(&["create", file.to_str().unwrap()]);
+        self.domains.push(name);
+        let pid = dir.join(format!("libvirt/run/libvirt/qemu/{name}.pid"));
+        let pid = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        Seen {
+            pid,
+            console,
+            vcpus,
+        }
+    }
+
+    /// Where libvirt says that a domain's parts are pinned.
+    fn pins(&self, name: &str) -> String {
+        let all = ["vcpupin", "emulatorpin", "iothreadinfo"];
+        all.map(|what| self.does(&[what, name, "--live"])).concat()
+    }
+
+    /// The CPUs of a domain's virtual CPU, as libvirt says.
+    fn pin(&self, name: &str, vcpu: u32) -> CpuSet {
+        let said = self.does(&["vcpupin", name, &vcpu.to_string(), "--live"]);
+        said.split_whitespace().last().unwrap().parse().unwrap()
+    }
+
+    fn end_daemon(&mut self) {
+        let _ = kill(Pid::from_raw(self.daemon.id() as i32), Signal::SIGTERM);
+        let _ = self.daemon.wait();
+    }
+
+    fn begin_daemon(&mut self) {
+        self.daemon = Libvirt::daemon(&self.dir.join("libvirt"));
+        self.await_daemon();
+    }
+}
+
+impl Drop for Libvirt {
+    fn drop(&mut self) {
+        for name in &self.domains {
+            let _ = self.virsh(&["destroy", name]);
+        }
+        self.end_daemon();
+        if self.cgroups {
+            // What it left empty.
+            let _ = fs::remove_dir(CGROUPS);
+        }
+    }
+}
+
+/// When a tenant's guest said last what the agent knows, in ns.
+fn heard(dir: &Path, tenant: &str) -> Option<u64> {
+    let mut command = Command::new("curl");
+    let socket = dir.join("q.sock");
+    let command = command.args(["-s", "--unix-socket"]).arg(socket);
+    let answer = command.arg("http://quell/v1/snapshot").output().unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).ok()?;
+    let tenants = answer["snapshot"]["tenants"].as_array()?;
+    let tenant = tenants.iter().find(|it| it["name"] == tenant)?;
+    tenant["guest"]["at_ns"].as_u64()
+}
+
+#[test]
+fn domains_have_the_cpus_they_were_given_and_then_all_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut libvirt) = Libvirt::start(dir.path()) else {
+        return;
+    };
+    let dir = dir.path();
+    let web = libvirt.boot("web", WEB_VCPUS);
+    let slow = libvirt.boot("slow", 1);
+    web.await_online(WEB_VCPUS);
+    slow.await_online(1);
+    let state = |libvirt: &Libvirt| (web.cpus(), libvirt.pins("web"), libvirt.pins("slow"));
+    let before = state(&libvirt);
+    let host = before.0.values().next().unwrap().clone();
+    if host.len() < 2 {
+        eprintln!("skipped: takes two CPUs");
+        return;
+    }
+    let uri = libvirt.uri();
+    let start = |dir: &Path, uri: &str| {
+        let tenant = |name: &str| {
+            format!("[[tenant]]\nname = \"{name}\"\nkind = \"vm\"\nlibvirt = \"{name}\"\n")
+        };
+        let tenants = tenant("web") + &tenant("slow");
+        Agent::start(dir, &tenants, &[("LIBVIRT_DEFAULT_URI", uri)])
+    };
+    let end = |dir: &Path, mut running: Agent| {
+        let pid = Pid::from_raw(running.child.id() as i32);
+        kill(pid, Signal::SIGTERM).unwrap();
+        assert!(running.child.wait().unwrap().success(), "{}", log(dir));
+    };
+
+    // Without libvirt its threads are bound as any QEMU's, its guest is not asked, and that is said.
+    let nowhere = "qemu+unix:///system?socket=/nonexistent";
+    let running = start(dir, nowhere);
+    await_places(dir, &web);
+    await_log(
+        dir,
+        "tenant web: its guest cannot be asked: its QEMU has no socket",
+    );
+    let notes = status(dir).notes;
+    assert!(
+        notes.iter().any(|it| it.contains("/nonexistent")),
+        "{notes:?}"
+    );
+    end(dir, running);
+    assert_eq!(state(&libvirt), before);
+
+    // With libvirt its parts are pinned and its guest is told.
+    let running = start(dir, &uri);
+    let (vcpus, others) = await_places(dir, &web);
+    assert!(vcpus.intersection(&others).is_empty(), "{vcpus} {others}");
+    assert_eq!(libvirt.pin("web", 0), vcpus, "{}", libvirt.pins("web"));
+    web.await_online(vcpus.len().min(WEB_VCPUS));
+    let told = status(dir);
+    let tenant = told.tenants.iter().find(|it| it.name.as_str() == "web");
+    let pools = told.pools.as_ref().unwrap();
+    let cpus = match tenant.and_then(|it| it.group.clone()) {
+        Some(GroupPlan::Own { cpus, .. }) => cpus,
+        Some(GroupPlan::Shared { .. }) => pools.idle.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((&cpus, &pools.emulators), (&vcpus, &others), "{told:?}");
+
+    // A guest hangs, and nobody waits for it.
+    let hung = Pid::from_raw(slow.pid as i32);
+    kill(hung, Signal::SIGSTOP).unwrap();
+    let (start_of, first) = (Instant::now(), status(dir));
+    let mut heard_at = Vec::new();
+    while !log(dir).contains("tenant slow: libvirt says that the guest agent does not answer") {
+        assert!(start_of.elapsed() < PATIENCE, "{}", log(dir));
+        heard_at.extend(heard(dir, "web"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (took, last) = (start_of.elapsed(), status(dir));
+    kill(hung, Signal::SIGCONT).unwrap();
+    heard_at.dedup();
+    let periods = last.periods - first.periods;
+    eprintln!(
+        "a guest that hangs: {took:?}, {periods} periods, {} overruns, another guest answered {} times",
+        last.overruns - first.overruns,
+        heard_at.len()
+    );
+    assert!(
+        periods * 160 >= took.as_millis() as u64,
+        "{periods} in {took:?}"
+    );
+    assert!(heard_at.len() >= 3, "{heard_at:?} in {took:?}");
+
+    // Somebody pins a virtual CPU by hand, which stays so.
+    let by_hand = others.iter().next().unwrap().to_string();
+    libvirt.does(&["vcpupin", "web", "2", &by_hand, "--live"]);
+    await_log(dir, "tenant web: vcpu2 left on CPUs");
+
+    // libvirt goes, and comes again.
+    libvirt.end_daemon();
+    await_log(dir, "tenant web: libvirt: ");
+    let periods = status(dir).periods;
+    libvirt.begin_daemon();
+    let until = Instant::now();
+    let asked = heard(dir, "web");
+    while heard(dir, "web") == asked {
+        assert!(until.elapsed() < PATIENCE, "{}", log(dir));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(status(dir).periods > periods);
+    end(dir, running);
+    assert_eq!(libvirt.pin("web", 2).to_string(), by_hand);
+    libvirt.does(&["vcpupin", "web", "2", &host.to_string(), "--live"]);
+    assert_eq!(state(&libvirt), before);
+    web.await_online(WEB_VCPUS);
+
+    // It dies in the middle of its first adjustment.
+    let running = start(dir, &uri);
+    await_change(dir, &web, &before.0);
+    kill_and_restore(dir, running, &web, &before.0);
+    assert_eq!(state(&libvirt), before);
+
+    // And once the guest has other CPUs online.
+    let running = start(dir, &uri);
+    let (vcpus, _) = await_places(dir, &web);
+    web.await_online(vcpus.len().min(WEB_VCPUS));
+    kill_and_restore(dir, running, &web, &before.0);
+    assert_eq!(state(&libvirt), before);
+}
