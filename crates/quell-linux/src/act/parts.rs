@@ -328,3 +328,6 @@ pub(super) fn undone(
         state.domains.remove(&way.thread);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -518,4 +518,31 @@ fn in_folder_of(process: Pid, path: PathBuf) -> PathBuf {
 }
 
 #[cfg(test)]
+impl Guests {
+    /// One that is spoken to by those, its parts too.
+    pub(crate) fn with(
+        &self,
+        tenant: &TenantName,
+        way: Way,
+        agent: Box<dyn super::Guest>,
+        parts: Option<Box<dyn super::Guest>>,
+    ) {
+        let mut one = One::new(way.thread, way.process);
+        one.news = None;
+        one.reached = Reached::Asked {
+            way,
+            agent: Watched::new(agent).unwrap(),
+            parts: parts.map(|it| Parts {
+                watched: Watched::new(it).unwrap(),
+                agents: 0,
+                pins: None,
+                asked: None,
+                failed: None,
+            }),
+        };
+        self.all().insert(tenant.clone(), one);
+    }
+}
+
+#[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@
 pub mod agent;
 mod guests;
 pub mod libvirt;
-mod pins;
+pub(crate) mod pins;
 pub mod stat;
 pub mod watch;
 mod way;

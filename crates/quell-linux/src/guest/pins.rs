@@ -1,7 +1,7 @@
 //! Which CPUs the parts of a virtual machine are pinned to, where a manager of virtual machines keeps that (libvirt): its threads' affinities are
 //! what the manager made of it, with cpusets around them that would refuse others.
 
-use quell_model::{CpuId, CpuSet, ThreadRole};
+use quell_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -50,19 +50,23 @@ impl Pins {
     }
 }
 
+/// Which of the wanted pins differ from those that hold and may be changed: where the part is as in one of `expected`. Whatever else holds,
+/// somebody else decided.
+pub fn to_change<'a>(
+    now: &'a Pins,
+    expected: &'a [Pins],
+    wanted: &'a Pins,
+) -> impl Iterator<Item = (Part, &'a CpuSet)> {
+    wanted.iter().filter(|(part, cpus)| {
+        let held = now.get(*part);
+        let left = expected.iter().any(|it| it.get(*part) == held);
+        held.is_some_and(|held| held != *cpus) && left
+    })
+}
+
 impl FromIterator<(Part, CpuSet)> for Pins {
     fn from_iter<I: IntoIterator<Item = (Part, CpuSet)>>(all: I) -> Pins {
         Pins(all.into_iter().collect())
-    }
-}
-
-impl Part {
-    /// The part that a thread of that role belongs to; an iothread's number is not known from it.
-    pub fn is_vcpu(role: ThreadRole) -> Option<Part> {
-        match role {
-            ThreadRole::Vcpu(number) => Some(Part::Vcpu(number)),
-            _ => None,
-        }
     }
 }
 
@@ -151,6 +155,32 @@ mod tests {
             "vcpu0=0/",
         ] {
             assert!(wrong.parse::<Pins>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_pinned_is_left() {
+        let pins = |text: &str| text.parse::<Pins>().unwrap();
+        let expected = [
+            pins("vcpu0=0/vcpu1=1/emulator=0-1"),
+            pins("vcpu0=2/vcpu1=1"),
+        ];
+        let wanted = pins("vcpu0=3/vcpu1=1/vcpu2=3/emulator=3");
+        for (now, changed) in [
+            ("vcpu0=0/vcpu1=1/emulator=0-1", "vcpu0=3/emulator=3"),
+            // One was changed already.
+            ("vcpu0=2/vcpu1=1/emulator=0-1", "vcpu0=3/emulator=3"),
+            ("vcpu0=3/vcpu1=1/emulator=3", ""),
+            // Somebody else.
+            ("vcpu0=1/vcpu1=0/emulator=0", ""),
+            // Nobody knows it, and one that is not there.
+            ("vcpu2=0", ""),
+        ] {
+            let now = pins(now);
+            let changes: Pins = to_change(&now, &expected, &wanted)
+                .map(|(part, cpus)| (part, cpus.clone()))
+                .collect();
+            assert_eq!(changes.to_string(), changed, "{now}");
         }
     }
 

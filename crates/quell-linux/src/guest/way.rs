@@ -44,7 +44,10 @@ impl Way {
     pub(super) fn watched(&self) -> io::Result<Watched> {
         Watched::new(match &self.door {
             Door::Socket(path) => Box::new(Agent::new(Socket::of(self.process, path), WITHIN)),
-            Door::Libvirt { uuid, uri } => Box::new(Domain::new(self.process, uuid, uri, WITHIN)),
+            Door::Libvirt { uuid, uri } => {
+                let domain = Domain::new(self.process, uuid, uri, WITHIN);
+                Box::new(domain.with_first(self.thread.tid))
+            }
         })
     }
 }

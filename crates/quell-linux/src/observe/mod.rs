@@ -19,7 +19,7 @@ mod error;
 mod host;
 pub mod monitor;
 mod own;
-mod proc;
+pub(crate) mod proc;
 pub(crate) mod qemu;
 mod sampler;
 mod selector;

@@ -68,14 +68,7 @@ fn fifty() -> (Guests, Sender<()>) {
             online: CpuSet::first(4),
             hangs: hangs.take(),
         };
-        let mut one = One::new(way(number).thread, way(number).process);
-        one.reached = Reached::Asked {
-            way: way(number),
-            agent: Watched::new(Box::new(fake)).unwrap(),
-            parts: None,
-        };
-        one.news = None;
-        guests.all().insert(name(number), one);
+        guests.with(&name(number), way(number), Box::new(fake), None);
     }
     (guests, holds)
 }

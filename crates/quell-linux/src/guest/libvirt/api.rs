@@ -65,6 +65,16 @@ pub(super) type AgentLifecycle =
 /// `virFreeCallback`.
 pub(super) type Free = unsafe extern "C" fn(*mut c_void);
 
+/// `virVcpuInfo`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct VcpuInfo {
+    pub number: c_uint,
+    pub state: c_int,
+    pub cpu_time_ns: u64,
+    pub cpu: c_int,
+}
+
 macro_rules! functions {
     ($(#[$doc:meta])* struct $name:ident { $($function:ident: fn($($argument:ty),*) -> $result:ty,)* }) => {
         $(#[$doc])*
@@ -107,6 +117,7 @@ functions! {
         virDomainLookupByUUIDString: fn(*mut Connect, *const c_char) -> *mut Domain,
         virDomainGetUUIDString: fn(*mut Domain, *mut c_char) -> c_int,
         virDomainFree: fn(*mut Domain) -> c_int,
+        virDomainGetVcpus: fn(*mut Domain, *mut VcpuInfo, c_int, *mut u8, c_int) -> c_int,
         virDomainGetVcpusFlags: fn(*mut Domain, c_uint) -> c_int,
         virDomainGetVcpuPinInfo: fn(*mut Domain, c_int, *mut u8, c_int, c_uint) -> c_int,
         virDomainPinVcpuFlags: fn(*mut Domain, c_uint, *mut u8, c_int, c_uint) -> c_int,

@@ -1,13 +1,13 @@
 //! A domain: its guest agent, and where its parts are pinned.
 
-use super::api::{ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE, VCPUS_MAXIMUM};
+use super::api::{ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE, VCPUS_MAXIMUM, VcpuInfo};
 use super::connection::{Connection, Handle, text};
 use crate::act::thread;
 use crate::guest::agent::{Agent, Channel, nonsense, shortened};
-use crate::guest::pins::{from_map, to_map};
+use crate::guest::pins::{from_map, to_change, to_map};
 use crate::guest::stat::GuestStat;
 use crate::guest::{Guest, GuestError, Online, Part, Pins};
-use crate::observe::qemu;
+use crate::observe::{proc::Stat, qemu};
 use quell_model::{CpuSet, Pid, ThreadRole, Tid};
 use serde_json::{Value, json};
 use std::ffi::{CStr, c_int};
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// An answer is no longer, in bytes.
 const ANSWER_MOST: usize = 256 << 10;
+/// `/proc` counts in ticks of USER_HZ.
+const TICK_NS: u64 = 10_000_000;
 /// More virtual CPUs than any domain has.
 const VCPUS_MOST: c_int = 8192;
 
@@ -31,24 +33,30 @@ pub struct Domain {
 pub struct Libvirt {
     uuid: String,
     uri: String,
+    /// The thread of its first virtual CPU.
+    first: Option<Tid>,
     handle: Option<Handle>,
-    /// How many connections there were.
-    number: u64,
 }
 
 impl Domain {
-    /// The domain of that UUID, of the libvirt at `uri`, which runs in that process.
+    /// The domain of that UUID, of the libvirt at `uri`, which should run in that process.
     pub fn new(process: Pid, uuid: &str, uri: &str, within: Duration) -> Domain {
         let libvirt = Libvirt {
             uuid: uuid.to_string(),
             uri: uri.to_string(),
+            first: None,
             handle: None,
-            number: 0,
         };
         Domain {
             agent: Agent::new(libvirt, within),
             process,
         }
+    }
+
+    /// The same where it has to be the one whose first virtual CPU is that thread: a command line that says its UUID may lie.
+    pub fn with_first(mut self, first: Tid) -> Domain {
+        self.agent.channel().first = Some(first);
+        self
     }
 }
 
@@ -69,15 +77,8 @@ impl Guest for Domain {
         let process = self.process;
         self.agent.channel().with(|handle| {
             let now = handle.pins()?;
-            for (part, cpus) in wanted.iter() {
-                let Some(held) = now.get(part) else {
-                    continue;
-                };
-                let mut left = expected.iter().filter_map(|it| it.get(part));
-                // Whatever else it is, somebody else decided.
-                if held != cpus && left.any(|it| it == held) {
-                    handle.pin(part, cpus)?;
-                }
+            for (part, cpus) in to_change(&now, expected, wanted) {
+                handle.pin(part, cpus)?;
             }
             let after = handle.pins()?;
             if let Some(cpus) = wanted.get(Part::Emulator) {
@@ -121,8 +122,9 @@ impl Libvirt {
         let handle = match self.handle.take() {
             Some(handle) if handle.connection.is_alive() => handle,
             _ => {
-                self.number += 1;
-                Connection::open(&self.uri)?.domain(&self.uuid)?
+                let handle = Connection::open(&self.uri)?.domain(&self.uuid)?;
+                self.first.map_or(Ok(()), |it| handle.has_first(it))?;
+                handle
             }
         };
         let done = what(&handle);
@@ -192,6 +194,30 @@ impl Handle {
             true => Ok(bytes),
             false => Err(nonsense(command, &format!("more than {ANSWER_MOST} bytes"))),
         }
+    }
+
+    /// Whether its first virtual CPU is that thread. libvirt tells no threads, but reads how long they ran where we do.
+    fn has_first(&self, thread: Tid) -> Result<(), GuestError> {
+        let before = ran_ns(thread);
+        let mut info = VcpuInfo::default();
+        // SAFETY: the domain is good; there is one `info`, which is what is written at most, and no map.
+        let count = unsafe {
+            let get = self.connection.api.libvirt.virDomainGetVcpus;
+            get(self.as_ptr(), &raw mut info, 1, null_mut(), 0)
+        };
+        if count < 1 {
+            return Err(self.failed("virDomainGetVcpus"));
+        }
+        let between = before.zip(ran_ns(thread));
+        if between.is_some_and(|(from, to)| (from..=to).contains(&info.cpu_time_ns)) {
+            return Ok(());
+        }
+        Err(GuestError::Libvirt {
+            call: "virDomainGetVcpus",
+            why: format!(
+                "its first virtual CPU is not thread {thread}: its QEMU's UUID is another's"
+            ),
+        })
     }
 
     /// Where all its parts are pinned.
@@ -285,6 +311,13 @@ impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a domain")
     }
+}
+
+/// For how long a thread ran, in ns, as exactly as `/proc` has it.
+fn ran_ns(thread: Tid) -> Option<u64> {
+    let line = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
+    let stat = Stat::parse(&line)?;
+    Some((stat.utime + stat.stime) * TICK_NS)
 }
 
 /// The bytes of a map of this host's CPUs.

@@ -37,3 +37,6 @@ pub fn is_uuid(text: &str) -> bool {
     };
     text.len() == 36 && text.bytes().enumerate().all(right)
 }
+
+#[cfg(test)]
+mod tests;
