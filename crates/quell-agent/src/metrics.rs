@@ -5,6 +5,7 @@
 use crate::board::Board;
 use crate::totals::TenantSums;
 use crate::wire::Status;
+use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet};
@@ -12,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use quell_model::{Advice, CpuSet, GroupPlan};
+use quell_model::{Advice, CpuSet, GroupPlan, WhatIf};
 use std::fmt;
 use std::sync::Arc;
 
@@ -199,6 +200,39 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
             None,
             &all,
         )?;
+        let verdict = &pools.verdict;
+        let left_s = verdict.until_ns.saturating_sub(monotonic_ns()) as f64 / 1e9;
+        let help = "For how long the verdict is good unless another one is given.";
+        gauge(to, "verdict_good_for", help, Some(Unit::Seconds), left_s)?;
+        let of = |what: fn(&WhatIf) -> i64| -> Vec<_> {
+            let all = verdict.what_if.iter();
+            all.map(|it| ([("tenant", it.name.as_str())], what(it)))
+                .collect()
+        };
+        let help = "CPUs that the virtual machine's leaving would give back.";
+        gauges(
+            to,
+            "without_tenant_freed_cpus",
+            help,
+            None,
+            &of(|it| it.frees.into()),
+        )?;
+        let help = "CPUs that others would still lack without the virtual machine.";
+        gauges(
+            to,
+            "without_tenant_lacking_cpus",
+            help,
+            None,
+            &of(|it| it.lacking.into()),
+        )?;
+        let help = "Cores that would idle without the virtual machine.";
+        gauges(
+            to,
+            "without_tenant_idle_cores",
+            help,
+            None,
+            &of(|it| it.idle_cores as i64),
+        )?;
     }
     let run: Vec<_> = totals
         .iter()
@@ -240,6 +274,13 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
     }
     let help = "The same by cause; `other` is the tenant that had the CPU, for cause `tenant`.";
     counters(to, "tenant_wait", help, Some(Unit::Seconds), &waits)
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |it| {
+        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
+    })
 }
 
 fn counter<N>(
@@ -347,6 +388,12 @@ mod tests {
                 idle_cores: [5, 0, 5],
                 until_ns: 0,
                 would_free: vec![("b".into(), 3)],
+                what_if: vec![WhatIf {
+                    name: "b".into(),
+                    frees: 3,
+                    lacking: 1,
+                    idle_cores: 5,
+                }],
             },
         });
         board.broke(&BTreeMap::from([("a".into(), 3)]));
@@ -370,6 +417,10 @@ mod tests {
             r#"quell_pool_cpus{pool="idle"} 5"#,
             r#"quell_verdict{advice="hold"} 1"#,
             r#"quell_verdict{advice="accept"} 0"#,
+            "quell_verdict_good_for_seconds 0.0",
+            r#"quell_without_tenant_freed_cpus{tenant="b"} 3"#,
+            r#"quell_without_tenant_lacking_cpus{tenant="b"} 1"#,
+            r#"quell_without_tenant_idle_cores{tenant="b"} 5"#,
             r#"quell_tenant_run_seconds_total{tenant="a"} 0.04"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="own",other=""} 1.5"#,
             r#"quell_tenant_wait_seconds_total{tenant="a",cause="tenant",other="b"} 0.25"#,

@@ -19,7 +19,7 @@ pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
 pub use plan::{
     Advice, GroupPlan, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan, ServerTerms, TenantPlan,
-    ThreadPlan, Verdict,
+    ThreadPlan, Verdict, WhatIf,
 };
 pub use snapshot::{
     CpuSample, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,

@@ -47,6 +47,22 @@ pub struct Verdict {
     pub until_ns: u64,
     /// Which virtual machines' leaving would give back how many CPUs, the most first.
     pub would_free: Vec<(TenantName, u32)>,
+    /// What the host would be without each of its virtual machines; where it has too much, the one to move first.
+    #[serde(default)]
+    pub what_if: Vec<WhatIf>,
+}
+
+/// A host without one of its virtual machines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhatIf {
+    /// Which.
+    pub name: TenantName,
+    /// CPUs that it would give back.
+    pub frees: u32,
+    /// CPUs that others would still lack.
+    pub lacking: u32,
+    /// Cores that would idle.
+    pub idle_cores: usize,
 }
 
 /// What to do with a host.

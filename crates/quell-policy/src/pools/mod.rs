@@ -25,6 +25,7 @@
 mod policy;
 pub mod predict;
 pub mod profile;
+pub mod what_if;
 
 pub use policy::Pooled;
 
@@ -32,8 +33,9 @@ pub use policy::Pooled;
 mod tests;
 
 use predict::{Guest, Load, Settings, Why};
-use quell_model::{Advice, CpuSet, TenantName, Topology, Verdict};
+use quell_model::{Advice, CpuSet, TenantName, Topology, Verdict, WhatIf};
 use std::collections::{BTreeMap, VecDeque};
+use what_if::{Holding, what_if};
 
 /// The emulator pool gets more cores above that part of it used, until less than [`EMULATORS_LEAST`] is.
 pub const EMULATORS_MOST: f64 = 0.7;
@@ -168,7 +170,7 @@ impl Pools {
     ) -> Division {
         self.follow_cores(topology);
         self.follow_guests(now_ns, seen);
-        let mut lacked = self.size_emulators(seen.iter().map(|it| it.emulated).sum());
+        let emulators = self.size_emulators(seen.iter().map(|it| it.emulated).sum());
         let mut why = BTreeMap::new();
         let mut wanted: Vec<(&Seen<'_>, u32)> = Vec::new();
         for it in seen.iter().filter(|it| !it.batch) {
@@ -192,10 +194,10 @@ impl Pools {
                 lacks.insert(it.name.clone(), cpus - has);
             }
         }
-        lacked |= !lacks.is_empty();
+        let lacked = emulators > 0 || !lacks.is_empty();
         self.even_out(now_ns, &mut lacks);
         self.keep_one_idle(now_ns, seen, others);
-        let verdict = self.verdict(now_ns, lacked);
+        let verdict = self.verdict(now_ns, lacked, emulators, &lacks);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
         let (emulators, idle) = (cpus_of(&Owner::Emulators), cpus_of(&Owner::Nobody));
         let group = |it: &Seen<'_>| {
@@ -277,8 +279,8 @@ impl Pools {
         }
     }
 
-    /// As many cores as emulators need, by Algorithm 1; whether there are too few.
-    fn size_emulators(&mut self, used: f64) -> bool {
+    /// As many cores as emulators need, by Algorithm 1; how many of them lack.
+    fn size_emulators(&mut self, used: f64) -> u32 {
         let per_core = f64::from(self.step);
         let part = |cores: usize| used / (cores as f64 * per_core);
         let has = self
@@ -296,7 +298,11 @@ impl Pools {
                 cores -= 1;
             }
         }
-        self.own(&Owner::Emulators, cores) < cores && part(has) > EMULATORS_MOST
+        let lacking = cores - self.own(&Owner::Emulators, cores);
+        match part(has) > EMULATORS_MOST {
+            true => lacking as u32,
+            false => 0,
+        }
     }
 
     /// How many CPUs a guest is to have, 0 for a place in the idle pool, and why that is new.
@@ -441,7 +447,14 @@ impl Pools {
             .collect()
     }
 
-    fn verdict(&mut self, now_ns: u64, lacked: bool) -> Verdict {
+    /// For who places virtual machines. lacked: cores did in this second; emulators, lacks: so many cores of emulators', and CPUs of guests', still do.
+    fn verdict(
+        &mut self,
+        now_ns: u64,
+        lacked: bool,
+        emulators: u32,
+        lacks: &BTreeMap<TenantName, u32>,
+    ) -> Verdict {
         let idle = self
             .cores
             .iter()
@@ -481,11 +494,15 @@ impl Pools {
                 (Advice::Hold, why)
             }
         };
-        let mut would_free: Vec<(TenantName, u32)> = self
-            .guests
-            .keys()
-            .map(|name| (name.clone(), self.of(name)))
-            .collect();
+        let holding = |name: &TenantName| Holding {
+            name: name.clone(),
+            cores: self.of(name).div_ceil(self.step),
+            lacks: lacks.get(name).map_or(0, |it| it.div_ceil(self.step)),
+        };
+        let holdings: Vec<Holding> = self.guests.keys().map(holding).collect();
+        let what_if = what_if(&holdings, emulators, idle as u32, self.step);
+        let would_free = |it: &WhatIf| (it.name.clone(), it.frees);
+        let mut would_free: Vec<(TenantName, u32)> = what_if.iter().map(would_free).collect();
         would_free.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
         let least = all().map(|it| it.1).min().unwrap_or(idle);
         let most = all().map(|it| it.1).max().unwrap_or(idle);
@@ -495,6 +512,7 @@ impl Pools {
             idle_cores: [idle, least, most],
             until_ns: now_ns + VERDICT_NS,
             would_free,
+            what_if,
         }
     }
 }

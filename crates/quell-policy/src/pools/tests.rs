@@ -343,7 +343,15 @@ fn the_verdict_is_what_was_constant() {
             found[69]
         );
         assert_eq!(found[69].until_ns, 130 * SECOND);
-        assert_eq!(found[69].would_free.len(), 3);
+        let last = &found[69];
+        assert_eq!((last.would_free.len(), last.what_if.len()), (3, 3));
+        // Who is to go is the smallest that ends the lack, if one does.
+        let [first, others @ ..] = &last.what_if[..] else {
+            panic!("{last:?}");
+        };
+        let least = others.iter().map(|it| it.lacking).min().unwrap();
+        assert!(first.lacking <= least, "{last:?}");
+        assert_eq!(first.lacking, 0, "{last:?}");
     }
 }
 

@@ -3,12 +3,16 @@
 use super::matrix;
 use crate::cli;
 use crate::table::{self, or_dash};
+use nix::time::{ClockId, clock_gettime};
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
-use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise};
+use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf};
 use std::fmt::Write as _;
 use std::io::Write as _;
+
+/// So many virtual machines are said what the host would be without.
+const WHAT_IF_MOST: usize = 5;
 
 /// Shows the agent and its tenants, or who made whom wait.
 pub fn status(args: &cli::Status) -> anyhow::Result<()> {
@@ -168,17 +172,46 @@ fn divided(pools: &PoolsPlan) -> String {
     let verdict = &pools.verdict;
     let [now, least, most] = verdict.idle_cores;
     let mut text = format!(
-        "CPUs of emulators: {}; idle: {}; not divided: {}\nverdict: {}: {} (idle cores: {now} now, {least} to {most} lately)",
+        "CPUs of emulators: {}; idle: {}; not divided: {}\nverdict: {}: {} (idle cores: {now} now, {least} to {most} lately; good for {} s)",
         cpus(&pools.emulators),
         cpus(&pools.idle),
         cpus(&pools.left),
         verdict.advice,
         verdict.why,
+        verdict
+            .until_ns
+            .saturating_sub(monotonic_ns())
+            .div_ceil(1_000_000_000),
     );
-    if let (Advice::Migrate, Some((name, cpus))) = (verdict.advice, verdict.would_free.first()) {
-        let _ = write!(text, "; moving {name} away would free {cpus} CPUs");
+    if let (Advice::Migrate, Some(first)) = (verdict.advice, verdict.what_if.first()) {
+        let _ = write!(text, "\nto move: {}", first.name);
+    }
+    for it in verdict.what_if.iter().take(WHAT_IF_MOST) {
+        let _ = write!(text, "\nwithout {}: {}", it.name, without(it));
+    }
+    if let Some(more @ 1..) = verdict.what_if.len().checked_sub(WHAT_IF_MOST) {
+        let _ = write!(text, "\nwithout one of {more} others: see --json");
     }
     text
+}
+
+/// What a virtual machine's leaving would do.
+fn without(it: &WhatIf) -> String {
+    let lacking = match it.lacking {
+        0 => String::new(),
+        lacking => format!(", {lacking} still lacking"),
+    };
+    format!(
+        "{} CPUs freed{lacking}, {} cores idle",
+        it.frees, it.idle_cores
+    )
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |it| {
+        it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64
+    })
 }
 
 /// The table of tenants.
