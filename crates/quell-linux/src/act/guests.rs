@@ -145,11 +145,23 @@ fn undone(
     };
     report.failed += 1;
     let tenant = guest.tenant.clone();
-    report.notes.push(note(tenant, text));
+    report.notes.push(note_of(tenant, way, text));
 }
 
 pub(super) fn said_of(journal: &Journal, error: &std::io::Error) -> String {
     format!("{}: {error}", journal.path().display())
+}
+
+/// Of a virtual machine whose tenant is not known where it comes from the journal.
+pub(super) fn note_of(tenant: Option<TenantName>, way: &Way, text: String) -> Note {
+    match tenant {
+        Some(_) => note(tenant, text),
+        None => Note {
+            tenant,
+            subject: Subject::Thread(way.thread),
+            text,
+        },
+    }
 }
 
 pub(super) fn note(tenant: Option<TenantName>, text: String) -> Note {

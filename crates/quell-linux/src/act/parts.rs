@@ -5,7 +5,7 @@
 //! waited for ([`Guests::pin`]); what holds then is what the next period goes on from. Only what runs is changed, never a domain's definition.
 
 use super::Actuator;
-use super::guests::{note, said_of};
+use super::guests::{note, note_of, said_of};
 use super::journal::Record;
 use super::report::{ApplyReport, RestoreReport};
 use super::state::{Domain, State};
@@ -294,7 +294,7 @@ pub(super) fn undone(
                 "its parts could not be pinned to {} again: {error}",
                 domain.original
             );
-            report.notes.push(note(tenant, text));
+            report.notes.push(note_of(tenant, way, text));
             return;
         }
     };
@@ -315,13 +315,13 @@ pub(super) fn undone(
             stuck = true;
             report.failed += 1;
             let text = format!("{part} is still pinned to CPUs {held}, before Quell {original}");
-            report.notes.push(note(tenant.clone(), text));
+            report.notes.push(note_of(tenant.clone(), way, text));
         } else {
             report.left_alone += 1;
             let text = format!(
                 "{part} left on CPUs {held}: someone else pinned it there (it was {original})"
             );
-            report.notes.push(note(tenant.clone(), text));
+            report.notes.push(note_of(tenant.clone(), way, text));
         }
     }
     if !stuck {

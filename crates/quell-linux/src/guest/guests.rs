@@ -15,6 +15,7 @@ use quell_model::{
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A guest is asked so often.
@@ -24,6 +25,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(32);
 /// Where libvirt pins parts is looked at so often: somebody else may have pinned them.
 const PINS_EVERY: Duration = Duration::from_secs(5);
+/// For so long who ends waits for what guests close.
+const LEAVE: Duration = Duration::from_millis(200);
 /// How often who gives back looks for answers.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -70,6 +73,10 @@ struct One {
 
 /// Whether and how a guest is spoken to.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there are as many as virtual machines, and nearly all are asked"
+)]
 enum Reached {
     /// It cannot be.
     Not,
@@ -210,27 +217,24 @@ impl Guests {
             .collect()
     }
 
-    /// Tells guests, or has their parts pinned, and waits until all of that is done, so long at most; gives for each what came of it. They are asked
-    /// nothing else from now on: the agent begins anew with them.
+    /// Tells guests, or has their parts pinned, and waits until all of that is done, so long at most; gives for each what came of it. Then nobody is
+    /// asked any more: the agent begins anew with them.
     pub fn put_back(
         &self,
         wanted: Vec<(Way, Question)>,
         within: Duration,
     ) -> Vec<Result<Said, GuestError>> {
         let until = Instant::now() + within;
-        let mut known: Vec<(Way, Option<Watched>, Option<Watched>)> = Vec::new();
-        self.all().retain(|_, one| {
-            let is = |way: &Way| wanted.iter().any(|(it, _)| it == way);
-            let ours = one.reached.agent().is_some_and(|(way, _)| is(way));
-            if !ours {
-                return true;
-            }
-            let reached = std::mem::replace(&mut one.reached, Reached::Not);
-            if let Reached::Asked { way, agent, parts } = reached {
-                known.push((way, Some(agent), parts.map(|it| it.watched)));
-            }
-            false
-        });
+        let all = std::mem::take(&mut *self.all());
+        let mut known: Vec<(Way, Option<Watched>, Option<Watched>)> = all
+            .into_values()
+            .filter_map(|one| match one.reached {
+                Reached::Asked { way, agent, parts } => {
+                    Some((way, Some(agent), parts.map(|it| it.watched)))
+                }
+                Reached::Not | Reached::Sought { .. } => None,
+            })
+            .collect();
         let wait = |(way, question): (Way, Question)| {
             let found = known.iter_mut().find(|(it, ..)| *it == way);
             let watched = found.and_then(|(_, agent, parts)| match question {
@@ -251,13 +255,32 @@ impl Guests {
         {
             std::thread::sleep(LOOK);
         }
-        let late = || GuestError::Silent {
-            within_ms: within.as_millis() as u64,
-        };
-        waits
+        let said: Vec<_> = waits.iter_mut().map(|it| it.said.take()).collect();
+        let others = known
             .into_iter()
-            .map(|it| it.said.unwrap_or_else(|| Err(late())))
+            .flat_map(|(_, agent, parts)| [agent, parts]);
+        let told = waits.into_iter().map(|it| it.watched);
+        leave(told.chain(others).flatten());
+        let within_ms = within.as_millis() as u64;
+        let late = |question: &Question| match question {
+            Question::Pins | Question::Pin { .. } => GuestError::Libvirt {
+                call: "pin",
+                why: format!("it did not answer within {within_ms} ms"),
+            },
+            Question::Stat | Question::SetOnline(_) => GuestError::Silent { within_ms },
+        };
+        let said = said.into_iter().zip(&wanted);
+        said.map(|(it, (_, question))| it.unwrap_or_else(|| Err(late(question))))
             .collect()
+    }
+}
+
+/// Gives those that are not at a question time to close what they have open in guests.
+fn leave(all: impl Iterator<Item = Watched>) {
+    let until = Instant::now() + LEAVE;
+    let idle: Vec<_> = all.filter(Watched::is_idle).map(Watched::leave).collect();
+    while !idle.iter().all(JoinHandle::is_finished) && Instant::now() < until {
+        std::thread::sleep(LOOK);
     }
 }
 

@@ -6,7 +6,7 @@ use quell_model::CpuSet;
 use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// What can wait to be asked: a look and a change.
@@ -50,6 +50,7 @@ pub struct Watched {
     answers: Receiver<(Instant, Said)>,
     /// How many questions it has not answered, as far as its answers were taken.
     asked: Cell<usize>,
+    thread: JoinHandle<()>,
 }
 
 impl Watched {
@@ -60,7 +61,7 @@ impl Watched {
     pub fn new(mut guest: Box<dyn Guest>) -> io::Result<Watched> {
         let (questions, asked) = sync_channel(WAITING_MOST);
         let (say, answers) = channel();
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("quell-guest".into())
             .spawn(move || {
                 for question in asked {
@@ -81,6 +82,7 @@ impl Watched {
             questions,
             answers,
             asked: Cell::new(0),
+            thread,
         })
     }
 
@@ -95,6 +97,11 @@ impl Watched {
     pub fn answers(&self) -> impl Iterator<Item = (Instant, Said)> + '_ {
         let count = |_: &(Instant, Said)| self.asked.set(self.asked.get().saturating_sub(1));
         self.answers.try_iter().inspect(count)
+    }
+
+    /// Asks no more: the thread ends as when this is dropped, which can be seen.
+    pub fn leave(self) -> JoinHandle<()> {
+        self.thread
     }
 
     /// Whether it has answered all that it was asked, and that was taken.
