@@ -126,6 +126,12 @@ impl Seen {
         tasks.filter_map(of).collect()
     }
 
+    /// Whether its emulator has a cpuset of libvirt's.
+    pub fn has_cpuset(&self) -> bool {
+        let cpuset = fs::read_to_string(format!("/proc/{}/cpuset", self.pid)).unwrap();
+        cpuset.trim_end().ends_with("/emulator")
+    }
+
     /// Where its virtual CPUs are, which are all in one place, and where all else is.
     pub fn places(&self) -> Option<(CpuSet, CpuSet)> {
         let (vcpus, others): (Vec<_>, Vec<_>) = self

@@ -101,8 +101,9 @@ fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
         let (Ok(name), Ok(cpuset)) = (read("comm"), read("cpuset")) else {
             continue;
         };
-        let of_emulator = qemu::role(name.trim_end()) == ThreadRole::Emulator;
-        if !of_emulator || cpuset.trim_end().ends_with("/emulator") {
+        // QEMU's own iothreads, such as the monitor's, are the emulator's.
+        let vcpu = matches!(qemu::role(name.trim_end()), ThreadRole::Vcpu(_));
+        if vcpu || name.starts_with("IO iothread") || cpuset.trim_end().ends_with("/emulator") {
             continue;
         }
         let held = thread::affinity(Tid(tid));
