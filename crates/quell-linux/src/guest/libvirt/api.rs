@@ -33,6 +33,10 @@ pub(super) const AGENT_CONNECTED: c_int = 1;
 pub(super) const UUID_BYTES: usize = 37;
 /// `VIR_ERR_AGENT_UNRESPONSIVE`: the guest agent is not there, or did not answer.
 pub(super) const ERROR_UNRESPONSIVE: c_int = 86;
+/// `VIR_ERR_INTERNAL_ERROR`: among others the guest agent's refusals, before libvirt 7.0.
+pub(super) const ERROR_INTERNAL: c_int = 1;
+/// `VIR_ERR_AGENT_COMMAND_FAILED` (libvirt 7.0): the guest agent refused.
+pub(super) const ERROR_REFUSED: c_int = 113;
 /// `VIR_ERR_AGENT_COMMAND_TIMEOUT` (libvirt 7.0): it did not answer this question.
 pub(super) const ERROR_TIMEOUT: c_int = 112;
 

@@ -1,6 +1,9 @@
 //! A domain: its guest agent, and where its parts are pinned.
 
-use super::api::{ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE, VCPUS_MAXIMUM, VcpuInfo};
+use super::api::{
+    ERROR_INTERNAL, ERROR_REFUSED, ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE,
+    VCPUS_MAXIMUM, VcpuInfo,
+};
 use super::connection::{Connection, Handle, text};
 use crate::act::thread;
 use crate::guest::agent::{Agent, Channel, nonsense, shortened};
@@ -176,13 +179,14 @@ impl Handle {
         };
         if answer.is_null() {
             let (code, why) = api.last_error();
+            let alive = self.connection.is_alive();
             return Err(match code {
                 ERROR_UNRESPONSIVE | ERROR_TIMEOUT => GuestError::Unresponsive { why },
-                _ if !self.connection.is_alive() => GuestError::Libvirt { call: command, why },
-                _ => GuestError::Refused {
+                ERROR_INTERNAL | ERROR_REFUSED if alive => GuestError::Refused {
                     command,
                     why: shortened(&why),
                 },
+                _ => GuestError::Libvirt { call: command, why },
             });
         }
         // SAFETY: what libvirt returns is a text with a NUL at its end, which is ours, allocated with malloc(3) and freed once after its last use.
