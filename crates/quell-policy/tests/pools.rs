@@ -134,6 +134,28 @@ fn within_a_second_nothing_changes_and_changes_say_why() {
 }
 
 #[test]
+fn a_machine_that_starts_is_not_bound_before_it_has_virtual_cpus() {
+    let (mut policy, other) = (policy(), vm("b", 20, 2, 0.3, 8));
+    let mut decide = |at: u64, vcpus: u32| {
+        let tenants = vec![vm("a", 10, vcpus, 0.5, 8), other.clone()];
+        policy.decide(&snapshot(at, 8, SECOND, tenants))
+    };
+    for at in 1..=2 {
+        assert_eq!(cpus_of(&decide(at, 0), 10), None, "{at}");
+    }
+    // Its virtual CPUs come, bound by nobody.
+    let plan = decide(3, 2);
+    assert!(
+        matches!(group(&plan, "a"), GroupPlan::Own { .. }),
+        "{plan:?}"
+    );
+    assert!(cpus_of(&plan, 10).is_some());
+    // One that has none for long has a place as all others.
+    let at = (4..20).find(|at| cpus_of(&decide(*at, 0), 10).is_some());
+    assert_eq!(at, Some(9));
+}
+
+#[test]
 fn what_operators_bound_is_left_to_them() {
     let mut bound = vm("a", 10, 2, 0.9, 8);
     let two = Arc::new(CpuSet::first(2));

@@ -23,6 +23,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// One of libvirt's that does not answer is asked less and less often, down to that: each try costs libvirt one of its few workers for 5 s. It is
 /// asked at once when libvirt says that its agent has come.
 const SELDOM: Duration = Duration::from_secs(32);
+/// A QEMU that libvirt starts is there for so long before libvirt says that it runs.
+const STARTS: Duration = Duration::from_secs(10);
 /// Where libvirt pins parts is looked at so often: somebody else may have pinned them.
 const PINS_EVERY: Duration = Duration::from_secs(5);
 /// For so long who ends waits for what guests close.
@@ -58,6 +60,8 @@ struct One {
     thread: ThreadId,
     process: Pid,
     reached: Reached,
+    /// When it was first seen.
+    since: Instant,
     asked: Option<Instant>,
     /// How long it is left alone after it was asked.
     every: Duration,
@@ -336,6 +340,7 @@ impl One {
             thread,
             process,
             reached: Reached::Not,
+            since: Instant::now(),
             asked: None,
             every: EVERY,
             sample: None,
@@ -399,6 +404,7 @@ impl One {
         };
         let why = match domains.find(uuid) {
             Found::NotYet => return,
+            Found::Unknown if said.is_none() && self.since.elapsed() < STARTS => return,
             Found::Running { agents } => {
                 if said.is_some() {
                     self.news = Some("libvirt has it now: its guest is asked".to_string());

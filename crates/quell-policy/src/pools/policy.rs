@@ -21,11 +21,17 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What a guest said counts for so long: it is asked once a second, and an answer may be late.
 const GOOD_NS: u64 = 2_500_000_000;
 
+/// A QEMU without virtual CPUs is taken to be starting for so long, in ns. What its first thread is bound to its virtual CPUs would have from it, as if an
+/// operator had bound them.
+const STARTS_NS: u64 = 5_000_000_000;
+
 /// Decides on pools, and around them on all else.
 pub struct Pooled {
     others: Box<dyn Policy>,
     pools: Pools,
     vms: BTreeMap<TenantName, Vm>,
+    /// QEMUs without virtual CPUs, and since when they are known.
+    starting: BTreeMap<TenantName, u64>,
     /// When it divided last.
     divided_ns: Option<u64>,
     division: Option<Division>,
@@ -54,6 +60,7 @@ impl Pooled {
             others,
             pools: Pools::new(Settings::default()),
             vms: BTreeMap::new(),
+            starting: BTreeMap::new(),
             divided_ns: None,
             division: None,
         }
@@ -64,6 +71,12 @@ impl Pooled {
         let online = snapshot.host.topology.online();
         self.vms
             .retain(|name, _| snapshot.tenant(name).is_some_and(is_vm));
+        self.starting
+            .retain(|name, _| snapshot.tenant(name).is_some_and(is_bare));
+        for sample in snapshot.tenants.iter().filter(|it| is_bare(it)) {
+            let since = self.starting.entry(sample.name.clone());
+            since.or_insert(snapshot.time_ns);
+        }
         for sample in snapshot.tenants.iter().filter(|it| is_vm(it)) {
             let vm = self.vms.entry(sample.name.clone()).or_insert_with(|| Vm {
                 bound: bound(sample, &online),
@@ -147,6 +160,10 @@ impl Pooled {
             let Some(sample) = snapshot.tenant(&tenant.name) else {
                 continue;
             };
+            let since = self.starting.get(&tenant.name);
+            if since.is_some_and(|since| snapshot.time_ns < since + STARTS_NS) {
+                continue;
+            }
             let vm = self.vms.get_mut(&tenant.name);
             let why = match (&vm, &self.division) {
                 (Some(_), _) if promised => Some("CPU time is promised to it".into()),
@@ -257,6 +274,12 @@ fn is_vcpu(thread: &ThreadSample) -> bool {
 
 fn is_vm(sample: &TenantSample) -> bool {
     sample.threads.iter().any(is_vcpu)
+}
+
+/// A QEMU whose virtual CPUs are still to come, or not known as such.
+fn is_bare(sample: &TenantSample) -> bool {
+    let emulates = |it: &ThreadSample| it.role == ThreadRole::Emulator;
+    !is_vm(sample) && sample.threads.iter().any(emulates)
 }
 
 /// How many virtual CPUs it has.

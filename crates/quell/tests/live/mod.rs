@@ -226,7 +226,8 @@ pub fn await_places(dir: &Path, machine: &Seen) -> (CpuSet, CpuSet) {
         {
             return (vcpus.clone(), others.clone());
         }
-        assert!(start.elapsed() < PATIENCE, "{places:?}\n{}", log(dir));
+        let cpus = machine.cpus();
+        assert!(start.elapsed() < PATIENCE, "{cpus:?}\n{}", log(dir));
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -100,13 +100,12 @@ fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
     let folder = format!("/proc/{process}/task");
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     for tid in entries.filter_map(|it| it.file_name().to_str()?.parse().ok()) {
-        let read = |file: &str| std::fs::read_to_string(format!("{folder}/{tid}/{file}"));
-        let (Ok(name), Ok(cpuset)) = (read("comm"), read("cpuset")) else {
+        let Ok(name) = std::fs::read_to_string(format!("{folder}/{tid}/comm")) else {
             continue;
         };
         // QEMU's own iothreads, such as the monitor's, are the emulator's.
         let vcpu = matches!(qemu::role(name.trim_end()), ThreadRole::Vcpu(_));
-        if vcpu || name.starts_with("IO iothread") || cpuset.trim_end().ends_with("/emulator") {
+        if vcpu || name.starts_with("IO iothread") {
             continue;
         }
         let held = thread::affinity(Tid(tid));
