@@ -170,7 +170,7 @@ impl Pools {
     ) -> Division {
         self.follow_cores(topology);
         self.follow_guests(now_ns, seen);
-        let emulators = self.size_emulators(seen.iter().map(|it| it.emulated).sum());
+        let emulators = self.size_emulators(now_ns, seen.iter().map(|it| it.emulated).sum());
         let mut why = BTreeMap::new();
         let mut wanted: Vec<(&Seen<'_>, u32)> = Vec::new();
         for it in seen.iter().filter(|it| !it.batch) {
@@ -279,8 +279,8 @@ impl Pools {
         }
     }
 
-    /// As many cores as emulators need, by Algorithm 1; how many of them lack.
-    fn size_emulators(&mut self, used: f64) -> u32 {
+    /// As many cores as emulators need, by Algorithm 1, but one if there is any; how many of them lack.
+    fn size_emulators(&mut self, now_ns: u64, used: f64) -> u32 {
         let per_core = f64::from(self.step);
         let part = |cores: usize| used / (cores as f64 * per_core);
         let has = self
@@ -298,7 +298,13 @@ impl Pools {
                 cores -= 1;
             }
         }
-        let lacking = cores - self.own(&Owner::Emulators, cores);
+        let mut owned = self.own(&Owner::Emulators, cores);
+        if owned == 0 {
+            // Those it had are not there any more.
+            self.take_from_largest(now_ns);
+            owned = self.own(&Owner::Emulators, 1);
+        }
+        let lacking = cores - owned;
         match part(has) > EMULATORS_MOST {
             true => lacking as u32,
             false => 0,
@@ -415,6 +421,11 @@ impl Pools {
         if !without || idle {
             return;
         }
+        self.take_from_largest(now_ns);
+    }
+
+    /// The largest group gives up a core.
+    fn take_from_largest(&mut self, now_ns: u64) {
         let groups = self.guests.keys().map(|name| (self.of(name), name));
         let Some((cpus, name)) = groups
             .max_by_key(|it| it.0)

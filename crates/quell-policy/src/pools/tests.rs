@@ -367,7 +367,10 @@ proptest! {
         let mut pools = Pools::new(Settings::default());
         for (second, guests) in history.iter().enumerate() {
             // CPUs come and go.
-            let topology = host(if second % 20 == 19 { cores.div_ceil(2) } else { cores });
+            let mut topology = host(if second % 20 == 19 { cores.div_ceil(2) } else { cores });
+            if second % 20 == 9 {
+                topology.cpus.retain(|it| it.core >= cores / 2);
+            }
             let mut names: Vec<_> = guests.iter().map(|it| name(it.0)).collect();
             names.dedup();
             let all: Vec<_> = names.iter().zip(guests).enumerate().filter(|(at, (name, _))| !names[..*at].contains(name)).map(|(_, (name, it))| Seen {
