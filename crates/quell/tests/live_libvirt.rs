@@ -221,6 +221,19 @@ fn configure(own: &Path, controllers: &str) {
     fs::write(own.join("etc/qemu.conf"), conf).unwrap();
 }
 
+/// What libvirt left: it forgets the cgroups of a domain that it finds with other controllers configured.
+fn remove_cgroups(folder: &Path) {
+    let inner = fs::read_dir(folder).into_iter().flatten().flatten();
+    for folder in inner.map(|it| it.path()).filter(|it| it.is_dir()) {
+        remove_cgroups(&folder);
+    }
+    let start = Instant::now();
+    // Its last process may be ending.
+    while fs::remove_dir(folder).is_err() && start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 impl Drop for Libvirt {
     fn drop(&mut self) {
         for name in &self.domains {
@@ -228,8 +241,7 @@ impl Drop for Libvirt {
         }
         self.end_daemon();
         if self.cgroups {
-            // What it left empty.
-            let _ = fs::remove_dir(CGROUPS);
+            remove_cgroups(Path::new(CGROUPS));
         }
     }
 }
