@@ -185,17 +185,16 @@ impl Pools {
         let (more, less): (Vec<_>, Vec<_>) = wanted
             .into_iter()
             .partition(|(it, cpus)| *cpus > self.of(it.name));
-        let mut lacks = BTreeMap::new();
+        let mut lacked = emulators > 0;
+        let mut wants = BTreeMap::new();
         for (it, cpus) in less.into_iter().chain(more) {
             let before = self.of(it.name);
             let has = self.give(it.name, cpus);
             self.now_has(it.name, has, before, now_ns);
-            if has < cpus {
-                lacks.insert(it.name.clone(), cpus - has);
-            }
+            wants.insert(it.name.clone(), cpus);
+            lacked |= has < cpus;
         }
-        let lacked = emulators > 0 || !lacks.is_empty();
-        self.even_out(now_ns, &mut lacks);
+        let lacks = self.even_out(now_ns, &wants);
         self.keep_one_idle(now_ns, seen, others);
         let verdict = self.verdict(now_ns, lacked, emulators, &lacks);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
@@ -390,28 +389,37 @@ impl Pools {
         has.len()
     }
 
-    /// Who lacks cores gets one from who has most, as long as it does not have more than that one then.
-    fn even_out(&mut self, now_ns: u64, lacks: &mut BTreeMap<TenantName, u32>) {
-        let names: Vec<TenantName> = lacks.keys().cloned().collect();
-        for name in names {
-            let has = self.of(&name);
-            let groups = self.guests.keys().map(|name| (self.of(name), name));
-            let Some((most, from)) = groups.max_by_key(|it| it.0).map(|it| (it.0, it.1.clone()))
-            else {
-                return;
-            };
-            if has + self.step > most.saturating_sub(self.step) {
-                continue;
-            }
-            let left = self.give(&from, most - self.step);
-            self.now_has(&from, left, most, now_ns);
-            let got = self.give(&name, has + self.step);
-            self.now_has(&name, got, has, now_ns);
-            if let Some(lacks) = lacks.get_mut(&name) {
-                *lacks = lacks.saturating_sub(got - has);
+    /// Who lacks cores gets some from who has most, one after the other, as long as that does not have fewer than the other then.
+    /// Gives what everybody lacks of what it wants.
+    fn even_out(
+        &mut self,
+        now_ns: u64,
+        wants: &BTreeMap<TenantName, u32>,
+    ) -> BTreeMap<TenantName, u32> {
+        while let Some((from, to)) = self.uneven(wants) {
+            for (name, to) in [(from.1, from.0 - self.step), (to.1, to.0 + self.step)] {
+                let before = self.of(&name);
+                let has = self.give(&name, to);
+                self.now_has(&name, has, before, now_ns);
             }
         }
-        lacks.retain(|_, cpus| *cpus > 0);
+        let lacks = wants.iter().map(|(name, cpus)| {
+            let lacks = cpus.saturating_sub(self.of(name));
+            (name.clone(), lacks)
+        });
+        lacks.filter(|it| it.1 > 0).collect()
+    }
+
+    /// Who has most, and of those that lack cores who has least, if a core of the one would make them more equal; with what they have.
+    fn uneven(
+        &self,
+        wants: &BTreeMap<TenantName, u32>,
+    ) -> Option<((u32, TenantName), (u32, TenantName))> {
+        let has = |name: &TenantName| (self.of(name), name.clone());
+        let from = self.guests.keys().map(has).max_by_key(|it| it.0)?;
+        let lack = wants.iter().filter(|(name, cpus)| self.of(name) < **cpus);
+        let to = lack.map(|(name, _)| has(name)).min_by_key(|it| it.0)?;
+        (to.0 + self.step <= from.0.saturating_sub(self.step)).then_some((from, to))
     }
 
     /// Whoever has no group must run somewhere; with one core that is where emulators do.

@@ -309,6 +309,25 @@ fn where_cores_lack_groups_are_as_equal_as_these_allow() {
     assert_eq!(sizes, [2, 4, 4]);
 }
 
+/// Both begin with as many CPUs as they have virtual ones, of which there are not enough.
+#[test]
+fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
+    let mut pools = Pools::new(Settings::default());
+    let (topology, vms) = (host(8), [name(0), name(1)]);
+    let all: Vec<_> = vms
+        .iter()
+        .map(|vm| Seen {
+            emulated: 1.5,
+            ..seen(vm, 6.0)
+        })
+        .collect();
+    let division = pools.second(SECOND, &topology, &all, false);
+    assert_eq!(division.emulators.len(), 8);
+    let sizes: Vec<usize> = division.guests.values().map(|it| it.cpus.len()).collect();
+    assert_eq!(sizes, [4, 4]);
+    assert!(division.guests.values().all(|it| it.lacks == 4));
+}
+
 /// Appendix B.4.
 #[test]
 fn the_verdict_is_what_was_constant() {
