@@ -194,9 +194,37 @@ pub struct Figures {
     pub requests: u64,
     /// Requests that failed or were never answered.
     pub errors: u64,
+    /// Of the seconds of all windows those in which the 99th percentile of what was due then missed the tenant's objective; `null` where it has
+    /// none, or that was not looked at.
+    #[serde(default)]
+    pub late_seconds: Option<u64>,
     /// What the scheduler did to its threads; `null` unless that was recorded.
     #[serde(default)]
     pub scheduling: Option<SchedulingFigures>,
+    /// What its guest did, of a VM on the simulator; else `null`.
+    #[serde(default)]
+    pub guest: Option<GuestFigures>,
+}
+
+/// What the guest of a VM did, or of all VMs of a class together.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct GuestFigures {
+    /// How often the guest's scheduler switched, to and from idling too, per second: what UFO calls scheduling frequency.
+    pub switches_per_s: f64,
+    /// CPU time as the guest counts it, in CPUs: without idling, polling and what it waits for the host.
+    pub used: f64,
+    /// VM exits per second.
+    pub exits_per_s: f64,
+    /// How often the host switched to one of its virtual CPUs, per second.
+    pub host_switches_per_s: f64,
+    /// How many of its threads waited for a virtual CPU, in the mean: seconds of scheduling delay in each second.
+    pub waiting: f64,
+    /// How many of its virtual CPUs waited for a CPU of the host, in the mean.
+    pub steal: f64,
+    /// CPU time of its virtual CPUs' threads, in CPUs.
+    pub vcpus: f64,
+    /// And of its emulator threads.
+    pub emulators: f64,
 }
 
 /// What the scheduler did to threads.
@@ -382,6 +410,12 @@ pub struct SideSummary {
     /// CPUs that were busy for 2 % of the window at most; the mean over its runs.
     #[serde(default)]
     pub idle_cpus: f64,
+    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not known.
+    #[serde(default)]
+    pub switches_per_s: Option<f64>,
+    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are everybody's.
+    #[serde(default)]
+    pub held_cpus: Option<f64>,
     /// The agent's cost, where the side had one.
     pub agent: Option<AgentCost>,
 }
@@ -404,6 +438,12 @@ pub struct Run {
     /// CPUs that were busy for 2 % of the window at most.
     #[serde(default)]
     pub idle_cpus: u32,
+    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not known.
+    #[serde(default)]
+    pub switches_per_s: Option<f64>,
+    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are everybody's.
+    #[serde(default)]
+    pub held_cpus: Option<f64>,
     /// When the machine below stopped all CPUs; `null` where that could not be watched.
     pub pauses: Option<Pauses>,
     /// Figures by tenant, then by class (tenant `*`).

@@ -50,9 +50,11 @@ pub enum Simulated {
     Bvt,
     /// One queue for all CPUs, in turns of 3 ms.
     Fifo,
-    /// The kernel's as of 7.2, every tenant on cores of its own for ever.
+    /// The host's own, every tenant on cores of its own for ever.
     Isolation,
-    /// The same, with PARTIES moving cores.
+    /// The same, and guests have as many virtual CPUs online as they have CPUs (UFO's host-aware isolation).
+    HostAware,
+    /// As isolation, with PARTIES moving cores.
     Parties,
     /// The same, with DynIso moving cores.
     DynIso,
@@ -62,7 +64,7 @@ pub enum Simulated {
 
 impl Simulated {
     /// All of them.
-    pub const ALL: [Simulated; 11] = [
+    pub const ALL: [Simulated; 12] = [
         Simulated::Cfs,
         Simulated::Eevdf612,
         Simulated::Eevdf,
@@ -71,6 +73,7 @@ impl Simulated {
         Simulated::Bvt,
         Simulated::Fifo,
         Simulated::Isolation,
+        Simulated::HostAware,
         Simulated::Parties,
         Simulated::DynIso,
         Simulated::Ideal,
@@ -87,6 +90,7 @@ impl Simulated {
             Simulated::Bvt => "bvt",
             Simulated::Fifo => "fifo",
             Simulated::Isolation => "isolation",
+            Simulated::HostAware => "host-aware",
             Simulated::Parties => "parties",
             Simulated::DynIso => "dyniso",
             Simulated::Ideal => "ideal",
@@ -100,7 +104,7 @@ impl Simulated {
 
     /// Whether it gives tenants cores of their own.
     pub const fn divides_cores(self) -> bool {
-        matches!(self, Simulated::Isolation) || self.needs_objectives()
+        matches!(self, Simulated::Isolation | Simulated::HostAware) || self.needs_objectives()
     }
 }
 
@@ -232,7 +236,7 @@ impl Side {
     pub fn check(sides: &[Side], on: Substrate) -> Result<(), SideError> {
         for side in sides {
             match (side, on) {
-                (Side::Simulated(_), Substrate::Sim) => {}
+                (Side::Simulated(_) | Side::Default, Substrate::Sim) => {}
                 (Side::Scheduler(scheduler), Substrate::Sim) => {
                     scheduler.options()?;
                 }
@@ -429,7 +433,7 @@ fn known() -> String {
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
     format!(
-        "sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec and both without parts, {}",
+        "default, sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec and both without parts, {}",
         names.join(", ")
     )
 }
@@ -536,7 +540,9 @@ mod tests {
         );
         let error = check("fifo,stock", Substrate::Sim).unwrap_err();
         assert!(
-            error.contains("there are: sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec"),
+            error.contains(
+                "there are: default, sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec"
+            ),
             "{error}"
         );
     }

@@ -12,7 +12,7 @@ use crate::side::Side;
 use crate::workload::Interrupted;
 use anyhow::{Context, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
-use quell_model::config::{Count, Step, ThreadProgram, TimeUs, TopologySpec};
+use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs, TopologySpec};
 use quell_sim::{Costs, Request, Simulation, Tenant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -236,7 +236,13 @@ fn machine(cpus: u32, side: &Side, tasks: &[Task]) -> anyhow::Result<Simulation>
         llc: None,
     };
     let topology = topology.topology();
-    let (class, costs) = engine(side, &topology, Costs::TYPICAL, &[])?;
+    let (class, costs) = engine(
+        side,
+        HostScheduler::default(),
+        &topology,
+        Costs::TYPICAL,
+        &[],
+    )?;
     let mut simulation = Simulation::new(topology, costs, class);
     for task in tasks {
         let program = ThreadProgram {

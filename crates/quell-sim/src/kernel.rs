@@ -36,10 +36,14 @@ pub(crate) struct Kernel {
     pub answers: Vec<Answer>,
     /// Answers leave through emulator threads, so they are not out yet.
     pub emulated: bool,
-    /// The emulator threads of each VM, on a host.
+    /// The queues of all VMs, on a host.
     pub mailboxes: Vec<Mailbox>,
-    /// What these are done with, with the VM.
-    pub carried: Vec<(usize, Message)>,
+    /// By VM, its queues: the first, and how many.
+    queues: Vec<(usize, u32)>,
+    /// What these are done with, with the VM and the number of its queue.
+    pub carried: Vec<(usize, u32, Message)>,
+    /// Threads that became ready since the VMs were last looked at, on a host with VMs.
+    pub woken: Vec<ThreadId>,
     /// Switches so far, to and from idling among them.
     pub switches: u64,
     noise: ChaCha8Rng,
@@ -52,6 +56,8 @@ struct Port {
     coming: Coming,
     /// Whose requests they are, by the number of all tenants.
     tenant: u32,
+    /// How many queues of a network card they come through.
+    queues: u32,
     to: Receiver,
 }
 
@@ -91,15 +97,20 @@ impl Message {
     }
 }
 
-/// A VM's emulator threads, and what they are to carry.
-#[derive(Debug, Default)]
+/// A queue of a VM's network card: its emulator thread, and what that is to carry.
+#[derive(Debug)]
 pub(crate) struct Mailbox {
+    /// The VM.
+    pub vm: usize,
+    /// Its number among the VM's.
+    number: u32,
+    thread: ThreadId,
     /// CPU time that a message takes.
-    pub takes: Nanos,
+    takes: Nanos,
     pub waiting: VecDeque<Message>,
-    /// What is being carried, and by whom.
-    pub held: Vec<(ThreadId, Message)>,
-    pub idle: Vec<ThreadId>,
+    /// What is being carried.
+    pub held: Option<Message>,
+    idle: bool,
 }
 
 /// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
@@ -107,7 +118,7 @@ pub(crate) struct Mailbox {
 struct Pending {
     woken: VecDeque<(ThreadId, Option<Nanos>)>,
     next: Option<Next>,
-    /// The VM whose emulator thread it is.
+    /// The mailbox whose emulator thread it is.
     emulates: Option<usize>,
 }
 
@@ -126,7 +137,9 @@ impl Kernel {
             answers: Vec::new(),
             emulated: false,
             mailboxes: Vec::new(),
+            queues: Vec::new(),
             carried: Vec::new(),
+            woken: Vec::new(),
             switches: 0,
             observers: Vec::new(),
             noise: ChaCha8Rng::seed_from_u64(0),
@@ -174,13 +187,13 @@ impl Kernel {
         }
     }
 
-    /// Adds a VM's process, whose threads are its vCPUs, that run for as long as they are let, and its emulator threads.
-    /// They are blocked. Gives the first's number.
+    /// Adds a VM's process, whose threads are its vCPUs, that run for as long as they are let, and its emulator threads, to
+    /// each of which a message takes so long. They are blocked. Gives the first's number.
     pub fn add_vm_threads(
         &mut self,
         number: usize,
         vcpus: u32,
-        mailbox: Mailbox,
+        takes: Nanos,
         emulators: u32,
         group: GroupId,
         nice: Nice,
@@ -195,8 +208,8 @@ impl Kernel {
         };
         let tenant = self.workload.add_tenant(Code::compile(&[none], 1));
         self.tenants.push(number);
-        let vm = self.mailboxes.len();
-        self.mailboxes.push(mailbox);
+        let vm = self.queues.len();
+        self.queues.push((self.mailboxes.len(), emulators));
         let first = ThreadId(self.machine.threads.len() as u32);
         for index in 0..vcpus + emulators {
             self.workload.add_thread(tenant, 0, index.into(), 0);
@@ -207,28 +220,44 @@ impl Kernel {
             } else {
                 let it = self.machine.thread_mut(thread);
                 (it.pending, it.role) = (true, ThreadRole::Emulator);
-                self.pending[thread.index()].emulates = Some(vm);
-                self.mailboxes[vm].idle.push(thread);
+                self.pending[thread.index()].emulates = Some(self.mailboxes.len());
+                self.mailboxes.push(Mailbox {
+                    vm,
+                    number: index - vcpus,
+                    thread,
+                    takes,
+                    waiting: VecDeque::new(),
+                    held: None,
+                    idle: true,
+                });
             }
         }
         first
     }
 
-    /// Adds a port for a tenant's requests; gives its number. Its load's requests arrive by themselves.
-    pub fn add_port(&mut self, load: Option<Load>, tenant: usize, to: Receiver) -> usize {
+    /// Adds a port for a tenant's requests, which come through so many queues; gives its number. Its load's requests arrive by
+    /// themselves.
+    pub fn add_port(
+        &mut self,
+        load: Option<Load>,
+        tenant: usize,
+        queues: u32,
+        to: Receiver,
+    ) -> usize {
         let port = self.ports.len();
         let first = load.and_then(|mut load| Some((load.next()?, load)));
-        let due = first.as_ref().map(|(request, _)| request.due);
+        let next = first.as_ref().map(|(request, _)| *request);
         self.ports.push(Port {
             coming: match first {
                 Some((request, load)) => Coming::Load(load, request),
                 None => Coming::Delivered(VecDeque::new()),
             },
             tenant: tenant as u32,
+            queues: queues.max(1),
             to,
         });
-        if let Some(due) = due {
-            self.plan_interrupt(port, due);
+        if let Some(next) = next {
+            self.plan_interrupt(port, next.due, self.queue_of(port, next));
         }
         port
     }
@@ -265,12 +294,17 @@ impl Kernel {
             .is_none_or(|online| online.contains(cpu))
     }
 
-    /// A request comes in there, where there is no load, and interrupts a CPU now.
-    pub fn deliver(&mut self, port: usize, request: Request) {
+    /// A request comes in there through that queue, where there is no load, and interrupts a CPU now.
+    pub fn deliver(&mut self, port: usize, queue: u32, request: Request) {
         if let Coming::Delivered(requests) = &mut self.ports[port].coming {
             requests.push_back(request);
-            self.plan_interrupt(port, self.machine.now);
+            self.plan_interrupt(port, self.machine.now, queue);
         }
+    }
+
+    /// The queue that a request comes through: connections, and with them requests, are spread by a hash.
+    fn queue_of(&self, port: usize, request: Request) -> u32 {
+        (request.seed % u64::from(self.ports[port].queues)) as u32
     }
 
     /// The requests that arrived and have no answer: their tenants, and when they were due.
@@ -334,6 +368,7 @@ impl Kernel {
 
     pub fn handle(&mut self, event: Event) {
         match event {
+            Event::Arrive(port) => self.arrive(port as usize),
             Event::Due(cpu, _) => self.due(cpu),
             Event::Kick(cpu) => {
                 self.machine.cpu_mut(cpu).kicked = false;
@@ -420,12 +455,14 @@ impl Kernel {
         });
     }
 
-    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do.
-    fn device_of(&self, tenant: usize) -> CpuId {
+    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do. A tenant's
+    /// further queues are the next CPUs'.
+    fn device_of(&self, tenant: usize, queue: u32) -> CpuId {
+        let number = tenant + queue as usize;
         match &self.online {
-            None => CpuId((tenant % self.machine.cpus.len()) as u32),
+            None => CpuId((number % self.machine.cpus.len()) as u32),
             Some(online) => {
-                let nth = online.iter().nth(tenant % online.len().max(1));
+                let nth = online.iter().nth(number % online.len().max(1));
                 nth.unwrap_or(CpuId(0))
             }
         }
@@ -462,7 +499,7 @@ impl Kernel {
             answer.tenant = self.tenants[answer.tenant];
             if costs.answer > 0 {
                 let here = self.machine.here.filter(|_| !costs.generators);
-                let cpu = here.unwrap_or_else(|| self.device_of(answer.tenant));
+                let cpu = here.unwrap_or_else(|| self.device_of(answer.tenant, 0));
                 self.generate(cpu, costs.answer);
             }
             if let Some(here) = self.machine.here.filter(|_| self.emulated) {
@@ -473,10 +510,15 @@ impl Kernel {
         self.effects.answers.clear();
     }
 
-    fn plan_interrupt(&mut self, port: usize, at: Nanos) {
-        let cpu = self.device_of(self.tenant_at(port));
+    fn plan_interrupt(&mut self, port: usize, at: Nanos, queue: u32) {
+        let now = self.machine.now;
+        if self.machine.costs.elsewhere {
+            let at = at + self.machine.costs.request;
+            return self.machine.plan(at.max(now), Event::Arrive(port as u32));
+        }
+        let cpu = self.device_of(self.tenant_at(port), queue);
         let arrival = Event::Interrupt(cpu, Interrupt::Arrival(port as u32));
-        self.machine.plan(at.max(self.machine.now), arrival);
+        self.machine.plan(at.max(now), arrival);
     }
 
     fn arrive(&mut self, port: usize) {
@@ -491,15 +533,16 @@ impl Kernel {
         match (&mut it.coming, next) {
             (Coming::Load(_, request), Some(next)) => {
                 *request = next;
-                self.plan_interrupt(port, next.due);
+                self.plan_interrupt(port, next.due, self.queue_of(port, next));
             }
             (Coming::Load(..), None) => it.coming = Coming::Delivered(VecDeque::new()),
             (Coming::Delivered(_), _) => {}
         }
         let tenant = match self.ports[port].to {
             Receiver::Tenant(tenant) => tenant as usize,
-            Receiver::Guest { vm, port } => {
-                return self.post(vm as usize, Message::In(port as usize, arrived));
+            Receiver::Guest { vm, port: to } => {
+                let queue = self.queue_of(port, arrived);
+                return self.post(vm as usize, queue, Message::In(to as usize, arrived));
             }
         };
         self.workload.arrive(tenant, arrived, &mut self.effects);
@@ -530,6 +573,15 @@ impl Kernel {
             self.tell(now, Happening::Wakeup { thread, by, cpu });
         }
         self.class.wake(&mut self.machine, thread);
+        if !self.queues.is_empty() {
+            self.woken.push(thread);
+        }
+    }
+
+    /// The CPU in whose queue a thread is that waits, if it still waits in one.
+    pub fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
+        let waits = self.machine.thread(thread).state == State::Ready;
+        waits.then(|| self.class.queued_on(thread)).flatten()
     }
 
     /// A thread that waits, or is about to, is woken, perhaps to work for another request.
@@ -557,11 +609,13 @@ impl Kernel {
         std::mem::take(&mut self.effects.woken)
     }
 
-    /// A message for a VM's emulator threads.
-    pub fn post(&mut self, vm: usize, message: Message) {
-        let mailbox = &mut self.mailboxes[vm];
+    /// A message for the emulator thread of that queue of a VM.
+    pub fn post(&mut self, vm: usize, queue: u32, message: Message) {
+        let (first, queues) = self.queues[vm];
+        let mailbox = &mut self.mailboxes[first + (queue % queues.max(1)) as usize];
         mailbox.waiting.push_back(message);
-        if let Some(thread) = mailbox.idle.pop() {
+        if std::mem::take(&mut mailbox.idle) {
+            let thread = mailbox.thread;
             if let Some(here) = self.machine.here {
                 self.machine.charge(here, self.machine.costs.wake);
             }
@@ -570,23 +624,18 @@ impl Kernel {
     }
 
     /// What an emulator thread does next, done with what it carried.
-    fn emulate(&mut self, vm: usize, thread: ThreadId) -> Next {
-        let mailbox = &mut self.mailboxes[vm];
-        if let Some(held) = mailbox.held.iter().position(|&(by, _)| by == thread) {
-            let (_, message) = mailbox.held.swap_remove(held);
-            self.carried.push((vm, message));
+    fn emulate(&mut self, mailbox: usize, thread: ThreadId) -> Next {
+        let mailbox = &mut self.mailboxes[mailbox];
+        if let Some(message) = mailbox.held.take() {
+            self.carried.push((mailbox.vm, mailbox.number, message));
         }
-        let next = mailbox.waiting.pop_front();
-        self.machine.thread_mut(thread).works_for = next.map(|message| message.due());
-        match next {
-            Some(message) => {
-                mailbox.held.push((thread, message));
-                Next::Run(mailbox.takes)
-            }
-            None => {
-                mailbox.idle.push(thread);
-                Next::Block
-            }
+        mailbox.held = mailbox.waiting.pop_front();
+        let works_for = mailbox.held.map(|message| message.due());
+        self.machine.thread_mut(thread).works_for = works_for;
+        mailbox.idle = mailbox.held.is_none();
+        match mailbox.idle {
+            true => Next::Block,
+            false => Next::Run(mailbox.takes),
         }
     }
 
@@ -682,8 +731,8 @@ impl Kernel {
                 self.machine.thread_mut(thread).pending = pending.emulates.is_some();
                 self.go_on(cpu, thread, next);
             }
-        } else if let Some(vm) = self.pending[number].emulates {
-            let next = self.emulate(vm, thread);
+        } else if let Some(mailbox) = self.pending[number].emulates {
+            let next = self.emulate(mailbox, thread);
             self.go_on(cpu, thread, next);
         }
     }

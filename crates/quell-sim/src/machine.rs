@@ -69,6 +69,9 @@ pub struct Costs {
     /// Requests come from, and answers go to, a thread of this machine that goes before all others (a load generator), on
     /// a CPU of its tenant's: who runs there waits meanwhile.
     pub generators: bool,
+    /// Requests come in on CPUs of the machine that are not simulated, as where these are a part of it: a request's way in
+    /// takes its time, and none of these CPUs'.
+    pub elsewhere: bool,
     /// A tick.
     pub tick: Nanos,
     /// From one tick of a CPU that runs a thread to the next; 0: no ticks.
@@ -104,6 +107,7 @@ impl Costs {
         request: 0,
         answer: 0,
         generators: false,
+        elsewhere: false,
         tick: 0,
         tick_every: 0,
         migrate: 0,
@@ -269,6 +273,8 @@ pub(crate) enum Event {
     Due(CpuId, u32),
     /// The CPU was asked to look.
     Kick(CpuId),
+    /// The next request comes in at a port, on a CPU that is not simulated.
+    Arrive(u32),
     /// The CPU is interrupted.
     Interrupt(CpuId, Interrupt),
     /// And has come to what interrupted it.
@@ -280,9 +286,10 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whose it is.
+    /// Whose it is, of those that are a CPU's.
     pub fn cpu(self) -> CpuId {
         match self {
+            Event::Arrive(_) => CpuId(0),
             Event::Due(cpu, _)
             | Event::Kick(cpu)
             | Event::Interrupt(cpu, _)

@@ -113,7 +113,7 @@ impl Simulation {
     pub fn add_tenant(&mut self, tenant: Tenant<'_>) -> usize {
         let (number, local) = self.add_threads(0, &tenant);
         self.host()
-            .add_port(tenant.load, number, Receiver::Tenant(local as u32));
+            .add_port(tenant.load, number, 1, Receiver::Tenant(local as u32));
         self.settle(0);
         number
     }
@@ -243,6 +243,9 @@ impl Simulation {
                 self.events.plan(at, (number as u32, event));
             }
             self.pass_on(number);
+            if !self.kernels[0].woken.is_empty() {
+                self.end_polls();
+            }
         }
     }
 

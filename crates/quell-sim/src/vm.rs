@@ -9,16 +9,20 @@
 //! halts: it polls for a while on its host CPU, as long as that was worth it before, and then its thread blocks.
 //! Requests and answers pass through the VM's emulator threads (vhost's or QEMU's), which are threads of the host too.
 //!
-//! Not modelled: memory, disks, several queues of a network card, pause-loop exits, paravirtual spin locks, yielding to a
-//! lock's holder, guests in guests; a virtual CPU that polls goes on with that though another thread is ready, unless the
-//! host's class takes the CPU from it; interrupts of a passed-through device always come through the host.
+//! A network card has a queue for each emulator thread; requests are spread over them, and each interrupts a virtual CPU of its own,
+//! as far as there are (virtio-net's multiqueue). A virtual CPU stops polling when another thread is in its CPU's queue
+//! (kvm_vcpu_can_poll).
+//!
+//! Not modelled: memory, disks, pause-loop exits, paravirtual spin locks, yielding to a
+//! lock's holder, guests in guests; under classes without a queue for each CPU a virtual CPU that polls goes on with that though another thread
+//! is ready, unless the class takes the CPU from it; interrupts of a passed-through device always come through the host.
 //!
 //! Sources: the kernel's Documentation/virt/kvm/halt-polling.rst (its interval's rules and defaults), and what
 //! [`VmCosts::TYPICAL`] names.
 
 use crate::class::Class;
 use crate::events::Nanos;
-use crate::kernel::{Kernel, Mailbox, Message, Receiver};
+use crate::kernel::{Kernel, Message, Receiver};
 use crate::machine::{Costs, Event, GroupId, Interrupt, Machine, NEVER, State, ThreadId};
 use crate::simulation::{Simulation, Tenant};
 use crate::workload::{Answer, Next};
@@ -95,8 +99,8 @@ pub struct Vm {
     pub group: GroupId,
     /// Their nice value.
     pub nice: Nice,
-    /// How many emulator threads carry its requests and answers; 0: these come and go by themselves, as through a device
-    /// that is passed through.
+    /// How many emulator threads carry its requests and answers, each those of one queue of its network card; 0: these come
+    /// and go by themselves, as through a device that is passed through.
     pub emulators: u32,
 }
 
@@ -124,6 +128,8 @@ pub struct VmStats {
     pub exits: u64,
     /// How often a virtual CPU's thread blocked because it had nothing to do.
     pub halts: u64,
+    /// How often the host switched to a virtual CPU.
+    pub loads: u64,
     /// How long virtual CPUs were ready without a CPU of the host, all together, in ns.
     pub steal: Nanos,
 }
@@ -158,6 +164,7 @@ struct Guest {
     emulators: u32,
     vcpus: Vec<Vcpu>,
     halts: u64,
+    loads: u64,
     /// Whose event was handled last.
     last: CpuId,
 }
@@ -212,13 +219,10 @@ impl Simulation {
         let mut kernel = Kernel::new(machine, vm.class);
         kernel.emulated = vm.emulators > 0;
         self.kernels.push(kernel);
-        let mailbox = Mailbox {
-            takes: vm.vm_costs.emulate,
-            ..Mailbox::default()
-        };
         let tenant = self.tenants.len();
         let host = &mut self.kernels[0];
-        let first = host.add_vm_threads(tenant, vm.vcpus, mailbox, vm.emulators, vm.group, vm.nice);
+        let takes = vm.vm_costs.emulate;
+        let first = host.add_vm_threads(tenant, vm.vcpus, takes, vm.emulators, vm.group, vm.nice);
         self.tenants.push((0, host.tenants.len() - 1));
         self.guests.of.resize(host.machine.threads.len(), None);
         let halted = |_| Vcpu {
@@ -234,6 +238,7 @@ impl Simulation {
             emulators: vm.emulators,
             vcpus: (0..vm.vcpus).map(halted).collect(),
             halts: 0,
+            loads: 0,
             last: CpuId(0),
         };
         for vcpu in (0..vm.vcpus).map(CpuId) {
@@ -259,13 +264,14 @@ impl Simulation {
             true => (tenant.load, None),
             false => (None, tenant.load),
         };
-        let port =
-            self.kernels[vm.kernel()].add_port(guest, number, Receiver::Tenant(local as u32));
+        let queues = self.guests.guests[vm.index()].emulators;
+        let to = Receiver::Tenant(local as u32);
+        let port = self.kernels[vm.kernel()].add_port(guest, number, queues, to);
         let to = Receiver::Guest {
             vm: vm.index() as u32,
             port: port as u32,
         };
-        self.kernels[0].add_port(host, number, to);
+        self.kernels[0].add_port(host, number, queues, to);
         self.settle(0);
         self.settle(vm.kernel());
         number
@@ -339,6 +345,7 @@ impl Simulation {
             switches: kernel.switches,
             exits: kernel.machine.exits,
             halts: guest.halts,
+            loads: guest.loads,
             steal: vcpus.map(|vcpu| self.steal(vm, vcpu)).sum(),
         }
     }
@@ -355,7 +362,9 @@ impl Simulation {
         let before = std::mem::replace(&mut self.guests.on[cpu.0 as usize], next);
         if before != next {
             if let Some((kernel, _)) = next {
-                host.charge(cpu, self.guests.guests[kernel - 1].costs.load);
+                let guest = &mut self.guests.guests[kernel - 1];
+                guest.loads += 1;
+                host.charge(cpu, guest.costs.load);
             }
             if let Some(place) = before.filter(|&place| self.guests.vcpu(place).on == Some(cpu)) {
                 self.guests.vcpu(place).on = None;
@@ -382,6 +391,24 @@ impl Simulation {
             machine.now = now;
             machine.set_speed(vcpu, speed);
             self.dirty.push(kernel);
+        }
+    }
+
+    /// Who polls on a CPU for which a thread waits stops that: its thread blocks.
+    pub(crate) fn end_polls(&mut self) {
+        for thread in std::mem::take(&mut self.kernels[0].woken) {
+            let Some(cpu) = self.kernels[0].queued_on(thread) else {
+                continue;
+            };
+            let Some(place) = self.guests.on[cpu.0 as usize] else {
+                continue;
+            };
+            let now = self.now();
+            let it = self.guests.vcpu(place);
+            if it.on == Some(cpu) && matches!(it.doing, Doing::Polling(since, _) if since < now) {
+                self.kernels[place.0].machine.now = now;
+                self.halt(place);
+            }
         }
     }
 
@@ -556,12 +583,12 @@ impl Simulation {
         }
         let now = self.kernels[number].machine.now;
         if number == 0 {
-            for (vm, message) in std::mem::take(&mut self.kernels[0].carried) {
+            for (vm, queue, message) in std::mem::take(&mut self.kernels[0].carried) {
                 match message {
                     Message::In(port, request) => {
                         let kernel = &mut self.kernels[vm + 1];
                         kernel.machine.now = now;
-                        kernel.deliver(port, request);
+                        kernel.deliver(port, queue, request);
                         self.dirty.push(vm + 1);
                     }
                     Message::Out(answer) => {
@@ -583,11 +610,11 @@ impl Simulation {
         }
         host.machine.now = now;
         let guest = &self.guests.guests[number - 1];
-        let thread = guest.thread(guest.last);
+        let (thread, queue) = (guest.thread(guest.last), guest.last.0);
         let at = host.machine.thread(thread).cpu;
         host.on(at, Some(thread), |host| {
             for answer in answers {
-                host.post(number - 1, Message::Out(answer));
+                host.post(number - 1, queue, Message::Out(answer));
             }
         });
         self.dirty.push(0);
@@ -595,12 +622,12 @@ impl Simulation {
 
     /// What emulator threads have or are to carry: tenants, and when the requests were due.
     pub(crate) fn carried(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
-        let mailboxes = self.kernels[0].mailboxes.iter().enumerate();
-        mailboxes.flat_map(move |(vm, mailbox)| {
-            let held = mailbox.held.iter().map(|(_, message)| message);
-            mailbox.waiting.iter().chain(held).map(move |message| {
+        let mailboxes = self.kernels[0].mailboxes.iter();
+        mailboxes.flat_map(move |mailbox| {
+            let all = mailbox.waiting.iter().chain(&mailbox.held);
+            all.map(move |message| {
                 let tenant = match message {
-                    Message::In(port, _) => self.kernels[vm + 1].tenant_at(*port),
+                    Message::In(port, _) => self.kernels[mailbox.vm + 1].tenant_at(*port),
                     Message::Out(answer) => answer.tenant,
                 };
                 (tenant, message.due())

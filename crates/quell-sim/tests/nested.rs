@@ -279,6 +279,98 @@ fn requests_pass_the_emulator_twice() {
 }
 
 #[test]
+fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
+    // Emulator threads that need 40 us for a request and its answer, of which 60,000 come in a second: three queues at least.
+    let course = |queues: u32, online: u32| {
+        let costs = Costs {
+            elsewhere: true,
+            ..Costs::TYPICAL
+        };
+        let mut host = host(16, Fair::eevdf_6_12(), costs);
+        let vm = host.add_vm(Vm {
+            vm_costs: VmCosts {
+                emulate: 20_000,
+                ..VmCosts::TYPICAL
+            },
+            emulators: queues,
+            ..Vm::new(4, Box::new(Fair::eevdf_6_12()))
+        });
+        let threads = serving(4, "5");
+        add(&mut host, Some(vm), &threads, Some(poisson(60e3, 1)));
+        for vcpu in (online..4).map(CpuId) {
+            host.set_online(vm, vcpu, false);
+        }
+        let answered = host.run_until(S / 2).len() as f64 * 2.0;
+        let ran = |thread| host.machine().thread(thread).ran as f64 * 2e-9;
+        let emulators: Vec<f64> = host.emulator_threads(vm).map(ran).collect();
+        let vcpus: Vec<f64> = host
+            .guest(vm)
+            .cpus
+            .iter()
+            .map(|it| it.busy as f64 * 2e-9)
+            .collect();
+        (answered, emulators, vcpus)
+    };
+    let (one, ..) = course(1, 4);
+    // Answers also wait behind requests.
+    assert!(one < 25.1e3, "{one}");
+    let (four, emulators, vcpus) = course(4, 4);
+    close("four queues", four, 60e3, 1000.0);
+    assert!(
+        emulators.iter().all(|it| (0.55..0.65).contains(it)),
+        "{emulators:?}"
+    );
+    assert!(vcpus.iter().all(|it| (0.2..0.5).contains(it)), "{vcpus:?}");
+    // Virtual CPUs that are offline are interrupted by nobody.
+    let (four, _, vcpus) = course(4, 2);
+    close("two virtual CPUs", four, 60e3, 1000.0);
+    assert!(vcpus[2..].iter().all(|it| *it < 0.01), "{vcpus:?}");
+}
+
+#[test]
+fn who_polls_makes_way_for_a_thread_that_waits_for_its_cpu() {
+    // One CPU, whose virtual CPU polls for up to a ms; EEVDF lets nobody preempt who has not had its slice.
+    let mut host = host(1, Fair::eevdf_6_12(), TICKS);
+    let vm = host.add_vm(Vm {
+        vm_costs: VmCosts {
+            poll: MS,
+            ..VmCosts::NONE
+        },
+        ..free(1, Fair::eevdf_6_12())
+    });
+    let every = (1..=2000).map(|number| Request {
+        due: number * MS / 2,
+        seed: number,
+    });
+    add(
+        &mut host,
+        Some(vm),
+        &serving(1, "10"),
+        Some(Box::new(every)),
+    );
+    let beside = (1..=500).map(|number| Request {
+        due: number * 2 * MS + MS / 5,
+        seed: number,
+    });
+    let process = add(&mut host, None, &serving(1, "10"), Some(Box::new(beside)));
+    let answers = host.run_until(S);
+    let waits = answers
+        .iter()
+        .filter(|it| it.tenant == process)
+        .map(|it| it.at - it.due);
+    let waits: Vec<u64> = waits.collect();
+    assert!(waits.len() > 490);
+    assert!(
+        waits.iter().all(|it| *it <= 20_000),
+        "{:?}",
+        waits.iter().max()
+    );
+    // It does poll: of two requests in a ms the second finds it on its CPU.
+    let thread = host.vcpu_threads(vm).next().unwrap();
+    assert!(host.machine().thread(thread).ran > S / 2);
+}
+
+#[test]
 fn an_emulator_beside_busy_vcpus_delays_requests() {
     let course = |cpus: u32| {
         let mut host = host(cpus, Fifo::new(Some(3 * MS)), Costs::NONE);

@@ -99,11 +99,11 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["scenario.toml:2", "did you mean `seconds`"],
         ),
         (
-            &["bench", "mixed", "--on", "sim"],
+            &["bench", "mixed", "--on", "sim", "--policy", "default,stock"],
             &[
-                "`default`",
+                "`stock`",
                 "simulator",
-                "bvt, fifo, isolation, parties, dyniso, ideal",
+                "bvt, fifo, isolation, host-aware, parties, dyniso, ideal",
             ],
         ),
         (
@@ -171,11 +171,11 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             ],
         ),
         (
-            &["capacity", "mixed", "--policy", "default"],
+            &["capacity", "mixed", "--policy", "stock"],
             &[
-                "`default`",
+                "`stock`",
                 "simulator",
-                "bvt, fifo, isolation, parties, dyniso, ideal",
+                "bvt, fifo, isolation, host-aware, parties, dyniso, ideal",
             ],
         ),
         (

@@ -169,10 +169,7 @@ fn a_trace_is_replayed_under_other_schedulers() {
         (&["none"], "none: cannot be read"),
         (&[trace, "--policy", "ideal"], "requests"),
         (&[trace, "--policy", "quell"], "tenants"),
-        (
-            &[trace, "--policy", "default"],
-            "does not run on the simulator",
-        ),
+        (&[trace, "--policy", "default"], "the host's own scheduler"),
         (&[trace, "--process", "x"], "no process `x`"),
     ];
     for (args, says) in cases {

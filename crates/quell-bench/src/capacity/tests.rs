@@ -133,9 +133,9 @@ fn what_makes_no_sense_is_refused() {
         text.contains("--most") && text.contains("1 to 341"),
         "{text}"
     );
-    let elsewhere = options(services("objective = { p99_ms = 1.0 }", ""), "default");
+    let elsewhere = options(services("objective = { p99_ms = 1.0 }", ""), "scx_rusty");
     assert!(
-        message(&elsewhere).contains("`default`"),
+        message(&elsewhere).contains("`scx_rusty`"),
         "{}",
         message(&elsewhere)
     );

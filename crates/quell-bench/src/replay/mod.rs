@@ -10,7 +10,7 @@ mod recording;
 use crate::run::simulated::{Names, Watch, engine, pid};
 use crate::side::{Side, Simulated};
 use anyhow::Context;
-use quell_model::config::{TenantClass, TenantSpec};
+use quell_model::config::{HostScheduler, TenantClass, TenantSpec};
 use quell_model::{CpuId, Pid, Topology};
 use quell_sim::{Costs, Simulation};
 use quell_trace::{Analyser, Analysis, Delays, Event, ReadError, Reader};
@@ -154,6 +154,7 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     for side in sides {
         let by = match side {
             Side::Simulated(Simulated::Ideal) => "requests",
+            Side::Default => "the host's own scheduler",
             Side::Simulated(it) if it.divides_cores() => "tenants",
             side if side.agent().is_some() => "tenants",
             _ => continue,
@@ -280,7 +281,7 @@ fn simulate(
         ..TenantSpec::named("process")
     };
     let tenants = vec![&unknown; recording.processes.len()];
-    let (class, costs) = engine(side, topology, costs, &tenants)?;
+    let (class, costs) = engine(side, HostScheduler::default(), topology, costs, &tenants)?;
     let mut simulation = Simulation::new(topology.clone(), costs, class);
     let mut names = Vec::new();
     let mut planned = 0;

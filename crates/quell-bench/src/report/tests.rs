@@ -20,6 +20,8 @@ fn latency_figures(scale: f64) -> Figures {
         requests: 16_000,
         errors: 0,
         scheduling: None,
+        guest: None,
+        late_seconds: None,
     }
 }
 
@@ -66,6 +68,8 @@ pub(crate) fn sample() -> BenchResult {
                 busy_percent: 93.0,
                 steal_percent: 0.25,
                 idle_cpus: Default::default(),
+                switches_per_s: None,
+                held_cpus: None,
                 pauses: Some(Pauses {
                     count: u32::from(quell),
                     total_ms: if quell { 48.0 } else { 0.0 },
@@ -200,6 +204,8 @@ pub(crate) fn sample() -> BenchResult {
                 busy_percent: 93.0,
                 steal_percent: 0.25,
                 idle_cpus: Default::default(),
+                switches_per_s: None,
+                held_cpus: None,
                 agent: (side == "quell").then_some(agent),
             })
             .collect(),

@@ -338,6 +338,8 @@ impl Session<'_> {
             busy_percent: window.busy_percent,
             steal_percent: window.steal_percent,
             idle_cpus: window.idle_cpus,
+            switches: None,
+            held_cpus: None,
             agent: window.agent,
             stillness,
             measurements,

@@ -3,9 +3,10 @@
 
 mod control;
 mod cores;
+mod course;
 mod observe;
 
-use self::control::Controller;
+use self::course::{Course, Reading, late};
 use super::host::idle_cpus;
 use super::summary::RawRun;
 use super::trace::TraceFile;
@@ -16,14 +17,14 @@ use crate::side::{Side, Simulated};
 use crate::stats;
 use crate::workload::load::{Plan, request_seed, tenant_seed};
 use crate::workload::{Interrupted, Measurement, Scheduling, Stillness, latency_histogram};
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use quell_model::config::{
-    Backend, Cgroups, ConfigError, CostsSpec, Scenario, TenantClass, TenantInstance, TenantKind,
-    TenantSpec, ThreadProgram,
+    Backend, Cgroups, ConfigError, CostsSpec, HostScheduler, Scenario, TenantClass, TenantInstance,
+    TenantKind, TenantSpec, ThreadProgram,
 };
 use quell_model::{CpuSet, ThreadRole, Topology};
 use quell_sim::{
-    Answer, Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Limit, Load, Oldest, Request,
     SchedExt, Simulation, Tenant, ThreadId, Vm, VmCosts, Warp,
 };
 use quell_trace::{Analyser, System};
@@ -40,6 +41,9 @@ const FIFO_TURN: u64 = 3_000_000;
 /// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that they go before
 /// what others have had less than that much longer of the CPU.
 const BVT_WARP: u64 = 10_000_000;
+
+/// A second, in ns.
+const SECOND: u64 = 1_000_000_000;
 
 /// How far a simulation goes before it looks whether it is interrupted, in virtual time.
 const STRIDE: u64 = 50_000_000;
@@ -124,7 +128,10 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         side => *side == &Side::Ufo,
     };
     if let Some(side) = options.sides.iter().find(divides) {
-        let pinned = |it: &TenantSpec| it.threads.iter().any(|thread| it.cpus_of(thread).is_some());
+        let pinned = |it: &TenantSpec| {
+            let ufo = *side == Side::Ufo && it.emulator_cpus.is_some();
+            ufo || it.threads.iter().any(|thread| it.cpus_of(thread).is_some())
+        };
         if let Some(index) = scenario.tenants.iter().position(pinned) {
             let message =
                 format!("side `{side}` itself says which CPUs a tenant's threads may run on");
@@ -155,6 +162,14 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         options,
         topology: host.topology(),
         costs: costs(&host.costs),
+        vm_costs: VmCosts {
+            emulate: host
+                .costs
+                .emulate_us
+                .map_or(VmCosts::TYPICAL.emulate, |us| (us * 1e3) as u64),
+            ..VmCosts::TYPICAL
+        },
+        scheduler: host.scheduler,
         cgroups: scenario.cgroups(),
         instances,
         interrupt,
@@ -224,6 +239,7 @@ fn costs(spec: &CostsSpec) -> Costs {
         request: ns(spec.request_us, typical.request),
         answer: ns(spec.answer_us, typical.answer),
         generators: spec.generators,
+        elsewhere: spec.requests_elsewhere,
         tick: ns(spec.tick_us, typical.tick),
         tick_every: every(spec.hz, typical.tick_every),
         migrate: ns(spec.migrate_us, typical.migrate),
@@ -237,10 +253,20 @@ fn costs(spec: &CostsSpec) -> Costs {
     }
 }
 
-/// A side's scheduler on a machine with these tenants, and what that machine's own work takes, which is
+/// The kernel's own scheduler.
+fn own(scheduler: HostScheduler) -> Box<dyn Class> {
+    Box::new(match scheduler {
+        HostScheduler::Cfs => Fair::cfs_6_1(),
+        HostScheduler::Eevdf612 => Fair::eevdf_6_12(),
+        HostScheduler::Eevdf => Fair::eevdf_7_2(),
+    })
+}
+
+/// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own work takes, which is
 /// nothing on the ideal one.
 pub(crate) fn engine(
     side: &Side,
+    scheduler: HostScheduler,
     topology: &Topology,
     costs: Costs,
     tenants: &[&TenantSpec],
@@ -248,12 +274,12 @@ pub(crate) fn engine(
     let cpus = topology.cpus.len();
     let class: Box<dyn Class> = match side {
         Side::Simulated(Simulated::Ideal) => return Ok((Box::new(Oldest::default()), Costs::NONE)),
-        Side::Simulated(Simulated::Cfs) => Box::new(Fair::cfs_6_1()),
-        Side::Simulated(Simulated::Eevdf612) => Box::new(Fair::eevdf_6_12()),
+        Side::Simulated(Simulated::Cfs) => own(HostScheduler::Cfs),
+        Side::Simulated(Simulated::Eevdf612) => own(HostScheduler::Eevdf612),
+        Side::Simulated(Simulated::Eevdf) => own(HostScheduler::Eevdf),
+        Side::Default => own(scheduler),
         // What divides cores does so on a host as it is.
-        Side::Simulated(
-            Simulated::Eevdf | Simulated::Isolation | Simulated::Parties | Simulated::DynIso,
-        ) => Box::new(Fair::eevdf_7_2()),
+        Side::Simulated(it) if it.divides_cores() => own(scheduler),
         Side::Simulated(Simulated::Credit) => Box::new(Credit::new(topology)),
         Side::Simulated(Simulated::Credit2) => Box::new(Credit2::new(topology)),
         Side::Simulated(Simulated::Bvt) => {
@@ -267,7 +293,7 @@ pub(crate) fn engine(
         Side::Simulated(Simulated::Fifo) => Box::new(Fifo::new(Some(FIFO_TURN))),
         Side::Scheduler(scheduler) => Box::new(SchedExt::new(topology, &scheduler.options()?)?),
         side => match side.agent_for(tenants.iter().copied(), Default::default()) {
-            Some(agent) if agent.agent.backend == Backend::Stock => Box::new(Fair::eevdf_7_2()),
+            Some(agent) if agent.agent.backend == Backend::Stock => own(scheduler),
             Some(agent) => {
                 let options = quell_sched::Options::configured(&agent);
                 Box::new(SchedExt::new(topology, &options)?)
@@ -280,7 +306,7 @@ pub(crate) fn engine(
 
 /// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes there is what it
 /// takes on the host; on the ideal machine it costs nothing, and serves the oldest request first too.
-fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
+fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let ideal = *side == Side::Simulated(Simulated::Ideal);
     let class: Box<dyn Class> = if ideal {
         Box::new(Oldest::default())
@@ -292,24 +318,24 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs) -> Vm {
         costs: Costs {
             idle_exit: 0,
             generators: false,
+            elsewhere: false,
             noise: 0,
             noise_every: 0,
             shared_clock: false,
             ..costs
         },
-        vm_costs: if ideal {
-            VmCosts::NONE
-        } else {
-            VmCosts::TYPICAL
-        },
+        vm_costs: if ideal { VmCosts::NONE } else { vm_costs },
         emulators: emulators(tenant),
         ..Vm::new(tenant.vcpus.unwrap_or(1), class)
     }
 }
 
-/// One emulator thread carries a VM's requests and answers, if there are any.
+/// An emulator thread for each queue carries a VM's requests and answers, if there are any.
 fn emulators(tenant: &TenantSpec) -> u32 {
-    u32::from(tenant.load.is_some())
+    match tenant.load {
+        Some(_) => tenant.queues.unwrap_or(1),
+        None => 0,
+    }
 }
 
 fn described(topology: &Topology) -> Host {
@@ -328,6 +354,8 @@ struct Bench<'a> {
     options: &'a BenchOptions,
     topology: Topology,
     costs: Costs,
+    vm_costs: VmCosts,
+    scheduler: HostScheduler,
     instances: Vec<TenantInstance<'a>>,
     cgroups: Cgroups,
     interrupt: &'a AtomicBool,
@@ -362,7 +390,13 @@ impl Bench<'_> {
         let spec_of = |owner: &Owner| self.instances[owner.instance].spec;
         let tenants: Vec<_> = owners.iter().map(spec_of).collect();
         let side_of = &options.sides[side];
-        let (class, costs) = engine(side_of, &self.topology, self.costs, &tenants)?;
+        let (class, costs) = engine(
+            side_of,
+            self.scheduler,
+            &self.topology,
+            self.costs,
+            &tenants,
+        )?;
         let seed = stats::pair_seed(options.seed, pair);
         let warmup = ns(options.warmup_seconds);
         let end = warmup + ns(options.seconds);
@@ -382,7 +416,7 @@ impl Bench<'_> {
                 TenantKind::Vm => {
                     let vm = Vm {
                         group,
-                        ..vm(tenant.spec, side_of, costs)
+                        ..vm(tenant.spec, side_of, costs, self.vm_costs)
                     };
                     let vm = simulation.add_vm(vm);
                     simulation.add_tenant_in(vm, inside);
@@ -409,11 +443,15 @@ impl Bench<'_> {
             simulation,
             answers: Vec::new(),
             told: 0,
+            held: None,
         };
         course.advance(warmup, self.interrupt)?;
-        let first = self.reading(&course.simulation, &owners);
+        let first = Reading::of(&course.simulation, &owners, self.instances.len());
+        course.held = Some(0);
         course.advance(end, self.interrupt)?;
-        let second = self.reading(&course.simulation, &owners);
+        let second = Reading::of(&course.simulation, &owners, self.instances.len());
+        let held_cpus = course.held.take().filter(|_| course.divides());
+        let held_cpus = held_cpus.map(|it| it as f64 / (end - warmup) as f64);
         course.advance(end + timeout * 1_000_000, self.interrupt)?;
         let Course {
             simulation,
@@ -450,20 +488,38 @@ impl Bench<'_> {
                 length_ns: end - warmup,
                 generator: None,
                 scheduling: watched.as_ref().map(|watched| watched[index].clone()),
+                guest: second.guests[index]
+                    .zip(first.guests[index])
+                    .map(|(now, then)| now.since(&then)),
+                late_seconds: None,
             });
         }
+        let mut by_second: Vec<BTreeMap<u64, Vec<u64>>> =
+            vec![BTreeMap::new(); self.instances.len()];
         for answer in answers.iter().filter(|answer| answer.due >= warmup) {
             let tenant = &mut measurements[owners[answer.tenant].instance];
             tenant.requests += 1;
             tenant.latency.saturating_record(answer.at - answer.due);
+            let seconds = &mut by_second[owners[answer.tenant].instance];
+            let second = seconds.entry((answer.due - warmup) / SECOND).or_default();
+            second.push(answer.at - answer.due);
         }
-        for (tenant, due) in simulation.unanswered().filter(|&(_, due)| due >= warmup) {
-            let tenant = &mut measurements[owners[tenant].instance];
+        for (number, due) in simulation.unanswered().filter(|&(_, due)| due >= warmup) {
+            let tenant = &mut measurements[owners[number].instance];
             tenant.requests += 1;
             tenant.errors += 1;
-            tenant
-                .latency
-                .saturating_record(simulation.machine().now - due);
+            let waits = simulation.machine().now - due;
+            tenant.latency.saturating_record(waits);
+            let seconds = &mut by_second[owners[number].instance];
+            seconds
+                .entry((due - warmup) / SECOND)
+                .or_default()
+                .push(waits);
+        }
+        for ((measurement, tenant), seconds) in
+            measurements.iter_mut().zip(&self.instances).zip(by_second)
+        {
+            measurement.late_seconds = tenant.spec.objective.map(|it| late(seconds, it));
         }
         let cpus = second.busy_ns.iter().zip(&first.busy_ns);
         let busy = cpus.map(|(now, then)| now - then);
@@ -476,6 +532,8 @@ impl Bench<'_> {
             busy_percent: 100.0 * busy.clone().sum::<u64>() as f64 / capacity,
             steal_percent: 0.0,
             idle_cpus: idle_cpus(busy.map(|ns| (ns, end - warmup))),
+            switches: Some(second.switches - first.switches),
+            held_cpus,
             agent: None,
             stillness: Stillness::default(),
             measurements,
@@ -485,16 +543,30 @@ impl Bench<'_> {
     /// Limits where a tenant's threads on the host, which are those from `first` on, may run.
     fn restrict(&self, simulation: &mut Simulation, tenant: &TenantSpec, first: usize) {
         let cpus = self.topology.cpus.len() as u32;
+        // What is for emulators is for nobody else, unless it is said.
+        let for_emulators = for_emulators(&self.instances);
+        let others: Option<CpuSet> = (!for_emulators.is_empty()).then(|| {
+            let all = self.topology.online();
+            all.iter()
+                .filter(|cpu| !for_emulators.contains(*cpu))
+                .collect()
+        });
+        let others = others.as_ref();
         let allowed: Vec<Option<&CpuSet>> = match tenant.kind {
             TenantKind::Vm => {
                 let roles = simulation.machine().threads[first..].iter();
-                let is_vcpu = |role| matches!(role, ThreadRole::Vcpu(_));
-                let of = |it: &quell_sim::Thread| tenant.cpus.as_ref().filter(|_| is_vcpu(it.role));
+                let of = |it: &quell_sim::Thread| match it.role {
+                    ThreadRole::Vcpu(_) => tenant.cpus.as_ref().or(others),
+                    _ => tenant.emulator_cpus.as_ref(),
+                };
                 roles.map(of).collect()
             }
             TenantKind::Process | TenantKind::Container => {
                 let programs = tenant.threads.iter();
-                let each = |it| std::iter::repeat_n(tenant.cpus_of(it), it.count.on(cpus) as usize);
+                let each = |it| {
+                    let cpus_of = tenant.cpus_of(it).or(others);
+                    std::iter::repeat_n(cpus_of, it.count.on(cpus) as usize)
+                };
                 programs.flat_map(each).collect()
             }
         };
@@ -599,53 +671,14 @@ impl Bench<'_> {
         });
         Ok(Some(Box::new(requests)))
     }
-
-    fn reading(&self, simulation: &Simulation, owners: &[Owner]) -> Reading {
-        let machine = simulation.machine();
-        let mut threads_ns = vec![Vec::new(); self.instances.len()];
-        for thread in &machine.threads {
-            threads_ns[owners[thread.tenant].instance].push(thread.ran);
-        }
-        let mut rounds = vec![0; self.instances.len()];
-        for (tenant, owner) in owners.iter().enumerate() {
-            rounds[owner.instance] += simulation.rounds(tenant);
-        }
-        Reading {
-            busy_ns: machine.cpus.iter().map(|cpu| cpu.busy).collect(),
-            cpu_ns: threads_ns.iter().map(|of| of.iter().sum()).collect(),
-            threads_ns,
-            rounds,
-        }
-    }
 }
 
-/// A simulation, what acts beside its scheduler, and the answers so far.
-struct Course {
-    simulation: Simulation,
-    controller: Option<Box<dyn Controller>>,
-    answers: Vec<Answer>,
-    /// How many of them the controller was told.
-    told: usize,
-}
-
-impl Course {
-    /// Goes on until then.
-    fn advance(&mut self, end: u64, interrupt: &AtomicBool) -> anyhow::Result<()> {
-        while self.simulation.machine().now < end {
-            ensure!(!interrupt.load(Ordering::Relaxed), Interrupted);
-            let now = self.simulation.machine().now;
-            let mut next = end.min(now + STRIDE);
-            if let Some(controller) = &mut self.controller {
-                if controller.next_ns() <= now {
-                    controller.act(&mut self.simulation, &self.answers[self.told..]);
-                    self.told = self.answers.len();
-                }
-                next = next.min(controller.next_ns());
-            }
-            self.answers.append(&mut self.simulation.run_until(next));
-        }
-        Ok(())
-    }
+/// The CPUs that are for emulator threads.
+fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
+    let sets = instances
+        .iter()
+        .filter_map(|it| it.spec.emulator_cpus.as_ref());
+    sets.flat_map(CpuSet::iter).collect()
 }
 
 /// Makes the cgroups; gives their numbers.
@@ -688,16 +721,6 @@ fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
         std::iter::once(on_host).chain(in_guest)
     };
     instances.iter().enumerate().flat_map(each).collect()
-}
-
-/// What the machine and every tenant have used and done at one time.
-struct Reading {
-    /// By CPU.
-    busy_ns: Vec<u64>,
-    cpu_ns: Vec<u64>,
-    /// By tenant, then by its thread on the host.
-    threads_ns: Vec<Vec<u64>>,
-    rounds: Vec<u64>,
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -754,6 +777,8 @@ mod tests {
         let bench = Bench {
             topology: Topology::flat(4),
             costs: Costs::TYPICAL,
+            vm_costs: VmCosts::TYPICAL,
+            scheduler: HostScheduler::default(),
             instances: options.scenario.instances(),
             cgroups: options.scenario.cgroups(),
             options: &options,

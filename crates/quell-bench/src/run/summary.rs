@@ -8,11 +8,11 @@
 //! ([`crate::stats`]).
 
 use crate::result::{
-    ALL, AgentCost, Comparison, Figures, LatencyCurve, Metric, Pauses, Run, SchedulingFigures,
-    SideResult, SideSummary, TenantRun,
+    ALL, AgentCost, Comparison, Figures, GuestFigures, LatencyCurve, Metric, Pauses, Run,
+    SchedulingFigures, SideResult, SideSummary, TenantRun,
 };
 use crate::stats::pooled_ratio;
-use crate::workload::{Measurement, Scheduling, Stillness, latency_histogram};
+use crate::workload::{GuestCounts, Measurement, Scheduling, Stillness, latency_histogram};
 use hdrhistogram::Histogram;
 use quell_model::config::TenantClass;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,10 @@ pub(super) struct RawRun {
     pub(super) busy_percent: f64,
     pub(super) steal_percent: f64,
     pub(super) idle_cpus: u32,
+    /// Switches of the host's CPUs in the window, where that is known.
+    pub(super) switches: Option<u64>,
+    /// CPUs that tenants had for themselves, the mean over the window; `None` where CPUs are everybody's.
+    pub(super) held_cpus: Option<f64>,
     pub(super) agent: Option<AgentCost>,
     pub(super) stillness: Stillness,
     pub(super) measurements: Vec<Measurement>,
@@ -59,6 +63,8 @@ impl Summariser<'_> {
                 busy_percent: run.busy_percent,
                 steal_percent: run.steal_percent,
                 idle_cpus: run.idle_cpus,
+                switches_per_s: run.switches.map(|it| it as f64 / self.seconds),
+                held_cpus: run.held_cpus,
                 pauses: Pauses::of(&run.stillness),
                 tenants: lines(raw)
                     .into_iter()
@@ -135,6 +141,11 @@ impl Summariser<'_> {
                 busy_percent: mean(|run| run.busy_percent),
                 steal_percent: mean(|run| run.steal_percent),
                 idle_cpus: mean(|run| f64::from(run.idle_cpus)),
+                switches_per_s: mean_of_some(
+                    runs.iter()
+                        .map(|run| Some(run.switches? as f64 / self.seconds)),
+                ),
+                held_cpus: mean_of_some(runs.iter().map(|run| run.held_cpus)),
                 agent: agent_cost(runs.iter().filter_map(|run| run.agent)),
             }
         };
@@ -198,8 +209,31 @@ impl Summariser<'_> {
                 .collect(),
             requests: answered,
             errors: pooled.errors,
+            late_seconds: pooled.late_seconds,
             scheduling: pooled.scheduling.map(|it| scheduling(&it, asked_s)),
+            guest: pooled.guest.map(|it| guest(&it, asked_s)),
         }
+    }
+}
+
+/// The mean, unless one is missing.
+fn mean_of_some(values: impl ExactSizeIterator<Item = Option<f64>>) -> Option<f64> {
+    let count = values.len();
+    let sum = values.sum::<Option<f64>>()?;
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn guest(of: &GuestCounts, seconds: f64) -> GuestFigures {
+    let part = |ns: u64| ns as f64 / 1e9 / seconds;
+    GuestFigures {
+        switches_per_s: of.switches as f64 / seconds,
+        used: part(of.used_ns),
+        exits_per_s: of.exits as f64 / seconds,
+        host_switches_per_s: of.loads as f64 / seconds,
+        waiting: part(of.waited_ns),
+        steal: part(of.steal_ns),
+        vcpus: part(of.vcpus_ns),
+        emulators: part(of.emulators_ns),
     }
 }
 
@@ -351,6 +385,9 @@ struct Pooled {
     /// Each run counted once.
     length_ns: u64,
     scheduling: Option<Scheduling>,
+    guest: Option<GuestCounts>,
+    /// Of one tenant only.
+    late_seconds: Option<u64>,
 }
 
 fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
@@ -364,6 +401,8 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
         programs_ns: BTreeMap::new(),
         length_ns: 0,
         scheduling: None,
+        guest: None,
+        late_seconds: None,
     };
     let mut units = BTreeSet::new();
     for run in runs {
@@ -389,6 +428,12 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
             }
             if let Some(scheduling) = &m.scheduling {
                 pooled.scheduling.get_or_insert_default().add(scheduling);
+            }
+            if let Some(late) = m.late_seconds.filter(|_| line.0 != ALL) {
+                *pooled.late_seconds.get_or_insert_default() += late;
+            }
+            if let Some(guest) = &m.guest {
+                pooled.guest.get_or_insert_default().add(guest);
             }
             if let Some(work) = m.work {
                 units.insert(m.work_unit);
@@ -438,6 +483,8 @@ mod tests {
             length_ns: 2_000_000_000,
             generator: None,
             scheduling: None,
+            guest: None,
+            late_seconds: None,
         }
     }
 
@@ -460,6 +507,8 @@ mod tests {
             busy_percent: 90.0,
             steal_percent: 0.5,
             idle_cpus: 0,
+            switches: Some(4000),
+            held_cpus: None,
             agent: (side == 1).then_some(AgentCost {
                 cpu_percent: 0.5,
                 rss_bytes: 1 << 20,

@@ -4,7 +4,7 @@ use super::STEP_S;
 use super::hosts::{Host, Wants};
 use crate::run::simulated::engine;
 use crate::side::Side;
-use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
 use quell_sim::{Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
@@ -16,7 +16,7 @@ pub(super) fn simulate(host: &Host, side: &Side, steps: usize) -> anyhow::Result
         tick_every: 4_000_000,
         ..Costs::NONE
     };
-    let (class, costs) = engine(side, &topology, costs, &[])?;
+    let (class, costs) = engine(side, HostScheduler::default(), &topology, costs, &[])?;
     let mut it = Simulation::new(topology, costs, class);
     let mut groups: Vec<GroupId> = Vec::new();
     for group in &host.problem.groups {

@@ -47,6 +47,60 @@ pub struct Measurement {
     pub generator: Option<GeneratorReport>,
     /// What the scheduler did to its threads; `None` unless that was recorded.
     pub scheduling: Option<Scheduling>,
+    /// Seconds of the window in which the 99th percentile of what was due then missed the objective; `None` where that was not looked at.
+    pub late_seconds: Option<u64>,
+    /// What its guest did, of a VM on the simulator.
+    pub guest: Option<GuestCounts>,
+}
+
+/// What a VM's guest did in a window, and its threads on the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GuestCounts {
+    /// Switches of the guest's scheduler, to and from idling too.
+    pub switches: u64,
+    /// CPU time of its virtual CPUs as the guest counts it, in ns: without idling, polling and steal.
+    pub used_ns: u64,
+    /// VM exits.
+    pub exits: u64,
+    /// Switches of the host to its virtual CPUs.
+    pub loads: u64,
+    /// How long its threads were ready before virtual CPUs ran them, all together, in ns; what they waited with their virtual
+    /// CPU is none of it.
+    pub waited_ns: u64,
+    /// How long its virtual CPUs were ready before the host ran them, all together, in ns.
+    pub steal_ns: u64,
+    /// CPU time of its virtual CPUs' threads on the host, in ns, and of its emulator threads.
+    pub vcpus_ns: u64,
+    /// The latter.
+    pub emulators_ns: u64,
+}
+
+impl GuestCounts {
+    fn each(&mut self, other: &GuestCounts, with: impl Fn(u64, u64) -> u64) {
+        for (own, other) in [
+            (&mut self.switches, other.switches),
+            (&mut self.used_ns, other.used_ns),
+            (&mut self.exits, other.exits),
+            (&mut self.loads, other.loads),
+            (&mut self.waited_ns, other.waited_ns),
+            (&mut self.steal_ns, other.steal_ns),
+            (&mut self.vcpus_ns, other.vcpus_ns),
+            (&mut self.emulators_ns, other.emulators_ns),
+        ] {
+            *own = with(*own, other);
+        }
+    }
+
+    /// What was since `before`.
+    pub fn since(mut self, before: &GuestCounts) -> GuestCounts {
+        self.each(before, u64::saturating_sub);
+        self
+    }
+
+    /// Adds other VMs, or another window.
+    pub fn add(&mut self, other: &GuestCounts) {
+        self.each(other, u64::saturating_add);
+    }
 }
 
 /// What the scheduler did to threads in a window.

@@ -16,7 +16,7 @@ mod process;
 
 pub mod player;
 
-pub use measurement::{GeneratorReport, Measurement, Scheduling, latency_histogram};
+pub use measurement::{GeneratorReport, GuestCounts, Measurement, Scheduling, latency_histogram};
 
 use anyhow::Context;
 use apps::{Launch, Started};
@@ -382,6 +382,8 @@ impl Workload {
                 length_ns: (second.time - first.time).as_nanos() as u64,
                 generator,
                 scheduling: None,
+                guest: None,
+                late_seconds: None,
             });
         }
         Ok((measurements, stillness))

@@ -24,6 +24,8 @@ pub use program::{
     Acquire, Arrival, Count, Critical, ForkJoin, Load, PARETO_BOUND, QUEUE_CAPACITY, Repeat, Step,
     ThreadProgram, TimeUs, next_holders_seed, timer_period_ns,
 };
-pub use scenario::{CostsSpec, HostSpec, Scenario, TenantInstance, TopologySpec, Trace};
+pub use scenario::{
+    CostsSpec, HostScheduler, HostSpec, Scenario, TenantInstance, TopologySpec, Trace,
+};
 pub use server::{AdmissionTest, Criticality, CriticalitySettings, Server};
 pub use tenant::{Objective, TenantClass, TenantKind, TenantSpec};

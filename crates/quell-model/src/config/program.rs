@@ -423,6 +423,10 @@ pub struct Load {
     /// Requests per second and online CPU, so that a scenario asks the same share of any machine
     /// (all but `trace`).
     pub rate_per_cpu: Option<f64>,
+    /// The greatest rate at which the tenant keeps its objective by itself, per second: what `percent` is of, and steps without `rate` are.
+    pub max_rate: Option<f64>,
+    /// Requests per second, in the mean, in percent of `max_rate` (all but `trace`).
+    pub percent: Option<f64>,
     /// How long requests come, in ms ([`Arrival::Bursts`]).
     pub on_ms: Option<f64>,
     /// And how long none come then, in ms.
@@ -431,6 +435,8 @@ pub struct Load {
     pub period_s: Option<f64>,
     /// How far the rate swings to both sides, as a share of the mean: 0 to 1.
     pub swing: Option<f64>,
+    /// Times in s, the first 0, and the rate from then on, in percent of `rate` or of `max_rate` ([`Arrival::Steps`]).
+    pub steps: Option<Vec<(f64, f64)>>,
     /// The file of [`Arrival::Trace`], relative to the scenario's folder.
     pub trace: Option<PathBuf>,
     /// Connections the requests are spread over (applications; thread programs have one queue).
@@ -466,13 +472,17 @@ pub enum Arrival {
     Bursts,
     /// Independent arrivals at a rate that swings about its mean as a sine, upwards first.
     Diurnal,
+    /// Independent arrivals at rates that hold from one time to the next; the last time is where they start over.
+    Steps,
 }
 
 impl Load {
     /// Requests per second on a host with this many CPUs; `None` for a trace.
     pub fn rate_on(&self, cpus: u32) -> Option<f64> {
+        let of_max = self.max_rate.zip(self.percent);
         self.rate
             .or(self.rate_per_cpu.map(|rate| rate * f64::from(cpus)))
+            .or(of_max.map(|(most, percent)| most * percent / 100.0))
     }
 }
 

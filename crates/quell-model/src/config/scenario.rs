@@ -62,7 +62,7 @@ fn default_pairs() -> u32 {
     5
 }
 
-/// The `[host]` table: `cpus` or `topology`, and for the simulator `costs`.
+/// The `[host]` table: `cpus` or `topology`, and for the simulator `costs` and `scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
@@ -73,6 +73,25 @@ pub struct HostSpec {
     /// What the machine's own work takes, on the simulator.
     #[serde(default)]
     pub costs: CostsSpec,
+    /// The kernel's own scheduler, on the simulator: what side `default` is, and what sides run on that set only where threads
+    /// may run.
+    #[serde(default)]
+    pub scheduler: HostScheduler,
+}
+
+/// A kernel's own scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum HostScheduler {
+    /// CFS as of Linux 6.1; up to 6.5 all have it.
+    #[serde(rename = "cfs")]
+    Cfs,
+    /// EEVDF as of Linux 6.12.
+    #[serde(rename = "eevdf-6.12")]
+    Eevdf612,
+    /// EEVDF as of Linux 7.2.
+    #[default]
+    #[serde(rename = "eevdf")]
+    Eevdf,
 }
 
 /// What a simulated machine's own work takes. What is not given is as on a server of today
@@ -94,6 +113,11 @@ pub struct CostsSpec {
     pub answer_us: Option<f64>,
     /// Requests come from, and answers go to, a thread of this machine that goes before all others, as in the kernel lab.
     pub generators: bool,
+    /// What carrying a request or an answer takes an emulator thread of a VM, in us.
+    pub emulate_us: Option<f64>,
+    /// Requests come in on CPUs of the host that are not simulated, as where `[host]` is a part of it: their way in takes
+    /// its time and no CPU's of these.
+    pub requests_elsewhere: bool,
     /// A tick, in us.
     pub tick_us: Option<f64>,
     /// Ticks a second of a CPU that runs something; 0: none.
@@ -126,6 +150,7 @@ impl CostsSpec {
             ("interrupt_us", self.interrupt_us),
             ("request_us", self.request_us),
             ("answer_us", self.answer_us),
+            ("emulate_us", self.emulate_us),
             ("tick_us", self.tick_us),
             ("hz", self.hz),
             ("migrate_us", self.migrate_us),
@@ -284,8 +309,13 @@ fn check_cpus(
     file: &Path,
     key: &str,
 ) -> Result<(), ConfigError> {
-    if let Some(cpus) = &tenant.cpus {
-        super::cpus::check(cpus, host, file, &format!("{key}.cpus"))?;
+    for (field, cpus) in [
+        ("cpus", &tenant.cpus),
+        ("emulator_cpus", &tenant.emulator_cpus),
+    ] {
+        if let Some(cpus) = cpus {
+            super::cpus::check(cpus, host, file, &format!("{key}.{field}"))?;
+        }
     }
     for (index, thread) in tenant.threads.iter().enumerate() {
         let Some(cpus) = &thread.cpus else { continue };
@@ -324,6 +354,17 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
                            starts its tenants itself, from `app` or `[[tenant.thread]]`";
             return error(field, message.to_string());
         }
+    }
+    for (field, given) in [
+        ("emulator_cpus", tenant.emulator_cpus.is_some()),
+        ("queues", tenant.queues.is_some()),
+    ] {
+        if given && tenant.kind != TenantKind::Vm {
+            return error(field, "is for tenants with kind = \"vm\"".to_string());
+        }
+    }
+    if let Some(queues) = tenant.queues.filter(|it| !(1..=64).contains(it)) {
+        return error("queues", format!("{queues} is outside 1 to 64"));
     }
     if tenant.own_cgroup.is_some() && tenant.kind != TenantKind::Vm {
         let message = "is for tenants with kind = \"vm\"; a container has a cgroup of its own, a process has none";
@@ -417,7 +458,24 @@ impl Load {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
         };
-        for (field, rate) in [("rate", self.rate), ("rate_per_cpu", self.rate_per_cpu)] {
+        let of_max = self.max_rate.zip(self.percent);
+        let given = [
+            ("rate", self.rate),
+            ("rate_per_cpu", self.rate_per_cpu),
+            ("max_rate", self.max_rate),
+            (
+                "percent",
+                of_max.map(|(most, percent)| most * percent / 100.0),
+            ),
+        ];
+        if self.arrival != Arrival::Steps && self.max_rate.is_some() != self.percent.is_some() {
+            let (field, other) = match self.max_rate {
+                Some(_) => ("percent", "max_rate"),
+                None => ("max_rate", "percent"),
+            };
+            return error(field, format!("is missing; `{other}` needs it"));
+        }
+        for (field, rate) in given {
             let Some(rate) = rate else { continue };
             if !(rate.is_finite() && (1e-3..=1e6).contains(&rate)) {
                 return error(
@@ -429,25 +487,35 @@ impl Load {
                 return error(field, "a trace brings its own rates".to_string());
             }
         }
-        match (self.arrival, self.rate, self.rate_per_cpu, &self.trace) {
-            (Arrival::Trace, _, _, None) => {
+        let steps_of = self.max_rate.filter(|_| self.arrival == Arrival::Steps);
+        let given = [
+            self.rate,
+            self.rate_per_cpu,
+            of_max.map(|it| it.0).or(steps_of),
+        ];
+        match (self.arrival, given.iter().flatten().count(), &self.trace) {
+            (Arrival::Trace, _, None) => {
                 return error(
                     "trace",
                     "names the file of arrival = \"trace\"; it is missing".into(),
                 );
             }
             (Arrival::Trace, ..) => {}
-            (_, _, _, Some(_)) => {
+            (_, _, Some(_)) => {
                 return error("trace", "is for arrival = \"trace\"".to_string());
             }
-            (_, None, None, None) => {
-                return error(
-                    "rate",
-                    "is missing; give `rate` or `rate_per_cpu`".to_string(),
-                );
+            (_, 0, None) => {
+                let message =
+                    "is missing; give `rate`, `rate_per_cpu`, or `percent` of a `max_rate`";
+                return error("rate", message.to_string());
             }
-            (_, Some(_), Some(_), _) => {
-                return error("rate", "stands beside `rate_per_cpu`; give one".to_string());
+            (_, 2.., _) => {
+                let (field, other) = match (self.rate, self.rate_per_cpu) {
+                    (Some(_), Some(_)) => ("rate", "rate_per_cpu"),
+                    (Some(_), None) => ("rate", "percent"),
+                    (None, _) => ("rate_per_cpu", "percent"),
+                };
+                return error(field, format!("stands beside `{other}`; give one"));
             }
             _ => {}
         }
@@ -474,6 +542,28 @@ impl Load {
                 }
                 _ => {}
             }
+        }
+        match (self.arrival, &self.steps) {
+            (Arrival::Steps, None) => {
+                let message = "is missing; arrival = \"steps\" needs it";
+                return error("steps", message.to_string());
+            }
+            (Arrival::Steps, Some(steps)) => {
+                let rises = steps.is_sorted_by(|a, b| a.0 < b.0);
+                let sound = |(time, percent): &(f64, f64)| {
+                    (0.0..=1e6).contains(time) && (0.0..=1e3).contains(percent)
+                };
+                let begins = steps.first().is_some_and(|it| it.0 == 0.0);
+                let some = steps.iter().any(|it| it.1 > 0.0);
+                if steps.len() < 2 || !begins || !rises || !some || !steps.iter().all(sound) {
+                    let message = "must be two or more [seconds, percent], from 0 s on in the order of time, not all 0 %";
+                    return error("steps", message.to_string());
+                }
+            }
+            (_, Some(_)) => {
+                return error("steps", "is for arrival = \"steps\"".to_string());
+            }
+            (_, None) => {}
         }
         if !(1..=1024).contains(&self.connections) {
             return error(

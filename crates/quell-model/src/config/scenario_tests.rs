@@ -120,6 +120,57 @@ fn the_scenarios_we_ship_are_right() {
     assert!(count >= 5);
 }
 
+#[test]
+fn loads_in_percent_are_of_what_a_tenant_answers_in_time() {
+    let percent = GOOD.replacen("rate = 100.0", "max_rate = 400.0, percent = 25", 1);
+    let load = parse(&percent).unwrap().tenants[0].load.clone().unwrap();
+    assert_eq!(load.rate_on(7), Some(100.0));
+    let steps = "\"steps\", max_rate = 400.0, steps = [[0, 10], [2.5, 0], [3, 0]]";
+    let load = parse(&GOOD.replacen("\"fixed\", rate = 100.0", steps, 1))
+        .unwrap()
+        .tenants[0]
+        .load
+        .clone();
+    assert_eq!(load.unwrap().steps.unwrap()[1], (2.5, 0.0));
+}
+
+#[test]
+fn queues_and_emulators_are_a_vms() {
+    let with = |tenant: &str| {
+        let text = format!(
+            "name = \"t\"\n[host]\ncpus = 4\nscheduler = \"cfs\"\n[[tenant]]\nname = \"a\"\n{tenant}\nload = {{ rate = 1 }}\n\
+             [[tenant.thread]]\nname = \"w\"\nprogram = [\"request\", {{ run_us = 1 }}, \"respond\"]\n"
+        );
+        parse(&text).map_err(|error| error.to_string())
+    };
+    let vm = "kind = \"vm\"\nvcpus = 2\nqueues = 2\nemulator_cpus = \"2-3\"";
+    let scenario = with(vm).unwrap();
+    assert_eq!(scenario.host.unwrap().scheduler, HostScheduler::Cfs);
+    assert_eq!(
+        scenario.tenants[0]
+            .emulator_cpus
+            .as_ref()
+            .unwrap()
+            .to_string(),
+        "2-3"
+    );
+    for (tenant, message) in [
+        ("queues = 2", "tenant[0].queues`: is for tenants with kind"),
+        (
+            "emulator_cpus = [0]",
+            "tenant[0].emulator_cpus`: is for tenants with kind",
+        ),
+        ("kind = \"vm\"\nqueues = 0", "0 is outside 1 to 64"),
+        (
+            "kind = \"vm\"\nemulator_cpus = [4]",
+            "tenant[0].emulator_cpus",
+        ),
+    ] {
+        let error = with(tenant).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
 /// Replaces one piece of the good file; what is wrong then, at which key, and what is said.
 const BAD: &[(&str, &str, &str, &str)] = &[
     // The file as a whole.
@@ -311,6 +362,48 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "rate = 1.0, rate_per_cpu = 1.0",
         "tenant[0].load.rate",
         "give one",
+    ),
+    (
+        "rate = 100.0",
+        "percent = 50",
+        "tenant[0].load.max_rate",
+        "`percent` needs it",
+    ),
+    (
+        "rate = 100.0",
+        "max_rate = 100",
+        "tenant[0].load.percent",
+        "`max_rate` needs it",
+    ),
+    (
+        "rate = 100.0",
+        "rate = 1.0, max_rate = 10.0, percent = 20",
+        "tenant[0].load.rate",
+        "stands beside `percent`",
+    ),
+    (
+        "rate = 100.0",
+        "max_rate = 2e6, percent = 20",
+        "tenant[0].load.max_rate",
+        "outside 0.001",
+    ),
+    (
+        "rate = 100.0",
+        "rate = 100.0, steps = [[0, 10], [1, 20]]",
+        "tenant[0].load.steps",
+        "is for arrival = \"steps\"",
+    ),
+    (
+        "\"fixed\", rate = 100.0",
+        "\"steps\", rate = 100.0",
+        "tenant[0].load.steps",
+        "needs it",
+    ),
+    (
+        "\"fixed\", rate = 100.0",
+        "\"steps\", rate = 100.0, steps = [[0, 10], [2, 20], [1, 0]]",
+        "tenant[0].load.steps",
+        "in the order of time",
     ),
     (
         "connections = 2",

@@ -65,6 +65,11 @@ pub struct TenantSpec {
     /// The CPUs that its threads may run on (scenarios). In a VM: the host's, for its virtual CPUs.
     #[serde(default, deserialize_with = "super::cpus::deserialize")]
     pub cpus: Option<CpuSet>,
+    /// The host's CPUs that its emulator threads may run on (scenarios; kind `vm`).
+    #[serde(default, deserialize_with = "super::cpus::deserialize")]
+    pub emulator_cpus: Option<CpuSet>,
+    /// The queues of its network card, each with an emulator thread, 1 to 64; 1 unless given (scenarios; kind `vm`).
+    pub queues: Option<u32>,
     /// What the operator promises of it.
     pub objective: Option<Objective>,
     /// A real application to run (scenarios).
@@ -136,6 +141,8 @@ impl TenantSpec {
             own_cgroup: None,
             max: None,
             cpus: None,
+            emulator_cpus: None,
+            queues: None,
             objective: None,
             app: None,
             threads: Vec::new(),

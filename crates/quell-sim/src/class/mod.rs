@@ -49,6 +49,12 @@ pub trait Class {
         let _ = (machine, cpu, thread);
     }
 
+    /// The CPU in whose queue a thread waits; none: a queue that is several CPUs', or it is not told.
+    fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
+        let _ = thread;
+        None
+    }
+
     /// Where a thread may run that is ready or runs has changed. One that waits where it may not any more goes elsewhere now;
     /// one that runs there has its CPU look after this, and [`Class::pick`] does not leave it there.
     fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId);

@@ -8,7 +8,7 @@ use super::Owner;
 use super::cores::Cores;
 use crate::side::{Side, Simulated};
 use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
-use quell_model::{CpuId, CpuSet, TenantName};
+use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
 use quell_sched::{ThreadSetting, ToldServers};
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
@@ -19,6 +19,9 @@ use std::sync::Arc;
 pub trait Controller {
     /// When it acts next; `u64::MAX`: no more. Time begins at 0.
     fn next_ns(&self) -> u64;
+
+    /// How many CPUs tenants have for themselves at the moment, emulators' among them; none: CPUs are everybody's.
+    fn held(&self) -> Option<u32>;
 
     /// Looks and acts. `answers` are those since it last did.
     fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]);
@@ -35,6 +38,10 @@ pub fn of(
     match side {
         Side::Simulated(Simulated::Isolation) => {
             let cores = Cores::fixed(instances, owners, simulation.machine());
+            Some(Box::new(cores))
+        }
+        Side::Simulated(Simulated::HostAware) => {
+            let cores = Cores::host_aware(instances, owners, simulation.machine());
             Some(Box::new(cores))
         }
         Side::Simulated(Simulated::Parties) => {
@@ -64,6 +71,8 @@ struct Agent {
     period_ns: u64,
     /// When the period ends.
     next_ns: u64,
+    /// CPUs that pools have given away.
+    held: Option<u32>,
 }
 
 impl Agent {
@@ -99,6 +108,7 @@ impl Agent {
             limited: BTreeMap::new(),
             period_ns,
             next_ns: period_ns,
+            held: None,
         })
     }
 }
@@ -108,10 +118,21 @@ impl Controller for Agent {
         self.next_ns
     }
 
+    fn held(&self) -> Option<u32> {
+        self.held
+    }
+
     fn act(&mut self, simulation: &mut Simulation, _answers: &[Answer]) {
         self.next_ns += self.period_ns;
         let snapshot = self.monitor.snapshot(simulation);
         let plan = self.policy.decide(&snapshot);
+        self.held = plan.pools.as_ref().map(|pools| {
+            let groups = plan.tenants.iter().filter_map(|it| match &it.group {
+                Some(GroupPlan::Own { cpus, .. }) => Some(cpus.len()),
+                _ => None,
+            });
+            (groups.sum::<usize>() + pools.emulators.len()) as u32
+        });
         let set = |setting| simulation.set_server(setting);
         for (server, error) in self.servers.promise(&plan.servers, set) {
             tracing::warn!("server {} on CPU {}: {error}", server.number, server.cpu);

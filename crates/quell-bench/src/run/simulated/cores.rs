@@ -1,21 +1,22 @@
 //! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso ([`quell_policy::baselines`] decides
 //! how many; here is which, and what they see).
 //!
-//! A *core* is all its CPUs, so that no two tenants share one. Cores are dealt out in the order of caches, and who gets one more
+//! A *core* is all its CPUs, so that no two tenants share one. Cores of `emulator_cpus` are not dealt out, and emulator threads bound to
+//! them stay there. Cores are dealt out in the order of caches, and who gets one more
 //! gets it from a cache that it has most of already. With more tenants than cores some have the same one, and nothing moves, as
 //! nobody has more than one.
 //!
 //! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of what they answered since the
 //! last tick. They know batch tenants all together only: these begin with one tenant's part, of which they keep one core and
 //! have the rest while nobody else needs it, as all that is free. A VM's vCPU and emulator threads are on its cores; its guest
-//! is not told.
+//! is not told, but under host-aware isolation, where it has as many virtual CPUs online as it has CPUs.
 
-use super::Owner;
 use super::control::Controller;
-use quell_model::CpuSet;
-use quell_model::config::{TenantClass, TenantInstance};
+use super::{Owner, for_emulators};
+use quell_model::config::{TenantClass, TenantInstance, TenantKind};
+use quell_model::{CpuId, CpuSet, ThreadRole};
 use quell_policy::baselines::{Move, Parties, dyniso, equal_split};
-use quell_sim::{Answer, Machine, Simulation, ThreadId};
+use quell_sim::{Answer, Machine, Simulation, ThreadId, VmId};
 
 /// Tenants that have the same cores.
 struct Holder {
@@ -25,6 +26,8 @@ struct Holder {
     cores: Vec<usize>,
     /// The CPUs that its threads were told last.
     told: CpuSet,
+    /// Its VM and the number of that one's virtual CPUs, if its guest is told too.
+    guest: Option<(VmId, u32)>,
 }
 
 /// A core.
@@ -57,8 +60,23 @@ impl Cores {
         let all: Vec<Vec<usize>> = (0..instances.len())
             .map(|instance| vec![instance])
             .collect();
-        let mut cores = Cores::new(&all, owners, machine);
+        let mut cores = Cores::new(&all, instances, owners, machine);
         cores.deal(&equal_split(cores.cores.len() as u32, instances.len()));
+        cores
+    }
+
+    /// The same, and guests are told.
+    pub fn host_aware(
+        instances: &[TenantInstance<'_>],
+        owners: &[Owner],
+        machine: &Machine,
+    ) -> Cores {
+        let mut cores = Cores::fixed(instances, owners, machine);
+        let vms = (cores.holders.iter_mut().zip(instances))
+            .filter(|(_, it)| it.spec.kind == TenantKind::Vm);
+        for (vm, (holder, it)) in (0..).zip(vms) {
+            holder.guest = Some((VmId(vm), it.spec.vcpus.unwrap_or(1)));
+        }
         cores
     }
 
@@ -71,7 +89,7 @@ impl Cores {
 
     /// DynIso. Latency tenants need objectives.
     pub fn dyniso(instances: &[TenantInstance<'_>], owners: &[Owner], machine: &Machine) -> Cores {
-        let of_core = machine.cpus.len() / cores_of(machine).len().max(1);
+        let of_core = machine.cpus.len() / cores_of(machine, &CpuSet::new()).len().max(1);
         Cores::moved(instances, owners, machine, |targets_ns, vcpus| {
             dyniso(targets_ns, vcpus, of_core as u32)
         })
@@ -103,7 +121,7 @@ impl Cores {
         let mut groups: Vec<Vec<usize>> = latency.iter().map(|&instance| vec![instance]).collect();
         let has_batch = !batch.is_empty();
         groups.extend(has_batch.then_some(batch));
-        let mut cores = Cores::new(&groups, owners, machine);
+        let mut cores = Cores::new(&groups, instances, owners, machine);
         let mut counts = equal_split(cores.cores.len() as u32, groups.len());
         let of_batch = counts.split_off(latency.len());
         let mut counts = mover.parties.begin(counts.iter().sum());
@@ -114,21 +132,30 @@ impl Cores {
     }
 
     /// Nobody has any yet. Each group of instances is a holder.
-    fn new(groups: &[Vec<usize>], owners: &[Owner], machine: &Machine) -> Cores {
+    fn new(
+        groups: &[Vec<usize>],
+        instances: &[TenantInstance<'_>],
+        owners: &[Owner],
+        machine: &Machine,
+    ) -> Cores {
         let holder = |group: &Vec<usize>| {
             let threads = (0..machine.threads.len() as u32).map(ThreadId);
             let own = threads.filter(|&thread| {
-                let owner = &owners[machine.thread(thread).tenant];
-                group.contains(&owner.instance)
+                let it = machine.thread(thread);
+                let owner = &owners[it.tenant];
+                let elsewhere = instances[owner.instance].spec.emulator_cpus.is_some()
+                    && it.role == ThreadRole::Emulator;
+                group.contains(&owner.instance) && !elsewhere
             });
             Holder {
                 threads: own.collect(),
                 cores: Vec::new(),
                 told: CpuSet::new(),
+                guest: None,
             }
         };
         Cores {
-            cores: cores_of(machine),
+            cores: cores_of(machine, &for_emulators(instances)),
             holders: groups.iter().map(holder).collect(),
             free: Vec::new(),
             mover: None,
@@ -194,6 +221,11 @@ impl Cores {
                 for &thread in &holder.threads {
                     simulation.restrict(thread, cpus.clone());
                 }
+                if let Some((vm, vcpus)) = holder.guest {
+                    for number in 0..vcpus {
+                        simulation.set_online(vm, CpuId(number), number < cpus.len() as u32);
+                    }
+                }
                 holder.told = cpus;
             }
         }
@@ -232,6 +264,12 @@ impl Controller for Cores {
         self.next_ns
     }
 
+    fn held(&self) -> Option<u32> {
+        let cpus = |core: &usize| self.cores[*core].cpus.len();
+        let held = self.holders.iter().flat_map(|holder| holder.cores.iter());
+        Some(held.map(cpus).sum::<usize>() as u32)
+    }
+
     fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]) {
         let Some(mover) = &mut self.mover else {
             self.apply(simulation);
@@ -253,9 +291,11 @@ impl Controller for Cores {
     }
 }
 
-/// The machine's cores, in the order of their caches.
-fn cores_of(machine: &Machine) -> Vec<Core> {
-    let mut cpus: Vec<_> = machine.topology.cpus.iter().collect();
+/// The machine's cores, in the order of their caches, without those of which a CPU has another use.
+fn cores_of(machine: &Machine, used: &CpuSet) -> Vec<Core> {
+    let all = || machine.topology.cpus.iter();
+    let in_use = |core: u32| all().any(|cpu| cpu.core == core && used.contains(cpu.id));
+    let mut cpus: Vec<_> = all().filter(|cpu| !in_use(cpu.core)).collect();
     cpus.sort_by_key(|cpu| (cpu.socket, cpu.llc, cpu.core));
     let cores = cpus.chunk_by(|one, other| one.core == other.core);
     let core = |cpus: &[&quell_model::Cpu]| Core {
@@ -272,7 +312,7 @@ pub(super) mod tests {
     use crate::side::{Side, Simulated};
     use quell_model::CpuSet;
     use quell_model::config::{Scenario, TenantKind};
-    use quell_sim::{Costs, Fair, Simulation, Tenant, Vm};
+    use quell_sim::{Costs, Fair, Simulation, Tenant, Vm, VmId};
     use std::path::Path;
     use std::sync::atomic::AtomicBool;
 
@@ -318,6 +358,7 @@ pub(super) mod tests {
             simulation,
             answers: Vec::new(),
             told: 0,
+            held: None,
         };
         course.advance(seconds * S, &interrupt).unwrap();
         course
@@ -435,6 +476,31 @@ pub(super) mod tests {
         assert_eq!(cpus(&dyniso), ["0-2", "3-5"]);
         let parties = course(Side::Simulated(Simulated::Parties), &text, 5);
         assert_eq!(cpus(&parties), ["0", "1-7"]);
+    }
+
+    #[test]
+    fn host_aware_guests_have_as_many_virtual_cpus_as_cpus() {
+        let vm = |name: &str| {
+            let process = server(name, 200, 10.0);
+            process.replace(
+                "load =",
+                "kind = \"vm\"\nvcpus = 4\nemulator_cpus = \"6-7\"\nload =",
+            )
+        };
+        let text = format!("[host]\ncpus = 8\n{}{}", vm("a"), vm("b"));
+        for (side, online) in [(Simulated::HostAware, 3), (Simulated::Isolation, 4)] {
+            let course = course(Side::Simulated(side), &text, 1);
+            let simulation = &course.simulation;
+            for (vm, cpus) in [(VmId(0), "0-2"), (VmId(1), "3-5")] {
+                assert_eq!(simulation.online(vm), online);
+                for thread in simulation.vcpu_threads(vm) {
+                    let allowed = simulation.machine().thread(thread).allowed.clone();
+                    // The last two are for emulators.
+                    assert_eq!(allowed.unwrap().to_string(), cpus);
+                }
+            }
+            assert_eq!(course.controller.unwrap().held(), Some(6));
+        }
     }
 
     #[test]

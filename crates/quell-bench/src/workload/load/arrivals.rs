@@ -55,6 +55,12 @@ impl Plan {
                 let period_ns = load.period_s.unwrap_or(1.0) * 1e9;
                 Source::Diurnal(rate, load.swing.unwrap_or(0.0), period_ns)
             }
+            (Arrival::Steps, rate, _) => {
+                let rate = rate.or(load.max_rate).unwrap_or(0.0);
+                let steps = load.steps.iter().flatten();
+                let step = |(s, percent): &(f64, f64)| ((s * 1e9) as u64, rate * percent / 100.0);
+                Source::Trace(Trace::Rates(steps.map(step).collect()))
+            }
             (_, _, Some(path)) => {
                 let path = scenario.resolve(path);
                 let text = std::fs::read_to_string(&path)
@@ -145,6 +151,37 @@ mod tests {
             .collect();
         assert!(times.is_sorted());
         times
+    }
+
+    #[test]
+    fn steps_hold_from_one_time_to_the_next_and_start_over() {
+        let text = "name = \"t\"\n[[tenant]]\nname = \"a\"\nload = { arrival = \"steps\", max_rate = 1000, steps = [[0, 50], [2, 100], [3, 0], [4, 0]] }\n\
+                    [[tenant.thread]]\nname = \"w\"\nprogram = [\"request\", { run_us = 1 }, \"respond\"]\n";
+        let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
+        let plan = Plan::new(&scenario, scenario.tenants[0].load.as_ref().unwrap(), 1).unwrap();
+        let times: Vec<u64> = plan
+            .arrivals(1)
+            .take_while(|&t| t < 400_000_000_000)
+            .collect();
+        let within = |from: u64, to: u64| {
+            let second = |t: &u64| t % 4_000_000_000 / 1_000_000_000;
+            let count = times
+                .iter()
+                .filter(|t| (from..to).contains(&second(t)))
+                .count();
+            count as f64 / 100.0 / (to - from) as f64
+        };
+        assert!(
+            (within(0, 2) / 500.0 - 1.0).abs() < 0.02,
+            "{}",
+            within(0, 2)
+        );
+        assert!(
+            (within(2, 3) / 1000.0 - 1.0).abs() < 0.02,
+            "{}",
+            within(2, 3)
+        );
+        assert_eq!(within(3, 4), 0.0);
     }
 
     #[test]

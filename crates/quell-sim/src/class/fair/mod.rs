@@ -411,6 +411,11 @@ impl Class for Fair {
         }
     }
 
+    fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
+        let task = self.tasks.get(thread.index())?;
+        Some(CpuId(self.queues[task.queue].cpu as u32))
+    }
+
     fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
         // Who runs is moved when its CPU looks.
         if machine.thread(thread).state == State::Ready {

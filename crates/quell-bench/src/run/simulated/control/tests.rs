@@ -3,7 +3,7 @@ use super::super::{engine, owners};
 use super::*;
 use crate::promises::drawn;
 use quell_model::Plan;
-use quell_model::config::{Criticality, Server, TenantSpec};
+use quell_model::config::{Criticality, HostScheduler, Server, TenantSpec};
 use quell_policy::admission::audit::{Audit, Event};
 use quell_sim::{Costs, Happening, Tenant};
 use rand::{Rng, SeedableRng};
@@ -99,7 +99,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
         ..Costs::NONE
     };
     let topology = quell_model::Topology::flat(cpus);
-    let (class, costs) = engine(&side, &topology, costs, &[]).unwrap();
+    let (class, costs) = engine(&side, HostScheduler::default(), &topology, costs, &[]).unwrap();
     let mut it = Simulation::new(topology, costs, class);
     let instances = scenario.instances();
     for tenant in &instances {
