@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
         ("../../scenarios/edge", ""),
         ("../../scenarios/groups", "groups/"),
         ("../../scenarios/akita", "akita/"),
+        ("../../scenarios/ufo", "ufo/"),
     ] {
         println!("cargo::rerun-if-changed={folder}");
         // The crate without its repository has no built-in scenarios.

@@ -205,10 +205,24 @@ pub(super) fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Re
         return Ok(String::new());
     };
     let right = all().map(|p| p.0).fold(1.0, f64::max);
-    let x_ticks = (0..=right.ceil() as u32).map(f64::from).collect();
+    let x_ticks = match right {
+        // Ratios, or loads in percent.
+        ..12.0 => (0..=right.ceil() as u32).map(f64::from).collect(),
+        _ => count_ticks(right),
+    };
     let x = Ticked::new(0.0, right * 1.03, x_ticks);
     let y = Ticked::new(low, high, log_ticks(low, high));
     graph(title, &lines, (x, y), &|y| tick_latency(*y), size)
+}
+
+/// Counts over loads, both from 0 on.
+pub(super) fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+    let all = || lines.iter().flat_map(|(line, _)| line);
+    let right = all().map(|p| p.0).fold(1.0, f64::max);
+    let top = all().map(|p| p.1).fold(1.0, f64::max);
+    let x = Ticked::new(0.0, right * 1.03, count_ticks(right));
+    let y = Ticked::new(0.0, top * 1.06, count_ticks(top));
+    graph(title, lines, (x, y), &|y| format!("{y}"), size)
 }
 
 /// Parts of a whole, 0 to 1, over counts from 0 on.

@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod capacity;
+mod cells;
 mod charts;
 pub mod flat;
 mod html;

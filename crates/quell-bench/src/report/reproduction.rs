@@ -25,7 +25,10 @@ pub fn text(reproduction: &Reproduction, styled: bool) -> String {
             words::method(&first)
         ));
     }
-    if has_latencies(reproduction) {
+    // Of a grid a table of every point would be long, and say less.
+    if super::cells::is_grid(reproduction) {
+        line(&super::cells::text(reproduction));
+    } else if has_latencies(reproduction) {
         line(&measured(reproduction, styled).to_string());
     }
     line(&claims(reproduction, styled).to_string());
@@ -148,10 +151,10 @@ fn has_numbers(reproduction: &Reproduction) -> bool {
 }
 
 /// The header and rows of the table of numbers: the paper's, the ideal, each side's.
-fn numbers(reproduction: &Reproduction) -> (Vec<&str>, Vec<Vec<String>>) {
+fn numbers(reproduction: &Reproduction) -> (Vec<String>, Vec<Vec<String>>) {
     let sides = sides(reproduction);
-    let mut header = vec!["what", "the paper", "ideal"];
-    header.extend(sides.iter().map(String::as_str));
+    let mut header: Vec<String> = ["what", "the paper", "ideal"].map(String::from).into();
+    header.extend(sides.iter().cloned());
     let row = |claim: &ClaimResult| {
         let of = claim.of.as_ref();
         let what = of.map_or(String::new(), |of| format!("{of}: ")) + &claim.what;
@@ -177,14 +180,14 @@ fn ideal_text(claim: &ClaimResult, ideal: f64) -> String {
     format!("{ideal:.digits$}")
 }
 
-fn sides(reproduction: &Reproduction) -> &[String] {
-    let first = reproduction.points.first();
-    first.map_or(&[][..], |point| &point.result.options.sides)
+fn sides(reproduction: &Reproduction) -> Vec<String> {
+    crate::reproduce::sides(&reproduction.points)
 }
 
 fn claims(reproduction: &Reproduction, styled: bool) -> Table {
     if has_numbers(reproduction) {
         let (header, rows) = numbers(reproduction);
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let mut table = table(styled, &header);
         for row in rows {
             table.add_row(row);
@@ -250,6 +253,8 @@ pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
     );
     let charts = [
         ("Side by side", BARS_TEXT, bars_html(reproduction)?),
+        ("Cells", CELLS_TEXT, super::cells::html(reproduction)),
+        ("Over load", LOADS_TEXT, super::cells::charts(reproduction)?),
         (
             "Over the consolidation ratio",
             CHARTS_TEXT,
@@ -283,6 +288,10 @@ const CLAIMS_TEXT: &str = "Changes against the first side; of several points the
 const CHARTS_TEXT: &str = "Mean and 99th percentile of all requests of the latency-critical tenants. The ratio is \
     their threads over the CPUs.";
 
+const CELLS_TEXT: &str = "Across the first tenant's load, up the second's, in percent of what each answers in time by itself: the fewest CPUs with \
+    which both keep their objectives; x where no number that was measured does.";
+const LOADS_TEXT: &str =
+    "Loads are of all tenants together, in percent of what one answers in time by itself.";
 const BARS_TEXT: &str = "A bar for each side; the line is the ideal, the ring what the paper says.";
 const BLOCKED_TEXT: &str = "Of the time in which threads of a tenant are ready and have no CPU: the part in which at most so many others of \
     it are blocked. The lower a line, the more wait for those few.";
@@ -313,7 +322,7 @@ fn numbers_html(reproduction: &Reproduction) -> String {
     let (header, rows) = numbers(reproduction);
     let mut table = String::from("<div class=\"wide\"><table>\n<thead><tr>");
     for name in header {
-        put(&mut table, format_args!("<th>{}</th>", escape(name)));
+        put(&mut table, format_args!("<th>{}</th>", escape(&name)));
     }
     table.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
@@ -350,7 +359,7 @@ fn bars_html(reproduction: &Reproduction) -> anyhow::Result<String> {
     for (title, bars) in &all {
         grid.push_str(&figure(title, &charts::bars(title, bars, (560, 320))?));
     }
-    Ok(with_legend(sides, &grid))
+    Ok(with_legend(&sides, &grid))
 }
 
 fn measured_html(reproduction: &Reproduction) -> String {
@@ -399,7 +408,8 @@ fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
             .iter()
             .filter(|point| point.scenario == scenario)
             .collect();
-        if points.len() < 2 {
+        // Where loads are varied the ratio is not.
+        if points.len() < 2 || points.iter().any(|point| !point.loads.is_empty()) {
             continue;
         }
         for (metric, name) in [(Metric::MeanUs, "mean"), (Metric::P99Us, "99th percentile")] {
@@ -415,7 +425,7 @@ fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
     Ok(with_legend(sides, &grid))
 }
 
-fn with_legend(sides: &[String], grid: &str) -> String {
+pub(super) fn with_legend(sides: &[String], grid: &str) -> String {
     if grid.is_empty() {
         return String::new();
     }

@@ -2,7 +2,7 @@
 //! text; its bars are not read off.
 
 use super::{
-    BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
+    Axis, BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
 };
 use crate::result::{Metric, Substrate};
 
@@ -70,14 +70,20 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "edge-key-value",
                 set: &[],
-                key: COUNT,
-                values: VMS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: VMS,
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-image",
                 set: &[],
-                key: COUNT,
-                values: VMS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: VMS,
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -162,26 +168,38 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "edge-key-value",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-image",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-transactions",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-cache",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -223,14 +241,20 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "edge-cache",
                 set: &[],
-                key: COUNT,
-                values: VMS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: VMS,
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-transactions",
                 set: &[],
-                key: COUNT,
-                values: VMS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: VMS,
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -295,8 +319,11 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "edge-inference",
             set: &[],
-            key: "tenant.kv.count",
-            values: &[7, 15],
+            over: &[Axis {
+                key: "tenant.kv.count",
+                values: &[7, 15],
+            }],
+            sides: None,
         }],
         claims: &[
             change_of(
@@ -350,8 +377,11 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "edge-containers",
             set: &[],
-            key: CONTAINER_COUNT,
-            values: CONTAINERS,
+            over: &[Axis {
+                key: CONTAINER_COUNT,
+                values: CONTAINERS,
+            }],
+            sides: None,
         }],
         claims: &[
             change(
@@ -395,8 +425,11 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "edge-containers",
             set: &[],
-            key: CONTAINER_COUNT,
-            values: CONTAINERS,
+            over: &[Axis {
+                key: CONTAINER_COUNT,
+                values: CONTAINERS,
+            }],
+            sides: None,
         }],
         claims: &[
             change(
@@ -437,26 +470,38 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "edge-key-value",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-image",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-cache",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "edge-transactions",
                 set: &[],
-                key: COUNT,
-                values: &[16],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[16],
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -498,8 +543,11 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "edge-containers",
             set: &[],
-            key: CONTAINER_COUNT,
-            values: CONTAINERS,
+            over: &[Axis {
+                key: CONTAINER_COUNT,
+                values: CONTAINERS,
+            }],
+            sides: None,
         }],
         claims: &[
             change(
@@ -542,8 +590,8 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "edge-matrix",
             set: &[],
-            key: "",
-            values: &[0],
+            over: &[],
+            sides: None,
         }],
         claims: &[
             change(

@@ -1,7 +1,7 @@
 //! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars are not read off.
 
 use super::{
-    BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
+    Axis, BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
 };
 use crate::result::{Metric, Substrate};
 
@@ -47,14 +47,20 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "key-value-sweep",
                 set: &[],
-                key: COUNT,
-                values: TENANTS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: TENANTS,
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "image-sweep",
                 set: &[],
-                key: COUNT,
-                values: TENANTS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: TENANTS,
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -136,14 +142,20 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "fork-join-sweep",
                 set: &[],
-                key: COUNT,
-                values: TENANTS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: TENANTS,
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "pipeline-sweep",
                 set: &[],
-                key: COUNT,
-                values: TENANTS,
+                over: &[Axis {
+                    key: COUNT,
+                    values: TENANTS,
+                }],
+                sides: None,
             },
         ],
         claims: &[
@@ -210,14 +222,17 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "image-beside-key-value",
                 set: &[],
-                key: "tenant.kv.count",
-                values: &[2, 5, 7],
+                over: &[Axis {
+                    key: "tenant.kv.count",
+                    values: &[2, 5, 7],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "mixed",
                 set: &[],
-                key: "",
-                values: &[0],
+                over: &[],
+                sides: None,
             },
         ],
         claims: &[
@@ -276,20 +291,26 @@ pub const FIGURES: &[Figure] = &[
             Sweep {
                 scenario: "fork-join-sweep",
                 set: &[],
-                key: COUNT,
-                values: &[8],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[8],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "key-value-sweep",
                 set: &[],
-                key: COUNT,
-                values: &[8],
+                over: &[Axis {
+                    key: COUNT,
+                    values: &[8],
+                }],
+                sides: None,
             },
             Sweep {
                 scenario: "mixed",
                 set: &[],
-                key: "",
-                values: &[0],
+                over: &[],
+                sides: None,
             },
         ],
         claims: &[
@@ -331,8 +352,8 @@ pub const FIGURES: &[Figure] = &[
         sweeps: &[Sweep {
             scenario: "matrix-beside-key-value",
             set: &[],
-            key: "",
-            values: &[0],
+            over: &[],
+            sides: None,
         }],
         claims: &[
             change(

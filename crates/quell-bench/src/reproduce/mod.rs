@@ -11,13 +11,17 @@ mod akita;
 mod edge;
 mod groups;
 mod lab;
+mod loads;
 mod shares;
+mod ufo;
 
+pub use loads::{Doing, Loads, Of, loads, objectives_us};
 pub use shares::Sharers;
 
 use crate::result::{ALL, BenchResult, Metric, SideResult, Substrate};
 use quell_model::config::{App, Count, Scenario, TenantClass, TenantKind, TenantSpec};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// An experiment of a paper.
 #[derive(Debug)]
@@ -42,14 +46,23 @@ pub struct Figure {
     pub claims: &'static [Claim],
 }
 
-/// A scenario with one number varied.
+/// A scenario with numbers varied.
 #[derive(Debug)]
 pub struct Sweep {
     /// A built-in scenario.
     pub scenario: &'static str,
-    /// What is set otherwise at every value, as `--set` takes it.
+    /// What is set otherwise at every point, as `--set` takes it.
     pub set: &'static [&'static str],
-    /// The number, as `--set` takes it; empty where nothing is varied.
+    /// What is varied, the last fastest; empty where nothing is.
+    pub over: &'static [Axis],
+    /// The sides here, unless the user names others, if not the figure's.
+    pub sides: Option<&'static str>,
+}
+
+/// A number that is varied.
+#[derive(Debug)]
+pub struct Axis {
+    /// The number, as `--set` takes it.
     pub key: &'static str,
     /// Its values.
     pub values: &'static [u32],
@@ -62,6 +75,8 @@ pub struct Point {
     pub scenario: &'static str,
     /// What is set otherwise, as `--set` takes it.
     pub set: Vec<String>,
+    /// The sides unless the user names others.
+    pub sides: &'static str,
 }
 
 /// A statement of the paper.
@@ -157,6 +172,15 @@ pub enum Quantity {
         /// What is set otherwise in it.
         set: &'static [&'static str],
     },
+    /// What is said of loads and objectives, on each side, the baseline too.
+    Loads(Loads),
+    /// A quantity against another side's: 1 is no difference.
+    Against {
+        /// The other side.
+        side: &'static str,
+        /// Of what.
+        quantity: &'static Quantity,
+    },
     /// How many CPUs were idle on each side, the baseline too.
     IdleCpus {
         /// The scenario.
@@ -209,6 +233,12 @@ pub struct PointResult {
     /// Who shares the CPUs there; empty where it is read from a file.
     #[serde(skip)]
     pub sharers: Sharers,
+    /// What each tenant was asked, in percent of the most that it answers in time by itself, where that is told.
+    #[serde(default)]
+    pub loads: BTreeMap<String, f64>,
+    /// Tenants' objectives: their 99th percentiles in µs.
+    #[serde(default)]
+    pub objectives_us: BTreeMap<String, f64>,
     /// What was measured.
     pub result: BenchResult,
 }
@@ -251,8 +281,8 @@ const fn once(scenario: &'static str, set: &'static [&'static str]) -> Sweep {
     Sweep {
         scenario,
         set,
-        key: "",
-        values: &[0],
+        over: &[],
+        sides: None,
     }
 }
 
@@ -326,7 +356,14 @@ const fn growth(
 
 /// Every figure; of those of one name the best first.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
-    let all = [edge::FIGURES, lab::FIGURES, groups::FIGURES, akita::FIGURES];
+    let all = [
+        edge::FIGURES,
+        lab::FIGURES,
+        groups::FIGURES,
+        akita::FIGURES,
+        ufo::FIGURES,
+        ufo::EVALUATION,
+    ];
     all.into_iter().flatten()
 }
 
@@ -341,13 +378,22 @@ impl Figure {
     /// Its runs, in order.
     pub fn points(&self) -> Vec<Point> {
         let of_sweep = |sweep: &'static Sweep| {
-            let at = move |value: &u32| Point {
+            let mut sets: Vec<Vec<String>> =
+                vec![sweep.set.iter().map(|set| set.to_string()).collect()];
+            for axis in sweep.over {
+                let with = |set: Vec<String>| {
+                    axis.values.iter().map(move |value| {
+                        let setting = format!("{}={value}", axis.key);
+                        set.iter().cloned().chain([setting]).collect()
+                    })
+                };
+                sets = sets.into_iter().flat_map(with).collect();
+            }
+            sets.into_iter().map(|set| Point {
                 scenario: sweep.scenario,
-                set: (sweep.set.iter().map(|set| set.to_string()))
-                    .chain((!sweep.key.is_empty()).then(|| format!("{}={value}", sweep.key)))
-                    .collect(),
-            };
-            sweep.values.iter().map(at)
+                set,
+                sides: sweep.sides.unwrap_or(self.sides),
+            })
         };
         self.sweeps.iter().flat_map(of_sweep).collect()
     }
@@ -366,6 +412,17 @@ impl Figure {
             differs: self.differs.iter().map(|text| text.to_string()).collect(),
         }
     }
+}
+
+/// The sides of all points, each once: the first point's first.
+pub(crate) fn sides(points: &[PointResult]) -> Vec<String> {
+    let mut sides: Vec<String> = Vec::new();
+    for side in points.iter().flat_map(|point| &point.result.options.sides) {
+        if !sides.contains(side) {
+            sides.push(side.clone());
+        }
+    }
+    sides
 }
 
 /// Threads of latency-critical tenants over CPUs; of VMs their vCPUs. `cpus` also stands for a number of threads given as `"cpus"`.
@@ -395,27 +452,13 @@ pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
 
 impl Claim {
     fn of(&self, points: &[PointResult]) -> ClaimResult {
-        let sides = points.first().map_or(&[][..], |p| &p.result.options.sides);
+        let sides = sides(points);
         let here = sides.iter().enumerate().filter_map(|(index, side)| {
             let value = self.quantity.of(points, side, index)?;
-            let text = match self.quantity {
-                Quantity::PartLost | Quantity::Blocked { .. } => {
-                    format!("{:.0} %", 100.0 * value).replace('-', "−")
-                }
-                Quantity::Share { .. } => format!("{value:.1}"),
-                Quantity::SlowDown { .. } | Quantity::Rise { .. } => format!("{value:.2}"),
-                Quantity::Value {
-                    metric: Metric::CpuShare,
-                    ..
-                } => format!("{value:.1}"),
-                Quantity::Value { .. } => crate::report::latency(1e3 * value),
-                Quantity::IdleCpus { .. } => format!("{value:.1}"),
-                _ => crate::report::change(value),
-            };
             Some(Here {
                 side: side.clone(),
                 value,
-                text,
+                text: self.quantity.text(value),
             })
         });
         ClaimResult {
@@ -429,6 +472,37 @@ impl Claim {
 }
 
 impl Quantity {
+    /// The loads that it looks at.
+    #[cfg(test)]
+    fn ofs(&self) -> Vec<Of> {
+        match self {
+            Quantity::Loads(loads) => loads.ofs(),
+            Quantity::Against { quantity, .. } => quantity.ofs(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A value as it is printed.
+    fn text(&self, value: f64) -> String {
+        match self {
+            Quantity::PartLost | Quantity::Blocked { .. } => {
+                format!("{:.0} %", 100.0 * value).replace('-', "−")
+            }
+            Quantity::Share { .. } => format!("{value:.1}"),
+            Quantity::SlowDown { .. } | Quantity::Rise { .. } => format!("{value:.2}"),
+            Quantity::Value {
+                metric: Metric::CpuShare,
+                ..
+            } => format!("{value:.1}"),
+            Quantity::Value { .. } => crate::report::latency(1e3 * value),
+            Quantity::IdleCpus { .. } => format!("{value:.1}"),
+            Quantity::Loads(loads) => loads.text(value),
+            Quantity::Change { .. } | Quantity::Growth { .. } | Quantity::Against { .. } => {
+                crate::report::change(value)
+            }
+        }
+    }
+
     /// Its value for a side, which stands at `index`; `None` where it says nothing of that side.
     fn of(&self, points: &[PointResult], side: &str, index: usize) -> Option<f64> {
         match *self {
@@ -532,6 +606,16 @@ impl Quantity {
                 metric,
                 set,
             } => Some(metric_at(points, (scenario, set), tenant, metric, side)? / 1e3),
+            Quantity::Loads(loads) => loads.of(points, side),
+            Quantity::Against {
+                side: than,
+                quantity,
+            } if side != than => {
+                let sides = sides(points);
+                let other = sides.iter().position(|it| it == than)?;
+                Some(quantity.of(points, side, index)? / quantity.of(points, than, other)?)
+            }
+            Quantity::Against { .. } => None,
             Quantity::IdleCpus { scenario, set } => {
                 let point = find(points, scenario, set)?;
                 let mut sides = point.result.sides.iter();

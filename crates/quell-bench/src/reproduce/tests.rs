@@ -36,6 +36,8 @@ fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> Poin
         set: Vec::new(),
         ratio,
         sharers: Sharers::default(),
+        loads: BTreeMap::new(),
+        objectives_us: BTreeMap::new(),
         result,
     }
 }
@@ -121,13 +123,28 @@ fn the_part_lost_is_of_the_second_sides_gain() {
 #[test]
 fn a_figures_points_and_claims_are_complete() {
     for figure in figures() {
-        let sides = Side::parse_list(figure.sides).unwrap();
-        let checked = figure.on.iter().map(|&on| Side::check(&sides, on));
-        assert!(checked.clone().count() > 0, "{}", figure.name);
-        checked.for_each(|checked| assert_eq!(checked, Ok(())));
+        assert!(!figure.on.is_empty(), "{}", figure.name);
         let points = figure.points();
+        for sides in points.iter().map(|point| point.sides).chain([figure.sides]) {
+            let sides = Side::parse_some(sides).unwrap();
+            for &on in figure.on {
+                assert_eq!(Side::check(&sides, on), Ok(()));
+            }
+        }
         let scenarios: Vec<&str> = figure.sweeps.iter().map(|sweep| sweep.scenario).collect();
         for claim in figure.claims {
+            for of in claim.quantity.ofs() {
+                let is = |point: &Point| {
+                    let first = point.set.get(..of.set.len());
+                    point.scenario == of.scenario && first.is_some_and(|first| first == of.set)
+                };
+                assert!(
+                    points.iter().any(is),
+                    "{}: {}: {of:?}",
+                    figure.name,
+                    claim.what
+                );
+            }
             let (Quantity::Change {
                 scenarios: named, ..
             }
@@ -383,4 +400,138 @@ pub(crate) fn reproduction() -> Reproduction {
         )
     });
     lab("dasec-fig7").conclude(points.into())
+}
+
+/// A point of two tenants' loads on a host of so many CPUs, with each side's greatest 99th percentile in ms (the objective is 1 ms) and the
+/// CPUs that tenants hold there.
+fn cell(loads: [f64; 2], cpus: u32, sides: &[(&str, f64, Option<f64>)]) -> PointResult {
+    let first = [("a", 0.5), ("b", 1.0)];
+    let mut point = point("pair", 1.0, 1.0, &[]);
+    let (mut rows, mut summaries) = (Vec::new(), Vec::new());
+    for (side, p99_ms, held) in sides {
+        for (tenant, factor) in first {
+            let mut row = point.result.results[0].clone();
+            (row.side, row.tenant) = (side.to_string(), tenant.into());
+            row.figures.p99_us = Some(1e3 * p99_ms * factor);
+            rows.push(row);
+        }
+        let mut summary = point.result.sides[0].clone();
+        (summary.side, summary.held_cpus) = (side.to_string(), *held);
+        summaries.push(summary);
+    }
+    point.result.options.sides = sides.iter().map(|side| side.0.to_string()).collect();
+    (point.result.results, point.result.sides) = (rows, summaries);
+    point.result.host.cpus = cpus;
+    let of = |values: [f64; 2]| {
+        first
+            .iter()
+            .map(|it| it.0.to_string())
+            .zip(values)
+            .collect()
+    };
+    (point.loads, point.objectives_us) = (of(loads), of([1e3, 1e3]));
+    point
+}
+
+#[test]
+fn cells_need_the_fewest_cpus_with_which_all_objectives_are_kept() {
+    const PAIR: Of = Of {
+        scenario: "ufo/pair",
+        set: &[],
+    };
+    let points = [
+        // The default on hosts of three sizes, the others on the greatest.
+        cell(
+            [50.0, 50.0],
+            16,
+            &[
+                ("default", 0.8, None),
+                ("iso", 0.9, Some(14.0)),
+                ("ufo", 0.5, Some(10.0)),
+            ],
+        ),
+        cell([50.0, 50.0], 12, &[("default", 0.9, None)]),
+        cell([50.0, 50.0], 8, &[("default", 1.1, None)]),
+        cell(
+            [80.0, 20.0],
+            16,
+            &[
+                ("default", 3.0, None),
+                ("iso", 1.0, Some(16.0)),
+                ("ufo", 0.5, Some(8.0)),
+            ],
+        ),
+        cell(
+            [80.0, 40.0],
+            16,
+            &[
+                ("default", 3.0, None),
+                ("iso", 9.0, Some(16.0)),
+                ("ufo", 1.0, Some(16.0)),
+            ],
+        ),
+        cell(
+            [90.0, 90.0],
+            16,
+            &[
+                ("default", 3.0, None),
+                ("iso", 9.0, Some(16.0)),
+                ("ufo", 1.1, Some(16.0)),
+            ],
+        ),
+    ];
+    let of = |loads: Loads, side: &str| value(Quantity::Loads(loads), &points, side);
+    // Cells are of VMs alike: what is on one side of the diagonal counts twice.
+    assert_eq!(of(Loads::Kept(PAIR), "default"), Some(1.0));
+    assert_eq!(of(Loads::Kept(PAIR), "iso"), Some(3.0));
+    assert_eq!(of(Loads::Kept(PAIR), "ufo"), Some(5.0));
+    let times = Quantity::Against {
+        side: "iso",
+        quantity: &Quantity::Loads(Loads::Kept(PAIR)),
+    };
+    assert_eq!(value(times, &points, "ufo"), Some(1.666667));
+    assert_eq!(value(times, &points, "iso"), None);
+    // 10 of 14 and 8 of 16; 10 of 12.
+    assert_eq!(of(Loads::Cpus(PAIR, "iso"), "ufo"), Some(0.607143));
+    assert_eq!(of(Loads::Cpus(PAIR, "default"), "ufo"), Some(0.833333));
+    // With 14 CPUs 100 % each, and with 16 120 % against 100 %.
+    assert_eq!(of(Loads::Carried(PAIR, "iso"), "ufo"), Some(1.1));
+    assert_eq!(of(Loads::Kept(PAIR), "default"), Some(1.0));
+}
+
+#[test]
+fn the_most_load_lies_where_latency_crosses_the_objective() {
+    const OF: Of = Of {
+        scenario: "pair",
+        set: &[],
+    };
+    let points = [
+        cell(
+            [10.0, 10.0],
+            4,
+            &[("default", 0.1, None), ("ufo", 0.1, None)],
+        ),
+        cell(
+            [20.0, 20.0],
+            4,
+            &[("default", 0.1, None), ("ufo", 0.2, None)],
+        ),
+        cell(
+            [30.0, 30.0],
+            4,
+            &[("default", 10.0, None), ("ufo", 0.3, None)],
+        ),
+        // What is above the first miss does not count.
+        cell(
+            [40.0, 40.0],
+            4,
+            &[("default", 0.5, None), ("ufo", 0.4, None)],
+        ),
+    ];
+    let most =
+        |side: &str, points: &[PointResult]| value(Quantity::Loads(Loads::Most(OF)), points, side);
+    // From a tenth of the objective to ten times it: half way.
+    assert_eq!(most("default", &points[..3]), Some(50.0));
+    assert_eq!(most("ufo", &points), Some(80.0));
+    assert_eq!(most("default", &points[2..3]), Some(0.0));
 }

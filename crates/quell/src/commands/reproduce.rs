@@ -4,7 +4,9 @@ use super::InputError;
 use super::bench::{self, Job, files_writable};
 use crate::cli::{Measure, Reproduce};
 use quell_bench::progress::Progress;
-use quell_bench::reproduce::{Figure, Point, PointResult, Sharers, consolidation_ratio, figures};
+use quell_bench::reproduce::{
+    Figure, Point, PointResult, Sharers, consolidation_ratio, figures, loads, objectives_us,
+};
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::interrupt_flag;
 use quell_bench::set::Setting;
@@ -23,12 +25,19 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let figure = Figure::named(name, args.on);
     let figure = figure.ok_or_else(|| InputError(unknown(name)))?;
     let on = args.on.unwrap_or(figure.on[0]);
-    let sides = args.policy.as_deref().unwrap_or(figure.sides);
-    let sides = bench::sides(sides, on)?;
+    let sides = args.policy.as_deref();
+    let sides = |own: &str| match sides {
+        Some(named) => bench::sides(named, on),
+        None => {
+            let own = Side::parse_some(own)?;
+            Side::check(&own, on)?;
+            Ok(own)
+        }
+    };
     let mut measure = args.measure.clone();
     measure.scheduling |= figure.scheduling;
     files_writable(measure.files())?;
-    let jobs = jobs(figure, &sides, &args.set, &measure)?;
+    let jobs = jobs(figure, sides, &args.set, &measure)?;
     let interrupt = interrupt_flag()?;
     let points = match on {
         Substrate::Sim => simulated(&jobs, &interrupt)?,
@@ -102,6 +111,8 @@ impl PointJob<'_> {
             set: self.set.clone(),
             ratio: consolidation_ratio(scenario, cpus),
             sharers: Sharers::of(scenario, cpus),
+            loads: loads(scenario),
+            objectives_us: objectives_us(scenario),
             result,
         }
     }
@@ -135,7 +146,7 @@ fn places(figure: &Figure) -> String {
 /// Every point's scenario, checked before the first is measured.
 fn jobs<'a>(
     figure: &Figure,
-    sides: &[Side],
+    sides: impl Fn(&str) -> anyhow::Result<Vec<Side>>,
     set: &[Setting],
     measure: &'a Measure,
 ) -> anyhow::Result<Vec<PointJob<'a>>> {
@@ -145,7 +156,7 @@ fn jobs<'a>(
             settings.push(own.parse::<Setting>().map_err(InputError)?);
         }
         settings.extend(set.iter().cloned());
-        let job = Job::new(point.scenario, &settings, sides.to_vec(), measure)?;
+        let job = Job::new(point.scenario, &settings, sides(point.sides)?, measure)?;
         Ok(PointJob {
             job,
             set: point.set,
@@ -187,9 +198,9 @@ mod tests {
         let args = arguments(&[]);
         let mut all = String::new();
         for figure in figures() {
-            let sides = Side::parse_list(figure.sides).unwrap();
+            let sides = |own: &str| Ok(Side::parse_some(own).unwrap());
             let mut ratios: Vec<(String, String)> = Vec::new();
-            for PointJob { job, .. } in jobs(figure, &sides, &[], &args.measure).unwrap() {
+            for PointJob { job, .. } in jobs(figure, sides, &[], &args.measure).unwrap() {
                 let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len() as u32;
                 let ratio = format!("{:.1}", consolidation_ratio(&job.scenario, cpus));
                 match ratios
@@ -201,7 +212,14 @@ mod tests {
                 }
             }
             for (scenario, ratios) in ratios {
-                all += &format!("{} {scenario} {ratios}\n", figure.name);
+                let words: Vec<&str> = ratios.split(' ').collect();
+                let run = |same: &[&str]| match same.len() {
+                    // Where the ratio is not what is varied.
+                    4.. => format!("{} x{}", same[0], same.len()),
+                    _ => same.join(" "),
+                };
+                let ratios: Vec<String> = words.chunk_by(|a, b| a == b).map(run).collect();
+                all += &format!("{} {scenario} {}\n", figure.name, ratios.join(" "));
             }
         }
         let expected = "\
@@ -232,10 +250,10 @@ dasec-fig13 fork-join-sweep 8: 4.0
 dasec-fig13 key-value-sweep 8: 4.0
 dasec-fig13 mixed 8: 4.0
 dasec-fig16 matrix-beside-key-value 8: 1.5
-groups-fig1 barriers 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
-groups-fig1 locks 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
-groups-fig1 stages 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
-groups-fig1 independent 8: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-fig1 barriers 8: 0.0 x8
+groups-fig1 locks 8: 0.0 x8
+groups-fig1 stages 8: 0.0 x8
+groups-fig1 independent 8: 0.0 x8
 groups-fig1 barriers 8: 0.0 0.0 0.0
 groups-fig1 locks 8: 0.0 0.0 0.0
 groups-fig1 stages 8: 0.0 0.0 0.0
@@ -250,35 +268,35 @@ groups-fig3 individual 2: 0.0
 groups-fig3 dedicated 2: 0.0
 groups-fig3 nested 2: 0.0
 groups-fig3 none 2: 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
-groups-cycles group 2: 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0
+groups-cycles group 2: 0.0 x8
 groups-cycles individual 2: 0.0 0.0
 groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
@@ -287,10 +305,23 @@ akita-fig5 beside-hogs 2: 0.5 0.5
 akita-fig5 beside-hogs 2: 0.5 0.5
 akita-fig6 several 2: 1.0 1.0 1.5 2.0
 akita-fig6 several 2: 1.0 1.0 1.5 2.0
-akita-fig7 utilisation 1: 0.0 0.0 0.0 0.0
-akita-fig7 utilisation 1: 0.0 0.0 0.0 0.0
-akita-fig8 rpc 12: 0.1 0.1 0.1 0.1 0.1 0.1
-akita-fig9 rpc 12: 0.1 0.1 0.1 0.1 0.1 0.1
+akita-fig7 utilisation 1: 0.0 x4
+akita-fig7 utilisation 1: 0.0 x4
+akita-fig8 rpc 12: 0.1 x6
+akita-fig9 rpc 12: 0.1 x6
+ufo-fig2 four 32: 1.0 x31
+ufo-fig2b batch 16: 0.0
+ufo-fig3 four 32: 1.0 1.0 1.0
+ufo-fig4 alone 16: 0.1 x9 0.2 x11 0.4 x10 0.5 x10
+ufo-fig5 alone 16: 0.5 x12 0.4 x12 0.5 x12 0.4 x12 0.5 x12 0.4 x12
+ufo-fig6 four 32: 1.0 1.0 1.0
+ufo-fig6 batch 16: 0.0
+ufo-fig18 alone 16: 0.1 x9 0.2 x11 0.4 x10 0.5 x10 0.1 x9 0.2 x11 0.4 x10 0.5 x10
+ufo-fig20 alone 16: 0.5 x5
+ufo-fig12 pair 16: 1.0 x10 4.0 x6 2.7 x6 2.0 x6 1.6 x6 1.3 x6 1.1 x6 1.0 x29 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x25 4.0 4.0 2.7 2.7 2.0 2.0 1.6 1.6 1.3 1.3 1.1 1.1 1.0 x41
+ufo-fig13 pair 16: 1.0 x16 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x37 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x37 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x37 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x37 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x37 4.0 x4 2.7 x4 2.0 x4 1.6 x4 1.3 x4 1.1 x4 1.0 x21
+ufo-fig14 day 22: 1.1
+ufo-fig15 alone 16: 1.0 x15 0.5 x15 1.0 x15 0.4 x15 1.0 x15 0.8 x15 1.0 x15 0.5 x15 1.0 x45 0.8 x15 1.0 x15 0.5 x15 1.0 x15 0.4 x15 1.0 x15 0.8 x15 1.0 x15 0.6 x15 1.0 x45 0.9 x15
 ";
         assert_eq!(all, expected);
     }
@@ -298,16 +329,14 @@ akita-fig9 rpc 12: 0.1 0.1 0.1 0.1 0.1 0.1
     #[test]
     fn values_of_every_point_can_be_set() {
         let figure = Figure::named("dasec-fig16", Some(Substrate::Vm)).unwrap();
-        let sides = Side::parse_list(figure.sides).unwrap();
+        let sides = |own: &str| Ok(Side::parse_some(own).unwrap());
         let args = arguments(&["dasec-fig16", "--set", "tenant.kv.load.rate=5"]);
-        let text = &jobs(figure, &sides, &args.set, &args.measure).unwrap()[0]
+        let text = &jobs(figure, sides, &args.set, &args.measure).unwrap()[0]
             .job
             .text;
         assert!(text.contains("rate = 5"), "{text}");
         let args = arguments(&["dasec-fig16", "--set", "tenant.nobody.count=5"]);
-        let error = jobs(figure, &sides, &args.set, &args.measure)
-            .err()
-            .unwrap();
+        let error = jobs(figure, sides, &args.set, &args.measure).err().unwrap();
         assert!(super::super::is_users(&error), "{error:#}");
     }
 
