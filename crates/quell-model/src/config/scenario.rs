@@ -115,6 +115,8 @@ pub struct CostsSpec {
     pub generators: bool,
     /// What carrying a request or an answer takes an emulator thread of a VM, in us.
     pub emulate_us: Option<f64>,
+    /// What plugging a virtual CPU in or out takes a guest, in us.
+    pub plug_us: Option<f64>,
     /// Requests come in on CPUs of the host that are not simulated, as where `[host]` is a part of it: their way in takes
     /// its time and no CPU's of these.
     pub requests_elsewhere: bool,
@@ -151,6 +153,7 @@ impl CostsSpec {
             ("request_us", self.request_us),
             ("answer_us", self.answer_us),
             ("emulate_us", self.emulate_us),
+            ("plug_us", self.plug_us),
             ("tick_us", self.tick_us),
             ("hz", self.hz),
             ("migrate_us", self.migrate_us),

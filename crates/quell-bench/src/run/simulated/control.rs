@@ -73,6 +73,43 @@ struct Agent {
     next_ns: u64,
     /// CPUs that pools have given away.
     held: Option<u32>,
+    /// What a guest takes for each virtual CPU that it plugs.
+    plug_ns: u64,
+    /// Guests that were told, by tenant.
+    plugs: BTreeMap<TenantName, Plugs>,
+}
+
+/// A guest that is to have another number of virtual CPUs online. It plugs one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Plugs {
+    online: u32,
+    to: u32,
+    /// When the next is plugged; `u64::MAX`: none is.
+    at_ns: u64,
+}
+
+impl Plugs {
+    /// It is told to have so many.
+    fn tell(&mut self, to: u32, now_ns: u64, takes_ns: u64) {
+        self.to = to;
+        self.at_ns = match (self.online == to, self.at_ns) {
+            (true, _) => u64::MAX,
+            (false, u64::MAX) => now_ns + takes_ns,
+            (false, at_ns) => at_ns,
+        };
+    }
+
+    /// One is plugged: which, and whether it is online from now on. The first ones stay online.
+    fn next(&mut self, takes_ns: u64) -> (CpuId, bool) {
+        let comes = self.online < self.to;
+        let number = if comes { self.online } else { self.online - 1 };
+        self.online = if comes { number + 1 } else { number };
+        self.at_ns = match self.online == self.to {
+            true => u64::MAX,
+            false => self.at_ns + takes_ns,
+        };
+        (CpuId(number), comes)
+    }
 }
 
 impl Agent {
@@ -109,13 +146,18 @@ impl Agent {
             period_ns,
             next_ns: period_ns,
             held: None,
+            plug_ns: (scenario.host.as_ref())
+                .and_then(|host| host.costs.plug_us)
+                .map_or(0, |us| (us * 1e3) as u64),
+            plugs: BTreeMap::new(),
         })
     }
 }
 
 impl Controller for Agent {
     fn next_ns(&self) -> u64 {
-        self.next_ns
+        let plugs = self.plugs.values().map(|it| it.at_ns);
+        plugs.fold(self.next_ns, u64::min)
     }
 
     fn held(&self) -> Option<u32> {
@@ -123,6 +165,10 @@ impl Controller for Agent {
     }
 
     fn act(&mut self, simulation: &mut Simulation, _answers: &[Answer]) {
+        self.plug(simulation);
+        if self.next_ns > simulation.machine().now {
+            return;
+        }
         self.next_ns += self.period_ns;
         let snapshot = self.monitor.snapshot(simulation);
         let plan = self.policy.decide(&snapshot);
@@ -147,20 +193,38 @@ impl Controller for Agent {
         }
         let set = |setting| simulation.set_server(setting);
         self.servers.end_others(&plan.servers, set);
-        // A guest is told at once, where a real one takes 20 to 30 ms for each virtual CPU.
         for tenant in &plan.tenants {
             let online = tenant.group.as_ref().and_then(|it| it.online());
             let (Some(&(vm, vcpus)), Some(online)) = (self.vms.get(&tenant.name), online) else {
                 continue;
             };
-            for number in 0..vcpus {
-                simulation.set_online(vm, CpuId(number), number < online);
-            }
+            let plugs = self.plugs.entry(tenant.name.clone()).or_insert(Plugs {
+                online: vcpus,
+                to: vcpus,
+                at_ns: u64::MAX,
+            });
+            debug_assert_eq!(plugs.online as usize, simulation.online(vm));
+            plugs.tell(online, simulation.machine().now, self.plug_ns);
         }
+        self.plug(simulation);
     }
 }
 
 impl Agent {
+    /// Guests plug what is due.
+    fn plug(&mut self, simulation: &mut Simulation) {
+        let now = simulation.machine().now;
+        for (name, plugs) in &mut self.plugs {
+            let Some(&(vm, _)) = self.vms.get(name) else {
+                continue;
+            };
+            while plugs.at_ns <= now {
+                let (vcpu, online) = plugs.next(self.plug_ns);
+                simulation.set_online(vm, vcpu, online);
+            }
+        }
+    }
+
     /// A thread may run there only, or where it might before.
     fn place(&mut self, thread: ThreadId, cpus: Option<&CpuSet>, simulation: &mut Simulation) {
         let machine = simulation.machine();

@@ -182,6 +182,26 @@ fn changes_break_no_promise() {
     assert!(kept > 4000, "{kept}");
 }
 
+#[test]
+fn guests_plug_one_virtual_cpu_after_the_other() {
+    let mut plugs = Plugs {
+        online: 8,
+        to: 8,
+        at_ns: u64::MAX,
+    };
+    plugs.tell(6, 100, 25);
+    assert_eq!(plugs.at_ns, 125);
+    assert_eq!(plugs.next(25), (CpuId(7), false));
+    // Told otherwise meanwhile it goes on from there.
+    plugs.tell(8, 130, 25);
+    assert_eq!((plugs.online, plugs.at_ns), (7, 150));
+    assert_eq!(plugs.next(25), (CpuId(7), true));
+    assert_eq!(plugs.at_ns, u64::MAX);
+    plugs.tell(7, 200, 0);
+    plugs.tell(8, 210, 0);
+    assert_eq!(plugs.at_ns, u64::MAX);
+}
+
 /// One VM with much to do, one with little, and a process.
 #[test]
 fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
