@@ -218,3 +218,42 @@ pub(super) fn charts(reproduction: &Reproduction) -> anyhow::Result<String> {
     }
     Ok(super::reproduction::with_legend(&sides, &grid))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::report::reproduction;
+    use crate::reproduce::tests::{grid, over_load};
+
+    #[test]
+    fn a_grid_has_the_fewest_cpus_or_a_cross_in_each_cell_that_was_measured() {
+        let text = reproduction::text(&grid(), false);
+        let of = |side: &str| {
+            let mut lines = text.lines().skip_while(|line| !line.starts_with(side));
+            lines.next();
+            let rows = lines
+                .take(3)
+                .map(|line| line.split_whitespace().collect::<Vec<_>>());
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of("default, a within"),
+            [
+                vec!["20", "%", "x"],
+                vec!["10", "%", "12", "x"],
+                vec!["20", "40", "%"],
+            ]
+        );
+        assert_eq!(of("ufo, a within")[1], ["10", "%", "10", "14"]);
+        assert!(!text.contains("throughput"), "no table of every point");
+        let page = reproduction::html(&grid()).unwrap();
+        assert_eq!(page.matches("<table class=\"matrix\">").count(), 2);
+        assert!(page.contains(">x</td>") && !page.contains("NaN"));
+    }
+
+    #[test]
+    fn what_is_varied_by_load_has_curves_over_it() {
+        let page = reproduction::html(&over_load()).unwrap();
+        assert!(page.contains("Over load") && !page.contains("Over the consolidation ratio"));
+        assert!(page.contains("guests&#39; switches per second") && !page.contains("NaN"));
+    }
+}

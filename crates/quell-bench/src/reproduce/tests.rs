@@ -535,3 +535,45 @@ fn the_most_load_lies_where_latency_crosses_the_objective() {
     assert_eq!(most("ufo", &points), Some(80.0));
     assert_eq!(most("default", &points[2..3]), Some(0.0));
 }
+
+/// Two VMs on a grid of two loads each, of which one cell was measured on two hosts.
+pub(crate) fn grid() -> Reproduction {
+    let figure = figures().find(|figure| figure.name == "ufo-fig12").unwrap();
+    figure.conclude(vec![
+        cell(
+            [20.0, 10.0],
+            16,
+            &[("default", 0.8, None), ("ufo", 0.5, Some(10.0))],
+        ),
+        cell([20.0, 10.0], 12, &[("default", 0.9, None)]),
+        cell(
+            [40.0, 10.0],
+            16,
+            &[("default", 1.8, None), ("ufo", 0.5, Some(14.0))],
+        ),
+        cell(
+            [40.0, 20.0],
+            16,
+            &[("default", 1.8, None), ("ufo", 1.5, Some(16.0))],
+        ),
+    ])
+}
+
+/// One VM at four loads, with what its guest did.
+pub(crate) fn over_load() -> Reproduction {
+    let figure = figures().find(|figure| figure.name == "ufo-fig4").unwrap();
+    let at = |(number, load): (usize, f64)| {
+        let mut point = cell([load, 0.0], 4, &[("default", 0.1 * load, None)]);
+        point.loads.remove("b");
+        for row in &mut point.result.results {
+            (row.tenant, row.class) = (ALL.into(), TenantClass::Latency);
+            row.figures.guest = Some(crate::result::GuestFigures {
+                switches_per_s: 1000.0 * number as f64,
+                ..Default::default()
+            });
+        }
+        point
+    };
+    let loads = [1.0, 2.0, 3.0, 4.0].into_iter().enumerate();
+    figure.conclude(loads.map(at).collect())
+}
