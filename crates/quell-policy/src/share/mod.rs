@@ -7,7 +7,7 @@
 //! by other means than the scheduler's own.
 //!
 //! # Approach
-//! [`ideal`] solves for it exactly: *weighted max-min fairness*. Of all that can be given out, the
+//! [`ideal()`] solves for it exactly: *weighted max-min fairness*. Of all that can be given out, the
 //! ideal gives most to who has least for its weight, then most to the next, and so on: nobody can
 //! have more except at the cost of someone who has no more for its weight. That much is common.
 //! Two choices are ours, where trees of groups meet threads that may not run everywhere:
