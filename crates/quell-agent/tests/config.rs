@@ -155,6 +155,14 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             &["tenant[0].max", "for scenarios"],
         ),
         (
+            tenant("pid = [1]\nkind = \"vm\"\nvcpus = 2\nemulator_cpus = [0]"),
+            &["tenant[0].emulator_cpus", "for scenarios"],
+        ),
+        (
+            tenant("pid = [1]\nkind = \"vm\"\nvcpus = 2\nqueues = 2"),
+            &["tenant[0].queues", "for scenarios"],
+        ),
+        (
             tenant("pid = [1]\ncpus = [0]"),
             &["tenant[0].cpus", "for scenarios"],
         ),

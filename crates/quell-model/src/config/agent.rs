@@ -198,6 +198,8 @@ impl AgentFile {
                 ("own_cgroup", tenant.own_cgroup.is_some()),
                 ("max", tenant.max.is_some()),
                 ("cpus", tenant.cpus.is_some()),
+                ("emulator_cpus", tenant.emulator_cpus.is_some()),
+                ("queues", tenant.queues.is_some()),
             ] {
                 if given {
                     let message = "is for scenarios (`quell bench`); the agent selects what runs";
