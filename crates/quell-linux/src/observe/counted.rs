@@ -447,7 +447,7 @@ fn place_threads(
 }
 
 /// A sample to be filled.
-fn blank() -> ThreadSample {
+pub(crate) fn blank() -> ThreadSample {
     ThreadSample {
         id: ThreadId {
             tid: Tid(0),

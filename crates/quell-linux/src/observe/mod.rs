@@ -13,7 +13,7 @@
 //! listed. Everything is seen from the initial pid namespace, where the agent has to run.
 
 mod cgroup;
-mod counted;
+pub(crate) mod counted;
 mod discover;
 mod error;
 mod host;

@@ -4,11 +4,11 @@ use crate::act::thread;
 use crate::guest::pins::to_change;
 use crate::guest::stat::GuestStat;
 use crate::guest::{Door, Guest, Online};
+use crate::observe::counted::blank;
 use proptest::prelude::*;
 use quell_model::config::TenantSpec;
 use quell_model::{
-    CpuId, HostSample, Nice, Pid, SchedClass, Source, TenantName, ThreadPlan, ThreadSettings,
-    ThreadState, Topology,
+    CpuId, HostSample, Pid, Source, TenantName, ThreadPlan, ThreadSettings, Topology,
 };
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -83,27 +83,16 @@ fn way(number: u32) -> Way {
 }
 
 fn thread_of_role(id: ThreadId, role: ThreadRole) -> ThreadSample {
+    let blank = blank();
     ThreadSample {
         id,
         process: Pid(std::process::id()),
-        name: "x".into(),
         role,
-        forked_by: None,
-        state: ThreadState::Blocked,
-        cpu: CpuId(0),
-        run_ns: 0,
-        ready: None,
-        preemptions: None,
-        wakeups: None,
-        wakers: None,
-        switches: None,
-        migrations: None,
         settings: ThreadSettings {
-            class: SchedClass::Fair,
-            nice: Nice::default(),
-            slice_ns: None,
             affinity: Arc::new(CpuSet::first(4)),
+            ..blank.settings
         },
+        ..blank
     }
 }
 

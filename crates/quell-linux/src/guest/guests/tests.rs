@@ -1,11 +1,9 @@
 use super::*;
 use crate::guest::Guest;
 use crate::guest::stat::GuestStat;
+use crate::observe::counted::blank;
 use quell_model::config::TenantSpec;
-use quell_model::{
-    CpuSample, HostSample, Nice, SchedClass, Source, ThreadSample, ThreadSettings, ThreadState,
-    Tid, Topology,
-};
+use quell_model::{CpuSample, HostSample, Source, ThreadSample, ThreadSettings, Tid, Topology};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Answers at once, or never.
@@ -74,27 +72,18 @@ fn fifty() -> (Guests, Sender<()>) {
 }
 
 fn snapshot() -> Snapshot {
-    let thread = |number: u32| ThreadSample {
-        id: way(number).thread,
-        process: way(number).process,
-        name: "CPU 0/KVM".into(),
-        role: ThreadRole::Vcpu(0),
-        forked_by: None,
-        state: ThreadState::Blocked,
-        cpu: quell_model::CpuId(0),
-        run_ns: 0,
-        ready: None,
-        preemptions: None,
-        wakeups: None,
-        wakers: None,
-        switches: None,
-        migrations: None,
-        settings: ThreadSettings {
-            class: SchedClass::Fair,
-            nice: Nice::default(),
-            slice_ns: None,
-            affinity: Arc::new(CpuSet::first(2)),
-        },
+    let thread = |number: u32| {
+        let blank = blank();
+        ThreadSample {
+            id: way(number).thread,
+            process: way(number).process,
+            role: ThreadRole::Vcpu(0),
+            settings: ThreadSettings {
+                affinity: Arc::new(CpuSet::first(2)),
+                ..blank.settings
+            },
+            ..blank
+        }
     };
     let tenant = |number: u32| TenantSample {
         name: name(number),
