@@ -343,6 +343,10 @@ pub struct Bench {
         help_heading = "Options of `bench shares`"
     )]
     pub most_groups: u32,
+    /// Draw and begin simulated hosts as on a real machine: all have --most-cpus CPUs, bursts begin at once, periods are 10 ms at
+    /// least, and threads that always want a CPU have run for 3 s before
+    #[arg(long, help_heading = "Options of `bench shares`")]
+    pub like_real: bool,
     /// How many random sets for each utilization
     #[arg(
         long,

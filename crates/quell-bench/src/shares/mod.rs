@@ -35,6 +35,8 @@ const WINDOW: usize = 20;
 const FIRST: usize = 10;
 /// The shortest time to watch a host for, in s.
 pub const LEAST_S: f64 = 4.0;
+/// On a real machine, threads that always want a CPU have been running about that long when others get their first request, in s.
+const BEFORE_S: u32 = 3;
 /// What is to hold: nobody is off by more, in percent of the host.
 pub const WITHIN: f64 = 2.0;
 
@@ -51,6 +53,8 @@ pub struct SharesOptions {
     pub most_cpus: u32,
     /// The most groups.
     pub most_groups: usize,
+    /// Simulated hosts are such as are measured on a real machine, and begin as they do there.
+    pub like_real: bool,
     /// How long each is watched, in s.
     pub seconds: f64,
     /// The `quell` program.
@@ -143,9 +147,14 @@ pub fn simulate(
                     return anyhow::Ok(());
                 }
                 let seed = options.seed + u64::from(number);
-                let drawn = drawn(options, seed, None);
-                let host = Host::random(seed, &drawn);
-                let got = simulated::simulate(&host, side, steps)?;
+                let real = options.like_real;
+                let drawn = drawn(options, seed, real.then_some(options.most_cpus));
+                let mut host = Host::random(seed, &drawn);
+                if real {
+                    host = host.in_phase();
+                }
+                let before_s = if real { BEFORE_S } else { 0 };
+                let got = simulated::simulate(&host, side, steps, before_s)?;
                 let judged = judge(seed, &drawn, &host, &got)?;
                 let mut hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner);
                 hosts.push(judged);

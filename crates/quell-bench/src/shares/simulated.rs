@@ -8,8 +8,15 @@ use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
 use quell_sim::{Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
-/// What each group gets up to the end of each step, in s of CPU time, under a side.
-pub(super) fn simulate(host: &Host, side: &Side, steps: usize) -> anyhow::Result<Vec<Vec<f64>>> {
+/// What each group gets up to the end of each step, in s of CPU time, under a side, from when other threads begin; those
+/// that always want a CPU began so many s before.
+pub(super) fn simulate(
+    host: &Host,
+    side: &Side,
+    steps: usize,
+    before_s: u32,
+) -> anyhow::Result<Vec<Vec<f64>>> {
+    let before = u64::from(before_s) * 1_000_000_000;
     let topology = Topology::flat(host.problem.cpus.len() as u32);
     // Nothing costs anything: what is looked at is whom CPUs are given to.
     let costs = Costs {
@@ -43,7 +50,7 @@ pub(super) fn simulate(host: &Host, side: &Side, steps: usize) -> anyhow::Result
             program,
         }];
         let requests = (0..).map(move |number| Request {
-            due: first_ms * 1_000_000 + number * period_us * 1000,
+            due: before + first_ms * 1_000_000 + number * period_us * 1000,
             seed: number,
         });
         let load = (period_us > 0).then(|| Box::new(requests) as quell_sim::Load);
@@ -53,11 +60,17 @@ pub(super) fn simulate(host: &Host, side: &Side, steps: usize) -> anyhow::Result
         });
         it.restrict(ThreadId(number as u32), thread.cpus.clone());
     }
+    it.run_until(before);
+    let used = |it: &Simulation| {
+        let ran = it.machine().threads.iter().map(|thread| thread.ran);
+        host.by_group(ran.map(|ns| ns as f64 / 1e9))
+    };
+    let first = used(&it);
     let mut out = Vec::new();
     for step in 0..steps {
-        it.run_until((step as u64 + 1) * (STEP_S * 1e9) as u64);
-        let ran = it.machine().threads.iter().map(|thread| thread.ran);
-        out.push(host.by_group(ran.map(|ns| ns as f64 / 1e9)));
+        it.run_until(before + (step as u64 + 1) * (STEP_S * 1e9) as u64);
+        let since = used(&it).into_iter().zip(&first);
+        out.push(since.map(|(now, first)| now - first).collect());
     }
     Ok(out)
 }

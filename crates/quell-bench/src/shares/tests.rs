@@ -3,7 +3,7 @@ use super::*;
 fn judged(seed: u64, drawn: &Drawn) -> HostShares {
     let sides = Side::parse_some("share=quell sched --share").unwrap();
     let host = Host::random(seed, drawn);
-    let got = simulated::simulate(&host, &sides[0], 80).unwrap();
+    let got = simulated::simulate(&host, &sides[0], 80, 0).unwrap();
     judge(seed, drawn, &host, &got).unwrap()
 }
 

@@ -255,6 +255,7 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         seed: args.measure.seed,
         most_cpus: args.most_cpus,
         most_groups: args.most_groups as usize,
+        like_real: args.like_real,
         seconds: args.measure.seconds.unwrap_or(8.0),
         exe: this_program()?,
     };
@@ -264,6 +265,10 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
             shares::LEAST_S
         );
         return Err(InputError(message).into());
+    }
+    if args.like_real && args.on != Substrate::Sim {
+        let message = "`--like-real` is for simulated hosts: give `--on sim`";
+        return Err(InputError(message.to_string()).into());
     }
     files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
