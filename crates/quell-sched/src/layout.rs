@@ -62,7 +62,7 @@ pub struct Clock {
     pub at: u64,
     pub rate: u64,
     pub load: u64,
-    pub level: [u64; 2],
+    pub level: [u64; 3],
     pub served_at: u64,
     pub promised: u64,
 }
@@ -73,7 +73,7 @@ pub struct Clock {
 pub struct Domain {
     pub clock: Clock,
     /// The lowest level of its CPUs' own threads.
-    pub lowest: [u64; 2],
+    pub lowest: [u64; 3],
     pub room_at: u64,
     pub room_due: u64,
     pub look_at: u64,
@@ -89,7 +89,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 5],
+    pub padding: [u64; 3],
 }
 
 /// `struct group` (groups.bpf.h).
@@ -106,7 +106,7 @@ pub struct Group {
     pub used_at: u64,
     pub added: [u64; 2],
     pub members: [u64; 2],
-    pub lowest: [u64; 2],
+    pub lowest: [u64; 3],
     pub wanted_at: u64,
     /// Quota, period, burst, when the period began, what is left, the next group with a limit.
     pub limit: [u64; 6],
@@ -261,7 +261,7 @@ const _: () = {
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
     assert!(size_of::<Domain>() == 320);
-    assert!(size_of::<Group>() == 176);
+    assert!(size_of::<Group>() == 184);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 48);

@@ -40,6 +40,7 @@ unsafe extern "C" {
     fn quell_share_cpu_time(time: c_longlong, weight: c_ulonglong) -> c_longlong;
     fn quell_share_decayed(usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_stale(at: c_ulonglong, now: c_ulonglong) -> bool;
+    fn quell_share_skips(at: c_ulonglong, until: c_ulonglong, now: c_ulonglong) -> bool;
     fn quell_share_log2(value: c_ulonglong) -> c_ulonglong;
     fn quell_share_order(usage: c_ulonglong, now: c_ulonglong) -> c_ulonglong;
     fn quell_share_lag(others: c_ulonglong, order: c_ulonglong) -> c_longlong;
@@ -60,11 +61,8 @@ unsafe extern "C" {
     ) -> c_ulonglong;
     fn quell_share_near(near: c_ulonglong, usage: c_ulonglong, ns: c_ulonglong) -> c_ulonglong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
-    fn quell_share_entitled_slice(
-        ahead: c_longlong,
-        cpus: c_ulonglong,
-        all: c_ulonglong,
-    ) -> c_ulonglong;
+    fn quell_share_ahead(cpus: c_ulonglong, all: c_ulonglong, changes: bool) -> c_longlong;
+    fn quell_share_entitled_slice(ahead: c_longlong, most: c_longlong) -> c_ulonglong;
     fn quell_limit_periods(
         began: c_ulonglong,
         period: c_ulonglong,
@@ -152,6 +150,8 @@ native! {
     share_decayed = quell_share_decayed(usage: u64, ns: u64) -> u64;
     /// Whether what is known of rivals means nothing any more.
     share_stale = quell_share_stale(at: u64, now: u64) -> bool;
+    /// Whether it is time to skip some more, given when that was done last, and until when it is to be.
+    share_skips = quell_share_skips(at: u64, until: u64, now: u64) -> bool;
     /// The logarithm, in 1/2^24.
     share_log2 = quell_share_log2(value: u64) -> u64;
     /// The order of who has used so much.
@@ -170,8 +170,10 @@ native! {
     share_near = quell_share_near(near: u64, usage: u64, ns: u64) -> u64;
     /// A depleted thread's turn.
     share_slice = quell_share_slice(slice: u64) -> u64;
+    /// How far ahead somebody may be and go first for its urgency.
+    share_ahead = quell_share_ahead(cpus: u64, all: u64, changes: bool) -> i64;
     /// An entitled thread's turn.
-    share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64, all: u64) -> u64;
+    share_entitled_slice = quell_share_entitled_slice(ahead: i64, most: i64) -> u64;
     /// How many periods began since that one.
     limit_periods = quell_limit_periods(began: u64, period: u64, now: u64) -> u64;
     /// What so many periods add to what a pool holds.
@@ -343,6 +345,21 @@ mod tests {
     }
 
     #[test]
+    fn every_10_ms_some_time_is_skipped_while_the_demand_changes() {
+        // When some was skipped last, until when it is to be, now -> whether. The last: another CPU's clock is ahead.
+        for (at, until, now, skips) in [
+            (S, S + 500 * MS, S + 11 * MS, true),
+            (S, S + 500 * MS, S + 10 * MS, false),
+            (S, S + 500 * MS, S + 499 * MS, true),
+            (S, S + 500 * MS, S + 500 * MS, false),
+            (0, 0, 5 * S, false),
+            (S, S + 500 * MS, S - MS, false),
+        ] {
+            assert_eq!(share_skips(at, until, now), skips, "{at} {until} {now}");
+        }
+    }
+
+    #[test]
     fn orders_are_kept_while_nobody_is_served() {
         let at = 1_000_000 * S;
         for later in [1, 7, 130, 3000, 19_999] {
@@ -405,23 +422,28 @@ mod tests {
     fn turns_are_short_where_tenants_share() {
         assert_eq!(share_slice(20 * MS), 6 * MS);
         assert_eq!(share_slice(2 * MS), 2 * MS);
-        for (ahead, cpus, all, slice) in [
-            (-50, 1, 1, 6),
-            (0, 1, 1, 6),
-            (10, 1, 1, 5),
-            (14, 1, 1, 2),
-            (14, 1, 8, 6),
-            (20, 1, 8, 5),
-            (24, 1, 8, 2),
-            (40, 1, 8, 2),
-            (24, 8, 8, 6),
-            (195, 8, 8, 5),
-            (210, 8, 8, 2),
+        // ms ahead, on CPUs, of so many, while the demand changes -> ms
+        for (ahead, cpus, all, changes, slice) in [
+            (-50, 1, 1, false, 6),
+            (0, 1, 1, false, 6),
+            (10, 1, 1, false, 5),
+            (14, 1, 1, false, 2),
+            (14, 1, 8, false, 6),
+            (20, 1, 8, false, 5),
+            (24, 1, 8, false, 2),
+            (40, 1, 8, false, 2),
+            (24, 8, 8, false, 6),
+            (195, 8, 8, false, 5),
+            (210, 8, 8, false, 2),
+            (0, 1, 8, true, 6),
+            (45, 8, 8, true, 5),
+            (50, 8, 8, true, 2),
         ] {
+            let most = share_ahead(cpus, all, changes);
             assert_eq!(
-                share_entitled_slice(ms(ahead), cpus, all),
+                share_entitled_slice(ms(ahead), most),
                 slice * MS,
-                "{ahead} on {cpus} of {all}"
+                "{ahead} on {cpus} of {all}, {changes}"
             );
         }
     }

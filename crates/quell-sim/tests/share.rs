@@ -221,6 +221,24 @@ fn shares_hold_on_256_cpus() {
     }
 }
 
+/// A light group had a CPU for itself, ten times what its weight says; then a thread of a heavy one that is served elsewhere too comes there. Two
+/// seconds later the light one has what it is due: 2/11 of that CPU.
+#[test]
+fn who_had_a_cpu_for_itself_owes_little_for_it() {
+    let mut two = under_sched(2, true);
+    let light = two.add_group(GroupId::ROOT, TenantWeight(10));
+    let heavy = two.add_group(GroupId::ROOT, TenantWeight(100));
+    let comes = "[{ sleep_us = 3000000 }, { run_us = 60000000 }]";
+    for (group, cpu, program) in [(light, 1, BUSY), (heavy, 0, BUSY), (heavy, 1, comes)] {
+        let number = add_threads(&mut two, group, 0, 1, program);
+        let own = [CpuId(cpu)].into_iter().collect();
+        two.restrict(ThreadId(number as u32), own);
+    }
+    let got = shares(&mut two, 5 * S, 7 * S);
+    println!("{got:.3?}");
+    close("the light group", got[0], 2.0 / 11.0, 0.02);
+}
+
 /// A group that has a CPU for itself is not ahead of anybody: its thread that sleeps a lot goes before the busy one.
 #[test]
 fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {

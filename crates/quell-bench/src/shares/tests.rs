@@ -1,10 +1,27 @@
 use super::*;
 
-fn judged(seed: u64, drawn: &Drawn) -> HostShares {
+fn simulated(host: &Host, steps: usize, before_s: u32) -> Vec<Vec<f64>> {
     let sides = Side::parse_some("share=quell sched --share").unwrap();
+    simulated::simulate(host, &sides[0], steps, before_s).unwrap()
+}
+
+fn judged(seed: u64, drawn: &Drawn) -> HostShares {
     let host = Host::random(seed, drawn);
-    let got = simulated::simulate(&host, &sides[0], 80, 0).unwrap();
-    judge(seed, drawn, &host, &got).unwrap()
+    judge(seed, drawn, &host, &simulated(&host, 80, 0)).unwrap()
+}
+
+/// A host as on a real machine.
+fn judged_like_real(seed: u64, drawn: &Drawn) -> HostShares {
+    let host = Host::random(seed, drawn).in_phase();
+    judge(seed, drawn, &host, &simulated(&host, 50, BEFORE_S)).unwrap()
+}
+
+/// How far some are off, the worst first.
+fn sorted(of: &str, off: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut off: Vec<(f64, u64)> = off.zip(0..).collect();
+    off.sort_by(|one, other| other.0.total_cmp(&one.0));
+    println!("{of}, worst with seeds: {:.2?}", &off[..12]);
+    off.into_iter().map(|(off, _)| off).collect()
 }
 
 fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
@@ -15,15 +32,8 @@ fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64
         bound,
         least_period_us: 0,
     };
-    let mut off: Vec<(f64, u64)> = (0..hosts)
-        .map(|seed| (of(&judged(seed, &drawn)), seed))
-        .collect();
-    off.sort_by(|one, other| other.0.total_cmp(&one.0));
-    println!(
-        "{bound} on {most_cpus}, worst with seeds: {:.2?}",
-        &off[..12]
-    );
-    off.into_iter().map(|(off, _)| off).collect()
+    let hosts = (0..hosts).map(|seed| of(&judged(seed, &drawn)));
+    sorted(&format!("{bound} on {most_cpus}"), hosts)
 }
 
 /// What part of them is within so many points.
@@ -41,11 +51,34 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.905, 8.5),
-        (Bound::ToOne, 0.785, 11.0),
-        (Bound::ToSome, 0.795, 13.0),
+        (Bound::Nobody, 0.925, 8.0),
+        (Bound::ToOne, 0.855, 11.0),
+        (Bound::ToSome, 0.84, 13.0),
     ] {
         let off = off(bound, 8, 400, |host| host.group.off());
+        let part = within(&off, 2.0);
+        println!("{bound}: {:.1} % within two points", part * 100.0);
+        assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
+    }
+}
+
+/// What some used before others began is hardly a debt.
+#[test]
+fn random_hosts_where_some_ran_before_are_shared_nearly() {
+    for (bound, least, worst) in [
+        (Bound::Nobody, 0.86, 8.5),
+        (Bound::ToOne, 0.77, 9.0),
+        (Bound::ToSome, 0.83, 9.0),
+    ] {
+        let drawn = Drawn {
+            cpus: 4,
+            exactly: true,
+            most_groups: 8,
+            bound,
+            least_period_us: 10_000,
+        };
+        let hosts = (0..200).map(|seed| judged_like_real(seed, &drawn).group.off());
+        let off = sorted(&bound.to_string(), hosts);
         let part = within(&off, 2.0);
         println!("{bound}: {:.1} % within two points", part * 100.0);
         assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
@@ -64,9 +97,12 @@ fn whose_tenant_is_furthest_behind_is_not_passed() {
     // Passed by depleted threads of tenants less far behind, an entitled thread bound to a CPU had nothing for as long as it lasted.
     let worst = judged(2432, &drawn(Bound::ToSome)).tenant;
     assert!(worst.off() <= 4.0, "{worst:?}");
+    // Its CPU was taken by one that was going to run on an idle one, which then came back, for a third of a second.
+    let worst = judged(481, &drawn(Bound::ToOne)).tenant;
+    assert!(worst.off() <= 2.5, "{worst:?}");
     // Passed by those it ran beside, a tenant with a CPU of its own had four fifths of it.
     let worst = judged(97, &drawn(Bound::ToOne)).tenant;
-    assert!(worst.off() <= 1.5, "{worst:?}");
+    assert!(worst.off() <= WITHIN, "{worst:?}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ struct group {
 	u32 unused;
 };
 
-_Static_assert(sizeof(struct group) == 176, "loader's layout");
+_Static_assert(sizeof(struct group) == 184, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -64,6 +64,7 @@ __noinline u64 usage_of(struct usage *it, u64 now)
 		return 0;
 	u64 at = it->at;
 
+	now = past_at(now);
 	return share_decayed(it->used, now > at ? now - at : 0);
 }
 
@@ -71,6 +72,7 @@ static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
 {
 	u64 at = it->at;
 
+	now = past_at(now);
 	/* Who moves it on subtracts what decayed: what others add meanwhile is not lost. */
 	if (now > at && __sync_val_compare_and_swap(&it->at, at, now) == at) {
 		u64 used = it->used;

@@ -59,7 +59,8 @@ struct cpu_slot {
 /* Usage of those that compete, see share.h. */
 struct level {
 	u64 usage;
-	u64 at; /* as of then */
+	u64 at;	  /* as of then */
+	u64 past; /* and then, see past_at() */
 };
 
 /* Virtual time, see fair.h. */

@@ -217,7 +217,11 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (slot && slot->aside == GOES)
 			slot->aside = taken ? GONE : STAYS;
-		displace(p, t, now);
+		/* Else it would take from another what it does not need, and the other would do the same, for ever. */
+		if (taken)
+			t->displaces = 0;
+		else
+			displace(p, t, now);
 	}
 }
 
@@ -624,6 +628,9 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 		t->ready_at = now;
 		return;
 	}
+	if (options.share && t->demand == NOTED)
+		demand_changed(now);
+	t->demand = KNOWN;
 	t->usual = urgency_usual(t->usual, t->present);
 	leave_load(t);
 	leave_server(t);

@@ -14,7 +14,7 @@ static __always_inline u64 slice_of(struct thread *t)
 	struct domain *d = domain_at(t->domain);
 
 	if (!t->depleted && options.share)
-		return share_entitled_slice(t->ahead, rivals_cpus(t), options.cpus);
+		return share_entitled_slice(t->ahead, ahead_of(t, time_ns()));
 	if (!t->depleted)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)

@@ -19,7 +19,8 @@
 #include "asymmetry.bpf.h"
 #include "fair.bpf.h"
 
-#define ROOM_EVERY (1 * NS_PER_MS)
+/* In step with nobody: looks that fall where a thread with a period begins to run never see its CPU idle. */
+#define ROOM_EVERY (973 * NS_PER_US)
 /* A move costs some 10 us; and who loses its CPU again and again is to have one that it is due as often. */
 #define MOVES_EVERY (400 * NS_PER_US)
 #define ROOM_LEAST (100 * NS_PER_US)

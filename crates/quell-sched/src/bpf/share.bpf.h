@@ -31,6 +31,8 @@ static __always_inline u64 level_of(struct level *level, u64 otherwise, u64 now)
 
 	if (share_stale(at, now) || usage == UNCERTAIN)
 		return otherwise;
+	at = level->past;
+	now = past_at(now);
 	return share_decayed(usage, now > at ? now - at : 0);
 }
 
@@ -47,7 +49,8 @@ static __always_inline void note_level(struct level *level, u64 usage, u64 now)
 	else if (level->usage == UNCERTAIN)
 		level->usage = usage;
 	else
-		level->usage = share_near(share_decayed(level->usage, now - at), usage, now - at);
+		level->usage = share_near(share_decayed(level->usage, past_at(now) - level->past), usage, now - at);
+	level->past = past_at(now);
 }
 
 /* Those that compete for what the thread may use. */
@@ -106,6 +109,7 @@ static __always_inline void note_lowest(struct level *noted, u64 level, u64 now)
 	if (level < lowest + (lowest >> 2)) {
 		noted->usage = level;
 		noted->at = now;
+		noted->past = past_at(now);
 	}
 }
 
@@ -164,7 +168,7 @@ __noinline int locate(struct thread *t, u64 now)
 	for (int depth = 0; depth < GROUP_DEPTH && walk.id; depth++)
 		locate_group(&walk, level, now);
 	t->ahead = share_cpu_time(walk.usage - level_for(t, walk.usage, now), walk.weight);
-	t->order = share_order(walk.usage + walk.above, now);
+	t->order = share_order(walk.usage + walk.above, past_at(now));
 	return 0;
 }
 
@@ -209,6 +213,20 @@ __noinline u64 bill_group(u64 id, u64 ns, u64 now)
 	return g->parent;
 }
 
+/* The demand changed. */
+static __always_inline void demand_changed(u64 now)
+{
+	past.until = now + SHARE_FORGETS;
+}
+
+static __always_inline void forget(u64 now)
+{
+	u64 at = past.at;
+
+	if (options.cpus > 1 && share_skips(at, past.until, now) && __sync_val_compare_and_swap(&past.at, at, now) == at)
+		__sync_fetch_and_add(&past.skipped, SHARE_SKIPS);
+}
+
 /* Charges a thread, and what it is in, for what it used. Global, as locate() is. */
 __noinline int bill(struct thread *t, u64 now)
 {
@@ -219,6 +237,11 @@ __noinline int bill(struct thread *t, u64 now)
 	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
 
 	t->unbilled = 0;
+	if (t->demand == NEW && t->present >= SHARE_CHANGE) {
+		t->demand = NOTED;
+		demand_changed(now);
+	}
+	forget(now);
 	/* Else who waits does; but where a CPU's own thread is served before all that wait, it is whom others must compete with. */
 	if ((t->only_cpu && t->ahead < -(s64)SHARE_AHEAD) || (!(d && d->queued) && !(slot && slot->pinned)))
 		tell(t, false, now);
@@ -236,19 +259,25 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 		bill(t, now);
 }
 
+/* How far ahead it may be and go first for its urgency. */
+static __always_inline s64 ahead_of(struct thread *t, u64 now)
+{
+	return share_ahead(rivals_cpus(t), options.cpus, options.cpus > 1 && now < past.until);
+}
+
 /* Whether a thread is within its tenant's share no more; of its own credit and its process's the better one counts. */
 static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
 	s64 credit = t->common > t->credit ? t->common : t->credit;
 
 	locate(t, now);
-	return t->ahead > share_ahead(rivals_cpus(t), options.cpus) || fair_depleted(credit, false);
+	return t->ahead > ahead_of(t, now) || fair_depleted(credit, false);
 }
 
 /* How far an order is behind those that compete. */
 static __always_inline s64 lag_behind(struct level *level, u64 order)
 {
-	return share_lag(share_order(level->usage, level->at), order);
+	return share_lag(share_order(level->usage, level->past), order);
 }
 
 /* A thread of a group begins to want CPUs, and perhaps the group; returns its parent. */
@@ -291,10 +320,11 @@ __noinline int begin_share(struct thread *t, u64 now)
 
 	u64 rivals = g ? others_within(g, usage, t->active, now) : near;
 	t->usage.used = share_begin(usage, 0, rivals, own_weight(t), false);
-	t->usage.at = now;
+	t->usage.at = past_at(now);
 	if (g)
 		move_member(g, t->active, usage, t->usage.used, now);
 	bool new = share_passed(t->ran_at, now, SHARE_WANTED);
+	t->demand = new ? NEW : KNOWN;
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
 		id = begin_group(id, near, t->began & 1 << level, new, now);
 	return 0;
@@ -307,7 +337,7 @@ static __always_inline void change_parent(struct thread *t, u64 now)
 	struct group *g = id ? bpf_map_lookup_elem(&groups, &id) : NULL;
 
 	t->usage.used = g ? others_within(g, 0, 0, now) : level_for(t, 0, now);
-	t->usage.at = now;
+	t->usage.at = past_at(now);
 }
 
 /*

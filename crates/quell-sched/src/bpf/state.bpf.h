@@ -66,10 +66,23 @@ struct turn {
 } __attribute__((aligned(64)));
 ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 
+/* What was used decays as if so much more time had passed than did, see share.h. */
+PER_SCHEDULER struct past {
+	u64 skipped;
+	u64 at;	   /* when some was skipped last */
+	u64 until; /* when no more is */
+} past;
+
+/* The time by which usage decays. */
+static __always_inline u64 past_at(u64 now)
+{
+	return now + *(volatile u64 *)&past.skipped;
+}
+
 /* What somebody has used, see share.h. */
 struct usage {
 	u64 used;
-	u64 at; /* as of then */
+	u64 at; /* as of then, by past_at() */
 };
 
 enum queue_kind {
@@ -79,6 +92,13 @@ enum queue_kind {
 	QUEUE_PINNED,
 	QUEUE_PARKED,
 	QUEUE_SERVER,
+};
+
+/* What others are to make of it that a thread wants CPUs. */
+enum demand {
+	KNOWN, /* nothing new */
+	NEW,   /* it begins to */
+	NOTED, /* and has used so much that the demand changed */
 };
 
 struct thread {
@@ -133,6 +153,7 @@ struct thread {
 	u8 running;
 	u8 drawing;	/* its groups' limits count it as running */
 	u8 paid;	/* a server pays for what it runs */
+	u8 demand;	/* enum demand */
 };
 
 struct {

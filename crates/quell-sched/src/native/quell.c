@@ -66,7 +66,7 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(limits)
+#define EACH_STATE(what) what(options) what(exit_record) what(limits) what(past)
 #define EACH_ARRAY(what) what(cpus, MAX_CPUS) what(domains, MAX_DOMAINS) what(pinned_clocks, MAX_CPUS) what(turns, MAX_CPUS) \
 	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS)
 

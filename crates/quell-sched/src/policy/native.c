@@ -39,8 +39,10 @@ u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
 	return share_begin(usage, added, rivals, weight, anew);
 }
 u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
+bool quell_share_skips(u64 at, u64 until, u64 now) { return share_skips(at, until, now); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
-u64 quell_share_entitled_slice(s64 ahead, u64 cpus, u64 all) { return share_entitled_slice(ahead, cpus, all); }
+s64 quell_share_ahead(u64 cpus, u64 all, bool changes) { return share_ahead(cpus, all, changes); }
+u64 quell_share_entitled_slice(s64 ahead, s64 most) { return share_entitled_slice(ahead, most); }
 u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
 s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
 {

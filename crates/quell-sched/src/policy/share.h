@@ -9,7 +9,9 @@
  *          number, its usage, by its weight; and a CPU serves the tenant of least usage, of those that have a thread there. In the
  *          steady state this is max-min fair by weight, whatever CPUs threads may use: on each CPU those who are served have the
  *          least there. Usage decays, by half every SHARE_HALF: so nobody is owed anything without bound,
- *          and who were served apart from each other, on crowded CPUs and on others, meet as equals soon after.
+ *          and who were served apart from each other, on crowded CPUs and on others, meet as equals soon after. When the demand changes
+ *          usage decays much faster for a while, for all alike: what somebody used of CPUs that nobody else wanted is no debt to those who come,
+ *          and what was fair before says little of what is now.
  *          The same holds for a cgroup's members; but how far one is above where they stand on average
  *          counts for 1/2^SHARE_DEEPER only, so that tenants' shares come first, then those of their members, and so on.
  *          Who begins to want CPUs, or wanted none in SHARE_WANTED but those that it got, has saved up SHARE_BACK at most.
@@ -47,6 +49,16 @@
 #define SHARE_WANTED (100 * NS_PER_MS)
 
 #define SHARE_DEEPER 7
+
+/*
+ * Whose thread did not run for SHARE_WANTED, and then uses so much at once, changes the demand: as it does, and as it ends. After that so
+ * much is skipped so often, as if it passed, for so long: usage decays by half in 200 ms.
+ */
+#define SHARE_CHANGE (10 * NS_PER_MS)
+#define SHARE_FORGETS (800 * NS_PER_MS)
+#define SHARE_SKIPS (140 * NS_PER_MS)
+#define SHARE_SKIPS_EVERY (10 * NS_PER_MS)
+#define SHARE_AHEAD_LESS 4
 
 /* Nobody uses more: this is free of overflow. */
 #define SHARE_MOST (1ULL << 50)
@@ -97,6 +109,12 @@ static inline u64 share_decayed(u64 usage, u64 ns)
 static inline bool share_passed(u64 at, u64 now, u64 ns)
 {
 	return (s64)(now - at) > (s64)ns;
+}
+
+/* Whether it is time to skip some more, given when that was done last, and until when it is to be. */
+static inline bool share_skips(u64 at, u64 until, u64 now)
+{
+	return now < until && share_passed(at, now, SHARE_SKIPS_EVERY);
 }
 
 /* Whether what is known of rivals was noted so long ago that it means nothing any more. */
@@ -206,11 +224,14 @@ static inline u64 share_near(u64 near, u64 usage, u64 ns)
 
 /*
  * How far ahead of its rivals on so many CPUs, of all that the host has, somebody may be and go first for its urgency. Where there are more,
- * what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and that is not to be ahead.
+ * what is known of rivals is SHARE_NEAR behind a tenant that has a CPU for itself, and that is not to be ahead. While the demand changes
+ * it is less: what one is ahead by is forgotten sooner than others could make up for it.
  */
-static inline s64 share_ahead(u64 cpus, u64 all)
+static inline s64 share_ahead(u64 cpus, u64 all, bool changes)
 {
-	return (s64)((SHARE_AHEAD + (all > 1 ? SHARE_NEAR : 0)) * (cpus ?: 1));
+	u64 ahead = (SHARE_AHEAD + (all > 1 ? SHARE_NEAR : 0)) * (cpus ?: 1);
+
+	return changes ? ahead / SHARE_AHEAD_LESS : ahead;
 }
 
 /* A depleted thread's turn, given what fair.h says. */
@@ -220,9 +241,9 @@ static inline u64 share_slice(u64 slice)
 }
 
 /* An entitled one's: until it would be too far ahead. */
-static inline u64 share_entitled_slice(s64 ahead, u64 cpus, u64 all)
+static inline u64 share_entitled_slice(s64 ahead, s64 most)
 {
-	s64 left = share_ahead(cpus, all) - ahead;
+	s64 left = most - ahead;
 
 	return left < (s64)FAIR_SLICE_LEAST ? FAIR_SLICE_LEAST : share_slice(left);
 }
