@@ -136,6 +136,42 @@ fn a_spinner_runs_and_a_sleeper_does_not() {
 }
 
 #[test]
+fn an_observer_turns_to_other_tenants() {
+    let (one, two, three) = (
+        Started::spinner("one"),
+        Started::spinner("two"),
+        Started::spinner("three"),
+    );
+    let of = |name: &str, it: &Started| spec(name, |s| s.pid = vec![it.pid()]);
+    let specs = [of("a", &one), of("b", &two), of("c", &three)];
+    for mut observer in observers(&specs) {
+        sleep(Duration::from_millis(50));
+        observer.sample().unwrap();
+        let wrong = [spec("a", |s| s.exe = Some("[".into()))];
+        assert!(observer.follow(&wrong).is_err());
+        let seen = until(&mut observer, |it| !tenant(it, "c").threads.is_empty());
+        assert_eq!(seen.tenants.len(), 3);
+        // One stays, one is another tenant's, one is nobody's.
+        observer
+            .follow(&[of("new", &three), of("a", &one)])
+            .unwrap();
+        sleep(Duration::from_millis(50));
+        let next = observer.sample().unwrap();
+        assert_eq!(next.seq, seen.seq + 1);
+        let names: Vec<_> = next.tenants.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names, ["a", "new"]);
+        assert_eq!(pids(tenant(&next, "a")), [one.pid()]);
+        assert_eq!(pids(tenant(&next, "new")), [three.pid()]);
+        // The first period's figures are that period's.
+        let ran: Vec<u64> = next.tenants.iter().map(|t| t.threads[0].run_ns).collect();
+        assert!(ran.iter().all(|ns| *ns <= next.period_ns), "{ran:?}");
+        assert!(next.period_ns < 10_000_000_000);
+        let next = until(&mut observer, |it| tenant(it, "new").threads[0].run_ns > 0);
+        assert_eq!(next.source, observer.source());
+    }
+}
+
+#[test]
 fn every_selector_finds_its_process() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("quell-test-sleep");

@@ -38,6 +38,10 @@ pub(crate) struct Counted {
     monitor: Monitor,
     /// By tenant, the processes assigned to it in the monitor.
     assigned: Vec<BTreeSet<u32>>,
+    /// Processes that the monitor may have as those of a tenant that was followed before.
+    strays: BTreeSet<u32>,
+    /// The tenants are others than those that the monitor was told of.
+    unsettled: bool,
     /// By slot.
     known: Vec<Option<Known>>,
     /// By slot.
@@ -114,8 +118,8 @@ pub(crate) struct Counts {
 impl Counted {
     /// Loads the monitor. `Err` says why it cannot be used and what would be needed.
     pub(crate) fn load(tenants: usize) -> Result<Counted, String> {
-        let limit = usize::from(MonitorIndex::LIMIT);
-        if tenants > limit {
+        if !Counted::can_follow(tenants) {
+            let limit = MonitorIndex::LIMIT;
             return Err(format!(
                 "{tenants} tenants are more than the {limit} it can tell apart"
             ));
@@ -123,6 +127,8 @@ impl Counted {
         Ok(Counted {
             monitor: Monitor::load(Limits::default()).map_err(|error| explain(&error))?,
             assigned: vec![BTreeSet::new(); tenants],
+            strays: BTreeSet::new(),
+            unsettled: false,
             known: Vec::new(),
             spots: Vec::new(),
             tenants: vec![None; tenants],
@@ -136,6 +142,24 @@ impl Counted {
             kinds_epoch: 0,
             unmonitored: 0,
         })
+    }
+
+    /// Whether it can tell so many tenants apart.
+    pub(crate) fn can_follow(tenants: usize) -> bool {
+        tenants <= usize::from(MonitorIndex::LIMIT)
+    }
+
+    /// Follows so many other tenants from the next call of [`Counted::follow`] on, for whose discovery nothing is known here yet.
+    pub(crate) fn follow_others(&mut self, tenants: usize) {
+        let before = std::mem::replace(&mut self.assigned, vec![BTreeSet::new(); tenants]);
+        self.strays.extend(before.into_iter().flatten());
+        self.unsettled = true;
+        self.known.clear();
+        self.spots.clear();
+        self.tenants = vec![None; tenants];
+        self.membership = 0;
+        self.lengths = vec![0; tenants];
+        self.unbroken = 0;
     }
 
     /// See [`Monitor::trace_points`].
@@ -160,21 +184,34 @@ impl Counted {
                     tenant,
                 } => {
                     discovery.forked(parent.0, process.0);
-                    self.assigned[usize::from(tenant.0)].insert(process.0);
-                    touched.insert(usize::from(tenant.0));
+                    // The event may be of a tenant of before.
+                    match self.assigned.get_mut(usize::from(tenant.0)) {
+                        Some(assigned) => {
+                            assigned.insert(process.0);
+                            touched.insert(usize::from(tenant.0));
+                            self.strays.remove(&process.0);
+                        }
+                        None => drop(self.strays.insert(process.0)),
+                    }
                 }
                 ProcessEvent::Exited { process, tenant } => {
                     discovery.exited(process.0);
-                    self.assigned[usize::from(tenant.0)].remove(&process.0);
+                    if let Some(assigned) = self.assigned.get_mut(usize::from(tenant.0)) {
+                        assigned.remove(&process.0);
+                    }
                 }
             }
         }
-        if happened.lost {
+        // What happened while others were followed, their discovery was told.
+        if happened.lost || self.unsettled {
             discovery.relist()?;
         }
         discovery.step()?;
         let changed = discovery.take_changed();
         touched.extend(&changed);
+        if self.unsettled {
+            touched.extend(0..self.assigned.len());
+        }
         for &tenant in &touched {
             let members = discovery.members(tenant);
             let left: Vec<u32> = self.assigned[tenant].difference(members).copied().collect();
@@ -194,8 +231,14 @@ impl Counted {
                 let index = MonitorIndex(tenant as u16); // below its limit: checked by `load`
                 self.monitor.assign(Pid(pid), index).map_err(failed)?;
                 self.assigned[tenant].insert(pid);
+                self.strays.remove(&pid);
             }
         }
+        while let Some(&pid) = self.strays.first() {
+            self.monitor.unassign(Pid(pid)).map_err(failed)?;
+            self.strays.remove(&pid);
+        }
+        self.unsettled = false;
         Ok(changed)
     }
 

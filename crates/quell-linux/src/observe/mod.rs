@@ -59,14 +59,10 @@ pub enum Preference {
 
 /// Observes this host.
 pub struct Observer {
-    names: Vec<TenantName>,
-    specs: Vec<Arc<TenantSpec>>,
-    /// The tenants' indices, ascending by name.
-    by_name: Vec<usize>,
-    discovery: Discovery,
+    preference: Preference,
+    view: View,
     counters: Counters,
     host: Host,
-    own_cgroups: OwnCgroups,
     fallback_reason: Option<String>,
     seq: u64,
     /// The previous period's end.
@@ -74,6 +70,32 @@ pub struct Observer {
     boottime_ns: u64,
     /// Samples that nobody needs any more, by tenant in the order of the configuration.
     spare: Vec<Vec<ThreadSample>>,
+}
+
+/// The tenants, and which processes are whose.
+struct View {
+    names: Vec<TenantName>,
+    specs: Vec<Arc<TenantSpec>>,
+    /// The tenants' indices, ascending by name.
+    by_name: Vec<usize>,
+    discovery: Discovery,
+    own_cgroups: OwnCgroups,
+}
+
+impl View {
+    fn of(tenants: &[TenantSpec]) -> Result<View, ObserveError> {
+        let selectors = Selectors::new(tenants)?;
+        let names: Vec<TenantName> = tenants.iter().map(|s| s.name.as_str().into()).collect();
+        let mut by_name: Vec<usize> = (0..names.len()).collect();
+        by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
+        Ok(View {
+            discovery: Discovery::new("/proc", selectors, tenants.len())?,
+            own_cgroups: OwnCgroups::new(names.len()),
+            names,
+            specs: tenants.iter().cloned().map(Arc::new).collect(),
+            by_name,
+        })
+    }
 }
 
 /// Where the threads' figures come from.
@@ -89,7 +111,7 @@ impl Observer {
     /// A wrong selector ([`ObserveError::Selector`]); with [`Preference::Bpf`] a monitor that
     /// cannot load; a host without `/proc` or `/sys`.
     pub fn new(tenants: &[TenantSpec], preference: Preference) -> Result<Observer, ObserveError> {
-        let selectors = Selectors::new(tenants)?;
+        let view = View::of(tenants)?;
         let loaded = match preference {
             Preference::Procfs => Err("/proc was asked for".to_string()),
             Preference::Bpf | Preference::Auto => Counted::load(tenants.len()),
@@ -101,27 +123,56 @@ impl Observer {
             }
             Err(reason) => (Counters::Procfs(Box::new(Sampler::new()?)), Some(reason)),
         };
-        let names: Vec<TenantName> = tenants.iter().map(|s| s.name.as_str().into()).collect();
-        let mut by_name: Vec<usize> = (0..names.len()).collect();
-        by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
         let mut observer = Observer {
-            discovery: Discovery::new("/proc", selectors, tenants.len())?,
+            preference,
+            view,
             counters,
             host: Host::new()?,
-            own_cgroups: OwnCgroups::new(names.len()),
-            names,
-            specs: tenants.iter().cloned().map(Arc::new).collect(),
-            by_name,
             fallback_reason,
             seq: 0,
             monotonic_ns: clock(ClockId::CLOCK_MONOTONIC),
             boottime_ns: clock(ClockId::CLOCK_BOOTTIME),
             spare: Vec::new(),
         };
-        // What was so far is the base that the first period's figures are differences from.
-        observer.sample()?;
-        observer.seq = 0;
+        observer.begin()?;
         Ok(observer)
+    }
+
+    /// Observes other tenants from now on; the period begins anew. A monitor that can tell them apart stays, and with it whoever
+    /// stands in for its trace points.
+    ///
+    /// # Errors
+    /// As [`Observer::new`]; it goes on with the tenants that it had.
+    pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
+        let counted = match &mut self.counters {
+            Counters::Bpf(counted) if Counted::can_follow(tenants.len()) => counted,
+            _ => {
+                let seq = self.seq;
+                *self = Observer::new(tenants, self.preference)?;
+                self.seq = seq;
+                return Ok(());
+            }
+        };
+        let view = View::of(tenants)?;
+        counted.follow_others(tenants.len());
+        let before = std::mem::replace(&mut self.view, view);
+        if let Err(error) = self.begin() {
+            if let Counters::Bpf(counted) = &mut self.counters {
+                counted.follow_others(before.names.len());
+            }
+            self.view = before;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// What was so far is the base that the next period's figures are differences from.
+    fn begin(&mut self) -> Result<(), ObserveError> {
+        self.spare.clear();
+        let seq = self.seq;
+        self.sample()?;
+        self.seq = seq;
+        Ok(())
     }
 
     /// The trace points that a scheduler can stand in for, where the figures come from BPF.
@@ -148,12 +199,12 @@ impl Observer {
     /// Takes back the snapshot before the last, so that the next one is made in its memory: making
     /// one of a thousand threads anew costs more than all that changes in it. Others are dropped.
     pub fn recycle(&mut self, snapshot: Snapshot) {
-        if snapshot.seq + 2 != self.seq || snapshot.tenants.len() != self.names.len() {
+        if snapshot.seq + 2 != self.seq || snapshot.tenants.len() != self.view.names.len() {
             return;
         }
         self.spare.clear();
-        self.spare.resize_with(self.names.len(), Vec::new);
-        for (&index, tenant) in self.by_name.iter().zip(snapshot.tenants) {
+        self.spare.resize_with(self.view.names.len(), Vec::new);
+        for (&index, tenant) in self.view.by_name.iter().zip(snapshot.tenants) {
             self.spare[index] = tenant.threads;
         }
     }
@@ -166,10 +217,11 @@ impl Observer {
     pub fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let (period, mut seen) = match &mut self.counters {
             Counters::Bpf(counted) => {
-                let changed = counted.follow(&mut self.discovery)?;
+                let changed = counted.follow(&mut self.view.discovery)?;
                 let before_ns = self.monotonic_ns;
                 let lists = std::mem::take(&mut self.spare);
-                let counts = counted.sample(&self.discovery, &self.names, before_ns, lists)?;
+                let counts =
+                    counted.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
                 let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
                 let explained = Some((counts.waits, counts.occasions));
                 (
@@ -183,8 +235,8 @@ impl Observer {
                 )
             }
             Counters::Procfs(sampler) => {
-                self.discovery.relist()?;
-                self.discovery.step()?;
+                self.view.discovery.relist()?;
+                self.view.discovery.step()?;
                 let time_ns = clock(ClockId::CLOCK_MONOTONIC);
                 let length_ns = time_ns.saturating_sub(self.monotonic_ns);
                 let period = Period {
@@ -192,8 +244,9 @@ impl Observer {
                     start_boottime_ns: self.boottime_ns,
                 };
                 self.boottime_ns = clock(ClockId::CLOCK_BOOTTIME);
-                let threads = sampler.sample(&mut self.discovery, self.names.len(), period)?;
-                let (cpus, changed) = (self.host.proc_times()?, self.discovery.take_changed());
+                let threads =
+                    sampler.sample(&mut self.view.discovery, self.view.names.len(), period)?;
+                let (cpus, changed) = (self.host.proc_times()?, self.view.discovery.take_changed());
                 (
                     (length_ns, time_ns),
                     Seen {
@@ -208,12 +261,14 @@ impl Observer {
         let (period_ns, time_ns) = period;
         self.monotonic_ns = time_ns;
         let host = self.host.sample(seen.cpus)?;
-        self.own_cgroups.step(&self.discovery, seen.changed)?;
+        self.view
+            .own_cgroups
+            .step(&self.view.discovery, seen.changed)?;
 
-        let tenants = self.by_name.iter().map(|&index| TenantSample {
-            name: self.names[index].clone(),
-            spec: Arc::clone(&self.specs[index]),
-            cgroup: self.own_cgroups.of(index).cloned(),
+        let tenants = self.view.by_name.iter().map(|&index| TenantSample {
+            name: self.view.names[index].clone(),
+            spec: Arc::clone(&self.view.specs[index]),
+            cgroup: self.view.own_cgroups.of(index).cloned(),
             threads: std::mem::take(&mut seen.threads[index]),
             waits: seen
                 .explained
