@@ -553,6 +553,7 @@ fn beside_scheduler(plan: &Plan) -> Plan {
         seq: plan.seq,
         tenants: plan.tenants.iter().map(tenant).collect(),
         servers: Vec::new(),
+        given: Vec::new(),
         pools: None,
     }
 }

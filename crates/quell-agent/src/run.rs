@@ -151,7 +151,7 @@ fn assemble(
         (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
         (_, None) => {}
     }
-    let policy = quell_policy::composed(config, &asymmetry);
+    let policy = quell_policy::composed(config, &asymmetry, &[]);
     let facts = Facts {
         backend: choice.backend,
         backend_reason: choice.reason,

@@ -91,6 +91,7 @@ pub fn plan_with_reasons(snapshot: &Snapshot, reasons: usize) -> Plan {
         seq: snapshot.seq,
         tenants: snapshot.tenants.iter().map(tenant).collect(),
         servers: Vec::new(),
+        given: Vec::new(),
         pools: None,
     }
 }

@@ -273,6 +273,7 @@ impl Case {
                     group: None,
                 }],
                 servers: Vec::new(),
+                given: Vec::new(),
                 pools: None,
             },
         };

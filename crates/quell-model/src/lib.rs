@@ -18,8 +18,8 @@ pub mod weight;
 pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
 pub use plan::{
-    Advice, GroupPlan, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan, ServerTerms, TenantPlan,
-    ThreadPlan, Verdict, WhatIf,
+    Advice, GivenServer, GroupPlan, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
+    ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
 pub use snapshot::{
     CpuSample, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,

@@ -16,6 +16,10 @@ pub struct Plan {
     /// What is promised on CPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerPlan>,
+    /// Whose the promises are, those that are yet to come or about to go among them: what a policy goes on from that comes
+    /// after the one whose plan it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<GivenServer>,
     /// How the host's CPUs are divided; `None`: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<PoolsPlan>,
@@ -138,6 +142,30 @@ pub struct ServerPlan {
     pub cpu: CpuId,
     /// The promise.
     pub terms: ServerTerms,
+}
+
+/// A promise that was given to one of a tenant's virtual CPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GivenServer {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// Which of its virtual CPUs, from 0.
+    pub vcpu: u32,
+    /// Where.
+    pub cpu: CpuId,
+    /// As in [`ServerPlan`].
+    pub number: u32,
+    /// What was promised.
+    pub server: Server,
+    /// CLOCK_MONOTONIC from which on it is served, in ns.
+    pub from_ns: u64,
+    /// And up to which, where its tenant has left.
+    pub leaves_ns: Option<u64>,
+    /// After so many control periods in which it got too little it moves.
+    pub patience: u32,
+    /// To say once it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 /// CPU time in every period.

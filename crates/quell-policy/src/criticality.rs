@@ -13,6 +13,9 @@
 //! their next periods on: it is served once each has begun one. And who leaves has until the end of its period what it was promised,
 //! so its room is given away after that.
 //!
+//! What was promised outlives the policy: each plan says all of it ([`Plan::given`]), and a policy that comes after another one
+//! goes on from there ([`Promises::after`]).
+//!
 //! # RQS
 //! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it works. Ours: one of low
 //! criticality that for [`SHORT_PERIODS`] control periods in a row wanted its budget and got less than nine tenths of it is
@@ -28,8 +31,8 @@ use crate::Policy;
 use crate::admission::{Change, Host, Placed, Refusal, reserve, virtual_deadline_ns};
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
 use quell_model::{
-    CpuId, CpuSet, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, Snapshot, TenantName,
-    TenantSample, ThreadRole, ThreadSample,
+    CpuId, CpuSet, GivenServer, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, Snapshot,
+    TenantName, TenantSample, ThreadRole, ThreadSample,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,16 +88,51 @@ struct Refused {
 }
 
 impl Promises {
-    /// With that for weights.
+    /// With that for weights. Nothing is promised yet.
     pub fn new(settings: CriticalitySettings, weights: Box<dyn Policy>) -> Promises {
+        Promises::after(settings, weights, &[])
+    }
+
+    /// The same where that was promised already ([`Plan::given`]): it stays, where it is and by the same numbers.
+    pub fn after(
+        settings: CriticalitySettings,
+        weights: Box<dyn Policy>,
+        given: &[GivenServer],
+    ) -> Promises {
+        let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
+        let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
+        let mut by_vcpu: Vec<&GivenServer> = given.iter().collect();
+        by_vcpu.sort_by_key(|it| it.vcpu);
+        for it in by_vcpu {
+            let held = held.entry(it.tenant.clone()).or_insert_with(|| Held {
+                server: it.server,
+                vcpus: Vec::new(),
+                leaves_ns: it.leaves_ns,
+            });
+            held.vcpus.push(Vcpu {
+                cpu: it.cpu,
+                number: it.number,
+                from_ns: it.from_ns,
+                short: 0,
+                patience: it.patience,
+                reason: it.reason.clone(),
+            });
+        }
+        for it in given {
+            cpus.entry(it.cpu).or_default().push(Placed {
+                tenant: it.tenant.clone(),
+                vcpu: it.vcpu,
+                server: it.server,
+            });
+        }
         Promises {
             weights,
             settings,
-            host: Host::new([], settings),
-            held: BTreeMap::new(),
+            host: Host::with(cpus.into_iter().collect(), settings),
+            held,
             refused: BTreeMap::new(),
             changes: 0,
-            number: 0,
+            number: given.iter().map(|it| it.number).max().unwrap_or(0),
         }
     }
 
@@ -337,6 +375,28 @@ impl Promises {
         }
     }
 
+    /// All that was promised, for who comes after.
+    fn given(&self) -> Vec<GivenServer> {
+        let placed = self.host.cpus().iter();
+        let placed = placed.flat_map(|(cpu, placed)| placed.iter().map(move |it| (*cpu, it)));
+        let given = placed.filter_map(|(cpu, placed)| {
+            let held = self.held.get(&placed.tenant)?;
+            let it = held.vcpus.get(placed.vcpu as usize)?;
+            Some(GivenServer {
+                tenant: placed.tenant.clone(),
+                vcpu: placed.vcpu,
+                cpu,
+                number: it.number,
+                server: placed.server,
+                from_ns: it.from_ns,
+                leaves_ns: held.leaves_ns,
+                patience: it.patience,
+                reason: it.reason.clone(),
+            })
+        });
+        given.collect()
+    }
+
     /// Puts promises into a plan that has weights.
     fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
@@ -413,6 +473,7 @@ impl Policy for Promises {
         self.admit(snapshot);
         self.relocate(snapshot);
         self.fill(&mut plan, snapshot);
+        plan.given = self.given();
         plan
     }
 }

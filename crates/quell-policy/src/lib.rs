@@ -4,7 +4,7 @@
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
 
 use quell_model::config::{AgentFile, AsymmetrySettings, Mechanism};
-use quell_model::{Plan, Snapshot};
+use quell_model::{GivenServer, Plan, Snapshot};
 
 pub mod admission;
 pub mod baselines;
@@ -25,7 +25,12 @@ pub trait Policy: Send {
 }
 
 /// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.
-pub fn composed(file: &AgentFile, asymmetry: &AsymmetrySettings) -> Option<Box<dyn Policy>> {
+/// `given`: what was promised before ([`Plan::given`] of the last plan).
+pub fn composed(
+    file: &AgentFile,
+    asymmetry: &AsymmetrySettings,
+    given: &[GivenServer],
+) -> Option<Box<dyn Policy>> {
     let has = |mechanism| file.agent.has(mechanism);
     let weights: Box<dyn Policy> = match &file.agent.policy[..] {
         [] => return None,
@@ -39,7 +44,10 @@ pub fn composed(file: &AgentFile, asymmetry: &AsymmetrySettings) -> Option<Box<d
         _ => Box::new(share::Shares),
     };
     let promises = match has(Mechanism::Criticality) {
-        true => Box::new(criticality::Promises::new(file.criticality, weights)),
+        true => {
+            let promises = criticality::Promises::after(file.criticality, weights, given);
+            Box::new(promises)
+        }
         false => weights,
     };
     Some(match has(Mechanism::Pools) {

@@ -38,6 +38,15 @@ fn one(name: &str, tid: u32, budget: f64, most: Option<f64>, period: f64) -> Ten
     )
 }
 
+/// Nothing is set aside.
+fn exact() -> CriticalitySettings {
+    CriticalitySettings {
+        reserve_percent: 0.0,
+        overhead_us: 0.0,
+        ..CriticalitySettings::default()
+    }
+}
+
 struct Rig {
     policy: Promises,
     seq: u64,
@@ -46,12 +55,7 @@ struct Rig {
 
 impl Rig {
     fn new(cpus: u32) -> Rig {
-        let settings = CriticalitySettings {
-            reserve_percent: 0.0,
-            overhead_us: 0.0,
-            ..CriticalitySettings::default()
-        };
-        Rig::with(cpus, settings)
+        Rig::with(cpus, exact())
     }
 
     fn with(cpus: u32, settings: CriticalitySettings) -> Rig {
@@ -60,6 +64,11 @@ impl Rig {
             seq: 0,
             cpus,
         }
+    }
+
+    /// A policy that comes after this one.
+    fn after(&mut self, settings: CriticalitySettings, plan: &Plan) {
+        self.policy = Promises::after(settings, Box::new(Shares), &plan.given);
     }
 
     /// The next period's plan, with those tenants, by name.
@@ -292,4 +301,37 @@ fn what_a_cpu_keeps_for_the_rest_is_a_server_with_number_0() {
     // EDF provides for the worst case at once.
     let expected = ["0 on 0: 5/100", "1 on 0: 40/50", "1 on 0 by 1"];
     assert_eq!(shown(&plan), expected);
+}
+
+/// The tenants of a reload's tests: one placed beside another, the third awaited, and room for nothing where they are.
+fn crowd() -> [TenantSample; 4] {
+    [
+        one("a", 1, 10.0, Some(30.0), 200.0),
+        one("b", 2, 50.0, None, 100.0),
+        one("c", 3, 70.0, None, 100.0),
+        one("d", 4, 20.0, None, 100.0),
+    ]
+}
+
+#[test]
+fn who_comes_after_a_policy_keeps_its_promises() {
+    let [a, b, c, d] = crowd();
+    // Without anybody between they stand as they would with another policy between any two periods.
+    let mut plain = Rig::new(2);
+    let mut renewed = Rig::new(2);
+    let come = [
+        vec![a.clone()],
+        vec![a.clone(), b.clone(), c.clone()],
+        vec![a.clone(), b.clone(), c.clone()],
+        // One has left: for a period its room is not given away.
+        vec![b.clone(), c.clone(), d.clone()],
+        vec![b.clone(), c.clone(), d.clone()],
+        vec![b.clone(), c.clone(), d.clone()],
+        vec![a, b, c, d],
+    ];
+    for (period, tenants) in come.iter().enumerate() {
+        let (expected, plan) = (plain.period(tenants), renewed.period(tenants));
+        assert_eq!(plan, expected, "period {period}");
+        renewed.after(exact(), &plan);
+    }
 }

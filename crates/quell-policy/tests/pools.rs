@@ -22,7 +22,7 @@ fn policy() -> Box<dyn Policy> {
 fn policy_of(mechanisms: &str) -> Box<dyn Policy> {
     let text = format!("[agent]\npolicy = [{mechanisms}]\n");
     let file = AgentFile::parse(Path::new("quell.toml"), &text).unwrap();
-    composed(&file, &file.asymmetry).unwrap()
+    composed(&file, &file.asymmetry, &[]).unwrap()
 }
 
 /// A virtual machine whose threads have ids from there on: the emulator's, and virtual CPUs that each use a part of a CPU.

@@ -255,6 +255,7 @@ pid = [1]
             })
             .into(),
         servers: vec![],
+        given: vec![],
         pools: None,
     };
     let mut actuator = open();
@@ -312,6 +313,7 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
             group: None,
         }],
         servers: vec![],
+        given: vec![],
         pools: None,
     };
     // What Quell knows of an earlier thread with this id.

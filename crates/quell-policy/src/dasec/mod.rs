@@ -80,6 +80,7 @@ impl Dasec {
             seq: snapshot.seq,
             tenants: self.tenants.iter_mut().map(plan_tenant).collect(),
             servers: Vec::new(),
+            given: Vec::new(),
             pools: None,
         }
     }

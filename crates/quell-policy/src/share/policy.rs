@@ -33,6 +33,7 @@ impl Policy for Shares {
             seq: snapshot.seq,
             tenants: tenants.collect(),
             servers: Vec::new(),
+            given: Vec::new(),
             pools: None,
         }
     }

@@ -126,7 +126,7 @@ impl Agent {
             Backend::Stock => file.asymmetry.clone(),
             Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
         };
-        let policy = quell_policy::composed(&file, &asymmetry)?;
+        let policy = quell_policy::composed(&file, &asymmetry, &[])?;
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))

@@ -150,6 +150,7 @@ fn plan(count: u32, places: Option<(&str, &str)>) -> Plan {
         seq: 0,
         tenants: (0..count).map(tenant).collect(),
         servers: Vec::new(),
+        given: Vec::new(),
         pools: None,
     }
 }
