@@ -682,6 +682,37 @@ fn two_do_not_act_at_once() {
 }
 
 #[test]
+fn what_is_handed_over_stays_bound_and_nothing_else_stays() {
+    let (_dir, path) = journal();
+    let mut actuator = open(&path).unwrap();
+    if !can(&actuator) || last_cpu() == "0" {
+        return;
+    }
+    let victim = Victim::start(2);
+    let (t, before) = (&victim.tids, victim.seen());
+    let mut case = Case::new(victim.pid(), t);
+    for &tid in t {
+        case.set(tid, Some(3), None, Some("0"));
+    }
+    case.apply(&mut actuator);
+    let report = actuator.hand_over(&[case.plan.tenants[0].threads[0].id].into());
+    assert!(report.is_complete(), "{report}");
+    let seen = victim.seen();
+    assert_eq!(seen[0].affinity.to_string(), "0");
+    assert_eq!((seen[0].nice, &seen[1]), (before[0].nice, &before[1]));
+    // Whoever plans next finds it as it was, and its owner's choice is not forgotten.
+    case.plan.tenants[0].threads.remove(1);
+    let report = case.apply(&mut actuator);
+    assert_eq!(
+        (report.writes.affinity, report.left_alone),
+        (0, 0),
+        "{report}"
+    );
+    assert!(actuator.restore().is_complete());
+    assert_eq!(victim.seen(), before);
+}
+
+#[test]
 fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
     let (_dir, path) = journal();
     let mut actuator = open(&path).unwrap();

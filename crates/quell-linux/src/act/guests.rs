@@ -8,11 +8,12 @@ use super::Actuator;
 use super::journal::{Journal, Record};
 use super::parts;
 use super::report::{ApplyReport, Note, RestoreReport, Subject};
-use super::state::{Guest, State};
+use super::state::{Domain, Guest, State};
 use super::thread::is_there;
 use crate::guest::watch::{Question, Said};
 use crate::guest::{GuestError, Guests, Online, Way};
-use quell_model::{CpuSet, Plan, TenantName};
+use quell_model::{CpuSet, Plan, TenantName, ThreadId};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// For so long undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested guest in 1.6 s.
@@ -91,8 +92,13 @@ impl Actuator {
     }
 }
 
-/// Gives all guests, and domains' parts, back what they had.
-pub(super) fn undo(state: &mut State, guests: &Guests, report: &mut RestoreReport) {
+/// Gives all guests, and domains' parts, back what they had; not the parts of those whose first virtual CPU is to stay bound.
+pub(super) fn undo(
+    state: &mut State,
+    guests: &Guests,
+    bound: &BTreeSet<ThreadId>,
+    report: &mut RestoreReport,
+) {
     let there = |way: &Way| is_there(way.thread);
     let before = state.guests.len() + state.domains.len();
     state.guests.retain(|_, guest| there(&guest.way));
@@ -102,7 +108,9 @@ pub(super) fn undo(state: &mut State, guests: &Guests, report: &mut RestoreRepor
         let online = Online::Exactly(it.original.clone());
         (it.way.clone(), Question::SetOnline(online))
     });
-    let pins = state.domains.values().map(parts::question);
+    let free = |it: &&Domain| !bound.contains(&it.way.thread);
+    let pins = state.domains.values().filter(free);
+    let pins = pins.map(parts::question);
     let wanted: Vec<(Way, Question)> = online.chain(pins).collect();
     let asked: Vec<(Way, bool)> = wanted
         .iter()

@@ -62,6 +62,7 @@ use crate::guest::Guests;
 use apply::Said;
 use journal::{Contents, Journal};
 use nix::fcntl::Flock;
+use quell_model::ThreadId;
 use state::{Host, State};
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File};
@@ -201,10 +202,17 @@ impl Actuator {
 
     /// Puts everything back and empties the journal. What could not be put back stays in it.
     pub fn restore(&mut self) -> RestoreReport {
-        self.probe();
         self.undone = Some(self.period);
-        let mut report = self.state.undo(&self.host, self.journal.opened_ticks());
-        guests::undo(&mut self.state, &self.guests, &mut report);
+        self.hand_over(&BTreeSet::new())
+    }
+
+    /// Puts everything back, except that these threads stay bound to the CPUs that they are bound to: whoever plans next must
+    /// see what the owners chose, and not take from them what they were promised there.
+    pub fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
+        self.probe();
+        let opened_ticks = self.journal.opened_ticks();
+        let mut report = self.state.undo(&self.host, opened_ticks, bound);
+        guests::undo(&mut self.state, &self.guests, bound, &mut report);
         if let Err(error) = self.journal.rewrite(&self.state.records()) {
             let text = format!(
                 "{}: could not be emptied: {error}",
@@ -325,8 +333,9 @@ fn undo(
     // Without the first line the age of children is unknown: then none is taken for one.
     let opened_ticks = contents.opened_ticks.unwrap_or(u64::MAX);
     let mut state = State::from_journal(contents);
-    let mut report = state.undo(host, opened_ticks);
-    guests::undo(&mut state, guests, &mut report);
+    let none = BTreeSet::new();
+    let mut report = state.undo(host, opened_ticks, &none);
+    guests::undo(&mut state, guests, &none, &mut report);
     report.earlier_boot = earlier_boot;
     report.damaged = damaged.len() as u64;
     if let [first, ..] = damaged[..] {

@@ -436,21 +436,36 @@ impl State {
         records
     }
 
-    /// Puts every original back where the present value is Quell's. Afterwards the state holds only
-    /// what could not be put back. `opened_ticks`: when Quell began, in ticks since boot.
-    pub fn undo(&mut self, host: &Host, opened_ticks: u64) -> RestoreReport {
+    /// Puts every original back where the present value is Quell's, except where those threads may run. Afterwards the state holds
+    /// only that, and what could not be put back. `opened_ticks`: when Quell began, in ticks since boot.
+    pub fn undo(
+        &mut self,
+        host: &Host,
+        opened_ticks: u64,
+        bound: &BTreeSet<ThreadId>,
+    ) -> RestoreReport {
         let mut report = RestoreReport::default();
         for (id, thread) in self.children(host, opened_ticks) {
             self.threads.insert(id, thread);
         }
-        let mut failed = IndexMap::new();
+        let mut left = IndexMap::new();
         for (id, mut thread) in std::mem::take(&mut self.threads) {
+            let stays = bound.contains(&id) && !thread.gone;
+            let slot = &mut thread.settings[Attr::Cpus as usize];
+            let cpus = if stays { slot.take() } else { None };
             let known = !thread.gone && thread.settings.iter().any(Option::is_some);
-            if known && undo_thread(id, &mut thread, host, &mut report) {
-                failed.insert(id, thread);
+            let failed = known && undo_thread(id, &mut thread, host, &mut report);
+            if !failed {
+                thread.settings = [None, None, None];
+            }
+            if cpus.is_some() {
+                thread.settings[Attr::Cpus as usize] = cpus;
+            }
+            if thread.settings.iter().any(Option::is_some) {
+                left.insert(id, thread);
             }
         }
-        self.threads = failed;
+        self.threads = left;
         self.cgroups
             .retain(|path, cgroup| undo_cgroup(path, cgroup, host, &mut report));
         report

@@ -352,7 +352,7 @@ proptest! {
         let fake = || Box::new(Fake { pins: held.clone(), hangs: None });
         guests.with(&name(0), way(0), fake(), Some(fake()));
         let mut report = RestoreReport::default();
-        crate::act::guests::undo(&mut state, &guests, &mut report);
+        crate::act::guests::undo(&mut state, &guests, &Default::default(), &mut report);
         prop_assert!(state.is_empty() && report.is_complete(), "{report}");
         let held = held.lock().unwrap().clone();
         let mut foreign = 0;
