@@ -17,7 +17,7 @@ use crate::wire::{
 };
 use quell_linux::act::ApplyReport;
 use quell_model::config::{Backend, CriticalitySettings, Mechanism};
-use quell_model::{Plan, Promise, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
+use quell_model::{Plan, Rule, Snapshot, Source, TenantName, TenantPlan, TenantSample};
 use quell_policy::admission::Placed;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -370,21 +370,14 @@ impl Board {
                 tenant: planned.name.clone(),
                 promise: promise.clone(),
             });
-            let (Promise::Kept { cpus: on } | Promise::Awaited { cpus: on }) = promise else {
-                continue;
-            };
-            let sample = snapshot.tenant(&planned.name);
-            let Some(server) = sample.and_then(|sample| sample.spec.server()) else {
-                continue;
-            };
-            for (vcpu, on) in (0..).zip(on) {
-                if let Ok(at) = cpus.binary_search_by_key(on, |it| it.cpu) {
-                    cpus[at].servers.push(Placed {
-                        tenant: planned.name.clone(),
-                        vcpu,
-                        server,
-                    });
-                }
+        }
+        for given in &plan.given {
+            if let Ok(at) = cpus.binary_search_by_key(&given.cpu, |it| it.cpu) {
+                cpus[at].servers.push(Placed {
+                    tenant: given.tenant.clone(),
+                    vcpu: given.vcpu,
+                    server: given.room,
+                });
             }
         }
         Some(Admission {
@@ -519,6 +512,7 @@ mod tests {
     use super::*;
     use crate::testing::{facts, plan_with_reasons, snapshot, waits};
     use quell_model::config::{Criticality, TenantSpec};
+    use quell_model::{GivenServer, Promise};
 
     fn board() -> Board {
         Board::new("quell.toml".into(), facts())
@@ -605,7 +599,24 @@ mod tests {
         let mut plan = plan_with_reasons(&now, 0);
         let cpus = now.host.topology.online();
         let last = cpus.iter().last().unwrap();
-        plan.tenants[0].promise = Some(Promise::Kept { cpus: vec![last] });
+        plan.tenants[0].promise = Some(Promise::Kept {
+            cpus: vec![last],
+            unchanged: None,
+        });
+        let server = spec("a").server().unwrap();
+        plan.given.push(GivenServer {
+            tenant: "a".into(),
+            vcpu: 0,
+            cpu: last,
+            number: 1,
+            server,
+            room: server,
+            next: None,
+            from_ns: 0,
+            leaves_ns: None,
+            patience: 5,
+            reason: None,
+        });
         let why = "full".to_string();
         plan.tenants[1].promise = Some(Promise::Refused { why });
         board.publish(now, plan, None, PeriodCost::default());

@@ -372,7 +372,10 @@ mod tests {
         let mut now = snapshot(0, &[("a", 2), ("b", 1)]);
         now.tenants[0].waits = Some(waits(1_500_000_000, &[("b", 250_000_000)]));
         let mut plan = plan_with_reasons(&now, 1);
-        plan.tenants[0].promise = Some(Promise::Kept { cpus: Vec::new() });
+        plan.tenants[0].promise = Some(Promise::Kept {
+            cpus: Vec::new(),
+            unchanged: None,
+        });
         plan.tenants[1].group = Some(GroupPlan::Own {
             cpus: CpuSet::first(3),
             online: 3,

@@ -18,7 +18,7 @@ pub mod weight;
 pub use cpu::{Cpu, CpuId, CpuSet, Topology};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
 pub use plan::{
-    Advice, GivenServer, GroupPlan, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
+    Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
 pub use snapshot::{

@@ -157,6 +157,11 @@ pub struct GivenServer {
     pub number: u32,
     /// What was promised.
     pub server: Server,
+    /// What is kept free for it there: more than it was promised while its terms change.
+    pub room: Server,
+    /// What it is to be promised instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<NextTerms>,
     /// CLOCK_MONOTONIC from which on it is served, in ns.
     pub from_ns: u64,
     /// And up to which, where its tenant has left.
@@ -166,6 +171,17 @@ pub struct GivenServer {
     /// To say once it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+}
+
+/// Other terms for one that has a promise. Times are CLOCK_MONOTONIC, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextTerms {
+    /// They.
+    pub server: Server,
+    /// Its first period after this has them.
+    pub from_ns: u64,
+    /// Once that has come: when the last period by the terms of before is over.
+    pub over_ns: Option<u64>,
 }
 
 /// CPU time in every period.
@@ -188,6 +204,9 @@ pub enum Promise {
     Kept {
         /// They.
         cpus: Vec<CpuId>,
+        /// Why it is what was promised before, where its tenant asks for something else by now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unchanged: Option<String>,
     },
     /// It will be, as soon as what was promised to others allows.
     Awaited {

@@ -13,6 +13,11 @@
 //! their next periods on: it is served once each has begun one. And who leaves has until the end of its period what it was promised,
 //! so its room is given away after that.
 //!
+//! Nor does one that asks for other terms have to leave. Its CPU must have room for a server of the greater of both
+//! utilizations, in either mode ([`either`]): that is kept free for it from then on. Once the others there go by virtual deadlines right beside
+//! that, it has the new terms from its next period on, and what it needs no more is given away after the last one by the old.
+//! Where there is no room it keeps what it was promised. A configuration that asks for that is refused before ([`conflict`]).
+//!
 //! What was promised outlives the policy: each plan says all of it ([`Plan::given`]), and a policy that comes after another one
 //! goes on from there ([`Promises::after`]).
 //!
@@ -28,11 +33,13 @@
 //! choice is not asked.
 
 use crate::Policy;
-use crate::admission::{Change, Host, Placed, Refusal, reserve, virtual_deadline_ns};
-use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
+use crate::admission::{Change, Condition, Host, Placed, Refusal, reserve, virtual_deadline_ns};
+use quell_model::config::{
+    AdmissionTest, AgentFile, Criticality, CriticalitySettings, Mechanism, Server,
+};
 use quell_model::{
-    CpuId, CpuSet, GivenServer, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms, Snapshot,
-    TenantName, TenantSample, ThreadRole, ThreadSample,
+    CpuId, CpuSet, GivenServer, NextTerms, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms,
+    Snapshot, TenantName, TenantSample, ThreadRole, ThreadSample,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,6 +67,7 @@ pub struct Promises {
 #[derive(Debug)]
 struct Held {
     server: Server,
+    next: Option<NextTerms>,
     vcpus: Vec<Vcpu>,
     /// It is gone, and its room is given away from then on.
     leaves_ns: Option<u64>,
@@ -99,13 +107,13 @@ impl Promises {
         weights: Box<dyn Policy>,
         given: &[GivenServer],
     ) -> Promises {
-        let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
         let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
         let mut by_vcpu: Vec<&GivenServer> = given.iter().collect();
         by_vcpu.sort_by_key(|it| it.vcpu);
         for it in by_vcpu {
             let held = held.entry(it.tenant.clone()).or_insert_with(|| Held {
                 server: it.server,
+                next: it.next,
                 vcpus: Vec::new(),
                 leaves_ns: it.leaves_ns,
             });
@@ -118,17 +126,10 @@ impl Promises {
                 reason: it.reason.clone(),
             });
         }
-        for it in given {
-            cpus.entry(it.cpu).or_default().push(Placed {
-                tenant: it.tenant.clone(),
-                vcpu: it.vcpu,
-                server: it.server,
-            });
-        }
         Promises {
             weights,
             settings,
-            host: Host::with(cpus.into_iter().collect(), settings),
+            host: host_of(given, settings),
             held,
             refused: BTreeMap::new(),
             changes: 0,
@@ -172,16 +173,17 @@ impl Promises {
                 continue;
             }
             let (tenant, vcpu) = (placed.tenant.clone(), placed.vcpu);
-            let server = placed.server;
             match self.host.place(placed) {
                 Some(cpu) => {
                     self.served_on(&tenant, vcpu, cpu, now, Rule::Promised, "went offline")
                 }
                 None => {
-                    let vcpus = self.held.remove(&tenant).map_or(0, |it| it.vcpus.len());
                     self.host.remove(&tenant);
-                    let why = "its CPU went offline, and no other has room for it";
-                    self.refuse(tenant, (server, vcpus as u32), why.into());
+                    if let Some(held) = self.held.remove(&tenant) {
+                        let asked = (held.asked_for(), held.vcpus.len() as u32);
+                        let why = "its CPU went offline, and no other has room for it";
+                        self.refuse(tenant, asked, why.into());
+                    }
                 }
             }
         }
@@ -200,7 +202,7 @@ impl Promises {
         let Some(number) = self.next_number() else {
             return;
         };
-        let from_ns = now + self.others_ns(cpu, tenant);
+        let from_ns = self.others_ns(cpu, tenant, now);
         let Some(held) = self.held.get_mut(tenant) else {
             return;
         };
@@ -216,22 +218,27 @@ impl Promises {
         };
     }
 
-    /// For how long others on that CPU may go by deadlines that are not yet right beside the tenant.
-    fn others_ns(&self, cpu: CpuId, tenant: &TenantName) -> u64 {
+    /// Up to when others on that CPU may go by deadlines that are not yet right beside the tenant.
+    fn others_ns(&self, cpu: CpuId, tenant: &TenantName, now: u64) -> u64 {
         let all = self.host.cpus().iter().find(|(id, _)| *id == cpu);
         let others = all.into_iter().flat_map(|(_, placed)| placed);
         let others = others.filter(|it| it.tenant != *tenant);
+        let others = others.filter_map(|it| self.held.get(&it.tenant));
         // Those of low criticality have no virtual deadlines.
         let high = others.filter(|it| it.server.criticality == Criticality::High);
-        high.map(|it| it.server.period_ns).max().unwrap_or(0)
+        let over_ns = |it: &Held| it.next.and_then(|next| next.over_ns).unwrap_or(0);
+        let ends = high.map(|it| over_ns(it).max(now + it.server.period_ns));
+        ends.max().unwrap_or(now)
     }
 
-    /// Those that ended, or ask for something else.
+    /// Those that ended, or ask for something that is no change of terms.
     fn release(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         let asks = |name: &TenantName, held: &Held| {
             let asked = snapshot.tenant(name).and_then(asked);
-            asked == Some((held.server, held.vcpus.len() as u32))
+            asked.is_some_and(|(server, vcpus)| {
+                server.criticality == held.server.criticality && vcpus as usize == held.vcpus.len()
+            })
         };
         let (host, changes) = (&mut self.host, &mut self.changes);
         self.held.retain(|name, held| {
@@ -239,7 +246,9 @@ impl Promises {
                 held.leaves_ns = None;
                 return true;
             }
-            let leaves_ns = *held.leaves_ns.get_or_insert(now + held.server.period_ns);
+            let over_ns = held.next.and_then(|it| it.over_ns).unwrap_or(0);
+            let leaves_ns = now + held.server.period_ns;
+            let leaves_ns = *held.leaves_ns.get_or_insert(leaves_ns.max(over_ns));
             if now < leaves_ns {
                 return true;
             }
@@ -247,6 +256,85 @@ impl Promises {
             *changes += 1;
             false
         });
+    }
+
+    /// Those that have a promise and ask for other terms.
+    fn change(&mut self, snapshot: &Snapshot) {
+        let now = snapshot.time_ns;
+        let names: Vec<TenantName> = self.held.keys().cloned().collect();
+        for name in names {
+            self.go_over(&name, now);
+            let Some(held) = self.held.get(&name).filter(|it| it.leaves_ns.is_none()) else {
+                continue;
+            };
+            let Some((server, vcpus)) = snapshot.tenant(&name).and_then(asked) else {
+                continue;
+            };
+            let known = self.refused.get(&name);
+            let tried =
+                known.is_some_and(|it| it.changes == self.changes && it.asked == (server, vcpus));
+            if server == held.asked_for() || held.next.is_some() || tried {
+                continue;
+            }
+            let cpus: Vec<CpuId> = held.vcpus.iter().map(|it| it.cpu).collect();
+            let room = either(&held.server, &server);
+            let waits = room != held.server;
+            match self.host.replace(&name, &room) {
+                Ok(()) => {
+                    let others = cpus.iter().map(|cpu| self.others_ns(*cpu, &name, now));
+                    let next = NextTerms {
+                        server,
+                        from_ns: others.max().filter(|_| waits).unwrap_or(now),
+                        over_ns: None,
+                    };
+                    if let Some(held) = self.held.get_mut(&name) {
+                        held.next = Some(next);
+                    }
+                    self.refused.remove(&name);
+                    self.go_over(&name, now);
+                }
+                Err((cpu, condition)) => {
+                    let why = no_room(&server, cpu, &condition);
+                    self.refuse(name, (server, vcpus), why);
+                }
+            }
+        }
+    }
+
+    /// A tenant's change of terms, as far as it is due.
+    fn go_over(&mut self, name: &TenantName, now: u64) {
+        let Some(held) = self.held.get_mut(name) else {
+            return;
+        };
+        let Some(next) = &mut held.next else {
+            return;
+        };
+        match next.over_ns {
+            None if now >= next.from_ns => {
+                next.over_ns = Some(now + held.server.period_ns);
+                held.server = next.server;
+                let ms = |ns: u64| ns as f64 / 1e6;
+                let text = format!(
+                    "promised {} of every {} ms from its next period on",
+                    ms(held.server.budget_ns),
+                    ms(held.server.period_ns)
+                );
+                let rule = Rule::Promised;
+                for vcpu in &mut held.vcpus {
+                    let text = text.clone();
+                    vcpu.reason = Some(Reason { rule, text });
+                }
+            }
+            Some(over_ns) if now >= over_ns => {
+                held.next = None;
+                let server = held.server;
+                // It fits where there was room for more.
+                if self.host.replace(name, &server).is_ok() {
+                    self.changes += 1;
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Those that ask and have nothing yet.
@@ -276,6 +364,7 @@ impl Promises {
         self.refused.remove(&sample.name);
         let held = Held {
             server,
+            next: None,
             vcpus: Vec::new(),
             leaves_ns: None,
         };
@@ -295,7 +384,7 @@ impl Promises {
                 ms(server.budget_ns),
                 ms(server.period_ns)
             );
-            let from_ns = now + self.others_ns(cpu, &sample.name);
+            let from_ns = self.others_ns(cpu, &sample.name, now);
             if let Some(held) = self.held.get_mut(&sample.name) {
                 held.vcpus.push(Vcpu {
                     cpu,
@@ -387,7 +476,9 @@ impl Promises {
                 vcpu: placed.vcpu,
                 cpu,
                 number: it.number,
-                server: placed.server,
+                server: held.server,
+                room: placed.server,
+                next: held.next,
                 from_ns: it.from_ns,
                 leaves_ns: held.leaves_ns,
                 patience: it.patience,
@@ -414,23 +505,19 @@ impl Promises {
             if let Some(reserve) = reserve(&self.settings) {
                 add(0, reserve);
             }
-            for Placed {
-                tenant,
-                vcpu,
-                server,
-            } in placed
-            {
-                let vcpu = self.held.get(tenant).map(|it| &it.vcpus[*vcpu as usize]);
-                if let Some(vcpu) = vcpu.filter(|vcpu| vcpu.from_ns <= now) {
-                    add(vcpu.number, *server);
+            for Placed { tenant, vcpu, .. } in placed {
+                let Some(held) = self.held.get(tenant) else {
+                    continue;
+                };
+                let vcpu = &held.vcpus[*vcpu as usize];
+                if vcpu.from_ns <= now {
+                    add(vcpu.number, held.server);
                 }
             }
         }
         for tenant in &mut plan.tenants {
-            if let Some(refused) = self.refused.get(&tenant.name) {
-                let why = refused.why.clone();
-                tenant.promise = Some(Promise::Refused { why });
-            }
+            let why = self.refused.get(&tenant.name).map(|it| it.why.clone());
+            tenant.promise = why.clone().map(|why| Promise::Refused { why });
             let Some(held) = self.held.get_mut(&tenant.name) else {
                 continue;
             };
@@ -439,7 +526,10 @@ impl Promises {
             };
             let cpus = held.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
             tenant.promise = Some(match held.vcpus.iter().all(|it| it.from_ns <= now) {
-                true => Promise::Kept { cpus },
+                true => Promise::Kept {
+                    cpus,
+                    unchanged: why,
+                },
                 false => Promise::Awaited { cpus },
             });
             let count = held.vcpus.len();
@@ -470,12 +560,137 @@ impl Policy for Promises {
         let mut plan = self.weights.decide(snapshot);
         self.follow_cpus(&snapshot.host.topology.online(), snapshot.time_ns);
         self.release(snapshot);
+        self.change(snapshot);
         self.admit(snapshot);
         self.relocate(snapshot);
         self.fill(&mut plan, snapshot);
         plan.given = self.given();
         plan
     }
+}
+
+impl Held {
+    /// What it asked for last, and is promised now or in a while.
+    fn asked_for(&self) -> Server {
+        self.next.map_or(self.server, |it| it.server)
+    }
+}
+
+/// A host with what was promised on it.
+fn host_of(given: &[GivenServer], settings: CriticalitySettings) -> Host {
+    let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
+    for it in given {
+        cpus.entry(it.cpu).or_default().push(Placed {
+            tenant: it.tenant.clone(),
+            vcpu: it.vcpu,
+            server: it.room,
+        });
+    }
+    Host::with(cpus.into_iter().collect(), settings)
+}
+
+/// A server that needs what each of these needs, whichever it is in each of its periods: of both utilizations the greater.
+fn either(one: &Server, other: &Server) -> Server {
+    let period_ns = one.period_ns.min(other.period_ns);
+    let part = |ns: u64, of: &Server| {
+        let part = u128::from(ns) * u128::from(period_ns);
+        part.div_ceil(u128::from(of.period_ns)) as u64
+    };
+    let most = |budget: fn(&Server) -> u64| part(budget(one), one).max(part(budget(other), other));
+    Server {
+        criticality: one.criticality,
+        period_ns,
+        budget_ns: most(|it| it.budget_ns),
+        pessimistic_ns: most(|it| it.pessimistic_ns),
+    }
+}
+
+/// What of a configuration would break a promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The key.
+    pub key: String,
+    /// Why, and what to do.
+    pub message: String,
+}
+
+/// What of a configuration that takes the place of another would break what was promised by that; `None`: nothing.
+pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> Option<Conflict> {
+    if !file.agent.has(Mechanism::Criticality) {
+        // Nothing is to be promised any more.
+        return None;
+    }
+    let given_to = |name: &str| {
+        let its = given.iter().filter(|it| it.tenant.as_str() == name);
+        its.filter(|it| it.leaves_ns.is_none()).collect::<Vec<_>>()
+    };
+    let tenants = file.tenants.iter().enumerate();
+    let tenants = tenants.filter_map(|(at, spec)| Some((at, spec, spec.server()?)));
+    let held = tenants.map(|(at, spec, server)| (at, spec, server, given_to(&spec.name)));
+    let held: Vec<_> = held.filter(|(.., its)| !its.is_empty()).collect();
+    if held.is_empty() {
+        return None;
+    }
+    let (was, is) = (&before.criticality, &file.criticality);
+    let decisive = [
+        ("test", was.test != is.test),
+        ("reserve_percent", was.reserve_percent != is.reserve_percent),
+        ("overhead_us", was.overhead_us != is.overhead_us),
+    ];
+    if let Some((key, _)) = decisive.iter().find(|(_, differs)| *differs) {
+        return Some(Conflict {
+            key: format!("criticality.{key}"),
+            message: format!(
+                "decides what fits, and {} tenants were promised CPU time by what it was: it stays until nothing is promised (reload without \
+                 their `criticality` first), or until the agent is started anew",
+                held.len()
+            ),
+        });
+    }
+    let mut host = host_of(given, *is);
+    for (at, spec, server, its) in held {
+        let first = its[0];
+        let conflict = |key: &str, message: String| {
+            let key = format!("tenant[{at}].{key}");
+            Some(Conflict { key, message })
+        };
+        if server.criticality != first.server.criticality {
+            let message = "is not what its tenant is promised CPU time with: reload without it first, and give it then";
+            return conflict("criticality", message.into());
+        }
+        if spec.vcpus.is_some_and(|vcpus| vcpus as usize != its.len()) {
+            let message = format!(
+                "is not {}, for how many its tenant is promised CPU time: reload without its `criticality` first, and give it then",
+                its.len()
+            );
+            return conflict("vcpus", message);
+        }
+        let now = first.next.map_or(first.server, |it| it.server);
+        if server == now {
+            continue;
+        }
+        if let Err((cpu, condition)) = host.replace(&first.tenant, &either(&first.room, &server)) {
+            let key = match () {
+                _ if server.budget_ns > now.budget_ns => "budget_ms",
+                _ if server.pessimistic_ns > now.pessimistic_ns => "pessimistic_budget_ms",
+                _ => "period_ms",
+            };
+            return conflict(key, no_room(&server, cpu, &condition));
+        }
+    }
+    None
+}
+
+/// Why a tenant that has a promise cannot have that one in its place.
+fn no_room(server: &Server, cpu: CpuId, condition: &Condition) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    format!(
+        "{} of every {} ms has no room on CPU {cpu}, where its tenant is promised CPU time: {} does not hold: {:.3}",
+        ms(server.budget_ns),
+        ms(server.period_ns),
+        condition.what,
+        condition.value
+    )
 }
 
 /// What a tenant asks for, and for how many virtual CPUs, once it has threads.

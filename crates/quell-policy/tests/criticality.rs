@@ -4,12 +4,12 @@
 mod common;
 
 use common::*;
-use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, TenantSpec};
+use quell_model::config::{AdmissionTest, AgentFile, Criticality, CriticalitySettings, TenantSpec};
 use quell_model::{
     CpuId, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
 };
 use quell_policy::Policy;
-use quell_policy::criticality::{Promises, SHORT_PERIODS};
+use quell_policy::criticality::{Promises, SHORT_PERIODS, conflict};
 use quell_policy::share::Shares;
 use std::sync::Arc;
 
@@ -117,6 +117,7 @@ fn promise(plan: &Plan, tenant: &str) -> Option<Promise> {
 fn kept(cpu: u32) -> Option<Promise> {
     Some(Promise::Kept {
         cpus: vec![CpuId(cpu)],
+        unchanged: None,
     })
 }
 
@@ -227,7 +228,7 @@ fn where_moving_does_not_help_it_moves_on_less_and_less_often() {
     let mut on = None;
     for period in 0..200 {
         let promise = promise(&rig.period(&tenants), "low");
-        let (Some(Promise::Kept { cpus }) | Some(Promise::Awaited { cpus })) = promise else {
+        let (Some(Promise::Kept { cpus, .. }) | Some(Promise::Awaited { cpus })) = promise else {
             panic!("{promise:?}")
         };
         if on != Some(cpus[0]) {
@@ -316,6 +317,8 @@ fn crowd() -> [TenantSample; 4] {
 #[test]
 fn who_comes_after_a_policy_keeps_its_promises() {
     let [a, b, c, d] = crowd();
+    let less = one("b", 2, 40.0, None, 100.0);
+    let more = one("d", 4, 90.0, None, 100.0);
     // Without anybody between they stand as they would with another policy between any two periods.
     let mut plain = Rig::new(2);
     let mut renewed = Rig::new(2);
@@ -327,11 +330,163 @@ fn who_comes_after_a_policy_keeps_its_promises() {
         vec![b.clone(), c.clone(), d.clone()],
         vec![b.clone(), c.clone(), d.clone()],
         vec![b.clone(), c.clone(), d.clone()],
-        vec![a, b, c, d],
+        vec![a.clone(), b.clone(), c.clone(), d.clone()],
+        // One asks for less, another for more than there is.
+        vec![a.clone(), less.clone(), c.clone(), more.clone()],
+        vec![a.clone(), less.clone(), c.clone(), more.clone()],
+        vec![a, less, c, more],
     ];
     for (period, tenants) in come.iter().enumerate() {
         let (expected, plan) = (plain.period(tenants), renewed.period(tenants));
+        assert_eq!(plan.servers, expected.servers, "period {period}");
         assert_eq!(plan, expected, "period {period}");
         renewed.after(exact(), &plan);
+    }
+}
+
+#[test]
+fn other_terms_hold_once_others_deadlines_are_right_beside_them_and_old_room_goes_after_a_period() {
+    let mut rig = Rig::new(1);
+    let a = one("a", 1, 10.0, Some(30.0), 200.0);
+    let b = one("b", 2, 20.0, None, 100.0);
+    for _ in 0..4 {
+        rig.period(&[a.clone(), b.clone()]);
+    }
+    // Beside a fifth: x = 0.05 / 0.8.
+    let plan = rig.period(&[a.clone(), b.clone()]);
+    assert_eq!(shown(&plan)[..2], ["1 on 0: 10/12.5", "2 on 0: 20/100"]);
+    // More: at once for `a`, x = 0.05 / 0.5, and for `b` after the longest period of the others.
+    let more = one("b", 2, 50.0, None, 100.0);
+    for period in 0..4 {
+        let plan = rig.period(&[a.clone(), more.clone()]);
+        let budget = if period < 2 { 20 } else { 50 };
+        let expected = ["1 on 0: 10/20".into(), format!("2 on 0: {budget}/100")];
+        assert_eq!(shown(&plan)[..2], expected, "period {period}");
+        assert_eq!(promise(&plan, "b"), kept(0));
+    }
+    // Less: at once, and what it had is given to nobody before its period is over.
+    let wants = one("c", 3, 45.0, None, 100.0);
+    for period in 0..3 {
+        let plan = rig.period(&[a.clone(), b.clone(), wants.clone()]);
+        assert_eq!(shown(&plan)[1], "2 on 0: 20/100", "period {period}");
+        let refused = matches!(promise(&plan, "c"), Some(Promise::Refused { .. }));
+        assert_eq!(refused, period < 1, "period {period}");
+    }
+}
+
+#[test]
+fn where_other_terms_have_no_room_the_promise_stays_as_it_was() {
+    let mut rig = Rig::new(1);
+    let tenants = |budget| {
+        [
+            one("a", 1, 50.0, None, 100.0),
+            one("b", 2, budget, None, 50.0),
+        ]
+    };
+    let before = rig.period(&tenants(20.0));
+    for _ in 0..3 {
+        let plan = rig.period(&tenants(30.0));
+        assert_eq!(plan.servers, before.servers);
+        let Some(Promise::Kept { cpus, unchanged }) = promise(&plan, "b") else {
+            panic!("{plan:?}");
+        };
+        assert_eq!(cpus, [CpuId(0)]);
+        let why = "30 of every 50 ms has no room on CPU 0, where its tenant is promised CPU time: U1(1) + U2(1) <= 1 does not hold: 1.100";
+        assert_eq!(unchanged.as_deref(), Some(why));
+    }
+    // It is said no more once that is not asked for, and tried again once there is more room.
+    assert_eq!(promise(&rig.period(&tenants(20.0)), "b"), kept(0));
+    rig.period(&tenants(30.0));
+    let alone = &tenants(30.0)[1..];
+    for _ in 0..2 {
+        rig.period(alone);
+    }
+    let plan = rig.period(alone);
+    assert_eq!(promise(&plan, "b"), kept(0));
+    assert_eq!(shown(&plan)[0], "2 on 0: 30/50");
+}
+
+/// A configuration of tenants `NAME CRITICALITY PERIOD BUDGET MORE`.
+fn file(head: &str, tenants: &[(&str, &str, u32, u32, &str)]) -> AgentFile {
+    let mut text = format!("[agent]\npolicy = [\"criticality\"]\n{head}\n");
+    for (name, criticality, period, budget, more) in tenants {
+        text += &format!(
+            "[[tenant]]\nname = \"{name}\"\npid = [1]\ncriticality = \"{criticality}\"\nperiod_ms = {period}\n\
+             budget_ms = {budget}\n{more}\n"
+        );
+    }
+    AgentFile::parse("q.toml".as_ref(), &text).unwrap()
+}
+
+#[test]
+fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
+    let mut rig = Rig::new(1);
+    let tenants = [
+        one("a", 1, 50.0, None, 100.0),
+        one("b", 2, 30.0, None, 100.0),
+    ];
+    let given = rig.period(&tenants).given;
+    let head = "[criticality]\nreserve_percent = 5\n";
+    let before = file(
+        head,
+        &[("a", "low", 100, 50, ""), ("b", "low", 100, 30, "")],
+    );
+    let conflict = |head: &str, tenants: &[(&str, &str, u32, u32, &str)]| {
+        conflict(&given, &before, &file(head, tenants))
+    };
+    let b = ("b", "low", 100, 30, "");
+    let fits = [
+        vec![("a", "low", 100, 50, ""), b],
+        vec![("a", "low", 100, 60, ""), b],
+        vec![("a", "low", 200, 50, ""), b],
+        vec![("a", "low", 50, 25, ""), b],
+        // One after the other, both fit.
+        vec![("a", "low", 100, 40, ""), ("b", "low", 100, 35, "")],
+        // Who has no promise is no matter here.
+        vec![("c", "low", 100, 100, ""), b],
+        vec![],
+    ];
+    for tenants in fits {
+        assert_eq!(conflict(head, &tenants), None, "{tenants:?}");
+    }
+    let most = "pessimistic_budget_ms = 60";
+    let misfits = [
+        (
+            ("a", "low", 100, 90, ""),
+            "budget_ms",
+            "has no room on CPU 0",
+        ),
+        (
+            ("a", "low", 50, 50, ""),
+            "period_ms",
+            "has no room on CPU 0",
+        ),
+        (
+            ("a", "high", 100, 50, most),
+            "criticality",
+            "reload without it",
+        ),
+        (("a", "low", 100, 50, "vcpus = 2"), "vcpus", "is not 1"),
+    ];
+    for (a, key, message) in misfits {
+        let found = conflict(head, &[b, a]).unwrap();
+        assert_eq!(found.key, format!("tenant[1].{key}"));
+        assert!(found.message.contains(message), "{found:?}");
+    }
+    // What decides what fits stays as long as somebody is promised something by it.
+    for (table, key) in [
+        ("reserve_percent = 10", Some("reserve_percent")),
+        ("overhead_us = 30", Some("overhead_us")),
+        ("test = \"edf\"", Some("test")),
+        ("temperature = 5", None),
+    ] {
+        let head = format!("[criticality]\n{table}\n");
+        let found = conflict(&head, &[b]).map(|it| it.key);
+        assert_eq!(
+            found,
+            key.map(|key| format!("criticality.{key}")),
+            "{table}"
+        );
+        assert_eq!(conflict(&head, &[("c", "low", 100, 10, "")]), None);
     }
 }

@@ -281,7 +281,7 @@ fn mechanisms_compose() {
     let tenants = [critical, vm("b", 20, 4, 0.5, 8), process("c", 30, 8)];
     let plan = after(policy.as_mut(), 20, &tenants, 8);
     let a = &plan.tenants[0];
-    let Some(Promise::Kept { cpus }) = &a.promise else {
+    let Some(Promise::Kept { cpus, .. }) = &a.promise else {
         panic!("{a:?}");
     };
     let promised: CpuSet = cpus.iter().copied().collect();

@@ -111,6 +111,28 @@ impl Host {
         Ok(on)
     }
 
+    /// Provides for a tenant's servers, where they are, as for these; `Err`: where that does not fit, and why not. All of them or none.
+    pub fn replace(
+        &mut self,
+        tenant: &TenantName,
+        server: &Server,
+    ) -> Result<(), (CpuId, Condition)> {
+        let mut with = self.cpus.clone();
+        for (cpu, placed) in &mut with {
+            let mut its = placed.iter_mut().filter(|it| it.tenant == *tenant);
+            let Some(it) = its.next() else {
+                continue;
+            };
+            it.server = *server;
+            let verdict = check_with(&self.settings, &servers(placed, None));
+            if !verdict.fits {
+                return Err((*cpu, verdict.condition));
+            }
+        }
+        self.cpus = with;
+        Ok(())
+    }
+
     /// Takes a tenant off the host: what was promised to others holds with less beside it.
     pub fn remove(&mut self, tenant: &TenantName) {
         for (_, placed) in &mut self.cpus {

@@ -133,7 +133,14 @@ pub fn promised(promise: &Promise) -> String {
         format!("CPU{many} {}", cpus.join(", "))
     };
     match promise {
-        Promise::Kept { cpus } => format!("promised CPU time on {}", on(cpus)),
+        Promise::Kept {
+            cpus,
+            unchanged: None,
+        } => format!("promised CPU time on {}", on(cpus)),
+        Promise::Kept {
+            cpus,
+            unchanged: Some(why),
+        } => format!("promised CPU time on {}, as before: {why}", on(cpus)),
         Promise::Awaited { cpus } => format!("is to be promised CPU time on {}", on(cpus)),
         Promise::Refused { why } => format!("not promised CPU time: {why}"),
     }
