@@ -16,7 +16,7 @@
 use crate::edges::{Act, Choice, Stock};
 use quell_linux::act::{ApplyReport, Note, RestoreReport, Subject};
 use quell_linux::observe::{MonitorError, TracePoints};
-use quell_model::config::{AgentFile, Backend};
+use quell_model::config::{AgentFile, Backend, Mechanism};
 use quell_model::{
     Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
@@ -304,11 +304,11 @@ impl<L: Loader> Backends<L> {
 
 impl<L: Loader> Act for Backends<L> {
     fn choose(&mut self, config: &AgentFile, trace_points: Option<TracePoints>) -> Choice {
-        // Those of another observer: a scheduler that is loaded counts for the one before, so it is loaded anew.
-        let moved = trace_points.is_some() || self.trace_points.is_some();
+        // Those of another monitor: a scheduler that is loaded counts for the one before, so it is loaded anew.
+        let moved = trace_points != self.trace_points;
         self.trace_points = trace_points;
         self.retry = Retry::default();
-        self.wanted = None;
+        let before = self.wanted.take();
         let options = match options(config) {
             Ok(options) => options,
             Err(reason) => {
@@ -319,9 +319,17 @@ impl<L: Loader> Act for Backends<L> {
         let same = |running: &Running| running.options == options && !moved;
         if !self.scheduler.as_ref().is_some_and(same) {
             // Ends the one there is first: the kernel takes one at a time.
-            self.scheduler = None;
+            let promised = self.scheduler.take().is_some_and(|it| it.promises());
             if let Err(error) = self.load(&options) {
+                // A configuration that is refused for it leaves the one before in force: from the next period on.
+                self.wanted = before.filter(|_| needs_scheduler(config));
                 return stock(error.to_string());
+            }
+            if promised && options.criticality {
+                self.note(
+                    "another scheduler was loaded for the new configuration: promises were not kept meanwhile, and begin new periods"
+                        .to_string(),
+                );
             }
         }
         self.wanted = Some(options);
@@ -357,6 +365,10 @@ impl<L: Loader> Act for Backends<L> {
         &self.broken
     }
 
+    fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
+        self.stock.hand_over(bound)
+    }
+
     fn restore(&mut self) -> RestoreReport {
         if let Some(running) = &mut self.scheduler {
             running.forget();
@@ -366,6 +378,11 @@ impl<L: Loader> Act for Backends<L> {
 }
 
 impl Running {
+    /// Whether the last plan promised somebody something.
+    fn promises(&self) -> bool {
+        !self.missed.is_empty()
+    }
+
     /// The number of a tenant's group in the scheduler, which has its weight; 0: it needs none.
     fn group_of(&mut self, snapshot: &Snapshot, tenant: &TenantPlan) -> u32 {
         let sample = snapshot.tenant(&tenant.name);
@@ -512,6 +529,12 @@ pub(crate) fn expected(config: &AgentFile) -> Choice {
     }
 }
 
+/// Whether the configuration is refused where the scheduler cannot be used.
+pub(crate) fn needs_scheduler(config: &AgentFile) -> bool {
+    // What nothing would keep is not promised.
+    config.agent.has(Mechanism::Criticality) || config.agent.backend == Backend::SchedExt
+}
+
 /// What to load the scheduler with, or why it is not wanted.
 fn options(config: &AgentFile) -> Result<Options, String> {
     if config.agent.backend == Backend::Stock {
@@ -558,5 +581,7 @@ fn beside_scheduler(plan: &Plan) -> Plan {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod scripted;
 #[cfg(test)]
 mod tests;

@@ -196,6 +196,11 @@ impl Board {
         }
     }
 
+    /// The last plan; `None` before the first.
+    pub fn plan(&self) -> Option<Arc<Plan>> {
+        self.lock().last.as_ref().map(|(_, plan)| plan.clone())
+    }
+
     /// A reload took effect.
     pub fn reloaded(&self, facts: Facts) {
         let mut inner = self.lock();

@@ -12,7 +12,8 @@ use crate::wire::PeriodCost;
 use crate::{AgentError, rarely::Rarely};
 use quell_linux::act::{ApplyReport, RestoreReport};
 use quell_linux::observe::ObserveError;
-use quell_model::{Plan, Snapshot, TenantName};
+use quell_model::config::{AgentFile, Mechanism};
+use quell_model::{GivenServer, Plan, Snapshot, TenantName, ThreadId};
 use quell_policy::Policy;
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -27,26 +28,41 @@ const MAX_FAILURES: u32 = 10;
 
 /// What a configuration makes: the parts that a reload replaces.
 pub struct Assembly {
-    /// Where snapshots come from.
-    pub observer: Box<dyn Observe>,
+    /// The configuration.
+    pub config: AgentFile,
     /// What decides; `None` only observes.
     pub policy: Option<Box<dyn Policy>>,
     /// What the API says of them.
     pub facts: Facts,
 }
 
-/// Reads the configuration anew, or says what is wrong with it. What it returns makes its parts,
-/// and is only called once everything is as the owners left it.
-pub type Assemble = Box<dyn FnMut() -> Result<Start, AgentError>>;
+/// Where configurations come from, and what they make.
+pub trait Assemble {
+    /// Reads the configuration anew, to take the place of that one, by which something was promised.
+    ///
+    /// # Errors
+    /// What is wrong with it, or would break a promise.
+    fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError>;
 
-/// Makes the parts of a configuration that has been checked, for the actuator there is.
-pub type Start = Box<dyn FnOnce(Option<&mut dyn Act>) -> Result<Assembly, AgentError>>;
+    /// Makes its parts, for who observes its tenants and the actuator there is. What was promised goes on.
+    ///
+    /// # Errors
+    /// Why this host cannot have it.
+    fn make(
+        &mut self,
+        config: AgentFile,
+        observer: &dyn Observe,
+        actuator: Option<&mut dyn Act>,
+        given: &[GivenServer],
+    ) -> Result<Assembly, AgentError>;
+}
 
 /// The loop and its parts.
 pub struct Controller {
     parts: Assembly,
+    observer: Box<dyn Observe>,
     actuator: Option<Box<dyn Act>>,
-    assemble: Assemble,
+    assemble: Box<dyn Assemble>,
     board: Arc<Board>,
     notifier: Notifier,
     /// Failed observations in a row.
@@ -64,12 +80,14 @@ impl Controller {
     /// A loop that has not begun. Without an actuator it decides and changes nothing.
     pub fn new(
         parts: Assembly,
+        observer: Box<dyn Observe>,
         actuator: Option<Box<dyn Act>>,
-        assemble: Assemble,
+        assemble: Box<dyn Assemble>,
         board: Arc<Board>,
     ) -> Controller {
         Controller {
             parts,
+            observer,
             actuator,
             assemble,
             board,
@@ -134,7 +152,7 @@ impl Controller {
     /// One period. Errors only when the loop must end.
     fn period(&mut self) -> Result<(), AgentError> {
         let start = Instant::now();
-        let snapshot = match self.parts.observer.sample() {
+        let snapshot = match self.observer.sample() {
             Ok(snapshot) => snapshot,
             Err(e) => return self.failed(e),
         };
@@ -180,7 +198,7 @@ impl Controller {
         let threads: usize = snapshot.tenants.iter().map(|t| t.threads.len()).sum();
         let before = self.board.publish(snapshot, plan, report.as_ref(), cost);
         if let Some(before) = before {
-            self.parts.observer.recycle(before);
+            self.observer.recycle(before);
         }
         self.notifier
             .period_completed(|| format!("{threads} threads of {tenants} tenants"));
@@ -251,26 +269,11 @@ impl Controller {
         }
     }
 
-    /// Reads the configuration anew; a bad one changes nothing. With a good one everything is put
-    /// back first: the new policy must see what the owners chose, not what the old one wrote.
+    /// Reads the configuration anew; a bad one changes nothing.
     fn reload(&mut self) {
-        let parts = (self.assemble)().and_then(|start| {
-            if let Some(actuator) = &mut self.actuator {
-                let report = actuator.restore();
-                match report.is_complete() {
-                    true => info!("before the new configuration: {report}"),
-                    false => error!("before the new configuration: {report}"),
-                }
-            }
-            match &mut self.actuator {
-                Some(actuator) => start(Some(actuator.as_mut())),
-                None => start(None),
-            }
-        });
-        match parts {
-            Ok(parts) => {
-                self.board.reloaded(parts.facts.clone());
-                self.parts = parts;
+        match self.renew() {
+            Ok(()) => {
+                self.board.reloaded(self.parts.facts.clone());
                 self.unmatched.clear();
                 self.failures = 0;
                 info!("configuration reloaded");
@@ -278,6 +281,38 @@ impl Controller {
             Err(e) => {
                 error!("configuration not reloaded, the old one stays in force: {e}");
                 self.board.reload_refused(e.to_string());
+            }
+        }
+    }
+
+    /// With a good one what Quell set is put back first: the new policy must see what the owners chose, not what the old one wrote. What was
+    /// promised is not interrupted for that.
+    fn renew(&mut self) -> Result<(), AgentError> {
+        let plan = self.board.plan().unwrap_or_default();
+        let config = self.assemble.read(&self.parts.config, &plan.given)?;
+        if let Some(actuator) = &mut self.actuator {
+            let report = actuator.hand_over(&bound(&plan, &config));
+            match report.is_complete() {
+                true => info!("before the new configuration: {report}"),
+                false => error!("before the new configuration: {report}"),
+            }
+        }
+        self.observer.follow(&config)?;
+        let actuator: Option<&mut dyn Act> = match &mut self.actuator {
+            Some(actuator) => Some(actuator.as_mut()),
+            None => None,
+        };
+        let observer = self.observer.as_ref();
+        match self.assemble.make(config, observer, actuator, &plan.given) {
+            Ok(parts) => {
+                self.parts = parts;
+                Ok(())
+            }
+            Err(e) => {
+                if let Err(again) = self.observer.follow(&self.parts.config) {
+                    error!("the old configuration's tenants cannot be observed any more: {again}");
+                }
+                Err(e)
             }
         }
     }
@@ -315,6 +350,19 @@ impl Drop for Controller {
     }
 }
 
+/// The threads that are bound for a promise which the configuration has, too.
+fn bound(plan: &Plan, config: &AgentFile) -> BTreeSet<ThreadId> {
+    let asks = |name: &TenantName| {
+        let mut tenants = config.tenants.iter();
+        tenants.any(|it| it.name == name.as_str() && it.criticality.is_some())
+    };
+    let tenants = plan.tenants.iter();
+    let tenants = tenants.filter(|it| config.agent.has(Mechanism::Criticality) && asks(&it.name));
+    let threads = tenants.flat_map(|it| &it.threads);
+    let served = threads.filter(|it| it.server.is_some());
+    served.map(|it| it.id).collect()
+}
+
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -325,5 +373,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "panic without a message".to_string())
 }
 
+#[cfg(test)]
+mod reloads;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,9 @@
 use quell_linux::act::{Actuator, ApplyReport, RestoreReport};
 use quell_linux::guest::Guests;
 use quell_linux::observe::{ObserveError, Observer, TracePoints};
-use quell_model::config::{AgentFile, Backend};
-use quell_model::{Plan, Snapshot, Source, TenantName};
-use std::collections::BTreeMap;
+use quell_model::config::{AgentFile, Backend, Mechanism};
+use quell_model::{Plan, Snapshot, Source, TenantName, ThreadId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where snapshots come from.
 pub trait Observe {
@@ -20,6 +20,15 @@ pub trait Observe {
     fn sample(&mut self) -> Result<Snapshot, ObserveError>;
     /// Takes back a snapshot that nobody needs any more, for its memory.
     fn recycle(&mut self, _snapshot: Snapshot) {}
+    /// The trace points that a scheduler can stand in for, where there are any.
+    fn trace_points(&self) -> Option<TracePoints> {
+        None
+    }
+    /// Observes the tenants of another configuration from now on.
+    ///
+    /// # Errors
+    /// When that is not possible; it goes on with those that it had.
+    fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError>;
 }
 
 /// The way of acting that a configuration comes to on this host.
@@ -35,6 +44,8 @@ pub struct Choice {
 pub trait Stock {
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// Puts everything back, except that these threads stay where they are bound to.
+    fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
     /// Puts everything back.
     fn restore(&mut self) -> RestoreReport;
 }
@@ -49,6 +60,9 @@ pub trait Act {
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
     /// How many promises of CPU time were broken since the start, by tenant.
     fn broken(&self) -> &BTreeMap<TenantName, u64>;
+    /// Puts back what a policy sees of the host, for one that begins: it must see what the owners chose. These threads stay
+    /// where they are bound to, and what a scheduler was told holds until the next plan says otherwise.
+    fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
     /// Puts everything back.
     fn restore(&mut self) -> RestoreReport;
 }
@@ -69,12 +83,31 @@ impl Observe for Observer {
     fn recycle(&mut self, snapshot: Snapshot) {
         Observer::recycle(self, snapshot);
     }
+
+    fn trace_points(&self) -> Option<TracePoints> {
+        Observer::trace_points(self)
+    }
+
+    fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
+        Observer::follow(self, &config.tenants)
+    }
 }
 
-/// A host of which guests are asked as well.
+/// A host of which guests are asked as well, where the configuration wants it.
 pub(crate) struct Asking {
-    pub(crate) observer: Box<dyn Observe>,
-    pub(crate) guests: Guests,
+    observer: Box<dyn Observe>,
+    guests: Guests,
+    asks: bool,
+}
+
+impl Asking {
+    pub(crate) fn new(observer: Box<dyn Observe>, guests: Guests, config: &AgentFile) -> Asking {
+        Asking {
+            observer,
+            guests,
+            asks: config.agent.has(Mechanism::Pools),
+        }
+    }
 }
 
 impl Observe for Asking {
@@ -88,18 +121,34 @@ impl Observe for Asking {
 
     fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let mut snapshot = self.observer.sample()?;
-        self.guests.see(&mut snapshot);
+        if self.asks {
+            self.guests.see(&mut snapshot);
+        }
         Ok(snapshot)
     }
 
     fn recycle(&mut self, snapshot: Snapshot) {
         self.observer.recycle(snapshot);
     }
+
+    fn trace_points(&self) -> Option<TracePoints> {
+        self.observer.trace_points()
+    }
+
+    fn follow(&mut self, config: &AgentFile) -> Result<(), ObserveError> {
+        self.observer.follow(config)?;
+        self.asks = config.agent.has(Mechanism::Pools);
+        Ok(())
+    }
 }
 
 impl Stock for Actuator {
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         Actuator::apply(self, snapshot, plan)
+    }
+
+    fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
+        Actuator::hand_over(self, bound)
     }
 
     fn restore(&mut self) -> RestoreReport {

@@ -2,7 +2,9 @@
 
 use crate::AgentError;
 use quell_linux::observe::check_selectors;
+use quell_model::GivenServer;
 use quell_model::config::{AgentFile, ConfigError};
+use quell_policy::criticality::conflict;
 use std::path::Path;
 
 /// Reads `quell.toml` and checks all of it, selectors included, without touching the host.
@@ -30,4 +32,20 @@ pub fn parse(path: &Path, text: &str) -> Result<AgentFile, ConfigError> {
         ConfigError::at(path, format!("tenant[{}].{}", e.index, e.key), message)
     })?;
     Ok(file)
+}
+
+/// Checks the configuration that is to take the place of another one, by which something was promised.
+///
+/// # Errors
+/// What of it would break a promise, with file and key.
+pub(crate) fn keeps_promises(
+    path: &Path,
+    file: &AgentFile,
+    before: &AgentFile,
+    given: &[GivenServer],
+) -> Result<(), ConfigError> {
+    match conflict(given, before, file) {
+        Some(conflict) => Err(ConfigError::at(path, conflict.key, conflict.message)),
+        None => Ok(()),
+    }
 }

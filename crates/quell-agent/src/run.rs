@@ -4,7 +4,7 @@ use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
 use crate::board::{Board, Facts};
 use crate::clock::SystemClock;
-use crate::control::{Assemble, Assembly, Controller, Start};
+use crate::control::{Assemble, Assembly, Controller};
 use crate::edges::{Act, Asking, Choice, Observe};
 use crate::privileges::Privileges;
 use crate::wire::Missing;
@@ -12,9 +12,9 @@ use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::guest::Guests;
 use quell_linux::observe::{Observer, Preference, TracePoints};
+use quell_model::GivenServer;
 use quell_model::config::{AgentFile, Backend, Mechanism};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use tracing::{info, warn};
 
@@ -70,20 +70,17 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
             Some(Box::new(Backends::new(Box::new(stock), Kernel)))
         }
     };
-    let assemble = {
-        let options = options.clone();
-        Rc::new(move |config: AgentFile, actuator: Option<&mut dyn Act>| {
-            let missing = missing(privileges, &config, capabilities.as_ref());
-            let parts = assemble(&options, &config, actuator, missing, not_acting.clone())?;
-            Ok(match config.agent.has(Mechanism::Pools) {
-                true => asking(parts, guests.clone()),
-                false => parts,
-            })
-        })
+    let mut assembler = Assembler {
+        config: options.config.clone(),
+        privileges,
+        capabilities,
+        not_acting,
     };
+    let observer = Box::new(Observer::new(&config.tenants, options.source)?);
+    let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
-        Some(actuator) => assemble(config, Some(actuator.as_mut())),
-        None => assemble(config, None),
+        Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
+        None => assembler.make(config, observer.as_ref(), None, &[]),
     }?;
     for missing in &parts.facts.missing {
         warn!("{} is missing: {}", missing.what, missing.remedy);
@@ -98,26 +95,11 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     // Whoever asks may be in another folder.
     let shown = std::path::absolute(&options.config).unwrap_or_else(|_| options.config.clone());
     let board = Arc::new(Board::new(shown, parts.facts.clone()));
-    let reload: Assemble = {
-        let path = options.config.clone();
-        Box::new(move || {
-            let (config, assemble) = (load::load(&path)?, assemble.clone());
-            Ok(Box::new(move |actuator: Option<&mut dyn Act>| assemble(config, actuator)) as Start)
-        })
-    };
     // From here on every way out drops the controller, which puts everything back.
-    let mut controller = Controller::new(parts, actuator, reload, board.clone());
+    let assembler = Box::new(assembler);
+    let mut controller = Controller::new(parts, observer, actuator, assembler, board.clone());
     let _server = Server::start(&options.socket, board)?;
     controller.run(&mut clock)
-}
-
-/// With an observer that asks guests, too.
-fn asking(parts: Assembly, guests: Guests) -> Assembly {
-    let observer = Box::new(Asking {
-        observer: parts.observer,
-        guests,
-    });
-    Assembly { observer, ..parts }
 }
 
 fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
@@ -131,46 +113,62 @@ fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
     Ok(actuator)
 }
 
-fn assemble(
-    options: &AgentOptions,
-    config: &AgentFile,
-    actuator: Option<&mut dyn Act>,
-    missing: Vec<Missing>,
-    not_acting_reason: Option<String>,
-) -> Result<Assembly, AgentError> {
-    let observer = Observer::new(&config.tenants, options.source)?;
-    let fallback_reason = Observe::fallback_reason(&observer).map(str::to_string);
-    if let Some(reason) = &fallback_reason {
-        warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
+/// From `quell.toml` to the parts that act by it on this host.
+struct Assembler {
+    config: PathBuf,
+    privileges: Privileges,
+    /// `None`: it does not act.
+    capabilities: Option<Capabilities>,
+    not_acting: Option<String>,
+}
+
+impl Assemble for Assembler {
+    fn read(&mut self, before: &AgentFile, given: &[GivenServer]) -> Result<AgentFile, AgentError> {
+        let config = load::load(&self.config)?;
+        load::keeps_promises(&self.config, &config, before, given)?;
+        Ok(config)
     }
-    // Nothing after it can fail, so a configuration that is refused loads nothing.
-    let choice = choose(config, actuator, observer.trace_points())?;
-    let mut asymmetry = config.asymmetry.clone();
-    match (choice.backend, kernel_slice_ns()) {
-        (Backend::SchedExt, _) => asymmetry = asymmetry.in_shared_queues(),
-        (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
-        (_, None) => {}
+
+    fn make(
+        &mut self,
+        config: AgentFile,
+        observer: &dyn Observe,
+        actuator: Option<&mut dyn Act>,
+        given: &[GivenServer],
+    ) -> Result<Assembly, AgentError> {
+        let fallback_reason = observer.fallback_reason().map(str::to_string);
+        if let Some(reason) = &fallback_reason {
+            warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
+        }
+        // Nothing after it can fail, so a configuration that is refused loads nothing.
+        let choice = choose(&config, actuator, observer.trace_points())?;
+        let mut asymmetry = config.asymmetry.clone();
+        match (choice.backend, kernel_slice_ns()) {
+            (Backend::SchedExt, _) => asymmetry = asymmetry.in_shared_queues(),
+            (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
+            (_, None) => {}
+        }
+        let policy = quell_policy::composed(&config, &asymmetry, given);
+        let facts = Facts {
+            backend: choice.backend,
+            backend_reason: choice.reason,
+            policy: config.agent.policy.clone(),
+            period_ms: config.agent.period_ms,
+            source: observer.source(),
+            fallback_reason,
+            not_acting_reason: self.not_acting.clone(),
+            missing: missing(self.privileges, &config, self.capabilities.as_ref()),
+            criticality: config
+                .agent
+                .has(Mechanism::Criticality)
+                .then_some(config.criticality),
+        };
+        Ok(Assembly {
+            config,
+            policy,
+            facts,
+        })
     }
-    let policy = quell_policy::composed(config, &asymmetry, &[]);
-    let facts = Facts {
-        backend: choice.backend,
-        backend_reason: choice.reason,
-        policy: config.agent.policy.clone(),
-        period_ms: config.agent.period_ms,
-        source: Observe::source(&observer),
-        fallback_reason,
-        not_acting_reason,
-        missing,
-        criticality: config
-            .agent
-            .has(Mechanism::Criticality)
-            .then_some(config.criticality),
-    };
-    Ok(Assembly {
-        observer: Box::new(observer),
-        policy,
-        facts,
-    })
 }
 
 /// The way of acting; without an actuator, what it would be as far as can be told without trying.
@@ -185,13 +183,11 @@ fn choose(
     };
     match (&choice.reason, config.agent.backend) {
         (None, _) => info!("acting through Quell's scheduler"),
-        // What nothing would keep is not promised.
-        (Some(reason), _) if config.agent.has(Mechanism::Criticality) => {
+        (Some(reason), _) if backend::needs_scheduler(config) => {
             return Err(AgentError::NoScheduler(reason.clone()));
         }
-        (Some(reason), Backend::SchedExt) => return Err(AgentError::NoScheduler(reason.clone())),
-        (Some(reason), Backend::Auto) => info!("acting through stock interfaces: {reason}"),
         (Some(_), Backend::Stock) => {}
+        (Some(reason), _) => info!("acting through stock interfaces: {reason}"),
     }
     Ok(choice)
 }

@@ -161,6 +161,44 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); a on $(cpus $a)"
 kill $a $b $c
 "#;
 
+/// One tenant with a promise on each CPU. The file is read anew: another tenant comes, `b` wants too much, `a` goes and `b` wants more, and
+/// the scheduler changes its options.
+/// With the BPF monitor, which stays for all of it.
+const RELOADS: &str = r#"
+state() { cat /sys/kernel/sched_ext/state; }
+loads() { cat /sys/kernel/sched_ext/enable_seq; }
+spin() { sh -c 'while :; do :; done' & }
+spin; a=$!; spin; b=$!; spin; c=$!; kill -STOP $a $b $c
+tenant() { # NAME PID BUDGET
+    printf '[[tenant]]\nname = "%s"\npid = [%s]\ncriticality = "low"\nperiod_ms = 100\nbudget_ms = %s\n' $1 $2 $3
+}
+head() { printf '[agent]\npolicy = ["criticality"%s]\n%s' "$1" "$2"; }
+cpus() { grep Cpus_allowed_list /proc/$1/status | cut -f2; }
+status() { quell status --json --socket /run/q.sock; }
+reload() { # NAME NUMBER: of reloads after it
+    kill -HUP $agent
+    for turn in $(seq 900); do status | grep -q '"reloads": '$2 && break; sleep 0.1; done
+    sleep 1
+    echo "$1: $(loads) loads; a on $(cpus $a), b on $(cpus $b), c on $(cpus $c)"
+    quell status --socket /run/q.sock | grep 'promised\|promises'
+}
+(head; tenant a $a 50; tenant b $b 60) > quell.toml
+quell run -c quell.toml --socket /run/q.sock --journal /root/journal > $OUT/agent.log 2>&1 & agent=$!
+for turn in $(seq 900); do [ "$(state)" = enabled ] && break; sleep 0.1; done
+kill -CONT $a $b $c; sleep 1
+echo "at first: $(loads) loads; a on $(cpus $a), b on $(cpus $b)"
+(head; tenant c $c 20; tenant b $b 60; tenant a $a 50) > quell.toml; reload more 1
+(head; tenant c $c 20; tenant b $b 97) > quell.toml; kill -HUP $agent; sleep 1
+quell status --socket /run/q.sock | grep -o 'refused: .* has no room on CPU .'
+(head; tenant c $c 20; tenant b $b 70) > quell.toml; reload less 2
+(head ', "asymmetry"' '[asymmetry]
+causal = false
+'; tenant c $c 20; tenant b $b 70) > quell.toml; reload others 3
+status > $OUT/status.json
+kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); b on $(cpus $b)"
+kill $a $b $c
+"#;
+
 /// Runs a script in a guest of two CPUs: what it wrote and said; `None` where there is no lab.
 fn in_guest(script: &[&str]) -> Option<(tempfile::TempDir, String)> {
     if !common::lab_is_ready() {
@@ -219,6 +257,36 @@ fn the_agent_promises_cpu_time() {
         of("f")["refusal"]["changes"].as_array().map(Vec::is_empty),
         Some(false)
     );
+}
+
+#[test]
+fn a_reload_keeps_what_was_promised() {
+    let Some((folder, said)) = in_guest(&[RELOADS]) else {
+        return;
+    };
+    println!("{said}");
+    let expected = [
+        "at first: 1 loads; a on 0, b on 1",
+        "more: 1 loads; a on 0, b on 1, c on 0",
+        "a: promised CPU time on CPU 0",
+        "b: promised CPU time on CPU 1",
+        "c: promised CPU time on CPU 0",
+        "refused: quell.toml: `tenant[1].budget_ms`: 97 of every 100 ms has no room on CPU 1",
+        "less: 1 loads; a on 0-1, b on 1, c on 0",
+        "b: promised CPU time on CPU 1",
+        "c: promised CPU time on CPU 0",
+        "others: 2 loads; a on 0-1, b on 1, c on 0",
+        "b: promised CPU time on CPU 1",
+        "c: promised CPU time on CPU 0",
+        "  another scheduler was loaded for the new configuration: promises were not kept meanwhile, and begin new periods",
+        "SIGTERM: 0, disabled; b on 0-1",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    let status = json(folder.path(), "status.json");
+    assert_eq!(status["source"], "bpf");
+    for tenant in status["tenants"].as_array().unwrap() {
+        assert_eq!(tenant["broken_promises"], 0, "{tenant}");
+    }
 }
 
 fn json(folder: &Path, name: &str) -> Value {

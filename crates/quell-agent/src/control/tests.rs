@@ -6,8 +6,8 @@ use crate::testing::{facts, plan_with_reasons, snapshot};
 use quell_linux::act::{Note, Subject, Writes};
 use quell_linux::observe::TracePoints;
 use quell_model::config::{AgentFile, Backend};
-use quell_model::{Source, TenantName};
-use std::collections::{BTreeMap, VecDeque};
+use quell_model::{GivenServer, Source, TenantName, ThreadId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Mutex;
 
@@ -52,6 +52,10 @@ impl Observe for Recording {
                 path: "/proc/stat".into(),
                 message: "is cut short".into(),
             })
+    }
+
+    fn follow(&mut self, _: &AgentFile) -> Result<(), ObserveError> {
+        Ok(())
     }
 }
 
@@ -123,6 +127,12 @@ impl Act for Actor {
         &NONE
     }
 
+    fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
+        assert!(bound.is_empty(), "nothing is promised");
+        self.told.lock().unwrap().push("hand over".into());
+        RestoreReport::default()
+    }
+
     fn restore(&mut self) -> RestoreReport {
         self.told.lock().unwrap().push("restore".into());
         RestoreReport {
@@ -139,19 +149,59 @@ struct Rig {
     told: Told,
 }
 
-fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reload: Assemble) -> Rig {
+/// Reads this text, and makes parts that observe only.
+struct Text {
+    text: &'static str,
+    told: Told,
+}
+
+impl Assemble for Text {
+    fn read(&mut self, _: &AgentFile, _: &[GivenServer]) -> Result<AgentFile, AgentError> {
+        self.told.lock().unwrap().push("read".into());
+        Ok(crate::parse("q.toml".as_ref(), self.text)?)
+    }
+
+    fn make(
+        &mut self,
+        config: AgentFile,
+        _: &dyn Observe,
+        _: Option<&mut dyn Act>,
+        _: &[GivenServer],
+    ) -> Result<Assembly, AgentError> {
+        self.told.lock().unwrap().push("make".into());
+        let facts = Facts {
+            period_ms: config.agent.period_ms,
+            ..facts()
+        };
+        Ok(Assembly {
+            config,
+            policy: None,
+            facts,
+        })
+    }
+}
+
+fn parts(policy: Option<Box<dyn Policy>>) -> Assembly {
+    Assembly {
+        config: crate::parse("q.toml".as_ref(), "").unwrap(),
+        policy,
+        facts: facts(),
+    }
+}
+
+fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reloaded: &'static str) -> Rig {
     let told = Told::default();
     let actor = Actor {
         told: told.clone(),
         complete: true,
     };
     let board = Arc::new(Board::new("quell.toml".into(), facts()));
-    let parts = Assembly {
-        observer,
-        policy,
-        facts: facts(),
-    };
-    let controller = Controller::new(parts, Some(Box::new(actor)), reload, board.clone());
+    let files = Box::new(Text {
+        text: reloaded,
+        told: told.clone(),
+    });
+    let actor = Some(Box::new(actor) as Box<dyn Act>);
+    let controller = Controller::new(parts(policy), observer, actor, files, board.clone());
     Rig {
         controller,
         board,
@@ -159,8 +209,14 @@ fn rig(observer: Box<dyn Observe>, policy: Option<Box<dyn Policy>>, reload: Asse
     }
 }
 
-fn never() -> Assemble {
-    Box::new(|| panic!("nobody asked for a reload"))
+/// Nobody asks for a reload.
+const NEVER: &str = "no TOML";
+
+fn never() -> Box<dyn Assemble> {
+    Box::new(Text {
+        text: NEVER,
+        told: Told::default(),
+    })
 }
 
 fn play(rig: &mut Rig, wakes: Vec<Wake>) -> Result<Option<RestoreReport>, AgentError> {
@@ -177,7 +233,7 @@ fn told(rig: &Rig) -> Vec<String> {
 
 #[test]
 fn each_period_is_applied_and_published_and_stopping_puts_all_back() {
-    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), never());
+    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), NEVER);
     let report = play(&mut rig, periods(2)).unwrap().unwrap();
     assert_eq!(report.restored, 3);
     assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
@@ -193,7 +249,7 @@ fn each_period_is_applied_and_published_and_stopping_puts_all_back() {
 
 #[test]
 fn missed_deadlines_are_counted_and_not_made_up_for() {
-    let mut rig = rig(recording(0..2), None, never());
+    let mut rig = rig(recording(0..2), None, NEVER);
     let wakes = vec![Wake::Period { missed: 0 }, Wake::Period { missed: 7 }];
     play(&mut rig, wakes).unwrap();
     let counts = rig.board.counts();
@@ -202,7 +258,7 @@ fn missed_deadlines_are_counted_and_not_made_up_for() {
 
 #[test]
 fn without_a_policy_nothing_is_planned() {
-    let mut rig = rig(recording(0..1), None, never());
+    let mut rig = rig(recording(0..1), None, NEVER);
     play(&mut rig, periods(1)).unwrap();
     assert_eq!(rig.board.snapshot().unwrap().plan.tenants, []);
 }
@@ -210,12 +266,8 @@ fn without_a_policy_nothing_is_planned() {
 #[test]
 fn a_dry_run_decides_and_changes_nothing() {
     let board = Arc::new(Board::new("quell.toml".into(), facts()));
-    let parts = Assembly {
-        observer: recording(0..1),
-        policy: Some(Box::new(PanicsAt(9))),
-        facts: facts(),
-    };
-    let mut controller = Controller::new(parts, None, never(), board.clone());
+    let parts = parts(Some(Box::new(PanicsAt(9))));
+    let mut controller = Controller::new(parts, recording(0..1), None, never(), board.clone());
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
@@ -227,7 +279,7 @@ fn a_dry_run_decides_and_changes_nothing() {
 
 #[test]
 fn a_panic_in_the_policy_puts_all_back_and_is_an_error() {
-    let mut rig = rig(recording(0..3), Some(Box::new(PanicsAt(1))), never());
+    let mut rig = rig(recording(0..3), Some(Box::new(PanicsAt(1))), NEVER);
     let error = play(&mut rig, periods(3)).unwrap_err();
     assert!(
         error.to_string().contains("cannot decide period 1"),
@@ -239,7 +291,7 @@ fn a_panic_in_the_policy_puts_all_back_and_is_an_error() {
 
 #[test]
 fn a_controller_that_is_dropped_unused_puts_back_what_opening_may_have_left() {
-    let rig = rig(recording(0..1), None, never());
+    let rig = rig(recording(0..1), None, NEVER);
     let told = rig.told.clone();
     drop(rig);
     assert_eq!(*told.lock().unwrap(), ["restore"]);
@@ -250,7 +302,7 @@ fn failed_observations_are_tolerated_and_counted() {
     let mut observer = failures(MAX_FAILURES as usize - 1);
     observer.0.push_back(Some(snapshot(0, &[("a", 1)])));
     observer.0.extend(vec![None; MAX_FAILURES as usize - 1]);
-    let mut rig = rig(observer, None, never());
+    let mut rig = rig(observer, None, NEVER);
     play(&mut rig, periods(2 * MAX_FAILURES as usize - 1)).unwrap();
     let counts = rig.board.counts();
     assert_eq!(
@@ -263,7 +315,7 @@ fn failed_observations_are_tolerated_and_counted() {
 fn too_many_failed_observations_in_a_row_put_all_back_and_end_the_agent() {
     let mut observer = recording(0..1);
     observer.0.extend(vec![None; MAX_FAILURES as usize]);
-    let mut rig = rig(observer, None, never());
+    let mut rig = rig(observer, None, NEVER);
     let error = play(&mut rig, periods(100)).unwrap_err();
     assert!(
         matches!(
@@ -290,12 +342,8 @@ fn what_could_not_be_put_back_is_an_error_with_the_remedy() {
         complete: false,
     });
     let board = Arc::new(Board::new("quell.toml".into(), facts()));
-    let parts = Assembly {
-        observer: recording(0..1),
-        policy: None,
-        facts: facts(),
-    };
-    let mut controller = Controller::new(parts, Some(actor), never(), board);
+    let observer = recording(0..1);
+    let mut controller = Controller::new(parts(None), observer, Some(actor), never(), board);
     let mut clock = Script {
         wakes: periods(1).into(),
         periods_set: vec![],
@@ -304,29 +352,21 @@ fn what_could_not_be_put_back_is_an_error_with_the_remedy() {
     assert!(error.to_string().contains("quell restore"), "{error}");
 }
 
-#[test]
-fn a_reload_replaces_the_parts_and_the_period() {
-    let reload: Assemble = Box::new(|| {
-        let facts = Facts {
-            period_ms: 200,
-            ..facts()
-        };
-        Ok(Box::new(|_| {
-            Ok(Assembly {
-                observer: recording(0..1),
-                policy: None,
-                facts,
-            })
-        }))
-    });
-    let mut rig = rig(recording(0..1), Some(Box::new(PanicsAt(9))), reload);
-    let wakes = vec![
+/// A reload between two periods.
+fn with_a_reload() -> Vec<Wake> {
+    vec![
         Wake::Period { missed: 0 },
         Wake::Reload,
         Wake::Period { missed: 0 },
-    ];
+    ]
+}
+
+#[test]
+fn a_reload_replaces_the_parts_and_the_period() {
+    let policy = Some(Box::new(PanicsAt(9)) as Box<dyn Policy>);
+    let mut rig = rig(recording(0..2), policy, "[agent]\nperiod_ms = 200");
     let mut clock = Script {
-        wakes: wakes.into(),
+        wakes: with_a_reload().into(),
         periods_set: vec![],
     };
     rig.controller.run(&mut clock).unwrap();
@@ -342,54 +382,20 @@ fn a_reload_replaces_the_parts_and_the_period() {
 
 #[test]
 fn a_reload_starts_from_what_the_owners_left() {
-    let told = Told::default();
-    let mut rig = {
-        let told = told.clone();
-        let reload: Assemble = Box::new(move || {
-            told.lock().unwrap().push("check".into());
-            let told = told.clone();
-            Ok(Box::new(move |_| {
-                told.lock().unwrap().push("start".into());
-                Ok(Assembly {
-                    observer: recording(1..2),
-                    policy: Some(Box::new(PanicsAt(9))),
-                    facts: facts(),
-                })
-            }))
-        });
-        rig(recording(0..1), Some(Box::new(PanicsAt(9))), reload)
-    };
-    rig.controller.actuator = Some(Box::new(Actor {
-        told: told.clone(),
-        complete: true,
-    }));
-    let wakes = vec![
-        Wake::Period { missed: 0 },
-        Wake::Reload,
-        Wake::Period { missed: 0 },
-    ];
-    play(&mut rig, wakes).unwrap();
+    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), "");
+    play(&mut rig, with_a_reload()).unwrap();
     assert_eq!(
-        *told.lock().unwrap(),
-        ["apply 0", "check", "restore", "start", "apply 1", "restore"]
+        told(&rig),
+        ["apply 0", "read", "hand over", "make", "apply 1", "restore"]
     );
 }
 
 #[test]
 fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
-    let reload: Assemble = Box::new(|| {
-        Err(crate::parse("q.toml".as_ref(), "agnet = 1")
-            .unwrap_err()
-            .into())
-    });
-    let mut rig = rig(recording(0..2), Some(Box::new(PanicsAt(9))), reload);
-    let wakes = vec![
-        Wake::Period { missed: 0 },
-        Wake::Reload,
-        Wake::Period { missed: 0 },
-    ];
-    play(&mut rig, wakes).unwrap();
-    assert_eq!(told(&rig), ["apply 0", "apply 1", "restore"]);
+    let policy = Some(Box::new(PanicsAt(9)) as Box<dyn Policy>);
+    let mut rig = rig(recording(0..2), policy, "agnet = 1");
+    play(&mut rig, with_a_reload()).unwrap();
+    assert_eq!(told(&rig), ["apply 0", "read", "apply 1", "restore"]);
     let status = rig.board.status(10);
     assert_eq!((status.reloads, status.periods), (0, 2));
     assert!(status.reload_error.unwrap().contains("agent"));
@@ -399,7 +405,7 @@ fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
 fn a_tenant_that_matches_nothing_is_said_once() {
     let empty = |seq| Some(snapshot(seq, &[("a", 1), ("ghost", 0)]));
     let observer = Box::new(Recording([empty(0), empty(1), empty(2)].into()));
-    let mut rig = rig(observer, None, never());
+    let mut rig = rig(observer, None, NEVER);
     play(&mut rig, periods(3)).unwrap();
     let notes = rig.board.status(10).notes;
     let said: Vec<_> = notes.iter().filter(|n| n.contains("ghost")).collect();

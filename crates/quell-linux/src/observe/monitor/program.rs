@@ -62,6 +62,13 @@ struct Attached {
     see_again: Link,
 }
 
+impl PartialEq for TracePoints {
+    /// Whether they are the same monitor's.
+    fn eq(&self, other: &TracePoints) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl TracePoints {
     /// The maps to count into, by name.
     pub fn maps(&self) -> Result<Vec<(&'static str, MapHandle)>, MonitorError> {
