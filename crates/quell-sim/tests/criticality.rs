@@ -4,16 +4,24 @@
 mod common;
 
 use common::*;
-use quell_model::config::{AdmissionTest, Criticality, Server};
-use quell_model::{CpuId, Nice, ServerTerms, TenantWeight};
+use quell_model::config::{
+    AdmissionTest, Criticality, CriticalitySettings, Scenario, Server, TenantSpec,
+};
+use quell_model::{CpuId, Nice, ServerPlan, ServerTerms, TenantWeight};
+use quell_policy::Policy;
 use quell_policy::admission::audit::{Audit, Event};
 use quell_policy::admission::check;
-use quell_sched::{Options, ServerSetting, ThreadSetting};
-use quell_sim::{Act, GroupId, Happening, SchedExt, Simulation, ThreadId};
+use quell_policy::criticality::Promises;
+use quell_policy::share::Shares;
+use quell_sched::{Options, ServerSetting, ThreadSetting, ToldServers};
+use quell_sim::{
+    Act, GroupId, Happening, Monitor, SchedExt, Simulation, Tenant, ThreadId, thread_of,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 fn with_servers(cpus: u32) -> Simulation {
     with(cpus, Options::default())
@@ -335,6 +343,104 @@ fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
         // A reserve of 5 ms in every 100 would be up to 5 ms of waiting.
         assert!(longest <= MS / 20, "{period}: {longest}");
         assert!(got[1] + got[2] >= 0.88, "{got:?}");
+    }
+}
+
+/// `b` comes to need 5 of every 10 ms beside `a` of high criticality, which began a period 1 ms before; `before_ms`: what it was promised
+/// until then. `waits`: it is promised that when the policy says, and else as soon as there is a place for it. It sleeps until `wakes_ms`.
+/// How many promises are broken, and from when on it is promised that, in ms.
+fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) {
+    let text = format!(
+        "name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\ncriticality = \"high\"\nperiod_ms = 200\nbudget_ms = 50\npessimistic_budget_ms = 60\n\
+         [[tenant.thread]]\nname = \"a\"\n\
+         program = [{{ sleep_us = 99000 }}, {{ run_us = 49900 }}, {{ sleep_us = 160000 }}, {{ run_us = 49900 }}, {{ sleep_us = 9000000 }}]\n\
+         [[tenant]]\nname = \"b\"\nclass = \"batch\"\ncriticality = \"low\"\nperiod_ms = 10\nbudget_ms = 5\n\
+         [[tenant.thread]]\nname = \"b\"\nprogram = [{{ sleep_us = {} }}, {{ run_us = 9000000 }}]\n",
+        wakes_ms * 1000
+    );
+    let scenario = Scenario::parse("t.toml".as_ref(), &text).unwrap();
+    let mut it = with_servers(1);
+    let mut tenants = Vec::new();
+    for tenant in scenario.instances() {
+        it.add_tenant(Tenant::new(&tenant.spec.threads, None));
+        tenants.push(Some((tenant.name.clone(), Arc::new(tenant.spec.clone()))));
+    }
+    let servers: Vec<Server> = (tenants.iter().flatten())
+        .map(|(_, spec)| spec.server().unwrap())
+        .collect();
+    let mut monitor = Monitor::new(&mut it, tenants);
+    let audit = audit(&mut it, &servers);
+    let settings = CriticalitySettings {
+        reserve_percent: 0.0,
+        overhead_us: 0.0,
+        temperature: 0,
+        ..CriticalitySettings::default()
+    };
+    let mut policy = Promises::new(settings, Box::new(Shares));
+    let mut told = ToldServers::default();
+    let mut from_ms = None;
+    for period in 0..10 {
+        it.run_until(period * 100 * MS);
+        let mut snapshot = monitor.snapshot(&it);
+        if period == 0 {
+            match before_ms {
+                None => snapshot.tenants.truncate(1),
+                Some(_) => {
+                    let spec = TenantSpec {
+                        budget_ms: before_ms,
+                        ..(*snapshot.tenants[1].spec).clone()
+                    };
+                    snapshot.tenants[1].spec = Arc::new(spec);
+                }
+            }
+        }
+        let mut plan = policy.decide(&snapshot);
+        if !waits {
+            for given in &plan.given {
+                let number = given.number;
+                let server = given.next.map_or(given.server, |next| next.server);
+                if server.criticality == Criticality::Low {
+                    plan.servers.retain(|it| it.number != number);
+                    plan.servers.push(ServerPlan {
+                        number,
+                        cpu: given.cpu,
+                        terms: ServerTerms {
+                            server,
+                            virtual_deadline_ns: server.period_ns,
+                            temperature: 0,
+                        },
+                    });
+                    plan.tenants[1].threads[0].server = Some(number);
+                }
+            }
+        }
+        if plan.servers.iter().any(|it| it.terms.server == servers[1]) {
+            from_ms.get_or_insert(period * 100);
+        }
+        let refused = told.promise(&plan.servers, |setting| it.set_server(setting));
+        assert!(refused.is_empty(), "{refused:?}");
+        for thread in plan.tenants.iter().flat_map(|tenant| &tenant.threads) {
+            let simulated = thread_of(thread.id).unwrap();
+            it.restrict(simulated, [CpuId(0)].into_iter().collect());
+            it.set_thread(simulated, ThreadSetting::planned(0, thread));
+        }
+    }
+    let mut audit = audit.borrow_mut();
+    audit.advance(it.machine().now);
+    let (kept, misses) = (audit.kept(), audit.misses());
+    println!("{before_ms:?}, {waits}, {wakes_ms}: {kept} kept, broken {misses:?}");
+    (misses.len(), from_ms.unwrap())
+}
+
+#[test]
+fn newcomers_and_other_terms_wait_until_others_deadlines_are_right_beside_them() {
+    for before_ms in [None, Some(1.0)] {
+        let (_, from_ms) = newcomer(before_ms, true, 9000);
+        let (broken, _) = newcomer(before_ms, true, from_ms + 1);
+        assert_eq!(broken, 0, "{before_ms:?}");
+        // It needs to.
+        let (broken, from_ms) = newcomer(before_ms, false, 101);
+        assert!(broken > 0 && from_ms == 100, "{before_ms:?}");
     }
 }
 
