@@ -29,8 +29,8 @@
 //! period in which it lacks nothing takes one off that. Those of high criticality never move, but where their CPU goes offline.
 //!
 //! # Limits
-//! A process's threads are spread over its servers by their ids, not by what they need. Where threads may run by their owner's
-//! choice is not asked.
+//! A process's threads are spread over its servers by their ids, not by what they need. Where their owner lets them run is asked
+//! when it is placed: who is bound elsewhere later is left there by the actuator, which says so.
 
 use crate::Policy;
 use crate::admission::{Change, Condition, Host, Placed, Refusal, reserve, virtual_deadline_ns};
@@ -61,6 +61,8 @@ pub struct Promises {
     changes: u64,
     /// The number that was given last.
     number: u32,
+    /// Those whose promise ended in this period: their threads are still bound for it.
+    released: BTreeSet<TenantName>,
 }
 
 /// A tenant that was promised something.
@@ -79,6 +81,8 @@ struct Vcpu {
     number: u32,
     /// It is served from then on.
     from_ns: u64,
+    /// Where its threads' owner lets them run; `None`: everywhere.
+    allowed: Option<CpuSet>,
     /// Control periods in a row in which it got too little.
     short: u32,
     /// After so many of them it moves.
@@ -91,6 +95,8 @@ struct Vcpu {
 #[derive(Debug)]
 struct Refused {
     asked: (Server, u32),
+    /// Where it might have run.
+    allowed: Vec<Option<CpuSet>>,
     changes: u64,
     why: String,
 }
@@ -121,6 +127,7 @@ impl Promises {
                 cpu: it.cpu,
                 number: it.number,
                 from_ns: it.from_ns,
+                allowed: it.allowed.clone(),
                 short: 0,
                 patience: it.patience,
                 reason: it.reason.clone(),
@@ -134,13 +141,21 @@ impl Promises {
             refused: BTreeMap::new(),
             changes: 0,
             number: given.iter().map(|it| it.number).max().unwrap_or(0),
+            released: BTreeSet::new(),
         }
     }
 
-    fn refuse(&mut self, tenant: TenantName, asked: (Server, u32), why: String) {
+    fn refuse(
+        &mut self,
+        tenant: TenantName,
+        asked: (Server, u32),
+        allowed: Vec<Option<CpuSet>>,
+        why: String,
+    ) {
         let changes = self.changes;
         let refused = Refused {
             asked,
+            allowed,
             changes,
             why,
         };
@@ -169,11 +184,11 @@ impl Promises {
         let mut evicted = self.host.keep_cpus(online);
         evicted.sort_by_key(|it| std::cmp::Reverse(it.server.criticality));
         for placed in evicted {
-            if !self.held.contains_key(&placed.tenant) {
+            let Some(held) = self.held.get(&placed.tenant) else {
                 continue;
-            }
+            };
             let (tenant, vcpu) = (placed.tenant.clone(), placed.vcpu);
-            match self.host.place(placed) {
+            match (self.host).place(placed, &held.vcpus[vcpu as usize].allowed) {
                 Some(cpu) => {
                     self.served_on(&tenant, vcpu, cpu, now, Rule::Promised, "went offline")
                 }
@@ -181,8 +196,10 @@ impl Promises {
                     self.host.remove(&tenant);
                     if let Some(held) = self.held.remove(&tenant) {
                         let asked = (held.asked_for(), held.vcpus.len() as u32);
+                        let allowed = held.vcpus.into_iter().map(|it| it.allowed);
                         let why = "its CPU went offline, and no other has room for it";
-                        self.refuse(tenant, asked, why.into());
+                        self.released.insert(tenant.clone());
+                        self.refuse(tenant, asked, allowed.collect(), why.into());
                     }
                 }
             }
@@ -212,6 +229,7 @@ impl Promises {
             cpu,
             number,
             from_ns,
+            allowed: it.allowed.take(),
             short: 0,
             patience: it.patience,
             reason: Some(Reason { rule, text }),
@@ -241,6 +259,7 @@ impl Promises {
             })
         };
         let (host, changes) = (&mut self.host, &mut self.changes);
+        let released = &mut self.released;
         self.held.retain(|name, held| {
             if asks(name, held) {
                 held.leaves_ns = None;
@@ -254,6 +273,7 @@ impl Promises {
             }
             host.remove(name);
             *changes += 1;
+            released.insert(name.clone());
             false
         });
     }
@@ -295,7 +315,7 @@ impl Promises {
                 }
                 Err((cpu, condition)) => {
                     let why = no_room(&server, cpu, &condition);
-                    self.refuse(name, (server, vcpus), why);
+                    self.refuse(name, (server, vcpus), Vec::new(), why);
                 }
             }
         }
@@ -345,22 +365,39 @@ impl Promises {
             let Some((server, vcpus)) = asked(sample) else {
                 continue;
             };
-            let changes = self.changes;
-            let known = self.refused.get(&sample.name);
-            if self.held.contains_key(&sample.name) || known.is_some_and(|it| it.changes == changes)
-            {
+            // Where the owner lets threads run is seen once they are not bound any more.
+            let is_bound = self.released.contains(&sample.name);
+            if is_bound || self.held.contains_key(&sample.name) {
                 continue;
             }
-            match self.host.admit(&sample.name, &server, vcpus) {
-                Ok(cpus) => self.promise(sample, server, &cpus, snapshot.time_ns),
+            let online = snapshot.host.topology.online();
+            let allowed = allowed(sample, vcpus as usize, &online);
+            let known = self.refused.get(&sample.name);
+            if known.is_some_and(|it| it.changes == self.changes && it.allowed == allowed) {
+                continue;
+            }
+            match self.host.admit_on(&sample.name, &server, &allowed) {
+                Ok(cpus) => self.promise(sample, server, &cpus, &allowed, snapshot.time_ns),
                 Err(refusal) => {
-                    self.refuse(sample.name.clone(), (server, vcpus), words(&refusal));
+                    let why = match refusal.placed < vcpus {
+                        true => words(&refusal),
+                        false => not_allowed(&allowed),
+                    };
+                    let name = sample.name.clone();
+                    self.refuse(name, (server, vcpus), allowed, why);
                 }
             }
         }
     }
 
-    fn promise(&mut self, sample: &TenantSample, server: Server, cpus: &[CpuId], now: u64) {
+    fn promise(
+        &mut self,
+        sample: &TenantSample,
+        server: Server,
+        cpus: &[CpuId],
+        allowed: &[Option<CpuSet>],
+        now: u64,
+    ) {
         self.refused.remove(&sample.name);
         let held = Held {
             server,
@@ -369,13 +406,14 @@ impl Promises {
             leaves_ns: None,
         };
         self.held.insert(sample.name.clone(), held);
-        for &cpu in cpus {
+        for (&cpu, within) in cpus.iter().zip(allowed) {
             let Some(number) = self.next_number() else {
                 // More servers than there can be: none of the tenant's, rather than some.
                 self.held.remove(&sample.name);
                 self.host.remove(&sample.name);
                 let why = format!("there are {NUMBERS} servers already");
-                self.refuse(sample.name.clone(), (server, cpus.len() as u32), why);
+                let asked = (server, cpus.len() as u32);
+                self.refuse(sample.name.clone(), asked, allowed.to_vec(), why);
                 return;
             };
             let ms = |ns: u64| ns as f64 / 1e6;
@@ -390,6 +428,7 @@ impl Promises {
                     cpu,
                     number,
                     from_ns,
+                    allowed: within.clone(),
                     short: 0,
                     patience: SHORT_PERIODS,
                     reason: Some(Reason {
@@ -438,7 +477,9 @@ impl Promises {
             }
         }
         for (tenant, vcpu) in short {
-            let Some(cpu) = self.host.relocate(&tenant, vcpu) else {
+            let held = self.held.get(&tenant);
+            let allowed = held.map(|it| &it.vcpus[vcpu as usize].allowed);
+            let Some(cpu) = allowed.and_then(|it| self.host.relocate(&tenant, vcpu, it)) else {
                 continue;
             };
             self.changes += 1;
@@ -482,6 +523,7 @@ impl Promises {
                 from_ns: it.from_ns,
                 leaves_ns: held.leaves_ns,
                 patience: it.patience,
+                allowed: it.allowed.clone(),
                 reason: it.reason.clone(),
             })
         });
@@ -558,6 +600,7 @@ impl Policy for Promises {
 
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let mut plan = self.weights.decide(snapshot);
+        self.released.clear();
         self.follow_cpus(&snapshot.host.topology.online(), snapshot.time_ns);
         self.release(snapshot);
         self.change(snapshot);
@@ -705,6 +748,40 @@ fn asked(sample: &TenantSample) -> Option<(Server, u32)> {
         vcpus.count().max(1) as u32
     });
     Some((server, vcpus))
+}
+
+/// Where a tenant's owner lets the threads of each of so many virtual CPUs run, all of them; `None`: on all that are online.
+fn allowed(sample: &TenantSample, count: usize, online: &CpuSet) -> Vec<Option<CpuSet>> {
+    let mut allowed: Vec<Option<CpuSet>> = vec![None; count];
+    for thread in &sample.threads {
+        let affinity = &thread.settings.affinity;
+        let Some(vcpu) = vcpu_of(sample, thread, count).filter(|_| !online.is_subset(affinity))
+        else {
+            continue;
+        };
+        let so_far = allowed[vcpu].take();
+        allowed[vcpu] = Some(so_far.map_or_else(
+            || (**affinity).clone(),
+            |so_far| so_far.intersection(affinity),
+        ));
+    }
+    allowed
+}
+
+/// Why a tenant that there is room for has no promise.
+fn not_allowed(allowed: &[Option<CpuSet>]) -> String {
+    let mut sets = allowed.iter().flatten();
+    match sets.clone().find(|set| set.is_empty()) {
+        Some(_) => "there is no CPU that its owner lets all threads of a virtual CPU run on".into(),
+        None => {
+            let sets: BTreeSet<String> = sets.by_ref().map(ToString::to_string).collect();
+            let sets: Vec<String> = sets.into_iter().collect();
+            format!(
+                "there is room for it, but not where its owner lets it run: CPUs {}",
+                sets.join("; ")
+            )
+        }
+    }
 }
 
 /// Which of its tenant's virtual CPUs a thread is, or runs on; `None`: none.

@@ -490,3 +490,86 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         assert_eq!(conflict(&head, &[("c", "low", 100, 10, "")]), None);
     }
 }
+
+/// Its owner lets its threads run on those CPUs only.
+fn bound(mut tenant: TenantSample, cpus: &[&str]) -> TenantSample {
+    for (thread, cpus) in tenant.threads.iter_mut().zip(cpus) {
+        thread.settings.affinity = Arc::new(cpus.parse().unwrap());
+    }
+    tenant
+}
+
+#[test]
+fn a_server_is_where_its_threads_owner_lets_them_run() {
+    let mut rig = Rig::new(4);
+    let a = bound(one("a", 1, 60.0, None, 100.0), &["2-3"]);
+    let b = bound(one("b", 2, 60.0, None, 100.0), &["2"]);
+    let plan = rig.period(&[a.clone(), b.clone()]);
+    assert_eq!(promise(&plan, "a"), kept(2));
+    let why = "there is room for it, but not where its owner lets it run: CPUs 2";
+    let refused = |why: &str| Some(Promise::Refused { why: why.into() });
+    assert_eq!(promise(&plan, "b"), refused(why));
+    // That it is bound by us now is not its owner's choice.
+    let held = bound(a.clone(), &["2"]);
+    let mut wants = held.clone();
+    wants.threads[0].run_ns = MS;
+    wants.threads[0].ready = Some(waits(1, 90 * MS));
+    for _ in 0..=SHORT_PERIODS {
+        rig.period(&[wants.clone(), b.clone()]);
+    }
+    // It moves, and there only; the other gets its place. So it does where another policy comes after this one.
+    let plan = rig.period(&[wants.clone(), b.clone()]);
+    assert_eq!(
+        [promise(&plan, "a"), promise(&plan, "b")],
+        [kept(3), kept(2)]
+    );
+    rig.after(exact(), &plan);
+    for _ in 0..4 * SHORT_PERIODS {
+        let plan = rig.period(&[wants.clone(), b.clone()]);
+        assert_eq!(promise(&plan, "a"), kept(3));
+    }
+    // Once its owner lets one run elsewhere, it is placed.
+    let c = bound(one("c", 3, 60.0, None, 100.0), &["3"]);
+    let plan = rig.period(&[wants.clone(), b.clone(), c.clone()]);
+    assert!(matches!(promise(&plan, "c"), Some(Promise::Refused { .. })));
+    let c = bound(c, &["1,3"]);
+    assert_eq!(promise(&rig.period(&[wants, b, c]), "c"), kept(1));
+}
+
+#[test]
+fn virtual_cpus_give_way_to_those_that_may_run_nowhere_else() {
+    let mut rig = Rig::new(3);
+    let threads = (1..=3).map(|tid| {
+        let mut it = thread(tid, 4);
+        it.role = ThreadRole::Vcpu(tid - 1);
+        it
+    });
+    let vm = tenant(spec("vm", 10.0, None, 100.0), false, threads.collect());
+    let on = |cpus: &[u32]| {
+        Some(Promise::Kept {
+            cpus: cpus.iter().map(|cpu| CpuId(*cpu)).collect(),
+            unchanged: None,
+        })
+    };
+    let plan = rig.period(&[bound(vm.clone(), &["0-3", "0-1", "0"])]);
+    assert_eq!(promise(&plan, "vm"), on(&[2, 1, 0]));
+    let plan = Rig::new(3).period(&[bound(vm.clone(), &["0-3", "1", "1"])]);
+    assert!(matches!(
+        promise(&plan, "vm"),
+        Some(Promise::Refused { .. })
+    ));
+    // All threads of a process that one server serves have to agree.
+    let mut process = vm;
+    process
+        .threads
+        .iter_mut()
+        .for_each(|it| it.role = ThreadRole::Ordinary);
+    let plan = Rig::new(3).period(&[bound(process.clone(), &["0-1", "1-2", "0-3"])]);
+    assert_eq!(promise(&plan, "vm"), on(&[1]));
+    let plan = Rig::new(3).period(&[bound(process, &["0", "1", "0-3"])]);
+    let why = "there is no CPU that its owner lets all threads of a virtual CPU run on";
+    assert_eq!(
+        promise(&plan, "vm"),
+        Some(Promise::Refused { why: why.into() })
+    );
+}

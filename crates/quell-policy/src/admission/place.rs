@@ -94,12 +94,25 @@ impl Host {
         server: &Server,
         vcpus: u32,
     ) -> Result<Vec<CpuId>, Refusal> {
-        let room = self.room_for(server, vcpus as usize);
-        if room.len() < vcpus as usize {
-            return Err(self.refusal(server, vcpus, &room));
-        }
+        self.admit_on(tenant, server, &vec![None; vcpus as usize])
+    }
+
+    /// The same for virtual CPUs each of which may be on some CPUs only; `None`: on all.
+    pub fn admit_on(
+        &mut self,
+        tenant: &TenantName,
+        server: &Server,
+        allowed: &[Option<CpuSet>],
+    ) -> Result<Vec<CpuId>, Refusal> {
+        let anywhere = allowed.iter().all(Option::is_none);
+        let most = if anywhere { allowed.len() } else { usize::MAX };
+        let room = self.room_for(server, most);
+        let may = |vcpu: usize, index: usize| may_run(&allowed[vcpu], self.cpus[index].0);
+        let Some(places) = matched(allowed.len(), &room, may) else {
+            return Err(self.refusal(server, allowed.len() as u32, &room));
+        };
         let mut on = Vec::new();
-        for (&index, vcpu) in room.iter().zip(0..) {
+        for (&index, vcpu) in places.iter().zip(0..) {
             let (cpu, placed) = &mut self.cpus[index];
             on.push(*cpu);
             placed.push(Placed {
@@ -154,23 +167,28 @@ impl Host {
         evicted
     }
 
-    /// Puts a server onto the first CPU that has room for it and none of its tenant's others; `None`: there is none.
-    pub fn place(&mut self, placed: Placed) -> Option<CpuId> {
-        let to = *self.room_apart(&placed).first()?;
+    /// Puts a server onto the first of the allowed CPUs that has room for it and none of its tenant's others; `None`: there is none.
+    pub fn place(&mut self, placed: Placed, allowed: &Option<CpuSet>) -> Option<CpuId> {
+        let to = *self.room_apart(&placed, allowed).first()?;
         let (cpu, on) = &mut self.cpus[to];
         on.push(placed);
         Some(*cpu)
     }
 
-    /// Puts one of a tenant's servers onto the next CPU that has room for it and none of its tenant's others, after the last the first
+    /// Puts one of a tenant's servers onto the next of the allowed CPUs that has room for it and none of its tenant's others, after the last the first
     /// again: so it comes around all of them. `None`: it stays.
-    pub fn relocate(&mut self, tenant: &TenantName, vcpu: u32) -> Option<CpuId> {
+    pub fn relocate(
+        &mut self,
+        tenant: &TenantName,
+        vcpu: u32,
+        allowed: &Option<CpuSet>,
+    ) -> Option<CpuId> {
         let it = |placed: &Placed| placed.tenant == *tenant && placed.vcpu == vcpu;
         let (from, at) = (0..self.cpus.len()).find_map(|index| {
             let at = self.cpus[index].1.iter().position(it)?;
             Some((index, at))
         })?;
-        let room = self.room_apart(&self.cpus[from].1[at]);
+        let room = self.room_apart(&self.cpus[from].1[at], allowed);
         let to = room.iter().find(|index| **index > from).or(room.first());
         let to = *to?;
         let placed = self.cpus[from].1.remove(at);
@@ -179,11 +197,14 @@ impl Host {
         Some(*cpu)
     }
 
-    /// The CPUs that have room for such a server and none of its tenant's, by their places here.
-    fn room_apart(&self, placed: &Placed) -> Vec<usize> {
+    /// The allowed CPUs that have room for such a server and none of its tenant's, by their places here.
+    fn room_apart(&self, placed: &Placed, allowed: &Option<CpuSet>) -> Vec<usize> {
         let is_its = |it: &Placed| it.tenant == placed.tenant;
         let mut room = self.room_for(&placed.server, usize::MAX);
-        room.retain(|index| !self.cpus[*index].1.iter().any(is_its));
+        room.retain(|index| {
+            let (cpu, placed) = &self.cpus[*index];
+            may_run(allowed, *cpu) && !placed.iter().any(is_its)
+        });
         room
     }
 
@@ -270,6 +291,52 @@ impl Host {
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));
         changes.into_iter().map(|(_, change)| change).collect()
     }
+}
+
+fn may_run(allowed: &Option<CpuSet>, cpu: CpuId) -> bool {
+    allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu))
+}
+
+/// A place of its own for each of so many, of these, where it may be: the first that is free, and where none is, one whose holder finds another.
+fn matched(
+    count: usize,
+    places: &[usize],
+    may: impl Fn(usize, usize) -> bool,
+) -> Option<Vec<usize>> {
+    /// A place for one; those in `seen` are being asked for already.
+    fn find(
+        one: usize,
+        held: &mut [Option<usize>],
+        seen: &mut [bool],
+        may: &dyn Fn(usize, usize) -> bool,
+    ) -> bool {
+        let free = (0..held.len()).find(|at| held[*at].is_none() && may(one, *at));
+        if let Some(at) = free {
+            held[at] = Some(one);
+            return true;
+        }
+        for at in 0..held.len() {
+            if seen[at] || !may(one, at) {
+                continue;
+            }
+            seen[at] = true;
+            let moves = held[at].is_some_and(|other| find(other, held, seen, may));
+            if moves {
+                held[at] = Some(one);
+                return true;
+            }
+        }
+        false
+    }
+    let mut held = vec![None; places.len()];
+    let may = |one: usize, at: usize| may(one, places[at]);
+    for one in 0..count {
+        if !find(one, &mut held, &mut vec![false; places.len()], &may) {
+            return None;
+        }
+    }
+    let of = |one| held.iter().position(|it| *it == Some(one));
+    (0..count).map(|one| Some(places[of(one)?])).collect()
 }
 
 /// The greatest multiple of [`STEP_NS`] from `least` on, and below `below`, with which it fits; `None`: not even with the least.
