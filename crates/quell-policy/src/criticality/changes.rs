@@ -1,0 +1,124 @@
+//! Other terms for tenants that have a promise: what there must be room for, and what of a configuration would break a promise.
+
+use crate::admission::{Condition, Host, Placed};
+use quell_model::config::{AgentFile, CriticalitySettings, Mechanism, Server};
+use quell_model::{CpuId, GivenServer};
+use std::collections::BTreeMap;
+
+/// A host with what was promised on it.
+pub(super) fn host_of(given: &[GivenServer], settings: CriticalitySettings) -> Host {
+    let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
+    for it in given {
+        cpus.entry(it.cpu).or_default().push(Placed {
+            tenant: it.tenant.clone(),
+            vcpu: it.vcpu,
+            server: it.room,
+        });
+    }
+    Host::with(cpus.into_iter().collect(), settings)
+}
+
+/// A server that needs what each of these needs, whichever it is in each of its periods: of both utilizations the greater. Periods of one server do
+/// not overlap and each needs its part of itself, so by deadlines no mix of both needs more.
+pub(super) fn either(one: &Server, other: &Server) -> Server {
+    let period_ns = one.period_ns.min(other.period_ns);
+    let part = |ns: u64, of: &Server| {
+        let part = u128::from(ns) * u128::from(period_ns);
+        part.div_ceil(u128::from(of.period_ns)) as u64
+    };
+    let most = |budget: fn(&Server) -> u64| part(budget(one), one).max(part(budget(other), other));
+    Server {
+        criticality: one.criticality,
+        period_ns,
+        budget_ns: most(|it| it.budget_ns),
+        pessimistic_ns: most(|it| it.pessimistic_ns),
+    }
+}
+
+/// What of a configuration would break a promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The key.
+    pub key: String,
+    /// Why, and what to do.
+    pub message: String,
+}
+
+/// What of a configuration that takes the place of another would break what was promised by that; `None`: nothing.
+pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> Option<Conflict> {
+    if !file.agent.has(Mechanism::Criticality) {
+        // Nothing is to be promised any more.
+        return None;
+    }
+    let given_to = |name: &str| {
+        let its = given.iter().filter(|it| it.tenant.as_str() == name);
+        its.filter(|it| it.leaves_ns.is_none()).collect::<Vec<_>>()
+    };
+    let tenants = file.tenants.iter().enumerate();
+    let tenants = tenants.filter_map(|(at, spec)| Some((at, spec, spec.server()?)));
+    let held = tenants.map(|(at, spec, server)| (at, spec, server, given_to(&spec.name)));
+    let held: Vec<_> = held.filter(|(.., its)| !its.is_empty()).collect();
+    if held.is_empty() {
+        return None;
+    }
+    let (was, is) = (&before.criticality, &file.criticality);
+    let decisive = [
+        ("test", was.test != is.test),
+        ("reserve_percent", was.reserve_percent != is.reserve_percent),
+        ("overhead_us", was.overhead_us != is.overhead_us),
+    ];
+    if let Some((key, _)) = decisive.iter().find(|(_, differs)| *differs) {
+        return Some(Conflict {
+            key: format!("criticality.{key}"),
+            message: format!(
+                "decides what fits, and {} tenants were promised CPU time by what it was: it stays until nothing is promised (reload without \
+                 their `criticality` first), or until the agent is started anew",
+                held.len()
+            ),
+        });
+    }
+    let mut host = host_of(given, *is);
+    for (at, spec, server, its) in held {
+        let first = its[0];
+        let conflict = |key: &str, message: String| {
+            let key = format!("tenant[{at}].{key}");
+            Some(Conflict { key, message })
+        };
+        if server.criticality != first.server.criticality {
+            let message = "is not what its tenant is promised CPU time with: reload without it first, and give it then";
+            return conflict("criticality", message.into());
+        }
+        if spec.vcpus.is_some_and(|vcpus| vcpus as usize != its.len()) {
+            let message = format!(
+                "is not {}, for how many its tenant is promised CPU time: reload without its `criticality` first, and give it then",
+                its.len()
+            );
+            return conflict("vcpus", message);
+        }
+        let now = first.next.map_or(first.server, |it| it.server);
+        if server == now {
+            continue;
+        }
+        if let Err((cpu, condition)) = host.replace(&first.tenant, &either(&first.room, &server)) {
+            let key = match () {
+                _ if server.budget_ns > now.budget_ns => "budget_ms",
+                _ if server.pessimistic_ns > now.pessimistic_ns => "pessimistic_budget_ms",
+                _ => "period_ms",
+            };
+            return conflict(key, no_room(&server, cpu, &condition));
+        }
+    }
+    None
+}
+
+/// Why a tenant that has a promise cannot have that one in its place.
+pub(super) fn no_room(server: &Server, cpu: CpuId, condition: &Condition) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    format!(
+        "{} of every {} ms has no room on CPU {cpu}, where its tenant is promised CPU time: {} does not hold: {:.3}",
+        ms(server.budget_ns),
+        ms(server.period_ns),
+        condition.what,
+        condition.value
+    )
+}
