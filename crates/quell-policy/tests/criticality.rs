@@ -473,6 +473,9 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         assert_eq!(found.key, format!("tenant[1].{key}"));
         assert!(found.message.contains(message), "{found:?}");
     }
+    let much = file("[criticality]\nreserve_percent = 30\n", &[b]);
+    let found = quell_policy::criticality::conflict(&given, &much, &much);
+    assert_eq!(found.map(|it| it.key), Some("criticality".into()));
     // What decides what fits stays as long as somebody is promised something by it.
     for (table, key) in [
         ("reserve_percent = 10", Some("reserve_percent")),

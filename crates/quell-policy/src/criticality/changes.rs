@@ -78,6 +78,14 @@ pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> 
         });
     }
     let mut host = host_of(given, *is);
+    // By other settings than those of before, where that was read since and had no period yet.
+    let holds = |cpu| host.verdict(cpu).is_none_or(|verdict| verdict.fits);
+    if let Some((cpu, _)) = host.cpus().iter().find(|(cpu, _)| !holds(*cpu)) {
+        return Some(Conflict {
+            key: "criticality".into(),
+            message: format!("has no room for what was promised on CPU {cpu}"),
+        });
+    }
     for (at, spec, server, its) in held {
         let first = its[0];
         let conflict = |key: &str, message: String| {
