@@ -7,7 +7,7 @@
 //! heuristic only); and a guest that says nothing is judged by that and [`Settings::spared_used`] alone.
 //! And a load that stays has CPUs that stay: the paper's curves know what they were fitted through, but a guest's figures are never twice the same, and
 //! where they are about a limit each second is on another side of it. Whoever went one way and back under the same load waits longer and
-//! longer before CPUs are taken or tried again. More, where it is needed, is given at once.
+//! longer before CPUs are taken, or tried that were of no use. More, where it is needed, is given at once.
 
 use super::profile::Profile;
 use serde::Serialize;
@@ -87,11 +87,12 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether nobody lacks a CPU meanwhile. What a trial showed ends it.
-    fn can_wait(&self, more: bool) -> bool {
+    /// Whether nobody lacks a CPU meanwhile. What a trial showed ends it. vain: more were tried under this load, and were of no use.
+    fn can_wait(&self, more: bool, vain: bool) -> bool {
         match self {
             Why::Full | Why::Back { .. } | Why::Again { .. } => false,
-            Why::TryMore | Why::TryFewer | Why::Spared => true,
+            Why::TryMore => vain,
+            Why::TryFewer | Why::Spared => true,
             Why::Known => !more,
         }
     }
@@ -139,6 +140,8 @@ struct Steady {
     other: u32,
     /// They became more.
     more: bool,
+    /// More were tried, and were of no use.
+    vain: bool,
     /// What can wait does so until then.
     until_ns: u64,
     /// How long that was.
@@ -147,7 +150,7 @@ struct Steady {
 
 impl Steady {
     /// A number changes now, under a load that is that of the last change, or is not.
-    fn changed(before: Option<Steady>, used: f64, more: bool, now_ns: u64) -> Steady {
+    fn changed(before: Option<Steady>, used: f64, more: bool, why: Why, now_ns: u64) -> Steady {
         let before = before.filter(|it| it.other == 0);
         let wait_ns = match before {
             None => 0,
@@ -158,6 +161,7 @@ impl Steady {
             used: before.map_or(used, |it| it.used),
             other: 0,
             more,
+            vain: matches!(why, Why::Back { .. }) || before.is_some_and(|it| it.vain),
             until_ns: now_ns + wait_ns,
             wait_ns,
         }
@@ -249,10 +253,10 @@ impl Guest {
             .wanted(load, settings)
             .filter(|(to, _)| *to != self.cpus)?;
         let more = to > self.cpus;
-        if why.can_wait(more) && steady.is_some_and(|it| now_ns < it.until_ns) {
+        if steady.is_some_and(|it| now_ns < it.until_ns && why.can_wait(more, it.vain)) {
             return None;
         }
-        self.steady = Some(Steady::changed(steady, load.used, more, now_ns));
+        self.steady = Some(Steady::changed(steady, load.used, more, why, now_ns));
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
         self.trial = load.switches.filter(|_| tried).map(|switches| Trial {
             from: self.cpus,
