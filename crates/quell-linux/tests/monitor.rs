@@ -142,6 +142,13 @@ fn child_role() {
             let end = Instant::now() + Duration::from_secs(60);
             while Instant::now() < end {}
         }
+        Ok("four hundred sleep") => {
+            for _ in 0..400 {
+                thread::spawn(forever);
+            }
+            println!("ready");
+            forever();
+        }
         Ok("a thread executes sleep") => {
             println!("ready");
             thread::sleep(Duration::from_millis(500));
@@ -625,6 +632,27 @@ fn with_all_slots_taken_the_rest_is_counted_and_reading_goes_on() {
     let other = Process::spinner(1);
     monitor.assign(other.pid(), B).unwrap();
     assert_eq!(of_process(&read_now(&mut monitor), other.pid()).len(), 1);
+}
+
+/// More than are mapped at first, and then twice as many; a tenant of a high number.
+#[test]
+fn of_many_threads_and_tenants_all_are_read() {
+    let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
+        return;
+    };
+    let last = TenantIndex(TenantIndex::LIMIT - 1);
+    let many = Process::role("four hundred sleep");
+    monitor.assign(many.pid(), A).unwrap();
+    // The harness's two threads, too.
+    assert_eq!(of_process(&read_now(&mut monitor), many.pid()).len(), 402);
+    let more = Process::role("four hundred sleep");
+    monitor.assign(more.pid(), last).unwrap();
+    let reading = read_now(&mut monitor);
+    assert_eq!(of_process(&reading, many.pid()).len(), 402);
+    assert_eq!(of_process(&reading, more.pid()).len(), 402);
+    let tenant = of_tenant(&reading, last);
+    assert_eq!(tenant.ready + tenant.blocked, 402, "{tenant:?}");
+    check_books(&reading);
 }
 
 /// A cgroup of the test with a CPU bandwidth limit, cgroup v2 or v1.

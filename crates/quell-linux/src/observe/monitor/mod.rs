@@ -213,7 +213,7 @@ impl Monitor {
 
         let time_ns = monotonic_ns()?;
         self.reading.time_ns = time_ns;
-        self.read_threads(time_ns);
+        self.read_threads(time_ns)?;
         self.read_tenants(time_ns)?;
         self.read_cpus(time_ns);
         Ok(&self.reading)
@@ -241,7 +241,7 @@ impl Monitor {
         Ok(())
     }
 
-    fn read_threads(&mut self, time_ns: u64) {
+    fn read_threads(&mut self, time_ns: u64) -> Result<(), MonitorError> {
         self.readings = self.readings.wrapping_add(1);
         let threads = &mut self.reading.threads;
         let (used, unmonitored) = match self.programs.stats.get(0) {
@@ -254,6 +254,7 @@ impl Monitor {
         self.reading.unmonitored = unmonitored;
         // Slots are counted from 1.
         let end = self.programs.threads.len().min(used as usize + 1);
+        self.programs.threads.reach(end)?;
         self.reported.resize(end.max(self.reported.len()), 0);
         // The previous reading is brought up to date in place: most threads sleep on, and of those
         // only the stamp is read. From the first thread on that came or went all are copied.
@@ -294,6 +295,7 @@ impl Monitor {
         }
         self.reading.membership += u64::from(others || done < threads.len());
         threads.truncate(done);
+        Ok(())
     }
 
     fn read_tenants(&mut self, time_ns: u64) -> Result<(), MonitorError> {
@@ -302,6 +304,7 @@ impl Monitor {
         };
         // All in one system call; each is copied under its lock.
         let count = u32::from(highest) + 1;
+        self.programs.wait_rows.reach(count as usize)?;
         let mut occasions = self
             .programs
             .occasions

@@ -28,6 +28,9 @@ const SEE_AGAIN: &str = "see_again";
 /// The programs at trace points that a scheduler can stand in for.
 const HOT: [&str; 4] = ["on_switch", "on_waking", "on_wakeup", "on_migrate"];
 
+/// So much of a map is mapped at first: 146 threads, 16 tenants.
+const FIRST_BYTES: usize = 64 << 10;
+
 /// The maps that these write.
 const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occasions"];
 
@@ -189,10 +192,11 @@ impl Programs {
         map("tid_slots", TID_PAGE_BYTES)?;
         let (threads, cpu_logs) = (size_of::<ThreadSlot>(), size_of::<CpuLog>());
         let (rows, stats) = (size_of::<WaitRow>(), size_of::<Stats>());
-        let threads = View::new(&map("threads", threads)?, limits.threads as usize + 1)?;
-        let cpus = View::new(&map("cpu_logs", cpu_logs)?, cpus as usize)?;
-        let wait_rows = View::new(&map("wait_rows", rows)?, TenantIndex::LIMIT.into())?;
-        let stats = View::new(&map("stats", stats)?, 1)?;
+        let threads = View::new(map("threads", threads)?, limits.threads as usize + 1)?;
+        let mut cpus = View::new(map("cpu_logs", cpu_logs)?, cpus as usize)?;
+        cpus.reach(cpus.len())?;
+        let wait_rows = View::new(map("wait_rows", rows)?, TenantIndex::LIMIT.into())?;
+        let stats = View::new(map("stats", stats)?, 1)?;
         let occasions = map("occasions", OCCASIONS_BYTES)?;
         let free_slots = map("free_slots", 4)?;
         let processes = map("processes", 4)?;
@@ -242,12 +246,22 @@ pub fn io_error(what: &'static str) -> impl Fn(libbpf_rs::Error) -> MonitorError
 }
 
 /// An array map's memory, mapped read-only: `T`s that the kernel writes at any time.
+///
+/// Only the first ones are mapped, and more when they are asked for ([`View::reach`]): what is mapped counts as this process's memory, used or not.
 #[derive(Debug)]
 pub struct View<T> {
+    map: MapHandle,
+    /// How many there are.
+    entries: usize,
+    mapped: Mapped,
+    of: PhantomData<T>,
+}
+
+/// Unmapped by its drop.
+#[derive(Debug)]
+struct Mapped {
     memory: NonNull<c_void>,
     bytes: NonZeroUsize,
-    entries: usize,
-    of: PhantomData<T>,
 }
 
 // SAFETY: the memory is only read, through atomics, and unmapped only by the one owner's drop.
@@ -256,19 +270,68 @@ unsafe impl<T: Sync> Send for View<T> {}
 unsafe impl<T: Sync> Sync for View<T> {}
 
 impl<T> View<T> {
-    /// Maps the first `entries` values of a mappable array map whose value is a `T`. `T` must
+    /// Of the first `entries` values of a mappable array map whose value is a `T`. `T` must
     /// consist of atomics only, and be of a size that is a multiple of 8 (the map's stride).
-    fn new(map: &MapHandle, entries: usize) -> Result<View<T>, MonitorError> {
+    fn new(map: MapHandle, entries: usize) -> Result<View<T>, MonitorError> {
         const { assert!(size_of::<T>() % 8 == 0) };
+        if entries == 0 || entries > map.max_entries() as usize {
+            return Err(MonitorError::Io {
+                what: "mapping a map",
+                source: io::ErrorKind::InvalidInput.into(),
+            });
+        }
+        let first = entries.min((FIRST_BYTES / size_of::<T>()).max(1));
+        Ok(View {
+            mapped: Mapped::new(&map, first * size_of::<T>())?,
+            map,
+            entries,
+            of: PhantomData,
+        })
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Has the first so many mapped, or all that there are.
+    ///
+    /// # Errors
+    /// The kernel has no memory for that; what was mapped still is.
+    pub fn reach(&mut self, entries: usize) -> Result<(), MonitorError> {
+        let entries = entries.min(self.entries);
+        if entries > self.mapped_entries() {
+            // Twice as many, so that this is seldom.
+            let entries = self.entries.min(entries.next_power_of_two());
+            self.mapped = Mapped::new(&self.map, entries * size_of::<T>())?;
+        }
+        Ok(())
+    }
+
+    fn mapped_entries(&self) -> usize {
+        self.mapped.bytes.get() / size_of::<T>()
+    }
+
+    /// One entry, if it is mapped.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        if index >= self.mapped_entries() {
+            return None;
+        }
+        // SAFETY: the index is within the mapping, which lives as long as self and is aligned to
+        // a page; T consists of atomics of the sizes that the kernel writes, and every bit
+        // pattern is a value of theirs. Nothing is ever written through the reference, and it borrows self, so that reach() cannot unmap it.
+        Some(unsafe { &*self.mapped.memory.as_ptr().cast::<T>().add(index) })
+    }
+}
+
+impl Mapped {
+    fn new(map: &MapHandle, bytes: usize) -> Result<Mapped, MonitorError> {
         let error = |source: io::Error| MonitorError::Io {
             what: "mapping a map",
             source,
         };
-        if entries > map.max_entries() as usize {
-            return Err(error(io::ErrorKind::InvalidInput.into()));
-        }
-        let bytes = NonZeroUsize::new(entries * size_of::<T>())
-            .ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
+        let bytes =
+            NonZeroUsize::new(bytes).ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
         // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
         let memory = unsafe {
             mmap(
@@ -281,34 +344,13 @@ impl<T> View<T> {
             )
         }
         .map_err(|errno| error(errno.into()))?;
-        Ok(View {
-            memory,
-            bytes,
-            entries,
-            of: PhantomData,
-        })
-    }
-
-    /// How many entries there are.
-    pub fn len(&self) -> usize {
-        self.entries
-    }
-
-    /// One entry.
-    pub fn get(&self, index: usize) -> Option<&T> {
-        if index >= self.entries {
-            return None;
-        }
-        // SAFETY: the index is within the mapping, which lives as long as self and is aligned to
-        // a page; T consists of atomics of the sizes that the kernel writes, and every bit
-        // pattern is a value of theirs. Nothing is ever written through the reference.
-        Some(unsafe { &*self.memory.as_ptr().cast::<T>().add(index) })
+        Ok(Mapped { memory, bytes })
     }
 }
 
-impl<T> Drop for View<T> {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that new() made, and no reference into it outlives self.
+        // SAFETY: this is the mapping that new() made; whoever has a reference into it borrows its one owner.
         let _ = unsafe { munmap(self.memory, self.bytes.get()) };
     }
 }
