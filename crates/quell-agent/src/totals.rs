@@ -3,7 +3,8 @@
 //! Problem: operators ask about the last seconds and about since-when-it-runs, and keeping every
 //! period of the last minute would cost tens of megabytes with many tenants.
 //! Approach: one running sum per tenant; about once a second a copy of it is kept as a
-//! checkpoint, and a window is the difference between now and the checkpoint nearest its start.
+//! checkpoint, and a window is the difference between now and the checkpoint nearest its start. The older they are the fewer are kept, so that there
+//! are some twenty of the last minute, each up to 75 KB with 50 tenants; a window is up to [`COARSE`] longer than was asked for, and says so.
 //! The sums have an entry for each pair of tenants, so readers get them behind an `Arc` and do the
 //! copying and subtracting themselves, without keeping the loop waiting.
 //! All times are in ns.
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// Checkpoints are at least this far apart.
 const CHECKPOINT_NS: u64 = 1_000_000_000;
+
+/// How far apart checkpoints may be, as a part of how old they are.
+const COARSE: f64 = 0.25;
 
 /// The longest window, in seconds.
 pub const MAX_WINDOW_S: u32 = 60;
@@ -64,10 +68,7 @@ impl Totals {
         let last = self.checkpoints.back().map_or(0, |c| c.length_ns);
         if self.checkpoints.is_empty() || self.now.length_ns - last >= CHECKPOINT_NS {
             self.checkpoints.push_back(self.now.clone());
-            // One more than the window is long, as the window begins at a checkpoint.
-            while self.checkpoints.len() > MAX_WINDOW_S as usize + 1 {
-                self.checkpoints.pop_front();
-            }
+            self.thin();
         }
         // A copy only where a checkpoint or a reader has it.
         let now = Arc::make_mut(&mut self.now);
@@ -80,6 +81,26 @@ impl Totals {
                 at
             });
             now.tenants[at].add(tenant);
+        }
+    }
+
+    /// Drops the checkpoints without which windows are still nearly as long as was asked for.
+    fn thin(&mut self) {
+        let longest = u64::from(MAX_WINDOW_S) * 1_000_000_000;
+        let age = |of: &Arc<Sums>| self.now.length_ns - of.length_ns;
+        // The longest window begins at the first one, or later.
+        let old = self.checkpoints.iter().filter(|it| age(it) >= longest);
+        let old = old.count().saturating_sub(1);
+        self.checkpoints.drain(..old);
+        let mut at = 1;
+        while at + 1 < self.checkpoints.len() {
+            let (before, after) = (&self.checkpoints[at - 1], &self.checkpoints[at + 1]);
+            let gap = after.length_ns - before.length_ns;
+            // A window that began at it begins at the one before.
+            match gap as f64 <= COARSE * age(after) as f64 {
+                true => drop(self.checkpoints.remove(at)),
+                false => at += 1,
+            }
         }
     }
 
@@ -275,6 +296,30 @@ mod tests {
         assert_eq!(window.length_ns, 2_000_000_000);
         let a = window.tenant(&"a".into()).unwrap().waits.clone().unwrap();
         assert_eq!(a, waits(40_000_000, &[("b", 20_000_000)]));
+    }
+
+    #[test]
+    fn windows_are_nearly_as_long_as_was_asked_for_and_checkpoints_few() {
+        let mut totals = Totals::default();
+        for seq in 0..3_000 {
+            let mut one = snapshot(seq, &[("a", 1)]);
+            one.period_ns = 100_000_000;
+            totals.add(&one);
+            let seen = totals.now.length_ns;
+            assert!(
+                totals.checkpoints.len() <= 26,
+                "{}",
+                totals.checkpoints.len()
+            );
+            for window_s in 1..=u64::from(MAX_WINDOW_S) {
+                let asked = window_s * 1_000_000_000;
+                let window = totals.window(asked).sums().length_ns;
+                // A checkpoint is up to a second older than the second that it is of.
+                let most = asked + asked / 4 + 1_000_000_000;
+                let right = window == seen || (asked..most).contains(&window);
+                assert!(right, "{window_s} s: {window} ns at {seen}");
+            }
+        }
     }
 
     #[test]
