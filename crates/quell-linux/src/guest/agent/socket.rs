@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// No answer is longer, in bytes.
 const ANSWER_MOST: usize = 256 << 10;
+/// So much of it is read at once, in bytes: it is on the stack of each guest's thread.
+const READ_AT_ONCE: usize = 2 << 10;
 /// What precedes an answer to `guest-sync-delimited`.
 pub(super) const DELIMITER: u8 = 0xff;
 
@@ -207,7 +209,7 @@ impl Connection {
                 return Err(silent(within));
             }
             self.stream.set_read_timeout(Some(left))?;
-            let mut some = [0; 8192];
+            let mut some = [0; READ_AT_ONCE];
             match self.stream.read(&mut some) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.rest.extend(&some[..count]),
