@@ -99,6 +99,7 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     let assembler = Box::new(assembler);
     let mut controller = Controller::new(parts, observer, actuator, assembler, board.clone());
     let _server = Server::start(&options.socket, board)?;
+    quell_linux::memory::forget_start();
     controller.run(&mut clock)
 }
 

@@ -1,0 +1,72 @@
+//! What this process takes of the host's memory.
+//!
+//! Problem: an agent that is to sit on every host should be small, and half of what it has in memory is its program's code and constants, of which
+//! most was needed once: to read arguments and files, and to load BPF programs.
+//! Approach: once it has started, what was mapped of the program so far is given back. What it needs from then on comes again from the
+//! file, which the kernel still has, at the first use: a hundred faults of a microsecond.
+
+use libc::{PF_W, PT_LOAD, c_int, c_void, dl_iterate_phdr, dl_phdr_info, size_t};
+use nix::sys::mman::{MmapAdvise, madvise};
+use std::ptr::{self, NonNull};
+
+/// Gives back what was mapped of the program's code and constants. Whatever is used of it comes again by itself.
+pub fn forget_start() {
+    // SAFETY: the callback is as dl_iterate_phdr wants it, and uses nothing but what it is given.
+    unsafe { dl_iterate_phdr(Some(forget), ptr::null_mut()) };
+}
+
+/// Of the first object, which is the program itself; the libraries are others' too.
+unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+    // SAFETY: it only reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let Ok(page) = usize::try_from(page) else {
+        return 1;
+    };
+    // SAFETY: dl_iterate_phdr passes an object that lives as long as this call.
+    let object = unsafe { &*object };
+    for at in 0..usize::from(object.dlpi_phnum) {
+        // SAFETY: there are so many headers, and they are part of the object.
+        let header = unsafe { &*object.dlpi_phdr.add(at) };
+        if header.p_type != PT_LOAD || header.p_flags & PF_W != 0 {
+            continue;
+        }
+        let start = (object.dlpi_addr + header.p_vaddr) as usize;
+        let (from, to) = (
+            start.next_multiple_of(page),
+            start + header.p_filesz as usize,
+        );
+        let (Some(from), Some(length)) = (
+            NonNull::new(from as *mut c_void),
+            (to & !(page - 1)).checked_sub(from),
+        ) else {
+            continue;
+        };
+        // SAFETY: those pages are a private mapping of the program's file that nobody may write to, so they are the same when they come again; the file
+        // cannot be changed while it runs. Refused, they stay.
+        let _ = unsafe { madvise(from, length, MmapAdvise::MADV_DONTNEED) };
+    }
+    // Nothing more.
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of files that are in this process's memory.
+    fn of_files() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_was_forgotten_comes_again() {
+        let before = of_files();
+        forget_start();
+        let after = of_files();
+        assert!(after < before, "{after} pages after {before}");
+        // Code that was not used before, and constants.
+        let text = format!("{:?}", std::time::Duration::from_millis(1500));
+        assert_eq!(text, "1.5s");
+    }
+}
