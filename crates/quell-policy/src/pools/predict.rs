@@ -7,7 +7,8 @@
 //! heuristic only); and a guest that says nothing is judged by that and [`Settings::spared_used`] alone.
 //! And a load that stays has CPUs that stay: the paper's curves know what they were fitted through, but a guest's figures are never twice the same, and
 //! where they are about a limit each second is on another side of it. Whoever went one way and back under the same load waits longer and
-//! longer before CPUs are taken, or tried that were of no use. More, where it is needed, is given at once.
+//! longer before CPUs are taken, or tried that were of no use (`Steady`); and whoever got CPUs back soon after they were taken, under whatever load, has to do
+//! with fewer for more than a second before they are taken again (`Patience`). More, where it is needed, is given at once.
 
 use super::profile::Profile;
 use serde::Serialize;
@@ -25,6 +26,13 @@ const WAIT_NS: u64 = 15_000_000_000;
 const LONGER: u64 = 4;
 /// and at most for so long.
 const WAIT_MOST_NS: u64 = 64 * WAIT_NS;
+
+/// CPUs were taken too early if there were more again within so long, in ns.
+const EARLY_NS: u64 = 30_000_000_000;
+/// Each time the number of seconds doubles for which fewer have to suffice before they are taken, up to so many,
+const PATIENT_MOST: u32 = 8;
+/// and after so long without it one is enough again, in ns.
+const FORGET_NS: u64 = 120_000_000_000;
 
 /// What decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -179,6 +187,57 @@ impl Steady {
     }
 }
 
+/// How soon CPUs are taken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Patience {
+    /// Fewer have to suffice for so many seconds in a row.
+    seconds: u32,
+    /// For so many they did.
+    sufficed: u32,
+    /// When CPUs were taken last.
+    taken_ns: Option<u64>,
+    /// When that was last too early.
+    early_ns: u64,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience {
+            seconds: 1,
+            sufficed: 0,
+            taken_ns: None,
+            early_ns: 0,
+        }
+    }
+
+    /// A second has passed in which fewer would have sufficed, or not; whether they can be taken.
+    fn after(&mut self, fewer: bool, now_ns: u64) -> bool {
+        if now_ns >= self.early_ns + FORGET_NS {
+            self.seconds = 1;
+        }
+        self.sufficed = match fewer {
+            true => self.sufficed + 1,
+            false => 0,
+        };
+        self.sufficed >= self.seconds
+    }
+
+    /// The number changes.
+    fn changed(&mut self, more: bool, now_ns: u64) {
+        self.sufficed = 0;
+        if !more {
+            self.taken_ns = Some(now_ns);
+        } else if self
+            .taken_ns
+            .take()
+            .is_some_and(|it| now_ns < it + EARLY_NS)
+        {
+            self.seconds = PATIENT_MOST.min(2 * self.seconds);
+            self.early_ns = now_ns;
+        }
+    }
+}
+
 /// A guest: what is known of it, and what it is on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Guest {
@@ -191,6 +250,7 @@ pub struct Guest {
     trial: Option<Trial>,
     /// Of the last change, as long as the load is the same.
     steady: Option<Steady>,
+    patience: Patience,
     /// Nothing is measured before.
     settled_ns: u64,
 }
@@ -206,6 +266,7 @@ impl Guest {
             profile: Profile::default(),
             trial: None,
             steady: None,
+            patience: Patience::new(),
             settled_ns: now_ns + settings.settle_ns,
         };
         guest.can_use(most);
@@ -249,14 +310,22 @@ impl Guest {
         }
         let steady = self.steady.and_then(|it| it.after(load.used, self.cpus));
         self.steady = steady;
-        let (to, why) = self
-            .wanted(load, settings)
-            .filter(|(to, _)| *to != self.cpus)?;
+        let wanted = self.wanted(load, settings);
+        let wanted = wanted.filter(|(to, _)| *to != self.cpus);
+        let fewer = wanted.is_some_and(|(to, _)| to < self.cpus);
+        let suffice = self.patience.after(fewer, now_ns);
+        let (to, why) = wanted?;
         let more = to > self.cpus;
+        // What a trial showed ends it; who says nothing is judged with some distance anyway.
+        let taken = !more && !matches!(why, Why::Back { .. } | Why::Spared);
+        if taken && !suffice {
+            return None;
+        }
         if steady.is_some_and(|it| now_ns < it.until_ns && why.can_wait(more, it.vain)) {
             return None;
         }
         self.steady = Some(Steady::changed(steady, load.used, more, why, now_ns));
+        self.patience.changed(more, now_ns);
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
         self.trial = load.switches.filter(|_| tried).map(|switches| Trial {
             from: self.cpus,
