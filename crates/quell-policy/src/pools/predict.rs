@@ -5,34 +5,10 @@
 //! trial holds for [`Settings::settle_ns`], and then stays or is taken back.
 //! Ours: no number of CPUs that would be used for more than [`Settings::most_used`] is chosen, whatever the curves say (the paper says so of its
 //! heuristic only); and a guest that says nothing is judged by that and [`Settings::spared_used`] alone.
-//! And a load that stays has CPUs that stay: the paper's curves know what they were fitted through, but a guest's figures are never twice the same, and
-//! where they are about a limit each second is on another side of it. Whoever went one way and back under the same load waits longer and
-//! longer before CPUs are taken, or tried that were of no use (`Steady`); and whoever got CPUs back soon after they were taken, under whatever load, has to do
-//! with fewer for more than a second before they are taken again (`Patience`). More, where it is needed, is given at once.
 
 use super::profile::Profile;
 use serde::Serialize;
 use std::fmt;
-
-/// Loads that differ by no more than that part of the CPUs are the same.
-const SAME: f64 = 0.1;
-/// It is another load after so many seconds in a row: one may be off by chance.
-const OTHER: u32 = 2;
-/// The load is the mean of about so many seconds.
-const MEAN: f64 = 8.0;
-/// Under the same load CPUs go one way and back at once. The next time what is not urgent waits for so long, in ns,
-const WAIT_NS: u64 = 15_000_000_000;
-/// then so many times as long,
-const LONGER: u64 = 4;
-/// and at most for so long.
-const WAIT_MOST_NS: u64 = 64 * WAIT_NS;
-
-/// CPUs were taken too early if there were more again within so long, in ns.
-const EARLY_NS: u64 = 30_000_000_000;
-/// Each time the number of seconds doubles for which fewer have to suffice before they are taken, up to so many,
-const PATIENT_MOST: u32 = 8;
-/// and after so long without it one is enough again, in ns.
-const FORGET_NS: u64 = 120_000_000_000;
 
 /// What decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,18 +70,6 @@ pub enum Why {
     Spared,
 }
 
-impl Why {
-    /// Whether nobody lacks a CPU meanwhile. What a trial showed ends it. vain: more were tried under this load, and were of no use.
-    fn can_wait(&self, more: bool, vain: bool) -> bool {
-        match self {
-            Why::Full | Why::Back { .. } | Why::Again { .. } => false,
-            Why::TryMore => vain,
-            Why::TryFewer | Why::Spared => true,
-            Why::Known => !more,
-        }
-    }
-}
-
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |part: &f64| 100.0 * part;
@@ -139,105 +103,6 @@ struct Trial {
     switches: f64,
 }
 
-/// The load under which the number of CPUs changed last.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Steady {
-    /// In CPUs.
-    used: f64,
-    /// For so many seconds it was another.
-    other: u32,
-    /// They became more.
-    more: bool,
-    /// More were tried, and were of no use.
-    vain: bool,
-    /// What can wait does so until then.
-    until_ns: u64,
-    /// How long that was.
-    wait_ns: u64,
-}
-
-impl Steady {
-    /// A number changes now, under a load that is that of the last change, or is not.
-    fn changed(before: Option<Steady>, used: f64, more: bool, why: Why, now_ns: u64) -> Steady {
-        let before = before.filter(|it| it.other == 0);
-        let wait_ns = match before {
-            None => 0,
-            Some(it) if it.more == more => it.wait_ns,
-            Some(it) => (LONGER * it.wait_ns).clamp(WAIT_NS, WAIT_MOST_NS),
-        };
-        Steady {
-            used: before.map_or(used, |it| it.used),
-            other: 0,
-            more,
-            vain: matches!(why, Why::Back { .. }) || before.is_some_and(|it| it.vain),
-            until_ns: now_ns + wait_ns,
-            wait_ns,
-        }
-    }
-
-    /// A second has passed. `None`: the load is another by now.
-    fn after(mut self, used: f64, cpus: u32) -> Option<Steady> {
-        if (used - self.used).abs() <= SAME * f64::from(cpus) {
-            self.used += (used - self.used) / MEAN;
-            self.other = 0;
-        } else {
-            self.other += 1;
-        }
-        (self.other < OTHER).then_some(self)
-    }
-}
-
-/// How soon CPUs are taken.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Patience {
-    /// Fewer have to suffice for so many seconds in a row.
-    seconds: u32,
-    /// For so many they did.
-    sufficed: u32,
-    /// When CPUs were taken last.
-    taken_ns: Option<u64>,
-    /// When that was last too early.
-    early_ns: u64,
-}
-
-impl Patience {
-    fn new() -> Patience {
-        Patience {
-            seconds: 1,
-            sufficed: 0,
-            taken_ns: None,
-            early_ns: 0,
-        }
-    }
-
-    /// A second has passed in which fewer would have sufficed, or not; whether they can be taken.
-    fn after(&mut self, fewer: bool, now_ns: u64) -> bool {
-        if now_ns >= self.early_ns + FORGET_NS {
-            self.seconds = 1;
-        }
-        self.sufficed = match fewer {
-            true => self.sufficed + 1,
-            false => 0,
-        };
-        self.sufficed >= self.seconds
-    }
-
-    /// The number changes.
-    fn changed(&mut self, more: bool, now_ns: u64) {
-        self.sufficed = 0;
-        if !more {
-            self.taken_ns = Some(now_ns);
-        } else if self
-            .taken_ns
-            .take()
-            .is_some_and(|it| now_ns < it + EARLY_NS)
-        {
-            self.seconds = PATIENT_MOST.min(2 * self.seconds);
-            self.early_ns = now_ns;
-        }
-    }
-}
-
 /// A guest: what is known of it, and what it is on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Guest {
@@ -248,9 +113,6 @@ pub struct Guest {
     step: u32,
     profile: Profile,
     trial: Option<Trial>,
-    /// Of the last change, as long as the load is the same.
-    steady: Option<Steady>,
-    patience: Patience,
     /// Nothing is measured before.
     settled_ns: u64,
 }
@@ -265,8 +127,6 @@ impl Guest {
             step,
             profile: Profile::default(),
             trial: None,
-            steady: None,
-            patience: Patience::new(),
             settled_ns: now_ns + settings.settle_ns,
         };
         guest.can_use(most);
@@ -308,24 +168,9 @@ impl Guest {
         if now_ns < self.settled_ns {
             return None;
         }
-        let steady = self.steady.and_then(|it| it.after(load.used, self.cpus));
-        self.steady = steady;
-        let wanted = self.wanted(load, settings);
-        let wanted = wanted.filter(|(to, _)| *to != self.cpus);
-        let fewer = wanted.is_some_and(|(to, _)| to < self.cpus);
-        let suffice = self.patience.after(fewer, now_ns);
-        let (to, why) = wanted?;
-        let more = to > self.cpus;
-        // What a trial showed ends it; who says nothing is judged with some distance anyway.
-        let taken = !more && !matches!(why, Why::Back { .. } | Why::Spared);
-        if taken && !suffice {
-            return None;
-        }
-        if steady.is_some_and(|it| now_ns < it.until_ns && why.can_wait(more, it.vain)) {
-            return None;
-        }
-        self.steady = Some(Steady::changed(steady, load.used, more, why, now_ns));
-        self.patience.changed(more, now_ns);
+        let (to, why) = self
+            .wanted(load, settings)
+            .filter(|(to, _)| *to != self.cpus)?;
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
         self.trial = load.switches.filter(|_| tried).map(|switches| Trial {
             from: self.cpus,
