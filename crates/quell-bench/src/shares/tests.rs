@@ -51,9 +51,9 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.925, 8.0),
+        (Bound::Nobody, 0.915, 8.0),
         (Bound::ToOne, 0.855, 11.0),
-        (Bound::ToSome, 0.84, 13.0),
+        (Bound::ToSome, 0.83, 13.0),
     ] {
         let off = off(bound, 8, 400, |host| host.group.off());
         let part = within(&off, 2.0);
@@ -68,7 +68,7 @@ fn random_hosts_where_some_ran_before_are_shared_nearly() {
     for (bound, least, worst) in [
         (Bound::Nobody, 0.86, 8.5),
         (Bound::ToOne, 0.77, 9.0),
-        (Bound::ToSome, 0.83, 9.0),
+        (Bound::ToSome, 0.82, 9.0),
     ] {
         let drawn = Drawn {
             cpus: 4,
