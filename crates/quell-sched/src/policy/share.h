@@ -51,8 +51,8 @@
 #define SHARE_DEEPER 7
 
 /*
- * Whose thread did not run for SHARE_WANTED, and then uses so much at once, more than most requests need, changes the demand: as it does, and as it ends. After that so
- * much is skipped so often, as if it passed, for so long: usage decays by half in 200 ms.
+ * Whose thread did not run for SHARE_WANTED, and then uses so much at once, more than most requests need, changes the demand: as it does,
+ * and as it ends. After that so much is skipped so often, as if it passed, for so long: usage decays by half in 200 ms.
  */
 #define SHARE_CHANGE (30 * NS_PER_MS)
 #define SHARE_FORGETS (800 * NS_PER_MS)
