@@ -64,8 +64,7 @@ __noinline u64 usage_of(struct usage *it, u64 now)
 		return 0;
 	u64 at = it->at;
 
-	now = past_at(now);
-	return share_decayed(it->used, now > at ? now - at : 0);
+	return left_of(it->used, at, now);
 }
 
 static __always_inline void add_usage(struct usage *it, u64 time, u64 now)

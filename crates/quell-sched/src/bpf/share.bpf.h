@@ -31,9 +31,7 @@ static __always_inline u64 level_of(struct level *level, u64 otherwise, u64 now)
 
 	if (share_stale(at, now) || usage == UNCERTAIN)
 		return otherwise;
-	at = level->past;
-	now = past_at(now);
-	return share_decayed(usage, now > at ? now - at : 0);
+	return left_of(usage, level->past, now);
 }
 
 /* One that had used so much waits for its turn. */
@@ -49,7 +47,7 @@ static __always_inline void note_level(struct level *level, u64 usage, u64 now)
 	else if (level->usage == UNCERTAIN)
 		level->usage = usage;
 	else
-		level->usage = share_near(share_decayed(level->usage, past_at(now) - level->past), usage, now - at);
+		level->usage = share_near(left_of(level->usage, level->past, now), usage, now - at);
 	level->past = past_at(now);
 }
 

@@ -79,6 +79,13 @@ static __always_inline u64 past_at(u64 now)
 	return now + *(volatile u64 *)&past.skipped;
 }
 
+/* What is left of usage that was so much then, by past_at(); another CPU may have noted it since. */
+static __always_inline u64 left_of(u64 usage, u64 then, u64 now)
+{
+	now = past_at(now);
+	return share_decayed(usage, now > then ? now - then : 0);
+}
+
 /* What somebody has used, see share.h. */
 struct usage {
 	u64 used;
