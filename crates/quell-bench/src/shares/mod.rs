@@ -147,13 +147,13 @@ pub fn simulate(
                     return anyhow::Ok(());
                 }
                 let seed = options.seed + u64::from(number);
-                let real = options.like_real;
-                let drawn = drawn(options, seed, real.then_some(options.most_cpus));
-                let mut host = Host::random(seed, &drawn);
-                if real {
-                    host = host.in_phase();
-                }
-                let before_s = if real { BEFORE_S } else { 0 };
+                let exactly = options.like_real.then_some(options.most_cpus);
+                let drawn = drawn(options, seed, exactly);
+                let host = Host::random(seed, &drawn);
+                let (host, before_s) = match options.like_real {
+                    true => (host.in_phase(), BEFORE_S),
+                    false => (host, 0),
+                };
                 let got = simulated::simulate(&host, side, steps, before_s)?;
                 let judged = judge(seed, &drawn, &host, &got)?;
                 let mut hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,14 +24,30 @@ fn sorted(of: &str, off: impl Iterator<Item = f64>) -> Vec<f64> {
     off.into_iter().map(|(off, _)| off).collect()
 }
 
-fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
-    let drawn = Drawn {
-        cpus: most_cpus,
+/// Hosts of up to so many CPUs.
+fn up_to(cpus: u32, bound: Bound) -> Drawn {
+    Drawn {
+        cpus,
         exactly: false,
         most_groups: 8,
         bound,
         least_period_us: 0,
-    };
+    }
+}
+
+/// Hosts as on a real machine of four CPUs.
+fn of_four(bound: Bound) -> Drawn {
+    Drawn {
+        cpus: 4,
+        exactly: true,
+        most_groups: 8,
+        bound,
+        least_period_us: 10_000,
+    }
+}
+
+fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64) -> Vec<f64> {
+    let drawn = up_to(most_cpus, bound);
     let hosts = (0..hosts).map(|seed| of(&judged(seed, &drawn)));
     sorted(&format!("{bound} on {most_cpus}"), hosts)
 }
@@ -39,6 +55,13 @@ fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64
 /// What part of them is within so many points.
 fn within(off: &[f64], points: f64) -> f64 {
     off.iter().filter(|it| **it <= points).count() as f64 / off.len() as f64
+}
+
+/// That part at least is within two points, and none is further off than the worst.
+fn nearly(bound: Bound, off: &[f64], least: f64, worst: f64) {
+    let part = within(off, 2.0);
+    println!("{bound}: {:.1} % within two points", part * 100.0);
+    assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
 }
 
 #[test]
@@ -56,9 +79,7 @@ fn random_hosts_are_shared_nearly() {
         (Bound::ToSome, 0.83, 13.0),
     ] {
         let off = off(bound, 8, 400, |host| host.group.off());
-        let part = within(&off, 2.0);
-        println!("{bound}: {:.1} % within two points", part * 100.0);
-        assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
+        nearly(bound, &off, least, worst);
     }
 }
 
@@ -70,30 +91,15 @@ fn random_hosts_where_some_ran_before_are_shared_nearly() {
         (Bound::ToOne, 0.77, 9.0),
         (Bound::ToSome, 0.82, 9.0),
     ] {
-        let drawn = Drawn {
-            cpus: 4,
-            exactly: true,
-            most_groups: 8,
-            bound,
-            least_period_us: 10_000,
-        };
+        let drawn = of_four(bound);
         let hosts = (0..200).map(|seed| judged_like_real(seed, &drawn).group.off());
-        let off = sorted(&bound.to_string(), hosts);
-        let part = within(&off, 2.0);
-        println!("{bound}: {:.1} % within two points", part * 100.0);
-        assert!(part >= least && off[0] <= worst, "{bound}: {off:.2?}");
+        nearly(bound, &sorted(&bound.to_string(), hosts), least, worst);
     }
 }
 
 #[test]
 fn whose_tenant_is_furthest_behind_is_not_passed() {
-    let drawn = |bound| Drawn {
-        cpus: 8,
-        exactly: false,
-        most_groups: 8,
-        bound,
-        least_period_us: 0,
-    };
+    let drawn = |bound| up_to(8, bound);
     // Passed by depleted threads of tenants less far behind, an entitled thread bound to a CPU had nothing for as long as it lasted.
     let worst = judged(2432, &drawn(Bound::ToSome)).tenant;
     assert!(worst.off() <= 4.0, "{worst:?}");
@@ -108,13 +114,7 @@ fn whose_tenant_is_furthest_behind_is_not_passed() {
 #[test]
 fn a_host_is_the_same_as_a_scenario() {
     for (seed, bound) in (0..50).zip(Bound::ALL.into_iter().cycle()) {
-        let drawn = Drawn {
-            cpus: 4,
-            exactly: true,
-            most_groups: 8,
-            bound,
-            least_period_us: 10_000,
-        };
+        let drawn = of_four(bound);
         let host = Host::random(seed, &drawn).in_phase();
         let scenario = host.scenario().unwrap();
         let cgroups = scenario.cgroups();
