@@ -1,4 +1,4 @@
-//! What groups deserve over time: weighted max-min fairness at every moment.
+//! What threads deserve over time: weighted max-min fairness at every moment.
 
 use super::STEP_S;
 use super::hosts::{Host, Wants};
@@ -7,7 +7,7 @@ use quell_policy::share::{ProblemError, ideal};
 /// Work that is less counts as none, in s.
 const NOTHING: f64 = 1e-9;
 
-/// What each group gets up to the end of each step, in s of CPU time: whoever has work left wants a CPU, and of what
+/// What each thread gets up to the end of each step, in s of CPU time: whoever has work left wants a CPU, and of what
 /// flows in steadily as much as that.
 pub(super) fn fluid(host: &Host, steps: usize) -> Result<Vec<Vec<f64>>, ProblemError> {
     let mut problem = host.problem.clone();
@@ -21,7 +21,7 @@ pub(super) fn fluid(host: &Host, steps: usize) -> Result<Vec<Vec<f64>>, ProblemE
         _ => 0.0,
     };
     let mut next: Vec<f64> = host.wants.iter().map(first).collect();
-    let mut got = vec![0.0; host.problem.groups.len()];
+    let mut got = vec![0.0; host.wants.len()];
     let mut out = Vec::new();
     let mut now = 0.0;
     let mut solved = None;
@@ -63,7 +63,7 @@ pub(super) fn fluid(host: &Host, steps: usize) -> Result<Vec<Vec<f64>>, ProblemE
                     backlog[thread] = if left < NOTHING { 0.0 } else { left };
                 }
             }
-            for (sum, rate) in got.iter_mut().zip(&ideal.groups) {
+            for (sum, rate) in got.iter_mut().zip(&ideal.threads) {
                 *sum += rate * dt;
             }
             now += dt;

@@ -9,6 +9,7 @@ mod fluid;
 mod hosts;
 mod real;
 mod simulated;
+mod told;
 
 pub use hosts::{Bound, Drawn, Host, Wants};
 
@@ -238,7 +239,8 @@ fn shares(
 
 /// How far a host was off, given what its groups got up to the end of each step.
 fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Result<HostShares> {
-    let due = fluid::fluid(host, got.len())?;
+    let due = fluid::fluid(host, got.len())?.into_iter();
+    let due: Vec<_> = due.map(|due| host.by_group(due.into_iter())).collect();
     let cpus = host.problem.cpus.len();
     let percent = 100.0 / (cpus as f64 * WINDOW as f64 * STEP_S);
     // What got something: not the rest of a real machine, which comes last.

@@ -1,12 +1,14 @@
 //! Random hosts on the simulator.
 
 use super::STEP_S;
+use super::fluid::fluid;
 use super::hosts::{Host, Wants};
+use super::told::Told;
 use crate::run::simulated::engine;
-use crate::side::Side;
+use crate::side::{Side, Simulated};
 use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
-use quell_sim::{Costs, GroupId, Request, Simulation, Tenant, ThreadId};
+use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
 /// What each group gets up to the end of each step, in s of CPU time, under a side, from when other threads begin; those
 /// that always want a CPU began so many s before.
@@ -23,7 +25,13 @@ pub(super) fn simulate(
         tick_every: 4_000_000,
         ..Costs::NONE
     };
-    let (class, costs) = engine(side, HostScheduler::default(), &topology, costs, &[])?;
+    let (class, costs) = match side {
+        Side::Simulated(Simulated::Ideal) => {
+            let told = Told::new(host, before, fluid(host, steps)?);
+            (Box::new(told) as Box<dyn Class>, costs)
+        }
+        side => engine(side, HostScheduler::default(), &topology, costs, &[])?,
+    };
     let mut it = Simulation::new(topology, costs, class);
     let mut groups: Vec<GroupId> = Vec::new();
     for group in &host.problem.groups {

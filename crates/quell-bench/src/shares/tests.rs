@@ -70,6 +70,19 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
     assert!(within(&off, 2.0) >= 0.95 && off[0] <= 4.0, "{off:.2?}");
 }
 
+/// What is due is within reach of a scheduler that knows it.
+#[test]
+fn who_is_told_what_is_due_keeps_to_it() {
+    let ideal = Side::parse_some("ideal").unwrap();
+    for seed in 0..30 {
+        let drawn = up_to(4, Bound::ALL[seed as usize % 3]);
+        let host = Host::random(seed, &drawn);
+        let got = simulated::simulate(&host, &ideal[0], 40, 0).unwrap();
+        let worst = judge(seed, &drawn, &host, &got).unwrap().group;
+        assert!(worst.off() <= 0.5, "seed {seed}: {worst:?}");
+    }
+}
+
 #[test]
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
