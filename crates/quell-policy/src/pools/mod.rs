@@ -25,6 +25,7 @@
 mod policy;
 pub mod predict;
 pub mod profile;
+pub mod steady;
 pub mod what_if;
 
 pub use policy::Pooled;

@@ -4,9 +4,11 @@
 //! Approach: the same, a second at a time. What is known decides at once. What is not is tried, where utilization says that it may do: the
 //! trial holds for [`Settings::settle_ns`], and then stays or is taken back.
 //! Ours: no number of CPUs that would be used for more than [`Settings::most_used`] is chosen, whatever the curves say (the paper says so of its
-//! heuristic only); and a guest that says nothing is judged by that and [`Settings::spared_used`] alone.
+//! heuristic only); a guest that says nothing is judged by that and [`Settings::spared_used`] alone; and where CPUs went back and forth under the same
+//! load, what is to change them once more has to last ([`super::steady`]).
 
 use super::profile::Profile;
+use super::steady::{Steady, Way};
 use serde::Serialize;
 use std::fmt;
 
@@ -113,6 +115,8 @@ pub struct Guest {
     step: u32,
     profile: Profile,
     trial: Option<Trial>,
+    /// The load that it is under.
+    steady: Option<Steady>,
     /// Nothing is measured before.
     settled_ns: u64,
 }
@@ -127,6 +131,7 @@ impl Guest {
             step,
             profile: Profile::default(),
             trial: None,
+            steady: None,
             settled_ns: now_ns + settings.settle_ns,
         };
         guest.can_use(most);
@@ -142,6 +147,24 @@ impl Guest {
     /// Its CPUs.
     pub fn cpus(&self) -> u32 {
         self.cpus
+    }
+
+    /// The most that it can use.
+    #[cfg(test)]
+    pub fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// CPUs of a core.
+    #[cfg(test)]
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// The next second decides as if it was the first under its load.
+    #[cfg(test)]
+    pub fn forget_load(&mut self) {
+        self.steady = None;
     }
 
     /// What is known of it.
@@ -164,13 +187,22 @@ impl Guest {
     }
 
     /// A second has passed: how many CPUs it should have from now on, and why; `None`: as many as it has.
-    pub fn next(&mut self, load: Load, now_ns: u64, settings: &Settings) -> Option<(u32, Why)> {
+    pub fn next(&mut self, mut load: Load, now_ns: u64, settings: &Settings) -> Option<(u32, Why)> {
         if now_ns < self.settled_ns {
             return None;
         }
-        let (to, why) = self
-            .wanted(load, settings)
-            .filter(|(to, _)| *to != self.cpus)?;
+        let new = || Steady::new(load.used, self.cpus);
+        let mut steady = self.steady.take().unwrap_or_else(new);
+        let same = steady.second(load.used, self.cpus, self.step);
+        if same {
+            load.switches = load.switches.map(|now| steady.switches(now));
+        }
+        let wanted = self.wanted(load, settings);
+        let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
+        // What another load needs it needs at once.
+        let sure = !same || steady.sure(way, self.step);
+        self.steady = Some(steady);
+        let (to, why) = wanted.filter(|(to, _)| *to != self.cpus && sure)?;
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
         self.trial = load.switches.filter(|_| tried).map(|switches| Trial {
             from: self.cpus,

@@ -2,6 +2,8 @@ use super::predict::*;
 use super::*;
 use proptest::prelude::*;
 
+mod steady;
+
 const SECOND: u64 = 1_000_000_000;
 
 /// A guest whose requests take so much of a CPU, in CPUs per thousand a second, and whose scheduler switches once for each that

@@ -1,0 +1,302 @@
+//! Loads that stay, seen with figures that are never twice the same: CPUs that stay, and no more of them than if each second decided anew.
+
+use super::*;
+
+/// How often a guest's scheduler switches on so many CPUs under a load.
+type Switches = fn(cpus: f64, load: f64) -> f64;
+
+/// Guests with threads that are always busy, or with requests.
+const SHAPES: [(&str, Switches); 5] = [
+    ("wakeups", |_, _| 300.0),
+    ("wakeups on each CPU", |cpus, _| 200.0 + 150.0 * cpus),
+    ("fewer where threads share no CPU", |cpus, _| 1800.0 / cpus),
+    ("by use", |_, load| 300.0 * load),
+    ("requests", |cpus, load| {
+        switches(cpus as u32, load, 0.01).max(20.0)
+    }),
+];
+/// Virtual CPUs, and CPUs of a core.
+const SIZES: [(u32, u32); 4] = [(4, 1), (6, 1), (8, 2), (16, 2)];
+const MINUTE: u64 = 60;
+
+/// What is off by chance, the same each time.
+struct Chance(u64);
+
+impl Chance {
+    /// Up to that part less or more.
+    fn off(&mut self, part: f64) -> f64 {
+        // The constants of Knuth's MMIX.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
+        let unit = (self.0 >> 11) as f64 / (1_u64 << 53) as f64;
+        1.0 + part * (2.0 * unit - 1.0)
+    }
+}
+
+/// What came of some seconds.
+#[derive(Debug, Default)]
+struct Course {
+    /// When, to how many CPUs, and why.
+    changes: Vec<(u64, u32, Why)>,
+    /// Seconds times CPUs.
+    cpu_seconds: u64,
+    /// In so many seconds it had too few by more than a tenth: of its scheduler's switches, or CPUs.
+    short: u64,
+}
+
+/// A guest under a load, of which it says something.
+struct Steadily {
+    rig: Rig,
+    chance: Chance,
+    by: Option<Switches>,
+    /// By how much its utilization is off by chance, and its switches.
+    off: [f64; 2],
+    /// Each second decides anew, as in the paper.
+    anew: bool,
+}
+
+impl Steadily {
+    fn new((vcpus, step): (u32, u32), by: Option<Switches>, chance: u64) -> Steadily {
+        let mut rig = Rig::new();
+        rig.guest = Guest::new(vcpus, step, 0, &rig.settings);
+        let mut chance = Chance(chance);
+        // Its first numbers are small where the seed is.
+        for _ in 0..5 {
+            chance.off(1.0);
+        }
+        Steadily {
+            rig,
+            chance,
+            by,
+            off: [0.05, 0.3],
+            anew: false,
+        }
+    }
+
+    /// For so long under that load.
+    fn under(&mut self, seconds: u64, load: f64) -> Course {
+        let mut course = Course::default();
+        for _ in 0..seconds {
+            let (rig, chance) = (&mut self.rig, &mut self.chance);
+            let cpus = f64::from(rig.guest.cpus());
+            rig.second += 1;
+            if self.anew {
+                rig.guest.forget_load();
+            }
+            let seen = Load {
+                used: (load * chance.off(self.off[0])).min(cpus),
+                switches: self
+                    .by
+                    .map(|by| by(cpus, load.min(cpus)) * chance.off(self.off[1])),
+            };
+            let next = rig.guest.next(seen, rig.second * SECOND, &rig.settings);
+            course
+                .changes
+                .extend(next.map(|(to, why)| (rig.second, to, why)));
+            course.cpu_seconds += u64::from(rig.guest.cpus());
+            course.short += u64::from(self.is_short(load));
+        }
+        course
+    }
+
+    fn is_short(&self, load: f64) -> bool {
+        let guest = &self.rig.guest;
+        if guest.cpus() == guest.most() {
+            return false;
+        }
+        let [cpus, more] = [guest.cpus(), guest.cpus() + guest.step()].map(f64::from);
+        let slow = |by: Switches| by(cpus, load.min(cpus)) < 0.63 * by(more, load.min(more));
+        load > 0.88 * cpus || self.by.is_some_and(slow)
+    }
+}
+
+/// In ten minutes on up to six CPUs: seconds, and the CPUs from then on.
+#[test]
+fn a_load_at_a_limit_has_cpus_that_stay() {
+    let cases = [
+        // Shape and load. One busy thread has fewer, until the last one would be full.
+        (2, 1.0, "3:5 6:4 9:3 12:2"),
+        // And little else: 80 % of two CPUs, in each second on another side of it.
+        (2, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 67:3 77:2 350:3"),
+        (
+            0,
+            1.6,
+            "3:5 6:4 9:3 12:2 15:3 21:2 67:3 77:2 350:3 353:4 360:3",
+        ),
+        // 80 % of three, and of five.
+        (0, 2.4, "3:5 6:4 12:3 15:4 21:3 67:4 77:3 350:4"),
+        (2, 4.0, "3:5 6:6 17:5 67:6 77:5 350:6"),
+        // Three busy threads.
+        (0, 3.0, "3:5 6:4"),
+        // Requests; on three CPUs it switches 74 % as often as on four.
+        (4, 2.0, "3:5 6:4 9:3 17:4 22:3"),
+    ];
+    for (shape, load, expected) in cases {
+        let (what, by) = SHAPES[shape];
+        let course = Steadily::new((6, 1), Some(by), 1).under(600, load);
+        let said: Vec<_> = course
+            .changes
+            .iter()
+            .map(|(at, to, _)| format!("{at}:{to}"))
+            .collect();
+        assert_eq!(
+            said.join(" "),
+            expected,
+            "{what}, {load}: {:?}",
+            course.changes
+        );
+    }
+}
+
+/// A guest that needs more time on fewer CPUs, and less of each on more: each number of CPUs says that the other would do.
+#[test]
+fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
+    let settings = Settings::default();
+    let mut guest = Guest::new(3, 1, 0, &settings);
+    let mut changes = Vec::new();
+    for second in 1..=540 {
+        let used = if guest.cpus() == 2 { 1.64 } else { 1.56 };
+        let load = Load {
+            used,
+            switches: Some(300.0),
+        };
+        let next = guest.next(load, second * SECOND, &settings);
+        changes.extend(next.map(|(to, _)| format!("{second}:{to}")));
+    }
+    assert_eq!(
+        changes.join(" "),
+        "3:2 6:3 10:2 16:3 26:2 36:3 70:2 80:3 210:2 220:3 350:2 360:3 490:2 500:3"
+    );
+}
+
+/// From little to all that there is: in the nine minutes after the first one as against deciding each second anew.
+#[test]
+fn cpus_stay_without_being_more() {
+    for shape in 0..=SHAPES.len() {
+        let (mut stay, mut anew) = ([0; 3], [0; 3]);
+        let (mut most, mut courses) = ([0; 2], 0);
+        for size in SIZES {
+            for part in 1..=48 {
+                let load = 0.98 * f64::from(size.0 * part) / 48.0;
+                for chance in 0..2 {
+                    let by = SHAPES.get(shape).map(|it| it.1);
+                    for (is_anew, sums) in [(false, &mut stay), (true, &mut anew)] {
+                        let mut guest = Steadily::new(size, by, 2 * u64::from(part) + chance);
+                        guest.anew = is_anew;
+                        guest.under(MINUTE, load);
+                        let course = guest.under(9 * MINUTE, load);
+                        let changes = course.changes.len() as u64;
+                        for (sum, it) in
+                            sums.iter_mut()
+                                .zip([changes, course.cpu_seconds, course.short])
+                        {
+                            *sum += it;
+                        }
+                        let most = &mut most[usize::from(is_anew)];
+                        *most = changes.max(*most);
+                    }
+                    courses += 1;
+                }
+            }
+        }
+        let part = |sum: u64| sum as f64 / f64::from(courses);
+        let cpus = |sums: [u64; 3]| part(sums[1]) / (9 * MINUTE) as f64;
+        let what = SHAPES.get(shape).map_or("says nothing", |it| it.0);
+        println!(
+            "{what}: changes {:.2}, at most {}, CPUs {:.2}, short for {:.1} s; anew {:.2}, {}, {:.2}, {:.1} s",
+            part(stay[0]),
+            most[0],
+            cpus(stay),
+            part(stay[2]),
+            part(anew[0]),
+            most[1],
+            cpus(anew),
+            part(anew[2])
+        );
+        assert!(most[0] <= 16, "{what}: {most:?}");
+        assert!(cpus(stay) <= cpus(anew) + 0.3, "{what}");
+        // Of nine minutes.
+        assert!(part(stay[2]) <= part(anew[2]) + 5.0, "{what}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Whatever the load and however its figures are off.
+    #[test]
+    fn no_load_that_stays_has_cpus_go_back_and_forth(
+        size in prop::sample::select(SIZES.to_vec()),
+        part in 0.02..1.0_f64,
+        shape in 0..=SHAPES.len(),
+        chance in any::<u64>(),
+    ) {
+        let load = part * f64::from(size.0);
+        let mut guest = Steadily::new(size, SHAPES.get(shape).map(|it| it.1), chance);
+        guest.under(MINUTE, load);
+        let nine = guest.under(9 * MINUTE, load).changes;
+        prop_assert!(nine.len() <= 20, "{load}: {nine:?}");
+        let hour = guest.under(60 * MINUTE, load).changes;
+        prop_assert!(hour.len() <= 40, "{load}: {hour:?}");
+        // It has what it needs.
+        let cpus = guest.rig.guest.cpus();
+        prop_assert!(cpus == size.0 || 0.95 * load <= 0.8 * f64::from(cpus), "{load} on {cpus}");
+    }
+
+    /// However often CPUs came and went under a load: when it fills them they become more, within what is waited for at most and two changes.
+    #[test]
+    fn what_is_needed_comes_soon(
+        size in prop::sample::select(SIZES.to_vec()),
+        part in 0.02..0.7_f64,
+        shape in 0..SHAPES.len(),
+        chance in any::<u64>(),
+    ) {
+        let load = part * f64::from(size.0);
+        let mut guest = Steadily::new(size, Some(SHAPES[shape].1), chance);
+        guest.under(10 * MINUTE, load);
+        prop_assume!(guest.rig.guest.cpus() < size.0);
+        let cpus = f64::from(guest.rig.guest.cpus());
+        // Not another load, where it was near to that before.
+        let fills = 0.86 * cpus;
+        let changes = guest.under(16, fills).changes;
+        let more = |it: &(u64, u32, Why)| f64::from(it.1) > cpus;
+        prop_assert!(changes.iter().any(more), "{load}, {fills} on {cpus}: {changes:?}");
+    }
+
+    /// A second in which a guest did much, each minute: what it got it gives back at once, the last time as the first.
+    #[test]
+    fn what_a_second_got_is_given_back(
+        size in prop::sample::select(SIZES.to_vec()),
+        part in 0.1..0.7_f64,
+        chance in any::<u64>(),
+    ) {
+        let load = part * f64::from(size.0);
+        let mut guest = Steadily::new(size, Some(SHAPES[2].1), chance);
+        guest.off = [0.02, 0.1];
+        guest.under(2 * MINUTE, load);
+        for _ in 0..20 {
+            let before = guest.rig.guest.cpus();
+            // At a limit it may rest on either side.
+            let at_limit = (load / f64::from(before) - 0.8).abs() < 0.045;
+            guest.under(1, 1.1 * f64::from(before));
+            let then = guest.under(5, load).changes;
+            let after = guest.rig.guest.cpus();
+            prop_assert!(after <= before || at_limit, "{load}: {before}, {after}: {then:?}");
+            guest.under(54, load);
+        }
+    }
+
+    /// From 10 to 80 % of what eight CPUs take, and then as much as before.
+    #[test]
+    fn a_step_stays_where_it_went(shape in 0..SHAPES.len(), chance in any::<u64>()) {
+        let mut guest = Steadily::new((8, 2), Some(SHAPES[shape].1), chance);
+        guest.under(MINUTE, 0.55);
+        // It may just have settled.
+        let changes = guest.under(7, 4.4).changes;
+        let reached = changes.iter().position(|it| it.1 >= 6);
+        prop_assert!(reached.is_some_and(|at| at < 2), "{changes:?}");
+        let later = guest.under(10 * MINUTE, 4.4).changes;
+        prop_assert!(later.iter().all(|it| it.1 >= 6), "{later:?}");
+        prop_assert!(later.len() <= 10, "{later:?}");
+    }
+}
