@@ -1,10 +1,10 @@
 use super::*;
 
-fn measured(side: &str, hosts: u32, most_cpus: u32) -> Vec<HostPromises> {
+fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromises> {
     let options = PromisesOptions {
         sides: Side::parse_some(side).unwrap(),
         hosts,
-        seed: 0,
+        seed,
         most_cpus,
         seconds: 3.0,
         exe: "quell".into(),
@@ -17,7 +17,7 @@ fn measured(side: &str, hosts: u32, most_cpus: u32) -> Vec<HostPromises> {
 #[test]
 fn what_the_agent_promises_is_kept() {
     for side in ["akita", "quell"] {
-        let hosts = measured(side, 12, 8);
+        let hosts = measured(side, 12, 0, 8);
         for host in &hosts {
             assert_eq!(host.misses, [], "{side}, seed {}", host.seed);
             assert_eq!(host.moved[0], 0, "{side}, seed {}", host.seed);
@@ -27,9 +27,18 @@ fn what_the_agent_promises_is_kept() {
     }
 }
 
+/// Where nothing but threads takes time, budgets end when they are used up. On these hosts some threads run on then by right, for the rest.
+#[test]
+fn who_has_used_its_budget_does_not_run_on() {
+    for seed in [1004, 1179] {
+        let budgets = measured("akita", 1, seed, 1)[0].budgets;
+        assert!(budgets.count > 0 && budgets.worst_us < 1.0, "{budgets:?}");
+    }
+}
+
 #[test]
 fn who_promises_nothing_keeps_nothing() {
-    let broken: usize = measured("eevdf", 4, 4)
+    let broken: usize = measured("eevdf", 4, 0, 4)
         .iter()
         .map(|it| it.misses.len())
         .sum();

@@ -100,6 +100,11 @@ impl Rest {
         self.from = now.min(self.from + paid as u64);
     }
 
+    /// Whether it may have its turn, if what is told is not exact: a little more or less that it got is many times that sooner or later.
+    fn may_claim(&self, now: u64) -> bool {
+        2 * (now - self.from) >= self.server.period_ns
+    }
+
     fn come(&mut self, now: u64) {
         let period_ns = self.server.period_ns;
         if self.left == 0 && now - self.from >= period_ns {
@@ -196,6 +201,11 @@ impl Account {
             && usual < self.server.pessimistic_ns
     }
 
+    /// Whether it waits, and has a budget.
+    fn waits(&self, critical: bool) -> bool {
+        self.wants && !self.runs && self.has_budget(critical)
+    }
+
     /// When its state changes by itself, at the latest.
     fn next(&self, now: u64, critical: bool) -> u64 {
         if !self.wants {
@@ -255,7 +265,7 @@ impl Audit {
     }
 
     /// What is told of may be off by so much: promises that hang on less are not judged, nor those of low criticality while one of high
-    /// may have needed HI mode, nor the rest's.
+    /// may have needed HI mode, nor the rest's. The same goes for who runs on without a claim, and for who claims.
     #[must_use]
     pub fn approximate(self, slop_ns: u64) -> Audit {
         Audit { slop_ns, ..self }
@@ -376,19 +386,25 @@ impl Audit {
 
     /// Whether somebody waits who has a budget.
     fn is_claimed(&self) -> bool {
-        let waits = |it: &Account| it.wants && !it.runs && it.has_budget(self.critical);
-        self.accounts.iter().any(waits)
+        self.accounts.iter().any(|it| it.waits(self.critical))
     }
 
     /// After each change: the mode, and who runs without a claim.
     fn settle(&mut self) {
         self.choose_mode();
-        let (critical, claimed) = (self.critical, self.is_claimed());
+        let (critical, now) = (self.critical, self.now);
+        let sure = |it: &Account| now >= it.unsure_until;
+        let mut others = self.accounts.iter();
+        let claimed = others.any(|it| it.waits(critical) && sure(it));
+        // Who runs without a budget does so for the rest, which may have one.
+        let rest_claims = self.rest.is_some_and(|it| it.left > 0);
+        let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_claim(now));
         for account in &mut self.accounts {
-            let claims = account.runs && account.has_budget(critical);
+            let claims = account.runs && (account.has_budget(critical) || rest_claims);
+            let ceases = account.runs && account.claims && !claims;
             if claims {
                 self.enforced.extend(account.enforced.take());
-            } else if account.runs && account.claims && claimed {
+            } else if ceases && claimed && sure(account) && !rest_may {
                 account.enforced = Some(Enforcement {
                     by_mode: account.used < account.allowed,
                     late_ns: 0,
@@ -509,6 +525,43 @@ mod tests {
             late_ns,
         };
         assert_eq!(audit.enforced(), [late(7)]);
+    }
+
+    #[test]
+    fn who_runs_on_for_the_rest_is_not_late() {
+        let low = |budget| server(Criticality::Low, budget, budget);
+        let rest = server(Criticality::High, 10, 10);
+        let mut audit = Audit::new(&[low(60), low(50)], Some(rest), 0);
+        audit.event(1000, 0, Event::Wakes);
+        audit.event(1000, 0, Event::Begins);
+        audit.event(1050, 1, Event::Wakes);
+        audit.event(1060, 0, Event::Ends);
+        audit.event(1060, 1, Event::Begins);
+        // At 1100 the rest is owed all of its budget, at 1110 this one has used its own: it has the rest's until 1120.
+        audit.event(1125, 1, Event::Ends);
+        let late = |late_ns| Enforcement {
+            by_mode: false,
+            late_ns,
+        };
+        assert_eq!(audit.enforced(), [late(0), late(5)]);
+    }
+
+    #[test]
+    fn who_may_have_a_budget_is_not_late() {
+        let low = server(Criticality::Low, 30, 30);
+        // It sleeps with so much used, of which its part of the time until it wakes is 15: it has all of its budget then, or maybe not.
+        for (used, late) in [(10, 1), (14, 0), (16, 0)] {
+            let mut audit = Audit::new(&[low, low], None, 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1000 + used, 0, Event::Ends);
+            audit.event(1000 + used, 0, Event::Sleeps);
+            audit.event(1050, 0, Event::Wakes);
+            audit.event(1050, 0, Event::Begins);
+            audit.event(1050, 1, Event::Wakes);
+            audit.event(1095, 0, Event::Ends);
+            assert_eq!(audit.enforced().len(), late, "{used}");
+        }
     }
 
     #[test]
