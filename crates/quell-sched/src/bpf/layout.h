@@ -144,6 +144,7 @@ struct reservation {
 	u32 best;	    /* whose it is among servers; 0: none has a budget and wants it */
 	u32 count;	    /* its servers */
 	u8 occupied;	    /* something runs */
+	u8 leaves;	    /* and is charged until the next one runs */
 	u8 critical;	    /* HI mode */
 	u8 wanted;	    /* one of high criticality has a budget and wants it */
 	u8 left;	    /* one wants CPU time and has no budget */

@@ -144,15 +144,15 @@ static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p,
 }
 
 /* A served thread woke: runs it, if its server goes before all that its CPU could run. Whether it does. */
-static __always_inline bool serve_at_once(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+static __always_inline bool serve_at_once(struct thread *t, struct task_struct *p, u32 cpu)
 {
 	struct reservation *r = options.criticality && t->served ? reservation_at(cpu) : NULL;
 	struct cpu_slot *slot = cpu_at(cpu);
 
 	if (!r || !slot)
 		return false;
-	if (choose(cpu, weighted_waits(cpu), now) != t->served) {
-		look_again(cpu, now);
+	if (choose(cpu, weighted_waits(cpu)) != t->served) {
+		look_again(cpu);
 		return false;
 	}
 	if (claim_idle(cpu)) {
@@ -192,7 +192,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
 		wake(t, p, cpu, now);
 		note_queue(t, QUEUE_NONE, 0);
-		if (serve_at_once(t, p, cpu, now) || wake_pinned(t, p, cpu))
+		if (serve_at_once(t, p, cpu) || wake_pinned(t, p, cpu))
 			return;
 		if (!t->depleted)
 			be_patient(t, now);
@@ -406,7 +406,7 @@ __noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 
 		slot->age = 0;
 	set_slice(p, slice_of(t));
 	begin_drawing(t, p, cpu, now);
-	begin_serving(t, cpu, now);
+	begin_serving(t, cpu);
 	return 0;
 }
 
@@ -454,7 +454,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (r && r->count) {
 		if (r->joined)
 			join_servers(cpu);
-		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu), now);
+		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu));
 		if (server) {
 			bool runs = t && t->served == server;
 			if (!(runs && goes_before(t, server)) && take_first(server_queue(server)))
@@ -592,7 +592,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
-	begin_serving(t, cpu, now);
+	begin_serving(t, cpu);
 	/* It was put there before a server's thread woke. */
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
 	if (r && r->count && r->chosen && r->chosen != r->charged && !(p->flags & PF_KTHREAD))
@@ -610,7 +610,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	observe_stopping(p, cpu, runnable);
 	if (!t || !slot)
 		return;
-	end_charge(cpu, now);
+	end_charge(cpu);
 	slot->urgency = URGENCY_NONE;
 	if (!t->running)
 		return;
@@ -747,6 +747,8 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	struct domain *d = domain_at(domain_index(cpu));
 
 	observe_idle(cpu, idle);
+	if (idle)
+		idle_charge(cpu);
 	/* It would take back what another CPU was told to take. */
 	bool left = slot && slot->aside == GONE;
 	if (slot)

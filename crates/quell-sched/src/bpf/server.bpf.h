@@ -12,6 +12,9 @@
  *          every period whatever was promised.
  * Bounds:  a server that stays ready has its budget by its deadline, if the CPU's servers pass the test they were placed by
  *          (quell-policy's admission) and nothing but interrupts and higher scheduling classes takes the CPU.
+ * Time:    who leaves a CPU pays until the next one has it, as a trace of switches tells it. So budgets need a clock that goes on while the kernel
+ *          switches; scx_bpf_now() does not, and by it who is switched to for next to nothing and from at some cost, as one that wakes and
+ *          sleeps often, has more CPU time than it pays for.
  * Locking: a CPU's servers change under its run queue's lock only: where its threads become ready, where it looks for work, and where
  *          one begins or ceases to run. The agent writes what they are to be; that holds from their next period on.
  *          The timer only makes the CPU look.
@@ -22,6 +25,13 @@
 #include "state.bpf.h"
 
 #define NEVER (-1ULL)
+/* What a switch takes at most. Else the CPU idled, or a higher scheduling class had it. */
+#define LEAVING_MOST (50 * NS_PER_US)
+
+static __always_inline u64 budget_now(void)
+{
+	return bpf_ktime_get_ns();
+}
 
 /* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS: nowhere. Global, so that the verifier looks at it once. */
 __noinline u32 find_server(u32 cpu, u32 number)
@@ -111,7 +121,11 @@ static __always_inline void pay(struct reservation *r, u32 cpu, u64 now)
 	struct server_slot *s = server_at(r->charged);
 	u64 at = r->charged_at;
 
-	if (!r->occupied || now <= at)
+	if (now <= at)
+		return;
+	if (r->leaves && now - at > LEAVING_MOST)
+		r->leaves = 0;
+	if (!r->occupied && !r->leaves)
 		return;
 	r->charged_at = now;
 	if (!s) {
@@ -216,9 +230,10 @@ static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
  * Whose turn it is on a CPU: the number of a server, or 0, the rest. What runs is charged before. weighted: somebody waits there whom
  * no server serves. Under the run queue's lock. Global, as update_server() is.
  */
-__noinline u32 choose(u32 cpu, bool weighted, u64 now)
+__noinline u32 choose(u32 cpu, bool weighted)
 {
 	struct reservation *r = reservation_at(cpu);
+	u64 now = budget_now();
 
 	if (!r || !r->count)
 		return 0;
@@ -264,9 +279,10 @@ static int on_budget(void *map, u32 *key, struct timer *value)
 }
 
 /* A CPU looks again when what runs has used its budget, or somebody gets one. Global, as update_server() is. */
-__noinline int look_again(u32 cpu, u64 now)
+__noinline int look_again(u32 cpu)
 {
 	struct reservation *r = reservation_at(cpu);
+	u64 now = budget_now();
 	struct timer *budget = bpf_map_lookup_elem(&budgets, &cpu);
 
 	if (!r || !budget)
@@ -297,9 +313,10 @@ static __always_inline bool is_served(struct thread *t, struct reservation *r)
 }
 
 /* A thread runs there, or goes on. Global, as update_server() is. */
-__noinline int begin_charge(struct thread *t, u32 cpu, u64 now)
+__noinline int begin_charge(struct thread *t, u32 cpu)
 {
 	struct reservation *r = reservation_at(cpu);
+	u64 now = budget_now();
 
 	if (!t || !r)
 		return 0;
@@ -308,37 +325,49 @@ __noinline int begin_charge(struct thread *t, u32 cpu, u64 now)
 		return 0;
 	}
 	pay(r, cpu, now);
+	r->leaves = 0;
 	r->occupied = 1;
 	r->charged_at = now;
 	t->paid = is_served(t, r);
 	r->charged = t->paid ? t->served : 0;
-	look_again(cpu, now);
+	look_again(cpu);
 	return 0;
 }
 
 /* As begin_charge(). Nobody takes the CPU from who is served for being more urgent. */
-static __always_inline void begin_serving(struct thread *t, u32 cpu, u64 now)
+static __always_inline void begin_serving(struct thread *t, u32 cpu)
 {
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
 	struct cpu_slot *slot = cpu_at(cpu);
 
 	if (!r || !slot || !(r->count || t->paid))
 		return;
-	begin_charge(t, cpu, now);
+	begin_charge(t, cpu);
 	if (r->charged)
 		slot->urgency = URGENCY_NONE;
 }
 
-/* Nothing runs there any more. */
-static __always_inline void end_charge(u32 cpu, u64 now)
+/* Who runs there leaves. */
+static __always_inline void end_charge(u32 cpu)
 {
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
 
 	if (!r || !r->count)
 		return;
-	pay(r, cpu, now);
+	pay(r, cpu, budget_now());
+	r->leaves = r->occupied;
 	r->occupied = 0;
-	r->charged = 0;
+}
+
+/* The CPU idles: who left it has left. */
+static __always_inline void idle_charge(u32 cpu)
+{
+	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+
+	if (!r || !r->leaves)
+		return;
+	pay(r, cpu, budget_now());
+	r->leaves = 0;
 }
 
 /* Whether somebody waits whom no server serves. */
