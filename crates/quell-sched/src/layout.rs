@@ -1,11 +1,13 @@
 //! The structures that the loader shares with the BPF programs: `bpf/layout.h`, field by field.
 
 use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub const MAX_CPUS: usize = 1024;
 pub const MAX_DOMAINS: usize = 256;
 pub const DOMAIN_CPUS: usize = 64;
 pub const MAX_SERVERS: usize = 1024;
+pub const MAX_SHARERS: usize = 16384;
 pub const OFFLINE: u16 = 0x8000;
 pub const NO_DOMAIN: u16 = 0x7fff;
 
@@ -54,6 +56,31 @@ pub struct CpuSlot {
     pub rescued: u64,
 }
 
+/// `struct sharer`: the scheduler and its loader both write it.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Sharer {
+    pub tid: AtomicU32,
+    pub weight: AtomicU32,
+    pub group: AtomicU64,
+    pub used: AtomicU64,
+    pub wanted: AtomicU64,
+    pub since: AtomicU64,
+    pub served: AtomicU64,
+    pub rate: AtomicU32,
+    pub allowed: AtomicU32,
+    pub wants: AtomicU32,
+    pub cpu: AtomicU32,
+}
+
+/// `struct places`: as that.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Places {
+    pub end: AtomicU32,
+    pub next: AtomicU32,
+}
+
 /// `struct clock`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -62,7 +89,6 @@ pub struct Clock {
     pub at: u64,
     pub rate: u64,
     pub load: u64,
-    pub level: [u64; 3],
     pub served_at: u64,
     pub promised: u64,
 }
@@ -72,16 +98,14 @@ pub struct Clock {
 #[repr(C)]
 pub struct Domain {
     pub clock: Clock,
-    /// The lowest level of its CPUs' own threads.
-    pub lowest: [u64; 3],
     pub room_at: u64,
     pub room_due: u64,
     pub look_at: u64,
     pub release_at: u64,
     /// When threads that waited for too long were last looked for.
     pub starved_at: u64,
-    /// When entitled ones were last looked at for where they stand.
-    pub told_at: u64,
+    /// When those of its queue were put in order.
+    pub sorted_at: u64,
     pub queued: u32,
     pub depleted: u32,
     pub pinned: u32,
@@ -89,7 +113,7 @@ pub struct Domain {
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 3],
+    pub padding: [u64; 1],
 }
 
 /// `struct group` (groups.bpf.h).
@@ -102,18 +126,10 @@ pub struct Group {
     pub active: u64,
     pub share: u64,
     pub at: u64,
-    pub used: u64,
-    pub used_at: u64,
-    pub added: [u64; 2],
-    pub members: [u64; 2],
-    pub lowest: [u64; 3],
-    pub wanted_at: u64,
     /// Quota, period, burst, when the period began, what is left, the next group with a limit.
     pub limit: [u64; 6],
     pub limit_seen: u32,
     pub limit_running: i32,
-    pub beginning: u32,
-    pub unused: u32,
 }
 
 /// `struct exit_record`.
@@ -260,8 +276,12 @@ const _: () = {
     assert!(offset_of!(Options, domain_of) == 48);
     assert!(size_of::<CpuSlot>() == 128);
     assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
-    assert!(size_of::<Domain>() == 320);
-    assert!(size_of::<Group>() == 184);
+    assert!(size_of::<Domain>() == 256);
+    assert!(size_of::<Group>() == 96);
+    assert!(size_of::<Places>() == 8);
+    assert!(size_of::<Sharer>() == 64);
+    assert!(offset_of!(Sharer, served) == 40);
+    assert!(offset_of!(Sharer, cpu) == 60);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 48);

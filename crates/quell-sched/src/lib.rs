@@ -13,9 +13,12 @@ mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
+mod shares;
 mod stats;
+mod teller;
 
 pub use arguments::Arguments;
+pub use shares::EVERY as SHARES_EVERY;
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
@@ -28,8 +31,9 @@ use quell_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use teller::Teller;
 
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
@@ -331,6 +335,7 @@ pub struct Scheduler {
     groups: MapHandle,
     exit: MapHandle,
     numbers: Vec<CpuId>,
+    _teller: Option<Teller>,
     // Before the object: ends the scheduler.
     _link: Link,
     object: Object,
@@ -418,13 +423,26 @@ impl Scheduler {
             reason: "the object has no operations".into(),
             log: String::new(),
         })?;
+        let numbers: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let teller = match raw.share {
+            0 => None,
+            _ => Some(Teller::start(
+                &map(&object, ".bss.places")?,
+                &map(&object, ".bss.sharers")?,
+                map(&object, ".bss.cpus")?,
+                map(&object, "groups")?,
+                program(&object, "quell_tell_time")?,
+                numbers.clone(),
+            )?),
+        };
         let scheduler = Scheduler {
             cpus,
             domains,
             servers,
             groups,
             exit,
-            numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
+            numbers,
+            _teller: teller,
             _link: link,
             object,
         };
@@ -593,6 +611,18 @@ fn map(object: &Object, name: &'static str) -> Result<MapHandle, SchedError> {
             log: String::new(),
         })?;
     MapHandle::try_from(&map).map_err(io("opening a map"))
+}
+
+fn program(object: &Object, name: &'static str) -> Result<OwnedFd, SchedError> {
+    let program = object
+        .progs()
+        .find(|program| program.name() == OsStr::new(name))
+        .ok_or_else(|| SchedError::Refused {
+            reason: format!("the object has no program `{name}`"),
+            log: String::new(),
+        })?;
+    let copy = program.as_fd().try_clone_to_owned();
+    copy.map_err(|error| io("opening a program")(error.into()))
 }
 
 fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {

@@ -15,12 +15,14 @@
 )]
 
 use crate::layout::{
-    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, Options as RawOptions, ServerSlot,
+    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Options as RawOptions, Places,
+    ServerSlot, Sharer,
 };
+use crate::shares::{Host, Shares};
 use crate::{
     Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, domains, raw_options,
 };
-use quell_model::{CpuId, Topology};
+use quell_model::{CpuId, CpuSet, Topology};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -154,6 +156,7 @@ pub struct Native {
     cgroups: HashMap<u64, Memory>,
     groups: HashMap<u64, Box<Group>>,
     numbers: Vec<CpuId>,
+    shares: Shares,
 }
 
 thread_local! {
@@ -193,6 +196,7 @@ impl Native {
             cgroups: HashMap::new(),
             groups: HashMap::new(),
             numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
+            shares: Shares::default(),
         };
         let error = native.call(kernel, |_| {
             // SAFETY: `raw` is a `struct options`; the state is this scheduler's and fresh.
@@ -418,6 +422,19 @@ impl Native {
         }
     }
 
+    /// Tells threads what they are due: to be called every [`crate::SHARES_EVERY`], where shares are on.
+    pub fn tell_shares(&mut self, kernel: &dyn Kernel) {
+        self.load();
+        // SAFETY: the array of all sharers, whose fields are atomics of the same size, and which C does not use before this returns.
+        let sharers: &[Sharer] =
+            unsafe { std::slice::from_raw_parts(quell_native_sharers(), MAX_SHARERS) };
+        // SAFETY: as above.
+        let places: &Places = unsafe { &*quell_native_places() };
+        let mut shares = std::mem::take(&mut self.shares);
+        shares.step(places, sharers, &mut Simulated(self, kernel));
+        self.shares = shares;
+    }
+
     /// What a server got.
     pub fn server(&self, number: u32) -> Option<ServerStats> {
         self.load();
@@ -435,6 +452,30 @@ impl Native {
             unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
         let known = self.numbers.iter();
         Stats::of(known.filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?))))
+    }
+}
+
+/// A simulated kernel, for [`Shares`]. A thread's id is its number and one.
+struct Simulated<'a>(&'a Native, &'a dyn Kernel);
+
+impl Host for Simulated<'_> {
+    fn now(&mut self) -> u64 {
+        self.1.now()
+    }
+
+    fn online(&mut self) -> CpuSet {
+        self.0.numbers.iter().copied().collect()
+    }
+
+    fn group(&mut self, id: u64) -> Option<(u64, u32)> {
+        let group = self.0.groups.get(&id)?;
+        Some((group.parent, group.weight))
+    }
+
+    fn allowed(&mut self, tid: u32) -> Option<CpuSet> {
+        let numbers = self.0.numbers.iter().copied();
+        let may = |cpu: &CpuId| self.1.may_use(tid - 1, cpu.0);
+        Some(numbers.filter(may).collect())
     }
 }
 
@@ -486,6 +527,8 @@ unsafe extern "C" {
     fn quell_native_set_thread(setting: *const layout::ThreadSetting) -> c_int;
     fn quell_native_set_server(setting: *const layout::ServerSetting) -> c_int;
     fn quell_native_servers() -> *const ServerSlot;
+    fn quell_native_places() -> *const Places;
+    fn quell_native_sharers() -> *const Sharer;
 }
 
 /// The functions that the C source calls, by its names for them.

@@ -286,3 +286,20 @@ fn threads_move_in_turn_for_one_that_waits() {
     // A look is up to 1 ms late.
     close("all", got.iter().sum(), 4.0, 0.03);
 }
+
+/// Threads take the places of others that slept for long, which come back while these run: neither is mistaken for the other.
+#[test]
+fn who_slept_for_long_leaves_others_alone() {
+    let mut one = under_sched(1, true);
+    let naps = "[{ run_us = 1000 }, { sleep_us = 1300000 }]";
+    let comes = "[{ sleep_us = 1250000 }, { run_us = 60000000 }]";
+    for program in [naps, comes, comes] {
+        let group = one.add_group(GroupId::ROOT, TenantWeight::DEFAULT);
+        add_threads(&mut one, group, 0, 3, program);
+    }
+    let got = shares(&mut one, 2 * S, 4 * S);
+    println!("{got:.3?}");
+    for thread in &got[3..] {
+        close("each", *thread, 1.0 / 6.0, 0.02);
+    }
+}

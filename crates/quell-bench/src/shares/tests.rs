@@ -67,7 +67,7 @@ fn nearly(bound: Bound, off: &[f64], least: f64, worst: f64) {
 #[test]
 fn random_hosts_of_one_cpu_are_shared_exactly() {
     let off = off(Bound::Nobody, 1, 100, |host| host.group.off());
-    assert!(within(&off, 2.0) >= 0.95 && off[0] <= 4.0, "{off:.2?}");
+    assert!(within(&off, 2.0) >= 0.97 && off[0] <= 3.0, "{off:.2?}");
 }
 
 /// What is due is within reach of a scheduler that knows it.
@@ -87,9 +87,9 @@ fn who_is_told_what_is_due_keeps_to_it() {
 fn random_hosts_are_shared_nearly() {
     // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.915, 8.0),
-        (Bound::ToOne, 0.855, 11.0),
-        (Bound::ToSome, 0.83, 13.0),
+        (Bound::Nobody, 0.975, 7.5),
+        (Bound::ToOne, 0.96, 7.5),
+        (Bound::ToSome, 0.955, 5.0),
     ] {
         let off = off(bound, 8, 400, |host| host.group.off());
         nearly(bound, &off, least, worst);
@@ -100,9 +100,9 @@ fn random_hosts_are_shared_nearly() {
 #[test]
 fn random_hosts_where_some_ran_before_are_shared_nearly() {
     for (bound, least, worst) in [
-        (Bound::Nobody, 0.86, 8.5),
-        (Bound::ToOne, 0.77, 9.0),
-        (Bound::ToSome, 0.82, 9.0),
+        (Bound::Nobody, 0.96, 5.5),
+        (Bound::ToOne, 0.955, 5.5),
+        (Bound::ToSome, 0.955, 4.5),
     ] {
         let drawn = of_four(bound);
         let hosts = (0..200).map(|seed| judged_like_real(seed, &drawn).group.off());

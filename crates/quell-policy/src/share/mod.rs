@@ -32,6 +32,7 @@
 //! # Units
 //! CPU time per time, in CPUs: 1.0 is one CPU all the time. Weights are cgroup v2's.
 
+mod due;
 mod flow;
 mod ideal;
 mod pieces;
@@ -39,6 +40,7 @@ mod policy;
 mod problem;
 mod window;
 
+pub use due::{Due, Dues, Seen};
 pub use ideal::{Ideal, ideal};
 pub use policy::Shares;
 pub use problem::{Group, Problem, ProblemError, Thread};

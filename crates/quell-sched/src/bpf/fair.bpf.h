@@ -88,14 +88,12 @@ static __noinline u64 group_share(struct group *group, u64 now)
 }
 
 /* A thread comes to the group that it is to compete as part of. Global, so that the verifier looks at it once. */
-__noinline int change_group(struct thread *t, u64 now)
+__noinline int change_group(struct thread *t)
 {
 	if (!t)
 		return 0;
 	leave_group(t);
 	t->group = due_group(t);
-	if (options.share)
-		change_parent(t, now);
 	return 0;
 }
 
@@ -103,12 +101,11 @@ __noinline int change_group(struct thread *t, u64 now)
 static __always_inline void weigh(struct thread *t, u64 now)
 {
 	if (t->group != due_group(t))
-		change_group(t, now);
+		change_group(t);
 	u64 own = own_weight(t);
 	u64 id = t->group;
 
 	t->weight = own;
-	t->began = 0;
 	if (!id)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -116,10 +113,8 @@ static __always_inline void weigh(struct thread *t, u64 now)
 		return;
 	if (t->active != own) {
 		u64 counted = __sync_lock_test_and_set(&t->active, (u32)own);
-		if (options.share)
-			weigh_member(g, usage_of(&t->usage, now), counted, own, now);
 		if (!__sync_fetch_and_add(&g->active, own - counted))
-			t->began = settle(id);
+			settle(id);
 	}
 	t->weight = fair_weight(group_share(g, now), own, g->active);
 }
@@ -139,8 +134,12 @@ static __always_inline void leave_load(struct thread *t)
 {
 	u64 counted = t->load ? __sync_lock_test_and_set(&t->load, 0) : 0;
 
-	if (counted)
-		change_load(t, -counted);
+	if (!counted)
+		return;
+	change_load(t, -counted);
+	/* Its place is its own while it is counted. */
+	if (options.share)
+		end_share(t);
 }
 
 static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu, u64 now)
@@ -156,6 +155,8 @@ static __always_inline void enter_load(struct thread *t, struct task_struct *p, 
 	}
 	u64 weight = t->weight, counted = __sync_lock_test_and_set(&t->load, (u32)weight);
 	change_load(t, weight - counted);
+	if (options.share)
+		begin_share(t, p, now);
 }
 
 /*
@@ -167,8 +168,11 @@ static __always_inline void weigh_again(struct thread *t, struct task_struct *p,
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
 
 	weigh(t, now);
-	if (t->load == t->weight && t->only_cpu == only_cpu)
+	if (t->load == t->weight && t->only_cpu == only_cpu) {
+		if (options.share)
+			describe(t, p);
 		return;
+	}
 	leave_load(t);
 	enter_load(t, p, t->domain, cpu, now);
 }
@@ -273,10 +277,8 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 /* How far a thread that is up to date is behind; own and common credit count alike. */
 static __always_inline s64 lag_of(struct thread *t)
 {
-	struct domain *d = options.share ? domain_at(t->domain) : NULL;
-
-	if (d)
-		return lag_behind(&d->clock.level, t->order);
+	if (options.share)
+		return -t->ahead;
 	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
 }
 
@@ -284,6 +286,14 @@ static __always_inline s64 lag_of(struct thread *t)
 static __always_inline u64 depleted_urgency(s64 lag)
 {
 	return URGENCY_DEPLETED + fair_position(FAIR_CLOCK_START, lag);
+}
+
+/* A CPU's urgency while a thread runs there. A depleted one that would go before entitled ones, were it to wait, is not preempted for them. */
+static __always_inline u64 urgency_of(struct thread *t, s64 lag, u64 now)
+{
+	if (!t->depleted)
+		return t->deadline;
+	return options.share && fair_overdue(lag) ? now : depleted_urgency(lag);
 }
 
 #endif

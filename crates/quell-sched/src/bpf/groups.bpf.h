@@ -34,17 +34,10 @@ struct group {
 	u64 active;  /* sum of its members' own weights, as far as they have something ready */
 	u64 share;   /* weight that its members share */
 	u64 at;	     /* as of then */
-	struct usage usage;
-	struct usage added; /* what of it was added when it began to want CPUs */
-	struct usage members; /* CPU time that the usage is of those that active counts; as far as shares are on */
-	struct level lowest; /* of those where it competes, if it is a tenant */
-	u64 wanted_at; /* when one of its threads waited for its turn last */
 	struct limit limit;
-	u32 beginning; /* a CPU adds to its usage as it begins to want CPUs */
-	u32 unused;
 };
 
-_Static_assert(sizeof(struct group) == 184, "loader's layout");
+_Static_assert(sizeof(struct group) == 96, "loader's layout");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -56,45 +49,6 @@ struct {
 
 /* The group of a tenant that is no cgroup; no cgroup has such an id. */
 #define TENANT_GROUP (1ULL << 63)
-
-/* Global, so that the verifier looks at it once. */
-__noinline u64 usage_of(struct usage *it, u64 now)
-{
-	if (!it)
-		return 0;
-	u64 at = it->at;
-
-	return left_of(it->used, at, now);
-}
-
-static __always_inline void add_usage(struct usage *it, u64 time, u64 now)
-{
-	u64 at = it->at;
-
-	now = past_at(now);
-	/* Who moves it on subtracts what decayed: what others add meanwhile is not lost. */
-	if (now > at && __sync_val_compare_and_swap(&it->at, at, now) == at) {
-		u64 used = it->used;
-		time -= used - share_decayed(used, now - at);
-	}
-	__sync_fetch_and_add(&it->used, time);
-}
-
-/* A member whose usage is counted with so much weight by its group. Global, so that the verifier looks at it once. */
-__noinline int weigh_member(struct group *g, u64 usage, u64 before, u64 weight, u64 now)
-{
-	if (g)
-		add_usage(&g->members, share_cost(usage, weight) - share_cost(usage, before), now);
-	return 0;
-}
-
-/* And one whose usage changes, but not by running. Global, as that is. */
-__noinline int move_member(struct group *g, u64 weight, u64 before, u64 usage, u64 now)
-{
-	if (g)
-		add_usage(&g->members, share_cost(usage, weight) - share_cost(before, weight), now);
-	return 0;
-}
 
 /* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
 static __always_inline u64 due_group(struct thread *t)
@@ -110,64 +64,47 @@ static __always_inline u64 own_weight(struct thread *t)
 	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
-enum settled {
-	BEGAN = 1,  /* the group has something ready now, and had not */
-	TURNED = 2, /* and so its parent began, or ended */
-};
-
-/* Makes a group's parent count it for what is due. Global, so that the verifier looks at it once. */
+/* Makes a group's parent count it for what is due; whether that began or ended to be ready. Global, so that the verifier looks at it once. */
 __noinline int settle_one(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	int result = 0;
+	int turned = 0;
 
 	if (!g)
 		return 0;
 	u64 above = g->parent;
 	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
-	if (!parent) {
-		/* The root counts nothing; but shares want to know when a tenant begins. */
-		u32 due = options.share && g->active ? g->weight : 0;
-		return options.share && !__sync_lock_test_and_set(&g->counted, due) && due ? BEGAN : 0;
-	}
+	/* The root counts nothing. */
+	if (!parent)
+		return 0;
 	for (int attempt = 0; attempt < 8; attempt++) {
 		u32 due = g->active ? g->weight : 0;
 		u32 counted = __sync_lock_test_and_set(&g->counted, due);
-		if (due && !counted)
-			result |= BEGAN;
 		if (counted != due) {
-			u64 by = (u64)due - counted, now = time_ns();
-			if (options.share)
-				weigh_member(parent, usage_of(&g->usage, now), counted, due, now);
+			u64 by = (u64)due - counted;
 			u64 before = __sync_fetch_and_add(&parent->active, by);
 			if (!before || !(before + by))
-				result |= TURNED;
+				turned = 1;
 		}
 		if (due == (g->active ? g->weight : 0))
 			break;
 	}
-	return result;
+	return turned;
 }
 
 /*
  * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
- * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Returns a bit for
- * each group that began, from this one up. Global, as settle_one() is.
+ * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, as settle_one() is.
  */
 __noinline int settle(u64 id)
 {
-	int began = 0;
-
-	for (int level = 0; level < GROUP_DEPTH; level++) {
-		int result = settle_one(id);
-		if (result & BEGAN)
-			began |= 1 << level;
-		struct group *g = result & TURNED ? bpf_map_lookup_elem(&groups, &id) : NULL;
+	for (int level = 0; level < GROUP_DEPTH && settle_one(id); level++) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
 		if (!g)
 			break;
 		id = g->parent;
 	}
-	return began;
+	return 0;
 }
 
 static __always_inline void leave_group(struct thread *t)
@@ -177,10 +114,6 @@ static __always_inline void leave_group(struct thread *t)
 	if (!own)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	if (g && options.share) {
-		u64 now = time_ns();
-		weigh_member(g, usage_of(&t->usage, now), own, 0, now);
-	}
 	if (g && __sync_fetch_and_add(&g->active, -own) == own)
 		settle(id);
 }

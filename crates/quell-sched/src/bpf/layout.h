@@ -13,6 +13,7 @@
 #define OFFLINE 0x8000
 #define MAX_SERVERS 1024
 #define CPU_SERVERS 32
+#define MAX_SHARERS 16384
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 
@@ -56,11 +57,28 @@ struct cpu_slot {
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 } __attribute__((aligned(128)));
 
-/* Usage of those that compete, see share.h. */
-struct level {
-	u64 usage;
-	u64 at;	  /* as of then */
-	u64 past; /* and then, see past_at() */
+/*
+ * A thread that wants CPUs, or did of late: what it used, and what the loader says it is due (see share.h). The loader frees it once the
+ * thread has wanted none for long.
+ */
+struct sharer {
+	u32 tid;    /* whose; 0: nobody's */
+	u32 weight; /* among its siblings, as cgroup v2's */
+	u64 group;  /* that it competes as part of; 0: the root */
+	u64 used;   /* CPU time */
+	u64 wanted; /* time in which it was ready or ran, up to since if it is */
+	u64 since;  /* since when it is, or is not */
+	u64 served; /* up to which time it has been served, as of since where it is not */
+	u32 rate;   /* of a CPU, while it wants one; by the loader */
+	u32 allowed; /* how many CPUs it may use */
+	u32 wants;
+	u32 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
+} __attribute__((aligned(64)));
+
+/* Which of these are taken: about. The loader sets both anew each time that it looks. */
+struct places {
+	u32 end;  /* none is from here on */
+	u32 next; /* where to look for one that is free */
 };
 
 /* Virtual time, see fair.h. */
@@ -69,7 +87,6 @@ struct clock {
 	u64 at;	  /* as of then */
 	u64 rate; /* since then */
 	u64 load; /* sum of the weights of the ready and running threads that share it */
-	struct level level;
 	u64 served_at; /* when a depleted one of them got a CPU last */
 	u64 promised;  /* CPU time that servers paid for and the clock does not count yet */
 };
@@ -77,13 +94,12 @@ struct clock {
 /* CPUs that share a last-level cache. */
 struct domain {
 	struct clock clock;
-	struct level lowest; /* of those of its CPUs' own threads */
 	u64 room_at;	 /* when room was last looked for */
 	u64 room_due;	 /* whether its timer runs */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
 	u64 release_at;	 /* the same of the one for parked threads */
 	u64 starved_at;	 /* when threads that waited for too long were last looked for */
-	u64 told_at;	 /* when entitled ones were last looked at for where they stand */
+	u64 sorted_at;	 /* when those of its queue were put in order, see share.bpf.h */
 	u32 queued;	 /* threads in its queues */
 	u32 depleted;	 /* of these, in the one of depleted threads */
 	u32 pinned;	 /* threads in its CPUs' pinned queues */
@@ -163,7 +179,9 @@ struct tenant_setting {
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
 _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
 _Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct domain) == 320, "loader's layout");
+_Static_assert(sizeof(struct places) == 8, "loader's layout");
+_Static_assert(sizeof(struct sharer) == 64, "loader's layout");
+_Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 _Static_assert(sizeof(struct server_setting) == 48, "loader's layout");

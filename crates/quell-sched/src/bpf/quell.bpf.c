@@ -240,7 +240,7 @@ __noinline int overdue(u32 index, s32 cpu, u64 first, s64 lag, u64 now)
 	u64 every = fair_starved(first) ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
 
 	if (options.share)
-		lag = lag_behind(&c->level, first);
+		lag = share_lag(first, now);
 	return (fair_overdue(lag) && !fair_starved(first)) || (now > served_at && now - served_at > every);
 }
 
@@ -275,16 +275,27 @@ static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32
 		other = 0;
 	slot->visited = other;
 	o = domain_at(other);
-	if (!o || other == index || !o->queued ||
-	    o->clock.load * d->online <= (d->clock.load + WEIGHT_ONE) * o->online)
+	if (!o || other == index || !o->queued)
+		return false;
+	/* By more than one of its threads, which all its CPUs run while some wait. */
+	u64 one = o->clock.load / (o->queued + o->online);
+	if (o->clock.load * d->online <= (d->clock.load + one) * o->online)
 		return false;
 	return take_foreign(other);
 }
 
-/* Whose turn it is on a CPU of a queue's threads; base: of depleted ones there. */
-static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu)
+/* Whether a queue is to be put in order; who asks does it. */
+static __always_inline bool is_due(u64 *sorted_at, u64 now)
 {
-	struct next next = { .cpu = cpu };
+	u64 at = *sorted_at;
+
+	return options.share && now > at + SORTED_EVERY && __sync_val_compare_and_swap(sorted_at, at, now) == at;
+}
+
+/* Whose turn it is on a CPU of a queue's threads; base: of depleted ones there. */
+static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu, u32 all)
+{
+	struct next next = { .cpu = cpu, .all = all };
 
 	if (options.share)
 		first_in_turn(dsq, base, &next);
@@ -303,6 +314,7 @@ struct turn_of {
 	s64 lag;      /* how far behind that is */
 	u64 depleted; /* the queue that it is in */
 	s32 cpu;
+	u32 all;      /* its own threads that wait are to be put in order */
 	s32 only_cpu; /* that CPU, where it is one of its own; negative: it is not */
 };
 
@@ -319,7 +331,7 @@ __noinline int find_own_turn(struct turn_of *turn, u32 at)
 		s = server_at(r->server[bounded(at - 1, CPU_SERVERS)]);
 	if (!queue || (s && r && !s->ended && server_active(&s->now, r->critical)))
 		return 0;
-	struct next next = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu);
+	struct next next = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu, turn->all);
 	u64 order = next.order;
 	if (order && (!turn->own || order < turn->own)) {
 		turn->stands = next.stands;
@@ -340,21 +352,22 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 	s32 cpu = turn->cpu;
 	struct next next = {};
 	turn->own = 0;
+	turn->all = slot->pinned && is_due(&turns[bounded(cpu, MAX_CPUS)].sorted_at, now);
 	for (u32 at = 0; slot->pinned && at < OWN_QUEUES; at++)
 		find_own_turn(turn, at);
 	u64 own = turn->own;
 	if (d->depleted)
-		next = next_of_queue(depleted_queue(index), 0, cpu);
+		next = next_of_queue(depleted_queue(index), 0, cpu, is_due(&d->sorted_at, now));
 	u64 first = next.order;
 	turn->bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
 	turn->first = first;
 	turn->depleted = depleted_queue(index);
 	turn->only_cpu = -1;
 	if (first)
-		turn->lag = options.share ? lag_behind(&d->clock.level, first) : (s64)(domain_clock(d, now) - first);
+		turn->lag = options.share ? share_lag(first, now) : (s64)(domain_clock(d, now) - first);
 	if (own >= URGENCY_DEPLETED) {
 		u64 order = own - URGENCY_DEPLETED;
-		s64 lag = options.share ? lag_behind(&d->clock.level, order) : (s64)(pinned_clock(d, cpu, now) - order);
+		s64 lag = options.share ? share_lag(order, now) : (s64)(pinned_clock(d, cpu, now) - order);
 		if (!first || lag >= turn->lag) {
 			turn->first = order;
 			turn->lag = lag;
@@ -401,7 +414,7 @@ __noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 
 	weigh_again(t, p, cpu, now);
 	enter_server(t, p, cpu);
 	slot->kept++;
-	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
+	slot->urgency = urgency_of(t, lag, now);
 	if (t->depleted)
 		slot->age = 0;
 	set_slice(p, slice_of(t));
@@ -431,8 +444,6 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (!slot || !d)
 		return;
 	look_for_starved(d, index, now);
-	if (options.share)
-		look_at_entitled(cpu, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
 		t = thread_of(prev);
 		if (t) {
@@ -483,7 +494,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 
 	struct turn_of turn = { .cpu = cpu };
 	find_turn(&turn, index, now);
-	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, d, index, now))
+	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
 		t = NULL;
 	/*
 	 * Of tenants the one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
@@ -577,12 +588,9 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		slot->worst_wait_ns = wait;
 		slot->worst_wait_tid = p->pid;
 	}
-	if (t->depleted) {
+	if (t->depleted)
 		d->clock.served_at = shared_clock(t, d)->served_at = now;
-		slot->urgency = depleted_urgency(lag_of(t));
-	} else {
-		slot->urgency = t->deadline;
-	}
+	slot->urgency = urgency_of(t, lag_of(t), now);
 	/* Else whom it comes before would claim the CPU before it did anything. */
 	if (wait > FAIR_STARVED)
 		slot->urgency = URGENCY_NONE;
@@ -628,9 +636,6 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 		t->ready_at = now;
 		return;
 	}
-	if (options.share && t->demand == NOTED)
-		demand_changed(now);
-	t->demand = KNOWN;
 	t->usual = urgency_usual(t->usual, t->present);
 	leave_load(t);
 	leave_server(t);
@@ -856,7 +861,7 @@ void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, str
 	t->cgroup = to->level > 0 ? to->kn->id : 0;
 	t->limit_seen = limits.changes - 1;
 	if (t->group != due_group(t))
-		change_group(t, time_ns());
+		change_group(t);
 }
 
 SEC("struct_ops.s/init")
@@ -1014,6 +1019,14 @@ int quell_set_tenant(struct tenant_setting *setting)
 		set_weight(id, group.weight);
 	else
 		return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
+	return 0;
+}
+
+/* The time by the scheduler's clock, for the loader. */
+SEC("syscall")
+int quell_tell_time(u64 *now)
+{
+	*now = time_ns();
 	return 0;
 }
 

@@ -13,8 +13,10 @@ static __always_inline u64 slice_of(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
-	if (!t->depleted && options.share)
-		return share_entitled_slice(t->ahead, ahead_of(t, time_ns()));
+	if (!t->depleted && options.share) {
+		struct sharer *s = sharer_of(t);
+		return share_entitled_slice(t->ahead, share_ahead(rivals_cpus(t)), s ? rate_of(t, s) : SHARE_RATE_ONE);
+	}
 	if (!t->depleted)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
@@ -34,8 +36,6 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 	if (domain_at(domain))
 		enter_load(t, p, domain, cpu, now);
 	enter_server(t, p, cpu);
-	if (options.share)
-		begin_share(t, now);
 	t->ready_at = now;
 }
 

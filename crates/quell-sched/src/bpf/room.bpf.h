@@ -267,19 +267,18 @@ static __always_inline bool displaces(struct task_struct *p, struct thread *t, u
 }
 
 /* What is further ahead than an order by enough to be displaced. */
-static __always_inline u64 displaceable(struct domain *d, u64 order)
+static __always_inline u64 displaceable(u64 order, u64 now)
 {
-	return depleted_urgency(lag_behind(&d->clock.level, order)) + MOVES_FOR;
+	return depleted_urgency(share_lag(order, now)) + MOVES_FOR;
 }
 
 /*
  * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (bound: its order), and
  * another CPU runs what is further ahead than that one.
  */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 bound, struct domain *d,
-				     u32 index, u64 now)
+static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 bound, u32 index, u64 now)
 {
-	u64 least = bound >= URGENCY_DEPLETED ? displaceable(d, bound - URGENCY_DEPLETED) : URGENCY_DEPLETED;
+	u64 least = bound >= URGENCY_DEPLETED ? displaceable(bound - URGENCY_DEPLETED, now) : URGENCY_DEPLETED;
 
 	return displaces(prev, t, least, index, now);
 }
@@ -288,11 +287,10 @@ static __always_inline bool moves_on(struct task_struct *prev, struct thread *t,
 static __always_inline void displace(struct task_struct *p, struct thread *t, u64 now)
 {
 	u32 index = t->domain;
-	struct domain *d = domain_at(index);
 
-	if (!d)
+	if (!domain_at(index))
 		return;
-	if (t->displaces || displaces(p, t, t->depleted ? displaceable(d, t->order) : URGENCY_DEPLETED, index, now))
+	if (t->displaces || displaces(p, t, t->depleted ? displaceable(t->order, now) : URGENCY_DEPLETED, index, now))
 		scx_bpf_kick_cpu(t->displaces - 1, SCX_KICK_PREEMPT);
 	t->displaces = 0;
 }

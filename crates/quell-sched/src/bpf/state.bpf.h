@@ -61,36 +61,14 @@ PER_SCHEDULER struct limits {
 /* Each CPU writes its own. */
 struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
-	u64 told_at; /* see share.bpf.h */
+	u64 sorted_at; /* when its own threads that wait were put in order, see share.bpf.h */
 	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
 } __attribute__((aligned(64)));
 ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 
-/* What was used decays as if so much more time had passed than did, see share.h. */
-PER_SCHEDULER struct past {
-	u64 skipped;
-	u64 at;	   /* when some was skipped last */
-	u64 until; /* when no more is */
-} past;
-
-/* The time by which usage decays. */
-static __always_inline u64 past_at(u64 now)
-{
-	return now + *(volatile u64 *)&past.skipped;
-}
-
-/* What is left of usage that was so much then, by past_at(); another CPU may have noted it since. */
-static __always_inline u64 left_of(u64 usage, u64 then, u64 now)
-{
-	now = past_at(now);
-	return share_decayed(usage, now > then ? now - then : 0);
-}
-
-/* What somebody has used, see share.h. */
-struct usage {
-	u64 used;
-	u64 at; /* as of then, by past_at() */
-};
+/* Threads that share. */
+PER_SCHEDULER struct places places SEC(".bss.places");
+ARRAY_PER_SCHEDULER(struct sharer, sharers, MAX_SHARERS) SEC(".bss.sharers");
 
 enum queue_kind {
 	QUEUE_NONE,
@@ -99,13 +77,6 @@ enum queue_kind {
 	QUEUE_PINNED,
 	QUEUE_PARKED,
 	QUEUE_SERVER,
-};
-
-/* What others are to make of it that a thread wants CPUs. */
-enum demand {
-	KNOWN, /* nothing new */
-	NEW,   /* it begins to */
-	NOTED, /* and has used so much that the demand changed */
 };
 
 struct thread {
@@ -129,9 +100,8 @@ struct thread {
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
-	struct usage usage;
 	u64 unbilled;	/* CPU time that is not charged yet */
-	s64 ahead;	/* CPU time that its tenant is ahead by, as last located */
+	s64 ahead;	/* of the time up to which it is to have been served, as last located */
 	u64 order;	/* see share.h, as last located */
 	u64 limit;	/* the nearest group that has one; 0: none */
 	u64 ran_before;	/* CPU time that it had when it began to draw from these */
@@ -152,7 +122,7 @@ struct thread {
 	u32 active;	/* what its group counts for it; 0: nothing */
 	u32 pace;	/* see limit.h */
 	u32 limit_seen;	/* limit is as of so many changes */
-	u32 began;	/* what it is in that its wakeup made ready, a bit for each level */
+	u32 sharer;	/* its number there, plus one; 0: none */
 	u16 domain;
 	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
 	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
@@ -160,7 +130,6 @@ struct thread {
 	u8 running;
 	u8 drawing;	/* its groups' limits count it as running */
 	u8 paid;	/* a server pays for what it runs */
-	u8 demand;	/* enum demand */
 };
 
 struct {

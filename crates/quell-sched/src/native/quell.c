@@ -66,9 +66,9 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(limits) what(past)
+#define EACH_STATE(what) what(options) what(exit_record) what(limits) what(places)
 #define EACH_ARRAY(what) what(cpus, MAX_CPUS) what(domains, MAX_DOMAINS) what(pinned_clocks, MAX_CPUS) what(turns, MAX_CPUS) \
-	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS)
+	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS) what(sharers, MAX_SHARERS)
 
 #define ARRAY_SIZE(array, count) +((sizeof(*array) * (count) + 127) & ~127ULL)
 u64 quell_native_arrays_size(void) { return 0 EACH_ARRAY(ARRAY_SIZE); }
@@ -267,3 +267,5 @@ void quell_native_timer(u32 index)
 s32 quell_native_set_thread(struct thread_setting *setting) { return quell_set_thread(setting); }
 s32 quell_native_set_server(struct server_setting *setting) { return quell_set_server(setting); }
 const struct server_slot *quell_native_servers(void) { return servers; }
+struct places *quell_native_places(void) { return &places; }
+struct sharer *quell_native_sharers(void) { return sharers; }

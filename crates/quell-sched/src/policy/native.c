@@ -21,28 +21,15 @@ bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
 u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
 u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
-u64 quell_share_virtual(u64 ns, u64 weight) { return share_virtual(ns, weight); }
-s64 quell_share_cpu_time(s64 virtual, u64 weight) { return share_cpu_time(virtual, weight); }
-u64 quell_share_decayed(u64 usage, u64 ns) { return share_decayed(usage, ns); }
-bool quell_share_stale(u64 at, u64 now) { return share_stale(at, now); }
-u64 quell_share_log2(u64 value) { return share_log2(value); }
-u64 quell_share_order(u64 usage, u64 now) { return share_order(usage, now); }
-s64 quell_share_lag(u64 others, u64 order) { return share_lag(others, order); }
-u64 quell_share_cost(u64 usage, u64 weight) { return share_cost(usage, weight); }
-u64 quell_share_mean(u64 cost, u64 weights) { return share_mean(cost, weights); }
-s64 quell_share_member(s64 above, u64 usage, u64 active, u64 weight)
-{
-	return share_member(above, usage, active, weight);
-}
-u64 quell_share_begin(u64 usage, u64 added, u64 rivals, u64 weight, bool anew)
-{
-	return share_begin(usage, added, rivals, weight, anew);
-}
-u64 quell_share_near(u64 near, u64 usage, u64 ns) { return share_near(near, usage, ns); }
-bool quell_share_skips(u64 at, u64 until, u64 now) { return share_skips(at, until, now); }
+u64 quell_share_time(u64 ns, u32 rate) { return share_time(ns, rate); }
+s64 quell_share_cpu_time(s64 time, u32 rate) { return share_cpu_time(time, rate); }
+u32 quell_share_rate(u64 weight, u64 clock_rate) { return share_rate(weight, clock_rate); }
+s64 quell_share_bounding(u64 served, u64 now) { return share_bounding(served, now); }
+u64 quell_share_order(u64 served) { return share_order(served); }
+s64 quell_share_lag(u64 order, u64 now) { return share_lag(order, now); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
-s64 quell_share_ahead(u64 cpus, u64 all, bool changes) { return share_ahead(cpus, all, changes); }
-u64 quell_share_entitled_slice(s64 ahead, s64 most) { return share_entitled_slice(ahead, most); }
+s64 quell_share_ahead(u64 cpus) { return share_ahead(cpus); }
+u64 quell_share_entitled_slice(s64 ahead, s64 most, u32 rate) { return share_entitled_slice(ahead, most, rate); }
 u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
 s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
 {

@@ -12,18 +12,23 @@ use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
 use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
-use quell_sched::{Options, SchedError, ServerSetting, Stats, ThreadSetting};
+use quell_sched::{Options, SHARES_EVERY, SchedError, ServerSetting, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 /// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
 const DISPATCH_MOST: usize = 32;
 
+/// The timer of what the loader does, which is none of the scheduler's.
+const SHARES: u32 = u32::MAX;
+
 /// The class.
 pub struct SchedExt {
     native: Native,
     core: Core,
     groups: usize,
+    /// That the loader is to tell threads what they are due, and does not yet.
+    tells: bool,
 }
 
 /// A queue of the scheduler's, in its order; those of one order as they came.
@@ -106,6 +111,7 @@ impl SchedExt {
             native,
             core,
             groups: 1,
+            tells: options.share && options.fair,
         })
     }
 
@@ -490,6 +496,9 @@ impl Kernel for Context<'_> {
 
 impl Class for SchedExt {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
+        if std::mem::take(&mut self.tells) {
+            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+        }
         self.know(machine, thread);
         let (native, mut context) = self.parts(machine);
         native.set_queued(thread.0, true);
@@ -603,11 +612,20 @@ impl Class for SchedExt {
     }
 
     fn expects_timer(&self, token: u32) -> bool {
+        if token == SHARES {
+            return true;
+        }
         let (timer, armed) = (token & 0xffff, token >> 16);
         u32::from(self.core.timers[timer as usize]) == armed
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
+        if token == SHARES {
+            let (native, context) = self.parts(machine);
+            native.tell_shares(&context);
+            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+            return;
+        }
         let timer = token & 0xffff;
         if self.expects_timer(token) {
             let (native, mut context) = self.parts(machine);

@@ -1,0 +1,209 @@
+//! The thread of the loader's that tells threads what they are due, while the scheduler is loaded.
+
+#![allow(
+    unsafe_code,
+    reason = "memory shared with BPF programs; each block says why it is sound"
+)]
+
+use crate::layout::{CpuSlot, Group, MAX_SHARERS, Places, Sharer, from_bytes};
+use crate::shares::{EVERY, Host, Shares};
+use crate::{SchedError, io};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
+use quell_model::{CpuId, CpuSet};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A step takes no more than this part of the time, in percent: on hosts where it takes long, there are fewer.
+const COST_MOST: u32 = 4;
+
+/// Tells until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    /// Dropped to end it.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    /// Begins. `places`, `sharers`, `cpus`, `groups`: maps of the scheduler's; `clock`: its program that tells the time.
+    pub(crate) fn start(
+        places: &MapHandle,
+        sharers: &MapHandle,
+        cpus: MapHandle,
+        groups: MapHandle,
+        clock: OwnedFd,
+        numbers: Vec<CpuId>,
+    ) -> Result<Teller, SchedError> {
+        let places = Mapped::<Places>::new(places, 1).map_err(io("mapping the places"))?;
+        let sharers = Mapped::<Sharer>::new(sharers, MAX_SHARERS);
+        let sharers = sharers.map_err(io("mapping the sharers"))?;
+        let mut host = Loaded {
+            cpus,
+            groups,
+            clock,
+            numbers,
+        };
+        let (stop, stopped) = channel::<()>();
+        let tell = move || {
+            let mut shares = Shares::default();
+            let mut pause = EVERY;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+                let began = Instant::now();
+                if let [places] = places.all() {
+                    shares.step(places, sharers.all(), &mut host);
+                }
+                pause = next_pause(began.elapsed());
+            }
+        };
+        let thread = std::thread::Builder::new().name("quell-shares".into());
+        let thread = thread.spawn(tell).map_err(|source| SchedError::Io {
+            what: "starting a thread",
+            source: source.into(),
+        })?;
+        Ok(Teller {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked; if it had, nothing could be done here.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Until the next step, given how long one took.
+fn next_pause(took: Duration) -> Duration {
+    (took * 100 / COST_MOST).max(EVERY).saturating_sub(took)
+}
+
+/// The host that the scheduler is loaded on.
+struct Loaded {
+    cpus: MapHandle,
+    groups: MapHandle,
+    clock: OwnedFd,
+    numbers: Vec<CpuId>,
+}
+
+impl Host for Loaded {
+    fn now(&mut self) -> u64 {
+        let mut now = 0u64;
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            ctx_in: (&raw mut now).cast::<c_void>(),
+            ctx_size_in: size_of::<u64>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads and writes `ctx_size_in` bytes at `ctx_in`, which are `now`; both live until it returns.
+        let _ =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(self.clock.as_raw_fd(), &raw mut options) };
+        now
+    }
+
+    fn online(&mut self) -> CpuSet {
+        let found = self.cpus.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes = found.ok().flatten().unwrap_or_default();
+        let mut slots = bytes.chunks_exact(size_of::<CpuSlot>());
+        let slots: Vec<CpuSlot> = slots.by_ref().map(from_bytes).collect();
+        let online = |cpu: &CpuId| slots.get(cpu.0 as usize).is_some_and(|it| it.offline == 0);
+        self.numbers.iter().copied().filter(online).collect()
+    }
+
+    fn group(&mut self, id: u64) -> Option<(u64, u32)> {
+        let found = self.groups.lookup(&id.to_ne_bytes(), MapFlags::ANY);
+        let group: Group = from_bytes(&found.ok().flatten()?);
+        Some((group.parent, group.weight))
+    }
+
+    fn allowed(&mut self, tid: u32) -> Option<CpuSet> {
+        // The kernel's own limit is 8192 CPUs.
+        let mut words = [0u64; 128];
+        // SAFETY: writes at most that many bytes, into `words`.
+        let length = unsafe {
+            libc::syscall(
+                libc::SYS_sched_getaffinity,
+                tid,
+                size_of_val(&words),
+                words.as_mut_ptr(),
+            )
+        };
+        (length > 0).then(|| CpuSet::from_words(&words[..length as usize / 8]))
+    }
+}
+
+/// Something that consists of atomics of the sizes that the kernel writes, every bit pattern of which is a value of theirs.
+///
+/// # Safety
+/// It is as said.
+unsafe trait Shared {}
+
+// SAFETY: repr(C) atomics.
+unsafe impl Shared for Sharer {}
+// SAFETY: as above.
+unsafe impl Shared for Places {}
+
+/// A map's values, in this process's memory.
+struct Mapped<T: Shared> {
+    memory: NonNull<T>,
+    count: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and what is in it is atomic.
+unsafe impl<T: Shared> Send for Mapped<T> {}
+
+impl<T: Shared> Mapped<T> {
+    fn new(map: &MapHandle, count: usize) -> Result<Mapped<T>, libbpf_rs::Error> {
+        let bytes = NonZeroUsize::new(count * size_of::<T>());
+        let bytes = bytes.ok_or(std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
+        let memory = unsafe {
+            mmap(
+                None,
+                bytes,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MmapFlags::MAP_SHARED,
+                map,
+                0,
+            )
+        };
+        let memory = memory.map_err(std::io::Error::from)?.cast();
+        Ok(Mapped { memory, count })
+    }
+
+    fn all(&self) -> &[T] {
+        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are values ([`Shared`]).
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Shared> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        let bytes = self.count * size_of::<T>();
+        // SAFETY: this is the mapping that new() made; whoever has a reference into it borrows its one owner.
+        let _ = unsafe { munmap(self.memory.cast(), bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_take_a_part_of_the_time_at_most() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_pause(ms(0)), ms(50));
+        assert_eq!(next_pause(ms(1)), ms(49));
+        assert_eq!(next_pause(ms(8)), ms(192));
+    }
+}
