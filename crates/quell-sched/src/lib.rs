@@ -335,9 +335,10 @@ pub struct Scheduler {
     groups: MapHandle,
     exit: MapHandle,
     numbers: Vec<CpuId>,
-    _teller: Option<Teller>,
     // Before the object: ends the scheduler.
     _link: Link,
+    // After it: that does not wait for a step.
+    _teller: Option<Teller>,
     object: Object,
 }
 
@@ -412,6 +413,17 @@ impl Scheduler {
         let servers = map(&object, ".bss.servers")?;
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
+        let teller = match raw.share {
+            0 => None,
+            _ => Some(teller::Ready::open(
+                &map(&object, ".bss.places")?,
+                &map(&object, ".bss.sharers")?,
+                map(&object, ".bss.cpus")?,
+                map(&object, "groups")?,
+                program(&object, "quell_tell_time")?,
+                possible,
+            )?),
+        };
         let mut link = None;
         take_over();
         for mut map in object.maps_mut() {
@@ -424,17 +436,7 @@ impl Scheduler {
             log: String::new(),
         })?;
         let numbers: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let teller = match raw.share {
-            0 => None,
-            _ => Some(Teller::start(
-                &map(&object, ".bss.places")?,
-                &map(&object, ".bss.sharers")?,
-                map(&object, ".bss.cpus")?,
-                map(&object, "groups")?,
-                program(&object, "quell_tell_time")?,
-                numbers.clone(),
-            )?),
-        };
+        let teller = teller.map(teller::Ready::start).transpose()?;
         let scheduler = Scheduler {
             cpus,
             domains,

@@ -459,12 +459,16 @@ impl Native {
 struct Simulated<'a>(&'a Native, &'a dyn Kernel);
 
 impl Host for Simulated<'_> {
-    fn now(&mut self) -> u64 {
-        self.1.now()
+    fn now(&mut self) -> Option<u64> {
+        Some(self.1.now())
     }
 
-    fn online(&mut self) -> CpuSet {
-        self.0.numbers.iter().copied().collect()
+    fn possible(&self) -> usize {
+        self.0.numbers.len()
+    }
+
+    fn online(&mut self) -> Option<CpuSet> {
+        Some(self.0.numbers.iter().copied().collect())
     }
 
     fn group(&mut self, id: u64) -> Option<(u64, u32)> {

@@ -18,6 +18,10 @@ pub const EVERY: Duration = Duration::from_millis(50);
 const KEPT_NS: u64 = 1_000_000_000;
 /// Where threads may run is asked for again after so long, in ns: the scheduler tells only when it becomes another number of CPUs.
 const PLACES_NS: u64 = 1_000_000_000;
+/// The thread of a place that is being freed: no thread has that id.
+const FREED: u32 = u32::MAX;
+/// Groups deeper than the scheduler's GROUP_DEPTH count as in the root.
+const DEPTH_MOST: u32 = 16;
 /// Rates' unit: share.h.
 const RATE_ONE: f64 = 65536.0;
 const RATE_LEAST: f64 = 16.0;
@@ -30,10 +34,12 @@ const AHEAD_MOST_NS: f64 = 4e9;
 
 /// What has to be known of a host.
 pub(crate) trait Host {
-    /// The time by the scheduler's clock.
-    fn now(&mut self) -> u64;
-    /// CPUs that are online.
-    fn online(&mut self) -> CpuSet;
+    /// The time by the scheduler's clock; `None`: it cannot be told now.
+    fn now(&mut self) -> Option<u64>;
+    /// How many CPUs there may be.
+    fn possible(&self) -> usize;
+    /// CPUs that are online; `None`: it cannot be told now.
+    fn online(&mut self) -> Option<CpuSet>;
     /// A group's parent (0: the root) and its weight in 1/1024 of cgroup v2's; `None`: it is gone.
     fn group(&mut self, id: u64) -> Option<(u64, u32)>;
     /// Where a thread may run; `None`: it is gone.
@@ -60,12 +66,14 @@ pub(crate) struct Shares {
 impl Shares {
     /// Looks at what threads did, and tells them what they are due.
     pub(crate) fn step(&mut self, places: &Places, sharers: &[Sharer], host: &mut impl Host) {
-        let now = host.now();
+        let Some(now) = host.now() else {
+            return;
+        };
         let online = self.online(now, host);
         let sharers = &sharers[..(places.end.load(Relaxed) as usize).min(sharers.len())];
         let (mut end, mut next) = (0, None);
         let mut groups = Groups::default();
-        let mut seen = Vec::new();
+        let (mut seen, mut served) = (Vec::new(), Vec::new());
         for (number, sharer) in sharers.iter().enumerate() {
             let key = number as u32;
             let tid = sharer.tid.load(Relaxed);
@@ -75,26 +83,34 @@ impl Shares {
             }
             let wants = sharer.wants.load(Relaxed) != 0;
             let since = sharer.since.load(Relaxed);
+            if since == 0 {
+                end = key + 1;
+                continue; // it is being taken
+            }
             let passed = now.saturating_sub(since);
             if !wants && passed > KEPT_NS {
                 self.places.remove(&key);
-                free(sharer, tid);
-                next = next.or(Some(key));
-                continue;
+                if free(sharer, tid) {
+                    next = next.or(Some(key));
+                    continue;
+                }
             }
             end = key + 1;
             let wanted = sharer.wanted.load(Relaxed);
             seen.push(Seen {
                 key,
-                group: groups.place(sharer.group.load(Relaxed), host),
+                group: groups.place(sharer.group.load(Relaxed), DEPTH_MOST, host),
                 weight: sharer.weight.load(Relaxed).clamp(WEIGHTS.0, WEIGHTS.1),
                 cpus: self.cpus(key, tid, sharer, &online, now, host),
                 used_ns: sharer.used.load(Relaxed),
-                wanted_ns: wanted + if wants { passed } else { 0 },
+                wanted_ns: wanted.wrapping_add(if wants { passed } else { 0 }),
                 wants,
             });
+            // Before what it uses meanwhile, which counts the next time.
+            let as_of = if wants { now } else { since };
+            served.push((as_of, sharer.served.load(Relaxed)));
         }
-        // Who has taken one meanwhile is found as soon as another one does, or it wants a CPU anew.
+        // Who has taken one meanwhile says so with its next turn.
         places.next.store(next.unwrap_or(end), Relaxed);
         let before = sharers.len() as u32;
         let _ = (places.end).compare_exchange(before, end, Relaxed, Relaxed);
@@ -102,21 +118,15 @@ impl Shares {
         let Ok(dues) = self.dues.step(now, &online, &groups.list, &seen) else {
             return;
         };
-        for (seen, due) in seen.iter().zip(dues) {
+        for ((seen, due), (as_of, served)) in seen.iter().zip(dues).zip(served) {
             let (Some(due), Some(sharer)) = (due, sharers.get(seen.key as usize)) else {
                 continue;
             };
             let rate = (due.rate * RATE_ONE).clamp(RATE_LEAST, RATE_ONE);
             let behind_ns = due.lag_s * 1e9 * RATE_ONE / rate;
             let behind_ns = behind_ns.clamp(-AHEAD_MOST_NS, BEHIND_MOST_NS) as i64;
-            let as_of = if seen.wants {
-                now
-            } else {
-                sharer.since.load(Relaxed)
-            };
-            let served = as_of.wrapping_sub(behind_ns as u64);
             // The scheduler adds to it meanwhile.
-            let by = served.wrapping_sub(sharer.served.load(Relaxed));
+            let by = as_of.wrapping_sub(behind_ns as u64).wrapping_sub(served);
             sharer.served.fetch_add(by, SeqCst);
             sharer.rate.store(rate as u32, Relaxed);
         }
@@ -124,7 +134,7 @@ impl Shares {
 
     fn online(&mut self, now: u64, host: &mut impl Host) -> CpuSet {
         if (self.online_at).is_none_or(|at| now.saturating_sub(at) >= PLACES_NS) {
-            self.online = host.online();
+            self.online = host.online().unwrap_or(std::mem::take(&mut self.online));
             self.online_at = Some(now);
         }
         self.online.clone()
@@ -141,7 +151,7 @@ impl Shares {
     ) -> CpuSet {
         let allowed = sharer.allowed.load(Relaxed);
         let cpus = match sharer.cpu.load(Relaxed) {
-            0 if allowed as usize >= online.len() => return online.clone(),
+            0 if allowed as usize >= host.possible() => return online.clone(),
             0 => {
                 let place = self.places.get(&key).filter(|it| {
                     it.tid == tid && it.allowed == allowed && now.saturating_sub(it.at) < PLACES_NS
@@ -174,14 +184,24 @@ impl Shares {
     }
 }
 
-/// Nobody needs what is known of the thread. It may come back at this moment, and finds that the place is not its own any more the next
-/// time that it does.
-fn free(sharer: &Sharer, tid: u32) {
+/// Nobody needs what is known of the thread, unless it comes back at this moment; whether that is so.
+fn free(sharer: &Sharer, tid: u32) -> bool {
+    let exchange = |from, to| (sharer.tid).compare_exchange(from, to, SeqCst, SeqCst);
+    if exchange(tid, FREED).is_err() {
+        return true;
+    }
+    // Who says that it wants CPUs looks at the place's thread after that.
+    if sharer.wants.load(SeqCst) != 0 {
+        let _ = exchange(FREED, tid);
+        return false;
+    }
     for field in [&sharer.used, &sharer.wanted, &sharer.served, &sharer.since] {
         field.store(0, Relaxed);
     }
     sharer.rate.store(0, Relaxed);
-    let _ = (sharer.tid).compare_exchange(tid, 0, SeqCst, Relaxed);
+    sharer.wants.store(0, Relaxed);
+    let _ = exchange(FREED, 0);
+    true
 }
 
 /// The groups that threads are in, and those around them.
@@ -192,8 +212,8 @@ struct Groups {
 }
 
 impl Groups {
-    fn place(&mut self, id: u64, host: &mut impl Host) -> Option<usize> {
-        if id == 0 {
+    fn place(&mut self, id: u64, depth_most: u32, host: &mut impl Host) -> Option<usize> {
+        if id == 0 || depth_most == 0 {
             return None;
         }
         if let Some(place) = self.places.get(&id) {
@@ -203,7 +223,7 @@ impl Groups {
         self.places.insert(id, None);
         let (parent, weight) = host.group(id)?;
         let group = Group {
-            parent: self.place(parent, host),
+            parent: self.place(parent, depth_most - 1, host),
             weight: (weight / WEIGHT_ONE).clamp(WEIGHTS.0, WEIGHTS.1),
             limit: None,
         };
@@ -228,12 +248,16 @@ mod tests {
     }
 
     impl Host for Machine {
-        fn now(&mut self) -> u64 {
-            self.now
+        fn now(&mut self) -> Option<u64> {
+            Some(self.now)
         }
 
-        fn online(&mut self) -> CpuSet {
-            CpuSet::first(2)
+        fn possible(&self) -> usize {
+            2
+        }
+
+        fn online(&mut self) -> Option<CpuSet> {
+            Some(CpuSet::first(2))
         }
 
         fn group(&mut self, id: u64) -> Option<(u64, u32)> {
@@ -348,12 +372,42 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_is_being_taken_is_left_alone() {
+        let (mut shares, mut machine) = (Shares::default(), machine());
+        let sharers = [Sharer::default()];
+        sharers[0].tid.store(1, Relaxed);
+        step(&mut shares, &sharers, &mut machine, &[0]);
+        assert_eq!(sharers[0].tid.load(Relaxed), 1);
+        // And one whose thread is back.
+        sharers[0].wants.store(1, Relaxed);
+        assert!(!free(&sharers[0], 1));
+        assert_eq!(sharers[0].tid.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn units_and_bounds_are_the_schedulers() {
+        use crate::policy::{share_bounding, share_time};
+        assert_eq!(share_time(MS, RATE_ONE as u32), MS);
+        assert_eq!(share_time(MS, RATE_LEAST as u32), share_time(MS, 0));
+        assert!(share_time(MS, 2 * RATE_LEAST as u32) < share_time(MS, 0));
+        let at = 1_000_000 * MS;
+        let (behind, ahead) = (BEHIND_MOST_NS as u64, AHEAD_MOST_NS as u64);
+        for (served, kept) in [(at - behind, true), (at - behind - 1, false)] {
+            assert_eq!(share_bounding(served, at) == 0, kept);
+        }
+        for (served, kept) in [(at + ahead, true), (at + ahead + 1, false)] {
+            assert_eq!(share_bounding(served, at) == 0, kept);
+        }
+    }
+
+    #[test]
     fn who_comes_is_shown_a_place() {
         let (mut shares, mut machine) = (Shares::default(), machine());
         let sharers: Vec<Sharer> = (0..8).map(|_| Sharer::default()).collect();
         for taken in [0, 1, 3] {
             sharers[taken].tid.store(1, Relaxed);
             sharers[taken].wants.store(1, Relaxed);
+            sharers[taken].since.store(machine.now, Relaxed);
         }
         let places = Places::default();
         // (taken up to, when it looks) -> where none is from, and the first that is free

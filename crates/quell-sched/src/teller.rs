@@ -30,25 +30,42 @@ pub(crate) struct Teller {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Teller {
-    /// Begins. `places`, `sharers`, `cpus`, `groups`: maps of the scheduler's; `clock`: its program that tells the time.
-    pub(crate) fn start(
+/// All that is needed to tell.
+pub(crate) struct Ready {
+    places: Mapped<Places>,
+    sharers: Mapped<Sharer>,
+    host: Loaded,
+}
+
+impl Ready {
+    /// `places`, `sharers`, `cpus`, `groups`: maps of the scheduler's; `clock`: its program that tells the time.
+    pub(crate) fn open(
         places: &MapHandle,
         sharers: &MapHandle,
         cpus: MapHandle,
         groups: MapHandle,
         clock: OwnedFd,
-        numbers: Vec<CpuId>,
-    ) -> Result<Teller, SchedError> {
-        let places = Mapped::<Places>::new(places, 1).map_err(io("mapping the places"))?;
-        let sharers = Mapped::<Sharer>::new(sharers, MAX_SHARERS);
-        let sharers = sharers.map_err(io("mapping the sharers"))?;
-        let mut host = Loaded {
-            cpus,
-            groups,
-            clock,
-            numbers,
-        };
+        possible: usize,
+    ) -> Result<Ready, SchedError> {
+        Ok(Ready {
+            places: Mapped::new(places, 1).map_err(io("mapping the places"))?,
+            sharers: Mapped::new(sharers, MAX_SHARERS).map_err(io("mapping the sharers"))?,
+            host: Loaded {
+                cpus,
+                groups,
+                clock,
+                possible,
+            },
+        })
+    }
+
+    /// Begins.
+    pub(crate) fn start(self) -> Result<Teller, SchedError> {
+        let Ready {
+            places,
+            sharers,
+            mut host,
+        } = self;
         let (stop, stopped) = channel::<()>();
         let tell = move || {
             let mut shares = Shares::default();
@@ -77,7 +94,7 @@ impl Drop for Teller {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked; if it had, nothing could be done here.
+            // Had it panicked, rates would have stayed as they were: there is nothing to do about it here.
             let _ = thread.join();
         }
     }
@@ -93,11 +110,11 @@ struct Loaded {
     cpus: MapHandle,
     groups: MapHandle,
     clock: OwnedFd,
-    numbers: Vec<CpuId>,
+    possible: usize,
 }
 
 impl Host for Loaded {
-    fn now(&mut self) -> u64 {
+    fn now(&mut self) -> Option<u64> {
         let mut now = 0u64;
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
@@ -106,18 +123,23 @@ impl Host for Loaded {
             ..Default::default()
         };
         // SAFETY: the kernel reads and writes `ctx_size_in` bytes at `ctx_in`, which are `now`; both live until it returns.
-        let _ =
+        let error =
             unsafe { libbpf_sys::bpf_prog_test_run_opts(self.clock.as_raw_fd(), &raw mut options) };
-        now
+        (error == 0 && now > 0).then_some(now)
     }
 
-    fn online(&mut self) -> CpuSet {
+    fn possible(&self) -> usize {
+        self.possible
+    }
+
+    fn online(&mut self) -> Option<CpuSet> {
         let found = self.cpus.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let bytes = found.ok().flatten().unwrap_or_default();
-        let mut slots = bytes.chunks_exact(size_of::<CpuSlot>());
-        let slots: Vec<CpuSlot> = slots.by_ref().map(from_bytes).collect();
-        let online = |cpu: &CpuId| slots.get(cpu.0 as usize).is_some_and(|it| it.offline == 0);
-        self.numbers.iter().copied().filter(online).collect()
+        let bytes = found.ok().flatten()?;
+        let slots = bytes.chunks_exact(size_of::<CpuSlot>());
+        let slots = slots.take(self.possible).map(from_bytes::<CpuSlot>);
+        let online = |(cpu, slot): (u32, CpuSlot)| (slot.offline == 0).then_some(CpuId(cpu));
+        let online: CpuSet = (0..).zip(slots).filter_map(online).collect();
+        (!online.is_empty()).then_some(online)
     }
 
     fn group(&mut self, id: u64) -> Option<(u64, u32)> {
@@ -164,7 +186,10 @@ unsafe impl<T: Shared> Send for Mapped<T> {}
 
 impl<T: Shared> Mapped<T> {
     fn new(map: &MapHandle, count: usize) -> Result<Mapped<T>, libbpf_rs::Error> {
-        let bytes = NonZeroUsize::new(count * size_of::<T>());
+        let bytes = count * size_of::<T>();
+        // In this file and in layout.h there are as many.
+        let bytes = Some(bytes).filter(|bytes| *bytes == map.value_size() as usize);
+        let bytes = bytes.and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or(std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
         // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
         let memory = unsafe {

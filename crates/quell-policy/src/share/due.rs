@@ -6,6 +6,11 @@ use std::collections::BTreeMap;
 
 /// Lag is kept within this, in s of CPU time: what could not be given for so long is not owed.
 const LAG_MOST_S: f64 = 0.3;
+/// Of lag beyond what turns make, in s, that part is forgotten in each step. Lag that comes from what is not seen here, as where a
+/// real-time thread takes one CPU of several, would grow up to its bound, which is another time for each thread; so it stays in
+/// proportion to what is due.
+const FORGETS: f64 = 0.02;
+const TURNS_S: f64 = 0.02;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.5..=1.5;
@@ -134,7 +139,8 @@ impl Dues {
             };
             // Who is due a CPU of its own is not to pay for it.
             let part = if due > ALL { 1.0 } else { had };
-            let lag_s = known.lag_s + due * part * step_s - used_s;
+            let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
+            let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
             // Who sleeps had done its work there as well: it is owed nothing.
             let most = if seen.wants { LAG_MOST_S } else { 0.0 };
             known.lag_s = lag_s.clamp(-LAG_MOST_S, most);

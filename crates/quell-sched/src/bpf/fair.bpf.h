@@ -170,7 +170,7 @@ static __always_inline void weigh_again(struct thread *t, struct task_struct *p,
 	weigh(t, now);
 	if (t->load == t->weight && t->only_cpu == only_cpu) {
 		if (options.share)
-			describe(t, p);
+			begin_share(t, p, now);
 		return;
 	}
 	leave_load(t);

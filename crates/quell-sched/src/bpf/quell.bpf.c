@@ -3,7 +3,7 @@
  * Quell's scheduler: the sched_ext operations, which join the features.
  *
  *   fair.bpf.h        what a thread is entitled to, by weight
- *   share.bpf.h       which tenant is furthest behind its share of the host
+ *   share.bpf.h       which thread is furthest behind what it is due of the host
  *   causal.bpf.h      since when its work waits
  *   request.bpf.h     how much work its requests are
  *   asymmetry.bpf.h   its deadline, and whom it preempts
@@ -497,7 +497,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
 		t = NULL;
 	/*
-	 * Of tenants the one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
+	 * The one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
 	 * far behind. That could be for ever.
 	 */
 	bool passed = options.share && ((t && t->depleted && lag > turn.lag) ||

@@ -8,7 +8,7 @@
  *          of CPU time. Who comes takes the next that is free; the loader frees those that nobody needs any more.
  *          A queue is ordered by what held when threads were queued; since the loader may have moved them since,
  *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- * Limits:  a thread that finds none of the PLACES_TRIED free counts as neither ahead nor behind. A queue's first LOOKED_AT
+ * Limits:  a thread that finds none of the next PLACES_TRIED free counts as neither ahead nor behind until its next turn. A queue's first LOOKED_AT
  *          threads are looked at, those included that may not run where somebody looks.
  */
 #ifndef QUELL_SHARE_BPF_H
@@ -113,15 +113,15 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		struct sharer *s = &sharers[number];
 		if (s->tid || __sync_val_compare_and_swap(&s->tid, 0, tid))
 			continue;
-		/* Who does this at the same moment may undo it, until the loader looks. */
 		places.next = number + 1;
-		if (number >= places.end)
-			places.end = number + 1;
 		t->sharer = number + 1;
-		s->since = now;
+		s->wants = 0;
 		s->served = now + share_time(SHARE_FIRST, rate_of(t, s));
-		break;
+		/* Last: from here on the loader looks at it. */
+		__sync_lock_test_and_set(&s->since, now ?: 1);
+		return 0;
 	}
+	places.next = next + PLACES_TRIED;
 	return 0;
 }
 
@@ -136,9 +136,12 @@ static __always_inline void describe(struct thread *t, struct task_struct *p)
 	s->weight = own_weight(t) >> WEIGHT_SHIFT;
 	s->cpu = t->only_cpu;
 	s->allowed = p->nr_cpus_allowed;
+	/* Who does this at the same moment, or the loader, may undo it: until the thread's next turn. */
+	if (t->sharer > places.end)
+		places.end = t->sharer;
 }
 
-/* A thread begins to want CPUs: the time that it wanted none is none that it is behind by. */
+/* A thread wants CPUs. Where it begins to, the time that it wanted none is none that it is behind by. */
 static __always_inline void begin_share(struct thread *t, struct task_struct *p, u64 now)
 {
 	struct sharer *s = sharer_of(t);
@@ -155,8 +158,11 @@ static __always_inline void begin_share(struct thread *t, struct task_struct *p,
 		return;
 	__sync_fetch_and_add(&s->served, now - s->since);
 	keep_bounds(s, now);
-	s->since = now;
-	s->wants = 1;
+	s->since = now ?: 1;
+	__sync_lock_test_and_set(&s->wants, 1);
+	/* The loader frees it: another one with the next turn. */
+	if (s->tid != tid)
+		t->sharer = 0;
 }
 
 /* And wants none any more. */
@@ -167,9 +173,11 @@ static __always_inline void end_share(struct thread *t)
 
 	if (!s || !s->wants)
 		return;
-	s->wants = 0;
-	s->wanted += now - s->since;
+	if (now > s->since)
+		s->wanted += now - s->since;
 	s->since = now;
+	/* Last: the loader takes who wants none, and has not for long, for one that is not needed. */
+	__sync_lock_test_and_set(&s->wants, 0);
 }
 
 /*
