@@ -471,9 +471,8 @@ impl Host for Simulated<'_> {
         Some(self.0.numbers.iter().copied().collect())
     }
 
-    fn group(&mut self, id: u64) -> Option<(u64, u32)> {
-        let group = self.0.groups.get(&id)?;
-        Some((group.parent, group.weight))
+    fn group(&mut self, id: u64) -> Option<Group> {
+        self.0.groups.get(&id).map(|group| **group)
     }
 
     fn allowed(&mut self, tid: u32) -> Option<CpuSet> {

@@ -3,7 +3,7 @@
 //! The scheduler keeps what each thread used and wanted in memory that it shares with its loader. Every [`EVERY`] this solves for what is
 //! due to them ([`quell_policy::share::Dues`]), and writes rates there, and by how much each is served too little.
 
-use crate::layout::{Places, Sharer};
+use crate::layout::{self, Places, Sharer};
 use quell_model::{CpuId, CpuSet};
 use quell_policy::share::{Dues, Group, Seen};
 use std::collections::{BTreeMap, HashMap};
@@ -40,8 +40,8 @@ pub(crate) trait Host {
     fn possible(&self) -> usize;
     /// CPUs that are online; `None`: it cannot be told now.
     fn online(&mut self) -> Option<CpuSet>;
-    /// A group's parent (0: the root) and its weight in 1/1024 of cgroup v2's; `None`: it is gone.
-    fn group(&mut self, id: u64) -> Option<(u64, u32)>;
+    /// A group, `None`: it is gone.
+    fn group(&mut self, id: u64) -> Option<layout::Group>;
     /// Where a thread may run; `None`: it is gone.
     fn allowed(&mut self, tid: u32) -> Option<CpuSet>;
 }
@@ -221,11 +221,12 @@ impl Groups {
         }
         // Before its parent is looked for: groups that contain each other would be looked for without end.
         self.places.insert(id, None);
-        let (parent, weight) = host.group(id)?;
+        let found = host.group(id)?;
+        let [quota, period, ..] = found.limit;
         let group = Group {
-            parent: self.place(parent, depth_most - 1, host),
-            weight: (weight / WEIGHT_ONE).clamp(WEIGHTS.0, WEIGHTS.1),
-            limit: None,
+            parent: self.place(found.parent, depth_most - 1, host),
+            weight: (found.weight / WEIGHT_ONE).clamp(WEIGHTS.0, WEIGHTS.1),
+            limit: (quota > 0 && period > 0).then(|| quota as f64 / period as f64),
         };
         self.list.push(group);
         let place = Some(self.list.len() - 1);
@@ -240,10 +241,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Two CPUs, and groups by id: parent and weight.
+    /// Two CPUs, and groups by id.
     struct Machine {
         now: u64,
-        groups: BTreeMap<u64, (u64, u32)>,
+        groups: BTreeMap<u64, layout::Group>,
         asked: u32,
     }
 
@@ -260,7 +261,7 @@ mod tests {
             Some(CpuSet::first(2))
         }
 
-        fn group(&mut self, id: u64) -> Option<(u64, u32)> {
+        fn group(&mut self, id: u64) -> Option<layout::Group> {
             self.groups.get(&id).copied()
         }
 
@@ -282,8 +283,16 @@ mod tests {
         sharer
     }
 
+    fn group(parent: u64, weight: u32) -> layout::Group {
+        layout::Group {
+            parent,
+            weight,
+            ..layout::from_bytes(&[])
+        }
+    }
+
     fn machine() -> Machine {
-        let group = |weight: u32| (0, weight * WEIGHT_ONE);
+        let group = |weight: u32| group(0, weight * WEIGHT_ONE);
         Machine {
             now: 1000 * MS,
             groups: BTreeMap::from([(7, group(100)), (8, group(300))]),
@@ -340,8 +349,8 @@ mod tests {
     #[test]
     fn groups_that_are_gone_or_contain_each_other_are_no_reason_to_stop() {
         let (mut shares, mut machine) = (Shares::default(), machine());
-        machine.groups.insert(9, (10, 0));
-        machine.groups.insert(10, (9, u32::MAX));
+        machine.groups.insert(9, group(10, 0));
+        machine.groups.insert(10, group(9, u32::MAX));
         let now = machine.now;
         let sharers = [
             wants(1, 9, 2, now),

@@ -142,10 +142,9 @@ impl Host for Loaded {
         (!online.is_empty()).then_some(online)
     }
 
-    fn group(&mut self, id: u64) -> Option<(u64, u32)> {
+    fn group(&mut self, id: u64) -> Option<Group> {
         let found = self.groups.lookup(&id.to_ne_bytes(), MapFlags::ANY);
-        let group: Group = from_bytes(&found.ok().flatten()?);
-        Some((group.parent, group.weight))
+        Some(from_bytes(&found.ok().flatten()?))
     }
 
     fn allowed(&mut self, tid: u32) -> Option<CpuSet> {

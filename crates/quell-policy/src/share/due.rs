@@ -13,7 +13,7 @@ const FORGETS: f64 = 0.02;
 const TURNS_S: f64 = 0.02;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
-const PART: std::ops::RangeInclusive<f64> = 0.5..=1.5;
+const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
 /// Who comes is ahead by so much, in s of CPU time: SHARE_FIRST of share.h.
 const FIRST_S: f64 = 0.002;
 /// A rate that is a CPU, in CPUs.

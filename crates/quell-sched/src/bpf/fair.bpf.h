@@ -234,6 +234,8 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, bool 
 	/* What is promised is no part of what is shared. */
 	if (options.criticality && t->paid) {
 		change_credit(t, p, 0, ran);
+		if (options.share)
+			share_paid(t, ran);
 		return;
 	}
 	if (options.share)

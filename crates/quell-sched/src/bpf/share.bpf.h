@@ -92,6 +92,15 @@ static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
 		bill(t, now);
 }
 
+/* A thread ran that a server pays for: as if it had not wanted that. */
+static __always_inline void share_paid(struct thread *t, u64 ran)
+{
+	struct sharer *s = sharer_of(t);
+
+	if (s)
+		s->wanted -= ran;
+}
+
 /* Whether a thread is within its share no more; of its own credit and its process's the better one counts. */
 static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
