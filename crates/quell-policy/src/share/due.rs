@@ -83,10 +83,6 @@ impl Dues {
         let before = std::mem::take(&mut self.known);
         let since = self.at.replace(now).unwrap_or(now);
         let step_s = now.saturating_sub(since) as f64 / 1e9;
-        let used_s = |thread: &Seen| {
-            let known = before.get(&thread.key).map_or(0, |known| known.used_ns);
-            thread.used_ns.saturating_sub(known) as f64 / 1e9
-        };
         let mut problem = Problem {
             cpus: cpus.clone(),
             groups: groups.to_vec(),
@@ -99,7 +95,7 @@ impl Dues {
                 wanted_ns: 0,
                 lag_s: -FIRST_S,
             });
-            let used_s = used_s(thread);
+            let used_s = thread.used_ns.saturating_sub(known.used_ns) as f64 / 1e9;
             let wanted_s = thread.wanted_ns.saturating_sub(known.wanted_ns) as f64 / 1e9;
             self.known.insert(
                 thread.key,

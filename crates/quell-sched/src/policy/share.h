@@ -5,7 +5,7 @@
  * Problem: who shares each CPU by weight serves a tenant wrongly as a whole: where one of its threads sleeps a
  *          lot, or may run on one CPU only, nobody makes up for that elsewhere (Ishiguro et al., Toward
  *          Accurate Group Scheduling in Multi-core Environments). And no CPU can tell from what it sees what would be right.
- * How:     the loader solves, every DUE_STEP, for what is due to each thread: weighted max-min fairness over the whole host, by what
+ * How:     the loader solves, every 50 ms (shares.rs), for what is due to each thread: weighted max-min fairness over the whole host, by what
  *          each wanted and where it may run (quell_policy::share). It gives each a rate, of a CPU while it wants one, and moves the time
  *          up to which it has been *served*, so that it lacks what it had less than was due. From there on a thread that runs is served by
  *          its CPU time over its rate, and one that sleeps as time passes; who has been served up to the earliest time goes first, on
