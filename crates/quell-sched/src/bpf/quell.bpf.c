@@ -35,11 +35,13 @@
 /* And one that may run on a CPU only gets that. */
 #define PINNED_EVERY (500 * NS_PER_MS)
 
-/* Blocked to ready. */
-static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+/* Blocked to ready. Global, so that the verifier looks at it once. */
+__noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct task_struct *by = waker();
 
+	if (!t)
+		return 0;
 	observe_wake(p);
 	join(t, p, cpu, now);
 	note_request(t, p, by);
@@ -51,14 +53,20 @@ static __always_inline void wake(struct thread *t, struct task_struct *p, u32 cp
 		age = URGENCY_AGE_MOST;
 	t->since = urgency_since(age, now);
 	update_deadline(t);
+	return 0;
 }
 
-/* Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. */
-static __always_inline bool queue(struct thread *t, struct task_struct *p, u32 cpu, u64 flags)
+/*
+ * Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. Global, as
+ * wake() is.
+ */
+__noinline int queue(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu)
 {
+	if (!t)
+		return 0;
 	struct place place = place_of(t, p, cpu);
 
-	insert_ordered(p, place.queue, place.slice, place.order, flags);
+	insert_ordered(p, place.queue, place.slice, place.order, 0);
 	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
@@ -112,7 +120,7 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 		be_patient(t, now);
 	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
 	if (p->nr_cpus_allowed >= options.cpus) {
-		queue(t, p, 0, 0);
+		queue(t, p, 0);
 		return prev_cpu;
 	}
 	return cpu >= 0 ? cpu : prev_cpu;
@@ -196,7 +204,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 			return;
 		if (!t->depleted)
 			be_patient(t, now);
-		queue(t, p, cpu, 0);
+		queue(t, p, cpu);
 		return;
 	}
 	change_domain(t, p, domain_index(cpu), cpu, now);
@@ -212,7 +220,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 			t->since = now;
 		update_deadline(t);
 	}
-	bool taken = queue(t, p, cpu, 0);
+	bool taken = queue(t, p, cpu);
 	if (options.share && !(flags & ENQ_WAKEUP)) {
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (slot && slot->aside == GOES)
