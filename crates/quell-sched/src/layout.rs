@@ -1,7 +1,7 @@
 //! The structures that the loader shares with the BPF programs: `bpf/layout.h`, field by field.
 
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 pub const MAX_CPUS: usize = 1024;
 pub const MAX_DOMAINS: usize = 256;
@@ -68,9 +68,10 @@ pub struct Sharer {
     pub since: AtomicU64,
     pub served: AtomicU64,
     pub rate: AtomicU32,
-    pub allowed: AtomicU32,
+    pub heavy: AtomicU32,
     pub wants: AtomicU32,
-    pub cpu: AtomicU32,
+    pub allowed: AtomicU16,
+    pub cpu: AtomicU16,
 }
 
 /// `struct places`: as that.
@@ -281,7 +282,7 @@ const _: () = {
     assert!(size_of::<Places>() == 8);
     assert!(size_of::<Sharer>() == 64);
     assert!(offset_of!(Sharer, served) == 40);
-    assert!(offset_of!(Sharer, cpu) == 60);
+    assert!(offset_of!(Sharer, cpu) == 62);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 48);

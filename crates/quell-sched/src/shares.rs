@@ -129,6 +129,7 @@ impl Shares {
             let by = as_of.wrapping_sub(behind_ns as u64).wrapping_sub(served);
             sharer.served.fetch_add(by, SeqCst);
             sharer.rate.store(rate as u32, Relaxed);
+            sharer.heavy.store(due.heavy.into(), Relaxed);
         }
     }
 
@@ -149,7 +150,7 @@ impl Shares {
         now: u64,
         host: &mut impl Host,
     ) -> CpuSet {
-        let allowed = sharer.allowed.load(Relaxed);
+        let allowed = u32::from(sharer.allowed.load(Relaxed));
         let cpus = match sharer.cpu.load(Relaxed) {
             0 if allowed as usize >= host.possible() => return online.clone(),
             0 => {
@@ -172,7 +173,7 @@ impl Shares {
                     }
                 }
             }
-            cpu => std::iter::once(CpuId(cpu - 1)).collect(),
+            cpu => std::iter::once(CpuId(u32::from(cpu) - 1)).collect(),
         };
         let cpus = cpus.intersection(online);
         // It is somewhere: the kernel has moved it.
@@ -198,8 +199,9 @@ fn free(sharer: &Sharer, tid: u32) -> bool {
     for field in [&sharer.used, &sharer.wanted, &sharer.served, &sharer.since] {
         field.store(0, Relaxed);
     }
-    sharer.rate.store(0, Relaxed);
-    sharer.wants.store(0, Relaxed);
+    for field in [&sharer.rate, &sharer.heavy, &sharer.wants] {
+        field.store(0, Relaxed);
+    }
     let _ = exchange(FREED, 0);
     true
 }
@@ -271,7 +273,7 @@ mod tests {
         }
     }
 
-    fn wants(tid: u32, group: u64, allowed: u32, now: u64) -> Sharer {
+    fn wants(tid: u32, group: u64, allowed: u16, now: u64) -> Sharer {
         let sharer = Sharer::default();
         sharer.tid.store(tid, Relaxed);
         sharer.weight.store(100, Relaxed);
@@ -329,6 +331,9 @@ mod tests {
         step(&mut shares, &sharers, &mut machine, &[0, 0, 0]);
         step(&mut shares, &sharers, &mut machine, &[50, 0, 50]);
         assert_eq!(sharers.each_ref().map(percent), [50, 50, 100]);
+        // Group 8 may use less than its weight says.
+        let heavy = |it: &Sharer| it.heavy.load(Relaxed);
+        assert_eq!(sharers.each_ref().map(heavy), [1, 1, 0]);
         // Served up to now as well as it lacks: 25 and 2 more ms had before, at half a CPU.
         let ahead = |it: &Sharer| (it.served.load(Relaxed) as i64 - machine.now as i64) / MS as i64;
         assert_eq!(sharers.each_ref().map(ahead)[..2], [54, -46]);

@@ -47,6 +47,36 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
     assert_ne!(bench("2")["results"], first["results"]);
 }
 
+/// Latency does not pay for shares: the scenarios of asymmetry, with them and without.
+#[test]
+fn shares_cost_no_latency() {
+    for scenario in [
+        "mixed",
+        "matrix-beside-key-value",
+        "spinners-short",
+        "fork-join-short-80",
+        "fork-join-long-60",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["bench", scenario, "--on", "sim", "--json", "-"])
+            .args(["--policy", "sched,share=quell sched --share"])
+            .args(["--pairs", "12", "--seconds", "10"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = result["results"].as_array().unwrap();
+        let of = |side: &str, what: &str| {
+            let latency = |row: &&Value| row["tenant"] == "*" && row[what].is_number();
+            let mut rows = rows.iter().filter(|row| row["side"] == side);
+            rows.find(latency).unwrap()[what].as_f64().unwrap()
+        };
+        let [mean, p99] = ["mean_us", "p99_us"].map(|it| of("share", it) / of("sched", it));
+        println!("{scenario}: mean {mean:.3}, 99th percentile {p99:.3}");
+        assert!(mean <= 1.05 && p99 <= 1.05, "{scenario}: {mean} {p99}");
+    }
+}
+
 fn traced(folder: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", "mixed", "--on", "sim", "--policy", "eevdf,sched"])

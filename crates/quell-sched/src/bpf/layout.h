@@ -70,9 +70,10 @@ struct sharer {
 	u64 since;  /* since when it is, or is not */
 	u64 served; /* up to which time it has been served, as of since where it is not */
 	u32 rate;   /* of a CPU, while it wants one; by the loader */
-	u32 allowed; /* how many CPUs it may use */
+	u32 heavy;  /* its tenant is due more, by its weight, than others who want less; by the loader */
 	u32 wants;
-	u32 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
+	u16 allowed; /* how many CPUs it may use */
+	u16 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
 } __attribute__((aligned(64)));
 
 /* Which of these are taken: about. The loader sets both anew each time that it looks. */

@@ -104,8 +104,11 @@ static __always_inline void share_paid(struct thread *t, u64 ran)
 /* Whether a thread is within its share no more; of its own credit and its process's the better one counts. */
 static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
-	s64 credit = t->common > t->credit ? t->common : t->credit;
+	struct sharer *s = sharer_of(t);
+	s64 credit = t->common;
 
+	if (t->credit > credit && !(s && s->heavy))
+		credit = t->credit;
 	locate(t, now);
 	return t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST || fair_depleted(credit, false);
 }

@@ -12,7 +12,8 @@
  *          every CPU. So the order of who waits stays what it is, and nobody needs to know of others.
  *          Who is further ahead of the time than share_ahead() is not entitled to go first for its urgency (fair.h).
  *          A thread's own credit also gets what it earned while it ran, once it sleeps: else who needs d of a CPU and is due d
- *          of it would run out of credit (fair.h) unless it is due d/(1-d), and wait like those that always run.
+ *          of it would run out of credit (fair.h) unless it is due d/(1-d), and wait like those that always run. Not so where its tenant
+ *          is due more by its weight than others, who want less: it has that by their leave, and latency is theirs first.
  *          Until the loader knows a thread, its rate is what the domain's clock (fair.h) says by its weight.
  * Bounds:  being behind counts for SHARE_BEHIND_MOST at most, being ahead for SHARE_AHEAD_MOST: where a loader has stopped, rates
  *          go on as they are, and nobody is owed or owes more than that.
@@ -32,7 +33,7 @@
 
 /* For each of the CPUs that it shares, of so many at most. */
 #define SHARE_AHEAD (50 * NS_PER_MS)
-#define SHARE_AHEAD_CPUS 4
+#define SHARE_AHEAD_CPUS 8
 /* Who has run for so long since it woke is no more urgent than others that run on and on: of these the one behind goes first. */
 #define SHARE_BURST (100 * NS_PER_MS)
 #define SHARE_AHEAD_MOST (4 * NS_PER_S)
