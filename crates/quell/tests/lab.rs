@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// A bit of everything that could differ: forks, wakeups across CPUs, a lock, a batch tenant.
 const SCENARIO: &str = r#"
 name = "tiny"
-seconds = 1
-warmup_seconds = 0.5
+seconds = 0.5
+warmup_seconds = 0.25
 pairs = 1
 
 [host]
@@ -57,7 +57,7 @@ program = [{ run_us = 1000 }]
 const SHORT_BESIDE_WIDE: &str = r#"
 name = "short-beside-wide"
 seconds = SECONDS
-warmup_seconds = 2
+warmup_seconds = 1
 pairs = PAIRS
 
 [host]
@@ -254,7 +254,7 @@ fn the_simulator_tells_what_the_kernel_does() {
     }
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", "calibration", "--only", "fork-join-short-60"])
-        .args(["--seconds", "8"])
+        .args(["--seconds", "6"])
         .output()
         .unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
@@ -277,8 +277,8 @@ fn nested_groups_share_in_a_guest_as_on_the_simulator() {
         let settings = settings.iter().flat_map(|setting| ["--set", setting]);
         let output = Command::new(env!("CARGO_BIN_EXE_quell"))
             .args(["bench", "groups/nested", "--on", on, "--policy", sides])
-            .args(["--pairs", "1", "--seconds", "3", "--json", "-"])
-            .args(["--set", "warmup_seconds=2"])
+            .args(["--pairs", "1", "--seconds", "2", "--json", "-"])
+            .args(["--set", "warmup_seconds=1"])
             .args(settings)
             .current_dir(folder.path())
             .output()
