@@ -279,12 +279,13 @@ fn the_rest_gets_something_in_every_period() {
             if left.is_some_and(|(thread, _)| rest(thread)) {
                 *since = at;
             }
-            if next.is_some_and(rest) && *since > S {
+            // Those of little weight have a turn some time after they came, too.
+            if next.is_some_and(rest) && *since > 6 * S {
                 *longest = (*longest).max(at - *since);
             }
         }
     }));
-    let got = shares(&mut it, S, 11 * S);
+    let got = shares(&mut it, 12 * S, 24 * S);
     let longest = waits.borrow().1;
     println!("{got:?}, {longest}");
     assert!(longest <= 195 * MS, "{longest}");

@@ -55,6 +55,9 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
             (4, 2, 4, 1, 100),
             (8, 8, 0, 1, 100),
             (8, 100, 8, 5, 100),
+            // What each of so many may have is far less than a turn.
+            (4, 100, 4, 2, 100),
+            (2, 200, 2, 5, 100),
         ] {
             let case = (share, cpus, threads, others, quota, period);
             let mut it = under_sched(cpus, share);

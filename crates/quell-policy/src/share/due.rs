@@ -14,8 +14,9 @@ const TURNS_S: f64 = 0.02;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
-/// Who comes is ahead by so much, in s of CPU time: SHARE_FIRST of share.h.
+/// Who comes is ahead by so much, in s of CPU time, and of time at most: SHARE_FIRST and SHARE_FIRST_TIME of share.h.
 const FIRST_S: f64 = 0.002;
+const FIRST_TIME_S: f64 = 0.1;
 /// Whose tenant is due so many times what CPU time is on average, by weight, is heavy.
 const HEAVY: f64 = 1.1;
 /// A rate that is a CPU, in CPUs.
@@ -55,7 +56,8 @@ pub struct Due {
 struct Known {
     used_ns: u64,
     wanted_ns: u64,
-    lag_s: f64,
+    /// What it lacks; `None`: it has not been due anything yet.
+    lag_s: Option<f64>,
 }
 
 /// Keeps what threads lack: a fluid host beside the real one, on which the same threads run, each as much as it is due.
@@ -97,7 +99,7 @@ impl Dues {
             let known = before.get(&thread.key).copied().unwrap_or(Known {
                 used_ns: 0,
                 wanted_ns: 0,
-                lag_s: -FIRST_S,
+                lag_s: None,
             });
             let used_s = thread.used_ns.saturating_sub(known.used_ns) as f64 / 1e9;
             let wanted_s = thread.wanted_ns.saturating_sub(known.wanted_ns) as f64 / 1e9;
@@ -110,9 +112,10 @@ impl Dues {
                 },
             );
             // What the fluid host did for it already, or has yet to do.
+            let lag_s = known.lag_s.unwrap_or(-FIRST_S);
             let wants_s = match thread.wants {
-                true => wanted_s.max(used_s) + (-known.lag_s).max(0.0),
-                false => (used_s - known.lag_s).max(0.0),
+                true => wanted_s.max(used_s) + (-lag_s).max(0.0),
+                false => (used_s - lag_s).max(0.0),
             };
             if step_s > 0.0 && (wants_s > 0.0 || used_s > 0.0 || wanted_s > 0.0) {
                 active.push((place, used_s));
@@ -140,17 +143,16 @@ impl Dues {
             };
             // Who is due a CPU of its own is not to pay for it.
             let part = if due > ALL { 1.0 } else { had };
-            let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
-            let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
+            let first = -FIRST_S.min(due * FIRST_TIME_S);
+            let lag_s = known.lag_s.unwrap_or(first);
+            let long = lag_s - lag_s.clamp(-TURNS_S, TURNS_S);
+            let lag_s = lag_s - long * FORGETS + due * part * step_s - used_s;
             // Who sleeps had done its work there as well: it is owed nothing.
             let most = if seen.wants { LAG_MOST_S } else { 0.0 };
-            known.lag_s = lag_s.clamp(-LAG_MOST_S, most);
+            let lag_s = lag_s.clamp(-LAG_MOST_S, most);
+            known.lag_s = Some(lag_s);
             let rate = (due / thread.demand).min(1.0);
-            out[place] = (thread.demand > 0.0).then_some(Due {
-                rate,
-                lag_s: known.lag_s,
-                heavy,
-            });
+            out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s, heavy });
         }
         Ok(out)
     }

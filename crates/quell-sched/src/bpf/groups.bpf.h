@@ -64,11 +64,11 @@ static __always_inline u64 own_weight(struct thread *t)
 	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
-/* Makes a group's parent count it for what is due; whether that began or ended to be ready. Global, so that the verifier looks at it once. */
-__noinline int settle_one(u64 id)
+/* Makes a group's parent count it for what is due; the parent, if that began or ended to be ready, else 0. Global, so that the verifier looks at it once. */
+__noinline u64 settle_one(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	int turned = 0;
+	bool turned = false;
 
 	if (!g)
 		return 0;
@@ -84,12 +84,12 @@ __noinline int settle_one(u64 id)
 			u64 by = (u64)due - counted;
 			u64 before = __sync_fetch_and_add(&parent->active, by);
 			if (!before || !(before + by))
-				turned = 1;
+				turned = true;
 		}
 		if (due == (g->active ? g->weight : 0))
 			break;
 	}
-	return turned;
+	return turned ? above : 0;
 }
 
 /*
@@ -98,12 +98,8 @@ __noinline int settle_one(u64 id)
  */
 __noinline int settle(u64 id)
 {
-	for (int level = 0; level < GROUP_DEPTH && settle_one(id); level++) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
-		if (!g)
-			break;
-		id = g->parent;
-	}
+	for (int level = 0; level < GROUP_DEPTH && id; level++)
+		id = settle_one(id);
 	return 0;
 }
 

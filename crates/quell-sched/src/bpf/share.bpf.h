@@ -128,7 +128,8 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		places.next = number + 1;
 		t->sharer = number + 1;
 		s->wants = 0;
-		s->served = now + share_time(SHARE_FIRST, rate_of(t, s));
+		u64 first = share_time(SHARE_FIRST, rate_of(t, s));
+		s->served = now + (first < SHARE_FIRST_TIME ? first : SHARE_FIRST_TIME);
 		/* Last: from here on the loader looks at it. */
 		__sync_lock_test_and_set(&s->since, now ?: 1);
 		return 0;

@@ -39,8 +39,12 @@
 #define SHARE_AHEAD_MOST (4 * NS_PER_S)
 #define SHARE_BEHIND_MOST (1 * NS_PER_S)
 
-/* Who comes has been served for so much CPU time, about half of a turn: as others have, on average, who wait. The loader knows. */
+/*
+ * Who comes has been served for so much CPU time, about half of a turn: as others have, on average, who wait. But for no longer than
+ * that: a crowd that is due little would have nothing for seconds, all of it. The loader knows.
+ */
 #define SHARE_FIRST (2 * NS_PER_MS)
+#define SHARE_FIRST_TIME (100 * NS_PER_MS)
 
 /* A turn while others wait. */
 #define SHARE_SLICE_MOST (6 * NS_PER_MS)
