@@ -86,6 +86,30 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
     }
 }
 
+/// Others come and go so often that one that is not urgent would wait until its period is over.
+#[test]
+fn a_limit_that_is_less_than_a_share_is_had_in_every_period() {
+    for share in [false, true] {
+        for quota in [2, 5, 10] {
+            let mut it = under_sched(1, share);
+            let group = limited(&mut it, GroupId::ROOT, ms(quota, 100, 0));
+            let first = add_threads(&mut it, group, 0, 1, BUSY);
+            let group = it.add_group(GroupId::ROOT, TenantWeight(100));
+            add_threads(
+                &mut it,
+                group,
+                0,
+                2,
+                "[{ run_us = 3000 }, { sleep_us = 1000 }]",
+            );
+            for ten in steps(&mut it, first..first + 1, 3 * S, S, 6) {
+                let part = ten / (10 * quota) as f64;
+                assert!((0.99..1.01).contains(&part), "{share} {quota}: {part}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_saved_up_is_used_at_once_and_no_more_than_the_burst() {
     let mut it = under_sched(2, false);

@@ -41,7 +41,11 @@ __noinline int release_at(u32 index, u64 at, u64 now)
 	return 0;
 }
 
-/* A thread is to be parked: it is not ready any more, and earns nothing meanwhile. Global, as release_at() is. */
+/*
+ * A thread is to be parked: it is not ready any more. It earns meanwhile, as if it slept: else one that its group's limit lets run for less than
+ * it would earn had never enough to go first, and might not have all of that by the end of a period, when it is lost. Global, as
+ * release_at() is.
+ */
 __noinline int leave_ready(struct thread *t, struct task_struct *p __arg_trusted, u32 index, u64 until, u64 now)
 {
 	if (!t)
@@ -112,8 +116,6 @@ __noinline int unpark(struct task_struct *p __arg_trusted, struct thread *t, str
 		return 0;
 	/* As in preemptible_cpu(). */
 	bpf_rcu_read_lock();
-	t->seen = clock_for(t, now);
-	t->seen_at = now;
 	join(t, p, scx_bpf_task_cpu(p), now);
 	t->present = 0;
 	judge(t, p, now);
