@@ -101,7 +101,7 @@ static __always_inline void share_paid(struct thread *t, u64 ran)
 		s->wanted -= ran;
 }
 
-/* Whether a thread is within its share no more; of its own credit and its process's the better one counts. */
+/* Whether a thread is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. */
 static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
 	struct sharer *s = sharer_of(t);
