@@ -37,6 +37,7 @@ unsafe extern "C" {
     fn quell_fair_entitled_slice(pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
     fn quell_share_time(ns: c_ulonglong, rate: c_uint) -> c_ulonglong;
+    fn quell_share_first(rate: c_uint) -> c_ulonglong;
     fn quell_share_cpu_time(time: c_longlong, rate: c_uint) -> c_longlong;
     fn quell_share_rate(weight: c_ulonglong, clock_rate: c_ulonglong) -> c_uint;
     fn quell_share_bounding(served: c_ulonglong, now: c_ulonglong) -> c_longlong;
@@ -127,6 +128,8 @@ native! {
     fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
     /// For how long so much CPU time serves a thread of a rate, in 1/65536 of a CPU.
     share_time = quell_share_time(ns: u64, rate: u32) -> u64;
+    /// For how long who comes, with that rate, counts as served.
+    share_first = quell_share_first(rate: u32) -> u64;
     /// The CPU time that it is due in so much time.
     share_cpu_time = quell_share_cpu_time(time: i64, rate: u32) -> i64;
     /// The rate of a thread of a weight that nobody has solved for.
@@ -317,6 +320,17 @@ mod tests {
                 found.abs_diff(slice * MS) < MS / 50,
                 "{ahead} {cpus} {rate} {found}"
             );
+        }
+        // rate in percent -> us: 2 ms of CPU time, within 100 ms
+        for (rate, us) in [
+            (100, 2_000),
+            (10, 20_000),
+            (2, 100_000),
+            (1, 100_000),
+            (0, 100_000),
+        ] {
+            let found = share_first(CPU / 100 * rate);
+            assert!(found.abs_diff(us * 1000) < MS / 50, "{rate} {found}");
         }
     }
 

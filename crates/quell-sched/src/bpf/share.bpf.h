@@ -128,8 +128,7 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		places.next = number + 1;
 		t->sharer = number + 1;
 		s->wants = 0;
-		u64 first = share_time(SHARE_FIRST, rate_of(t, s));
-		s->served = now + (first < SHARE_FIRST_TIME ? first : SHARE_FIRST_TIME);
+		s->served = now + share_first(rate_of(t, s));
 		/* Last: from here on the loader looks at it. */
 		__sync_lock_test_and_set(&s->since, now ?: 1);
 		return 0;

@@ -63,6 +63,14 @@ static inline u64 share_time(u64 ns, u32 rate)
 	return (ns << SHARE_RATE_SHIFT) / share_rate_of(rate);
 }
 
+/* For how long who comes, with that rate, counts as served. */
+static inline u64 share_first(u32 rate)
+{
+	u64 time = share_time(SHARE_FIRST, rate);
+
+	return time < SHARE_FIRST_TIME ? time : SHARE_FIRST_TIME;
+}
+
 /* And the CPU time that it is due in so much time. */
 static inline s64 share_cpu_time(s64 time, u32 rate)
 {
