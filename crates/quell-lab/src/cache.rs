@@ -8,6 +8,7 @@
 //! store/NAME_VERSION/     unpacked packages, complete or not there at all
 //! NAME -> store/...       the version in use: kernel-6.12, qemu, busybox, scx_rusty
 //! peers-build/            what an unfinished build of a published scheduler goes on from
+//! snapshots/              booted guests, to start from
 //! kvm                     whether guests run under KVM here
 //! ```
 //!
@@ -80,6 +81,11 @@ impl Lab {
     /// Where the cache is.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Where booted guests are kept to start from.
+    pub fn snapshots(&self) -> PathBuf {
+        self.dir.join("snapshots")
     }
 
     /// A kernel; fetched where it is not in the cache.
@@ -209,7 +215,7 @@ impl Lab {
             Some("no") => return Ok(false),
             _ => {}
         }
-        let runs = crate::boot::kvm_runs(qemu, kernel)?;
+        let runs = crate::machine::kvm_runs(qemu, kernel)?;
         let answer = if runs { "yes" } else { "no" };
         // What cannot be kept is tried again.
         let _ = fs::write(&file, format!("{tried} {answer}\n"));

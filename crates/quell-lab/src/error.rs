@@ -147,6 +147,9 @@ pub enum LabError {
     /// What came back from the guest is not what it sent.
     #[error("files from the guest came back damaged: {0}")]
     Damaged(String),
+    /// A booted guest could not be kept, or not started from what was kept.
+    #[error("a snapshot of the booted guest: {0} (`--no-snapshot` boots without)")]
+    Snapshot(String),
     /// The user ended it.
     #[error("interrupted")]
     Interrupted,

@@ -34,10 +34,16 @@ enum Node {
     File(PathBuf, u32),
 }
 
+/// What a guest that goes on from a snapshot takes its own part through: the firmware's configuration device.
+const GIVEN_MODULE: &str = "qemu_fw_cfg";
+
 /// A guest's initial file system.
 #[derive(Debug)]
 pub struct Image {
     nodes: BTreeMap<PathBuf, Node>,
+    /// Small texts that differ between guests of the same programs: its command, a scenario.
+    given: BTreeMap<PathBuf, Node>,
+    can_go_on: bool,
 }
 
 impl Image {
@@ -45,6 +51,8 @@ impl Image {
     pub fn new(kernel: &Kernel, busybox: &Path) -> Result<Image, LabError> {
         let mut image = Image {
             nodes: BTreeMap::new(),
+            given: BTreeMap::new(),
+            can_go_on: false,
         };
         for (link, target) in [
             ("bin", "usr/bin"),
@@ -67,6 +75,7 @@ impl Image {
             "/root",
             "/out",
             "/lab/modules",
+            "/lab/given",
         ] {
             image.dir(Path::new(dir));
         }
@@ -98,14 +107,34 @@ impl Image {
             let at = format!("/boot/config-{}", kernel.release);
             image.file(config, Path::new(&at))?;
         }
-        for (index, module) in kernel.module_files(&CHANNEL_MODULES)?.iter().enumerate() {
-            let name = module.file_name().unwrap_or_default().to_string_lossy();
-            image.file(
-                module,
-                &PathBuf::from(format!("/lab/modules/{index:02}-{name}")),
-            )?;
+        image.modules(kernel, &CHANNEL_MODULES, "/lab/modules")?;
+        match image.modules(kernel, &[GIVEN_MODULE], "/lab/given") {
+            Ok(files) => image.can_go_on = files > 0 || kernel.has("CONFIG_FW_CFG_SYSFS"),
+            Err(e) => {
+                tracing::warn!("guests boot each time instead of going on from a snapshot: {e}")
+            }
         }
         Ok(image)
+    }
+
+    /// Puts a kernel's modules and what they depend on into a folder, decompressed, named in the order to load them; gives how
+    /// many. What is built in is left out.
+    pub fn modules(
+        &mut self,
+        kernel: &Kernel,
+        names: &[&str],
+        to: &str,
+    ) -> Result<usize, LabError> {
+        let modules = kernel.modules(names)?;
+        for (index, (name, bytes)) in modules.iter().enumerate() {
+            self.bytes(Path::new(&format!("{to}/{index:02}-{name}")), bytes, 0o644);
+        }
+        Ok(modules.len())
+    }
+
+    /// Whether a guest with this kernel can go on from a snapshot.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.can_go_on
     }
 
     /// What the guest runs: a program and its arguments. Without one it is a shell on the console.
@@ -116,7 +145,16 @@ impl Image {
         }
         let words: Vec<String> = command.iter().map(|word| quote(word)).collect();
         let script = format!("exec {}\n", words.join(" "));
-        self.bytes(Path::new("/lab/command"), script.as_bytes(), 0o644);
+        self.text(Path::new("/lab/command"), &script);
+    }
+
+    /// A small text that differs between guests of the same programs: it is no part of what a snapshot is taken of. The last one
+    /// of a place counts.
+    pub fn text(&mut self, to: &Path, text: &str) {
+        let at = place(to);
+        self.parents(&at);
+        self.given
+            .insert(at, Node::Bytes(text.as_bytes().to_vec(), 0o644));
     }
 
     /// Puts what the user named into the guest, programs with the libraries they need.
@@ -322,43 +360,69 @@ impl Image {
 
     /// Writes it as an uncompressed cpio archive. Equal content gives equal bytes.
     pub fn write(&self, to: &Path) -> Result<(), LabError> {
-        let file = File::create(to).map_err(LabError::io(to))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        for (inode, (path, node)) in (1u32..).zip(&self.nodes) {
-            let name = path.to_string_lossy();
-            let entry = Builder::new(&name)
-                .ino(inode)
-                .uid(0)
-                .gid(0)
-                .mtime(0)
-                .nlink(1);
-            match node {
-                Node::Dir => {
-                    let entry = entry
-                        .mode(0o755)
-                        .set_mode_file_type(ModeFileType::Directory);
-                    finish(&mut out, entry.nlink(2), &[], to)?;
-                }
-                Node::Link(target) => {
-                    let entry = entry.mode(0o777).set_mode_file_type(ModeFileType::Symlink);
-                    finish(&mut out, entry, target.as_os_str().as_encoded_bytes(), to)?;
-                }
-                Node::Bytes(bytes, mode) => {
-                    let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
-                    finish(&mut out, entry, bytes, to)?;
-                }
-                Node::File(from, mode) => {
-                    let bytes = fs::read(from).map_err(LabError::io(from))?;
-                    let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
-                    finish(&mut out, entry, &bytes, to)?;
-                }
+        let mut nodes: BTreeMap<&PathBuf, &Node> = self.nodes.iter().collect();
+        nodes.extend(&self.given);
+        write(nodes, to)
+    }
+
+    /// As [`Image::write`], without the texts of one guest.
+    pub(crate) fn write_common(&self, to: &Path) -> Result<(), LabError> {
+        write(self.nodes.iter().collect(), to)
+    }
+
+    /// The texts of one guest as a tar archive.
+    pub(crate) fn given(&self) -> Result<Vec<u8>, LabError> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, node) in &self.given {
+            if let Node::Bytes(bytes, mode) = node {
+                let mut header = tar::Header::new_gnu();
+                header.set_size(bytes.len() as u64);
+                header.set_mode(*mode);
+                let added = archive.append_data(&mut header, path, &bytes[..]);
+                added.map_err(LabError::io(path))?;
             }
         }
-        let out = trailer(out).map_err(LabError::io(to))?;
-        out.into_inner()
-            .map_err(|e| LabError::io(to)(e.into_error()))?;
-        Ok(())
+        archive.into_inner().map_err(LabError::io(Path::new("tar")))
     }
+}
+
+fn write(nodes: BTreeMap<&PathBuf, &Node>, to: &Path) -> Result<(), LabError> {
+    let file = File::create(to).map_err(LabError::io(to))?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    for (inode, (path, node)) in (1u32..).zip(nodes) {
+        let name = path.to_string_lossy();
+        let entry = Builder::new(&name)
+            .ino(inode)
+            .uid(0)
+            .gid(0)
+            .mtime(0)
+            .nlink(1);
+        match node {
+            Node::Dir => {
+                let entry = entry
+                    .mode(0o755)
+                    .set_mode_file_type(ModeFileType::Directory);
+                finish(&mut out, entry.nlink(2), &[], to)?;
+            }
+            Node::Link(target) => {
+                let entry = entry.mode(0o777).set_mode_file_type(ModeFileType::Symlink);
+                finish(&mut out, entry, target.as_os_str().as_encoded_bytes(), to)?;
+            }
+            Node::Bytes(bytes, mode) => {
+                let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
+                finish(&mut out, entry, bytes, to)?;
+            }
+            Node::File(from, mode) => {
+                let bytes = fs::read(from).map_err(LabError::io(from))?;
+                let entry = entry.mode(*mode).set_mode_file_type(ModeFileType::Regular);
+                finish(&mut out, entry, &bytes, to)?;
+            }
+        }
+    }
+    let out = trailer(out).map_err(LabError::io(to))?;
+    out.into_inner()
+        .map_err(|e| LabError::io(to)(e.into_error()))?;
+    Ok(())
 }
 
 fn finish(out: &mut impl Write, entry: Builder, bytes: &[u8], to: &Path) -> Result<(), LabError> {
@@ -429,6 +493,8 @@ mod tests {
     fn empty() -> Image {
         Image {
             nodes: BTreeMap::new(),
+            given: BTreeMap::new(),
+            can_go_on: false,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::error::LabError;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
 
 /// A kernel that the lab can fetch.
@@ -164,28 +165,28 @@ impl Kernel {
         }
     }
 
-    /// Files of the modules that are needed for some modules, in the order to load them, without
-    /// those that are built in.
-    pub(crate) fn module_files(&self, names: &[&str]) -> Result<Vec<PathBuf>, LabError> {
+    /// Modules and what they depend on, by file name, in the order to load them; decompressed. What is built in is left out, and
+    /// all where the kernel's modules are not known.
+    pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, LabError> {
         let Some(dir) = &self.modules else {
             return Ok(Vec::new());
         };
         let order = dir.join("modules.order");
         let order = fs::read_to_string(&order).map_err(LabError::io(&order))?;
-        let mut files = Vec::new();
+        let mut modules = Vec::new();
         for name in names {
-            add_module(dir, &order, name, &mut files)?;
+            add_module(dir, &order, name, &mut modules)?;
         }
-        Ok(files)
+        Ok(modules)
     }
 }
 
-/// Adds a module's file after those that it depends on.
+/// Adds a module after those that it depends on.
 fn add_module(
     dir: &Path,
     order: &str,
     name: &str,
-    files: &mut Vec<PathBuf>,
+    modules: &mut Vec<(String, Vec<u8>)>,
 ) -> Result<(), LabError> {
     let plain = name.replace('-', "_");
     let is_it = |line: &&str| {
@@ -197,15 +198,39 @@ fn add_module(
     };
     let stem = line.strip_suffix(".ko").unwrap_or(line);
     let file = dir.join(format!("{stem}.ko"));
-    if files.contains(&file) {
+    let name = file.file_name().unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
+    if modules.iter().any(|(known, _)| *known == name) {
         return Ok(());
     }
-    let bytes = fs::read(&file).map_err(LabError::io(&file))?;
+    let bytes = read_module(&file)?;
     for needed in module_depends(&bytes) {
-        add_module(dir, order, &needed, files)?;
+        add_module(dir, order, &needed, modules)?;
     }
-    files.push(file);
+    modules.push((name, bytes));
     Ok(())
+}
+
+/// A module's bytes; Debian compresses them.
+fn read_module(file: &Path) -> Result<Vec<u8>, LabError> {
+    let packed = file.with_extension("ko.xz");
+    if !packed.is_file() {
+        return fs::read(file).map_err(LabError::io(file));
+    }
+    let mut xz = Command::new("xz");
+    let output = xz.arg("-dc").arg(&packed).output();
+    let output = output.map_err(|source| LabError::Tool {
+        program: "xz".into(),
+        package: "xz-utils",
+        source,
+    })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(LabError::Program {
+        program: packed,
+        problem: String::from_utf8_lossy(&output.stderr).trim().to_string(),
+    })
 }
 
 /// What a module says it depends on: the string `depends=A,B` in its section `.modinfo`.

@@ -15,8 +15,12 @@ mod cache;
 mod error;
 mod image;
 mod kernel;
+mod machine;
 mod peers;
 mod qemu;
+mod qmp;
+mod report;
+mod snapshot;
 
 pub use boot::{Boot, Clock, Finished, Stream, boot};
 pub use cache::{Lab, Progress, Quiet};

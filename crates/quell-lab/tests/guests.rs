@@ -82,16 +82,22 @@ const SENSITIVE: &str = "
 #[test]
 fn the_same_image_gives_the_same_output_to_the_byte() {
     let Some(guests) = guests() else { return };
+    let snapshots = tempfile::tempdir().unwrap();
     let options = Boot {
         cpus: 2,
         memory_mib: 512,
+        snapshots: Some(snapshots.path().to_path_buf()),
         ..Boot::default()
     };
+    let kept = || std::fs::read_dir(snapshots.path()).unwrap().count();
     let first = guests.run(SENSITIVE, &options, None).unwrap();
     assert_eq!((first.0, first.2.as_str()), (0, ""), "{}", first.1);
     assert!(first.1.contains("Linux version"), "{}", first.1);
     assert!(first.1.contains("UTC 2026"), "{}", first.1);
+    // The second goes on from the first one's snapshot.
+    assert_eq!(kept(), 1);
     let second = guests.run(SENSITIVE, &options, None).unwrap();
+    assert_eq!(kept(), 1);
     let differing = first.1.lines().zip(second.1.lines()).find(|(a, b)| a != b);
     assert!(first == second, "first difference: {differing:?}");
     // And it is not that there is nothing to see: another seed shows.

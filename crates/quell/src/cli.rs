@@ -577,6 +577,9 @@ pub struct Guest {
         allow_hyphen_values = true
     )]
     pub append: String,
+    /// Boot, instead of going on from a snapshot of such a guest (on the virtual clock)
+    #[arg(long)]
+    pub no_snapshot: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

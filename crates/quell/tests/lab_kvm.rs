@@ -8,7 +8,6 @@ mod common;
 
 use quell_lab::{Boot, Clock, Image, KernelChoice, Lab, Quiet, Stream, boot};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ echo "inner: done"
 "#;
 
 const OUTER: &str = r#"
-for module in irqbypass kvm kvm-amd; do insmod /root/$module.ko || exit 1; done
+for module in /root/modules/*; do insmod $module || exit 1; done
 mkdir -p /tmp/inner/bin && cd /tmp/inner && cp /bin/busybox bin/ && cp /root/inner-init init && chmod 755 init
 find . | cpio -o -H newc > /tmp/inner.cpio 2>/dev/null; cd /root
 qemu -accel kvm -cpu host -smp 2 -m 256 -name inner,debug-threads=on -nodefaults -no-user-config -no-reboot -display none \
@@ -81,17 +80,9 @@ fn kvm_vcpus_run_under_the_scheduler() {
     image.emulator(&qemu).unwrap();
     image.file(&kernel.image, &at("vmlinuz")).unwrap();
     image.bytes(&at("inner-init"), INNER.as_bytes(), 0o755);
-    let modules = kernel.modules.clone().unwrap().join("kernel");
-    for (folder, name) in [
-        ("virt/lib", "irqbypass"),
-        ("arch/x86/kvm", "kvm"),
-        ("arch/x86/kvm", "kvm-amd"),
-    ] {
-        let packed = modules.join(folder).join(format!("{name}.ko.xz"));
-        let unpacked = Command::new("xz").arg("-dc").arg(&packed).output().unwrap();
-        assert!(unpacked.status.success(), "{unpacked:?}");
-        image.bytes(&at(&format!("{name}.ko")), &unpacked.stdout, 0o644);
-    }
+    image
+        .modules(&kernel, &["kvm-amd"], "/root/modules")
+        .unwrap();
     image.command(&["sh".into(), "-c".into(), OUTER.into()]);
     let options = Boot {
         cpus: 2,

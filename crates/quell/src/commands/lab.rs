@@ -177,6 +177,7 @@ pub(super) fn prepare(
         memory_mib: guest.memory,
         clock,
         append: guest.append.clone(),
+        snapshots: (!guest.no_snapshot).then(|| lab.snapshots()),
         ..Boot::default()
     };
     Ok(Prepared {

@@ -36,9 +36,7 @@ pub(super) fn bench(
     bring_programs(&mut prepared, &job.scenario)?;
     bring_schedulers(&mut prepared, &job.sides)?;
     let file = format!("{FOLDER}/{}.toml", job.scenario.name);
-    prepared
-        .image
-        .bytes(Path::new(&file), job.text.as_bytes(), 0o644);
+    prepared.image.text(Path::new(&file), &job.text);
     let command = command(&file, &job.sides, job.measure);
     let (mut result, guest): (BenchResult, LabGuest) = run(prepared, &command, interrupt)?;
     result.substrate = Substrate::Vm;
