@@ -24,7 +24,7 @@ const BUSY: &str = "program = [{ run_us = 1000 }]";
 
 fn options(scenario: Scenario, sides: &str) -> BenchOptions {
     BenchOptions {
-        sides: Side::parse_some(sides).unwrap(),
+        sides: Side::parse_list(sides).unwrap(),
         pairs: 1,
         ..BenchOptions::new(scenario, PathBuf::from("quell"))
     }

@@ -299,12 +299,12 @@ fn nested_groups_share_in_a_guest_as_on_the_simulator() {
         shares
     };
     let heavier = ["group.p1.weight=300"];
-    let guest = shares("vm", "default,default", &heavier);
-    let simulated = shares("sim", "eevdf,cfs", &heavier);
+    let guest = shares("vm", "default", &heavier);
+    let simulated = shares("sim", "eevdf", &heavier);
     for (guest, simulated) in guest.iter().zip(simulated) {
         assert!((guest - simulated).abs() < 3.0, "{guest}, {simulated}");
     }
     // A limit holds: a fifth of a CPU for both threads of the first group.
-    let limited = shares("vm", "default,default", &["group.p0.max={ quota_ms = 20 }"]);
+    let limited = shares("vm", "default", &["group.p0.max={ quota_ms = 20 }"]);
     assert!((limited[0] + limited[1] - 20.0).abs() < 2.0, "{limited:?}");
 }

@@ -43,7 +43,7 @@ program = ["request", {{ run_us = {{ exponential = 100 }} }}, "respond"]
 
 fn options(scenario: Scenario, sides: &str) -> CapacityOptions {
     let mut bench = BenchOptions::new(scenario, "none".into());
-    bench.sides = Side::parse_some(sides).unwrap();
+    bench.sides = Side::parse_list(sides).unwrap();
     CapacityOptions {
         bench,
         tenant: None,

@@ -2,7 +2,7 @@ use super::*;
 
 fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromises> {
     let options = PromisesOptions {
-        sides: Side::parse_some(side).unwrap(),
+        sides: Side::parse_list(side).unwrap(),
         hosts,
         seed,
         most_cpus,

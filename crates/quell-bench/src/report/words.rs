@@ -176,17 +176,15 @@ pub(super) fn method(result: &BenchResult) -> String {
         [] => String::new(),
         set => format!("; {}", set.join(", ")),
     };
+    let rounds = match options.sides.len() {
+        1 => "round",
+        2 => "interleaved pair",
+        _ => "interleaved round",
+    };
+    let plural = if options.pairs == 1 { "" } else { "s" };
     format!(
-        "{} interleaved {} of {} s each after {} s of warm-up; seed {}{set}",
-        options.pairs,
-        if options.sides.len() == 2 {
-            "pairs"
-        } else {
-            "rounds"
-        },
-        options.seconds,
-        options.warmup_seconds,
-        options.seed
+        "{} {rounds}{plural} of {} s each after {} s of warm-up; seed {}{set}",
+        options.pairs, options.seconds, options.warmup_seconds, options.seed
     )
 }
 

@@ -126,7 +126,7 @@ fn a_figures_points_and_claims_are_complete() {
         assert!(!figure.on.is_empty(), "{}", figure.name);
         let points = figure.points();
         for sides in points.iter().map(|point| point.sides).chain([figure.sides]) {
-            let sides = Side::parse_some(sides).unwrap();
+            let sides = Side::parse_list(sides).unwrap();
             for &on in figure.on {
                 assert_eq!(Side::check(&sides, on), Ok(()));
             }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn simulated(host: &Host, steps: usize, before_s: u32) -> Vec<Vec<f64>> {
-    let sides = Side::parse_some("share=quell sched --share").unwrap();
+    let sides = Side::parse_list("share=quell sched --share").unwrap();
     simulated::simulate(host, &sides[0], steps, before_s).unwrap()
 }
 
@@ -73,7 +73,7 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
 /// What is due is within reach of a scheduler that knows it.
 #[test]
 fn who_is_told_what_is_due_keeps_to_it() {
-    let ideal = Side::parse_some("ideal").unwrap();
+    let ideal = Side::parse_list("ideal").unwrap();
     for seed in 0..30 {
         let drawn = up_to(4, Bound::ALL[seed as usize % 3]);
         let host = Host::random(seed, &drawn);

@@ -247,7 +247,7 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         DEFAULT_SIDES => "share=quell sched --share",
         other => other,
     };
-    let sides = Side::parse_some(policy).context("`--policy`")?;
+    let sides = Side::parse_list(policy).context("`--policy`")?;
     Side::check(&sides, args.on).context("`--policy`")?;
     let options = SharesOptions {
         sides,
@@ -291,7 +291,7 @@ fn promises(args: &Bench) -> anyhow::Result<()> {
         DEFAULT_SIDES => "akita",
         other => other,
     };
-    let sides = Side::parse_some(policy).context("`--policy`")?;
+    let sides = Side::parse_list(policy).context("`--policy`")?;
     Side::check(&sides, args.on).context("`--policy`")?;
     let options = PromisesOptions {
         sides,

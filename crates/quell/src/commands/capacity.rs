@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Finds how many fit under each policy.
 pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
-    let sides = Side::parse_some(&args.policy).context("`--policy`")?;
+    let sides = Side::parse_list(&args.policy).context("`--policy`")?;
     Side::check(&sides, Substrate::Sim).context("`--policy`")?;
     let measure = &args.measure;
     let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;

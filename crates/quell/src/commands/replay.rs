@@ -32,7 +32,7 @@ pub fn replay(args: &Replay) -> anyhow::Result<()> {
 }
 
 fn sides(policy: &str) -> anyhow::Result<Vec<Side>> {
-    let sides = Side::parse_some(policy).context("`--policy`")?;
+    let sides = Side::parse_list(policy).context("`--policy`")?;
     Side::check(&sides, Substrate::Sim).context("`--policy`")?;
     check(&sides).context("`--policy`")?;
     Ok(sides)

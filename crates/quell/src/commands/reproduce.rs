@@ -29,7 +29,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let sides = |own: &str| match sides {
         Some(named) => bench::sides(named, on),
         None => {
-            let own = Side::parse_some(own)?;
+            let own = Side::parse_list(own)?;
             Side::check(&own, on)?;
             Ok(own)
         }
@@ -198,7 +198,7 @@ mod tests {
         let args = arguments(&[]);
         let mut all = String::new();
         for figure in figures() {
-            let sides = |own: &str| Ok(Side::parse_some(own).unwrap());
+            let sides = |own: &str| Ok(Side::parse_list(own).unwrap());
             let mut ratios: Vec<(String, String)> = Vec::new();
             for PointJob { job, .. } in jobs(figure, sides, &[], &args.measure).unwrap() {
                 let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len() as u32;
@@ -329,7 +329,7 @@ ufo-fig15 alone 16: 1.0 x15 0.5 x15 1.0 x15 0.4 x15 1.0 x15 0.8 x15 1.0 x15 0.5 
     #[test]
     fn values_of_every_point_can_be_set() {
         let figure = Figure::named("dasec-fig16", Some(Substrate::Vm)).unwrap();
-        let sides = |own: &str| Ok(Side::parse_some(own).unwrap());
+        let sides = |own: &str| Ok(Side::parse_list(own).unwrap());
         let args = arguments(&["dasec-fig16", "--set", "tenant.kv.load.rate=5"]);
         let text = &jobs(figure, sides, &args.set, &args.measure).unwrap()[0]
             .job

@@ -54,17 +54,17 @@ fn attack(attacks: &str, options: &[&str]) {
 
 #[test]
 fn shares_and_waits() {
-    attack("guest::shares", &["--cpus", "4", "--memory", "1G"]);
+    attack("guest::shares", &["--cpus", "4", "--memory", "2G"]);
 }
 
 #[test]
 fn tenants_share_the_host() {
-    attack("guest::tenants", &["--cpus", "4", "--memory", "1G"]);
+    attack("guest::tenants", &["--cpus", "4", "--memory", "2G"]);
 }
 
 #[test]
 fn promises_are_kept() {
-    attack("servers::servers", &["--cpus", "4", "--memory", "1G"]);
+    attack("servers::servers", &["--cpus", "4", "--memory", "2G"]);
 }
 
 #[test]
