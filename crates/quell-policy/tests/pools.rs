@@ -6,7 +6,7 @@ mod common;
 use common::{MS, id, snapshot, tenant, thread};
 use quell_model::config::{AgentFile, Criticality, TenantSpec};
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Plan, Promise, Rule, Snapshot, TenantSample, TenantWeight,
+    CpuSet, GroupPlan, GuestSample, Pid, Plan, Promise, Rule, Snapshot, TenantSample, TenantWeight,
     ThreadRole, Topology,
 };
 use quell_policy::{Policy, composed};
@@ -34,6 +34,9 @@ fn vm(name: &str, first: u32, vcpus: u32, part: f64, cpus: u32) -> TenantSample 
         vcpu.role = ThreadRole::Vcpu(number);
         vcpu.run_ns = (part * SECOND as f64) as u64;
         threads.push(vcpu);
+    }
+    for thread in &mut threads {
+        thread.process = Pid(first);
     }
     tenant(TenantSpec::named(name), false, threads)
 }
@@ -95,6 +98,14 @@ fn everybody_has_a_place_and_nobody_anothers() {
         assert_eq!(cpus_of(&plan, thread), Some(cpus), "{thread}");
     }
     assert!(pools.left.is_empty());
+}
+
+#[test]
+fn machines_of_one_tenant_have_one_group_for_all_their_work() {
+    let mut both = vm("a", 10, 2, 0.9, 12);
+    both.threads.extend(vm("a", 20, 2, 0.9, 12).threads);
+    let plan = after(policy().as_mut(), 30, &[both], 12);
+    assert_eq!(own(&plan, "a").0.len(), 4);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 use quell_model::{
     CpuSet, GuestSample, Pid, Snapshot, TenantName, TenantSample, ThreadId, ThreadRole,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -59,6 +59,8 @@ struct One {
     /// The thread of its first virtual CPU.
     thread: ThreadId,
     process: Pid,
+    /// How many virtual machines the tenant is.
+    machines: usize,
     reached: Reached,
     /// When it was first seen.
     since: Instant,
@@ -126,17 +128,17 @@ impl Guests {
     pub fn see(&self, snapshot: &mut Snapshot) {
         let mut all = self.all();
         let is = |name: &TenantName, one: &One| {
-            let thread = snapshot.tenant(name).and_then(first_vcpu);
-            thread.map(|it| it.0) == Some(one.thread)
+            let machine = snapshot.tenant(name).and_then(machine);
+            machine == Some((one.thread, one.process, one.machines))
         };
         all.retain(|name, one| is(name, one));
         for sample in &mut snapshot.tenants {
-            let Some((thread, process)) = first_vcpu(sample) else {
+            let Some((thread, process, machines)) = machine(sample) else {
                 continue;
             };
             let one = all
                 .entry(sample.name.clone())
-                .or_insert_with(|| One::new(thread, process));
+                .or_insert_with(|| One::new(thread, process, machines));
             one.seek(&self.0.domains);
             one.ask(&self.0.domains);
             one.hear();
@@ -335,10 +337,11 @@ impl Reached {
 }
 
 impl One {
-    fn new(thread: ThreadId, process: Pid) -> One {
+    fn new(thread: ThreadId, process: Pid, machines: usize) -> One {
         let mut one = One {
             thread,
             process,
+            machines,
             reached: Reached::Not,
             since: Instant::now(),
             asked: None,
@@ -349,6 +352,14 @@ impl One {
             news: None,
             silent: false,
         };
+        if machines > 1 {
+            // What one says of itself is not what all of them need.
+            one.news = Some(format!(
+                "it is {machines} virtual machines, which are sized together, by what they use: their guests are asked where each \
+                 is a tenant of its own"
+            ));
+            return one;
+        }
         let cmdline = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         let socket = qemu::agent_socket(&cmdline);
         let uuid = qemu::uuid(&cmdline).filter(|it| libvirt::is_uuid(it));
@@ -526,18 +537,19 @@ fn monotonic_ns() -> u64 {
     })
 }
 
-/// The thread of its first virtual CPU, and its process.
-fn first_vcpu(sample: &TenantSample) -> Option<(ThreadId, Pid)> {
+/// The thread of its first virtual CPU, that one's process, and how many virtual machines it is.
+fn machine(sample: &TenantSample) -> Option<(ThreadId, Pid, usize)> {
     let number = |role| match role {
         ThreadRole::Vcpu(number) => Some(number),
         _ => None,
     };
-    let vcpus = sample
-        .threads
-        .iter()
-        .filter_map(|it| Some((number(it.role)?, it)));
-    let (_, first) = vcpus.min_by_key(|(number, it)| (*number, it.id))?;
-    Some((first.id, first.process))
+    let vcpus = || {
+        let threads = sample.threads.iter();
+        threads.filter_map(|it| Some((number(it.role)?, it)))
+    };
+    let (_, first) = vcpus().min_by_key(|(number, it)| (*number, it.id))?;
+    let machines: BTreeSet<Pid> = vcpus().map(|(_, it)| it.process).collect();
+    Some((first.id, first.process, machines.len()))
 }
 
 /// Paths that are not absolute are from where the process is.
@@ -556,7 +568,7 @@ impl Guests {
         agent: Box<dyn super::Guest>,
         parts: Option<Box<dyn super::Guest>>,
     ) {
-        let mut one = One::new(way.thread, way.process);
+        let mut one = One::new(way.thread, way.process, 1);
         one.news = None;
         one.reached = Reached::Asked {
             way,

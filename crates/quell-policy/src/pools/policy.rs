@@ -11,8 +11,8 @@ use super::{Division, Pools, Says, Seen};
 use crate::Policy;
 use quell_model::config::TenantClass;
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot, TenantName,
-    TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
+    CpuSet, GroupPlan, GuestSample, Pid, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot,
+    TenantName, TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
 };
 use std::collections::BTreeMap;
 
@@ -282,13 +282,16 @@ fn is_bare(sample: &TenantSample) -> bool {
     !is_vm(sample) && sample.threads.iter().any(emulates)
 }
 
-/// How many virtual CPUs it has.
+/// How many virtual CPUs it has, in all of its machines.
 fn vcpus(sample: &TenantSample) -> u32 {
-    let number = |it: &ThreadSample| match it.role {
-        ThreadRole::Vcpu(number) => Some(number.saturating_add(1)),
-        _ => None,
-    };
-    sample.threads.iter().filter_map(number).max().unwrap_or(1)
+    let mut machines: BTreeMap<Pid, u32> = BTreeMap::new();
+    for thread in &sample.threads {
+        if let ThreadRole::Vcpu(number) = thread.role {
+            let count = machines.entry(thread.process).or_default();
+            *count = (*count).max(number.saturating_add(1));
+        }
+    }
+    machines.into_values().fold(0, u32::saturating_add).max(1)
 }
 
 /// The CPUs that its virtual CPUs are bound to, if they are.

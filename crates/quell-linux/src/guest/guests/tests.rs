@@ -171,3 +171,24 @@ fn all_that_answer_are_given_back_what_they_had() {
     }
     drop(holds);
 }
+
+#[test]
+fn of_several_machines_none_is_asked_which_is_said_once() {
+    let (guests, _holds) = fifty();
+    let mut snapshot = snapshot();
+    let second = snapshot.tenants[2].threads[0].clone();
+    snapshot.tenants[1].threads.push(second);
+    guests.see(&mut snapshot);
+    assert!(guests.known(&name(1)).is_none() && snapshot.tenants[1].guest.is_none());
+    assert_eq!(guests.bound(&name(1)), Bound::Threads);
+    let news = guests.news();
+    let [(tenant, said)] = &news[..] else {
+        panic!("{news:?}");
+    };
+    assert!(
+        *tenant == name(1) && said.contains("2 virtual machines"),
+        "{said}"
+    );
+    guests.see(&mut snapshot);
+    assert!(guests.news().is_empty());
+}
