@@ -184,3 +184,16 @@ fn what_is_due_over_time_follows_who_wants_cpus() {
         near(due[step][1], other);
     }
 }
+
+/// A tenant's threads of short periods, and one that always wants a CPU, which had 60 % of what it was due while they waited.
+#[test]
+fn who_wakes_and_is_owed_goes_first() {
+    for seed in [2577, 4673] {
+        let drawn = Drawn {
+            most_groups: 64,
+            ..up_to(128, Bound::ALL[seed as usize % 3])
+        };
+        let off = judged(seed, &drawn).group.off();
+        assert!(off < 1.0, "{seed}: {off}");
+    }
+}

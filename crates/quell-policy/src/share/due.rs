@@ -11,10 +11,6 @@ const LAG_MOST_S: f64 = 0.3;
 /// proportion to what is due.
 const FORGETS: f64 = 0.02;
 const TURNS_S: f64 = 0.02;
-/// Who sleeps for that part of a step has done its work then. So it takes what it is owed, up to that much in s of CPU time; beyond that it
-/// wants what it uses: it waits often, but not for want of a share.
-const SLEPT: f64 = 0.01;
-const OWED_S: f64 = 0.01;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
@@ -118,13 +114,7 @@ impl Dues {
             // What the fluid host did for it already, or has yet to do.
             let lag_s = known.lag_s.unwrap_or(-FIRST_S);
             let wants_s = match thread.wants {
-                true => {
-                    let all_s = wanted_s.max(used_s) + (-lag_s).max(0.0);
-                    match known.lag_s.is_some() && wanted_s < step_s * (1.0 - SLEPT) {
-                        true => all_s.min(used_s + (OWED_S - lag_s).max(0.0)),
-                        false => all_s,
-                    }
-                }
+                true => wanted_s.max(used_s) + (-lag_s).max(0.0),
                 false => (used_s - lag_s).max(0.0),
             };
             if step_s > 0.0 && (wants_s > 0.0 || used_s > 0.0 || wanted_s > 0.0) {
@@ -280,20 +270,6 @@ mod tests {
         two.threads[1].wants = false;
         let [_, (_, lag)] = two.step([(0, 0), (0, 0)]);
         assert!(lag <= 0, "{lag}");
-    }
-
-    #[test]
-    fn who_sleeps_now_and_then_is_not_due_what_it_does_not_take() {
-        let mut two = Two::new();
-        // The second one uses a tenth of the CPU, for which it waits most of the time. In the first step it might have wanted more.
-        two.step([(45, 50), (5, 40)]);
-        for _ in 0..40 {
-            let [(rate, lag), (_, owed)] = two.step([(45, 50), (5, 40)]);
-            assert!(
-                rate >= 85 && lag >= -35 && owed <= 30,
-                "{rate} {lag} {owed}"
-            );
-        }
     }
 
     #[test]

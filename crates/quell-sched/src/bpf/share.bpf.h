@@ -101,7 +101,11 @@ static __always_inline void share_paid(struct thread *t, u64 ran)
 		s->wanted -= ran;
 }
 
-/* Whether a thread is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. */
+/*
+ * Whether a thread is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. Who
+ * wakes and is overdue is within it: one of short periods that waited its turn each time would want a CPU nearly always, by the time that it
+ * waits, and be due more than it has work for, which its tenant's other threads would not get.
+ */
 static __always_inline bool share_depleted(struct thread *t, u64 now)
 {
 	struct sharer *s = sharer_of(t);
@@ -110,7 +114,9 @@ static __always_inline bool share_depleted(struct thread *t, u64 now)
 	if (t->credit > credit && !(s && s->heavy))
 		credit = t->credit;
 	locate(t, now);
-	return t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST || fair_depleted(credit, false);
+	if (t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST)
+		return true;
+	return fair_depleted(credit, false) && (t->present || !fair_overdue(-t->ahead));
 }
 
 /* A thread takes a place, if one is free where it looks. Global, as bill() is. */

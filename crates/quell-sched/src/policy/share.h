@@ -10,7 +10,7 @@
  *          up to which it has been *served*, so that it lacks what it had less than was due. From there on a thread that runs is served by
  *          its CPU time over its rate, and one that sleeps as time passes; who has been served up to the earliest time goes first, on
  *          every CPU. So the order of who waits stays what it is, and nobody needs to know of others.
- *          Who is further ahead of the time than share_ahead() is not entitled to go first for its urgency (fair.h).
+ *          Who is further ahead of the time than share_ahead() is not entitled to go first for its urgency (fair.h); who wakes and is overdue is.
  *          A thread's own credit also gets what it earned while it ran, once it sleeps: else who needs d of a CPU and is due d
  *          of it would run out of credit (fair.h) unless it is due d/(1-d), and wait like those that always run. Not so where its tenant
  *          is due more by its weight than others, who want less: it has that by their leave, and latency is theirs first.
