@@ -135,9 +135,10 @@ pub fn boot(
     };
     let kept = options.snapshots.as_ref();
     let kept = kept.filter(|_| accelerator == Accelerator::Counting && image.can_go_on());
-    let (mut guest, _control) = match kept {
-        Some(dir) => {
-            let (guest, control) = source.resume(&source.snapshot(dir)?, folder)?;
+    let snapshot = kept.map(|dir| source.snapshot(dir)).transpose()?.flatten();
+    let (mut guest, _control) = match snapshot {
+        Some(snapshot) => {
+            let (guest, control) = source.resume(&snapshot, folder)?;
             (guest, Some(control))
         }
         None => {

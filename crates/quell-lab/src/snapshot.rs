@@ -16,6 +16,7 @@ use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, access};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -51,27 +52,39 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The snapshot to go on from, taken now if there is none.
-    pub(crate) fn snapshot(&self, dir: &Path) -> Result<PathBuf, LabError> {
-        fs::create_dir_all(dir).map_err(LabError::io(dir))?;
+    /// The snapshot to go on from, taken now if there is none; `None` where none can be kept.
+    pub(crate) fn snapshot(&self, dir: &Path) -> Result<Option<PathBuf>, LabError> {
+        if let Err(e) = fs::create_dir_all(dir)
+            .and_then(|()| access(dir, AccessFlags::W_OK).map_err(io::Error::from))
+        {
+            tracing::warn!(
+                "{}: {e}: guests boot each time instead of going on from a snapshot",
+                dir.display()
+            );
+            return Ok(None);
+        }
         let folder = run_folder()?;
         let archive = folder.path().join("image.cpio");
         self.image.write_common(&archive)?;
         let path = dir.join(self.key(&archive)?);
         if touch(&path) {
-            return Ok(path);
+            return Ok(Some(path));
         }
         let new = path.with_extension("new");
-        let _lock = lock(&new)?;
+        let file = lock(&new)?;
         // Somebody else may have been about it.
         if touch(&path) {
             let _ = fs::remove_file(&new);
-            return Ok(path);
+            return Ok(Some(path));
         }
-        self.take(folder.path(), &archive, &new)?;
+        if let Err(e) = self.take(folder.path(), &archive, &new) {
+            // Who waits for the lock has this file, and goes on with it.
+            let _ = file.set_len(0);
+            return Err(e);
+        }
         fs::rename(&new, &path).map_err(LabError::io(&path))?;
         prune(dir, MOST_BYTES);
-        Ok(path)
+        Ok(Some(path))
     }
 
     /// Names the boot by all that it depends on.
@@ -114,7 +127,12 @@ impl Source<'_> {
                 Ok(_) => {}
                 Err(e) => {
                     guest.wait(GRACE)?;
-                    return Err(guest.trouble(folder)?.unwrap_or(e));
+                    return Err(match guest.trouble(folder)? {
+                        Some(LabError::Ended { console, .. }) => LabError::Snapshot(format!(
+                            "it ended before it stopped to be saved; the end of its console:\n{console}\n"
+                        )),
+                        other => other.unwrap_or(e),
+                    });
                 }
             }
             if self.interrupt.load(Ordering::Relaxed) {
