@@ -235,11 +235,11 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, bool 
 	if (options.criticality && t->paid) {
 		change_credit(t, p, 0, ran);
 		if (options.share)
-			share_paid(t, ran);
+			share_paid(t, p, ran);
 		return;
 	}
 	if (options.share)
-		share_ran(t, ran, now);
+		share_ran(t, p, now);
 	if (options.share && !t->depleted)
 		t->due = fair_bounded(t->due + earned);
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);

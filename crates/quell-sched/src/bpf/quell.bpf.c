@@ -585,6 +585,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	if (t->left && t->left < p->scx.slice)
 		set_slice(p, t->left);
 	begin_drawing(t, p, cpu, now);
+	if (options.share)
+		share_runs(t, p);
 	slot->tid = p->pid;
 	t->runs++;
 	u64 wait = now > t->ready_at ? now - t->ready_at : 0;

@@ -84,19 +84,32 @@ __noinline int bill(struct thread *t, u64 now)
 	return 0;
 }
 
-/* A thread ran. */
-static __always_inline void share_ran(struct thread *t, u64 ran, u64 now)
+/* What a thread ran up to now is charged to nobody. */
+static __always_inline void share_runs(struct thread *t, struct task_struct *p)
 {
-	t->unbilled += ran;
+	t->counted = p->se.sum_exec_runtime;
+}
+
+/*
+ * A thread ran, by the kernel's account: with what was done to get it its CPU, which is much of a turn of 30 us. Who switches often would else
+ * have more than its share.
+ */
+static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 now)
+{
+	u64 all = p->se.sum_exec_runtime;
+
+	t->unbilled += all - t->counted;
+	t->counted = all;
 	if (t->unbilled >= SHARE_STEP)
 		bill(t, now);
 }
 
 /* A thread ran that a server pays for: as if it had not wanted that. */
-static __always_inline void share_paid(struct thread *t, u64 ran)
+static __always_inline void share_paid(struct thread *t, struct task_struct *p, u64 ran)
 {
 	struct sharer *s = sharer_of(t);
 
+	share_runs(t, p);
 	if (s)
 		s->wanted -= ran;
 }

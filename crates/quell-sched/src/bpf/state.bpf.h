@@ -100,6 +100,7 @@ struct thread {
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
+	u64 counted;	/* its CPU time, as the kernel has it, up to which it is charged for its share, or unbilled */
 	u64 unbilled;	/* CPU time that is not charged yet */
 	s64 ahead;	/* of the time up to which it is to have been served, as last located */
 	u64 order;	/* see share.h, as last located */
