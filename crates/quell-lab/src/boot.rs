@@ -135,12 +135,9 @@ pub fn boot(
     };
     let kept = options.snapshots.as_ref();
     let kept = kept.filter(|_| accelerator == Accelerator::Counting && image.can_go_on());
-    let snapshot = kept.map(|dir| source.snapshot(dir)).transpose()?.flatten();
-    let (mut guest, _control) = match snapshot {
-        Some(snapshot) => {
-            let (guest, control) = source.resume(&snapshot, folder)?;
-            (guest, Some(control))
-        }
+    let resumed = kept.map(|dir| source.start(dir, folder)).transpose()?;
+    let (mut guest, _control) = match resumed.flatten() {
+        Some((guest, control)) => (guest, Some(control)),
         None => {
             let archive = folder.join("image.cpio");
             image.write(&archive)?;

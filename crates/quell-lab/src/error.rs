@@ -148,7 +148,7 @@ pub enum LabError {
     #[error("files from the guest came back damaged: {0}")]
     Damaged(String),
     /// A booted guest could not be kept, or not started from what was kept.
-    #[error("a snapshot of the booted guest: {0} (`--no-snapshot` boots without)")]
+    #[error("a snapshot of the booted guest: {0}")]
     Snapshot(String),
     /// The user ended it.
     #[error("interrupted")]

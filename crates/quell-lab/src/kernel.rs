@@ -109,7 +109,7 @@ impl Kernel {
         Ok(Kernel {
             config: config.into_iter().find(|file| file.is_file()),
             modules: modules.into_iter().find(|dir| dir.join("kernel").is_dir()),
-            image: image.to_path_buf(),
+            image: std::path::absolute(image).map_err(LabError::io(image))?,
             release,
         })
     }

@@ -293,14 +293,22 @@ impl Guest {
         }))
     }
 
-    /// Waits until it ends by itself, and ends it after a while.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<(), LabError> {
+    /// Waits until it ends by itself, and ends it after a while. Whether it did.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<bool, LabError> {
         let deadline = Instant::now() + limit;
         while self.ended()?.is_none() && Instant::now() < deadline {
             sleep(POLL);
         }
+        let ended = self.ended()?.is_some();
         self.end();
-        Ok(())
+        Ok(ended)
+    }
+
+    /// What was wrong: why it ended, if it did by itself, else what was seen first.
+    pub(crate) fn blame(&mut self, folder: &Path, seen: LabError) -> Result<LabError, LabError> {
+        let ended = self.wait(GRACE)?;
+        let why = self.trouble(folder)?.filter(|_| ended);
+        Ok(why.unwrap_or(seen))
     }
 
     fn end(&mut self) {

@@ -76,6 +76,11 @@ impl Qemu {
     }
 
     fn probe(program: PathBuf, root: Option<PathBuf>) -> Result<Qemu, LabError> {
+        // It is started in other folders.
+        let program = match program.is_relative() && program.components().count() > 1 {
+            true => program.canonicalize().map_err(LabError::io(&program))?,
+            false => program,
+        };
         let mut qemu = Qemu {
             program,
             version: Version::LEAST,

@@ -43,6 +43,8 @@ impl Tail {
 /// What the guest has reported so far.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Report {
+    /// It is about to stop, to be saved.
+    pub(crate) stops: bool,
     pub(crate) ready_s: Option<f64>,
     pub(crate) exit_code: i32,
     pub(crate) end_s: f64,
@@ -68,6 +70,7 @@ impl Report {
                 ["files", size, sum] => {
                     self.files = size.parse().ok().map(|size| (size, sum.to_string()));
                 }
+                ["stops"] => self.stops = true,
                 ["done"] => self.done = true,
                 _ => {}
             }

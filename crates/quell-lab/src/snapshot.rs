@@ -15,17 +15,23 @@ use crate::kernel::Kernel;
 use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::{AccessFlags, access};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Changes with how a guest is brought to where it stops.
+const FORMAT: &str = "quell-lab 1\n";
+
+/// How long QEMU may take to save or to load.
+const TRANSFER: Duration = Duration::from_secs(120);
 
 /// How much the folder may hold. A guest with Quell is 200 to 400 MiB.
 const MOST_BYTES: u64 = 3 << 30;
@@ -52,49 +58,85 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The snapshot to go on from, taken now if there is none; `None` where none can be kept.
-    pub(crate) fn snapshot(&self, dir: &Path) -> Result<Option<PathBuf>, LabError> {
-        if let Err(e) = fs::create_dir_all(dir)
-            .and_then(|()| access(dir, AccessFlags::W_OK).map_err(io::Error::from))
-        {
-            tracing::warn!(
-                "{}: {e}: guests boot each time instead of going on from a snapshot",
-                dir.display()
-            );
-            return Ok(None);
-        }
+    /// Starts a guest that goes on from a snapshot, which is taken now if there is none; `None` where that cannot be: it is to boot.
+    pub(crate) fn start(
+        &self,
+        dir: &Path,
+        folder: &Path,
+    ) -> Result<Option<(Guest, Qmp)>, LabError> {
+        let snapshot = match self.snapshot(dir) {
+            Ok(snapshot) => snapshot,
+            Err(e) => return boots(e),
+        };
+        self.resume(&snapshot, folder).map(Some).or_else(|e| {
+            // One that is damaged is of no use to the next run either.
+            let _ = fs::remove_file(&snapshot);
+            boots(e)
+        })
+    }
+
+    fn snapshot(&self, dir: &Path) -> Result<PathBuf, LabError> {
+        fs::create_dir_all(dir).map_err(LabError::io(dir))?;
         let folder = run_folder()?;
         let archive = folder.path().join("image.cpio");
         self.image.write_common(&archive)?;
         let path = dir.join(self.key(&archive)?);
         if touch(&path) {
-            return Ok(Some(path));
+            return Ok(path);
         }
         let new = path.with_extension("new");
-        let file = lock(&new)?;
+        let file = self.lock(&new)?;
         // Somebody else may have been about it.
         if touch(&path) {
             let _ = fs::remove_file(&new);
-            return Ok(Some(path));
+            return Ok(path);
         }
         if let Err(e) = self.take(folder.path(), &archive, &new) {
             // Who waits for the lock has this file, and goes on with it.
             let _ = file.set_len(0);
             return Err(e);
         }
+        file.sync_all().map_err(LabError::io(&new))?;
         fs::rename(&new, &path).map_err(LabError::io(&path))?;
         prune(dir, MOST_BYTES);
-        Ok(Some(path))
+        Ok(path)
+    }
+
+    /// Waits until nobody else makes this file.
+    fn lock(&self, path: &Path) -> Result<Flock<File>, LabError> {
+        loop {
+            let file = File::options().append(true).create(true).open(path);
+            let file = file.map_err(LabError::io(path))?;
+            let mut lock = Err((file, Errno::EAGAIN));
+            while let Err((file, Errno::EAGAIN)) = lock {
+                if self.interrupt.load(Ordering::Relaxed) {
+                    return Err(LabError::Interrupted);
+                }
+                lock = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+                if lock.is_err() {
+                    std::thread::sleep(POLL);
+                }
+            }
+            let file = lock.map_err(|(_, errno)| LabError::io(path)(errno.into()))?;
+            // It may have another name by now, or none.
+            let is = |one: fs::Metadata, other: fs::Metadata| one.ino() == other.ino();
+            let there = fs::metadata(path).ok().zip(file.metadata().ok());
+            let renamed = path.with_extension("");
+            if touch(&renamed) || there.is_some_and(|(one, other)| is(one, other)) {
+                let _ = file.set_modified(SystemTime::now());
+                return Ok(file);
+            }
+        }
     }
 
     /// Names the boot by all that it depends on.
     fn key(&self, archive: &Path) -> Result<String, LabError> {
         let mut digest = Sha256::new();
-        digest.update(format!(
-            "{} {}\n",
-            self.qemu.program.display(),
-            self.qemu.version
-        ));
+        digest.update(FORMAT);
+        let program = &self.qemu.program;
+        let metadata = fs::metadata(program).map_err(LabError::io(program))?;
+        let changed = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+        digest.update(format!("{} {changed:?}\n", program.display()));
         let mut words = machine::machine(self.options);
         words.extend(machine::channels(Path::new("")));
         words.extend(STOPS.map(str::to_string));
@@ -125,15 +167,7 @@ impl Source<'_> {
             match qmp.message() {
                 Ok(Some(event)) if event["event"] == "STOP" => break,
                 Ok(_) => {}
-                Err(e) => {
-                    guest.wait(GRACE)?;
-                    return Err(match guest.trouble(folder)? {
-                        Some(LabError::Ended { console, .. }) => LabError::Snapshot(format!(
-                            "it ended before it stopped to be saved; the end of its console:\n{console}\n"
-                        )),
-                        other => other.unwrap_or(e),
-                    });
-                }
+                Err(e) => return Err(guest.blame(folder, e)?),
             }
             if self.interrupt.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
@@ -142,24 +176,52 @@ impl Source<'_> {
                 return Err(self.options.not_booted(self.kernel, folder));
             }
         }
+        let said = folder.join("status");
+        let said = fs::read_to_string(&said).map_err(LabError::io(&said))?;
+        if !said.contains("stops") {
+            return Err(LabError::Snapshot("it stopped by itself".to_string()));
+        }
         // As fast as it goes: nothing else is to be done meanwhile.
         qmp.execute(
             "migrate-set-parameters",
             json!({"max-bandwidth": 1_u64 << 40}),
         )?;
-        qmp.execute("migrate", json!({"uri": format!("exec:cat >{MEMORY}")}))?;
-        loop {
+        // QEMU does not look whether the whole of it could be written.
+        let uri = format!("exec:cat >{MEMORY} && : >whole");
+        qmp.execute("migrate", json!({"uri": uri}))?;
+        self.until(|| {
             let state = qmp.execute("query-migrate", json!({}))?;
             match state["status"].as_str() {
-                Some("completed") => break,
+                Some("completed") => Ok(true),
                 Some("failed" | "cancelled") => {
-                    return Err(LabError::Snapshot(format!("QEMU cannot save it: {state}")));
+                    Err(LabError::Snapshot(format!("QEMU cannot save it: {state}")))
                 }
-                _ => std::thread::sleep(POLL),
+                _ => Ok(false),
             }
-        }
+        })?;
         qmp.execute("quit", json!({}))?;
-        guest.wait(GRACE)
+        guest.wait(GRACE)?;
+        if !folder.join("whole").exists() {
+            let problem = format!("{} could not be written", to.display());
+            return Err(LabError::Snapshot(problem));
+        }
+        Ok(())
+    }
+
+    /// Looks again and again, until it is so.
+    fn until(&self, mut so: impl FnMut() -> Result<bool, LabError>) -> Result<(), LabError> {
+        let deadline = Instant::now() + TRANSFER;
+        while !so()? {
+            if self.interrupt.load(Ordering::Relaxed) {
+                return Err(LabError::Interrupted);
+            }
+            if Instant::now() > deadline {
+                let seconds = TRANSFER.as_secs();
+                return Err(LabError::Snapshot(format!("not done within {seconds} s")));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
     }
 
     /// Starts a guest that goes on from a snapshot. It stays in control of the channel until that is dropped.
@@ -170,20 +232,14 @@ impl Source<'_> {
         command.args(["-fw_cfg", "name=opt/quell/given,file=given"]);
         command.args(["-incoming", &format!("exec:cat <{MEMORY}")]);
         let (mut guest, mut qmp) = start(command, folder)?;
-        let mut go_on = || loop {
+        let loaded = self.until(|| {
             let state = qmp.execute("query-status", json!({}))?;
-            if state["status"] != "inmigrate" {
-                return qmp.execute("cont", json!({}));
-            }
-            std::thread::sleep(POLL);
-        };
-        if let Err(e) = go_on() {
-            // One that is damaged is of no use to the next run either.
-            let _ = fs::remove_file(snapshot);
-            guest.wait(GRACE)?;
-            return Err(guest.trouble(folder)?.unwrap_or(e));
+            Ok(state["status"] != "inmigrate")
+        });
+        match loaded.and_then(|()| qmp.execute("cont", json!({}))) {
+            Ok(_) => Ok((guest, qmp)),
+            Err(e) => Err(guest.blame(folder, e)?),
         }
-        Ok((guest, qmp))
     }
 
     /// QEMU with the machine that boots and goes on alike, and a snapshot's file.
@@ -205,10 +261,7 @@ fn start(mut command: Command, folder: &Path) -> Result<(Guest, Qmp), LabError> 
     let mut guest = Guest::spawn(command, folder)?;
     match qmp.begin() {
         Ok(()) => Ok((guest, qmp)),
-        Err(e) => {
-            guest.wait(GRACE)?;
-            Err(guest.trouble(folder)?.unwrap_or(e))
-        }
+        Err(e) => Err(guest.blame(folder, e)?),
     }
 }
 
@@ -219,12 +272,15 @@ fn touch(path: &Path) -> bool {
         .is_ok()
 }
 
-/// Waits until nobody else makes this file.
-fn lock(path: &Path) -> Result<Flock<File>, LabError> {
-    let file = File::options().append(true).create(true).open(path);
-    let file = file.map_err(LabError::io(path))?;
-    Flock::lock(file, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| LabError::io(path)(io::Error::from(errno)))
+/// What stops a guest from going on is no reason not to boot, unless it stops that too.
+fn boots<T>(e: LabError) -> Result<Option<T>, LabError> {
+    match e {
+        LabError::Interrupted | LabError::NotBooted { .. } | LabError::Panicked { .. } => Err(e),
+        e => {
+            tracing::warn!("the guest boots instead of going on from a snapshot: {e}");
+            Ok(None)
+        }
+    }
 }
 
 /// Removes what was used longest ago, until the rest is small enough. What cannot be removed stays.
@@ -241,16 +297,20 @@ fn prune(dir: &Path, most: u64) {
         .collect();
     found.sort();
     let mut kept = 0;
+    let newest = found.iter().rev().find(|it| it.2.extension().is_none());
+    let newest = newest.map(|it| it.2.clone());
     for (used, bytes, path) in found.into_iter().rev() {
         if path.extension().is_some() {
             let age = used.elapsed().unwrap_or_default();
-            if age > LEFT_OVER {
+            let file = File::open(&path).ok().filter(|_| age > LEFT_OVER);
+            let free = |file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok();
+            if file.is_some_and(free) {
                 let _ = fs::remove_file(path);
             }
             continue;
         }
         kept += bytes;
-        if kept > most {
+        if kept > most && newest.as_ref() != Some(&path) {
             let _ = fs::remove_file(path);
         }
     }

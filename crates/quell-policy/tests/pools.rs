@@ -109,6 +109,20 @@ fn machines_of_one_tenant_have_one_group_for_all_their_work() {
 }
 
 #[test]
+fn of_one_tenants_machines_the_bound_one_has_its_cpus() {
+    let mut both = vm("a", 10, 2, 0.9, 12);
+    for thread in &mut both.threads {
+        thread.settings.affinity = Arc::new(CpuSet::first(2));
+    }
+    both.threads.extend(vm("a", 20, 2, 0.9, 12).threads);
+    let tenants = [both, vm("b", 30, 2, 0.3, 12)];
+    let plan = after(policy().as_mut(), 10, &tenants, 12);
+    assert!(matches!(group(&plan, "a"), GroupPlan::Left { why } if why.contains("0-1")));
+    assert_eq!(plan.pools.as_ref().unwrap().left, CpuSet::first(2));
+    assert_eq!(own(&plan, "b").0.len(), 1);
+}
+
+#[test]
 fn within_a_second_nothing_changes_and_changes_say_why() {
     let mut policy = policy();
     let mut plans = Vec::new();

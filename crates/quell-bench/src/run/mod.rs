@@ -1,4 +1,4 @@
-//! Measures a scenario on this machine under two or more sides.
+//! Measures a scenario on this machine under one side or several.
 //!
 //! Problem: a machine is not the same machine a minute later. Approach: the tenants are started once
 //! and run throughout; the sides take turns on them in pairs (with more than two sides: rounds), each

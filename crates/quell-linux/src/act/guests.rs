@@ -36,6 +36,9 @@ impl Actuator {
             report.notes.push(note(Some(tenant), text));
         }
         for tenant in &plan.tenants {
+            if self.guests.several(&tenant.name) {
+                continue;
+            }
             let online = tenant.group.as_ref().and_then(|it| it.online());
             let (Some(online), Some((way, now))) = (online, self.guests.known(&tenant.name)) else {
                 continue;

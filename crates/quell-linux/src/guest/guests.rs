@@ -129,7 +129,7 @@ impl Guests {
         let mut all = self.all();
         let is = |name: &TenantName, one: &One| {
             let machine = snapshot.tenant(name).and_then(machine);
-            machine == Some((one.thread, one.process, one.machines))
+            machine.map(|it| (it.0, it.1)) == Some((one.thread, one.process))
         };
         all.retain(|name, one| is(name, one));
         for sample in &mut snapshot.tenants {
@@ -138,11 +138,13 @@ impl Guests {
             };
             let one = all
                 .entry(sample.name.clone())
-                .or_insert_with(|| One::new(thread, process, machines));
+                .or_insert_with(|| One::new(thread, process));
+            one.count(machines);
             one.seek(&self.0.domains);
             one.ask(&self.0.domains);
             one.hear();
-            sample.guest = one.sample;
+            // What one says of itself is not what several need.
+            sample.guest = one.sample.filter(|_| machines == 1);
         }
     }
 
@@ -152,6 +154,11 @@ impl Guests {
         let one = all.get(tenant)?;
         let (way, _) = one.reached.agent()?;
         one.sample.map(|_| (way.clone(), one.online.clone()))
+    }
+
+    /// Whether a tenant is more than one virtual machine, of which none is to have other CPUs online than it had.
+    pub fn several(&self, tenant: &TenantName) -> bool {
+        self.all().get(tenant).is_some_and(|it| it.machines > 1)
     }
 
     /// Tells a tenant's guest, which does it in its time, not more than once a second. False: not now, or it did so without effect.
@@ -337,11 +344,11 @@ impl Reached {
 }
 
 impl One {
-    fn new(thread: ThreadId, process: Pid, machines: usize) -> One {
+    fn new(thread: ThreadId, process: Pid) -> One {
         let mut one = One {
             thread,
             process,
-            machines,
+            machines: 1,
             reached: Reached::Not,
             since: Instant::now(),
             asked: None,
@@ -352,14 +359,6 @@ impl One {
             news: None,
             silent: false,
         };
-        if machines > 1 {
-            // What one says of itself is not what all of them need.
-            one.news = Some(format!(
-                "it is {machines} virtual machines, which are sized together, by what they use: their guests are asked where each \
-                 is a tenant of its own"
-            ));
-            return one;
-        }
         let cmdline = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         let socket = qemu::agent_socket(&cmdline);
         let uuid = qemu::uuid(&cmdline).filter(|it| libvirt::is_uuid(it));
@@ -369,6 +368,18 @@ impl One {
             (None, None) => one.not("its QEMU has no socket for a guest agent"),
         }
         one
+    }
+
+    /// Its tenant is so many virtual machines.
+    fn count(&mut self, machines: usize) {
+        let before = std::mem::replace(&mut self.machines, machines);
+        if machines > 1 && before == 1 {
+            self.news = Some(
+                "it is more than one virtual machine: they are sized together, by what they use, and their guests are asked where each is a \
+                 tenant of its own"
+                    .to_string(),
+            );
+        }
     }
 
     /// It cannot be asked, which is to be said.
@@ -568,7 +579,7 @@ impl Guests {
         agent: Box<dyn super::Guest>,
         parts: Option<Box<dyn super::Guest>>,
     ) {
-        let mut one = One::new(way.thread, way.process, 1);
+        let mut one = One::new(way.thread, way.process);
         one.news = None;
         one.reached = Reached::Asked {
             way,

@@ -14,7 +14,7 @@ use quell_model::{
     CpuSet, GroupPlan, GuestSample, Pid, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot,
     TenantName, TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// It divides so often, in ns (section 4.4).
 const SECOND_NS: u64 = 1_000_000_000;
@@ -40,8 +40,8 @@ pub struct Pooled {
 /// A virtual machine, and what it did since the last division.
 #[derive(Debug, Default)]
 struct Vm {
-    /// Its operator bound it to those CPUs.
-    bound: Option<CpuSet>,
+    /// Each of its machines, and the CPUs that an operator had bound it to when it came.
+    machines: BTreeMap<Pid, Option<CpuSet>>,
     /// It has another number of CPUs than before, and why; for the next plan.
     reason: Option<Reason>,
     /// How many CPUs it had when that was said.
@@ -78,10 +78,8 @@ impl Pooled {
             since.or_insert(snapshot.time_ns);
         }
         for sample in snapshot.tenants.iter().filter(|it| is_vm(it)) {
-            let vm = self.vms.entry(sample.name.clone()).or_insert_with(|| Vm {
-                bound: bound(sample, &online),
-                ..Vm::default()
-            });
+            let vm = self.vms.entry(sample.name.clone()).or_default();
+            vm.count(sample, &online);
             for thread in &sample.threads {
                 match is_vcpu(thread) {
                     true => vm.used_ns += thread.run_ns,
@@ -107,7 +105,7 @@ impl Pooled {
             let Some(vm) = self.vms.get(&sample.name) else {
                 continue;
             };
-            if vm.bound.is_some() || is_promised(plan, &sample.name) {
+            if vm.bound().is_some() || is_promised(plan, &sample.name) {
                 continue;
             }
             let good = |at_ns: u64| now <= at_ns + GOOD_NS;
@@ -147,9 +145,11 @@ impl Pooled {
 
     /// The CPUs that are not divided.
     fn left(&self, plan: &Plan) -> CpuSet {
-        let bound = self.vms.values().filter_map(|it| it.bound.as_ref());
+        let bound = self.vms.values().filter_map(Vm::bound);
+        let bound: Vec<CpuSet> = bound.collect();
         let promised = plan.servers.iter().map(|it| it.cpu);
-        bound.flat_map(CpuSet::iter).chain(promised).collect()
+        let bound = bound.iter().flat_map(CpuSet::iter);
+        bound.chain(promised).collect()
     }
 
     /// Puts the division into a plan.
@@ -165,15 +165,11 @@ impl Pooled {
                 continue;
             }
             let vm = self.vms.get_mut(&tenant.name);
-            let why = match (&vm, &self.division) {
-                (Some(_), _) if promised => Some("CPU time is promised to it".into()),
-                (
-                    Some(Vm {
-                        bound: Some(cpus), ..
-                    }),
-                    _,
-                ) => Some(format!("it is bound to CPUs {cpus}")),
-                (Some(_), None) => {
+            let bound = vm.as_ref().and_then(|it| it.bound());
+            let why = match (&vm, bound, &self.division) {
+                (Some(_), ..) if promised => Some("CPU time is promised to it".into()),
+                (Some(_), Some(cpus), _) => Some(format!("it is bound to CPUs {cpus}")),
+                (Some(_), None, None) => {
                     Some(format!("no CPUs are divided: CPUs {left} have other uses"))
                 }
                 _ => None,
@@ -244,6 +240,26 @@ impl Policy for Pooled {
 }
 
 impl Vm {
+    /// Which machines it is: of new ones, whether they are bound.
+    fn count(&mut self, sample: &TenantSample, online: &CpuSet) {
+        let vcpus = || sample.threads.iter().filter(|it| is_vcpu(it));
+        let here: BTreeSet<Pid> = vcpus().map(|it| it.process).collect();
+        self.machines.retain(|process, _| here.contains(process));
+        for process in here {
+            let own = || vcpus().filter(|it| it.process == process);
+            self.machines
+                .entry(process)
+                .or_insert_with(|| bound(own, online));
+        }
+    }
+
+    /// The CPUs that machines of it are bound to, if any is.
+    fn bound(&self) -> Option<CpuSet> {
+        let mut bound = self.machines.values().flatten().peekable();
+        bound.peek()?;
+        Some(bound.flat_map(CpuSet::iter).collect())
+    }
+
     /// What its guest said last, perhaps the same as before.
     fn hear(&mut self, said: Option<GuestSample>) {
         let Some(now) = said else {
@@ -294,9 +310,11 @@ fn vcpus(sample: &TenantSample) -> u32 {
     machines.into_values().fold(0, u32::saturating_add).max(1)
 }
 
-/// The CPUs that its virtual CPUs are bound to, if they are.
-fn bound(sample: &TenantSample, online: &CpuSet) -> Option<CpuSet> {
-    let vcpus = || sample.threads.iter().filter(|it| is_vcpu(it));
+/// The CPUs that a machine's virtual CPUs are bound to, if they are.
+fn bound<'a, T>(vcpus: impl Fn() -> T, online: &CpuSet) -> Option<CpuSet>
+where
+    T: Iterator<Item = &'a ThreadSample>,
+{
     let all = vcpus().flat_map(|it| it.settings.affinity.iter());
     vcpus()
         .any(|it| !online.is_subset(&it.settings.affinity))

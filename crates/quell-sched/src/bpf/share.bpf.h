@@ -73,10 +73,12 @@ __noinline int bill(struct thread *t, u64 now)
 {
 	struct sharer *s = t ? sharer_of(t) : NULL;
 
-	if (!s)
+	if (!t)
 		return 0;
 	u64 ns = t->unbilled;
 	t->unbilled = 0;
+	if (!s)
+		return 0;
 	s->used += ns;
 	/* The loader moves it as well. */
 	__sync_fetch_and_add(&s->served, share_time(ns, rate_of(t, s)));
@@ -91,14 +93,15 @@ static __always_inline void share_runs(struct thread *t, struct task_struct *p)
 }
 
 /*
- * A thread ran, by the kernel's account: with what was done to get it its CPU, which is much of a turn of 30 us. Who switches often would else
- * have more than its share.
+ * A thread ran for so long, and by the kernel's account perhaps for longer: with what was done to get it its CPU, which is much of a turn of
+ * 30 us. Who switches often would else have more than its share. Interrupts, which the kernel may leave out, cost whom they interrupt: else who
+ * is due a CPU of its own would be owed them, more and more.
  */
-static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 now)
+static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 ran, u64 now)
 {
-	u64 all = p->se.sum_exec_runtime;
+	u64 all = p->se.sum_exec_runtime, had = all - t->counted;
 
-	t->unbilled += all - t->counted;
+	t->unbilled += had > ran ? had : ran;
 	t->counted = all;
 	if (t->unbilled >= SHARE_STEP)
 		bill(t, now);
