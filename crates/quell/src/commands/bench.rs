@@ -247,8 +247,7 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         DEFAULT_SIDES => "share=quell sched --share",
         other => other,
     };
-    let sides = Side::parse_list(policy).context("`--policy`")?;
-    Side::check(&sides, args.on).context("`--policy`")?;
+    let sides = sides(policy, args.on)?;
     let options = SharesOptions {
         sides,
         hosts: args.hosts,
@@ -291,8 +290,7 @@ fn promises(args: &Bench) -> anyhow::Result<()> {
         DEFAULT_SIDES => "akita",
         other => other,
     };
-    let sides = Side::parse_list(policy).context("`--policy`")?;
-    Side::check(&sides, args.on).context("`--policy`")?;
+    let sides = sides(policy, args.on)?;
     let options = PromisesOptions {
         sides,
         hosts: args.hosts,

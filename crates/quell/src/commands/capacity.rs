@@ -1,21 +1,18 @@
 //! `quell capacity`: how many tenants fit.
 
 use super::InputError;
-use super::bench::{Job, files_writable};
+use super::bench::{self, Job, files_writable};
 use crate::cli;
-use anyhow::Context;
 use quell_bench::capacity::{self, CapacityOptions};
 use quell_bench::progress::Progress;
 use quell_bench::report;
 use quell_bench::result::Substrate;
 use quell_bench::run::interrupt_flag;
-use quell_bench::side::Side;
 use std::time::Duration;
 
 /// Finds how many fit under each policy.
 pub fn capacity(args: &cli::Capacity) -> anyhow::Result<()> {
-    let sides = Side::parse_list(&args.policy).context("`--policy`")?;
-    Side::check(&sides, Substrate::Sim).context("`--policy`")?;
+    let sides = bench::sides(&args.policy, Substrate::Sim)?;
     let measure = &args.measure;
     let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
     if let Some(p99_ms) = args.objective {

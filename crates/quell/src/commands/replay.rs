@@ -1,7 +1,7 @@
 //! `quell replay`: what a trace's threads would have waited under other schedulers.
 
 use super::InputError;
-use super::bench::{print, writable};
+use super::bench::{self, print, writable};
 use crate::cli::Replay;
 use crate::table;
 use anyhow::Context;
@@ -32,8 +32,7 @@ pub fn replay(args: &Replay) -> anyhow::Result<()> {
 }
 
 fn sides(policy: &str) -> anyhow::Result<Vec<Side>> {
-    let sides = Side::parse_list(policy).context("`--policy`")?;
-    Side::check(&sides, Substrate::Sim).context("`--policy`")?;
+    let sides = bench::sides(policy, Substrate::Sim)?;
     check(&sides).context("`--policy`")?;
     Ok(sides)
 }
