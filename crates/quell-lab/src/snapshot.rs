@@ -15,6 +15,7 @@ use crate::kernel::Kernel;
 use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
+use crate::report::{Report, Tail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Changes with how a guest is brought to where it stops.
-const FORMAT: &str = "quell-lab 1\n";
+const FORMAT: &str = "quell-lab 2\n";
 
 /// How long QEMU may take to save or to load.
 const TRANSFER: Duration = Duration::from_secs(120);
@@ -119,10 +120,8 @@ impl Source<'_> {
             }
             let file = lock.map_err(|(_, errno)| LabError::io(path)(errno.into()))?;
             // It may have another name by now, or none.
-            let is = |one: fs::Metadata, other: fs::Metadata| one.ino() == other.ino();
-            let there = fs::metadata(path).ok().zip(file.metadata().ok());
-            let renamed = path.with_extension("");
-            if touch(&renamed) || there.is_some_and(|(one, other)| is(one, other)) {
+            let named = fs::metadata(path).ok().zip(file.metadata().ok());
+            if named.is_some_and(|(there, this)| there.ino() == this.ino()) {
                 let _ = file.set_modified(SystemTime::now());
                 return Ok(file);
             }
@@ -160,14 +159,17 @@ impl Source<'_> {
         command.args(["-fw_cfg", "name=opt/quell/given,string=none"]);
         let line = machine::command_line(self.options) + WORD;
         machine::kernel(&mut command, self.kernel, archive, &line);
-        let (mut guest, mut qmp) = start(command, folder)?;
-        qmp.execute("cont", json!({}))?;
+        let mut qmp = Qmp::to(&mut command, POLL)?;
+        let mut guest = Guest::spawn(command, folder)?;
+        // Not by the control channel: what QEMU has to do for that while the guest runs may come between the guest's steps.
+        let mut status = Tail::new(&folder.join("status"));
+        let mut report = Report::default();
         let deadline = Instant::now() + self.options.boot_limit;
-        loop {
-            match qmp.message() {
-                Ok(Some(event)) if event["event"] == "STOP" => break,
-                Ok(_) => {}
-                Err(e) => return Err(guest.blame(folder, e)?),
+        while !report.stops {
+            let trouble = guest.trouble(folder)?;
+            report.read(&status.new_bytes()?);
+            if let Some(trouble) = trouble {
+                return Err(trouble);
             }
             if self.interrupt.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
@@ -175,12 +177,15 @@ impl Source<'_> {
             if Instant::now() > deadline {
                 return Err(self.options.not_booted(self.kernel, folder));
             }
+            std::thread::sleep(POLL);
         }
-        let said = folder.join("status");
-        let said = fs::read_to_string(&said).map_err(LabError::io(&said))?;
-        if !said.contains("stops") {
-            return Err(LabError::Snapshot("it stopped by itself".to_string()));
+        if let Err(e) = qmp.begin() {
+            return Err(guest.blame(folder, e)?);
         }
+        self.until(|| {
+            let state = qmp.execute("query-status", json!({}))?;
+            Ok(state["status"] != "running")
+        })?;
         // As fast as it goes: nothing else is to be done meanwhile.
         qmp.execute(
             "migrate-set-parameters",
@@ -230,6 +235,8 @@ impl Source<'_> {
         fs::write(&given, self.image.given()?).map_err(LabError::io(&given))?;
         let mut command = self.command(folder, snapshot)?;
         command.args(["-fw_cfg", "name=opt/quell/given,file=given"]);
+        // Not before it is told to.
+        command.arg("-S");
         command.args(["-incoming", &format!("exec:cat <{MEMORY}")]);
         let (mut guest, mut qmp) = start(command, folder)?;
         let loaded = self.until(|| {
@@ -250,8 +257,6 @@ impl Source<'_> {
         command.current_dir(folder);
         command.args(machine::machine(self.options));
         command.args(machine::channels(folder)).args(STOPS);
-        // Not before it is told to.
-        command.arg("-S");
         Ok(command)
     }
 }
