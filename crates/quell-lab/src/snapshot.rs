@@ -1,7 +1,7 @@
 //! Guests that have booted, kept to start from: a boot on the virtual clock takes some 20 s, going on from a snapshot one.
 //!
 //! A guest stops itself where it would begin its command, at an instruction and not at a moment of this machine's: so
-//! a run that goes on from a snapshot is the same to the byte, whoever took it. What differs from run to run of
+//! runs that go on from one snapshot are the same to the byte. What differs from run to run of
 //! the same programs (the command, a scenario's text) is not in the snapshot: it comes by the firmware's configuration device, which
 //! the guest reads once it goes on.
 //!
