@@ -236,17 +236,25 @@ impl Source<'_> {
         let mut command = self.command(folder, snapshot)?;
         command.args(["-fw_cfg", "name=opt/quell/given,file=given"]);
         // Not before it is told to.
-        command.arg("-S");
-        command.args(["-incoming", &format!("exec:cat <{MEMORY}")]);
+        command.args(["-S", "-incoming", "defer"]);
         let (mut guest, mut qmp) = start(command, folder)?;
-        let loaded = self.until(|| {
-            let state = qmp.execute("query-status", json!({}))?;
-            Ok(state["status"] != "inmigrate")
-        });
-        match loaded.and_then(|()| qmp.execute("cont", json!({}))) {
-            Ok(_) => Ok((guest, qmp)),
+        match self.load(&mut qmp) {
+            Ok(()) => Ok((guest, qmp)),
             Err(e) => Err(guest.blame(folder, e)?),
         }
+    }
+
+    fn load(&self, qmp: &mut Qmp) -> Result<(), LabError> {
+        // QEMU would tell networks of the guest's arrival for a second or two, by this machine's clock: and
+        // ends the guest's turns early where one of these moments is near.
+        qmp.execute("migrate-set-parameters", json!({"announce-rounds": 0}))?;
+        let uri = format!("exec:cat <{MEMORY}");
+        qmp.execute("migrate-incoming", json!({"uri": uri}))?;
+        self.until(|| {
+            let state = qmp.execute("query-status", json!({}))?;
+            Ok(state["status"] != "inmigrate")
+        })?;
+        qmp.execute("cont", json!({})).map(drop)
     }
 
     /// QEMU with the machine that boots and goes on alike, and a snapshot's file.
