@@ -245,6 +245,15 @@ impl Topology {
         Topology { cpus }
     }
 
+    /// The same, but so many CPUs share each last-level cache. `each` of 0 is 1.
+    pub fn of_caches(count: u32, each: u32) -> Topology {
+        let mut topology = Topology::flat(count);
+        for cpu in &mut topology.cpus {
+            cpu.llc = cpu.id.0 / each.max(1);
+        }
+        topology
+    }
+
     /// The online CPUs as a set.
     pub fn online(&self) -> CpuSet {
         self.cpus.iter().map(|c| c.id).collect()

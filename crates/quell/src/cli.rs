@@ -347,6 +347,14 @@ pub struct Bench {
     /// least, and threads that always want a CPU have run for 3 s before
     #[arg(long, help_heading = "Options of `bench shares`")]
     pub like_real: bool,
+    /// How many CPUs of a simulated host share a last-level cache; all if not given
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        help_heading = "Options of `bench shares`"
+    )]
+    pub cache_cpus: Option<u32>,
     /// How many random sets for each utilization
     #[arg(
         long,

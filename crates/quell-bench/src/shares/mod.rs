@@ -56,6 +56,8 @@ pub struct SharesOptions {
     pub most_groups: usize,
     /// Simulated hosts are such as are measured on a real machine, and begin as they do there.
     pub like_real: bool,
+    /// CPUs of a simulated host that share a last-level cache.
+    pub cache_cpus: u32,
     /// How long each is watched, in s.
     pub seconds: f64,
     /// The `quell` program.
@@ -128,6 +130,7 @@ fn drawn(options: &SharesOptions, seed: u64, cpus: Option<u32>) -> Drawn {
         most_groups: options.most_groups,
         bound: Bound::ALL[(seed % Bound::ALL.len() as u64) as usize],
         least_period_us: if cpus.is_some() { 10_000 } else { 0 },
+        cache_cpus: options.cache_cpus,
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn simulate(
     before_s: u32,
 ) -> anyhow::Result<Vec<Vec<f64>>> {
     let before = u64::from(before_s) * 1_000_000_000;
-    let topology = Topology::flat(host.problem.cpus.len() as u32);
+    let topology = Topology::of_caches(host.problem.cpus.len() as u32, host.cache_cpus);
     // Nothing costs anything: what is looked at is whom CPUs are given to.
     let costs = Costs {
         tick_every: 4_000_000,

@@ -255,6 +255,7 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         most_cpus: args.most_cpus,
         most_groups: args.most_groups as usize,
         like_real: args.like_real,
+        cache_cpus: args.cache_cpus.unwrap_or(u32::MAX),
         seconds: args.measure.seconds.unwrap_or(8.0),
         exe: this_program()?,
     };
@@ -265,9 +266,16 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         );
         return Err(InputError(message).into());
     }
-    if args.like_real && args.on != Substrate::Sim {
-        let message = "`--like-real` is for simulated hosts: give `--on sim`";
-        return Err(InputError(message.to_string()).into());
+    let simulated = [
+        ("--like-real", args.like_real),
+        ("--cache-cpus", args.cache_cpus.is_some()),
+    ];
+    if let Some((option, _)) = simulated
+        .iter()
+        .find(|it| it.1 && args.on != Substrate::Sim)
+    {
+        let message = format!("`{option}` is for simulated hosts: give `--on sim`");
+        return Err(InputError(message).into());
     }
     files_writable(args.measure.files())?;
     let interrupt = run::interrupt_flag()?;
