@@ -37,11 +37,12 @@ unsafe extern "C" {
     fn quell_fair_entitled_slice(pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
     fn quell_share_time(ns: c_ulonglong, rate: c_uint) -> c_ulonglong;
-    fn quell_share_first(rate: c_uint) -> c_ulonglong;
     fn quell_share_cpu_time(time: c_longlong, rate: c_uint) -> c_longlong;
     fn quell_share_rate(weight: c_ulonglong, clock_rate: c_ulonglong) -> c_uint;
     fn quell_share_bounding(served: c_ulonglong, now: c_ulonglong) -> c_longlong;
-    fn quell_share_order(served: c_ulonglong) -> c_ulonglong;
+    fn quell_share_half(rate: c_uint) -> c_ulonglong;
+    fn quell_share_overdue(lag: c_longlong, rate: c_uint) -> bool;
+    fn quell_share_order(served: c_ulonglong, rate: c_uint) -> c_ulonglong;
     fn quell_share_lag(order: c_ulonglong, now: c_ulonglong) -> c_longlong;
     fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
     fn quell_share_ahead(cpus: c_ulonglong) -> c_longlong;
@@ -128,16 +129,18 @@ native! {
     fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
     /// For how long so much CPU time serves a thread of a rate, in 1/65536 of a CPU.
     share_time = quell_share_time(ns: u64, rate: u32) -> u64;
-    /// For how long who comes, with that rate, counts as served.
-    share_first = quell_share_first(rate: u32) -> u64;
+    /// For how long half of a turn serves it.
+    share_half = quell_share_half(rate: u32) -> u64;
     /// The CPU time that it is due in so much time.
     share_cpu_time = quell_share_cpu_time(time: i64, rate: u32) -> i64;
     /// The rate of a thread of a weight that nobody has solved for.
     share_rate = quell_share_rate(weight: u64, clock_rate: u64) -> u32;
     /// What keeps the time up to which somebody has been served within its bounds.
     share_bounding = quell_share_bounding(served: u64, now: u64) -> i64;
-    /// The order of who has been served so far.
-    share_order = quell_share_order(served: u64) -> u64;
+    /// Whether one of a rate that is so far behind goes before entitled ones.
+    share_overdue = quell_share_overdue(lag: i64, rate: u32) -> bool;
+    /// The order of who has been served so far, by the middle of its next turn.
+    share_order = quell_share_order(served: u64, rate: u32) -> u64;
     /// How long ago that is.
     share_lag = quell_share_lag(order: u64, now: u64) -> i64;
     /// A depleted thread's turn.
@@ -291,10 +294,26 @@ mod tests {
 
     #[test]
     fn who_was_served_least_goes_first() {
-        let at = |ms: u64| share_order(S + ms * MS);
+        let at = |ms: u64| share_order(S + ms * MS, CPU);
         assert!(at(3) < at(4));
-        assert_eq!(share_lag(at(3), S + 10 * MS), ms(7));
-        assert_eq!(share_lag(at(12), S + 10 * MS), ms(-2));
+        // By the middle of a turn of 2 ms.
+        assert_eq!(share_lag(at(3), S + 10 * MS), ms(6));
+        assert_eq!(share_lag(at(12), S + 10 * MS), ms(-3));
+        // Which is worth more time to who is due less: it is served later, and longer.
+        assert!(share_order(S, CPU / 10) > at(8));
+        // (ms behind, rate in percent) -> whether that is more than half of a turn
+        for (behind, rate, overdue) in [
+            (24, 100, false),
+            (25, 100, true),
+            (26, 4, true),
+            (49, 2, false),
+            (51, 2, true),
+            (99, 0, false),
+            (100, 0, true),
+        ] {
+            let found = share_overdue(ms(behind), CPU / 100 * rate);
+            assert_eq!(found, overdue, "{behind} {rate}");
+        }
     }
 
     #[test]
@@ -321,16 +340,16 @@ mod tests {
                 "{ahead} {cpus} {rate} {found}"
             );
         }
-        // rate in percent -> us: 2 ms of CPU time, within 100 ms
+        // rate in percent -> us: 1 ms of CPU time, within 100 ms
         for (rate, us) in [
-            (100, 2_000),
-            (10, 20_000),
-            (2, 100_000),
+            (100, 1_000),
+            (10, 10_000),
+            (2, 50_000),
             (1, 100_000),
             (0, 100_000),
         ] {
-            let found = share_first(CPU / 100 * rate);
-            assert!(found.abs_diff(us * 1000) < MS / 50, "{rate} {found}");
+            let found = share_half(CPU / 100 * rate);
+            assert!(found.abs_diff(us * 1000) < MS / 10, "{rate} {found}");
         }
     }
 
@@ -538,11 +557,13 @@ mod tests {
         }
 
         #[test]
-        fn orders_follow_what_was_served(served in 0u64..1 << 60, more in 0u64..1 << 60, now in 0u64..1 << 60) {
-            let order = share_order(served);
-            prop_assert!(share_order(served + more) >= order);
+        fn orders_follow_what_was_served(served in 0u64..1 << 60, more in 0u64..1 << 60, now in 0u64..1 << 60, rate in any::<u32>()) {
+            let rate = rate % (CPU + 1);
+            let order = share_order(served, rate);
+            prop_assert!(share_order(served + more, rate) >= order);
             prop_assert!(order < 1 << 62, "below the depleted threads' mark");
-            prop_assert_eq!(share_lag(order, now), now as i64 - served as i64);
+            let half = share_half(rate) as i64;
+            prop_assert_eq!(share_lag(order, now), now as i64 - served as i64 - half);
             let kept = served.wrapping_add(share_bounding(served, now) as u64) as i64 - now as i64;
             prop_assert!((-(S as i64)..=4 * S as i64).contains(&kept), "{}", kept);
         }

@@ -32,6 +32,7 @@ fn up_to(cpus: u32, bound: Bound) -> Drawn {
         most_groups: 8,
         bound,
         least_period_us: 0,
+        cache_cpus: u32::MAX,
     }
 }
 
@@ -43,6 +44,7 @@ fn of_four(bound: Bound) -> Drawn {
         most_groups: 8,
         bound,
         least_period_us: 10_000,
+        cache_cpus: u32::MAX,
     }
 }
 
@@ -157,6 +159,7 @@ fn what_is_due_over_time_follows_who_wants_cpus() {
         most_groups: 2,
         bound: Bound::Nobody,
         least_period_us: 0,
+        cache_cpus: u32::MAX,
     };
     let mut host = Host::random(0, &drawn);
     let mut thread = host.problem.threads[0].clone();
@@ -183,6 +186,36 @@ fn what_is_due_over_time_follows_who_wants_cpus() {
         near(due[step][0], one);
         near(due[step][1], other);
     }
+}
+
+/// Threads wait where they woke, beside others that share a cache with it; who is behind gets a CPU elsewhere.
+#[test]
+fn hosts_of_several_caches_are_shared_as_those_of_one() {
+    for bound in Bound::ALL {
+        let drawn = Drawn {
+            most_groups: 16,
+            cache_cpus: 4,
+            ..up_to(16, bound)
+        };
+        let hosts = (0..60).map(|seed| judged(seed, &drawn).group.off());
+        nearly(
+            bound,
+            &sorted(&format!("{bound}, caches"), hosts),
+            0.95,
+            4.0,
+        );
+    }
+}
+
+/// All of a crowd wait for longer than others may; one of it that is due a lot, and comes late, has that all the same.
+#[test]
+fn who_comes_to_a_crowd_gets_its_part() {
+    let drawn = Drawn {
+        most_groups: 64,
+        ..up_to(128, Bound::Nobody)
+    };
+    let off = judged(7854, &drawn).group.off();
+    assert!(off < 2.0, "{off}");
 }
 
 /// A tenant's threads of short periods, and one that always wants a CPU, which had 60 % of what it was due while they waited.

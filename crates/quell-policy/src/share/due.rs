@@ -14,9 +14,6 @@ const TURNS_S: f64 = 0.02;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
-/// Who comes is ahead by so much, in s of CPU time, and of time at most: SHARE_FIRST and SHARE_FIRST_TIME of share.h.
-const FIRST_S: f64 = 0.002;
-const FIRST_TIME_S: f64 = 0.1;
 /// Whose tenant is due so many times what CPU time is on average, by weight, is heavy.
 const HEAVY: f64 = 1.1;
 /// A rate that is a CPU, in CPUs.
@@ -56,8 +53,8 @@ pub struct Due {
 struct Known {
     used_ns: u64,
     wanted_ns: u64,
-    /// What it lacks; `None`: it has not been due anything yet.
-    lag_s: Option<f64>,
+    /// What it lacks.
+    lag_s: f64,
 }
 
 /// Keeps what threads lack: a fluid host beside the real one, on which the same threads run, each as much as it is due.
@@ -99,7 +96,7 @@ impl Dues {
             let known = before.get(&thread.key).copied().unwrap_or(Known {
                 used_ns: 0,
                 wanted_ns: 0,
-                lag_s: None,
+                lag_s: 0.0,
             });
             let used_s = thread.used_ns.saturating_sub(known.used_ns) as f64 / 1e9;
             let wanted_s = thread.wanted_ns.saturating_sub(known.wanted_ns) as f64 / 1e9;
@@ -112,7 +109,7 @@ impl Dues {
                 },
             );
             // What the fluid host did for it already, or has yet to do.
-            let lag_s = known.lag_s.unwrap_or(-FIRST_S);
+            let lag_s = known.lag_s;
             let wants_s = match thread.wants {
                 true => wanted_s.max(used_s) + (-lag_s).max(0.0),
                 false => (used_s - lag_s).max(0.0),
@@ -143,14 +140,12 @@ impl Dues {
             };
             // Who is due a CPU of its own is not to pay for it.
             let part = if due > ALL { 1.0 } else { had };
-            let first = -FIRST_S.min(due * FIRST_TIME_S);
-            let lag_s = known.lag_s.unwrap_or(first);
-            let long = lag_s - lag_s.clamp(-TURNS_S, TURNS_S);
-            let lag_s = lag_s - long * FORGETS + due * part * step_s - used_s;
+            let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
+            let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
             // Who sleeps had done its work there as well: it is owed nothing.
             let most = if seen.wants { LAG_MOST_S } else { 0.0 };
             let lag_s = lag_s.clamp(-LAG_MOST_S, most);
-            known.lag_s = Some(lag_s);
+            known.lag_s = lag_s;
             let rate = (due / thread.demand).min(1.0);
             out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s, heavy });
         }
@@ -239,10 +234,10 @@ mod tests {
 
     #[test]
     fn who_always_wants_a_cpu_is_due_its_share() {
-        // Used, and what is due then: 12.5 and 37.5 of every 50 ms; each began as if it had had 2.
+        // Used, and what is due then: 12.5 and 37.5 of every 50 ms.
         let mut two = Two::new();
-        assert_eq!(two.step([(25, 50), (25, 50)]), [(25, -15), (75, 11)]);
-        assert_eq!(two.step([(0, 50), (50, 50)]), [(25, -2), (75, -2)]);
+        assert_eq!(two.step([(25, 50), (25, 50)]), [(25, -13), (75, 13)]);
+        assert_eq!(two.step([(0, 50), (50, 50)]), [(25, 0), (75, 0)]);
     }
 
     #[test]

@@ -280,7 +280,7 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 static __always_inline s64 lag_of(struct thread *t)
 {
 	if (options.share)
-		return -t->ahead;
+		return t->lag;
 	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
 }
 
@@ -295,7 +295,7 @@ static __always_inline u64 urgency_of(struct thread *t, s64 lag, u64 now)
 {
 	if (!t->depleted)
 		return t->deadline;
-	return options.share && fair_overdue(lag) ? now : depleted_urgency(lag);
+	return options.share && share_overdue(lag, rate_of(t, sharer_of(t))) ? now : depleted_urgency(lag);
 }
 
 #endif

@@ -233,25 +233,6 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	}
 }
 
-/*
- * Whether the first of a domain's depleted threads, or of a CPU's own (cpu, else negative), goes before entitled ones. Global,
- * so that the verifier looks at it once.
- */
-__noinline int overdue(u32 index, s32 cpu, u64 first, s64 lag, u64 now)
-{
-	struct domain *d = domain_at(index);
-
-	if (!d)
-		return 0;
-	struct clock *c = cpu < 0 ? &d->clock : &pinned_clocks[bounded(cpu, MAX_CPUS)];
-	u64 served_at = c->served_at;
-	u64 every = fair_starved(first) ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
-
-	if (options.share)
-		lag = share_lag(first, now);
-	return (fair_overdue(lag) && !fair_starved(first)) || (now > served_at && now - served_at > every);
-}
-
 /* Parks those at the front of a domain's queues that must not run. */
 static __always_inline void park_queued(struct domain *d, u32 index)
 {
@@ -273,23 +254,48 @@ static __always_inline bool take_foreign(u32 index)
 	return take_first(entitled_queue(index)) || take_first(depleted_queue(index));
 }
 
-/* Where threads wait while each CPU of ours has less to do: takes one of these. */
-static __always_inline bool balance(struct cpu_slot *slot, struct domain *d, u32 index)
-{
-	u32 other = slot->visited + 1;
-	struct domain *o;
+/* Other domains that are looked at, one after the other, for one where threads wait. */
+#define VISITED 8
 
-	if (other >= options.domains)
-		other = 0;
+/* Another domain where threads wait, each in turn; its own: none of those that were looked at. */
+static __always_inline u32 visit(struct cpu_slot *slot, u32 index)
+{
+	u32 other = slot->visited;
+
+	for (u32 i = 0; i < VISITED && i + 1 < options.domains; i++) {
+		other++;
+		if (other == index)
+			other++;
+		if (other >= options.domains)
+			other = index ? 0 : 1;
+		struct domain *o = domain_at(other);
+		if (o && o->queued) {
+			slot->visited = other;
+			return other;
+		}
+	}
 	slot->visited = other;
-	o = domain_at(other);
-	if (!o || other == index || !o->queued)
+	return index;
+}
+
+/*
+ * Where threads wait while each CPU of ours has less to do: takes one of these. Of those that shares put in order only entitled ones, see
+ * take_behind().
+ */
+static __always_inline bool balance(struct domain *d, u32 other)
+{
+	struct domain *o = domain_at(other);
+
+	if (!o || o->queued <= (options.share ? o->depleted : 0))
 		return false;
 	/* By more than one of its threads, which all its CPUs run while some wait. */
 	u64 one = o->clock.load / (o->queued + o->online);
 	if (o->clock.load * d->online <= (d->clock.load + one) * o->online)
 		return false;
-	return take_foreign(other);
+	if (!options.share)
+		return take_foreign(other);
+	park_queued(o, other);
+	return take_first(entitled_queue(other));
 }
 
 /* Whether a queue is to be put in order; who asks does it. */
@@ -320,6 +326,8 @@ struct turn_of {
 	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
 	u64 first;    /* of whose turn it is; 0: nobody's */
 	s64 lag;      /* how far behind that is */
+	u32 rate;     /* its rate; where it is not of a queue that is ordered by share, a whole CPU */
+	u32 own_rate;
 	u64 depleted; /* the queue that it is in */
 	s32 cpu;
 	u32 all;      /* its own threads that wait are to be put in order */
@@ -344,6 +352,7 @@ __noinline int find_own_turn(struct turn_of *turn, u32 at)
 	if (order && (!turn->own || order < turn->own)) {
 		turn->stands = next.stands;
 		turn->own = order;
+		turn->own_rate = next.rate;
 		turn->queue = queue;
 	}
 	return 0;
@@ -369,6 +378,7 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 	u64 first = next.order;
 	turn->bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
 	turn->first = first;
+	turn->rate = next.rate;
 	turn->depleted = depleted_queue(index);
 	turn->only_cpu = -1;
 	if (first)
@@ -378,12 +388,58 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 		s64 lag = options.share ? share_lag(order, now) : (s64)(pinned_clock(d, cpu, now) - order);
 		if (!first || lag >= turn->lag) {
 			turn->first = order;
+			turn->rate = turn->own_rate;
 			turn->lag = lag;
 			turn->depleted = turn->queue;
 			turn->only_cpu = cpu;
 		}
 	}
 	return 0;
+}
+
+/* Whether whose turn it is goes before entitled threads. Global, so that the verifier looks at it once. */
+__noinline int overdue(struct turn_of *turn, u32 index, u64 now)
+{
+	struct domain *d = domain_at(index);
+
+	if (!turn || !d)
+		return 0;
+	s32 cpu = turn->only_cpu;
+	struct clock *c = cpu < 0 ? &d->clock : &pinned_clocks[bounded(cpu, MAX_CPUS)];
+	u64 served_at = c->served_at;
+	bool starved = fair_starved(turn->first);
+	u64 every = starved ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
+	bool late = options.share ? share_overdue(turn->lag, turn->rate) : fair_overdue(turn->lag);
+
+	return (late && !starved) || (now > served_at && now - served_at > every);
+}
+
+/* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
+static __always_inline bool take_overdue(u64 queue, u64 base, s32 cpu, s64 lag, u64 now)
+{
+	struct next next = next_of_queue(queue, base, cpu, 0);
+
+	if (!next.stands || fair_starved(next.order))
+		return false;
+	s64 behind = share_lag(base ? next.stands : next.order, now);
+	return share_overdue(behind, next.rate) && behind > lag + (s64)FAIR_RECOVERED && take_first(queue);
+}
+
+/*
+ * Takes a thread that waits in another domain where it is overdue, and further behind than who waits here or runs (by lag). For who is furthest
+ * behind goes first on every CPU, whatever domain it happened to come to. Within dispatch only. Global, as find_turn() is.
+ */
+__noinline int take_behind(struct turn_of *turn, u32 other, s64 lag, u64 now)
+{
+	struct domain *o = domain_at(other);
+
+	if (!turn || !o || !o->queued)
+		return 0;
+	if (turn->first && turn->lag > lag)
+		lag = turn->lag;
+	if (o->queued > o->depleted && take_overdue(entitled_queue(other), URGENCY_DEPLETED, turn->cpu, lag, now))
+		return 1;
+	return o->depleted && take_overdue(depleted_queue(other), 0, turn->cpu, lag, now);
 }
 
 /* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
@@ -497,7 +553,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		if (slot->aside == GOES)
 			runs = NULL;
 	}
-	if (options.domains > 1 && balance(slot, d, index))
+	u32 other = visit(slot, index);
+	if (!options.share && other != index && balance(d, other))
 		return;
 
 	struct turn_of turn = { .cpu = cpu };
@@ -508,9 +565,13 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	 * The one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
 	 * far behind. That could be for ever.
 	 */
+	if (options.share && other != index && take_behind(&turn, other, t ? lag : -(s64)SHARE_BEHIND_MOST, now))
+		return;
 	bool passed = options.share && ((t && t->depleted && lag > turn.lag) ||
 					(turn.own && turn.own < URGENCY_DEPLETED && turn.stands < turn.first));
-	if (turn.first && !passed && overdue(index, turn.only_cpu, turn.first, turn.lag, now) && take_first(turn.depleted))
+	if (turn.first && !passed && overdue(&turn, index, now) && take_first(turn.depleted))
+		return;
+	if (options.share && other != index && balance(d, other))
 		return;
 	if (turn.own && turn.own < URGENCY_DEPLETED) {
 		u64 others = first_order(entitled_queue(index));

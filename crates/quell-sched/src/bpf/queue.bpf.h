@@ -15,7 +15,7 @@ static __always_inline u64 slice_of(struct thread *t)
 
 	if (!t->depleted && options.share) {
 		struct sharer *s = sharer_of(t);
-		return share_entitled_slice(t->ahead, share_ahead(rivals_cpus(t)), s ? rate_of(t, s) : SHARE_RATE_ONE);
+		return share_entitled_slice(t->ahead, share_ahead(rivals_cpus(t)), rate_of(t, s));
 	}
 	if (!t->depleted)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;

@@ -40,12 +40,14 @@ static __always_inline u64 rivals_cpus(struct thread *t)
 	return d ? d->online : 1;
 }
 
-/* A thread's rate; until the loader knows it what its weight says. */
+/* A thread's rate; until the loader knows it what its weight says, and a whole CPU where it has no place. */
 static __always_inline u32 rate_of(struct thread *t, struct sharer *s)
 {
 	struct domain *d = domain_at(t->domain);
-	u32 rate = s->rate;
 
+	if (!s)
+		return SHARE_RATE_ONE;
+	u32 rate = s->rate;
 	return rate || !d ? rate : share_rate(t->weight, d->clock.rate);
 }
 
@@ -56,7 +58,8 @@ static __always_inline void locate(struct thread *t, u64 now)
 	u64 served = s ? s->served : now;
 
 	t->ahead = served - now;
-	t->order = share_order(served);
+	t->order = share_order(served, rate_of(t, s));
+	t->lag = share_lag(t->order, now);
 }
 
 static __always_inline void keep_bounds(struct sharer *s, u64 now)
@@ -132,10 +135,10 @@ static __always_inline bool share_depleted(struct thread *t, u64 now)
 	locate(t, now);
 	if (t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST)
 		return true;
-	return fair_depleted(credit, false) && (t->present || !fair_overdue(-t->ahead));
+	return fair_depleted(credit, false) && (t->present || !share_overdue(t->lag, rate_of(t, s)));
 }
 
-/* A thread takes a place, if one is free where it looks. Global, as bill() is. */
+/* A thread takes a place, if one is free where it looks, and is neither ahead nor behind. Global, as bill() is. */
 __noinline int take_place(struct thread *t, u32 tid, u64 now)
 {
 	if (!t)
@@ -150,7 +153,7 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		places.next = number + 1;
 		t->sharer = number + 1;
 		s->wants = 0;
-		s->served = now + share_first(rate_of(t, s));
+		s->served = now;
 		/* Last: from here on the loader looks at it. */
 		__sync_lock_test_and_set(&s->since, now ?: 1);
 		return 0;
@@ -221,6 +224,7 @@ static __always_inline void end_share(struct thread *t)
 struct next {
 	u64 order;  /* 0: nobody's */
 	u64 stands; /* its place by share, entitled or not */
+	u32 rate;
 	u64 passed; /* the first one's that may not run there; 0: there was none before */
 	s32 cpu;    /* where it is to run */
 	u32 bound;  /* it may not run on all CPUs */
@@ -274,6 +278,7 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 		if (may && (!next->order || due < next->order)) {
 			next->order = due;
 			next->stands = stands;
+			next->rate = t ? rate_of(t, sharer_of(t)) : SHARE_RATE_ONE;
 			next->bound = p->nr_cpus_allowed < options.cpus;
 		}
 		if (!moves && !next->all)

@@ -104,6 +104,7 @@ struct thread {
 	u64 unbilled;	/* CPU time that is not charged yet */
 	s64 ahead;	/* of the time up to which it is to have been served, as last located */
 	u64 order;	/* see share.h, as last located */
+	s64 lag;	/* how far behind the time that is */
 	u64 limit;	/* the nearest group that has one; 0: none */
 	u64 ran_before;	/* CPU time that it had when it began to draw from these */
 	u64 drawn;	/* what it drew since then */

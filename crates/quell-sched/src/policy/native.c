@@ -22,11 +22,12 @@ u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, l
 u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
 u64 quell_share_time(u64 ns, u32 rate) { return share_time(ns, rate); }
-u64 quell_share_first(u32 rate) { return share_first(rate); }
 s64 quell_share_cpu_time(s64 time, u32 rate) { return share_cpu_time(time, rate); }
 u32 quell_share_rate(u64 weight, u64 clock_rate) { return share_rate(weight, clock_rate); }
 s64 quell_share_bounding(u64 served, u64 now) { return share_bounding(served, now); }
-u64 quell_share_order(u64 served) { return share_order(served); }
+u64 quell_share_half(u32 rate) { return share_half(rate); }
+bool quell_share_overdue(s64 lag, u32 rate) { return share_overdue(lag, rate); }
+u64 quell_share_order(u64 served, u32 rate) { return share_order(served, rate); }
 s64 quell_share_lag(u64 order, u64 now) { return share_lag(order, now); }
 u64 quell_share_slice(u64 slice) { return share_slice(slice); }
 s64 quell_share_ahead(u64 cpus) { return share_ahead(cpus); }

@@ -8,8 +8,8 @@
  * How:     the loader solves, every 50 ms (shares.rs), for what is due to each thread: weighted max-min fairness over the whole host, by what
  *          each wanted and where it may run (quell_policy::share). It gives each a rate, of a CPU while it wants one, and moves the time
  *          up to which it has been *served*, so that it lacks what it had less than was due. From there on a thread that runs is served by
- *          its CPU time over its rate, and one that sleeps as time passes; who has been served up to the earliest time goes first, on
- *          every CPU. So the order of who waits stays what it is, and nobody needs to know of others.
+ *          its CPU time over its rate, and one that sleeps as time passes; who has been served up to the earliest time, by the middle of its
+ *          next turn, goes first, on every CPU. So the order of who waits stays what it is, and nobody needs to know of others.
  *          Who is further ahead of the time than share_ahead() is not entitled to go first for its urgency (fair.h); who wakes and is overdue is.
  *          A thread's own credit also gets what it earned while it ran, once it sleeps: else who needs d of a CPU and is due d
  *          of it would run out of credit (fair.h) unless it is due d/(1-d), and wait like those that always run. Not so where its tenant
@@ -39,12 +39,8 @@
 #define SHARE_AHEAD_MOST (4 * NS_PER_S)
 #define SHARE_BEHIND_MOST (1 * NS_PER_S)
 
-/*
- * Who comes has been served for so much CPU time, about half of a turn: as others have, on average, who wait. But for no longer than
- * that: a crowd that is due little would have nothing for seconds, all of it. The loader knows.
- */
-#define SHARE_FIRST (2 * NS_PER_MS)
-#define SHARE_FIRST_TIME (100 * NS_PER_MS)
+/* Half of a turn counts for no longer than that: of a crowd that is due little, who comes would have nothing for seconds, all of it. */
+#define SHARE_HALF_MOST (100 * NS_PER_MS)
 
 /* A turn while others wait. */
 #define SHARE_SLICE_MOST (6 * NS_PER_MS)
@@ -63,15 +59,7 @@ static inline u64 share_time(u64 ns, u32 rate)
 	return (ns << SHARE_RATE_SHIFT) / share_rate_of(rate);
 }
 
-/* For how long who comes, with that rate, counts as served. */
-static inline u64 share_first(u32 rate)
-{
-	u64 time = share_time(SHARE_FIRST, rate);
-
-	return time < SHARE_FIRST_TIME ? time : SHARE_FIRST_TIME;
-}
-
-/* And the CPU time that it is due in so much time. */
+/* The CPU time that a thread of a rate is due in so much time. */
 static inline s64 share_cpu_time(s64 time, u32 rate)
 {
 	s64 most = SHARE_AHEAD_MOST;
@@ -100,16 +88,36 @@ static inline s64 share_bounding(u64 served, u64 now)
 	return 0;
 }
 
-/* The order of who has been served so far: the least goes first, whenever it was computed; above fair_starved_order(). */
-static inline u64 share_order(u64 served)
+/* For how long half of a turn serves a thread of a rate. */
+static inline u64 share_half(u32 rate)
 {
-	return FAIR_CLOCK_START + served;
+	u64 time = share_time(FAIR_SLICE_LEAST / 2, rate);
+
+	return time < SHARE_HALF_MOST ? time : SHARE_HALF_MOST;
+}
+
+/*
+ * The order of who has been served so far: the least goes first, whenever it was computed; above fair_starved_order(). By the middle of its next
+ * turn: else who is served for long by a turn would be ahead on average, and who is for moments behind.
+ */
+static inline u64 share_order(u64 served, u32 rate)
+{
+	return FAIR_CLOCK_START + served + share_half(rate);
 }
 
 /* How long ago that is. */
 static inline s64 share_lag(u64 order, u64 now)
 {
 	return FAIR_CLOCK_START + now - order;
+}
+
+/*
+ * Whether one that is so far behind, by the middle of its next turn, goes before entitled ones: by more than half of a turn as well. Where many
+ * share a CPU, all that wait are further behind than fair.h allows.
+ */
+static inline bool share_overdue(s64 lag, u32 rate)
+{
+	return fair_overdue(lag) && lag >= (s64)share_half(rate);
 }
 
 /* A depleted thread's turn, given what fair.h says. */
