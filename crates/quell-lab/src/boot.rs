@@ -149,6 +149,11 @@ pub fn boot(
             (Guest::spawn(command, folder)?, None)
         }
     };
+    if accelerator == Accelerator::Counting && !guest.keeps_order() {
+        tracing::warn!(
+            "without CAP_SYS_NICE what guests say may differ from run to run where they share this machine's CPUs with other work"
+        );
+    }
     let mut streams = [
         (Stream::Stdout, Tail::new(&folder.join("stdout"))),
         (Stream::Stderr, Tail::new(&folder.join("stderr"))),

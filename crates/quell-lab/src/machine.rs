@@ -200,8 +200,8 @@ fn keep_order(places: &[(usize, UnixAddr)]) -> io::Result<()> {
     cpus.set(free.map_or(here, |(cpu, _)| *cpu))?;
     sched_setaffinity(Pid::from_raw(0), &cpus)?;
     let first = libc::sched_param { sched_priority: 1 };
-    // The threads that it starts are as others again. Not everybody may do this: without, the order is another only
-    // where the machine has other work for this CPU, and seldom then.
+    // The threads that it starts are as others again. Not everybody may do this: without, the order is another where the
+    // machine has other work for this CPU, see `Guest::keeps_order`.
     // SAFETY: `first` outlives the call, which only reads it.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first) };
     Ok(())
@@ -269,6 +269,14 @@ impl Guest {
         self.child
             .try_wait()
             .map_err(LabError::io(Path::new("QEMU")))
+    }
+
+    /// Whether its threads take their steps in order, see [`keep_order`]; else this user may not have that.
+    pub(crate) fn keeps_order(&self) -> bool {
+        let pid = i32::try_from(self.child.id()).unwrap_or(-1);
+        // SAFETY: no memory is passed.
+        let policy = unsafe { libc::sched_getscheduler(pid) };
+        policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_FIFO
     }
 
     /// Why it ended, if it did; with what this folder has of it.

@@ -5,6 +5,17 @@ use std::io::IsTerminal;
 use tracing::Level;
 use tracing_subscriber::fmt;
 
+/// Warnings and errors of a command that is no service go to stderr, beside what it prints, from now on.
+pub fn init_warnings() {
+    fmt()
+        .with_max_level(Level::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .init();
+}
+
 /// Messages of this level and above go to stderr from now on.
 pub fn init(level: LogLevel, format: LogFormat) {
     let level = match level {

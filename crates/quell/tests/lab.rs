@@ -191,7 +191,8 @@ fn timers_go_off_at_the_same_time_in_each_guest() {
         let seen = said
             .lines()
             .filter(|line| u64::from_str_radix(line, 16).is_ok());
-        seen.map(str::to_string).collect::<Vec<_>>()
+        let seen = seen.map(str::to_string).collect::<Vec<_>>();
+        (seen, String::from_utf8_lossy(&output.stderr).into_owned())
     };
     // At once, so that each has of this machine's CPUs what the others leave it.
     let seen = thread::scope(|scope| {
@@ -199,8 +200,13 @@ fn timers_go_off_at_the_same_time_in_each_guest() {
             .map(|()| scope.spawn(guest))
             .map(|guest| guest.join().unwrap())
     });
-    assert_eq!(seen[0].len(), 6, "{seen:?}");
-    assert_eq!((&seen[0], &seen[0]), (&seen[1], &seen[2]));
+    let [(first, warned), others @ ..] = &seen;
+    if warned.contains("CAP_SYS_NICE") {
+        eprintln!("skipped: {warned}");
+        return;
+    }
+    assert_eq!(first.len(), 6, "{seen:?}");
+    assert!(others.iter().all(|it| it.0 == *first), "{seen:?}");
 }
 
 /// Means of the short and the long requests' latencies, told apart and not, in milliseconds.

@@ -40,7 +40,7 @@
 #define SHARE_BEHIND_MOST (1 * NS_PER_S)
 
 /* Half of a turn counts for no longer than that: of a crowd that is due little, who comes would have nothing for seconds, all of it. */
-#define SHARE_HALF_MOST (100 * NS_PER_MS)
+#define SHARE_HALF_MOST (150 * NS_PER_MS)
 
 /* A turn while others wait. */
 #define SHARE_SLICE_MOST (6 * NS_PER_MS)

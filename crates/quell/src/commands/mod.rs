@@ -30,6 +30,10 @@ use std::process::ExitCode;
 
 /// Does what the user asked for, and says what to exit with.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    // A service says more, and how.
+    if !matches!(command, Command::Run(_)) {
+        crate::log::init_warnings();
+    }
     let done = match command {
         // These can end as something else did, or say no.
         Command::Admit(args) => return admit::admit(&args),
