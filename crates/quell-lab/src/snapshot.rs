@@ -237,8 +237,9 @@ impl Source<'_> {
         command.args(["-fw_cfg", "name=opt/quell/given,file=given"]);
         // Not before it is told to.
         command.args(["-S", "-incoming", "defer"]);
-        let (mut guest, mut qmp) = start(command, folder)?;
-        match self.load(&mut qmp) {
+        let mut qmp = Qmp::to(&mut command, POLL)?;
+        let mut guest = Guest::spawn(command, folder)?;
+        match qmp.begin().and_then(|()| self.load(&mut qmp)) {
             Ok(()) => Ok((guest, qmp)),
             Err(e) => Err(guest.blame(folder, e)?),
         }
@@ -266,15 +267,6 @@ impl Source<'_> {
         command.args(machine::machine(self.options));
         command.args(machine::channels(folder)).args(STOPS);
         Ok(command)
-    }
-}
-
-fn start(mut command: Command, folder: &Path) -> Result<(Guest, Qmp), LabError> {
-    let mut qmp = Qmp::to(&mut command, POLL)?;
-    let mut guest = Guest::spawn(command, folder)?;
-    match qmp.begin() {
-        Ok(()) => Ok((guest, qmp)),
-        Err(e) => Err(guest.blame(folder, e)?),
     }
 }
 
