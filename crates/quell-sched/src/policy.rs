@@ -33,6 +33,8 @@ unsafe extern "C" {
     fn quell_fair_lag(credit: c_longlong, weight: c_ulonglong) -> c_longlong;
     fn quell_fair_position(clock: c_ulonglong, lag: c_longlong) -> c_ulonglong;
     fn quell_fair_overdue(lag: c_longlong) -> bool;
+    fn quell_fair_starved_order(ready: c_ulonglong) -> c_ulonglong;
+    fn quell_fair_starved(order: c_ulonglong, now: c_ulonglong) -> bool;
     fn quell_fair_slice(cpus: c_ulonglong, load: c_ulonglong, weight: c_ulonglong) -> c_ulonglong;
     fn quell_fair_entitled_slice(pool: c_longlong) -> c_ulonglong;
     fn quell_fair_weight(group: c_ulonglong, own: c_ulonglong, active: c_ulonglong) -> c_ulonglong;
@@ -121,6 +123,10 @@ native! {
     fair_position = quell_fair_position(clock: u64, lag: i64) -> u64;
     /// Whether a waiting depleted thread goes before entitled ones.
     fair_overdue = quell_fair_overdue(lag: i64) -> bool;
+    /// The order of a thread that has waited too long, since `ready`.
+    fair_starved_order = quell_fair_starved_order(ready: u64) -> u64;
+    /// Whether an order of any queue is one of these.
+    fair_starved = quell_fair_starved(order: u64, now: u64) -> bool;
     /// A depleted thread's turn.
     fair_slice = quell_fair_slice(cpus: u64, load: u64, weight: u64) -> u64;
     /// An entitled thread's turn.
@@ -289,6 +295,25 @@ mod tests {
         for (served, by) in [(9.5, 0.0), (13.0, 0.0), (20.0, -6.0), (0.0, 9.0)] {
             let found = share_bounding((served * S as f64) as u64, 10 * S);
             assert_eq!(found, (by * S as f64) as i64, "{served}");
+        }
+    }
+
+    #[test]
+    fn who_waited_too_long_is_told_from_who_is_urgent_or_behind() {
+        // From a second after the host's start to ten years, before and after FAIR_CLOCK_START.
+        for seconds in [1, 60, 3600, 9000, 18_000, 86_400, 315_360_000] {
+            let now = seconds * S;
+            let order = fair_starved_order(now.saturating_sub(9 * S));
+            assert!(fair_starved(order, now), "{seconds}");
+            assert!(fair_starved(fair_starved_order(now), now), "{seconds}");
+            assert!(order <= fair_starved_order(now), "{seconds}");
+            // A deadline of one that waits for 20 s, and places by weight and by share.
+            let deadline = now.saturating_sub(20 * S).max(MS);
+            assert!(!fair_starved(deadline, now), "{seconds}");
+            let furthest = fair_position(FAIR_CLOCK_START, fair_lag(-100 * MS as i64, 1).abs());
+            assert!(!fair_starved(furthest, now), "{seconds}");
+            let behind = share_order(now.saturating_sub(S), CPU);
+            assert!(!fair_starved(behind, now), "{seconds}");
         }
     }
 

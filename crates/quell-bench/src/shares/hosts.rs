@@ -54,8 +54,6 @@ pub struct Host {
     pub problem: Problem,
     /// What each thread wants.
     pub wants: Vec<Wants>,
-    /// CPUs that share a last-level cache; only the simulator heeds it.
-    pub cache_cpus: u32,
 }
 
 /// How hosts are drawn.
@@ -71,8 +69,6 @@ pub struct Drawn {
     pub bound: Bound,
     /// Short periods are a load generator's work on a real machine: the shortest in us.
     pub least_period_us: u64,
-    /// CPUs that share a last-level cache.
-    pub cache_cpus: u32,
 }
 
 impl Host {
@@ -136,11 +132,7 @@ impl Host {
             groups,
             threads,
         };
-        Host {
-            problem,
-            wants,
-            cache_cpus: drawn.cache_cpus,
-        }
+        Host { problem, wants }
     }
 
     /// What else a real machine did, in CPUs: it goes before all, anywhere.

@@ -56,8 +56,8 @@ pub struct SharesOptions {
     pub most_groups: usize,
     /// Simulated hosts are such as are measured on a real machine, and begin as they do there.
     pub like_real: bool,
-    /// CPUs of a simulated host that share a last-level cache.
-    pub cache_cpus: u32,
+    /// CPUs of a simulated host that share a last-level cache; none: all.
+    pub cache_cpus: Option<u32>,
     /// How long each is watched, in s.
     pub seconds: f64,
     /// The `quell` program.
@@ -77,6 +77,10 @@ pub struct Shares {
     pub lab: Option<LabGuest>,
     /// For how long each host was watched.
     pub seconds: f64,
+    /// See [`SharesOptions::like_real`].
+    pub like_real: bool,
+    /// See [`SharesOptions::cache_cpus`].
+    pub cache_cpus: Option<u32>,
     /// By side.
     pub sides: Vec<SideHosts<HostShares>>,
 }
@@ -130,7 +134,6 @@ fn drawn(options: &SharesOptions, seed: u64, cpus: Option<u32>) -> Drawn {
         most_groups: options.most_groups,
         bound: Bound::ALL[(seed % Bound::ALL.len() as u64) as usize],
         least_period_us: if cpus.is_some() { 10_000 } else { 0 },
-        cache_cpus: options.cache_cpus,
     }
 }
 
@@ -158,7 +161,7 @@ pub fn simulate(
                     true => (host.in_phase(), BEFORE_S),
                     false => (host, 0),
                 };
-                let got = simulated::simulate(&host, side, steps, before_s)?;
+                let got = simulated::simulate(&host, options.cache_cpus, side, steps, before_s)?;
                 let judged = judge(seed, &drawn, &host, &got)?;
                 let mut hosts = hosts.lock().unwrap_or_else(PoisonError::into_inner);
                 hosts.push(judged);
@@ -236,6 +239,8 @@ fn shares(
         substrate,
         lab: None,
         seconds: options.seconds,
+        like_real: options.like_real,
+        cache_cpus: options.cache_cpus,
         sides,
     }
 }

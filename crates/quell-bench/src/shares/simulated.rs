@@ -11,15 +11,17 @@ use quell_model::{TenantWeight, Topology};
 use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
 /// What each group gets up to the end of each step, in s of CPU time, under a side, from when other threads begin; those
-/// that always want a CPU began so many s before.
+/// that always want a CPU began so many s before. So many CPUs share a last-level cache; none: all.
 pub(super) fn simulate(
     host: &Host,
+    cache_cpus: Option<u32>,
     side: &Side,
     steps: usize,
     before_s: u32,
 ) -> anyhow::Result<Vec<Vec<f64>>> {
     let before = u64::from(before_s) * 1_000_000_000;
-    let topology = Topology::of_caches(host.problem.cpus.len() as u32, host.cache_cpus);
+    let cpus = host.problem.cpus.len() as u32;
+    let topology = Topology::of_caches(cpus, cache_cpus.unwrap_or(cpus));
     // Nothing costs anything: what is looked at is whom CPUs are given to.
     let costs = Costs {
         tick_every: 4_000_000,

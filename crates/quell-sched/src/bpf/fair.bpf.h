@@ -261,10 +261,12 @@ static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 n
 {
 	bool was = t->depleted;
 
+	if (options.share)
+		locate(t, now);
 	if (p->policy == SCHED_IDLE)
 		t->depleted = true;
 	else if (options.share)
-		t->depleted = share_depleted(t, now);
+		t->depleted = share_depleted(t);
 	else if (options.fair)
 		t->depleted = fair_depleted(t->common, was);
 	else /* urgency alone orders, or where that is off as well, weights */

@@ -322,17 +322,23 @@ static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu, u32
 struct turn_of {
 	u64 own;      /* the order of its own queues' first; 0: there is none */
 	u64 queue;    /* the one that this is in */
-	u64 stands;   /* and its place by share, see share.h */
+	u64 stands;   /* and its place by share, see share.h; it may be entitled */
 	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
 	u64 first;    /* of whose turn it is; 0: nobody's */
 	s64 lag;      /* how far behind that is */
-	u32 rate;     /* its rate; where it is not of a queue that is ordered by share, a whole CPU */
+	u32 rate;     /* its rate; 0: it may not run here, or shares are off */
 	u32 own_rate;
 	u64 depleted; /* the queue that it is in */
 	s32 cpu;
 	u32 all;      /* its own threads that wait are to be put in order */
 	s32 only_cpu; /* that CPU, where it is one of its own; negative: it is not */
 };
+
+/* Whether an entitled thread waits for this CPU alone. */
+static __always_inline bool entitled_own(struct turn_of *turn)
+{
+	return turn->own && turn->own < URGENCY_DEPLETED;
+}
 
 /* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as overdue() is. */
 __noinline int find_own_turn(struct turn_of *turn, u32 at)
@@ -407,11 +413,18 @@ __noinline int overdue(struct turn_of *turn, u32 index, u64 now)
 	s32 cpu = turn->only_cpu;
 	struct clock *c = cpu < 0 ? &d->clock : &pinned_clocks[bounded(cpu, MAX_CPUS)];
 	u64 served_at = c->served_at;
-	bool starved = fair_starved(turn->first);
+	bool starved = fair_starved(turn->first, now);
 	u64 every = starved ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
 	bool late = options.share ? share_overdue(turn->lag, turn->rate) : fair_overdue(turn->lag);
 
 	return (late && !starved) || (now > served_at && now - served_at > every);
+}
+
+/* Whether an entitled thread waits for this CPU alone that is overdue, or has waited too long. */
+static __always_inline bool own_overdue(struct turn_of *turn, u64 now)
+{
+	return entitled_own(turn) &&
+	       (fair_starved(turn->own, now) || share_overdue(share_lag(turn->stands, now), turn->own_rate));
 }
 
 /* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
@@ -419,9 +432,9 @@ static __always_inline bool take_overdue(u64 queue, u64 base, s32 cpu, s64 lag, 
 {
 	struct next next = next_of_queue(queue, base, cpu, 0);
 
-	if (!next.stands || fair_starved(next.order))
+	if (!next.rate || fair_starved(next.order, now))
 		return false;
-	s64 behind = share_lag(base ? next.stands : next.order, now);
+	s64 behind = share_lag(next.stands, now);
 	return share_overdue(behind, next.rate) && behind > lag + (s64)FAIR_RECOVERED && take_first(queue);
 }
 
@@ -435,8 +448,16 @@ __noinline int take_behind(struct turn_of *turn, u32 other, s64 lag, u64 now)
 
 	if (!turn || !o || !o->queued)
 		return 0;
-	if (turn->first && turn->lag > lag)
+	bool own = entitled_own(turn);
+	if (own && fair_starved(turn->own, now))
+		return 0;
+	s64 owned = share_lag(turn->stands, now);
+	if (own && owned > lag)
+		lag = owned;
+	/* Who may not run here, or only goes first for having waited so long, says nothing. */
+	if (turn->rate && turn->lag > lag && !fair_starved(turn->first, now))
 		lag = turn->lag;
+	park_queued(o, other);
 	if (o->queued > o->depleted && take_overdue(entitled_queue(other), URGENCY_DEPLETED, turn->cpu, lag, now))
 		return 1;
 	return o->depleted && take_overdue(depleted_queue(other), 0, turn->cpu, lag, now);
@@ -559,28 +580,28 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 
 	struct turn_of turn = { .cpu = cpu };
 	find_turn(&turn, index, now);
+	if (options.share && other != index && take_behind(&turn, other, t ? lag : -(s64)SHARE_BEHIND_MOST, now))
+		return;
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
 		t = NULL;
 	/*
 	 * The one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
 	 * far behind. That could be for ever.
 	 */
-	if (options.share && other != index && take_behind(&turn, other, t ? lag : -(s64)SHARE_BEHIND_MOST, now))
-		return;
 	bool passed = options.share && ((t && t->depleted && lag > turn.lag) ||
-					(turn.own && turn.own < URGENCY_DEPLETED && turn.stands < turn.first));
+					(entitled_own(&turn) && turn.stands < turn.first));
 	if (turn.first && !passed && overdue(&turn, index, now) && take_first(turn.depleted))
 		return;
-	if (options.share && other != index && balance(d, other))
+	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))
 		return;
-	if (turn.own && turn.own < URGENCY_DEPLETED) {
+	if (entitled_own(&turn)) {
 		u64 others = first_order(entitled_queue(index));
 		if ((!others || turn.own <= others) && take_first(turn.queue))
 			return;
 	}
 	if (take_first(entitled_queue(index)))
 		return;
-	if (turn.own && turn.own < URGENCY_DEPLETED && take_first(turn.queue))
+	if (entitled_own(&turn) && take_first(turn.queue))
 		return;
 	if (turn.first && !(t && (!t->depleted || lag > turn.lag))) {
 		if (take_first(turn.depleted))

@@ -121,18 +121,17 @@ static __always_inline void share_paid(struct thread *t, struct task_struct *p, 
 }
 
 /*
- * Whether a thread is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. Who
+ * Whether a thread that was located is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. Who
  * wakes and is overdue is within it: one of short periods that waited its turn each time would want a CPU nearly always, by the time that it
  * waits, and be due more than it has work for, which its tenant's other threads would not get.
  */
-static __always_inline bool share_depleted(struct thread *t, u64 now)
+static __always_inline bool share_depleted(struct thread *t)
 {
 	struct sharer *s = sharer_of(t);
 	s64 credit = t->common;
 
 	if (t->credit > credit && !(s && s->heavy))
 		credit = t->credit;
-	locate(t, now);
 	if (t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST)
 		return true;
 	return fair_depleted(credit, false) && (t->present || !share_overdue(t->lag, rate_of(t, s)));
@@ -224,7 +223,7 @@ static __always_inline void end_share(struct thread *t)
 struct next {
 	u64 order;  /* 0: nobody's */
 	u64 stands; /* its place by share, entitled or not */
-	u32 rate;
+	u32 rate;   /* 0: none of those that were looked at may run there */
 	u64 passed; /* the first one's that may not run there; 0: there was none before */
 	s32 cpu;    /* where it is to run */
 	u32 bound;  /* it may not run on all CPUs */
@@ -263,21 +262,18 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 		if (!may && !next->all)
 			continue;
 		struct thread *t = thread_of(p);
-		u64 stands = t ? t->order : 0;
-		/* Where one stands that goes first for having waited says nothing of others. */
-		if (order < base || fair_starved(order))
-			t = NULL;
-		if (t) {
+		if (t)
 			locate(t, now);
+		/* Where one stands that goes first for its urgency, or for having waited, is not what orders it. */
+		if (t && order >= base && !fair_starved(order, now))
 			due = base + t->order;
-		}
 		bool earlier = next->all && due + ORDER_NOTICED < order;
 		bool moves = due > order + ORDER_NOTICED || earlier;
 		if (!moves)
 			due = order;
 		if (may && (!next->order || due < next->order)) {
 			next->order = due;
-			next->stands = stands;
+			next->stands = t ? t->order : due;
 			next->rate = t ? rate_of(t, sharer_of(t)) : SHARE_RATE_ONE;
 			next->bound = p->nr_cpus_allowed < options.cpus;
 		}

@@ -4,7 +4,7 @@
  *
  * Problem: a thread's place in its queue is found when it is queued. Whoever is due much more passes it from then
  *          on, for as long as its weight is small: minutes. The kernel ends a scheduler under which a thread waits for
- *          half of one.
+ *          its timeout_ms, 20 s here.
  * How:     once in STARVATION_EVERY a CPU that looks for work goes through its domain's queues, and puts those who
  *          waited for FAIR_STARVED before the domain's, or the CPU's, depleted threads.
  * Bounds:  a wait of FAIR_STARVED + STARVATION_EVERY, and STARVED_EVERY for each thread that waited so long as well. So often

@@ -153,9 +153,10 @@ static inline u64 fair_starved_order(u64 ready)
 	return (ready >> 21) + 1;
 }
 
-static inline bool fair_starved(u64 order)
+/* Whether an order, of whatever queue, is one of these: a deadline as small would be from just after the host's start. */
+static inline bool fair_starved(u64 order, u64 now)
 {
-	return order < FAIR_CLOCK_START - FAIR_DISTANCE_MOST;
+	return order <= fair_starved_order(now);
 }
 
 static inline u64 fair_position(u64 clock, s64 lag)

@@ -18,6 +18,8 @@ bool quell_fair_depleted(s64 pool, bool was) { return fair_depleted(pool, was); 
 s64 quell_fair_lag(s64 credit, u64 weight) { return fair_lag(credit, weight); }
 u64 quell_fair_position(u64 clock, s64 lag) { return fair_position(clock, lag); }
 bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
+u64 quell_fair_starved_order(u64 ready) { return fair_starved_order(ready); }
+bool quell_fair_starved(u64 order, u64 now) { return fair_starved(order, now); }
 u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
 u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }

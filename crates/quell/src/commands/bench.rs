@@ -255,7 +255,7 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         most_cpus: args.most_cpus,
         most_groups: args.most_groups as usize,
         like_real: args.like_real,
-        cache_cpus: args.cache_cpus.unwrap_or(u32::MAX),
+        cache_cpus: args.cache_cpus,
         seconds: args.measure.seconds.unwrap_or(8.0),
         exe: this_program()?,
     };

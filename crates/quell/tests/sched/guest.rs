@@ -107,15 +107,29 @@ fn shares() {
         &[
             ("nice", nice),
             ("cgroups", cgroups),
-            ("limits", limits),
             ("idle policy", idle_policy),
-            ("idle cgroup", idle_cgroup),
-            ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("accounts", accounts),
             ("pinned", pinned),
             ("restricted", restricted),
             ("forks", forks),
+        ],
+    );
+}
+
+/// Apart, so that two CPUs emulate both at once: these take as long as the shares.
+#[test]
+#[ignore = "runs in the lab's guest"]
+fn limits_and_small() {
+    if !in_guest() {
+        return;
+    }
+    all(
+        &[],
+        &[
+            ("limits", limits),
+            ("idle cgroup", idle_cgroup),
+            ("tiny weight", tiny_weight),
         ],
     );
 }
@@ -130,6 +144,7 @@ fn tenants() {
         &["--share"],
         &[
             ("four threads", four_threads),
+            ("idle policy", idle_policy),
             ("tiny weight", tiny_weight),
             ("conserving", conserving),
             ("interrupted", interrupted),
@@ -368,6 +383,15 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         0.06,
     );
     drop(groups);
+    // One that never was anything else, alone with a busy one on its CPU.
+    let busy = spin(&How::on(1));
+    set_policy(0, libc::SCHED_IDLE);
+    let born = spin(&How::on(1));
+    set_policy(0, libc::SCHED_OTHER);
+    sleep_ms(300);
+    let got = each(&[&busy, &born], 3000);
+    failures.expect("of one forked by SCHED_IDLE", got[1], 0.001, 0.06);
+    drop((busy, born));
 }
 
 /// A cgroup with cpu.idle is due next to nothing beside others.

@@ -164,6 +164,16 @@ pub fn set_nice(tid: i32, nice: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// tid 0: who calls.
+pub fn set_policy(tid: i32, policy: i32) {
+    let parameter = libc::sched_param {
+        sched_priority: i32::from(policy == libc::SCHED_FIFO),
+    };
+    // SAFETY: the parameter outlives the call.
+    let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Forks a process that calls `work` for ever.
 pub fn start(how: &How, mut work: impl FnMut()) -> Load {
     let (gate, open) = nix::unistd::pipe().unwrap();
@@ -193,17 +203,14 @@ pub fn start(how: &How, mut work: impl FnMut()) -> Load {
         set_nice(raw, how.nice);
     }
     if how.idle || how.fifo {
-        let policy = if how.idle {
-            libc::SCHED_IDLE
-        } else {
-            libc::SCHED_FIFO
-        };
-        let parameter = libc::sched_param {
-            sched_priority: i32::from(how.fifo),
-        };
-        // SAFETY: the parameter outlives the call.
-        let result = unsafe { libc::sched_setscheduler(raw, policy, &parameter) };
-        assert_eq!(result, 0);
+        set_policy(
+            raw,
+            if how.idle {
+                libc::SCHED_IDLE
+            } else {
+                libc::SCHED_FIFO
+            },
+        );
     }
     drop(open);
     load

@@ -58,6 +58,14 @@ fn shares_and_waits() {
 }
 
 #[test]
+fn limits_and_small_shares() {
+    attack(
+        "guest::limits_and_small",
+        &["--cpus", "4", "--memory", "2G"],
+    );
+}
+
+#[test]
 fn tenants_share_the_host() {
     attack("guest::tenants", &["--cpus", "4", "--memory", "2G"]);
 }
