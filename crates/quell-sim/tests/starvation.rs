@@ -31,15 +31,17 @@ fn longest_waits(it: &mut Simulation, from: u64, until: u64) -> Vec<u64> {
 fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
     for share in [false, true] {
         for (cpus, weights, threads, bound) in [
-            (1, [1, 100], [4, 1], false),
-            (1, [1, 10000], [4, 1], false),
-            (1, [1, 10000], [300, 20], false),
-            (2, [1, 10000], [4, 4], false),
-            (2, [1, 10000], [4, 4], true),
+            (1, [1, 100], [4, 1], [false; 2]),
+            (1, [1, 10000], [4, 1], [false; 2]),
+            (1, [1, 10000], [300, 20], [false; 2]),
+            (2, [1, 10000], [4, 4], [false; 2]),
+            (2, [1, 10000], [4, 4], [true; 2]),
+            // All of the crowd are overdue.
+            (2, [1, 10000], [1, 1000], [true, false]),
         ] {
             let case = (share, cpus, weights, threads, bound);
             let mut it = under_sched(cpus, share);
-            for (count, weight) in threads.into_iter().zip(weights) {
+            for ((count, weight), bound) in threads.into_iter().zip(weights).zip(bound) {
                 let group = it.add_group(GroupId::ROOT, TenantWeight(weight));
                 let first = add_threads(&mut it, group, 0, count, BUSY);
                 // The light ones make debts first.

@@ -392,7 +392,8 @@ __noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
 	if (own >= URGENCY_DEPLETED) {
 		u64 order = own - URGENCY_DEPLETED;
 		s64 lag = options.share ? share_lag(order, now) : (s64)(pinned_clock(d, cpu, now) - order);
-		if (!first || lag >= turn->lag) {
+		/* Nor does one hide it that may not run here. */
+		if (!first || (options.share && !next.rate) || lag >= turn->lag) {
 			turn->first = order;
 			turn->rate = turn->own_rate;
 			turn->lag = lag;
@@ -427,6 +428,20 @@ static __always_inline bool own_overdue(struct turn_of *turn, u64 now)
 	       (fair_starved(turn->own, now) || share_overdue(share_lag(turn->stands, now), turn->own_rate));
 }
 
+/*
+ * Whether whose turn it is goes before entitled threads, and so before one of the CPU's own: that does not wait for one that is less far behind, or
+ * has not waited as long where both have for too long. That could be for ever.
+ */
+static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
+{
+	if (!turn->first)
+		return false;
+	if (options.share && entitled_own(turn) &&
+	    (turn->stands < turn->first || (fair_starved(turn->own, now) && turn->own <= turn->first)))
+		return false;
+	return overdue(turn, index, now);
+}
+
 /* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
 static __always_inline bool take_overdue(u64 queue, u64 base, s32 cpu, s64 lag, u64 now)
 {
@@ -448,11 +463,11 @@ __noinline int take_behind(struct turn_of *turn, u32 other, s64 lag, u64 now)
 
 	if (!turn || !o || !o->queued)
 		return 0;
-	bool own = entitled_own(turn);
-	if (own && fair_starved(turn->own, now))
+	/* Its own thread, whether entitled or not. */
+	if (turn->own && fair_starved(turn->own, now))
 		return 0;
 	s64 owned = share_lag(turn->stands, now);
-	if (own && owned > lag)
+	if (turn->own && owned > lag)
 		lag = owned;
 	/* Who may not run here, or only goes first for having waited so long, says nothing. */
 	if (turn->rate && turn->lag > lag && !fair_starved(turn->first, now))
@@ -580,17 +595,16 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 
 	struct turn_of turn = { .cpu = cpu };
 	find_turn(&turn, index, now);
+	/* Who has waited too long does not wait for other domains' threads as well. */
+	if (options.share && fair_starved(turn.first, now) && goes_first(&turn, index, now) && take_first(turn.depleted))
+		return;
 	if (options.share && other != index && take_behind(&turn, other, t ? lag : -(s64)SHARE_BEHIND_MOST, now))
 		return;
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
 		t = NULL;
-	/*
-	 * The one furthest behind goes first: neither who runs nor an entitled thread of the CPU's own waits for one that is less
-	 * far behind. That could be for ever.
-	 */
-	bool passed = options.share && ((t && t->depleted && lag > turn.lag) ||
-					(entitled_own(&turn) && turn.stands < turn.first));
-	if (turn.first && !passed && overdue(&turn, index, now) && take_first(turn.depleted))
+	/* Nor does who runs wait for one that is less far behind. */
+	bool passed = options.share && t && t->depleted && lag > turn.lag;
+	if (!passed && goes_first(&turn, index, now) && take_first(turn.depleted))
 		return;
 	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))
 		return;

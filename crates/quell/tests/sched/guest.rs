@@ -383,14 +383,14 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
         0.06,
     );
     drop(groups);
-    // One that never was anything else, alone with a busy one on its CPU.
-    let busy = spin(&How::on(1));
+    // One that never was anything else, alone in the queue of busy ones.
+    let busy = spinners(2, &How::on(3));
     set_policy(0, libc::SCHED_IDLE);
-    let born = spin(&How::on(1));
+    let born = spin(&How::on(3));
     set_policy(0, libc::SCHED_OTHER);
     sleep_ms(300);
-    let got = each(&[&busy, &born], 3000);
-    failures.expect("of one forked by SCHED_IDLE", got[1], 0.001, 0.06);
+    let got = each(&[&busy[0], &busy[1], &born], 3000);
+    failures.expect("of one forked by SCHED_IDLE", got[2], 0.001, 0.06);
     drop((busy, born));
 }
 
