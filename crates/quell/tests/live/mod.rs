@@ -6,7 +6,7 @@ use super::common;
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 use quell_agent::wire::Status;
-use quell_lab::{Image, KernelChoice, Lab, Quiet};
+use quell_lab::{Image, Kernel, KernelChoice, Lab, Quiet};
 use quell_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 /// Emulated CPUs of a loaded machine need longer than it should take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// It says which of its CPUs are online, once a second.
+/// It says once a second which of its CPUs are online, the CPU time that it used in all, in 10 ms, and how often it switched; and does its work, where it was
+/// given some.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /usr/bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /tmp
@@ -28,8 +29,36 @@ until grep -qs guest_agent /sys/class/virtio-ports/*/name; do sleep 0.1; done
 for port in /sys/class/virtio-ports/*; do
     if grep -q guest_agent "$port/name"; then qemu-ga -m virtio-serial -p "/dev/${port##*/}" -t /run -f /run/ga.pid & fi
 done
-while :; do echo "online $(cat /sys/devices/system/cpu/online)"; sleep 1; done
+if [ -e /root/work ]; then sh /root/work & fi
+while :; do
+    read -r _ user nice system _ _ irq softirq _ </proc/stat
+    echo "online $(cat /sys/devices/system/cpu/online) busy $((user + nice + system + irq + softirq)) switches $(sed -n 's/^ctxt //p' /proc/stat)"
+    sleep 1
+done
 "#;
+
+fn guest_agent() -> Option<&'static Path> {
+    let places = ["/usr/sbin/qemu-ga", "/usr/bin/qemu-ga"];
+    places.into_iter().map(Path::new).find(|it| it.exists())
+}
+
+/// Whether there can be a guest; says why not.
+pub fn guests_are_ready() -> bool {
+    if guest_agent().is_none() {
+        eprintln!("skipped: qemu-ga is not installed");
+        return false;
+    }
+    common::lab_is_ready()
+}
+
+/// A guest with the stock guest agent, where [`guests_are_ready`].
+pub fn guest(lab: &Lab, kernel: &Kernel) -> Image {
+    let mut image = Image::new(kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
+    let agent = guest_agent().unwrap();
+    image.program(agent, Path::new("/usr/bin/qemu-ga")).unwrap();
+    image.bytes(Path::new("/init"), INIT.as_bytes(), 0o755);
+    image
+}
 
 /// What a virtual machine is made of.
 pub struct Kit {
@@ -46,23 +75,14 @@ impl Kit {
             eprintln!("skipped: takes root");
             return None;
         }
-        let agent = ["/usr/sbin/qemu-ga", "/usr/bin/qemu-ga"];
-        let agent = agent.into_iter().map(Path::new).find(|it| it.exists());
-        let Some(agent) = agent else {
-            eprintln!("skipped: qemu-ga is not installed");
-            return None;
-        };
-        if !common::lab_is_ready() {
+        if !guests_are_ready() {
             return None;
         }
         let lab = Lab::open().unwrap();
         let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
         let qemu = lab.qemu(&Quiet).unwrap();
-        let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
-        image.program(agent, Path::new("/usr/bin/qemu-ga")).unwrap();
-        image.bytes(Path::new("/init"), INIT.as_bytes(), 0o755);
         let archive = dir.join("image.cpio");
-        image.write(&archive).unwrap();
+        guest(&lab, &kernel).write(&archive).unwrap();
         // Where QEMU is not installed it runs by its packages' own loader, and is to be seen as what it is.
         let command = qemu.command();
         let program = dir.join("qemu-system-x86_64");
@@ -98,7 +118,8 @@ impl Seen {
             .lines()
             .rev()
             .find_map(|it| it.trim().strip_prefix("online "));
-        said?.parse::<CpuSet>().ok().map(|it| it.len())
+        let cpus = said?.split(' ').next()?;
+        cpus.parse::<CpuSet>().ok().map(|it| it.len())
     }
 
     pub fn await_online(&self, count: usize) {

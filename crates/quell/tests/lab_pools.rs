@@ -1,0 +1,220 @@
+//! Pools on KVM guests with real applications whose load changes: two machines, a memcached in one and an nginx in the other, within the
+//! lab's guest, which has CPUs enough to give. On the real clock, as those of `lab_kvm`. It takes two CPUs for minutes, so it is asked for:
+//! `cargo test -p quell --test lab_pools -- --ignored --nocapture`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+mod live;
+
+use quell_lab::{Boot, Clock, Image, KernelChoice, Lab, Quiet, Stream, boot};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What each guest does: finds out what a request costs it, so that so many CPUs' worth of them are `full`, and then takes a load in percent of that.
+const WORK: &str = r#"
+ip link set lo up; mkdir -p /dev/shm; export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin; cd /root
+bench() { quell bench /root/app.toml --on host --policy default --pairs 1 --set warmup_seconds=2 "$@" >/tmp/bench.log 2>&1 || cat /tmp/bench.log; }
+bench --seconds 6 --set "tenant.app.load.rate=$TRIAL" --json /tmp/trial.json
+rate=$(sed -n 's/.*"busy_percent": *\([0-9.]*\).*/\1/p' /tmp/trial.json | head -n1 |
+    awk -v full="$FULL" -v trial="$TRIAL" -v cpus="$(nproc)" '{ printf "%d", full * trial / ($1 / 100 * cpus) }')
+echo "rate $rate"
+bench --seconds "$SECONDS_LONG" --set "tenant.app.load={ rate = $rate, arrival = \"steps\", steps = $STEPS, connections = 4 }" --json /tmp/result.json
+echo "done"
+"#;
+
+const OUTER: &str = r#"
+for module in /root/modules/*; do insmod $module || exit 1; done
+cd /root
+start() { # NAME
+    qemu -accel kvm -cpu host -smp 4 -m 512 -name guest=$1,debug-threads=on -nodefaults -no-user-config -no-reboot -display none \
+        -kernel /root/vmlinuz -initrd /root/$1.cpio -append 'console=ttyS0 quiet panic=-1 mitigations=off' -serial file:/tmp/$1 \
+        -device virtio-serial-pci -chardev socket,id=qga,path=/tmp/$1.qga,server=on,wait=off \
+        -device virtserialport,chardev=qga,name=org.qemu.guest_agent.0 &
+}
+await() { # NAME TEXT: until that guest has said it
+    for turn in $(seq 3000); do grep -q "$2" /tmp/$1 && return; sleep 0.1; done
+    echo "$1 did not say: $2"; tail -n 30 /tmp/$1; exit 1
+}
+for name in web cache; do start $name; eval "$name=$!"; await $name '^rate'; done
+grep -H '^rate' /tmp/cache /tmp/web
+cat > quell.toml <<EOF
+[agent]
+policy = ["pools"]
+backend = "stock"
+[[tenant]]
+name = "cache"
+kind = "vm"
+pid = [$cache]
+[[tenant]]
+name = "web"
+kind = "vm"
+pid = [$web]
+EOF
+affinity() { # PID PATTERN: where the first of its threads of that name may run
+    for task in /proc/$1/task/*; do
+        case $(cat $task/comm) in $2) sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' $task/status; return ;; esac
+    done
+}
+quell run -c quell.toml --socket /run/q.sock --journal /root/journal > /tmp/agent.log 2>&1 & agent=$!
+for turn in $(seq 600); do [ -S /run/q.sock ] && break; sleep 0.1; done
+for turn in $(seq @POLLS@); do
+    now=$(cut -d' ' -f1 /proc/uptime)
+    for name in cache web; do
+        eval pid=\$$name
+        echo "at $now $name vcpus $(affinity $pid 'CPU 0*') others $(affinity $pid 'qemu*') $(grep -a '^online' /tmp/$name | tail -n1)"
+    done
+    sleep 0.5
+done
+quell status --socket /run/q.sock
+kill -TERM $agent; wait $agent; echo "agent: $?"
+sleep 3
+for name in cache web; do
+    eval pid=\$$name
+    echo "after $name vcpus $(affinity $pid 'CPU 0*') others $(affinity $pid 'qemu*') $(grep -a '^online' /tmp/$name | tail -n1)"
+done
+cat /tmp/agent.log
+kill $cache $web
+"#;
+
+const WEB: &str = r#"
+name = "web"
+seconds = 300
+[[tenant]]
+name = "app"
+load = { rate = 20.0, connections = 4 }
+[tenant.app.nginx]
+workers = 4
+document_kb = 64
+gzip = true
+gzip_level = 1
+"#;
+
+const CACHE: &str = r#"
+name = "cache"
+seconds = 100
+[[tenant]]
+name = "app"
+load = { rate = 20.0, connections = 4 }
+[tenant.app.memcached]
+threads = 4
+keys = 2000
+value_bytes = 100
+keys_per_request = 400
+"#;
+
+/// A guest with that program and load.
+fn guest(
+    lab: &Lab,
+    kernel: &quell_lab::Kernel,
+    app: &str,
+    scenario: &str,
+    load: &[(&str, &str)],
+    to: &Path,
+) {
+    let mut image: Image = live::guest(lab, kernel);
+    image
+        .program(
+            Path::new(env!("CARGO_BIN_EXE_quell")),
+            Path::new("/usr/bin/quell"),
+        )
+        .unwrap();
+    image.add(app).unwrap();
+    image.bytes(Path::new("/root/app.toml"), scenario.as_bytes(), 0o644);
+    let set: String = load
+        .iter()
+        .map(|(name, value)| format!("{name}='{value}'\n"))
+        .collect();
+    image.bytes(
+        Path::new("/root/work"),
+        format!("{set}{WORK}").as_bytes(),
+        0o755,
+    );
+    image.write(to).unwrap();
+}
+
+#[test]
+#[ignore = "takes two CPUs for minutes"]
+fn guests_with_real_applications_are_as_before_when_the_agent_ends() {
+    if !live::guests_are_ready() {
+        return;
+    }
+    let lab = Lab::open().unwrap();
+    let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
+    let qemu = lab.qemu(&Quiet).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
+    image
+        .program(
+            Path::new(env!("CARGO_BIN_EXE_quell")),
+            Path::new("/usr/bin/quell"),
+        )
+        .unwrap();
+    image.emulator(&qemu).unwrap();
+    image
+        .file(&kernel.image, Path::new("/root/vmlinuz"))
+        .unwrap();
+    image
+        .modules(&kernel, &["kvm-amd"], "/root/modules")
+        .unwrap();
+    let web = [
+        ("TRIAL", "20"),
+        ("FULL", "1.0"),
+        ("SECONDS_LONG", "300"),
+        ("STEPS", "[[0, 10], [400, 10]]"),
+    ];
+    // 1.4 CPUs' worth: a tenth needs one CPU, four fifths two.
+    let cache = [
+        ("TRIAL", "20"),
+        ("FULL", "1.4"),
+        ("SECONDS_LONG", "120"),
+        ("STEPS", "[[0, 10], [40, 80], [80, 10], [400, 10]]"),
+    ];
+    for (name, app, scenario, load) in [
+        ("web", "nginx", WEB, web),
+        ("cache", "memcached", CACHE, cache),
+    ] {
+        let archive = dir.path().join(name);
+        guest(&lab, &kernel, app, scenario, &load, &archive);
+        image
+            .file(&archive, &Path::new("/root").join(format!("{name}.cpio")))
+            .unwrap();
+    }
+    image.command(&["sh".into(), "-c".into(), OUTER.replace("@POLLS@", "200")]);
+    let options = Boot {
+        cpus: 6,
+        memory_mib: 3072,
+        clock: Clock::Real,
+        kvm: false,
+        limit: Duration::from_secs(900),
+        ..Boot::default()
+    };
+    let (mut said, mut errors) = (Vec::new(), Vec::new());
+    let never = AtomicBool::new(false);
+    let finished = boot(
+        &qemu,
+        &kernel,
+        &image,
+        &options,
+        None,
+        &never,
+        |stream, bytes| match stream {
+            Stream::Stdout => said.extend_from_slice(bytes),
+            Stream::Stderr => errors.extend_from_slice(bytes),
+        },
+    )
+    .unwrap();
+    let said = String::from_utf8_lossy(&said);
+    println!("{said}");
+    let errors = String::from_utf8_lossy(&errors);
+    assert_eq!(finished.exit_code, 0, "{errors}");
+    // All is as it was before the agent.
+    for line in [
+        "agent: 0",
+        "after cache vcpus 0-5 others 0-5 online 0-3",
+        "after web vcpus 0-5 others 0-5 online 0-3",
+    ] {
+        assert!(said.lines().any(|it| it.starts_with(line)), "no `{line}`");
+    }
+}
