@@ -5,10 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
+mod nested;
 
-use quell_lab::{Boot, Clock, Image, KernelChoice, Lab, Quiet, Stream, boot};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The inner guest counts for a while on both of its CPUs, and says what of its time was stolen.
@@ -63,58 +62,13 @@ kill $rival
 
 #[test]
 fn kvm_vcpus_run_under_the_scheduler() {
-    if !common::lab_is_ready() {
+    let limit = Duration::from_secs(400);
+    let said = nested::run(2, 1536, limit, OUTER, |_, _, image| {
+        image.bytes(Path::new("/root/inner-init"), INNER.as_bytes(), 0o755);
+    });
+    let Some(said) = said else {
         return;
-    }
-    let lab = Lab::open().unwrap();
-    let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
-    let qemu = lab.qemu(&Quiet).unwrap();
-    let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
-    let at = |name: &str| Path::new("/root").join(name);
-    image
-        .program(
-            Path::new(env!("CARGO_BIN_EXE_quell")),
-            Path::new("/usr/bin/quell"),
-        )
-        .unwrap();
-    image.emulator(&qemu).unwrap();
-    image.file(&kernel.image, &at("vmlinuz")).unwrap();
-    image.bytes(&at("inner-init"), INNER.as_bytes(), 0o755);
-    image
-        .modules(&kernel, &["kvm-amd"], "/root/modules")
-        .unwrap();
-    image.command(&["sh".into(), "-c".into(), OUTER.into()]);
-    let options = Boot {
-        cpus: 2,
-        memory_mib: 1536,
-        clock: Clock::Real,
-        // Nested in the machine's own virtualization it would be too much of a good thing.
-        kvm: false,
-        limit: Duration::from_secs(400),
-        ..Boot::default()
     };
-    let (mut said, mut errors) = (Vec::new(), Vec::new());
-    let finished = boot(
-        &qemu,
-        &kernel,
-        &image,
-        &options,
-        None,
-        &AtomicBool::new(false),
-        |stream, bytes| match stream {
-            Stream::Stdout => said.extend_from_slice(bytes),
-            Stream::Stderr => errors.extend_from_slice(bytes),
-        },
-    )
-    .unwrap();
-    let said = String::from_utf8_lossy(&said);
-    println!("{said}");
-    assert_eq!(
-        finished.exit_code,
-        0,
-        "{said}\n{}",
-        String::from_utf8_lossy(&errors)
-    );
     let lines: Vec<&str> = said.lines().map(str::trim).collect();
     for line in [
         "scheduler: enabled",

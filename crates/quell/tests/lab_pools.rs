@@ -6,22 +6,21 @@
 
 mod common;
 mod live;
+mod nested;
 
-use quell_lab::{Boot, Clock, Image, KernelChoice, Lab, Quiet, Stream, boot};
+use quell_lab::{Kernel, Lab};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// What each guest does: finds out what a request costs it, so that so many CPUs' worth of them are `full`, and then takes a load in percent of that.
 const WORK: &str = r#"
 ip link set lo up; mkdir -p /dev/shm; export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin; cd /root
 bench() { quell bench /root/app.toml --on host --policy default --pairs 1 --set warmup_seconds=2 "$@" >/tmp/bench.log 2>&1 || cat /tmp/bench.log; }
-bench --seconds 6 --set "tenant.app.load.rate=$TRIAL" --json /tmp/trial.json
+bench --seconds 6 --json /tmp/trial.json
 rate=$(sed -n 's/.*"busy_percent": *\([0-9.]*\).*/\1/p' /tmp/trial.json | head -n1 |
-    awk -v full="$FULL" -v trial="$TRIAL" -v cpus="$(nproc)" '{ printf "%d", full * trial / ($1 / 100 * cpus) }')
+    awk -v full="$FULL" -v cpus="$(nproc)" '{ printf "%d", full * 20 / ($1 / 100 * cpus) }')
 echo "rate $rate"
 bench --seconds "$SECONDS_LONG" --set "tenant.app.load={ rate = $rate, arrival = \"steps\", steps = $STEPS, connections = 4 }" --json /tmp/result.json
-echo "done"
 "#;
 
 const OUTER: &str = r#"
@@ -59,78 +58,43 @@ affinity() { # PID PATTERN: where the first of its threads of that name may run
 }
 quell run -c quell.toml --socket /run/q.sock --journal /root/journal > /tmp/agent.log 2>&1 & agent=$!
 for turn in $(seq 600); do [ -S /run/q.sock ] && break; sleep 0.1; done
-for turn in $(seq @POLLS@); do
-    now=$(cut -d' ' -f1 /proc/uptime)
+look() { # WHEN: where both are, and what they say
     for name in cache web; do
         eval pid=\$$name
-        echo "at $now $name vcpus $(affinity $pid 'CPU 0*') others $(affinity $pid 'qemu*') $(grep -a '^online' /tmp/$name | tail -n1)"
+        echo "$1 $name vcpus $(affinity $pid 'CPU 0*') others $(affinity $pid 'qemu*') $(grep -a '^online' /tmp/$name | tail -n1)"
     done
-    sleep 0.5
-done
+}
+for turn in $(seq 200); do look "at $(cut -d' ' -f1 /proc/uptime)"; sleep 0.5; done
 quell status --socket /run/q.sock
 kill -TERM $agent; wait $agent; echo "agent: $?"
-sleep 3
-for name in cache web; do
-    eval pid=\$$name
-    echo "after $name vcpus $(affinity $pid 'CPU 0*') others $(affinity $pid 'qemu*') $(grep -a '^online' /tmp/$name | tail -n1)"
-done
+sleep 3; look after
 cat /tmp/agent.log
 kill $cache $web
 "#;
 
-const WEB: &str = r#"
-name = "web"
-seconds = 300
+/// Both guests' scenario, but for the application: the trial's load.
+const SCENARIO: &str = r#"
+name = "guest"
 [[tenant]]
 name = "app"
 load = { rate = 20.0, connections = 4 }
-[tenant.app.nginx]
-workers = 4
-document_kb = 64
-gzip = true
-gzip_level = 1
 "#;
 
-const CACHE: &str = r#"
-name = "cache"
-seconds = 100
-[[tenant]]
-name = "app"
-load = { rate = 20.0, connections = 4 }
-[tenant.app.memcached]
-threads = 4
-keys = 2000
-value_bytes = 100
-keys_per_request = 400
-"#;
+const NGINX: &str =
+    "[tenant.app.nginx]\nworkers = 4\ndocument_kb = 64\ngzip = true\ngzip_level = 1\n";
+const MEMCACHED: &str =
+    "[tenant.app.memcached]\nthreads = 4\nkeys = 2000\nvalue_bytes = 100\nkeys_per_request = 400\n";
 
-/// A guest with that program and load.
-fn guest(
-    lab: &Lab,
-    kernel: &quell_lab::Kernel,
-    app: &str,
-    scenario: &str,
-    load: &[(&str, &str)],
-    to: &Path,
-) {
-    let mut image: Image = live::guest(lab, kernel);
-    image
-        .program(
-            Path::new(env!("CARGO_BIN_EXE_quell")),
-            Path::new("/usr/bin/quell"),
-        )
-        .unwrap();
-    image.add(app).unwrap();
+/// Writes a guest with that program, described so, and load.
+fn write_guest(lab: &Lab, kernel: &Kernel, app: (&str, &str), load: &str, to: &Path) {
+    let mut image = live::guest(lab, kernel);
+    nested::bring_quell(&mut image);
+    let (program, described) = app;
+    image.add(program).unwrap();
+    let scenario = format!("{SCENARIO}{described}");
     image.bytes(Path::new("/root/app.toml"), scenario.as_bytes(), 0o644);
-    let set: String = load
-        .iter()
-        .map(|(name, value)| format!("{name}='{value}'\n"))
-        .collect();
-    image.bytes(
-        Path::new("/root/work"),
-        format!("{set}{WORK}").as_bytes(),
-        0o755,
-    );
+    let work = format!("{load}{WORK}");
+    image.bytes(Path::new("/root/work"), work.as_bytes(), 0o755);
     image.write(to).unwrap();
 }
 
@@ -140,75 +104,23 @@ fn guests_with_real_applications_are_as_before_when_the_agent_ends() {
     if !live::guests_are_ready() {
         return;
     }
-    let lab = Lab::open().unwrap();
-    let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
-    let qemu = lab.qemu(&Quiet).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
-    image
-        .program(
-            Path::new(env!("CARGO_BIN_EXE_quell")),
-            Path::new("/usr/bin/quell"),
-        )
-        .unwrap();
-    image.emulator(&qemu).unwrap();
-    image
-        .file(&kernel.image, Path::new("/root/vmlinuz"))
-        .unwrap();
-    image
-        .modules(&kernel, &["kvm-amd"], "/root/modules")
-        .unwrap();
-    let web = [
-        ("TRIAL", "20"),
-        ("FULL", "1.0"),
-        ("SECONDS_LONG", "300"),
-        ("STEPS", "[[0, 10], [400, 10]]"),
-    ];
+    let web = "FULL=1.0 SECONDS_LONG=300 STEPS='[[0, 10], [400, 10]]'";
     // 1.4 CPUs' worth: a tenth needs one CPU, four fifths two.
-    let cache = [
-        ("TRIAL", "20"),
-        ("FULL", "1.4"),
-        ("SECONDS_LONG", "120"),
-        ("STEPS", "[[0, 10], [40, 80], [80, 10], [400, 10]]"),
-    ];
-    for (name, app, scenario, load) in [
-        ("web", "nginx", WEB, web),
-        ("cache", "memcached", CACHE, cache),
-    ] {
-        let archive = dir.path().join(name);
-        guest(&lab, &kernel, app, scenario, &load, &archive);
-        image
-            .file(&archive, &Path::new("/root").join(format!("{name}.cpio")))
-            .unwrap();
-    }
-    image.command(&["sh".into(), "-c".into(), OUTER.replace("@POLLS@", "200")]);
-    let options = Boot {
-        cpus: 6,
-        memory_mib: 3072,
-        clock: Clock::Real,
-        kvm: false,
-        limit: Duration::from_secs(900),
-        ..Boot::default()
-    };
-    let (mut said, mut errors) = (Vec::new(), Vec::new());
-    let never = AtomicBool::new(false);
-    let finished = boot(
-        &qemu,
-        &kernel,
-        &image,
-        &options,
-        None,
-        &never,
-        |stream, bytes| match stream {
-            Stream::Stdout => said.extend_from_slice(bytes),
-            Stream::Stderr => errors.extend_from_slice(bytes),
-        },
-    )
-    .unwrap();
-    let said = String::from_utf8_lossy(&said);
-    println!("{said}");
-    let errors = String::from_utf8_lossy(&errors);
-    assert_eq!(finished.exit_code, 0, "{errors}");
+    let cache = "FULL=1.4 SECONDS_LONG=120 STEPS='[[0, 10], [40, 80], [80, 10], [400, 10]]'";
+    let dir = tempfile::tempdir().unwrap();
+    let limit = Duration::from_secs(900);
+    let said = nested::run(6, 3072, limit, OUTER, |lab, kernel, image| {
+        for (name, app, load) in [
+            ("web", ("nginx", NGINX), web),
+            ("cache", ("memcached", MEMCACHED), cache),
+        ] {
+            let archive = dir.path().join(name);
+            write_guest(lab, kernel, app, load, &archive);
+            let place = format!("/root/{name}.cpio");
+            image.file(&archive, Path::new(&place)).unwrap();
+        }
+    });
+    let said = said.unwrap_or_default();
     // All is as it was before the agent.
     for line in [
         "agent: 0",

@@ -1,0 +1,68 @@
+//! KVM guests within the lab's guest, on the real clock, where emulated CPUs have their own emulated virtualization (SVM).
+
+use super::common;
+use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Quiet, Stream, boot};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Puts the program under test into a guest.
+pub fn bring_quell(image: &mut Image) {
+    let quell = Path::new(env!("CARGO_BIN_EXE_quell"));
+    image.program(quell, Path::new("/usr/bin/quell")).unwrap();
+}
+
+/// Runs a script in a guest of so many CPUs that has quell, qemu, a kernel for others (`/root/vmlinuz`), KVM's modules (`/root/modules`, to be loaded by the
+/// script), and what else it is brought; gives what it said. `None`: the lab has not been set up, which is said.
+pub fn run(
+    cpus: u32,
+    memory_mib: u32,
+    limit: Duration,
+    script: &str,
+    bring: impl FnOnce(&Lab, &Kernel, &mut Image),
+) -> Option<String> {
+    if !common::lab_is_ready() {
+        return None;
+    }
+    let lab = Lab::open().unwrap();
+    let kernel = lab.kernel(&KernelChoice::SCHED_EXT, &Quiet).unwrap();
+    let qemu = lab.qemu(&Quiet).unwrap();
+    let mut image = Image::new(&kernel, &lab.busybox(&Quiet).unwrap()).unwrap();
+    bring_quell(&mut image);
+    image.emulator(&qemu).unwrap();
+    let vmlinuz = Path::new("/root/vmlinuz");
+    image.file(&kernel.image, vmlinuz).unwrap();
+    image
+        .modules(&kernel, &["kvm-amd"], "/root/modules")
+        .unwrap();
+    bring(&lab, &kernel, &mut image);
+    image.command(&["sh".into(), "-c".into(), script.into()]);
+    let options = Boot {
+        cpus,
+        memory_mib,
+        clock: Clock::Real,
+        // Nested in the machine's own virtualization it would be too much of a good thing.
+        kvm: false,
+        limit,
+        ..Boot::default()
+    };
+    let (mut said, mut errors) = (Vec::new(), Vec::new());
+    let finished = boot(
+        &qemu,
+        &kernel,
+        &image,
+        &options,
+        None,
+        &AtomicBool::new(false),
+        |stream, bytes| match stream {
+            Stream::Stdout => said.extend_from_slice(bytes),
+            Stream::Stderr => errors.extend_from_slice(bytes),
+        },
+    )
+    .unwrap();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    println!("{said}");
+    let errors = String::from_utf8_lossy(&errors);
+    assert_eq!(finished.exit_code, 0, "{said}\n{errors}");
+    Some(said)
+}
