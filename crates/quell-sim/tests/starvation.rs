@@ -36,7 +36,7 @@ fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
             (1, [1, 10000], [300, 20], [false; 2]),
             (2, [1, 10000], [4, 4], [false; 2]),
             (2, [1, 10000], [4, 4], [true; 2]),
-            // All of the crowd are overdue.
+            // One that is bound, beside a crowd that is not.
             (2, [1, 10000], [1, 1000], [true, false]),
         ] {
             let case = (share, cpus, weights, threads, bound);
