@@ -23,10 +23,14 @@
 //!
 //! # RQS
 //! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it works. Ours: one of low
-//! criticality that for [`SHORT_PERIODS`] control periods in a row wanted its budget and got less than nine tenths of it is
-//! on a CPU that stays in HI mode; it moves to the next CPU that has room for it. Where it fares no better it moves on, after
-//! twice as many periods each time ([`MOST_SHORT_PERIODS`] at the most), since nothing is promised to it on the way; each
-//! period in which it lacks nothing takes one off that. Those of high criticality never move, but where their CPU goes offline.
+//! criticality that over [`SHORT_PERIODS`] control periods, and over [`JUDGED_PERIODS`] of its own at the least, wanted its
+//! budget and got less than nine tenths of it is on a CPU that stays in HI mode; it moves to the next CPU that has room for it.
+//! Where it fares no better it moves on, after twice as many periods each time ([`MOST_SHORT_PERIODS`] at the most), since
+//! nothing is promised to it on the way; each period in which it lacks nothing takes one off that. Those of high criticality
+//! never move, but where their CPU goes offline.
+//!
+//! Over all of those periods and not in each: what high criticality leaves comes once in *its* period, so that some control
+//! periods have all of it and the next ones nothing.
 //!
 //! # Limits
 //! A process's threads are spread over its servers by their ids, not by what they need. Where their owner lets them run is asked
@@ -46,10 +50,13 @@ use quell_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many control periods in a row short of its budget, and one of low criticality moves.
+/// Short of its budget over so many control periods, and one of low criticality moves.
 pub const SHORT_PERIODS: u32 = 5;
 /// And so many at the most where moving did not help.
 pub const MOST_SHORT_PERIODS: u32 = 640;
+/// So many of a server's own periods at the least: a budget that is kept may come at the end of the first of them and at the start
+/// of the last, and is nine tenths of what is due over all even so.
+pub const JUDGED_PERIODS: u64 = 10;
 /// Servers have numbers from 1 to this: as many as Quell's scheduler keeps.
 const NUMBERS: u32 = 1023;
 
@@ -86,12 +93,21 @@ struct Vcpu {
     from_ns: u64,
     /// Where its threads' owner lets them run; `None`: everywhere.
     allowed: Option<CpuSet>,
-    /// Control periods in a row in which it got too little.
-    short: u32,
-    /// After so many of them it moves.
+    /// Since it was last judged.
+    got: Got,
+    /// It is judged after so many control periods, and moves if it got too little.
     patience: u32,
     /// To say in the next plan.
     reason: Option<Reason>,
+}
+
+/// What a vCPU got in some control periods.
+#[derive(Debug, Default)]
+struct Got {
+    periods: u32,
+    ran_ns: u64,
+    /// Its threads were ready and did not run.
+    ready_ns: u64,
 }
 
 /// One that was not, and how often there had been more room then.
@@ -131,7 +147,7 @@ impl Promises {
                 number: it.number,
                 from_ns: it.from_ns,
                 allowed: it.allowed.clone(),
-                short: 0,
+                got: Got::default(),
                 patience: it.patience,
                 reason: it.reason.clone(),
             });
@@ -233,7 +249,7 @@ impl Promises {
             number,
             from_ns,
             allowed: it.allowed.take(),
-            short: 0,
+            got: Got::default(),
             patience: it.patience,
             reason: Some(Reason { rule, text }),
         };
@@ -432,7 +448,7 @@ impl Promises {
                     number,
                     from_ns,
                     allowed: within.clone(),
-                    short: 0,
+                    got: Got::default(),
                     patience: SHORT_PERIODS,
                     reason: Some(Reason {
                         rule: Rule::Promised,
@@ -453,28 +469,32 @@ impl Promises {
             if held.server.criticality == Criticality::High || held.leaves_ns.is_some() {
                 continue;
             }
-            let due = held.server.utilization() * snapshot.period_ns as f64;
             let count = held.vcpus.len();
             for (number, vcpu) in held.vcpus.iter_mut().enumerate() {
-                let threads = sample.threads.iter();
-                let threads = threads.filter(|it| vcpu_of(sample, it, count) == Some(number));
-                let (mut ran, mut wanted) = (0.0, 0.0);
-                for thread in threads {
-                    ran += thread.run_ns as f64;
-                    wanted += thread.ready.as_ref().map_or(0.0, |it| it.sum_ns as f64);
-                }
                 if vcpu.from_ns + snapshot.period_ns > snapshot.time_ns {
                     continue;
                 }
-                if ran >= 0.9 * due || ran + wanted < due {
-                    vcpu.short = 0;
-                    vcpu.patience = (vcpu.patience - 1).max(SHORT_PERIODS);
+                vcpu.got.periods += 1;
+                for thread in &sample.threads {
+                    if vcpu_of(sample, thread, count) == Some(number) {
+                        vcpu.got.ran_ns += thread.run_ns;
+                        vcpu.got.ready_ns += thread.ready.as_ref().map_or(0, |it| it.sum_ns);
+                    }
+                }
+                let span_ns = u64::from(vcpu.got.periods) * snapshot.period_ns;
+                if vcpu.got.periods < vcpu.patience
+                    || span_ns < JUDGED_PERIODS * held.server.period_ns
+                {
                     continue;
                 }
-                vcpu.short += 1;
-                if vcpu.short >= vcpu.patience {
-                    vcpu.patience = (2 * vcpu.patience).min(MOST_SHORT_PERIODS);
-                    vcpu.short = 0;
+                let got = std::mem::take(&mut vcpu.got);
+                let due = held.server.utilization() * span_ns as f64;
+                let (ran, wanted) = (got.ran_ns as f64, (got.ran_ns + got.ready_ns) as f64);
+                if ran >= 0.9 * due || wanted < due {
+                    vcpu.patience = vcpu.patience.saturating_sub(got.periods);
+                    vcpu.patience = vcpu.patience.max(SHORT_PERIODS);
+                } else {
+                    vcpu.patience = (2 * got.periods).min(MOST_SHORT_PERIODS);
                     short.push((sample.name.clone(), number as u32));
                 }
             }
