@@ -25,12 +25,34 @@ pub enum Side {
     Akita,
     /// The pools mechanism alone, as the UFO paper has it, on the kernel's own scheduler.
     Ufo,
-    /// Every mechanism there is, composed: asymmetry, and criticality for tenants that have one.
+    /// Every mechanism that is on by default, composed: asymmetry, and criticality for tenants that have one.
     Quell,
+    /// Those of Quell's mechanisms, composed.
+    Composed(Composition),
     /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
     Scheduler(ExternalScheduler),
     /// A scheduler that there is on the simulator only.
     Simulated(Simulated),
+}
+
+/// Some of Quell's mechanisms, each once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Composition {
+    name: String,
+    mechanisms: Vec<Mechanism>,
+}
+
+impl Composition {
+    /// As `asymmetry+share`, in any order; `None` where one of them is no mechanism, or stands there twice.
+    fn of(name: &str) -> Option<Composition> {
+        let mechanisms: Option<Vec<Mechanism>> = name.split('+').map(Mechanism::named).collect();
+        let mechanisms = mechanisms?;
+        let again = |(at, it)| mechanisms[..at].contains(it);
+        (!mechanisms.iter().enumerate().any(again)).then(|| Composition {
+            name: name.into(),
+            mechanisms,
+        })
+    }
 }
 
 /// Schedulers of the simulator ([`quell_sim`]), and what divides cores on top of one.
@@ -162,9 +184,6 @@ const PEERS: [(&str, &[&str]); 5] = [
 /// Why a side's name is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// Known, but of a mechanism or substrate that this version lacks.
-    #[error("side `{0}` is not built yet ({1}); there are: {known}", known = known())]
-    NotBuilt(String, &'static str),
     /// Not a side.
     #[error("`{0}` is no side{suggestion}; there are: {known}",
         suggestion = suggest(.0), known = known())]
@@ -226,6 +245,7 @@ impl Side {
             Side::Akita => "akita",
             Side::Ufo => "ufo",
             Side::Quell => "quell",
+            Side::Composed(composition) => &composition.name,
             Side::Scheduler(scheduler) => &scheduler.name,
             Side::Simulated(simulated) => simulated.as_str(),
         }
@@ -294,6 +314,7 @@ impl Side {
         match self {
             Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
             Side::Quell => {}
+            Side::Composed(it) => agent.policy = it.mechanisms.clone(),
             Side::Akita => agent.policy = vec![Mechanism::Criticality],
             Side::Ufo => {
                 agent.policy = vec![Mechanism::Pools];
@@ -348,6 +369,20 @@ impl Side {
         Ok(sides)
     }
 
+    /// Whether it gives tenants CPUs of their own.
+    pub fn divides_cores(&self) -> bool {
+        match self {
+            Side::Simulated(it) => it.divides_cores(),
+            side => side.has_pools(),
+        }
+    }
+
+    /// Whether it does by the pools mechanism.
+    pub fn has_pools(&self) -> bool {
+        self.agent()
+            .is_some_and(|it| it.agent.has(Mechanism::Pools))
+    }
+
     /// One label per side: its name, with `-2`, `-3`, ... where it stands there again.
     pub fn labels(sides: &[Side]) -> Vec<String> {
         let label = |(index, side): (usize, &Side)| {
@@ -374,7 +409,6 @@ impl FromStr for Side {
             let name = name.trim().to_string();
             return Ok(Side::Scheduler(ExternalScheduler { name, command }));
         }
-        let not_built = |why| Err(SideError::NotBuilt(name.to_string(), why));
         match name {
             "default" => Ok(Side::Default),
             "dasec" => Ok(Side::Dasec),
@@ -389,13 +423,13 @@ impl FromStr for Side {
             "ufo" => Ok(Side::Ufo),
             "quell" => Ok(Side::Quell),
             "sched" => Ok(Side::sched()),
-            "share" => not_built("the share mechanism, Accurate Group Scheduling"),
             _ => {
                 let mut simulated = Simulated::ALL.into_iter();
                 let simulated = simulated.find(|side| side.as_str() == name);
                 simulated
                     .map(Side::Simulated)
                     .or_else(|| Side::peer(name))
+                    .or_else(|| Composition::of(name).map(Side::Composed))
                     .ok_or_else(|| SideError::Unknown(name.to_string()))
             }
         }
@@ -416,15 +450,16 @@ fn names() -> impl Iterator<Item = &'static str> {
 fn known() -> String {
     let names: Vec<&str> = names().collect();
     format!(
-        "{}, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
-        names.join(", ")
+        "{}, {} or several of these as `asymmetry+share`, and NAME=COMMAND for a sched_ext scheduler that COMMAND loads",
+        names.join(", "),
+        Mechanism::ALL.map(Mechanism::as_str).join(", ")
     )
 }
 
 fn simulated() -> String {
     let names = Simulated::ALL.map(Simulated::as_str);
     format!(
-        "default, sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec and both without parts, {}",
+        "default, sched, NAME=quell sched OPTIONS, quell, mechanisms as `asymmetry+share`, akita, ufo, dasec and both without parts, {}",
         names.join(", ")
     )
 }
@@ -459,6 +494,27 @@ mod tests {
         assert_eq!(mine.command, ["/bin/scx", "--slice", "5"]);
         let arguments: Vec<String> = sides.iter().map(Side::argument).collect();
         assert_eq!(arguments, ["default", "sched", "mine=/bin/scx --slice 5"]);
+    }
+
+    #[test]
+    fn mechanisms_are_composed_by_their_names() {
+        let sides = Side::parse_list("default,share,pools+asymmetry,ufo").unwrap();
+        assert_eq!(
+            Side::labels(&sides),
+            ["default", "share", "pools+asymmetry", "ufo"]
+        );
+        let policies = sides.iter().filter_map(Side::agent);
+        let policies: Vec<_> = policies.map(|it| it.agent.policy).collect();
+        assert_eq!(
+            policies,
+            [
+                vec![Mechanism::Share],
+                vec![Mechanism::Pools, Mechanism::Asymmetry],
+                vec![Mechanism::Pools]
+            ]
+        );
+        let divides: Vec<bool> = sides.iter().map(Side::divides_cores).collect();
+        assert_eq!(divides, [false, false, true, true]);
     }
 
     #[test]
@@ -532,7 +588,7 @@ mod tests {
         let error = check("fifo,stock", Substrate::Sim).unwrap_err();
         assert!(
             error.contains(
-                "there are: default, sched, NAME=quell sched OPTIONS, quell, akita, ufo, dasec"
+                "there are: default, sched, NAME=quell sched OPTIONS, quell, mechanisms as"
             ),
             "{error}"
         );
@@ -552,7 +608,8 @@ mod tests {
         assert!(message("default,a= ").contains("NAME=COMMAND"));
         assert!(message("default,nonsense").starts_with("`nonsense` is no side; there are: "));
         assert!(message("default,scx_bpflnd").contains("did you mean `scx_bpfland`?"));
-        assert!(message("default,share").contains("side `share` is not built yet"));
+        assert!(message("default,share+nothing").starts_with("`share+nothing` is no side"));
+        assert!(message("default,share+share").starts_with("`share+share` is no side"));
         assert!(message(" ,").contains("at least one"));
     }
 }

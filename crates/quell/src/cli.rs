@@ -280,7 +280,8 @@ pub struct Bench {
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
-    /// The sides, the baseline of a comparison first: default, dasec, quell, sched, a published scheduler
+    /// The sides, the baseline of a comparison first: default, dasec, quell, mechanisms of Quell's
+    /// (asymmetry+share+criticality+pools, or some of them), sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
     /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]

@@ -123,14 +123,10 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
         );
         return Err(input(&format!("{table}[{index}].max"), &message).into());
     }
-    let divides = |side: &&Side| match side {
-        Side::Simulated(it) => it.divides_cores(),
-        side => *side == &Side::Ufo,
-    };
-    if let Some(side) = options.sides.iter().find(divides) {
+    if let Some(side) = options.sides.iter().find(|side| side.divides_cores()) {
         let pinned = |it: &TenantSpec| {
-            let ufo = *side == Side::Ufo && it.emulator_cpus.is_some();
-            ufo || it.threads.iter().any(|thread| it.cpus_of(thread).is_some())
+            let emulators = side.has_pools() && it.emulator_cpus.is_some();
+            emulators || it.threads.iter().any(|thread| it.cpus_of(thread).is_some())
         };
         if let Some(index) = scenario.tenants.iter().position(pinned) {
             let message =

@@ -5,7 +5,7 @@ use super::scheduler::SchedulerChild;
 use crate::result::Substrate;
 use crate::side::Side;
 use anyhow::Context;
-use quell_model::config::{CriticalitySettings, TenantSpec};
+use quell_model::config::{CriticalitySettings, Mechanism, TenantSpec};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -42,10 +42,13 @@ impl Started {
         };
         let agent = match side.agent() {
             Some(_) => {
-                let tenants = tenants();
+                let mut tenants = tenants();
                 let settings = side
                     .agent_for(&tenants, criticality)
                     .context("the side has an agent")?;
+                if !settings.agent.has(Mechanism::Criticality) {
+                    tenants.iter_mut().for_each(promise_nothing);
+                }
                 Some(AgentChild::start(exe, settings, tenants, interrupt).with_context(context)?)
             }
             None => None,
@@ -66,4 +69,12 @@ impl Started {
         };
         stopped.with_context(|| format!("side `{}`", self.label))
     }
+}
+
+/// What a tenant asks for is refused where no mechanism gives it.
+fn promise_nothing(tenant: &mut TenantSpec) {
+    tenant.criticality = None;
+    tenant.period_ms = None;
+    tenant.budget_ms = None;
+    tenant.pessimistic_budget_ms = None;
 }

@@ -36,7 +36,7 @@ pub struct AgentSettings {
 }
 
 /// One of Quell's four mechanisms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
     /// Which of a tenant's threads must not wait (DASEC).
@@ -48,6 +48,32 @@ pub enum Mechanism {
     Criticality,
     /// Virtual machines get as many CPUs of their own as they need, by what their guests' schedulers say (UFO).
     Pools,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Mechanism; 4] = [
+        Mechanism::Asymmetry,
+        Mechanism::Share,
+        Mechanism::Criticality,
+        Mechanism::Pools,
+    ];
+
+    /// Its name, as the configuration spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mechanism::Asymmetry => "asymmetry",
+            Mechanism::Share => "share",
+            Mechanism::Criticality => "criticality",
+            Mechanism::Pools => "pools",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Mechanism> {
+        let mut all = Mechanism::ALL.into_iter();
+        all.find(|it| it.as_str() == name)
+    }
 }
 
 /// How the agent acts on the host.
