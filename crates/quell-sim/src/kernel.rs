@@ -36,6 +36,10 @@ pub(crate) struct Kernel {
     pub answers: Vec<Answer>,
     /// Answers leave through emulator threads, so they are not out yet.
     pub emulated: bool,
+    /// Threads that have asked their clients something, and how long these take, in a guest with emulator threads.
+    pub asked: Vec<(ThreadId, Nanos)>,
+    /// Questions to clients without a reply, by their number, on a host: `None` is to be used again.
+    questions: Vec<Option<Question>>,
     /// The queues of all VMs, on a host.
     pub mailboxes: Vec<Mailbox>,
     /// By VM, its queues: the first, and how many.
@@ -85,6 +89,21 @@ pub(crate) enum Message {
     In(usize, Request),
     /// An answer.
     Out(Answer),
+    /// A question, and how long the client takes to reply.
+    Ask(Question, Nanos),
+    /// The reply.
+    Reply(Question),
+}
+
+/// What a thread of a guest asked its client. A thread asks one at a time, through the queue of its number: a thread serves a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The VM.
+    pub vm: usize,
+    /// The guest's thread.
+    pub thread: ThreadId,
+    /// When the request was due that it works for.
+    due: Nanos,
 }
 
 impl Message {
@@ -93,6 +112,7 @@ impl Message {
         match self {
             Message::In(_, request) => request.due,
             Message::Out(answer) => answer.due,
+            Message::Ask(question, _) | Message::Reply(question) => question.due,
         }
     }
 }
@@ -136,6 +156,8 @@ impl Kernel {
             pending: Vec::new(),
             answers: Vec::new(),
             emulated: false,
+            asked: Vec::new(),
+            questions: Vec::new(),
             mailboxes: Vec::new(),
             queues: Vec::new(),
             carried: Vec::new(),
@@ -302,6 +324,50 @@ impl Kernel {
         }
     }
 
+    /// A thread's question goes out to its client.
+    pub fn ask(&mut self, vm: usize, thread: ThreadId, works_for: Option<Nanos>, takes: Nanos) {
+        let due = works_for.unwrap_or(self.machine.now);
+        let question = Question { vm, thread, due };
+        self.post(vm, thread.0, Message::Ask(question, takes));
+    }
+
+    /// It has gone out: its reply comes in after so long.
+    pub fn await_reply(&mut self, question: Question, takes: Nanos) {
+        let free = self.questions.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.questions.len());
+        match self.questions.get_mut(number) {
+            Some(place) => *place = Some(question),
+            None => self.questions.push(Some(question)),
+        }
+        let at = self.machine.now + takes;
+        let event = match self.machine.costs.elsewhere {
+            true => {
+                return self
+                    .machine
+                    .plan(at + self.machine.costs.request, Event::Reply(number as u32));
+            }
+            false => Interrupt::Reply(number as u32),
+        };
+        let cpu = self.device_of(question.vm, question.thread.0);
+        self.machine.plan(at, Event::Interrupt(cpu, event));
+    }
+
+    /// The reply to a question comes in.
+    fn reply(&mut self, number: u32) {
+        let question = self.questions.get_mut(number as usize);
+        if let Some(question) = question.and_then(Option::take) {
+            self.post(question.vm, question.thread.0, Message::Reply(question));
+        }
+    }
+
+    /// A reply reaches the guest and interrupts one of its CPUs now.
+    pub fn replied(&mut self, question: Question, queue: u32) {
+        let tenant = self.machine.thread(question.thread).tenant;
+        let cpu = self.device_of(tenant, queue);
+        let replied = Event::Interrupt(cpu, Interrupt::Replied(question.thread));
+        self.machine.plan(self.machine.now, replied);
+    }
+
     /// The queue that a request comes through: connections, and with them requests, are spread by a hash.
     fn queue_of(&self, port: usize, request: Request) -> u32 {
         (request.seed % u64::from(self.ports[port].queues)) as u32
@@ -369,6 +435,7 @@ impl Kernel {
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Arrive(port) => self.arrive(port as usize),
+            Event::Reply(number) => self.reply(number),
             Event::Due(cpu, _) => self.due(cpu),
             Event::Kick(cpu) => {
                 self.machine.cpu_mut(cpu).kicked = false;
@@ -379,7 +446,9 @@ impl Kernel {
                 if self.machine.leave_idle(cpu) || self.interrupt_takes(interrupt) > 0 =>
             {
                 match interrupt {
-                    Interrupt::Arrival(_) => self.generate(cpu, self.machine.costs.request),
+                    Interrupt::Arrival(_) | Interrupt::Reply(_) | Interrupt::Replied(_) => {
+                        self.generate(cpu, self.machine.costs.request)
+                    }
                     _ => self.machine.charge(cpu, self.machine.costs.interrupt),
                 }
                 let at = self.machine.cpu(cpu).started;
@@ -388,6 +457,13 @@ impl Kernel {
             Event::Interrupt(cpu, interrupt) | Event::Handle(cpu, interrupt) => {
                 self.on(cpu, None, |kernel| match interrupt {
                     Interrupt::Arrival(port) => kernel.arrive(port as usize),
+                    Interrupt::Reply(number) => kernel.reply(number),
+                    Interrupt::Replied(thread) => {
+                        if let Some(here) = kernel.machine.here {
+                            kernel.machine.charge(here, kernel.machine.costs.wake);
+                        }
+                        kernel.wake(thread);
+                    }
                     Interrupt::Slept(thread) => kernel.wake(thread),
                     Interrupt::Wakeup(thread) => {
                         let now = kernel.machine.now;
@@ -420,7 +496,9 @@ impl Kernel {
 
     fn interrupt_takes(&self, interrupt: Interrupt) -> Nanos {
         match interrupt {
-            Interrupt::Arrival(_) => self.machine.costs.request,
+            Interrupt::Arrival(_) | Interrupt::Reply(_) | Interrupt::Replied(_) => {
+                self.machine.costs.request
+            }
             Interrupt::Slept(_) | Interrupt::Timer(_) => self.machine.costs.interrupt,
             // It is in the CPU time of whom it interrupted when it was recorded.
             Interrupt::Wakeup(_) => 0,
@@ -745,7 +823,12 @@ impl Kernel {
                 it.timed = matches!(next, Next::Spin(_));
                 return;
             }
-            Next::Sleep(time) => {
+            Next::Exchange(takes) if self.emulated => {
+                self.machine.exit(cpu);
+                self.asked.push((thread, takes));
+                None
+            }
+            Next::Sleep(time) | Next::Exchange(time) => {
                 // The timer is set.
                 self.machine.exit(cpu);
                 Some(time)

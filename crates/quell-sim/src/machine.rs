@@ -249,6 +249,10 @@ pub struct Cpu {
 pub(crate) enum Interrupt {
     /// The next request comes in at a port.
     Arrival(u32),
+    /// On a host: the reply comes in to a question of that number ([`crate::kernel::Question`]).
+    Reply(u32),
+    /// In a guest: it has come to the thread that asked.
+    Replied(ThreadId),
     /// A thread has slept.
     Slept(ThreadId),
     /// What woke a recorded thread comes again.
@@ -275,6 +279,8 @@ pub(crate) enum Event {
     Kick(CpuId),
     /// The next request comes in at a port, on a CPU that is not simulated.
     Arrive(u32),
+    /// So does a reply to a question of that number.
+    Reply(u32),
     /// The CPU is interrupted.
     Interrupt(CpuId, Interrupt),
     /// And has come to what interrupted it.
@@ -289,7 +295,7 @@ impl Event {
     /// Whose it is, of those that are a CPU's.
     pub fn cpu(self) -> CpuId {
         match self {
-            Event::Arrive(_) => CpuId(0),
+            Event::Arrive(_) | Event::Reply(_) => CpuId(0),
             Event::Due(cpu, _)
             | Event::Kick(cpu)
             | Event::Interrupt(cpu, _)

@@ -18,6 +18,8 @@ pub enum Op {
     Run(u32),
     /// Sleeps for so long.
     Sleep(u32),
+    /// Asks its client, who takes so long to reply.
+    Exchange(u32),
     /// Sleeps until the next multiple of this, in ns.
     Timer(u64),
     /// Waits for the tenant's next request.
@@ -221,6 +223,10 @@ impl<'a> Compiler<'a> {
                 Step::SleepUs(time) => {
                     let time = self.time(*time);
                     self.code.ops.push(Op::Sleep(time));
+                }
+                Step::ExchangeUs(time) => {
+                    let time = self.time(*time);
+                    self.code.ops.push(Op::Exchange(time));
                 }
                 Step::Request => self.code.ops.push(Op::Request),
                 Step::Respond => self.code.ops.push(Op::Respond),

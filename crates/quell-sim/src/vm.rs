@@ -508,7 +508,7 @@ impl Simulation {
         if it.started != NEVER {
             let from_elsewhere = match event {
                 Event::Kick(_) => it.kicked_by != Some(vcpu),
-                Event::Interrupt(_, Interrupt::Arrival(_)) => true,
+                Event::Interrupt(_, Interrupt::Arrival(_) | Interrupt::Replied(_)) => true,
                 _ => false,
             };
             let exits = match event {
@@ -529,7 +529,9 @@ impl Simulation {
             (_, doing) => {
                 let waker = match event {
                     Event::Kick(_) => it.kicked_by.map(|vcpu| guest.thread(vcpu)),
-                    Event::Interrupt(_, Interrupt::Arrival(_)) if guest.emulators > 0 => {
+                    Event::Interrupt(_, Interrupt::Arrival(_) | Interrupt::Replied(_))
+                        if guest.emulators > 0 =>
+                    {
                         Some(guest.emulator(0))
                     }
                     _ => None,
@@ -594,15 +596,30 @@ impl Simulation {
                     Message::Out(answer) => {
                         self.kernels[0].answers.push(Answer { at: now, ..answer });
                     }
+                    Message::Ask(question, takes) => {
+                        self.kernels[0].await_reply(question, takes);
+                        self.dirty.push(0);
+                    }
+                    Message::Reply(question) => {
+                        let kernel = &mut self.kernels[vm + 1];
+                        kernel.machine.now = now;
+                        kernel.replied(question, queue);
+                        self.dirty.push(vm + 1);
+                    }
                 }
             }
             return;
         }
         let kernel = &mut self.kernels[number];
         let answers = std::mem::take(&mut kernel.answers);
-        if answers.is_empty() {
+        let asked = std::mem::take(&mut kernel.asked);
+        if answers.is_empty() && asked.is_empty() {
             return;
         }
+        let asked: Vec<_> = asked
+            .into_iter()
+            .map(|(thread, takes)| (thread, kernel.workload.works_for(thread), takes))
+            .collect();
         let emulated = kernel.emulated;
         let host = &mut self.kernels[0];
         if !emulated {
@@ -616,6 +633,9 @@ impl Simulation {
             for answer in answers {
                 host.post(number - 1, queue, Message::Out(answer));
             }
+            for (thread, works_for, takes) in asked {
+                host.ask(number - 1, thread, works_for, takes);
+            }
         });
         self.dirty.push(0);
     }
@@ -625,12 +645,14 @@ impl Simulation {
         let mailboxes = self.kernels[0].mailboxes.iter();
         mailboxes.flat_map(move |mailbox| {
             let all = mailbox.waiting.iter().chain(&mailbox.held);
-            all.map(move |message| {
+            all.filter_map(move |message| {
                 let tenant = match message {
                     Message::In(port, _) => self.kernels[mailbox.vm + 1].tenant_at(*port),
                     Message::Out(answer) => answer.tenant,
+                    // Who asked has the request.
+                    Message::Ask(..) | Message::Reply(_) => return None,
                 };
-                (tenant, message.due())
+                Some((tenant, message.due()))
             })
         })
     }

@@ -45,6 +45,8 @@ pub enum Next {
     Spin(Nanos),
     /// Sleeps for so long.
     Sleep(Nanos),
+    /// Asks its client, who takes so long to reply.
+    Exchange(Nanos),
     /// Waits until it is woken.
     Block,
 }
@@ -489,6 +491,11 @@ impl Workload {
             Op::Sleep(time) => {
                 let time = &self.codes[frame.tenant].times[time as usize];
                 return Some(Next::Sleep(time.draw_ns(|| frame.draws.random()).max(1)));
+            }
+            Op::Exchange(time) => {
+                let time = &self.codes[frame.tenant].times[time as usize];
+                let takes = time.draw_ns(|| frame.draws.random()).max(1);
+                return Some(Next::Exchange(takes));
             }
             Op::Timer(period) => return Some(Next::Sleep(period - now % period)),
             Op::Request => match tenant.requests.take(effects) {

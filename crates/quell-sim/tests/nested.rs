@@ -278,6 +278,60 @@ fn requests_pass_the_emulator_twice() {
     assert_eq!(host.machine().thread(emulator).state, State::Blocked);
 }
 
+/// What a thread asks in the middle of a request passes the emulator too, and so does the reply; of others than VMs it is a sleep.
+#[test]
+fn questions_and_replies_pass_the_emulator() {
+    let asks = "[[tenant.thread]]\nname = \"t\"\nprogram = [\"request\", { run_us = 100 }, { exchange_us = 300 }, { run_us = 100 }, \
+                { exchange_us = 50 }, \"respond\"]\n";
+    let load = || -> Option<Load> {
+        let every = (1..=1000).map(|number| Request {
+            due: number * MS,
+            seed: number,
+        });
+        Some(Box::new(every))
+    };
+    let mut host = host(2, Fifo::new(None), Costs::NONE);
+    let vm = host.add_vm(Vm {
+        vm_costs: VmCosts {
+            emulate: 7_000,
+            ..VmCosts::NONE
+        },
+        emulators: 1,
+        ..free(1, Fifo::new(None))
+    });
+    let guest = add(&mut host, Some(vm), asks, load());
+    let process = add(&mut host, None, asks, load());
+    let answers = host.run_until(2 * S);
+    for (tenant, takes) in [(guest, 6 * 7_000 + 550_000), (process, 550_000)] {
+        let of = answers.iter().filter(|it| it.tenant == tenant);
+        let taken: Vec<u64> = of.map(|it| it.at - it.due).collect();
+        assert_eq!(taken, vec![takes; 1000]);
+    }
+    let emulator = host.emulator_threads(vm).next().unwrap();
+    assert_eq!(host.machine().thread(emulator).ran, 6 * 1000 * 7_000);
+}
+
+/// However many ask at once, each has its own reply, when it is due.
+#[test]
+fn each_question_has_its_own_reply() {
+    let asks = "[[tenant.thread]]\nname = \"t\"\ncount = 50\nprogram = [\"request\", { exchange_us = { exponential = 2000 } }, \
+                { run_us = 10 }, \"respond\"]\n";
+    let mut host = host(4, Fifo::new(None), Costs::TYPICAL);
+    let vm = host.add_vm(Vm {
+        emulators: 2,
+        ..Vm::new(2, Box::new(Fifo::new(None)))
+    });
+    let every = (1..=10_000).map(|number| Request {
+        due: number * MS / 10,
+        seed: number,
+    });
+    add(&mut host, Some(vm), asks, Some(Box::new(every)));
+    let answers = host.run_until(2 * S);
+    assert_eq!(answers.len(), 10_000);
+    let taken = answers.iter().map(|it| (it.at - it.due) as f64 / 1e6);
+    close("mean, in ms", taken.sum::<f64>() / 1e4, 2.05, 0.1);
+}
+
 #[test]
 fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
     // Emulator threads that need 40 us for a request and its answer, of which 60,000 come in a second: three queues at least.

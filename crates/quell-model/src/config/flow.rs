@@ -130,7 +130,7 @@ pub(super) fn check_threads(
 /// Whether a step certainly takes time or waits for something.
 fn takes_time(step: &Step) -> bool {
     match step {
-        Step::RunUs(time) | Step::SleepUs(time) => time.mean_us() > 0.0,
+        Step::RunUs(time) | Step::SleepUs(time) | Step::ExchangeUs(time) => time.mean_us() > 0.0,
         Step::TimerUs(_)
         | Step::Request
         | Step::Barrier(_)
@@ -184,6 +184,7 @@ impl Checker<'_> {
         match step {
             Step::RunUs(time) => self.time(time, &format!("{key}.run_us"))?,
             Step::SleepUs(time) => self.time(time, &format!("{key}.sleep_us"))?,
+            Step::ExchangeUs(time) => self.time(time, &format!("{key}.exchange_us"))?,
             Step::Request => {
                 self.takes_requests = true;
                 if holds != Holds::No {
@@ -306,7 +307,7 @@ impl Checker<'_> {
             .collect();
         while let Some((step, key)) = stack.pop() {
             match step {
-                Step::RunUs(_) | Step::SleepUs(_) | Step::TimerUs(_) => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) | Step::TimerUs(_) => {}
                 Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
                 Step::Repeat(repeat) => {
                     stack.extend(repeat.program.iter().map(|step| (step, key.clone())));

@@ -64,6 +64,9 @@ pub enum Step {
     RunUs(TimeUs),
     /// Sleeps, in µs.
     SleepUs(TimeUs),
+    /// Asks its client something and sleeps until the reply, which takes the client and the network that long, in µs. In a simulated VM
+    /// question and reply pass its emulator threads, as requests and answers do; elsewhere it is a sleep.
+    ExchangeUs(TimeUs),
     /// Sleeps until the next multiple of this period since the threads' start, in µs: what was done since the last one
     /// and the sleep are one period together, and never drift. Periods that went by meanwhile are skipped.
     TimerUs(f64),

@@ -44,8 +44,8 @@ macro_rules! app {
     (mysql $vm:literal) => {
         concat!(
             "tenant.", $vm, ".thread.worker.program=[\"request\", { repeat = { times = 18, program = [{ run_us = { exponential = 75 } }, \
-             { sleep_us = 50 }] } }, { repeat = { times = 2, program = [{ run_us = { exponential = 75 } }, { lock = { name = \"log\", \
-             program = [{ run_us = 10 }] } }, { sleep_us = 50 }] } }, \"respond\"]"
+             { exchange_us = 50 }] } }, { run_us = { exponential = 75 } }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \
+             { exchange_us = 50 }, { run_us = { exponential = 75 } }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \"respond\"]"
         )
     };
 }

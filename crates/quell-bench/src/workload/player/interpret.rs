@@ -110,7 +110,7 @@ impl Shared {
                     self.queues.entry(queue).or_insert_with(Queue::new);
                 }
                 Step::Repeat(repeat) => self.find_names(&repeat.program, barriers),
-                Step::RunUs(_) | Step::SleepUs(_) | Step::TimerUs(_) => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) | Step::TimerUs(_) => {}
                 Step::Request | Step::Respond => {}
                 // Checked programs also acquire what they release and wait for what they signal.
                 Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
@@ -194,7 +194,7 @@ impl Thread {
         for step in steps {
             match step {
                 Step::RunUs(time) => self.burner.burn(time.draw_ns(|| self.rng.random())),
-                Step::SleepUs(time) => {
+                Step::SleepUs(time) | Step::ExchangeUs(time) => {
                     let ns = time.draw_ns(|| self.rng.random());
                     std::thread::sleep(Duration::from_nanos(ns));
                 }
