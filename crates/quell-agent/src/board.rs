@@ -620,6 +620,7 @@ mod tests {
             from_ns: 0,
             leaves_ns: None,
             patience: 5,
+            emulators: false,
             allowed: None,
             reason: None,
         });

@@ -168,6 +168,9 @@ pub struct GivenServer {
     pub leaves_ns: Option<u64>,
     /// After so many control periods in which it got too little it moves.
     pub patience: u32,
+    /// It serves the machine's emulator threads too.
+    #[serde(default)]
+    pub emulators: bool,
     /// The CPUs that the owner of its threads lets them run on; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<CpuSet>,

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use quell_model::config::{AdmissionTest, AgentFile, Criticality, CriticalitySettings, TenantSpec};
 use quell_model::{
-    CpuId, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
+    CpuId, CpuSet, Plan, Promise, Rule, Snapshot, TenantName, TenantSample, ThreadRole, Topology,
 };
 use quell_policy::Policy;
 use quell_policy::criticality::{Promises, SHORT_PERIODS, conflict};
@@ -293,14 +293,24 @@ fn a_vms_virtual_cpus_are_on_cpus_of_their_own() {
         false,
         threads.collect(),
     );
-    let plan = rig.period(&[vm]);
+    let plan = rig.period(std::slice::from_ref(&vm));
+    // The emulator thread is served with the first.
     let expected = [
         "1 on 0: 10/10",
         "2 on 1: 10/10",
         "1 on 0 by 1",
         "2 on 1 by 2",
+        "3 on 0 by 1",
     ];
     assert_eq!(shown(&plan), expected);
+    // So it is by a policy that comes after, which sees it bound.
+    let mut held = vm.clone();
+    held.threads[2].settings.affinity = Arc::new(CpuSet::first(1));
+    rig.after(exact(), &plan);
+    assert_eq!(shown(&rig.period(&[held.clone()])), expected);
+    // Where its owner binds it, it stays there.
+    let plan = Rig::new(3).period(&[held]);
+    assert_eq!(shown(&plan), expected[..4]);
 }
 
 #[test]

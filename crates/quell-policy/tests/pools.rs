@@ -321,7 +321,13 @@ fn mechanisms_compose() {
     assert_eq!((b.len(), online), (3, 3));
     let apart = [&b, &pools.idle, &pools.emulators, &promised];
     assert_eq!(apart.iter().map(|it| it.len()).sum::<usize>(), 8);
-    assert_eq!(cpus_of(&plan, 30), Some(&pools.idle));
+    // What the promise leaves is for those in the idle pool, too.
+    let shared: CpuSet = pools.idle.iter().chain(promised.iter()).collect();
+    assert_eq!(cpus_of(&plan, 30), Some(&shared));
+    // The machine's emulator thread is served with its virtual CPU.
+    assert_eq!(cpus_of(&plan, 10), Some(&promised));
+    let servers: Vec<_> = a.threads.iter().map(|it| it.server).collect();
+    assert_eq!(servers, [Some(1), Some(1)]);
     // And inside of tenants asymmetry decides.
     let b_threads = &plan.tenants[1].threads;
     assert!(

@@ -32,6 +32,10 @@
 //! Over all of those periods and not in each: what high criticality leaves comes once in *its* period, so that some control
 //! periods have all of it and the next ones nothing.
 //!
+//! # Emulator threads
+//! A machine answers nobody while its emulator threads wait. So its first virtual CPU's server serves them too, from the same
+//! budget, unless their owner binds any of them (ours: the paper's are in a domain with cores of its own).
+//!
 //! # Limits
 //! A process's threads are spread over its servers by their ids, not by what they need. Where their owner lets them run is asked
 //! when it is placed: who is bound elsewhere later is left there by the actuator, which says so.
@@ -97,6 +101,8 @@ struct Vcpu {
     got: Got,
     /// It is judged after so many control periods, and moves if it got too little.
     patience: u32,
+    /// Its server serves the machine's emulator threads too.
+    emulators: bool,
     /// To say in the next plan.
     reason: Option<Reason>,
 }
@@ -149,6 +155,7 @@ impl Promises {
                 allowed: it.allowed.clone(),
                 got: Got::default(),
                 patience: it.patience,
+                emulators: it.emulators,
                 reason: it.reason.clone(),
             });
         }
@@ -251,6 +258,7 @@ impl Promises {
             allowed: it.allowed.take(),
             got: Got::default(),
             patience: it.patience,
+            emulators: it.emulators,
             reason: Some(Reason { rule, text }),
         };
     }
@@ -396,7 +404,7 @@ impl Promises {
                 continue;
             }
             match self.host.admit_on(&sample.name, &server, &allowed) {
-                Ok(cpus) => self.promise(sample, server, &cpus, &allowed, snapshot.time_ns),
+                Ok(cpus) => self.promise(sample, server, &cpus, &allowed, snapshot),
                 Err(refusal) => {
                     let why = match refusal.placed < vcpus {
                         true => words(&refusal),
@@ -415,9 +423,10 @@ impl Promises {
         server: Server,
         cpus: &[CpuId],
         allowed: &[Option<CpuSet>],
-        now: u64,
+        snapshot: &Snapshot,
     ) {
         self.refused.remove(&sample.name);
+        let follow = emulators_follow(sample, &snapshot.host.topology.online());
         let held = Held {
             server,
             next: None,
@@ -441,8 +450,9 @@ impl Promises {
                 ms(server.budget_ns),
                 ms(server.period_ns)
             );
-            let from_ns = self.others_ns(cpu, &sample.name, now);
+            let from_ns = self.others_ns(cpu, &sample.name, snapshot.time_ns);
             if let Some(held) = self.held.get_mut(&sample.name) {
+                let emulators = follow && held.vcpus.is_empty();
                 held.vcpus.push(Vcpu {
                     cpu,
                     number,
@@ -450,6 +460,7 @@ impl Promises {
                     allowed: within.clone(),
                     got: Got::default(),
                     patience: SHORT_PERIODS,
+                    emulators,
                     reason: Some(Reason {
                         rule: Rule::Promised,
                         text,
@@ -469,14 +480,14 @@ impl Promises {
             if held.server.criticality == Criticality::High || held.leaves_ns.is_some() {
                 continue;
             }
-            let count = held.vcpus.len();
+            let places = held.places();
             for (number, vcpu) in held.vcpus.iter_mut().enumerate() {
                 if vcpu.from_ns + snapshot.period_ns > snapshot.time_ns {
                     continue;
                 }
                 vcpu.got.periods += 1;
                 for thread in &sample.threads {
-                    if vcpu_of(sample, thread, count) == Some(number) {
+                    if vcpu_of(sample, thread, places) == Some(number) {
                         vcpu.got.ran_ns += thread.run_ns;
                         vcpu.got.ready_ns += thread.ready.as_ref().map_or(0, |it| it.sum_ns);
                     }
@@ -546,6 +557,7 @@ impl Promises {
                 from_ns: it.from_ns,
                 leaves_ns: held.leaves_ns,
                 patience: it.patience,
+                emulators: it.emulators,
                 allowed: it.allowed.clone(),
                 reason: it.reason.clone(),
             })
@@ -597,11 +609,11 @@ impl Promises {
                 },
                 false => Promise::Awaited { cpus },
             });
-            let count = held.vcpus.len();
+            let places = held.places();
             for thread in &mut tenant.threads {
                 let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
                 let seen = seen.ok().map(|at| &sample.threads[at]);
-                let number = seen.and_then(|it| vcpu_of(sample, it, count));
+                let number = seen.and_then(|it| vcpu_of(sample, it, places));
                 let Some(vcpu) = number.map(|number| &mut held.vcpus[number]) else {
                     continue;
                 };
@@ -640,6 +652,22 @@ impl Held {
     fn asked_for(&self) -> Server {
         self.next.map_or(self.server, |it| it.server)
     }
+
+    fn places(&self) -> Places {
+        Places {
+            vcpus: self.vcpus.len(),
+            emulators: self.vcpus.iter().position(|it| it.emulators),
+        }
+    }
+}
+
+/// Where a tenant's threads are served.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    /// How many servers it has.
+    vcpus: usize,
+    /// The one with a machine's emulator threads.
+    emulators: Option<usize>,
 }
 
 /// What a tenant asks for, and for how many virtual CPUs, once it has threads.
@@ -661,7 +689,12 @@ fn allowed(sample: &TenantSample, count: usize, online: &CpuSet) -> Vec<Option<C
     let mut allowed: Vec<Option<CpuSet>> = vec![None; count];
     for thread in &sample.threads {
         let affinity = &thread.settings.affinity;
-        let Some(vcpu) = vcpu_of(sample, thread, count).filter(|_| !online.is_subset(affinity))
+        // Emulator threads come along where they may.
+        let places = Places {
+            vcpus: count,
+            emulators: None,
+        };
+        let Some(vcpu) = vcpu_of(sample, thread, places).filter(|_| !online.is_subset(affinity))
         else {
             continue;
         };
@@ -690,16 +723,23 @@ fn not_allowed(allowed: &[Option<CpuSet>]) -> String {
     }
 }
 
+/// Whether the owner of a machine's emulator threads lets them all run everywhere.
+fn emulators_follow(sample: &TenantSample, online: &CpuSet) -> bool {
+    let mut threads = sample.threads.iter();
+    threads
+        .all(|it| matches!(it.role, ThreadRole::Vcpu(_)) || online.is_subset(&it.settings.affinity))
+}
+
 /// Which of its tenant's virtual CPUs a thread is, or runs on; `None`: none.
-fn vcpu_of(sample: &TenantSample, thread: &ThreadSample, count: usize) -> Option<usize> {
+fn vcpu_of(sample: &TenantSample, thread: &ThreadSample, places: Places) -> Option<usize> {
     let is_vm = sample
         .threads
         .iter()
         .any(|it| matches!(it.role, ThreadRole::Vcpu(_)));
     match thread.role {
-        ThreadRole::Vcpu(number) => Some(number as usize).filter(|number| *number < count),
-        _ if is_vm => None,
-        _ => Some(thread.id.tid.0 as usize % count.max(1)),
+        ThreadRole::Vcpu(number) => Some(number as usize).filter(|it| *it < places.vcpus),
+        _ if is_vm => places.emulators,
+        _ => Some(thread.id.tid.0 as usize % places.vcpus.max(1)),
     }
 }
 

@@ -4,7 +4,8 @@
 //! that are virtual CPUs is a guest; all other tenants are in the idle pool, of which a core is kept for them.
 //!
 //! Two kinds of CPUs are not divided (ours): those on which CPU time is promised, as promises say where they are kept, and those to which an
-//! operator bound a virtual machine, seen from its virtual CPUs' affinity when it came. Such a machine is left alone, and said.
+//! operator bound a virtual machine, seen from its virtual CPUs' affinity when it came. Such a machine is left alone, and said. What promises
+//! leave of theirs is for all that is in the idle pool.
 
 use super::predict::Settings;
 use super::{Division, Pools, Says, Seen};
@@ -152,9 +153,25 @@ impl Pooled {
         bound.chain(promised).collect()
     }
 
+    /// The CPUs of cores that are not divided because CPU time is promised there, and that no operator bound a machine to.
+    fn promised(&self, plan: &Plan, topology: &Topology) -> CpuSet {
+        let cores_of = |set: &CpuSet| -> BTreeSet<u32> {
+            let cpus = topology.cpus.iter().filter(|it| set.contains(it.id));
+            cpus.map(|it| it.core).collect()
+        };
+        let promised = cores_of(&plan.servers.iter().map(|it| it.cpu).collect());
+        let bound = self.vms.values().filter_map(Vm::bound);
+        let bound: BTreeSet<u32> = bound.flat_map(|it| cores_of(&it)).collect();
+        let cpus = topology.cpus.iter();
+        cpus.filter(|it| promised.contains(&it.core) && !bound.contains(&it.core))
+            .map(|it| it.id)
+            .collect()
+    }
+
     /// Puts the division into a plan.
     fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
         let left = self.left(plan);
+        let promised_cpus = self.promised(plan, &snapshot.host.topology);
         let promised: Vec<bool> = plan.tenants.iter().map(has_promise).collect();
         for (tenant, promised) in plan.tenants.iter_mut().zip(promised) {
             let Some(sample) = snapshot.tenant(&tenant.name) else {
@@ -199,13 +216,14 @@ impl Pooled {
                 let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
                 let vcpu = seen.is_ok_and(|at| is_vcpu(&sample.threads[at]));
                 let cpus = match (group, vcpu) {
-                    (Some(group), true) => &group.cpus,
-                    (Some(_), false) => &division.emulators,
+                    (Some(group), true) => group.cpus.clone(),
+                    (Some(_), false) => division.emulators.clone(),
                     // There is but one core.
-                    (None, _) if division.idle.is_empty() => &division.emulators,
-                    (None, _) => &division.idle,
+                    (None, _) if division.idle.is_empty() => division.emulators.clone(),
+                    // What promises leave is everybody's.
+                    (None, _) => division.idle.iter().chain(promised_cpus.iter()).collect(),
                 };
-                thread.cpus = Some(cpus.clone());
+                thread.cpus = Some(cpus);
                 if vcpu {
                     thread.reasons.extend(reason.take());
                 }
