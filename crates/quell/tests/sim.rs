@@ -242,3 +242,37 @@ fn the_figure_of_four_threads_shows_each_and_the_ideal() {
     }
     assert!(String::from_utf8_lossy(&output.stderr).contains("ideal"));
 }
+
+/// All four mechanisms on one host: what each adds to those before it, and what each promises holds beside the others.
+#[test]
+fn four_mechanisms_on_one_host() {
+    let sides = [
+        "default",
+        "asymmetry",
+        "asymmetry+share",
+        "asymmetry+share+criticality",
+        "asymmetry+share+criticality+pools",
+    ];
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["bench", "composed", "--on", "sim", "--json", "-"])
+        .args(["--policy", &sides.join(","), "--pairs", "1"])
+        .args(["--seconds", "10"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = result["results"].as_array().unwrap();
+    let of = |side: usize, tenant: &str, what: &str| {
+        let is = |row: &&Value| row["side"] == sides[side] && row["tenant"] == tenant;
+        let row = rows.iter().find(is).unwrap();
+        row[what].as_f64().unwrap()
+    };
+    let p99 = |side: usize, tenant: &str| of(side, tenant, "p99_us");
+    let cpu = |side: usize, tenant: &str| 16.0 * of(side, tenant, "cpu_share");
+    for (side, name) in sides.iter().enumerate() {
+        let latencies = ["web", "store", "control", "logs", "orders-0", "orders-1"];
+        let latencies = latencies.map(|it| format!("{it} {:.2}", p99(side, it) / 1e3));
+        let teams = [cpu(side, "team-a"), cpu(side, "team-b")];
+        println!("{name}: 99th percentiles in ms {latencies:?}, CPUs of the teams {teams:.2?}");
+    }
+}
