@@ -14,7 +14,7 @@
 //! (kvm_vcpu_can_poll).
 //!
 //! Not modelled: memory, disks, pause-loop exits, paravirtual spin locks, yielding to a
-//! lock's holder, guests in guests; under classes without a queue for each CPU a virtual CPU that polls goes on with that though another thread
+//! lock's holder, guests in guests; under classes that do not say on which CPU a thread waits a virtual CPU that polls goes on with that though another thread
 //! is ready, unless the class takes the CPU from it; interrupts of a passed-through device always come through the host.
 //!
 //! Sources: the kernel's Documentation/virt/kvm/halt-polling.rst (its interval's rules and defaults), and what

@@ -7,8 +7,8 @@ mod common;
 use common::{MS, S, TICKS, close, mean_us, poisson, programs, serving};
 use quell_model::{CpuId, Nice, TenantWeight, Topology};
 use quell_sim::{
-    Answer, Class, Costs, Fair, Fifo, GroupId, Happening, Load, Request, Simulation, State, Tenant,
-    ThreadId, Vm, VmCosts, VmId,
+    Answer, Class, Costs, Fair, Fifo, GroupId, Happening, Load, Request, SchedExt, Simulation,
+    State, Tenant, ThreadId, Vm, VmCosts, VmId,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -384,7 +384,15 @@ fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
 #[test]
 fn who_polls_makes_way_for_a_thread_that_waits_for_its_cpu() {
     // One CPU, whose virtual CPU polls for up to a ms; EEVDF lets nobody preempt who has not had its slice.
-    let mut host = host(1, Fair::eevdf_6_12(), TICKS);
+    let topology = Topology::flat(1);
+    let sched_ext = SchedExt::new(&topology, &quell_sched::Options::default()).unwrap();
+    let classes: [Box<dyn Class>; 2] = [Box::new(Fair::eevdf_6_12()), Box::new(sched_ext)];
+    for class in classes {
+        polls_make_way(Simulation::new(topology.clone(), TICKS, class));
+    }
+}
+
+fn polls_make_way(mut host: Simulation) {
     let vm = host.add_vm(Vm {
         vm_costs: VmCosts {
             poll: MS,

@@ -269,10 +269,32 @@ fn four_mechanisms_on_one_host() {
     };
     let p99 = |side: usize, tenant: &str| of(side, tenant, "p99_us");
     let cpu = |side: usize, tenant: &str| 16.0 * of(side, tenant, "cpu_share");
+    let teams = |side: usize| cpu(side, "team-a") / cpu(side, "team-b");
     for (side, name) in sides.iter().enumerate() {
         let latencies = ["web", "store", "control", "logs", "orders-0", "orders-1"];
         let latencies = latencies.map(|it| format!("{it} {:.2}", p99(side, it) / 1e3));
-        let teams = [cpu(side, "team-a"), cpu(side, "team-b")];
-        println!("{name}: 99th percentiles in ms {latencies:?}, CPUs of the teams {teams:.2?}");
+        let ratio = teams(side);
+        println!("{name}: 99th percentiles in ms {latencies:?}, teams {ratio:.3} : 1");
+    }
+    const MS: f64 = 1e3;
+    // What each adds, and what the next ones leave of it.
+    let adds = [
+        (1, vec![("orders-0", 60.0 * MS), ("orders-1", 80.0 * MS)]),
+        (3, vec![("control", 25.0 * MS), ("logs", 30.0 * MS)]),
+        (4, vec![("web", 4.0 * MS), ("store", 4.0 * MS)]),
+    ];
+    for (side, tenants) in &adds {
+        for (tenant, objective) in tenants {
+            let before = p99(*side - 1, tenant);
+            assert!(before > 10.0 * objective, "{tenant} without: {before}");
+            for with in *side..sides.len() {
+                let p99 = p99(with, tenant);
+                assert!(p99 < *objective, "{tenant}, {}: {p99}", sides[with]);
+            }
+        }
+    }
+    assert!((teams(1) - 2.0).abs() > 0.05, "{}", teams(1));
+    for (side, name) in sides.iter().enumerate().skip(2) {
+        assert!((teams(side) - 2.0).abs() < 0.02, "{name}: {}", teams(side));
     }
 }

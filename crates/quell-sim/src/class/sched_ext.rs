@@ -524,6 +524,11 @@ impl Class for SchedExt {
         }
     }
 
+    /// Whatever queue it waits in, the kernel counts it where select_cpu put it (enqueue_task_scx's add_nr_running).
+    fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
+        self.core.tasks.get(thread.index()).map(|it| it.cpu)
+    }
+
     fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.know(machine, thread);
         if self.core.take_out(thread) {

@@ -11,8 +11,8 @@ const ON: &[Substrate] = &[Substrate::Sim];
 const MACHINE: &str = "A simulated machine: hosts with CFS of Linux 6.1 (the paper's: 5.10), guests with EEVDF of 6.12, exits, halt polling and \
     an emulator thread for each of 8 queues of a VM's network card (docs/simulator.md). `--set host.scheduler=eevdf` is the host of today.";
 const APPLICATIONS: &str = "Applications are thread programs: a request's CPU time is the one at which a VM alone answers the paper's max load \
-    within the paper's objective on 8 hyperthreads. MySQL's requests are transactions of 20 queries, 50 us apart, of which the network's \
-    part passes no emulator thread; the paper counts queries.";
+    within the paper's objective on 8 hyperthreads. MySQL's requests are transactions of 20 queries, each a message from the client, 50 us after \
+    the last one's answer; the paper counts queries.";
 const ELSEWHERE: &str = "Emulator threads are on hyperthreads of their own, beside the 16 (scenarios/ufo/four.toml says why).";
 const LOADS: &str =
     "Loads are of all VMs together, in percent of what one answers in time by itself.";
@@ -43,9 +43,9 @@ macro_rules! app {
     };
     (mysql $vm:literal) => {
         concat!(
-            "tenant.", $vm, ".thread.worker.program=[\"request\", { repeat = { times = 18, program = [{ run_us = { exponential = 75 } }, \
-             { exchange_us = 50 }] } }, { run_us = { exponential = 75 } }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \
-             { exchange_us = 50 }, { run_us = { exponential = 75 } }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \"respond\"]"
+            "tenant.", $vm, ".thread.worker.program=[\"request\", { repeat = { times = 18, program = [{ run_us = 75 }, \
+             { exchange_us = 50 }] } }, { run_us = 75 }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \
+             { exchange_us = 50 }, { run_us = 75 }, { lock = { name = \"log\", program = [{ run_us = 10 }] } }, \"respond\"]"
         )
     };
 }
