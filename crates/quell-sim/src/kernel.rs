@@ -339,17 +339,13 @@ impl Kernel {
             Some(place) => *place = Some(question),
             None => self.questions.push(Some(question)),
         }
-        let at = self.machine.now + takes;
-        let event = match self.machine.costs.elsewhere {
-            true => {
-                return self
-                    .machine
-                    .plan(at + self.machine.costs.request, Event::Reply(number as u32));
-            }
-            false => Interrupt::Reply(number as u32),
-        };
+        let (at, number) = (self.machine.now + takes, number as u32);
         let cpu = self.device_of(question.vm, question.thread.0);
-        self.machine.plan(at, Event::Interrupt(cpu, event));
+        let (at, event) = match self.machine.costs.elsewhere {
+            true => (at + self.machine.costs.request, Event::Reply(number)),
+            false => (at, Event::Interrupt(cpu, Interrupt::Reply(number))),
+        };
+        self.machine.plan(at, event);
     }
 
     /// The reply to a question comes in.

@@ -55,8 +55,15 @@ const fn value(
 // Figures 1 and 5: beside VMs that compute.
 
 const HOGS: &str = "akita/beside-hogs";
-const BESIDE: &[&str] = &[];
-const ALONE: &[&str] = &["tenant.hog.load.rate=0.001"];
+const BESIDE: &[&str] = &[
+    "tenant.cache.emulator_cpus=[1]",
+    "tenant.hog.emulator_cpus=[1]",
+];
+const ALONE: &[&str] = &[
+    "tenant.cache.emulator_cpus=[1]",
+    "tenant.hog.emulator_cpus=[1]",
+    "tenant.hog.load.rate=0.001",
+];
 const BESIDE_REALLY: &[&str] = &["tenant.cache.kind=process", "tenant.hog.kind=process"];
 const ALONE_REALLY: &[&str] = &[
     "tenant.cache.kind=process",
@@ -74,7 +81,7 @@ const RATE_6: &str = "How many requests a second: eight threads with 600 each fo
 macro_rules! several {
     ($($set:ident, $processes:ident, $setting:literal;)+) => {
         $(
-            const $set: &[&str] = &[$setting];
+            const $set: &[&str] = &["tenant.low.emulator_cpus=[1]", "tenant.high.emulator_cpus=[1]", $setting];
             const $processes: &[&str] = &["tenant.low.kind=process", "tenant.high.kind=process", $setting];
         )+
         const TOGETHER: &[Sweep] = &[$(once(SEVERAL, $set),)+];
