@@ -44,10 +44,14 @@ quell run -c quell.toml --socket /run/q.sock --journal /root/journal > /tmp/agen
 for turn in $(seq 1200); do grep -q enabled /sys/kernel/sched_ext/state && break; sleep 0.1; done
 kill -CONT $vm
 await() { # TEXT: until the inner guest has said it
-    for turn in $(seq 1500); do grep -q "$1" /tmp/console && return; sleep 0.1; done
+    for turn in $(seq 1500); do
+        grep -qs "$1" /tmp/console && return
+        kill -0 $vm || { echo "the inner guest ended by itself"; exit 75; }
+        sleep 0.1
+    done
     echo "the inner guest did not say: $1"; cat /tmp/console /tmp/agent.log; exit 1
 }
-await "inner: up"; sleep 3
+await "inner: up"; sleep 3; kill -0 $vm || exit 75
 echo "scheduler: $(cat /sys/kernel/sched_ext/state)"
 for task in /proc/$vm/task/*; do
     case $(cat $task/comm) in CPU*KVM) echo "$(cat $task/comm): ext $(sed -n 's/^ext.enabled *: *//p' $task/sched)" ;; esac

@@ -140,7 +140,8 @@ impl Libvirt {
 
     fn does(&self, arguments: &[&str]) -> String {
         let (said, done) = self.virsh(arguments);
-        assert!(done, "{arguments:?}: {said}");
+        let log = || fs::read_to_string(self.dir.join("libvirt/log")).unwrap_or_default();
+        assert!(done, "{arguments:?}: {said}\n{}", log());
         said
     }
 

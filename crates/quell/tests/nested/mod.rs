@@ -6,6 +6,10 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+/// What a script ends with where the guest within ended by itself, which is tried again: emulated virtualization does that now and then (twice in
+/// some forty runs, both beside other work; why is not known, its console says nothing).
+const ENDED: i32 = 75;
+
 /// Puts the program under test into a guest.
 pub fn bring_quell(image: &mut Image) {
     let quell = Path::new(env!("CARGO_BIN_EXE_quell"));
@@ -13,7 +17,7 @@ pub fn bring_quell(image: &mut Image) {
 }
 
 /// Runs a script in a guest of so many CPUs that has quell, qemu, a kernel for others (`/root/vmlinuz`), KVM's modules (`/root/modules`, to be loaded by the
-/// script), and what else it is brought; gives what it said. `None`: the lab has not been set up, which is said.
+/// script), and what else it is brought; gives what it said, at the third try at the latest. `None`: the lab has not been set up, which is said.
 pub fn run(
     cpus: u32,
     memory_mib: u32,
@@ -46,23 +50,29 @@ pub fn run(
         limit,
         ..Boot::default()
     };
-    let (mut said, mut errors) = (Vec::new(), Vec::new());
-    let finished = boot(
-        &qemu,
-        &kernel,
-        &image,
-        &options,
-        None,
-        &AtomicBool::new(false),
-        |stream, bytes| match stream {
-            Stream::Stdout => said.extend_from_slice(bytes),
-            Stream::Stderr => errors.extend_from_slice(bytes),
-        },
-    )
-    .unwrap();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    println!("{said}");
-    let errors = String::from_utf8_lossy(&errors);
-    assert_eq!(finished.exit_code, 0, "{said}\n{errors}");
-    Some(said)
+    for tries_left in (0..3).rev() {
+        let (mut said, mut errors) = (Vec::new(), Vec::new());
+        let finished = boot(
+            &qemu,
+            &kernel,
+            &image,
+            &options,
+            None,
+            &AtomicBool::new(false),
+            |stream, bytes| match stream {
+                Stream::Stdout => said.extend_from_slice(bytes),
+                Stream::Stderr => errors.extend_from_slice(bytes),
+            },
+        )
+        .unwrap();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        println!("{said}");
+        if finished.exit_code == ENDED && tries_left > 0 {
+            continue;
+        }
+        let errors = String::from_utf8_lossy(&errors);
+        assert_eq!(finished.exit_code, 0, "{said}\n{errors}");
+        return Some(said);
+    }
+    unreachable!("the last try returns or panics")
 }
