@@ -63,10 +63,10 @@ pub fn run(
                 Stream::Stdout => said.extend_from_slice(bytes),
                 Stream::Stderr => errors.extend_from_slice(bytes),
             },
-        )
-        .unwrap();
+        );
         let said = String::from_utf8_lossy(&said).into_owned();
         println!("{said}");
+        let finished = finished.unwrap();
         if finished.exit_code == ENDED && tries_left > 0 {
             continue;
         }
