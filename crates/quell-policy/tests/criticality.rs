@@ -231,7 +231,7 @@ fn it_moves_where_some_control_periods_have_all_that_is_left() {
     assert_eq!(on.last(), Some(&kept(1)), "{on:?}");
 }
 
-/// A budget may come late in one period and early in another: three control periods in a row have none of a second's.
+/// A budget may come late in one period and early in another: twelve control periods in a row have none of it.
 #[test]
 fn who_gets_its_budget_late_stays() {
     let mut rig = Rig::new(2);

@@ -36,8 +36,9 @@ pub(crate) struct Kernel {
     pub answers: Vec<Answer>,
     /// Answers leave through emulator threads, so they are not out yet.
     pub emulated: bool,
-    /// Threads that have asked their clients something, and how long these take, in a guest with emulator threads.
-    pub asked: Vec<(ThreadId, Nanos)>,
+    /// Threads that have asked their clients something, when the request was due that they work for, and how long the clients take, in a
+    /// guest with emulator threads.
+    pub asked: Vec<(ThreadId, Nanos, Nanos)>,
     /// Questions to clients without a reply, by their number, on a host: `None` is to be used again.
     questions: Vec<Option<Question>>,
     /// The queues of all VMs, on a host.
@@ -325,8 +326,7 @@ impl Kernel {
     }
 
     /// A thread's question goes out to its client.
-    pub fn ask(&mut self, vm: usize, thread: ThreadId, works_for: Option<Nanos>, takes: Nanos) {
-        let due = works_for.unwrap_or(self.machine.now);
+    pub fn ask(&mut self, vm: usize, thread: ThreadId, due: Nanos, takes: Nanos) {
         let question = Question { vm, thread, due };
         self.post(vm, thread.0, Message::Ask(question, takes));
     }
@@ -455,10 +455,8 @@ impl Kernel {
                     Interrupt::Arrival(port) => kernel.arrive(port as usize),
                     Interrupt::Reply(number) => kernel.reply(number),
                     Interrupt::Replied(thread) => {
-                        if let Some(here) = kernel.machine.here {
-                            kernel.machine.charge(here, kernel.machine.costs.wake);
-                        }
-                        kernel.wake(thread);
+                        kernel.effects.woken.push((thread, None));
+                        kernel.wake_all();
                     }
                     Interrupt::Slept(thread) => kernel.wake(thread),
                     Interrupt::Wakeup(thread) => {
@@ -821,7 +819,9 @@ impl Kernel {
             }
             Next::Exchange(takes) if self.emulated => {
                 self.machine.exit(cpu);
-                self.asked.push((thread, takes));
+                let due = self.workload.works_for(thread);
+                let due = due.unwrap_or(self.machine.now);
+                self.asked.push((thread, due, takes));
                 None
             }
             Next::Sleep(time) | Next::Exchange(time) => {

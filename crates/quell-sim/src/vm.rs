@@ -616,10 +616,6 @@ impl Simulation {
         if answers.is_empty() && asked.is_empty() {
             return;
         }
-        let asked: Vec<_> = asked
-            .into_iter()
-            .map(|(thread, takes)| (thread, kernel.workload.works_for(thread), takes))
-            .collect();
         let emulated = kernel.emulated;
         let host = &mut self.kernels[0];
         if !emulated {
@@ -633,8 +629,8 @@ impl Simulation {
             for answer in answers {
                 host.post(number - 1, queue, Message::Out(answer));
             }
-            for (thread, works_for, takes) in asked {
-                host.ask(number - 1, thread, works_for, takes);
+            for (thread, due, takes) in asked {
+                host.ask(number - 1, thread, due, takes);
             }
         });
         self.dirty.push(0);

@@ -41,6 +41,18 @@ fn free(vcpus: u32, class: impl Class + 'static) -> Vm {
     }
 }
 
+/// One whose messages take an emulator thread 7 us each.
+fn emulated() -> Vm {
+    Vm {
+        vm_costs: VmCosts {
+            emulate: 7_000,
+            ..VmCosts::NONE
+        },
+        emulators: 1,
+        ..free(1, Fifo::new(None))
+    }
+}
+
 /// CPU time of a guest's threads, as a part of that span.
 fn shares(simulation: &Simulation, vm: VmId, span: u64) -> Vec<f64> {
     let threads = &simulation.guest(vm).threads;
@@ -248,14 +260,7 @@ fn a_preempted_lock_holder_makes_those_who_spin_waste_time() {
 #[test]
 fn requests_pass_the_emulator_twice() {
     let mut host = host(2, Fifo::new(None), Costs::NONE);
-    let vm = host.add_vm(Vm {
-        vm_costs: VmCosts {
-            emulate: 7_000,
-            ..VmCosts::NONE
-        },
-        emulators: 1,
-        ..free(1, Fifo::new(None))
-    });
+    let vm = host.add_vm(emulated());
     let every = (1..=1000).map(|number| Request {
         due: number * MS,
         seed: number,
@@ -291,14 +296,7 @@ fn questions_and_replies_pass_the_emulator() {
         Some(Box::new(every))
     };
     let mut host = host(2, Fifo::new(None), Costs::NONE);
-    let vm = host.add_vm(Vm {
-        vm_costs: VmCosts {
-            emulate: 7_000,
-            ..VmCosts::NONE
-        },
-        emulators: 1,
-        ..free(1, Fifo::new(None))
-    });
+    let vm = host.add_vm(emulated());
     let guest = add(&mut host, Some(vm), asks, load());
     let process = add(&mut host, None, asks, load());
     let answers = host.run_until(2 * S);

@@ -171,7 +171,13 @@ impl Pooled {
     /// Puts the division into a plan.
     fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
         let left = self.left(plan);
-        let promised_cpus = self.promised(plan, &snapshot.host.topology);
+        let promised = self.promised(plan, &snapshot.host.topology);
+        let rest = self.division.as_ref().map(|it| match it.idle.is_empty() {
+            // There is but one core.
+            true => it.emulators.clone(),
+            // What promises leave is everybody's.
+            false => it.idle.iter().chain(promised.iter()).collect(),
+        });
         let promised: Vec<bool> = plan.tenants.iter().map(has_promise).collect();
         for (tenant, promised) in plan.tenants.iter_mut().zip(promised) {
             let Some(sample) = snapshot.tenant(&tenant.name) else {
@@ -195,7 +201,8 @@ impl Pooled {
                 tenant.group = Some(GroupPlan::Left { why });
                 continue;
             }
-            let Some(division) = self.division.as_ref().filter(|_| !promised) else {
+            let division = self.division.as_ref().zip(rest.as_ref());
+            let Some((division, rest)) = division.filter(|_| !promised) else {
                 continue;
             };
             let group = division.guests.get(&tenant.name);
@@ -216,14 +223,11 @@ impl Pooled {
                 let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
                 let vcpu = seen.is_ok_and(|at| is_vcpu(&sample.threads[at]));
                 let cpus = match (group, vcpu) {
-                    (Some(group), true) => group.cpus.clone(),
-                    (Some(_), false) => division.emulators.clone(),
-                    // There is but one core.
-                    (None, _) if division.idle.is_empty() => division.emulators.clone(),
-                    // What promises leave is everybody's.
-                    (None, _) => division.idle.iter().chain(promised_cpus.iter()).collect(),
+                    (Some(group), true) => &group.cpus,
+                    (Some(_), false) => &division.emulators,
+                    (None, _) => rest,
                 };
-                thread.cpus = Some(cpus);
+                thread.cpus = Some(cpus.clone());
                 if vcpu {
                     thread.reasons.extend(reason.take());
                 }
