@@ -1,5 +1,5 @@
 //! What goes where, and what happens when the scheduler ends, with a scheduler that follows a script.
-//! The real one is tested in a guest (`crates/quell/tests/lab.rs`).
+//! The real one is tested in a guest (`crates/quell/tests/lab`).
 
 use super::scripted::*;
 use super::*;

@@ -1,5 +1,5 @@
 //! What a reload does to what was promised: the loop, its policy and its backend as they are, with a scheduler that follows a script.
-//! With the real one: `crates/quell/tests/lab_agent.rs`.
+//! With the real one: `crates/quell/tests/lab/agent.rs`.
 
 use super::*;
 use crate::backend::Backends;

@@ -1,6 +1,6 @@
 //! What is done to the scheduler, in the guest.
 
-use crate::load::*;
+use super::load::*;
 use nix::sys::signal::{Signal, kill};
 use std::fs;
 use std::path::Path;
@@ -783,7 +783,7 @@ fn stress(failures: &mut Failures, _: &mut Sched) {
         command.args([&format!("--{stressor}"), "2"]);
     }
     let output = command
-        .args(["--timeout", "5", "--metrics-brief", "--temp-path", "/tmp"])
+        .args(["--timeout", "3", "--metrics-brief", "--temp-path", "/tmp"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -1,16 +1,10 @@
-//! Faults and fairness of `quell sched`, in the lab's guests. Where the lab has not been set up
-//! (`quell lab setup`, `./dev test` does it), the tests say so and pass.
-//!
-//! This program is also what runs in the guest: [`guest`] holds the attacks.
+//! Faults and fairness of `quell sched`. This program is also what runs in the guest: [`guest`] holds the attacks.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod guest;
 mod load;
 mod servers;
 
+use crate::common;
 use std::path::Path;
 use std::process::Command;
 
@@ -54,28 +48,31 @@ fn attack(attacks: &str, options: &[&str]) {
 
 #[test]
 fn shares_and_waits() {
-    attack("guest::shares", &["--cpus", "4", "--memory", "2G"]);
+    attack("sched::guest::shares", &["--cpus", "4", "--memory", "2G"]);
 }
 
 #[test]
 fn limits_and_small_shares() {
     attack(
-        "guest::limits_and_small",
+        "sched::guest::limits_and_small",
         &["--cpus", "4", "--memory", "2G"],
     );
 }
 
 #[test]
 fn tenants_share_the_host() {
-    attack("guest::tenants", &["--cpus", "4", "--memory", "2G"]);
+    attack("sched::guest::tenants", &["--cpus", "4", "--memory", "2G"]);
 }
 
 #[test]
 fn promises_are_kept() {
-    attack("servers::servers", &["--cpus", "4", "--memory", "2G"]);
+    attack(
+        "sched::servers::servers",
+        &["--cpus", "4", "--memory", "2G"],
+    );
 }
 
 #[test]
 fn faults() {
-    attack("guest::faults", &["--cpus", "4", "--memory", "2G"]);
+    attack("sched::guest::faults", &["--cpus", "4", "--memory", "2G"]);
 }

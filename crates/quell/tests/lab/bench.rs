@@ -1,10 +1,6 @@
-//! A benchmark in the lab's guest, from the command line. Where the lab has not been set up
-//! (`quell lab setup`, `./dev test` does it), it says so and passes: it never downloads by itself.
+//! Benchmarks in a guest, from the command line.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
+use crate::common;
 use std::env;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -181,7 +177,7 @@ fn timers_go_off_at_the_same_time_in_each_guest() {
                 "/root/naps",
                 "--ignored",
                 "--exact",
-                "naps",
+                "bench::naps",
                 "--nocapture",
             ])
             .output()

@@ -1,7 +1,7 @@
 //! What is promised on a CPU, in the guest: the scheduler is in this process.
 
-use crate::guest::{Failures, in_guest};
-use crate::load::*;
+use super::guest::{Failures, in_guest};
+use super::load::*;
 use quell_model::config::{Criticality, Server};
 use quell_model::{CpuId, ServerTerms, Tid};
 use quell_sched::{Options, Scheduler, ServerSetting, ThreadSetting};

@@ -1,10 +1,6 @@
-//! The agent with Quell's scheduler, on a kernel that has sched_ext: in a guest of the lab. Where the
-//! lab has not been set up (`quell lab setup`, `./dev test` does it), it says so and passes.
+//! The agent with Quell's scheduler, on a kernel that has sched_ext.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
+use crate::common;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
