@@ -173,10 +173,12 @@ pub struct ServerTerms {
 pub struct Server {
     pub terms: ServerTerms,
     pub began: u64,
+    pub usual_at: u64,
     pub deadline: u64,
     pub virtual_deadline: u64,
     pub allowed: u64,
     pub used: u64,
+    pub carried: u64,
     pub hot_until: u64,
 }
 
@@ -202,7 +204,7 @@ pub struct ServerSlot {
     pub ready: u32,
     pub woke: u32,
     pub ended: u32,
-    pub padding: [u64; 4],
+    pub padding: [u64; 2],
 }
 
 /// `struct tenant_setting`.

@@ -483,3 +483,33 @@ fn high_criticality_gets_what_it_needs_beside_low() {
         near(thread, *got, 0.5 / 3.0, 0.01);
     }
 }
+
+/// One of high criticality that uses more than its optimistic part of the time and less than its pessimistic one, in bursts, beside three that are promised
+/// the rest: no burst waits, wherever in a period it comes.
+#[test]
+fn bursts_within_the_pessimistic_part_do_not_wait_for_the_next_period() {
+    let mut it = with_servers(1);
+    let bursts = "[{ run_us = 700 }, { sleep_us = 4000 }]";
+    // Without a budget it would have next to nothing.
+    let [light, heavy] = [1, 1000].map(|weight| it.add_group(GroupId::ROOT, TenantWeight(weight)));
+    let first = add_threads(&mut it, light, 0, 1, bursts);
+    add_threads(&mut it, heavy, 0, 3, BUSY);
+    promise(
+        &mut it,
+        1,
+        0,
+        first,
+        terms(Criticality::High, 5.0, 25.0, 100.0, 0.2),
+    );
+    for number in 1..4 {
+        promise(
+            &mut it,
+            number as u32 + 1,
+            0,
+            first + number,
+            low(25.0, 100.0),
+        );
+    }
+    let got = shares(&mut it, S, 11 * S);
+    near("high", got[0], 0.7 / 4.7, 0.001);
+}

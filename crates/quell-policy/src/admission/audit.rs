@@ -54,7 +54,11 @@ struct Account {
     runs: bool,
     began: u64,
     deadline: u64,
+    /// CPU time since its optimistic budget began.
     used: u64,
+    usual_at: u64,
+    /// What it had used when its period began, and what it may have used when that ends.
+    carried: u64,
     allowed: u64,
     /// What is due from then to the deadline, what was received of it, and whether it is due at all.
     from: u64,
@@ -139,8 +143,10 @@ impl Account {
 
     fn begin(&mut self, now: u64, critical: bool) {
         self.began = now;
+        self.usual_at = now;
         self.deadline = now + self.server.period_ns;
         self.used = 0;
+        self.carried = 0;
         self.allowed = self.server.pessimistic_ns;
         self.expect(now, critical);
     }
@@ -157,16 +163,27 @@ impl Account {
         let Server {
             period_ns,
             budget_ns,
+            pessimistic_ns,
             ..
         } = self.server;
         if now < self.unsure_until {
             return self.unsure_until = self.unsure_until.max(now + period_ns);
         }
-        let due = product(now - self.began, budget_ns) / u128::from(period_ns);
         let near = |one: u64, other: u64| one.abs_diff(other) <= slop;
-        let goes_on = now < self.deadline + slop && u128::from(self.used) + u128::from(slop) >= due;
-        let at_edge = near(self.used, due as u64) || near(now, self.deadline);
-        if goes_on && at_edge {
+        let part =
+            |budget: u64, since: u64| (product(now - since, budget) / u128::from(period_ns)) as u64;
+        let (usual, most) = (
+            part(budget_ns, self.usual_at),
+            part(pessimistic_ns, self.began),
+        );
+        let own = self.used - self.carried;
+        // It begins one that is all new, sure as that is.
+        let begins = self.used + slop < usual && own + slop < most;
+        let at_edge = near(self.used, usual)
+            || near(own, most)
+            || near(now, self.usual_at + period_ns)
+            || near(now, self.deadline);
+        if now < self.deadline + slop && !begins && at_edge {
             self.unsure_until = self.deadline.max(now) + period_ns;
         }
     }
@@ -178,13 +195,23 @@ impl Account {
             pessimistic_ns,
             ..
         } = self.server;
-        if now >= self.deadline
-            || product(self.used, period_ns) < product(budget_ns, now - self.began)
-        {
+        let less = |used: u64, budget: u64, since: u64| {
+            product(used, period_ns) < product(budget, now - since)
+        };
+        let usual = now >= self.usual_at + period_ns || less(self.used, budget_ns, self.usual_at);
+        let most = less(self.used - self.carried, pessimistic_ns, self.began);
+        if now >= self.deadline || (usual && most) {
             return self.begin(now, critical);
         }
-        let most = product(pessimistic_ns, self.deadline - now) / u128::from(period_ns);
-        self.allowed = self.allowed.min(self.used + most as u64);
+        if most {
+            self.began = now;
+            self.deadline = now + period_ns;
+            self.carried = self.used;
+            self.allowed = self.used + pessimistic_ns;
+        } else {
+            let most = product(pessimistic_ns, self.deadline - now) / u128::from(period_ns);
+            self.allowed = self.allowed.min(self.used + most as u64);
+        }
         self.expect(now, critical);
     }
 
@@ -236,6 +263,8 @@ impl Audit {
             began: 0,
             deadline: 0,
             used: 0,
+            usual_at: 0,
+            carried: 0,
             allowed: 0,
             from: 0,
             due: 0,
@@ -570,8 +599,8 @@ mod tests {
             server(Criticality::High, 30, 60),
             server(Criticality::Low, 20, 20),
         ];
-        // It sleeps with so much used, of which its part of the time until it wakes is 15; nobody gets anything then.
-        for (used, misses) in [(10, 2), (14, 0), (16, 0), (20, 2), (29, 1)] {
+        // It sleeps with so much used, of which its parts of the time until it wakes are 15 and 30; nobody gets anything then.
+        for (used, misses) in [(10, 2), (14, 0), (16, 0), (20, 2), (29, 0), (35, 1)] {
             let mut audit = Audit::new(&servers, None, 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
             audit.event(1000, 0, Event::Begins);

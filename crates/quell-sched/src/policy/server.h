@@ -11,7 +11,9 @@
  * Wakeups: the paper lets periods pass whether a server sleeps or not. One that woke late in its period with all of its
  *          budget would take what others were promised, since tests take work to be there when a period begins. Ours is the rule
  *          of constant-bandwidth servers (Abeni and Buttazzo, RTSS 1998): who used less than its part of the period so far
- *          begins a new one when it wakes; who used more goes on with no more than its part of the rest.
+ *          begins a new one when it wakes; who used more goes on with no more than its part of the rest. Of high criticality, that
+ *          goes for both budgets: who used more than its optimistic part and less than its pessimistic one
+ *          begins a new period with what it has left of its optimistic budget. Else a burst late in a period would wait for the next.
  * Units:   ns. Periods are at most SERVER_PERIOD_MOST, so that the product of two times fits into 64 bits.
  */
 #ifndef QUELL_POLICY_SERVER_H
@@ -34,21 +36,23 @@ struct server_terms {
 struct server {
 	struct server_terms terms;
 	u64 began;	/* its present period; of the rest: see rest_ran() */
+	u64 usual_at;	/* the last one that began with an optimistic budget: since then it is used */
 	u64 deadline;	/* when that ends */
 	u64 virtual_deadline;
-	u64 allowed;	/* CPU time in it at most */
-	u64 used;
+	u64 allowed;	/* what it may use at most until then */
+	u64 used;	/* CPU time since usual_at */
+	u64 carried;	/* of that, what it had used when its present period began */
 	u64 hot_until;	/* its CPU stays in HI mode */
 };
 
 /* A period begins. */
 static inline void server_begin(struct server *s, u64 now)
 {
-	s->began = now;
+	s->began = s->usual_at = now;
 	s->deadline = now + s->terms.period;
 	s->virtual_deadline = now + s->terms.shortened;
 	s->allowed = s->terms.pessimistic;
-	s->used = 0;
+	s->used = s->carried = 0;
 }
 
 /* The period is over, and it goes on wanting CPU time. A period begins where the last one ended, unless that is long ago. */
@@ -61,14 +65,26 @@ static inline void server_renew(struct server *s, u64 now)
 static inline void server_wake(struct server *s, u64 now)
 {
 	const struct server_terms *terms = &s->terms;
+	bool ended = now >= s->deadline;
+	/* Whether it used less than its part. Products only of what is no more than a period. */
+	bool usual = now - s->usual_at >= terms->period ||
+		     (s->used < terms->optimistic && s->used * terms->period < terms->optimistic * (now - s->usual_at));
+	bool most = !ended && (s->used - s->carried) * terms->period < terms->pessimistic * (now - s->began);
 
-	if (now >= s->deadline || s->used * terms->period < terms->optimistic * (now - s->began)) {
+	if (ended || (usual && most)) {
 		server_begin(s, now);
 		return;
 	}
-	u64 most = s->used + terms->pessimistic * (s->deadline - now) / (terms->period ?: 1);
-	if (s->allowed > most)
-		s->allowed = most;
+	if (most) {
+		s->began = now;
+		s->deadline = now + terms->period;
+		s->carried = s->used;
+		s->allowed = s->used + terms->pessimistic;
+	} else {
+		u64 allowed = s->used + terms->pessimistic * (s->deadline - now) / (terms->period ?: 1);
+		if (s->allowed > allowed)
+			s->allowed = allowed;
+	}
 	if (s->used < terms->optimistic) {
 		u64 due = now + (terms->optimistic - s->used) * terms->shortened / (terms->optimistic ?: 1);
 		s->virtual_deadline = due < s->deadline ? due : s->deadline;
