@@ -138,13 +138,15 @@ static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p,
 		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
 		return true;
 	}
-	urgency = slot->urgency;
+	/* While a higher scheduling class has the CPU, what that interrupted would go on with its turn, and this would wait for its end. */
+	u64 *resumes = &turns[bounded(cpu, MAX_CPUS)].resumes;
+	urgency = slot->urgency ?: *resumes;
 	/* A CPU's own kernel threads are part of the machine: they go first while within their share. */
 	if (!t->depleted && urgency != URGENCY_NONE &&
 	    (p->flags & PF_KTHREAD ||
 	     (options.asymmetry &&
 	      urgency_preempts(t->deadline, urgency, options.margin_ns)))) {
-		slot->urgency = URGENCY_NONE;
+		slot->urgency = *resumes = URGENCY_NONE;
 		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
 		return true;
 	}
@@ -703,6 +705,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	if (options.share)
 		note_movable(slot, p);
 	slot->aside = STAYS;
+	turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
 	slot->since = now;
 	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
@@ -725,6 +728,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	if (!t || !slot)
 		return;
 	end_charge(cpu);
+	turns[bounded(cpu, MAX_CPUS)].resumes = runnable && p->scx.slice ? slot->urgency : URGENCY_NONE;
 	slot->urgency = URGENCY_NONE;
 	if (!t->running)
 		return;

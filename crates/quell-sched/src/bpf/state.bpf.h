@@ -61,6 +61,7 @@ PER_SCHEDULER struct limits {
 /* Each CPU writes its own. */
 struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
+	u64 resumes; /* how urgent who goes on there is once a higher scheduling class has left; URGENCY_NONE: nobody does */
 	u64 sorted_at; /* when its own threads that wait were put in order, see share.bpf.h */
 	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
 } __attribute__((aligned(64)));

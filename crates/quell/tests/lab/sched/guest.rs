@@ -111,6 +111,7 @@ fn shares() {
             ("conserving", conserving),
             ("accounts", accounts),
             ("pinned", pinned),
+            ("woken by real time", woken_by_real_time),
             ("restricted", restricted),
             ("forks", forks),
         ],
@@ -571,6 +572,36 @@ fn interrupted(failures: &mut Failures, _: &mut Sched) {
     // Turns are 20 ms at most, of depleted threads.
     failures.expect("longest stall between interruptions, ms", worst, 5.0, 120.0);
     drop((interrupting, loads));
+}
+
+/// A thread that a real-time one wakes on its own CPU does not wait for the turn that this interrupted.
+fn woken_by_real_time(failures: &mut Failures, _: &mut Sched) {
+    let counters = shared();
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let fifo = How {
+        fifo: true,
+        ..How::on(1)
+    };
+    let waking = start(&fifo, || {
+        nap(10_000_000);
+        nix::unistd::write(&writer, &[0]).unwrap();
+        burn(100_000);
+    });
+    let busy = spin(&How::on(1));
+    let woken = start(&How::on(1), || {
+        nix::unistd::read(&reader, &mut [0]).unwrap();
+        burn(1_000_000);
+        counters[0].fetch_add(1, Ordering::Relaxed);
+    });
+    // Until the credit that they began with is spent.
+    sleep_ms(1000);
+    let now = || (times(woken.pid).1, counters[0].load(Ordering::Relaxed));
+    let before = now();
+    sleep_ms(2000);
+    let after = now();
+    let wait = (after.0 - before.0) as f64 / (after.1 - before.1) as f64 / 1e6;
+    failures.expect("mean wait of who is woken, ms", wait, 0.0, 0.5);
+    drop((waking, busy, woken));
 }
 
 /// Threads that may use some CPUs only.
