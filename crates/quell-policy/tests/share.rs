@@ -174,6 +174,7 @@ fn host(cpus: u32, groups: Vec<Group>, threads: Vec<Thread>) -> Problem {
         cpus: CpuSet::first(cpus),
         groups,
         threads,
+        ..Problem::default()
     }
 }
 

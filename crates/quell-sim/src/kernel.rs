@@ -168,7 +168,11 @@ impl Kernel {
             noise: ChaCha8Rng::seed_from_u64(0),
         };
         if kernel.machine.costs.noise_every > 0 {
-            for cpu in kernel.machine.cpu_ids() {
+            let cpus = match kernel.machine.costs.noise_cpus {
+                0 => usize::MAX,
+                some => some as usize,
+            };
+            for cpu in kernel.machine.cpu_ids().take(cpus) {
                 kernel.plan_noise(cpu);
             }
         }

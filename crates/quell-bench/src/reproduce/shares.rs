@@ -36,7 +36,7 @@ impl Sharers {
             problem: Problem {
                 groups: groups.collect(),
                 cpus: all.clone(),
-                threads: Vec::new(),
+                ..Problem::default()
             },
             ..Sharers::default()
         };

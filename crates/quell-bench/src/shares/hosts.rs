@@ -131,6 +131,7 @@ impl Host {
             cpus: CpuSet::first(cpus),
             groups,
             threads,
+            ..Problem::default()
         };
         Host { problem, wants }
     }

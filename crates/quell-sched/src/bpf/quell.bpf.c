@@ -864,6 +864,8 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	observe_idle(cpu, idle);
 	if (idle)
 		idle_charge(cpu);
+	if (options.share)
+		share_idles(cpu, idle);
 	/* It would take back what another CPU was told to take. */
 	bool left = slot && slot->aside == GONE;
 	if (slot)

@@ -70,6 +70,7 @@ ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 /* Threads that share. */
 PER_SCHEDULER struct places places SEC(".bss.places");
 ARRAY_PER_SCHEDULER(struct sharer, sharers, MAX_SHARERS) SEC(".bss.sharers");
+ARRAY_PER_SCHEDULER(struct offer, offers, MAX_CPUS) SEC(".bss.offers");
 
 enum queue_kind {
 	QUEUE_NONE,
