@@ -22,7 +22,11 @@ const ALL: f64 = 0.999;
 /// And the least that one offers, so that whoever may run there only is due something.
 const OFFER_LEAST: f64 = 0.01;
 /// What CPUs offer is an average over so many steps, about: of what a thread has had so far in its turn nothing is known before it ends.
-const STEPS: u32 = 32;
+const STEPS: f64 = 32.0;
+/// At first over so many.
+const STEPS_LEAST: f64 = 4.0;
+/// What was read while the CPU ceased to idle may count twice; within that.
+const PART_MOST: f64 = 2.0;
 
 /// What a thread did up to now.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,9 +81,9 @@ struct Known {
 struct KnownCpu {
     used_ns: u64,
     idle_ns: u64,
-    /// What it offers, in CPUs; more than that now and then, as steps end within turns. On average over so many steps.
+    /// What it offers, in CPUs; more than one now and then, as steps end within turns. On average over so many steps.
     offer: f64,
-    steps: u32,
+    steps: f64,
 }
 
 /// Keeps what threads lack: a fluid host beside the real one, on which the same threads run, each as much as it is due.
@@ -145,7 +149,7 @@ impl Dues {
                 false => (used_s - lag_s).max(0.0),
             };
             if step_s > 0.0 && (wants_s > 0.0 || used_s > 0.0 || wanted_s > 0.0) {
-                active.push((place, used_s, wanted_s));
+                active.push((place, used_s));
                 problem.threads.push(Thread {
                     group: thread.group,
                     weight: thread.weight,
@@ -157,11 +161,11 @@ impl Dues {
         let mut out = vec![None; threads.len()];
         let ideal = ideal(&problem)?;
         let heavy = heavy(&problem, &ideal);
-        let used: f64 = active.iter().map(|(_, used_s, _)| used_s).sum();
+        let used: f64 = active.iter().map(|(_, used_s)| used_s).sum();
         let due = ideal.threads.iter().sum::<f64>() * step_s;
         let had = if due > 0.0 { used / due } else { 1.0 };
         let had = had.clamp(*PART.start(), *PART.end());
-        for ((place, used_s, wanted_s), ((thread, due), heavy)) in
+        for ((place, used_s), ((thread, due), heavy)) in
             (active.into_iter()).zip(problem.threads.iter().zip(ideal.threads).zip(heavy))
         {
             let seen = &threads[place];
@@ -177,13 +181,9 @@ impl Dues {
             };
             let long = known.lag_s - known.lag_s.clamp(-TURN_S, TURN_S);
             let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
-            // While it slept it had done its work there as well: it was owed nothing.
-            let owed_s = lag_s.min(LAG_MOST_S) * (wanted_s / step_s).min(1.0);
-            let lag_s = if lag_s > 0.0 {
-                owed_s
-            } else {
-                lag_s.max(-LAG_MOST_S)
-            };
+            // Who sleeps had done its work there as well: it is owed nothing.
+            let most = if seen.wants { LAG_MOST_S } else { 0.0 };
+            let lag_s = lag_s.clamp(-LAG_MOST_S, most);
             known.lag_s = lag_s;
             let rate = (due / thread.demand).min(1.0);
             out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s, heavy });
@@ -196,21 +196,24 @@ impl Dues {
         let before = std::mem::take(&mut self.cpus);
         for seen in cpus {
             let (used_ns, idle_ns) = (seen.used_ns, seen.idle_ns);
-            let before = before.get(&seen.id).copied();
-            let mut known = before.unwrap_or(KnownCpu {
+            let (mut offer, mut steps) = (1.0, STEPS_LEAST);
+            if let Some(known) = before.get(&seen.id) {
+                (offer, steps) = (known.offer, known.steps);
+                let had_ns =
+                    used_ns.saturating_sub(known.used_ns) + idle_ns.saturating_sub(known.idle_ns);
+                // One that has idled since before anybody looked is not known to idle.
+                if step_s > 0.0 && (had_ns > 0 || idle_ns > 0) {
+                    let part = (had_ns as f64 / 1e9 / step_s).min(PART_MOST);
+                    offer += (part - offer) / steps;
+                    steps = STEPS.min(steps + 1.0);
+                }
+            }
+            let known = KnownCpu {
                 used_ns,
                 idle_ns,
-                offer: 1.0,
-                steps: 0,
-            });
-            let had_ns =
-                used_ns.saturating_sub(known.used_ns) + idle_ns.saturating_sub(known.idle_ns);
-            if step_s > 0.0 && used_ns + idle_ns > 0 {
-                known.steps = STEPS.min(known.steps + 1);
-                known.offer +=
-                    (had_ns as f64 / 1e9 / step_s - known.offer) / f64::from(known.steps);
-            }
-            (known.used_ns, known.idle_ns) = (used_ns, idle_ns);
+                offer,
+                steps,
+            };
             self.cpus.insert(seen.id, known);
         }
     }
@@ -343,16 +346,6 @@ mod tests {
         assert!(lag <= 0, "{lag}");
     }
 
-    /// Steps may always find it awake.
-    #[test]
-    fn who_slept_is_owed_less_for_that() {
-        let mut two = Two::new();
-        for _ in 0..20 {
-            let [(_, lag), _] = two.step([(8, 30), (42, 50)]);
-            assert!(lag <= 8, "{lag}");
-        }
-    }
-
     #[test]
     fn what_something_else_takes_is_nobodys_debt() {
         let mut two = Two::new();
@@ -405,6 +398,35 @@ mod tests {
             let due = due.unwrap();
             assert!((due.rate - 0.6).abs() < 0.01, "{due:?}");
         }
+    }
+
+    #[test]
+    fn what_a_cpu_idled_beside_who_waits_is_nobodys_debt() {
+        let mut two = Two::new();
+        for _ in 0..100 {
+            two.cpu.idle_ns += 18 * MS;
+            let [(one, lag), (other, lag_of_other)] = two.step([(8, 50), (24, 50)]);
+            assert_eq!((one, other), (25, 75));
+            assert!(
+                lag.abs() <= 4 && lag_of_other.abs() <= 4,
+                "{lag} {lag_of_other}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_comes_online_offers_all() {
+        let mut two = Two::new();
+        for _ in 0..4 {
+            two.step([(12, 50), (38, 50)]);
+        }
+        let offline = two.dues.step(two.now, &[], &[], &[]).unwrap();
+        assert_eq!(offline, []);
+        for _ in 0..4 {
+            let due = two.step([(12, 50), (38, 50)]);
+            assert_eq!(due.map(|it| it.0), [25, 75]);
+        }
+        assert!(two.dues.cpus[&CpuId(0)].offer > 0.9);
     }
 
     #[test]

@@ -106,11 +106,7 @@ impl SchedExt {
             core: &mut core,
             machine: &mut machine,
         };
-        let mut native = Native::new(topology, options, &mut context)?;
-        // As the kernel does once a scheduler is enabled.
-        for cpu in 0..cpus {
-            native.update_idle(&mut context, cpu as u32, true);
-        }
+        let native = Native::new(topology, options, &mut context)?;
         Ok(SchedExt {
             native,
             core,

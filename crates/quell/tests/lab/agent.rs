@@ -56,7 +56,8 @@ ran() { for p in $a $b $c $d; do cut -d' ' -f1 /proc/$p/schedstat; done; }
 ran > $OUT/killed_before_ns; sleep 1; ran > $OUT/killed_after_ns
 
 # The next one has nothing to undo but works.
-agent next --source procfs; await enabled; sleep 1; look next
+# Who is busy waits meanwhile: else loading takes twice as long.
+kill -STOP $a; agent next --source procfs; await enabled; kill -CONT $a; sleep 1; look next
 kill -TERM $agent; wait $agent; echo "SIGTERM: $?"; await disabled
 echo "nice $([ "$before" = "$(nices)" ] && echo same)"
 kill $a $b $c $d
@@ -172,9 +173,10 @@ head() { printf '[agent]\npolicy = ["criticality"%s]\n%s' "$1" "$2"; }
 cpus() { grep Cpus_allowed_list /proc/$1/status | cut -f2; }
 status() { quell status --json --socket /run/q.sock; }
 reload() { # NAME NUMBER: of reloads after it
+    [ $1 != others ] || kill -STOP $a $b $c # they wait while the scheduler is loaded
     kill -HUP $agent
     for turn in $(seq 900); do status | grep -q '"reloads": '$2 && break; sleep 0.1; done
-    sleep 1
+    kill -CONT $a $b $c; sleep 1
     echo "$1: $(loads) loads; a on $(cpus $a), b on $(cpus $b), c on $(cpus $c)"
     quell status --socket /run/q.sock | grep 'promised\|promises'
 }
