@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 /// Lag is kept within this, in s of CPU time: what could not be given for so long is not owed.
 const LAG_MOST_S: f64 = 0.3;
-/// Of lag beyond a turn, in s, that part is forgotten in each step. Lag that comes from what is not seen here
+/// Of lag beyond what turns make, in s, that part is forgotten in each step. Lag that comes from what is not seen here
 /// would grow up to its bound, which is another time for each thread; so it stays in proportion to what is due. And what one
 /// lacks that shares its CPU only with those that want less than they are due, nobody can make up for. But who is due
 /// next to nothing has to make up for each of its turns.
 const FORGETS: f64 = 0.02;
-const TURN_S: f64 = 0.006;
+const TURNS_S: f64 = 0.01;
 /// Where threads had another part of what they were due together than all of it, because a CPU idled beside one that waited or what CPUs
 /// offer just changed, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
@@ -179,7 +179,7 @@ impl Dues {
             } else {
                 had
             };
-            let long = known.lag_s - known.lag_s.clamp(-TURN_S, TURN_S);
+            let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
             let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
             // Who sleeps had done its work there as well: it is owed nothing.
             let most = if seen.wants { LAG_MOST_S } else { 0.0 };
@@ -201,8 +201,9 @@ impl Dues {
                 (offer, steps) = (known.offer, known.steps);
                 let had_ns =
                     used_ns.saturating_sub(known.used_ns) + idle_ns.saturating_sub(known.idle_ns);
-                // One that has idled since before anybody looked is not known to idle.
-                if step_s > 0.0 && (had_ns > 0 || idle_ns > 0) {
+                // One that has idled since before anybody looked is not known to idle, nor for how much of its first step.
+                let known_all = known.used_ns + known.idle_ns > 0 && (had_ns > 0 || idle_ns > 0);
+                if step_s > 0.0 && known_all {
                     let part = (had_ns as f64 / 1e9 / step_s).min(PART_MOST);
                     offer += (part - offer) / steps;
                     steps = STEPS.min(steps + 1.0);
