@@ -174,7 +174,6 @@ fn host(cpus: u32, groups: Vec<Group>, threads: Vec<Thread>) -> Problem {
         cpus: CpuSet::first(cpus),
         groups,
         threads,
-        ..Problem::default()
     }
 }
 

@@ -129,8 +129,7 @@ fn refute(problem: &Problem, found: &Ideal) -> Result<(), String> {
         }
     }
     for c in 0..cpus.len() {
-        let offer = problem.offers.get(&cpus[c]).copied().unwrap_or(1.0);
-        flow.arc(1 + groups + threads + c, sink, offer, 0.0);
+        flow.arc(1 + groups + threads + c, sink, 1.0, 0.0);
     }
     let sent = flow.fill(source, sink);
     if (sent - inside[0]).abs() > EXACT {
@@ -239,16 +238,14 @@ fn any_problem(cpus: u32, groups: usize, threads: usize) -> impl Strategy<Value 
             prop::collection::vec(group, groups),
             prop::collection::vec(thread, 0..=threads),
             prop::collection::vec(set, kinds),
-            prop::collection::btree_map((0..cpus).prop_map(CpuId), 0.0..=1.0f64, 0..=2),
             any::<bool>(),
         )
-            .prop_map(move |(groups, threads, sets, offers, deep)| {
+            .prop_map(move |(groups, threads, sets, deep)| {
                 let pick = |index: &prop::sample::Index, below: usize| {
                     index.index(below + 1).checked_sub(1) // the root, or one of those before
                 };
                 Problem {
                     cpus: CpuSet::first(cpus),
-                    offers,
                     groups: (groups.iter().enumerate())
                         .map(|(g, (parent, weight, limit))| Group {
                             parent: pick(parent, if deep { g } else { 0 }),
@@ -303,9 +300,7 @@ fn most(problem: &Problem, parts: &[(u32, f64)], members: u32) -> f64 {
                 cpus |= thread.cpus.words()[0];
             }
         }
-        let offer = |cpu: u32| problem.offers.get(&CpuId(cpu)).copied().unwrap_or(1.0);
-        let given = (0..64).filter(|cpu| cpus & (1 << cpu) != 0).map(offer);
-        least = f64::min(least, sum + given.sum::<f64>());
+        least = f64::min(least, sum + f64::from(cpus.count_ones()));
         if busy == 0 {
             return least;
         }
@@ -452,7 +447,6 @@ fn the_certificate_refutes_what_is_not_the_ideal() {
     };
     let problem = Problem {
         cpus: CpuSet::first(2),
-        offers: [(CpuId(0), 1.0)].into(),
         groups: vec![group.clone(), group],
         threads: vec![
             thread(Some(0), "0"),

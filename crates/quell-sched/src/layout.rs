@@ -82,15 +82,6 @@ pub struct Places {
     pub next: AtomicU32,
 }
 
-/// `struct offer`: as that.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct Offer {
-    pub used: AtomicU64,
-    pub idled: AtomicU64,
-    pub since: AtomicU64,
-}
-
 /// `struct clock`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

@@ -418,7 +418,6 @@ impl Scheduler {
             _ => Some(teller::Ready::open(
                 &map(&object, ".bss.places")?,
                 &map(&object, ".bss.sharers")?,
-                &map(&object, ".bss.offers")?,
                 map(&object, ".bss.cpus")?,
                 map(&object, "groups")?,
                 program(&object, "quell_tell_time")?,

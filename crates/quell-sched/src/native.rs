@@ -15,7 +15,7 @@
 )]
 
 use crate::layout::{
-    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Offer, Options as RawOptions, Places,
+    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Options as RawOptions, Places,
     ServerSlot, Sharer,
 };
 use crate::shares::{Host, Shares};
@@ -430,11 +430,8 @@ impl Native {
             unsafe { std::slice::from_raw_parts(quell_native_sharers(), MAX_SHARERS) };
         // SAFETY: as above.
         let places: &Places = unsafe { &*quell_native_places() };
-        // SAFETY: as the sharers.
-        let offers: &[Offer] =
-            unsafe { std::slice::from_raw_parts(quell_native_offers(), MAX_CPUS) };
         let mut shares = std::mem::take(&mut self.shares);
-        shares.step(places, sharers, offers, &mut Simulated(self, kernel));
+        shares.step(places, sharers, &mut Simulated(self, kernel));
         self.shares = shares;
     }
 
@@ -535,7 +532,6 @@ unsafe extern "C" {
     fn quell_native_servers() -> *const ServerSlot;
     fn quell_native_places() -> *const Places;
     fn quell_native_sharers() -> *const Sharer;
-    fn quell_native_offers() -> *const Offer;
 }
 
 /// The functions that the C source calls, by its names for them.

@@ -3,9 +3,9 @@
 //! The scheduler keeps what each thread used and wanted in memory that it shares with its loader. Every [`EVERY`] this solves for what is
 //! due to them ([`quell_policy::share::Dues`]), and writes rates there, and by how much each is served too little.
 
-use crate::layout::{self, Offer, Places, Sharer};
+use crate::layout::{self, Places, Sharer};
 use quell_model::{CpuId, CpuSet};
-use quell_policy::share::{Dues, Group, Seen, SeenCpu};
+use quell_policy::share::{Dues, Group, Seen};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -65,13 +65,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// Looks at what threads did, and tells them what they are due.
-    pub(crate) fn step(
-        &mut self,
-        places: &Places,
-        sharers: &[Sharer],
-        offers: &[Offer],
-        host: &mut impl Host,
-    ) {
+    pub(crate) fn step(&mut self, places: &Places, sharers: &[Sharer], host: &mut impl Host) {
         let Some(now) = host.now() else {
             return;
         };
@@ -121,8 +115,7 @@ impl Shares {
         let before = sharers.len() as u32;
         let _ = (places.end).compare_exchange(before, end, Relaxed, Relaxed);
         // Nothing that this makes is a problem without a solution.
-        let cpus = cpus(&online, offers, now);
-        let Ok(dues) = self.dues.step(now, &cpus, &groups.list, &seen) else {
+        let Ok(dues) = self.dues.step(now, &online, &groups.list, &seen) else {
             return;
         };
         for ((seen, due), (as_of, served)) in seen.iter().zip(dues).zip(served) {
@@ -190,25 +183,6 @@ impl Shares {
             cpus
         }
     }
-}
-
-/// What CPUs did.
-fn cpus(online: &CpuSet, offers: &[Offer], now: u64) -> Vec<SeenCpu> {
-    let seen = |id: CpuId| {
-        let offer = offers.get(id.0 as usize)?;
-        let since = offer.since.load(Relaxed);
-        let idles = if since > 0 {
-            now.saturating_sub(since)
-        } else {
-            0
-        };
-        Some(SeenCpu {
-            id,
-            used_ns: offer.used.load(Relaxed),
-            idle_ns: offer.idled.load(Relaxed) + idles,
-        })
-    };
-    online.iter().filter_map(seen).collect()
 }
 
 /// Nobody needs what is known of the thread, unless it comes back at this moment; whether that is so.
@@ -336,8 +310,7 @@ mod tests {
         }
         let places = Places::default();
         places.end.store(sharers.len() as u32, Relaxed);
-        let offers: [Offer; 2] = Default::default();
-        shares.step(&places, sharers, &offers, machine);
+        shares.step(&places, sharers, machine);
     }
 
     fn percent(sharer: &Sharer) -> u32 {
@@ -454,8 +427,7 @@ mod tests {
         // (taken up to, when it looks) -> where none is from, and the first that is free
         for (end, found, next) in [(8, 4, 2), (4, 4, 2), (2, 2, 2), (100, 4, 2)] {
             places.end.store(end, Relaxed);
-            let offers: [Offer; 2] = Default::default();
-            shares.step(&places, &sharers, &offers, &mut machine);
+            shares.step(&places, &sharers, &mut machine);
             assert_eq!(places.next.load(Relaxed), next, "{end}");
             if end <= 8 {
                 assert_eq!(places.end.load(Relaxed), found, "{end}");

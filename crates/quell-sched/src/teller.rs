@@ -5,7 +5,7 @@
     reason = "memory shared with BPF programs; each block says why it is sound"
 )]
 
-use crate::layout::{CpuSlot, Group, MAX_CPUS, MAX_SHARERS, Offer, Places, Sharer, from_bytes};
+use crate::layout::{CpuSlot, Group, MAX_SHARERS, Places, Sharer, from_bytes};
 use crate::shares::{EVERY, Host, Shares};
 use crate::{SchedError, io};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
@@ -34,16 +34,14 @@ pub(crate) struct Teller {
 pub(crate) struct Ready {
     places: Mapped<Places>,
     sharers: Mapped<Sharer>,
-    offers: Mapped<Offer>,
     host: Loaded,
 }
 
 impl Ready {
-    /// `places`, `sharers`, `offers`, `cpus`, `groups`: maps of the scheduler's; `clock`: its program that tells the time.
+    /// `places`, `sharers`, `cpus`, `groups`: maps of the scheduler's; `clock`: its program that tells the time.
     pub(crate) fn open(
         places: &MapHandle,
         sharers: &MapHandle,
-        offers: &MapHandle,
         cpus: MapHandle,
         groups: MapHandle,
         clock: OwnedFd,
@@ -52,7 +50,6 @@ impl Ready {
         Ok(Ready {
             places: Mapped::new(places, 1).map_err(io("mapping the places"))?,
             sharers: Mapped::new(sharers, MAX_SHARERS).map_err(io("mapping the sharers"))?,
-            offers: Mapped::new(offers, MAX_CPUS).map_err(io("mapping what CPUs offer"))?,
             host: Loaded {
                 cpus,
                 groups,
@@ -67,7 +64,6 @@ impl Ready {
         let Ready {
             places,
             sharers,
-            offers,
             mut host,
         } = self;
         let (stop, stopped) = channel::<()>();
@@ -77,7 +73,7 @@ impl Ready {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
                 let began = Instant::now();
                 if let [places] = places.all() {
-                    shares.step(places, sharers.all(), offers.all(), &mut host);
+                    shares.step(places, sharers.all(), &mut host);
                 }
                 pause = next_pause(began.elapsed());
             }
@@ -177,8 +173,6 @@ unsafe trait Shared {}
 unsafe impl Shared for Sharer {}
 // SAFETY: as above.
 unsafe impl Shared for Places {}
-// SAFETY: as above.
-unsafe impl Shared for Offer {}
 
 /// A map's values, in this process's memory.
 struct Mapped<T: Shared> {

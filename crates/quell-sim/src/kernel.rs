@@ -168,11 +168,7 @@ impl Kernel {
             noise: ChaCha8Rng::seed_from_u64(0),
         };
         if kernel.machine.costs.noise_every > 0 {
-            let cpus = match kernel.machine.costs.noise_cpus {
-                0 => usize::MAX,
-                some => some as usize,
-            };
-            for cpu in kernel.machine.cpu_ids().take(cpus) {
+            for cpu in kernel.machine.cpu_ids() {
                 kernel.plan_noise(cpu);
             }
         }

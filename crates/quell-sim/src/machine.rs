@@ -84,8 +84,6 @@ pub struct Costs {
     pub noise: Nanos,
     /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
     pub noise_every: Nanos,
-    /// On so many CPUs, the first ones, as where a device interrupts some only; 0: on all.
-    pub noise_cpus: u32,
     /// CPUs share one clock that counts the instructions of all: where several are busy, each one's own work takes as
     /// many times as long, while threads run for as long as they are to. So it is in the kernel lab.
     pub shared_clock: bool,
@@ -116,7 +114,6 @@ impl Costs {
         migrate_far: 0,
         noise: 0,
         noise_every: 0,
-        noise_cpus: 0,
         shared_clock: false,
         smt_percent: 100,
         idle_exit: 0,

@@ -4,10 +4,9 @@
 mod common;
 
 use common::*;
-use quell_model::{CpuId, CpuSet, TenantWeight, Topology};
+use quell_model::{CpuId, CpuSet, TenantWeight};
 use quell_policy::share::{Group, Problem, ideal};
-use quell_sched::Options;
-use quell_sim::{Costs, GroupId, Request, SchedExt, Simulation, Tenant, ThreadId};
+use quell_sim::{GroupId, ThreadId};
 
 /// What the four threads of Ishiguro et al. get in percent of a CPU: T0, T1 and T2 are busy, T3 runs and sleeps for so many us. Their groups
 /// are given by number; pinned, T0 and T2 are on one CPU, T1 and T3 on the other.
@@ -58,7 +57,6 @@ fn four_threads_ideally(weights: &[u32], groups: [usize; 4], pinned: bool) -> Ve
         cpus: CpuSet::first(2),
         groups: weights.iter().map(group).collect(),
         threads: (0..4).map(thread).collect(),
-        ..Problem::default()
     };
     let ideal = ideal(&problem).unwrap();
     ideal.threads.iter().map(|part| part * 100.0).collect()
@@ -213,7 +211,6 @@ fn shares_hold_on_256_cpus() {
                 demand: 1.0,
             })
             .collect(),
-        ..Problem::default()
     };
     let due = ideal(&problem).unwrap().groups;
     let got = shares(&mut host, S, 3 * S);
@@ -240,64 +237,6 @@ fn who_had_a_cpu_for_itself_owes_little_for_it() {
     let got = shares(&mut two, 5 * S, 7 * S);
     println!("{got:.3?}");
     close("the light group", got[0], 2.0 / 11.0, 0.02);
-}
-
-/// Interrupts take 15 % of the CPU that T1 and T3 may use. What that leaves is shared exactly, and T3 does not wait: what its CPU does not have is nothing that T1 is
-/// owed there, for which T3 would have to make way.
-#[test]
-fn what_interrupts_take_of_one_cpu_is_shared_by_all() {
-    let topology = Topology::flat(2);
-    let options = Options {
-        share: true,
-        ..Options::default()
-    };
-    let class = SchedExt::new(&topology, &options).unwrap();
-    let costs = Costs {
-        noise: 75_000,
-        noise_every: 500_000,
-        noise_cpus: 1,
-        ..TICKS
-    };
-    let mut two = Simulation::new(topology, costs, Box::new(class));
-    for cpus in [[1, 0], [1, 0]] {
-        let group = two.add_group(GroupId::ROOT, TenantWeight::DEFAULT);
-        for cpu in cpus {
-            let sleeps = two.machine().threads.len() == 3;
-            let thread = two.machine().threads.len();
-            if sleeps {
-                let requests = every(10 * MS, 0).map(|due| Request { due, seed: 0 });
-                two.add_tenant(Tenant {
-                    group,
-                    ..Tenant::new(
-                        &programs(&serving(1, "3000"), true),
-                        Some(Box::new(requests)),
-                    )
-                });
-            } else {
-                add_threads(&mut two, group, 0, 1, BUSY);
-            }
-            two.restrict(ThreadId(thread as u32), [CpuId(cpu)].into_iter().collect());
-        }
-    }
-    two.run_until(3 * S);
-    let before = ran(&two);
-    let mut took = response_us(&two.run_until(13 * S), 3);
-    let ran = ran(&two).into_iter().zip(before);
-    let got: Vec<f64> = ran
-        .map(|(after, before)| (after - before) as f64 / 1e10)
-        .collect();
-    println!("{got:.3?}");
-    let all: f64 = got.iter().sum();
-    close("each group", got[0] + got[1], all / 2.0, 0.008);
-    close("T3", got[3], 0.3, 0.003);
-    // Beyond its own 3 ms and what interrupts took of them.
-    took.sort_unstable();
-    println!(
-        "{:?}",
-        [10, 50, 75, 90, 95, 99].map(|p| took[took.len() * p / 100])
-    );
-    let p99 = took[took.len() * 99 / 100];
-    assert!(p99 < 4_800, "{p99} us");
 }
 
 /// A group that has a CPU for itself is not ahead of anybody: its thread that sleeps a lot goes before the busy one.

@@ -36,7 +36,7 @@ impl Sharers {
             problem: Problem {
                 groups: groups.collect(),
                 cpus: all.clone(),
-                ..Problem::default()
+                threads: Vec::new(),
             },
             ..Sharers::default()
         };

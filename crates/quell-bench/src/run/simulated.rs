@@ -242,7 +242,6 @@ fn costs(spec: &CostsSpec) -> Costs {
         migrate_far: ns(spec.migrate_far_us, typical.migrate_far),
         noise: ns(spec.noise_us, typical.noise),
         noise_every: every(spec.noise_per_s, typical.noise_every),
-        noise_cpus: spec.noise_cpus,
         shared_clock: spec.shared_clock,
         smt_percent: spec.smt_percent.unwrap_or(typical.smt_percent),
         idle_exit: ns(spec.idle_exit_us, typical.idle_exit),

@@ -131,7 +131,6 @@ impl Host {
             cpus: CpuSet::first(cpus),
             groups,
             threads,
-            ..Problem::default()
         };
         Host { problem, wants }
     }

@@ -132,8 +132,6 @@ pub struct CostsSpec {
     pub noise_us: Option<f64>,
     /// How many there are a second on each CPU, in the mean.
     pub noise_per_s: Option<f64>,
-    /// On how many CPUs, the first ones; 0: on all.
-    pub noise_cpus: u32,
     /// All CPUs' instructions advance one clock, as in the kernel lab: the machine's own work takes as many times as
     /// long as CPUs are busy.
     pub shared_clock: bool,

@@ -1,32 +1,23 @@
 //! What threads are due while they run: the ideal, over and over, from what they did.
 
 use super::{Group, Ideal, Problem, ProblemError, Thread, ideal};
-use quell_model::{CpuId, CpuSet};
+use quell_model::CpuSet;
 use std::collections::BTreeMap;
 
 /// Lag is kept within this, in s of CPU time: what could not be given for so long is not owed.
 const LAG_MOST_S: f64 = 0.3;
-/// Of lag beyond what turns make, in s, that part is forgotten in each step. Lag that comes from what is not seen here
-/// would grow up to its bound, which is another time for each thread; so it stays in proportion to what is due. And what one
-/// lacks that shares its CPU only with those that want less than they are due, nobody can make up for. But who is due
-/// next to nothing has to make up for each of its turns.
+/// Of lag beyond what turns make, in s, that part is forgotten in each step. Lag that comes from what is not seen here, as where a
+/// real-time thread takes one CPU of several, would grow up to its bound, which is another time for each thread; so it stays in
+/// proportion to what is due.
 const FORGETS: f64 = 0.02;
-const TURNS_S: f64 = 0.01;
-/// Where threads had another part of what they were due together than all of it, because a CPU idled beside one that waited or what CPUs
-/// offer just changed, that part is what they were due; within these.
+const TURNS_S: f64 = 0.02;
+/// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
+/// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
 /// Whose tenant is due so many times what CPU time is on average, by weight, is heavy.
 const HEAVY: f64 = 1.1;
-/// A part of what a CPU offers that is all of it.
+/// A rate that is a CPU, in CPUs.
 const ALL: f64 = 0.999;
-/// And the least that one offers, so that whoever may run there only is due something.
-const OFFER_LEAST: f64 = 0.01;
-/// What CPUs offer is an average over so many steps, about: of what a thread has had so far in its turn nothing is known before it ends.
-const STEPS: f64 = 32.0;
-/// At first over so many.
-const STEPS_LEAST: f64 = 4.0;
-/// What was read while the CPU ceased to idle may count twice; within that.
-const PART_MOST: f64 = 2.0;
 
 /// What a thread did up to now.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,17 +36,6 @@ pub struct Seen {
     pub wanted_ns: u64,
     /// Whether it wants one now.
     pub wants: bool,
-}
-
-/// What a CPU did up to now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeenCpu {
-    /// Which.
-    pub id: CpuId,
-    /// CPU time that threads have had there, in ns.
-    pub used_ns: u64,
-    /// Time in which it idled, in ns. What is left went to interrupts, other scheduling classes and the like.
-    pub idle_ns: u64,
 }
 
 /// What a thread is due.
@@ -77,15 +57,6 @@ struct Known {
     lag_s: f64,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct KnownCpu {
-    used_ns: u64,
-    idle_ns: u64,
-    /// What it offers, in CPUs; more than one now and then, as steps end within turns. On average over so many steps.
-    offer: f64,
-    steps: f64,
-}
-
 /// Keeps what threads lack: a fluid host beside the real one, on which the same threads run, each as much as it is due.
 ///
 /// Nobody knows what work a thread has left. So it wants of the fluid host what it used of the real one; it wants as much as
@@ -95,12 +66,11 @@ struct KnownCpu {
 #[derive(Debug, Default)]
 pub struct Dues {
     known: BTreeMap<u32, Known>,
-    cpus: BTreeMap<CpuId, KnownCpu>,
     at: Option<u64>,
 }
 
 impl Dues {
-    /// Goes on to now, in ns of any clock. `cpus`: those that are online. `threads`: all that wanted CPUs since the last step, or might have, at their keys'
+    /// Goes on to now, in ns of any clock. `threads`: all that wanted CPUs since the last step, or might have, at their keys'
     /// first step with what they did since they came; others are forgotten. Gives, for each, what it is due from now on; `None`:
     /// as before, it did nothing.
     ///
@@ -109,19 +79,15 @@ impl Dues {
     pub fn step(
         &mut self,
         now: u64,
-        cpus: &[SeenCpu],
+        cpus: &CpuSet,
         groups: &[Group],
         threads: &[Seen],
     ) -> Result<Vec<Option<Due>>, ProblemError> {
         let before = std::mem::take(&mut self.known);
         let since = self.at.replace(now).unwrap_or(now);
         let step_s = now.saturating_sub(since) as f64 / 1e9;
-        self.look_at(cpus, step_s);
         let mut problem = Problem {
-            cpus: self.cpus.keys().copied().collect(),
-            offers: (self.cpus.iter())
-                .map(|(&id, cpu)| (id, cpu.offer.clamp(OFFER_LEAST, 1.0)))
-                .collect(),
+            cpus: cpus.clone(),
             groups: groups.to_vec(),
             threads: Vec::new(),
         };
@@ -172,13 +138,8 @@ impl Dues {
             let Some(known) = self.known.get_mut(&seen.key) else {
                 continue;
             };
-            // Who is due all that a CPU offers is not to pay for it.
-            let offers = seen.cpus.iter().map(|cpu| problem.offer(cpu));
-            let part = if due > ALL * offers.fold(0.0, f64::max) {
-                1.0
-            } else {
-                had
-            };
+            // Who is due a CPU of its own is not to pay for it.
+            let part = if due > ALL { 1.0 } else { had };
             let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
             let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
             // Who sleeps had done its work there as well: it is owed nothing.
@@ -189,34 +150,6 @@ impl Dues {
             out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s, heavy });
         }
         Ok(out)
-    }
-
-    /// Keeps what CPUs offer. One that was not there the last time offers all.
-    fn look_at(&mut self, cpus: &[SeenCpu], step_s: f64) {
-        let before = std::mem::take(&mut self.cpus);
-        for seen in cpus {
-            let (used_ns, idle_ns) = (seen.used_ns, seen.idle_ns);
-            let (mut offer, mut steps) = (1.0, STEPS_LEAST);
-            if let Some(known) = before.get(&seen.id) {
-                (offer, steps) = (known.offer, known.steps);
-                let had_ns =
-                    used_ns.saturating_sub(known.used_ns) + idle_ns.saturating_sub(known.idle_ns);
-                // One that has idled since before anybody looked is not known to idle, nor for how much of its first step.
-                let known_all = known.used_ns + known.idle_ns > 0 && (had_ns > 0 || idle_ns > 0);
-                if step_s > 0.0 && known_all {
-                    let part = (had_ns as f64 / 1e9 / step_s).min(PART_MOST);
-                    offer += (part - offer) / steps;
-                    steps = STEPS.min(steps + 1.0);
-                }
-            }
-            let known = KnownCpu {
-                used_ns,
-                idle_ns,
-                offer,
-                steps,
-            };
-            self.cpus.insert(seen.id, known);
-        }
     }
 }
 
@@ -257,7 +190,6 @@ mod tests {
     struct Two {
         dues: Dues,
         now: u64,
-        cpu: SeenCpu,
         threads: [Seen; 2],
     }
 
@@ -275,11 +207,6 @@ mod tests {
             let mut two = Two {
                 dues: Dues::default(),
                 now: 1000 * MS,
-                cpu: SeenCpu {
-                    id: CpuId(0),
-                    used_ns: 0,
-                    idle_ns: 0,
-                },
                 threads: [thread(1, 100), thread(2, 300)],
             };
             two.step([(0, 0), (0, 0)]);
@@ -292,23 +219,16 @@ mod tests {
             for (thread, (used, wanted)) in self.threads.iter_mut().zip(did) {
                 thread.used_ns += used * MS;
                 thread.wanted_ns += wanted * MS;
-                self.cpu.used_ns += used * MS;
             }
-            // It idles where nobody wants more than it uses; what else it does not use is lost.
-            if did.iter().all(|(used, wanted)| used == wanted) {
-                self.cpu.idle_ns = self.now - 1000 * MS - self.cpu.used_ns;
-            }
-            let due = self.look().unwrap();
+            let cpus = CpuSet::first(1);
+            let due = self.dues.step(self.now, &cpus, &[], &self.threads);
+            let due = due.unwrap();
             [0, 1].map(|it| {
                 due[it].map_or((0, 0), |due| {
                     let percent = (due.rate * 100.0).round() as i64;
                     (percent, (due.lag_s * 1e3).round() as i64)
                 })
             })
-        }
-
-        fn look(&mut self) -> Result<Vec<Option<Due>>, ProblemError> {
-            self.dues.step(self.now, &[self.cpu], &[], &self.threads)
         }
     }
 
@@ -359,77 +279,6 @@ mod tests {
         }
     }
 
-    /// Of two CPUs an interrupt takes a fifth of one; a thread may run there only, one on the other, and one on both.
-    #[test]
-    fn what_interrupts_take_of_a_cpu_is_not_there_to_give() {
-        let mut dues = Dues::default();
-        let thread = |key: u32, cpus: &str| Seen {
-            key,
-            group: None,
-            weight: 100,
-            cpus: cpus.parse().unwrap(),
-            used_ns: 0,
-            wanted_ns: 0,
-            wants: true,
-        };
-        let mut threads = [thread(1, "0"), thread(2, "1"), thread(3, "0-1")];
-        let cpu = |id: u32| SeenCpu {
-            id: CpuId(id),
-            used_ns: 0,
-            idle_ns: 0,
-        };
-        let mut cpus = [cpu(0), cpu(1)];
-        let mut due = Vec::new();
-        for step in 1..=400 {
-            due = dues.step(step * 50 * MS, &cpus, &[], &threads).unwrap();
-            // The one that may run on both makes up for what the one on CPU 0 has less; its turns are of 25 ms.
-            let third = if step % 2 == 0 { 0 } else { 20 };
-            for (thread, used) in
-                threads
-                    .iter_mut()
-                    .zip([40 - third, 50 - third / 2, third * 3 / 2])
-            {
-                thread.used_ns += used * MS;
-                thread.wanted_ns += 50 * MS;
-            }
-            cpus[0].used_ns += 40 * MS;
-            cpus[1].used_ns += 50 * MS;
-        }
-        for due in due {
-            let due = due.unwrap();
-            assert!((due.rate - 0.6).abs() < 0.01, "{due:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_cpu_idled_beside_who_waits_is_nobodys_debt() {
-        let mut two = Two::new();
-        for _ in 0..100 {
-            two.cpu.idle_ns += 18 * MS;
-            let [(one, lag), (other, lag_of_other)] = two.step([(8, 50), (24, 50)]);
-            assert_eq!((one, other), (25, 75));
-            assert!(
-                lag.abs() <= 4 && lag_of_other.abs() <= 4,
-                "{lag} {lag_of_other}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_cpu_that_comes_online_offers_all() {
-        let mut two = Two::new();
-        for _ in 0..4 {
-            two.step([(12, 50), (38, 50)]);
-        }
-        let offline = two.dues.step(two.now, &[], &[], &[]).unwrap();
-        assert_eq!(offline, []);
-        for _ in 0..4 {
-            let due = two.step([(12, 50), (38, 50)]);
-            assert_eq!(due.map(|it| it.0), [25, 75]);
-        }
-        assert!(two.dues.cpus[&CpuId(0)].offer > 0.9);
-    }
-
     #[test]
     fn what_cannot_be_given_is_owed_within_a_bound() {
         let mut two = Two::new();
@@ -467,7 +316,6 @@ mod tests {
                 .map(|(at, demand)| thread(Some(*at), *demand));
             let problem = Problem {
                 cpus: cpus.clone(),
-                offers: BTreeMap::new(),
                 groups: weights.map(group).to_vec(),
                 threads: threads.chain([thread(None, 0.01)]).collect(),
             };
@@ -487,7 +335,8 @@ mod tests {
         assert!(found([900, 100], &little).iter().all(|it| !it));
         let nobody = Problem {
             cpus,
-            ..Problem::default()
+            groups: Vec::new(),
+            threads: Vec::new(),
         };
         assert!(heavy(&nobody, &ideal(&nobody).unwrap()).is_empty());
     }
@@ -501,7 +350,8 @@ mod tests {
         }
         two.now += 50 * MS;
         two.threads[1].wanted_ns += 50 * MS;
-        let due = two.look().unwrap();
+        let due = two.dues.step(two.now, &CpuSet::first(1), &[], &two.threads);
+        let due = due.unwrap();
         assert_eq!(due[0], None);
         assert!(due[1].is_some());
     }

@@ -40,7 +40,7 @@ mod policy;
 mod problem;
 mod window;
 
-pub use due::{Due, Dues, Seen, SeenCpu};
+pub use due::{Due, Dues, Seen};
 pub use ideal::{Ideal, ideal};
 pub use policy::Shares;
 pub use problem::{Group, Problem, ProblemError, Thread};

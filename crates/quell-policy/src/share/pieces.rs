@@ -4,7 +4,7 @@
 //! children), the *sets* (threads that may run on the same CPUs go through one node), the *classes*
 //! (CPUs that the same sets contain are one node). Arcs lead from parent to child, limited by the
 //! child's limit or demand; from a thread to its set and from a set to its classes, unlimited; and
-//! out of the network from a class, limited by what its CPUs offer.
+//! out of the network from a class, limited by its number of CPUs.
 //!
 //! A minimum cut that stays full in all that is still possible parts the network in two that have
 //! nothing to decide together any more. What crosses it is fixed: it leaves one piece at `out` and
@@ -12,7 +12,7 @@
 //! a tree node is either a top or in the same piece as its parent.
 
 use super::Problem;
-use quell_model::{CpuId, CpuSet};
+use quell_model::CpuSet;
 use std::collections::BTreeMap;
 
 /// No node.
@@ -103,9 +103,9 @@ impl Pieces {
             all.depth[node] = all.depth[parent] + 1;
             all.children[parent].push(node);
         }
-        for (class, (sets, offers)) in classes.iter().enumerate() {
+        for (class, (sets, cpus)) in classes.iter().enumerate() {
             let node = nodes - classes.len() + class;
-            all.out[node] = *offers;
+            all.out[node] = f64::from(*cpus);
             for &set in sets {
                 all.classes[tree + set as usize].push(node);
             }
@@ -143,8 +143,8 @@ struct Sets {
 }
 
 /// The threads' sets of CPUs, and the classes: the sets that contain a class, by their places,
-/// and what its CPUs offer together. CPUs that no thread may use are in none.
-fn classes(problem: &Problem) -> (Sets, Vec<(Vec<u32>, f64)>) {
+/// and its number of CPUs. CPUs that no thread may use are in none.
+fn classes(problem: &Problem) -> (Sets, Vec<(Vec<u32>, u32)>) {
     let mut places: BTreeMap<&CpuSet, usize> = BTreeMap::new();
     let mut members = Vec::new();
     let mut of_thread = Vec::with_capacity(problem.threads.len());
@@ -156,15 +156,15 @@ fn classes(problem: &Problem) -> (Sets, Vec<(Vec<u32>, f64)>) {
         of_thread.push(place);
     }
 
-    let mut sets_of_cpu: BTreeMap<CpuId, Vec<u32>> = BTreeMap::new();
+    let mut sets_of_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (place, set) in members.iter().enumerate() {
         for cpu in set.iter() {
-            sets_of_cpu.entry(cpu).or_default().push(place as u32);
+            sets_of_cpu.entry(cpu.0).or_default().push(place as u32);
         }
     }
-    let mut classes: BTreeMap<Vec<u32>, f64> = BTreeMap::new();
-    for (cpu, sets) in sets_of_cpu {
-        *classes.entry(sets).or_default() += problem.offer(cpu);
+    let mut classes: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+    for sets in sets_of_cpu.into_values() {
+        *classes.entry(sets).or_default() += 1;
     }
     (Sets { members, of_thread }, classes.into_iter().collect())
 }

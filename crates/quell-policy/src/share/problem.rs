@@ -1,15 +1,12 @@
 //! Who wants CPU time of a host: groups, threads, and what makes no sense.
 
 use quell_model::{CpuId, CpuSet};
-use std::collections::BTreeMap;
 
 /// A host and everyone on it, for a while in which nothing changes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Problem {
-    /// The CPUs that there are to give: the online ones. Each offers 1.0 but for those of `offers`.
+    /// The CPUs that there are to give: the online ones. Each offers 1.0.
     pub cpus: CpuSet,
-    /// CPUs that offer less, 0.0 to 1.0: what interrupts and other scheduling classes take is not there to give.
-    pub offers: BTreeMap<CpuId, f64>,
     /// The groups below the root, in any order. Others name them by their place here.
     pub groups: Vec<Group>,
     /// The threads, in any order.
@@ -99,14 +96,6 @@ pub enum ProblemError {
         /// Its demand in CPUs.
         demand: f64,
     },
-    /// What a CPU offers is out of range or no number.
-    #[error("CPU {cpu}: an offer of {offer} CPUs is not in 0.0 to 1.0")]
-    Offer {
-        /// The CPU.
-        cpu: CpuId,
-        /// Its offer in CPUs.
-        offer: f64,
-    },
     /// A thread may run nowhere.
     #[error("thread {thread}: there is no CPU it may run on")]
     NoCpu {
@@ -132,9 +121,6 @@ impl Problem {
     /// # Errors
     /// See [`ProblemError`].
     pub(super) fn check(&self) -> Result<Vec<u32>, ProblemError> {
-        if let Some((&cpu, &offer)) = self.offers.iter().find(|it| !(0.0..=1.0).contains(it.1)) {
-            return Err(ProblemError::Offer { cpu, offer });
-        }
         for (group, found) in self.groups.iter().enumerate() {
             let weight = found.weight;
             if let Some(parent) = found.parent.filter(|&p| p >= self.groups.len()) {
@@ -166,11 +152,6 @@ impl Problem {
             }
         }
         self.depths()
-    }
-
-    /// What a CPU offers.
-    pub(super) fn offer(&self, cpu: CpuId) -> f64 {
-        self.offers.get(&cpu).copied().unwrap_or(1.0)
     }
 
     /// O(groups): every group is walked over once, by whoever comes first.

@@ -239,7 +239,7 @@ static __always_inline void spend(struct thread *t, struct task_struct *p, bool 
 		return;
 	}
 	if (options.share)
-		share_ran(t, p, now);
+		share_ran(t, p, ran, now);
 	if (options.share && !t->depleted)
 		t->due = fair_bounded(t->due + earned);
 	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);

@@ -82,13 +82,6 @@ struct places {
 	u32 next; /* where to look for one that is free */
 };
 
-/* What a CPU gave to threads that share, for the loader. Each writes its own. */
-struct offer {
-	u64 used;  /* CPU time */
-	u64 idled; /* time that it idled, up to since */
-	u64 since; /* since when it idles; 0: it does not */
-} __attribute__((aligned(64)));
-
 /* Virtual time, see fair.h. */
 struct clock {
 	u64 time;
@@ -189,7 +182,6 @@ _Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
 _Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
 _Static_assert(sizeof(struct places) == 8, "loader's layout");
 _Static_assert(sizeof(struct sharer) == 64, "loader's layout");
-_Static_assert(sizeof(struct offer) == 64, "loader's layout");
 _Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");

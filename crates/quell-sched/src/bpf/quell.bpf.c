@@ -172,7 +172,7 @@ static __always_inline bool serve_at_once(struct thread *t, struct task_struct *
 	/* Inside a server one waits for the other. */
 	if (r->occupied && r->charged == t->served)
 		return false;
-	slot->urgency = turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
+	slot->urgency = URGENCY_NONE;
 	insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
 	return true;
 }
@@ -862,11 +862,8 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	struct domain *d = domain_at(domain_index(cpu));
 
 	observe_idle(cpu, idle);
-	turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
 	if (idle)
 		idle_charge(cpu);
-	if (options.share)
-		share_idles(cpu, idle);
 	/* It would take back what another CPU was told to take. */
 	bool left = slot && slot->aside == GONE;
 	if (slot)

@@ -96,30 +96,20 @@ static __always_inline void share_runs(struct thread *t, struct task_struct *p)
 }
 
 /*
- * A thread ran, by the kernel's account: with what was done to get it its CPU, which is much of a turn of 30 us. Who switches often would
- * else have more than its share. Interrupts, which the kernel leaves out, are nobody's: of three threads on two CPUs
- * beside one that wakes 10,000 times a second, two would have had 1.2 points less for what interrupts took while they ran.
+ * A thread ran for so long, and by the kernel's account perhaps for longer: with what was done to get it its CPU, which is much of a turn of
+ * 30 us. Who switches often would else have more than its share. Interrupts, which the kernel leaves out, are nobody's: of three threads on two CPUs
+ * beside one that wakes 10,000 times a second, two would have had 1.2 points less for what interrupts took while they ran. But who is due a CPU
+ * while it wants one pays for those that it had to bear: else it would be owed them, more and more.
  */
-static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 now)
+static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 ran, u64 now)
 {
 	u64 all = p->se.sum_exec_runtime, had = all - t->counted;
+	bool bears = ran > had && rate_of(t, sharer_of(t)) >= SHARE_RATE_ONE;
 
-	t->unbilled += had;
+	t->unbilled += bears ? ran : had;
 	t->counted = all;
-	offers[bounded(scx_bpf_task_cpu(p), MAX_CPUS)].used += had;
 	if (t->unbilled >= SHARE_STEP)
 		bill(t, now);
-}
-
-/* A CPU is marked idle, or not any more: what it does not idle and threads that share do not have is not there for them. */
-static __always_inline void share_idles(u32 cpu, bool idle)
-{
-	struct offer *o = &offers[bounded(cpu, MAX_CPUS)];
-	u64 now = time_ns();
-
-	if (o->since && now > o->since)
-		o->idled += now - o->since;
-	o->since = idle ? now ?: 1 : 0;
 }
 
 /* A thread ran that a server pays for: as if it had not wanted that. */

@@ -58,7 +58,7 @@ PER_SCHEDULER struct limits {
 	u32 changes; /* how often one began or ceased to have one */
 } limits;
 
-/* Written by the CPU, or under its run queue's lock. */
+/* Each CPU writes its own. */
 struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
 	u64 resumes; /* how urgent who goes on there is once a higher scheduling class has left; URGENCY_NONE: nobody does */
@@ -70,7 +70,6 @@ ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 /* Threads that share. */
 PER_SCHEDULER struct places places SEC(".bss.places");
 ARRAY_PER_SCHEDULER(struct sharer, sharers, MAX_SHARERS) SEC(".bss.sharers");
-ARRAY_PER_SCHEDULER(struct offer, offers, MAX_CPUS) SEC(".bss.offers");
 
 enum queue_kind {
 	QUEUE_NONE,

@@ -68,7 +68,7 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 
 #define EACH_STATE(what) what(options) what(exit_record) what(limits) what(places)
 #define EACH_ARRAY(what) what(cpus, MAX_CPUS) what(domains, MAX_DOMAINS) what(pinned_clocks, MAX_CPUS) what(turns, MAX_CPUS) \
-	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS) what(sharers, MAX_SHARERS) what(offers, MAX_CPUS)
+	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS) what(sharers, MAX_SHARERS)
 
 #define ARRAY_SIZE(array, count) +((sizeof(*array) * (count) + 127) & ~127ULL)
 u64 quell_native_arrays_size(void) { return 0 EACH_ARRAY(ARRAY_SIZE); }
@@ -269,4 +269,3 @@ s32 quell_native_set_server(struct server_setting *setting) { return quell_set_s
 const struct server_slot *quell_native_servers(void) { return servers; }
 struct places *quell_native_places(void) { return &places; }
 struct sharer *quell_native_sharers(void) { return sharers; }
-const struct offer *quell_native_offers(void) { return offers; }
