@@ -452,6 +452,18 @@ fn newcomers_and_other_terms_wait_until_others_deadlines_are_right_beside_them()
     }
 }
 
+/// What each of four on a CPU gets of it: one with a promise, and three that are promised a quarter each (type 2 of Akita's table 1).
+fn beside_three(it: &mut Simulation, first: usize, one: ServerTerms) -> Vec<f64> {
+    let quarter = || low(25.0, 100.0);
+    for (number, terms) in [one, quarter(), quarter(), quarter()]
+        .into_iter()
+        .enumerate()
+    {
+        promise(it, number as u32 + 1, 0, first + number, terms);
+    }
+    shares(it, S, 11 * S)
+}
+
 /// Akita, section 4.4: one of high criticality that needs half of a CPU beside three that are promised a quarter each.
 #[test]
 fn high_criticality_gets_what_it_needs_beside_low() {
@@ -459,24 +471,9 @@ fn high_criticality_gets_what_it_needs_beside_low() {
     let half = "[{ run_us = 5000 }, { sleep_us = 5000 }]";
     let first = add_threads(&mut it, GroupId::ROOT, 0, 1, half);
     add_threads(&mut it, GroupId::ROOT, 0, 3, BUSY);
-    // Type 6 of table 1, and three of type 2: x = 0.1 / 0.25.
-    promise(
-        &mut it,
-        1,
-        0,
-        first,
-        terms(Criticality::High, 10.0, 50.0, 100.0, 0.4),
-    );
-    for number in 1..4 {
-        promise(
-            &mut it,
-            number as u32 + 1,
-            0,
-            first + number,
-            low(25.0, 100.0),
-        );
-    }
-    let got = shares(&mut it, S, 11 * S);
+    // Type 6 of table 1: x = 0.1 / 0.25.
+    let high = terms(Criticality::High, 10.0, 50.0, 100.0, 0.4);
+    let got = beside_three(&mut it, first, high);
     println!("{got:?}");
     near("high", got[0], 0.5, 0.01);
     for (thread, got) in got.iter().enumerate().skip(1) {
@@ -494,22 +491,7 @@ fn bursts_within_the_pessimistic_part_do_not_wait_for_the_next_period() {
     let [light, heavy] = [1, 1000].map(|weight| it.add_group(GroupId::ROOT, TenantWeight(weight)));
     let first = add_threads(&mut it, light, 0, 1, bursts);
     add_threads(&mut it, heavy, 0, 3, BUSY);
-    promise(
-        &mut it,
-        1,
-        0,
-        first,
-        terms(Criticality::High, 5.0, 25.0, 100.0, 0.2),
-    );
-    for number in 1..4 {
-        promise(
-            &mut it,
-            number as u32 + 1,
-            0,
-            first + number,
-            low(25.0, 100.0),
-        );
-    }
-    let got = shares(&mut it, S, 11 * S);
+    let high = terms(Criticality::High, 5.0, 25.0, 100.0, 0.2);
+    let got = beside_three(&mut it, first, high);
     near("high", got[0], 0.7 / 4.7, 0.001);
 }

@@ -209,8 +209,8 @@ impl Account {
             self.carried = self.used;
             self.allowed = self.used + pessimistic_ns;
         } else {
-            let most = product(pessimistic_ns, self.deadline - now) / u128::from(period_ns);
-            self.allowed = self.allowed.min(self.used + most as u64);
+            let rest = product(pessimistic_ns, self.deadline - now) / u128::from(period_ns);
+            self.allowed = self.allowed.min(self.used + rest as u64);
         }
         self.expect(now, critical);
     }

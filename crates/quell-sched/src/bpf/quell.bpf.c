@@ -172,7 +172,7 @@ static __always_inline bool serve_at_once(struct thread *t, struct task_struct *
 	/* Inside a server one waits for the other. */
 	if (r->occupied && r->charged == t->served)
 		return false;
-	slot->urgency = URGENCY_NONE;
+	slot->urgency = turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
 	insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
 	return true;
 }

@@ -58,7 +58,7 @@ PER_SCHEDULER struct limits {
 	u32 changes; /* how often one began or ceased to have one */
 } limits;
 
-/* Each CPU writes its own. */
+/* Written by the CPU, or under its run queue's lock. */
 struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
 	u64 resumes; /* how urgent who goes on there is once a higher scheduling class has left; URGENCY_NONE: nobody does */
