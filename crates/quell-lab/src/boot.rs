@@ -144,7 +144,7 @@ pub fn boot(
             let mut command = machine::command(qemu, accelerator);
             command.args(machine::machine(options));
             command.args(machine::channels(folder));
-            let line = machine::command_line(options);
+            let line = machine::command_line(options, kernel);
             machine::kernel(&mut command, kernel, &archive, &line);
             (Guest::spawn(command, folder)?, None)
         }
@@ -217,7 +217,7 @@ pub fn shell(qemu: &Qemu, kernel: &Kernel, image: &Image, options: &Boot) -> Res
         &mut command,
         kernel,
         &archive,
-        &machine::command_line(options),
+        &machine::command_line(options, kernel),
     );
     // Ctrl-C is the guest's; Ctrl-A X ends QEMU.
     command.args(["-serial", "mon:stdio"]);

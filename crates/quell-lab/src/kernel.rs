@@ -145,6 +145,12 @@ impl Kernel {
         line.map(str::to_string)
     }
 
+    /// Its timer's frequency in Hz, as far as its configuration is known.
+    pub(crate) fn ticks_per_s(&self) -> Option<u64> {
+        let hz = self.option("CONFIG_HZ")?.parse().ok()?;
+        (hz > 0).then_some(hz)
+    }
+
     /// Fails where the kernel is known to have no sched_ext.
     pub fn require_sched_ext(&self) -> Result<(), LabError> {
         if self.config.is_none() || self.has("CONFIG_SCHED_CLASS_EXT") {
@@ -333,17 +339,18 @@ mod tests {
         fs::write(&file, bytes).unwrap();
         let kernel = Kernel::from_file(&file).unwrap();
         assert_eq!(kernel.release, "7.2.1+deb14-cloud-amd64");
-        assert_eq!(kernel.config, None);
+        assert_eq!((&kernel.config, kernel.ticks_per_s()), (&None, None));
         assert!(kernel.runs_on_virtual_clock());
         kernel.require_sched_ext().unwrap();
         let config = folder.path().join(format!("config-{}", kernel.release));
         fs::write(
             config,
-            "# CONFIG_SCHED_CLASS_EXT is not set\nCONFIG_SMP=y\n",
+            "# CONFIG_SCHED_CLASS_EXT is not set\nCONFIG_SMP=y\n# CONFIG_HZ_100 is not set\nCONFIG_HZ_250=y\nCONFIG_HZ=250\n",
         )
         .unwrap();
         let kernel = Kernel::from_file(&file).unwrap();
         assert!(kernel.has("CONFIG_SMP"));
+        assert_eq!(kernel.ticks_per_s(), Some(250));
         assert!(matches!(
             kernel.require_sched_ext(),
             Err(LabError::NoSchedExt { .. })

@@ -65,7 +65,8 @@ pub(crate) fn machine(options: &Boot) -> Vec<String> {
             // has a timer that is due so often, in microseconds, and no part of the guest.
             words.extend(["-netdev", "hubport,id=turns,hubid=0", "-object", TURNS]);
             words.extend(["-rtc", "base=2026-01-01,clock=vm"]);
-            words.extend(["-cpu", "max,-rdrand,-rdseed"]);
+            // Fast string instructions are the slowest here: each of their steps counts, and leaves the emulator's fast path.
+            words.extend(["-cpu", "max,-rdrand,-rdseed,-erms,-fsrm,-fsrs"]);
         }
         Accelerator::Emulated => {
             words.extend(["-accel", "tcg,thread=multi", "-cpu", "max"]);
@@ -98,14 +99,21 @@ pub(crate) fn machine(options: &Boot) -> Vec<String> {
 }
 
 /// The kernel's command line.
-pub(crate) fn command_line(options: &Boot) -> String {
+pub(crate) fn command_line(options: &Boot, kernel: &Kernel) -> String {
     let mut words = String::from(
         // Waiting loops and self-tests at boot are slow in emulation: none is needed for these CPUs and timers.
         "console=ttyS0 quiet panic=-1 mitigations=off cpu_init_udelay=0 no_timer_check cryptomgr.notests",
     );
     if Accelerator::of(options) == Accelerator::Counting {
         // Nothing random but the seed, which the kernel mixes into its pool with all of this line.
-        words.push_str(" random.trust_cpu=off nokaslr tsc=reliable quell.seed=");
+        words.push_str(" random.trust_cpu=off nokaslr tsc=reliable");
+        // As the CPU's model: the kernel would fill pages that way.
+        words.push_str(" clearcpuid=rep_good");
+        // Else each CPU but the first finds out by itself, in loops of pauses, which leave the fast path too.
+        if let Some(hz) = kernel.ticks_per_s() {
+            words.push_str(&format!(" lpj={}", 1_000_000_000 / hz));
+        }
+        words.push_str(" quell.seed=");
         words.push_str(&options.seed.to_string());
     }
     if !options.append.is_empty() {

@@ -139,7 +139,7 @@ impl Source<'_> {
         let mut words = machine::machine(self.options);
         words.extend(machine::channels(Path::new("")));
         words.extend(STOPS.map(str::to_string));
-        words.push(machine::command_line(self.options));
+        words.push(machine::command_line(self.options, self.kernel));
         digest.update(words.join("\n"));
         for file in [&self.kernel.image, archive] {
             let mut opened = File::open(file).map_err(LabError::io(file))?;
@@ -157,7 +157,7 @@ impl Source<'_> {
         let mut command = self.command(folder, to)?;
         command.args(["-action", "panic=pause"]);
         command.args(["-fw_cfg", "name=opt/quell/given,string=none"]);
-        let line = machine::command_line(self.options) + WORD;
+        let line = machine::command_line(self.options, self.kernel) + WORD;
         machine::kernel(&mut command, self.kernel, archive, &line);
         let mut qmp = Qmp::to(&mut command, POLL)?;
         let mut guest = Guest::spawn(command, folder)?;

@@ -151,9 +151,11 @@ fn the_real_clock_works_too() {
 #[test]
 fn a_guest_that_panics_or_hangs_is_told_apart_and_shown() {
     let Some(guests) = guests() else { return };
+    let snapshots = tempfile::tempdir().unwrap();
     let options = Boot {
         cpus: 1,
         memory_mib: 512,
+        snapshots: Some(snapshots.path().to_path_buf()),
         ..Boot::default()
     };
     let panics = guests.run("echo c >/proc/sysrq-trigger", &options, None);
@@ -174,6 +176,7 @@ fn a_guest_that_panics_or_hangs_is_told_apart_and_shown() {
 
     let brief = Boot {
         boot_limit: Duration::from_millis(500),
+        snapshots: None,
         ..options
     };
     let slow = guests.run("true", &brief, None);
