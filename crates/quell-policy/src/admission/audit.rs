@@ -413,18 +413,19 @@ impl Audit {
         }
     }
 
-    /// Whether somebody waits who has a budget.
+    /// Whether somebody waits who has a budget for sure.
     fn is_claimed(&self) -> bool {
-        self.accounts.iter().any(|it| it.waits(self.critical))
+        let sure =
+            |it: &Account| self.now >= it.unsure_until && it.used + self.slop_ns < it.allowed;
+        let mut accounts = self.accounts.iter();
+        accounts.any(|it| it.waits(self.critical) && sure(it))
     }
 
     /// After each change: the mode, and who runs without a claim.
     fn settle(&mut self) {
         self.choose_mode();
         let (critical, now) = (self.critical, self.now);
-        let sure = |it: &Account| now >= it.unsure_until;
-        let mut others = self.accounts.iter();
-        let claimed = others.any(|it| it.waits(critical) && sure(it));
+        let claimed = self.is_claimed();
         // Who runs without a budget does so for the rest, which may have one.
         let rest_claims = self.rest.is_some_and(|it| it.left > 0);
         let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_claim(now));
@@ -433,7 +434,7 @@ impl Audit {
             let ceases = account.runs && account.claims && !claims;
             if claims {
                 self.enforced.extend(account.enforced.take());
-            } else if ceases && claimed && sure(account) && !rest_may {
+            } else if ceases && claimed && now >= account.unsure_until && !rest_may {
                 account.enforced = Some(Enforcement {
                     by_mode: account.used < account.allowed,
                     late_ns: 0,
@@ -589,6 +590,21 @@ mod tests {
             audit.event(1050, 0, Event::Begins);
             audit.event(1050, 1, Event::Wakes);
             audit.event(1095, 0, Event::Ends);
+            assert_eq!(audit.enforced().len(), late, "{used}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_late_beside_who_may_have_used_its_budget() {
+        let low = server(Criticality::Low, 30, 30);
+        for (used, late) in [(27, 1), (28, 0), (29, 0)] {
+            let mut audit = Audit::new(&[low, low], None, 0).approximate(2);
+            audit.event(1000, 1, Event::Wakes);
+            audit.event(1000, 1, Event::Begins);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000 + used, 1, Event::Ends);
+            audit.event(1000 + used, 0, Event::Begins);
+            audit.event(1090, 0, Event::Ends);
             assert_eq!(audit.enforced().len(), late, "{used}");
         }
     }
