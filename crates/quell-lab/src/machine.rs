@@ -107,9 +107,9 @@ pub(crate) fn command_line(options: &Boot, kernel: &Kernel) -> String {
     if Accelerator::of(options) == Accelerator::Counting {
         // Nothing random but the seed, which the kernel mixes into its pool with all of this line.
         words.push_str(" random.trust_cpu=off nokaslr tsc=reliable");
-        // As the CPU's model: the kernel would fill pages that way.
+        // The kernel would take this model's plain `rep stos` for fast, and fill pages with it.
         words.push_str(" clearcpuid=rep_good");
-        // Else each CPU but the first finds out by itself, in loops of pauses, which leave the fast path too.
+        // Without it each CPU but the first measures its delay loop, of pauses, which leave the fast path too. One instruction takes 1 ns.
         if let Some(hz) = kernel.ticks_per_s() {
             words.push_str(&format!(" lpj={}", 1_000_000_000 / hz));
         }

@@ -228,11 +228,6 @@ impl Account {
             && usual < self.server.pessimistic_ns
     }
 
-    /// Whether it waits, and has a budget.
-    fn waits(&self, critical: bool) -> bool {
-        self.wants && !self.runs && self.has_budget(critical)
-    }
-
     /// When its state changes by itself, at the latest.
     fn next(&self, now: u64, critical: bool) -> u64 {
         if !self.wants {
@@ -415,10 +410,11 @@ impl Audit {
 
     /// Whether somebody waits who has a budget for sure.
     fn is_claimed(&self) -> bool {
-        let sure =
-            |it: &Account| self.now >= it.unsure_until && it.used + self.slop_ns < it.allowed;
-        let mut accounts = self.accounts.iter();
-        accounts.any(|it| it.waits(self.critical) && sure(it))
+        let claims = |it: &Account| {
+            let sure = self.now >= it.unsure_until && it.used + self.slop_ns < it.allowed;
+            it.wants && !it.runs && it.has_budget(self.critical) && sure
+        };
+        self.accounts.iter().any(claims)
     }
 
     /// After each change: the mode, and who runs without a claim.
