@@ -605,7 +605,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
 		t = NULL;
 	/* Nor does who runs wait for one that is less far behind. */
-	bool passed = options.share && t && t->depleted && lag > turn.lag;
+	bool passed = t && t->depleted && lag > turn.lag;
 	if (!passed && goes_first(&turn, index, now) && take_first(turn.depleted))
 		return;
 	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))

@@ -391,7 +391,8 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
     set_policy(0, libc::SCHED_OTHER);
     sleep_ms(300);
     let got = each(&[&busy[0], &busy[1], &born], 3000);
-    failures.expect("of one forked by SCHED_IDLE", got[2], 0.001, 0.06);
+    // Cgroup weights, which the kernel tells it by, are at least 1, where the usual one is 100: of two CPUs, two of 201.
+    failures.expect("of one forked by SCHED_IDLE", got[2], 0.008, 0.03);
     drop((busy, born));
 }
 
