@@ -619,7 +619,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (entitled_own(&turn) && take_first(turn.queue))
 		return;
-	if (turn.first && !(t && (!t->depleted || lag > turn.lag))) {
+	if (turn.first && !passed && (!t || t->depleted)) {
 		if (take_first(turn.depleted))
 			return;
 		/* What the domain's queue holds may not run here. */
