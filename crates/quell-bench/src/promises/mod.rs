@@ -19,7 +19,7 @@ use books::{Books, Found, Precision};
 use comfy_table::{CellAlignment, Table, presets};
 use drawn::Drawn;
 use quell_model::CpuId;
-use quell_model::config::Criticality;
+use quell_model::config::{Criticality, Scenario};
 use quell_policy::admission::audit::Miss;
 use quell_trace::Reader;
 use rand::{Rng, SeedableRng};
@@ -27,7 +27,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -63,6 +63,8 @@ pub struct PromisesOptions {
     pub most_cpus: u32,
     /// How long each is watched, in s.
     pub seconds: f64,
+    /// A folder for the scenario and the trace of each host on which a promise was broken.
+    pub trace: Option<PathBuf>,
     /// The `quell` program.
     pub exe: PathBuf,
 }
@@ -105,7 +107,7 @@ pub struct HostPromises {
     pub misses: Vec<Missed>,
     /// How exactly budgets end.
     pub budgets: Lateness,
-    /// How soon HI mode takes the CPU from low criticality.
+    /// How soon HI mode takes the CPU from low criticality that runs when it begins.
     pub modes: Lateness,
 }
 
@@ -167,7 +169,7 @@ pub fn simulate(
         for some in seeds.chunks(at_once) {
             let runs = some.iter().map(|&seed| {
                 let cpus = ChaCha8Rng::seed_from_u64(seed).random_range(1..=options.most_cpus);
-                HostRun::new(options, side, seed, cpus, 2_000_000)
+                HostRun::new(options, side, &label, seed, cpus, 2_000_000)
             });
             let runs: Vec<HostRun> = runs.collect::<anyhow::Result<_>>()?;
             let all: Vec<BenchOptions> = runs.iter().map(|run| run.bench.clone()).collect();
@@ -197,11 +199,11 @@ pub fn run(
     let mut sides = Vec::new();
     for (side, label) in options.sides.iter().zip(Side::labels(&options.sides)) {
         let host = |seed| {
-            let it = HostRun::new(options, side, seed, cpus, 10_000_000)?;
+            let it = HostRun::new(options, side, &label, seed, cpus, 10_000_000)?;
             run::run(&it.bench, interrupt, &Progress::silent())?;
             it.judge(REAL)
         };
-        let hosts = SideHosts::measure(label, seeds(options), interrupt, progress, host)?;
+        let hosts = SideHosts::measure(label.clone(), seeds(options), interrupt, progress, host)?;
         sides.push(hosts);
     }
     progress.finish();
@@ -237,19 +239,24 @@ struct HostRun {
     bench: BenchOptions,
     /// Where its trace is.
     folder: TempDir,
+    /// Where that and the scenario go if a promise was broken.
+    keep: Option<[PathBuf; 2]>,
+    seconds: f64,
 }
 
 impl HostRun {
     fn new(
         options: &PromisesOptions,
         side: &Side,
+        label: &str,
         seed: u64,
         cpus: u32,
         least_period_ns: u64,
     ) -> anyhow::Result<HostRun> {
         let end_s = WARMUP_S + options.seconds;
         let drawn = Drawn::random(seed, cpus, least_period_ns, QUIET_S, end_s);
-        let scenario = drawn.scenario(WARMUP_S, options.seconds)?;
+        let text = drawn.scenario(WARMUP_S, options.seconds);
+        let scenario = Scenario::parse(Path::new("promises.toml"), &text)?;
         let folder = TempDir::with_prefix("quell-promises-")?;
         let bench = BenchOptions {
             sides: vec![side.clone()],
@@ -257,11 +264,16 @@ impl HostRun {
             seed,
             ..BenchOptions::new(scenario, options.exe.clone())
         };
+        let keep = |folder: &PathBuf| {
+            ["perfetto-trace", "toml"].map(|it| folder.join(format!("{label}-{seed}.{it}")))
+        };
         Ok(HostRun {
             seed,
             drawn,
             bench,
             folder,
+            keep: options.trace.as_ref().map(keep),
+            seconds: options.seconds,
         })
     }
 
@@ -273,7 +285,14 @@ impl HostRun {
         for event in Reader::open(&trace)? {
             books.add(&event?);
         }
-        Ok(self.found(books.finish()))
+        let found = books.finish();
+        let broken = !found.misses.is_empty();
+        if let Some([kept, scenario]) = self.keep.as_ref().filter(|_| broken) {
+            fs::copy(&trace, kept).with_context(|| kept.display().to_string())?;
+            let text = self.drawn.scenario(WARMUP_S, self.seconds);
+            fs::write(scenario, text).with_context(|| scenario.display().to_string())?;
+        }
+        Ok(self.found(found))
     }
 
     fn found(&self, found: Found) -> HostPromises {
@@ -322,6 +341,8 @@ pub fn table(promises: &Promises) -> String {
         "hosts with",
         "late, p99",
         "worst",
+        "into HI mode",
+        "worst",
     ]);
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -343,6 +364,8 @@ pub fn table(promises: &Promises) -> String {
             broken.count().to_string(),
             format!("{:.0} us", most(&|it| it.budgets.p99_us)),
             format!("{:.0} us", most(&|it| it.budgets.worst_us)),
+            sum(&|it| it.modes.count).to_string(),
+            format!("{:.0} us", most(&|it| it.modes.worst_us)),
         ]);
         // Writing to a string does not fail.
         for HostFailed { seed, why } in &side.failed {
@@ -374,7 +397,7 @@ pub fn table(promises: &Promises) -> String {
     }
     format!(
         "{table}\nbroken: a budget that was {:.0} us short or more at the end of a period; late: for how long who had used its budget ran on \
-         while\nsomebody waited who had one, the worst host's\n{text}",
+         while\nsomebody waited who had one, the worst host's; into HI mode: how often one of low criticality ran when HI mode began, and for how long\nit ran on\n{text}",
         promises.tolerance_us
     )
 }

@@ -7,6 +7,7 @@ fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromis
         seed,
         most_cpus,
         seconds: 3.0,
+        trace: None,
         exe: "quell".into(),
     };
     let promises = simulate(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
@@ -34,6 +35,33 @@ fn who_has_used_its_budget_does_not_run_on() {
         let budgets = measured("akita", 1, seed, 1)[0].budgets;
         assert!(budgets.count > 0 && budgets.worst_us < 1.0, "{budgets:?}");
     }
+}
+
+#[test]
+fn what_broke_a_promise_is_kept() {
+    let folder = TempDir::new().unwrap();
+    for (side, kept) in [
+        ("akita", &[][..]),
+        ("eevdf", &["eevdf-0.perfetto-trace", "eevdf-0.toml"]),
+    ] {
+        let options = PromisesOptions {
+            sides: Side::parse_list(side).unwrap(),
+            hosts: 1,
+            seed: 0,
+            most_cpus: 2,
+            seconds: 2.0,
+            trace: Some(folder.path().to_path_buf()),
+            exe: "quell".into(),
+        };
+        simulate(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
+        let files = fs::read_dir(folder.path()).unwrap();
+        let files = files.map(|it| it.unwrap().file_name().into_string().unwrap());
+        let mut files: Vec<String> = files.collect();
+        files.sort();
+        assert_eq!(files, kept);
+    }
+    let scenario = folder.path().join("eevdf-0.toml");
+    Scenario::parse(&scenario, &fs::read_to_string(&scenario).unwrap()).unwrap();
 }
 
 #[test]

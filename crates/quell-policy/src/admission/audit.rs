@@ -127,6 +127,8 @@ pub struct Audit {
     now: u64,
     /// HI mode.
     critical: bool,
+    /// Until when that may last, if what is told is not exact; `u64::MAX`: until something happens.
+    critical_until: u64,
     tolerance_ns: u64,
     /// By how much what is told may be off.
     slop_ns: u64,
@@ -279,6 +281,7 @@ impl Audit {
             }),
             now: 0,
             critical: false,
+            critical_until: 0,
             tolerance_ns,
             slop_ns: 0,
             misses: Vec::new(),
@@ -298,7 +301,6 @@ impl Audit {
     /// Something happens to a server; times do not decrease.
     pub fn event(&mut self, at: u64, server: usize, event: Event) {
         self.advance(at);
-        self.doubt_mode();
         let (critical, slop) = (self.critical, self.slop_ns);
         let account = &mut self.accounts[server];
         match event {
@@ -386,12 +388,11 @@ impl Audit {
                 }
                 account.begin(account.deadline, self.critical);
             }
-            self.doubt_mode();
             self.settle();
         }
     }
 
-    /// While one of high criticality may have needed HI mode, and until it may have ended, what those of low criticality have is not known.
+    /// While one of high criticality may have needed HI mode, and until that may have ended, what those of low criticality have is not known.
     fn doubt_mode(&mut self) {
         let slop = self.slop_ns;
         let may_overrun = |it: &Account| {
@@ -399,10 +400,19 @@ impl Audit {
             let over = it.used + slop >= usual && usual < it.server.pessimistic_ns;
             it.wants && it.high() && (over || self.now < it.unsure_until)
         };
-        if slop == 0 || !(self.critical || self.accounts.iter().any(may_overrun)) {
+        // It does not end while one of them has a budget, whatever that one needs.
+        let wants = |it: &Account| {
+            it.wants && it.high() && (it.has_budget(true) || self.now < it.unsure_until)
+        };
+        let mut high = self.accounts.iter();
+        let holds = self.critical
+            || high.clone().any(may_overrun)
+            || (self.now < self.critical_until && high.any(wants));
+        if slop == 0 || (!holds && self.critical_until < u64::MAX) {
             return;
         }
         let ends = self.now + slop + self.rest.map_or(0, |it| it.server.budget_ns);
+        self.critical_until = if holds { u64::MAX } else { ends };
         for account in self.accounts.iter_mut().filter(|it| !it.high()) {
             account.unsure_until = account.unsure_until.max(ends + account.server.period_ns);
         }
@@ -419,7 +429,8 @@ impl Audit {
 
     /// After each change: the mode, and who runs without a claim.
     fn settle(&mut self) {
-        self.choose_mode();
+        let begins = self.choose_mode();
+        self.doubt_mode();
         let (critical, now) = (self.critical, self.now);
         let claimed = self.is_claimed();
         // Who runs without a budget does so for the rest, which may have one.
@@ -427,20 +438,24 @@ impl Audit {
         let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_claim(now));
         for account in &mut self.accounts {
             let claims = account.runs && (account.has_budget(critical) || rest_claims);
-            let ceases = account.runs && account.claims && !claims;
+            // Whatever is left of the budget of one of low criticality, HI mode takes it.
+            let by_mode = account.runs && begins && !account.high();
+            let ceases = account.runs && account.claims && now >= account.unsure_until;
             if claims {
                 self.enforced.extend(account.enforced.take());
-            } else if ceases && claimed && now >= account.unsure_until && !rest_may {
-                account.enforced = Some(Enforcement {
-                    by_mode: account.used < account.allowed,
+            } else if (by_mode || ceases) && claimed && !rest_may {
+                let late = Enforcement {
+                    by_mode,
                     late_ns: 0,
-                });
+                };
+                account.enforced.get_or_insert(late);
             }
             account.claims = claims;
         }
     }
 
-    fn choose_mode(&mut self) {
+    /// Whether HI mode begins.
+    fn choose_mode(&mut self) -> bool {
         let before = self.critical;
         let wanted = |it: &Account| it.wants && it.high() && it.has_budget(true);
         if self.accounts.iter().any(Account::overruns) {
@@ -460,6 +475,7 @@ impl Audit {
                 account.begin(now, false);
             }
         }
+        self.critical && !before
     }
 
     /// The promises that were broken so far.
@@ -626,6 +642,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_that_may_go_on_is_not_judged_by() {
+        let high = server(Criticality::High, 40, 60);
+        let servers = [high, high, server(Criticality::Low, 20, 20)];
+        // The second wakes as HI mode ends, or is seen to: a little later, and it may go on until that one sleeps, or surely not.
+        for (later, misses) in [(1, 0), (3, 1)] {
+            let mut audit = Audit::new(&servers, None, 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1045, 0, Event::Ends);
+            audit.event(1045, 0, Event::Sleeps);
+            audit.event(1045 + later, 1, Event::Wakes);
+            audit.advance(1300);
+            audit.event(1300, 2, Event::Wakes);
+            audit.advance(1400);
+            let low = audit.misses().iter().filter(|it| it.server == 2);
+            assert_eq!(low.count(), misses, "{later}");
+        }
+    }
+
+    #[test]
     fn the_rest_is_promised_what_it_is_owed() {
         let miss = Miss {
             server: 1,
@@ -666,6 +702,35 @@ mod tests {
             late_ns: 3,
         };
         assert_eq!((audit.switches(), audit.enforced()), (2, &[late][..]));
+    }
+
+    #[test]
+    fn who_makes_way_for_hi_mode_is_known_whatever_its_budget_is() {
+        let servers = [
+            server(Criticality::High, 10, 60),
+            server(Criticality::Low, 50, 50),
+        ];
+        // After an overrun it is not known what the one of low criticality has, nor that it has nothing after so long.
+        for ran in [5, 55] {
+            let mut audit = Audit::new(&servers, None, 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1015, 0, Event::Ends);
+            audit.event(1015, 0, Event::Sleeps);
+            audit.event(1015, 1, Event::Wakes);
+            audit.event(1015, 1, Event::Begins);
+            audit.event(1015 + ran, 0, Event::Wakes);
+            audit.event(1018 + ran, 1, Event::Ends);
+            let late = Enforcement {
+                by_mode: true,
+                late_ns: 3,
+            };
+            assert_eq!(
+                (audit.switches(), audit.enforced()),
+                (2, &[late][..]),
+                "{ran}"
+            );
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return shares(args);
     }
     if args.scenario == "promises" {
-        not_for("promises", args, &["seconds"])?;
+        not_for("promises", args, &["seconds", "trace"])?;
         return promises(args);
     }
     if args.scenario == "acceptance" {
@@ -95,6 +95,13 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     }
     let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
     files_writable(measure.files())?;
+    job.trace = trace(args)?;
+    let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
+    report::deliver(&result, measure.files())
+}
+
+/// The folder for traces, which is there.
+fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
     if let Some(folder) = &args.trace {
         if matches!(args.on, Substrate::Vm) {
             let message = "`--trace`: traces are written on: sim, host; in a guest: \
@@ -102,10 +109,8 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
             return Err(InputError(message.to_string()).into());
         }
         folder_writable(folder)?;
-        job.trace = Some(folder.clone());
     }
-    let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
-    report::deliver(&result, measure.files())
+    Ok(args.trace.clone())
 }
 
 /// One scenario at every combination of some values, on the simulator.
@@ -305,6 +310,7 @@ fn promises(args: &Bench) -> anyhow::Result<()> {
         seed: args.measure.seed,
         most_cpus: args.most_cpus,
         seconds: args.measure.seconds.unwrap_or(5.0),
+        trace: trace(args)?,
         exe: this_program()?,
     };
     files_writable(args.measure.files())?;
