@@ -151,6 +151,7 @@ struct server_slot {
 struct reservation {
 	struct server rest; /* all that no server serves */
 	u64 charged_at;	    /* up to when what runs is charged */
+	u64 began_at;	    /* since when it runs */
 	u64 event_at;	    /* when it looks again, whoever runs; found with chosen */
 	u64 timer_at;	    /* when its timer goes off; 0: it does not run */
 	u64 hot_until;	    /* of all of its servers */
@@ -168,6 +169,7 @@ struct reservation {
 	u8 resumes;	    /* LO mode begins */
 	u8 rest_wants;
 	u8 joined;	    /* who waits in the pinned queue may be served by now */
+	u8 passed;	    /* so many began to run since it looked for work, 2 at most: the kernel had put them into its local queue */
 	u16 server[CPU_SERVERS];
 } __attribute__((aligned(64)));
 

@@ -28,6 +28,12 @@
 /* What a switch takes at most. Else the CPU idled, or a higher scheduling class had it. */
 #define LEAVING_MOST (50 * NS_PER_US)
 
+/*
+ * A turn of who came from the CPU's local queue after another. The kernel puts who exits, or must not migrate at the moment, there by itself, again each
+ * time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
+ */
+#define PASSING_LEAST (200 * NS_PER_US)
+
 static __always_inline u64 budget_now(void)
 {
 	return bpf_ktime_get_ns();
@@ -278,6 +284,12 @@ static int on_budget(void *map, u32 *key, struct timer *value)
 	return 0;
 }
 
+/* Whether what runs is one of those that the CPU did not look for, and not the first. */
+static __always_inline bool passes(struct reservation *r)
+{
+	return r->passed > 1;
+}
+
 /* A CPU looks again when what runs has used its budget, or somebody gets one. Global, as update_server() is. */
 __noinline int look_again(u32 cpu)
 {
@@ -297,6 +309,8 @@ __noinline int look_again(u32 cpu)
 		until = now + server_left(&r->rest);
 	if (until < at)
 		at = until;
+	if (passes(r) && at < r->began_at + PASSING_LEAST)
+		at = r->began_at + PASSING_LEAST;
 	if (at == NEVER || at == r->timer_at)
 		return 0;
 	r->timer_at = at;
@@ -327,7 +341,9 @@ __noinline int begin_charge(struct thread *t, u32 cpu)
 	pay(r, cpu, now);
 	r->leaves = 0;
 	r->occupied = 1;
-	r->charged_at = now;
+	if (!passes(r))
+		r->passed++;
+	r->charged_at = r->began_at = now;
 	t->paid = is_served(t, r);
 	r->charged = t->paid ? t->served : 0;
 	look_again(cpu);

@@ -222,6 +222,38 @@ pub fn spin(how: &How) -> Load {
     start(how, move || count = std::hint::black_box(count + 1))
 }
 
+/// A process that maps so many pages, and exits on a sign: the kernel has something to do then.
+pub fn exits(how: &How, pages: usize, sign: &'static AtomicU64) -> Load {
+    const PAGE: usize = 4096;
+    let mut mapped = false;
+    start(how, move || {
+        if sign.load(Ordering::Relaxed) > 0 {
+            // SAFETY: nothing of the process is needed any more.
+            unsafe { libc::_exit(0) };
+        }
+        if !mapped {
+            let (size, access) = (pages * PAGE, libc::PROT_READ | libc::PROT_WRITE);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a fresh mapping of that size, whose pages are written to before anything else is done with it.
+            unsafe {
+                let at = libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0);
+                libc::madvise(at, size, libc::MADV_NOHUGEPAGE);
+                for page in 0..pages {
+                    at.cast::<u8>().add(page * PAGE).write_volatile(1);
+                }
+            }
+            mapped = true;
+        }
+        nap(10_000_000);
+    })
+}
+
+/// Whether a process has exited that nobody has waited for yet.
+pub fn has_exited(pid: Pid) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    text.rsplit(") ").next().unwrap().starts_with('Z')
+}
+
 pub fn spinners(count: usize, how: &How) -> Vec<Load> {
     (0..count).map(|_| spin(how)).collect()
 }
