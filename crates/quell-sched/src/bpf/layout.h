@@ -169,7 +169,7 @@ struct reservation {
 	u8 resumes;	    /* LO mode begins */
 	u8 rest_wants;
 	u8 joined;	    /* who waits in the pinned queue may be served by now */
-	u8 passed;	    /* so many began to run since it looked for work, 2 at most: the kernel had put them into its local queue */
+	u8 kicked;	    /* for budgets, so many times since it looked for work, 2 at most */
 	u16 server[CPU_SERVERS];
 } __attribute__((aligned(64)));
 

@@ -565,7 +565,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
 	struct thread *served = NULL;
 	if (r && r->count) {
-		r->passed = 0;
+		r->kicked = 0;
 		if (r->joined)
 			join_servers(cpu);
 		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu));
@@ -713,8 +713,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	begin_serving(t, cpu);
 	/* It was put there before a server's thread woke. */
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
-	if (r && r->count && r->chosen && r->chosen != r->charged && !passes(r) && !(p->flags & PF_KTHREAD))
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	if (r && r->count && r->chosen && r->chosen != r->charged && !kicks_in_vain(r) && !(p->flags & PF_KTHREAD))
+		kick_for_budget(r, cpu);
 }
 
 SEC("struct_ops/stopping")

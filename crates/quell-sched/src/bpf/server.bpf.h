@@ -29,8 +29,8 @@
 #define LEAVING_MOST (50 * NS_PER_US)
 
 /*
- * A turn of who came from the CPU's local queue after another. The kernel puts who exits, or must not migrate at the moment, there by itself, again each
- * time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
+ * A turn of who came from the CPU's local queue although the CPU was to look for work. The kernel puts who exits, or must not migrate at the moment, there
+ * by itself, again each time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
  */
 #define PASSING_LEAST (200 * NS_PER_US)
 
@@ -273,21 +273,29 @@ __noinline u32 choose(u32 cpu, bool weighted)
 
 TIMERS(budgets, MAX_CPUS);
 
+/* Whether preempting who runs, for somebody's budget, has not made the CPU look for work. */
+static __always_inline bool kicks_in_vain(struct reservation *r)
+{
+	return r->kicked > 1;
+}
+
+static __always_inline void kick_for_budget(struct reservation *r, u32 cpu)
+{
+	if (!kicks_in_vain(r))
+		r->kicked++;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
 static int on_budget(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
 	struct reservation *r = reservation_at(cpu);
 
-	if (r)
-		r->timer_at = 0;
-	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	if (!r)
+		return 0;
+	r->timer_at = 0;
+	kick_for_budget(r, cpu);
 	return 0;
-}
-
-/* Whether what runs is one of those that the CPU did not look for, and not the first. */
-static __always_inline bool passes(struct reservation *r)
-{
-	return r->passed > 1;
 }
 
 /* A CPU looks again when what runs has used its budget, or somebody gets one. Global, as update_server() is. */
@@ -309,7 +317,7 @@ __noinline int look_again(u32 cpu)
 		until = now + server_left(&r->rest);
 	if (until < at)
 		at = until;
-	if (passes(r) && at < r->began_at + PASSING_LEAST)
+	if (kicks_in_vain(r) && at < r->began_at + PASSING_LEAST)
 		at = r->began_at + PASSING_LEAST;
 	if (at == NEVER || at == r->timer_at)
 		return 0;
@@ -341,8 +349,6 @@ __noinline int begin_charge(struct thread *t, u32 cpu)
 	pay(r, cpu, now);
 	r->leaves = 0;
 	r->occupied = 1;
-	if (!passes(r))
-		r->passed++;
 	r->charged_at = r->began_at = now;
 	t->paid = is_served(t, r);
 	r->charged = t->paid ? t->served : 0;
