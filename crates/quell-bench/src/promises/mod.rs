@@ -236,12 +236,13 @@ fn promises(
 struct HostRun {
     seed: u64,
     drawn: Drawn,
+    /// Its scenario.
+    text: String,
     bench: BenchOptions,
     /// Where its trace is.
     folder: TempDir,
     /// Where that and the scenario go if a promise was broken.
     keep: Option<[PathBuf; 2]>,
-    seconds: f64,
 }
 
 impl HostRun {
@@ -270,10 +271,10 @@ impl HostRun {
         Ok(HostRun {
             seed,
             drawn,
+            text,
             bench,
             folder,
             keep: options.trace.as_ref().map(keep),
-            seconds: options.seconds,
         })
     }
 
@@ -289,8 +290,7 @@ impl HostRun {
         let broken = !found.misses.is_empty();
         if let Some([kept, scenario]) = self.keep.as_ref().filter(|_| broken) {
             fs::copy(&trace, kept).with_context(|| kept.display().to_string())?;
-            let text = self.drawn.scenario(WARMUP_S, self.seconds);
-            fs::write(scenario, text).with_context(|| scenario.display().to_string())?;
+            fs::write(scenario, &self.text).with_context(|| scenario.display().to_string())?;
         }
         Ok(self.found(found))
     }

@@ -1,7 +1,7 @@
 use super::*;
 
-fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromises> {
-    let options = PromisesOptions {
+fn options(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> PromisesOptions {
+    PromisesOptions {
         sides: Side::parse_list(side).unwrap(),
         hosts,
         seed,
@@ -9,7 +9,11 @@ fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromis
         seconds: 3.0,
         trace: None,
         exe: "quell".into(),
-    };
+    }
+}
+
+fn measured(side: &str, hosts: u32, seed: u64, most_cpus: u32) -> Vec<HostPromises> {
+    let options = options(side, hosts, seed, most_cpus);
     let promises = simulate(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
     println!("{}", table(&promises));
     promises.sides[0].hosts.clone()
@@ -45,13 +49,8 @@ fn what_broke_a_promise_is_kept() {
         ("eevdf", &["eevdf-0.perfetto-trace", "eevdf-0.toml"]),
     ] {
         let options = PromisesOptions {
-            sides: Side::parse_list(side).unwrap(),
-            hosts: 1,
-            seed: 0,
-            most_cpus: 2,
-            seconds: 2.0,
             trace: Some(folder.path().to_path_buf()),
-            exe: "quell".into(),
+            ..options(side, 1, 0, 2)
         };
         simulate(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
         let files = fs::read_dir(folder.path()).unwrap();

@@ -230,6 +230,11 @@ impl Account {
             && usual < self.server.pessimistic_ns
     }
 
+    /// Whether HI mode does not end because of it.
+    fn keeps_mode(&self) -> bool {
+        self.wants && self.high() && self.has_budget(true)
+    }
+
     /// When its state changes by itself, at the latest.
     fn next(&self, now: u64, critical: bool) -> u64 {
         if !self.wants {
@@ -395,20 +400,20 @@ impl Audit {
     /// While one of high criticality may have needed HI mode, and until that may have ended, what those of low criticality have is not known.
     fn doubt_mode(&mut self) {
         let slop = self.slop_ns;
+        if slop == 0 {
+            return;
+        }
         let may_overrun = |it: &Account| {
             let usual = it.server.budget_ns;
             let over = it.used + slop >= usual && usual < it.server.pessimistic_ns;
             it.wants && it.high() && (over || self.now < it.unsure_until)
         };
+        let mut accounts = self.accounts.iter();
         // It does not end while one of them has a budget, whatever that one needs.
-        let wants = |it: &Account| {
-            it.wants && it.high() && (it.has_budget(true) || self.now < it.unsure_until)
-        };
-        let mut high = self.accounts.iter();
         let holds = self.critical
-            || high.clone().any(may_overrun)
-            || (self.now < self.critical_until && high.any(wants));
-        if slop == 0 || (!holds && self.critical_until < u64::MAX) {
+            || accounts.clone().any(may_overrun)
+            || (self.now < self.critical_until && accounts.any(Account::keeps_mode));
+        if !holds && self.critical_until < u64::MAX {
             return;
         }
         let ends = self.now + slop + self.rest.map_or(0, |it| it.server.budget_ns);
@@ -457,10 +462,11 @@ impl Audit {
     /// Whether HI mode begins.
     fn choose_mode(&mut self) -> bool {
         let before = self.critical;
-        let wanted = |it: &Account| it.wants && it.high() && it.has_budget(true);
         if self.accounts.iter().any(Account::overruns) {
             self.critical = true;
-        } else if !self.accounts.iter().any(wanted) && self.rest.is_none_or(|it| it.left == 0) {
+        } else if !self.accounts.iter().any(Account::keeps_mode)
+            && self.rest.is_none_or(|it| it.left == 0)
+        {
             self.critical = false;
         }
         if self.critical && !before {

@@ -17,7 +17,7 @@
  *          sleeps often, has more CPU time than it pays for.
  * Locking: a CPU's servers change under its run queue's lock only: where its threads become ready, where it looks for work, and where
  *          one begins or ceases to run. The agent writes what they are to be; that holds from their next period on.
- *          The timer only makes the CPU look.
+ *          The timer only makes the CPU look, and counts that.
  */
 #ifndef QUELL_SERVER_BPF_H
 #define QUELL_SERVER_BPF_H

@@ -152,6 +152,8 @@ fn exiting(failures: &mut Failures, scheduler: &mut Scheduler) {
     let busy = spin(&how);
     serve(scheduler, &busy, 1);
     sleep_ms(300);
+    let gone = exiting.iter().filter(|it| has_exited(it.pid)).count();
+    failures.expect("exited before they were to", gone as f64, 0.0, 0.0);
     let began = now_ns(libc::CLOCK_MONOTONIC);
     sign.store(1, Ordering::Relaxed);
     let got = each(&[&busy], 3000);
