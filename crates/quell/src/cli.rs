@@ -293,7 +293,7 @@ pub struct Bench {
     #[arg(long, value_name = "KEY=V1,V2")]
     pub sweep: Vec<Sweep>,
     /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace; of `promises`, of each host on which one
-    /// was broken, beside its scenario: SIDE-SEED.perfetto-trace, SIDE-SEED.toml
+    /// was broken or enforced late, beside its scenario: SIDE-SEED.perfetto-trace, SIDE-SEED.toml
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]

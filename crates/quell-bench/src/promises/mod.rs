@@ -20,7 +20,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use drawn::Drawn;
 use quell_model::CpuId;
 use quell_model::config::{Criticality, Scenario};
-use quell_policy::admission::audit::Miss;
+use quell_policy::admission::audit::{Enforcement, Miss};
 use quell_trace::Reader;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -63,7 +63,8 @@ pub struct PromisesOptions {
     pub most_cpus: u32,
     /// How long each is watched, in s.
     pub seconds: f64,
-    /// A folder for the scenario and the trace of each host on which a promise was broken.
+    /// A folder for the scenario and the trace of each host on which a promise was broken, or a budget or HI mode's beginning was enforced
+    /// later than its substrate tolerates.
     pub trace: Option<PathBuf>,
     /// The `quell` program.
     pub exe: PathBuf,
@@ -241,7 +242,7 @@ struct HostRun {
     bench: BenchOptions,
     /// Where its trace is.
     folder: TempDir,
-    /// Where that and the scenario go if a promise was broken.
+    /// Where that and the scenario go, if they are to be kept; see [`PromisesOptions::trace`].
     keep: Option<[PathBuf; 2]>,
 }
 
@@ -287,8 +288,9 @@ impl HostRun {
             books.add(&event?);
         }
         let found = books.finish();
-        let broken = !found.misses.is_empty();
-        if let Some([kept, scenario]) = self.keep.as_ref().filter(|_| broken) {
+        let late = |it: &Enforcement| it.late_ns > precision.tolerance_ns;
+        let odd = !found.misses.is_empty() || found.enforced.iter().any(late);
+        if let Some([kept, scenario]) = self.keep.as_ref().filter(|_| odd) {
             fs::copy(&trace, kept).with_context(|| kept.display().to_string())?;
             fs::write(scenario, &self.text).with_context(|| scenario.display().to_string())?;
         }

@@ -545,6 +545,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!slot || !d)
 		return;
+	turns[bounded(cpu, MAX_CPUS)].vacant = !prev;
 	look_for_starved(d, index, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
 		t = thread_of(prev);
@@ -648,6 +649,22 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		go_on(t, prev, cpu, lag, now);
 }
 
+/*
+ * A thread begins to run that a CPU which idled took from a queue. Linux 7.2 then does not bring that CPU's clock up to date when it next chooses
+ * (local_dsq_post_enq() makes known that somebody is there while the CPU is choosing already, which asks for that): what the thread ran since the last tick,
+ * up to 4 ms, would be counted as the next one's, or nobody's. So it chooses once more at once, when the clock is right by itself; the thread goes on.
+ */
+static __always_inline void mend_clock(struct cpu_slot *slot, u32 cpu)
+{
+	u64 *vacant = &turns[bounded(cpu, MAX_CPUS)].vacant;
+
+	if (!*vacant)
+		return;
+	*vacant = 0;
+	if (!slot->offline)
+		scx_bpf_kick_cpu(cpu, 0);
+}
+
 SEC("struct_ops/running")
 void BPF_PROG(quell_running, struct task_struct *p)
 {
@@ -677,6 +694,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else {
 		earn(t, p, now);
 	}
+	mend_clock(slot, cpu);
 	t->running = 1;
 	t->ran_at = now;
 	t->parked_at = 0;

@@ -64,6 +64,7 @@ struct turn {
 	u64 resumes; /* how urgent who goes on there is once a higher scheduling class has left; URGENCY_NONE: nobody does */
 	u64 sorted_at; /* when its own threads that wait were put in order, see share.bpf.h */
 	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
+	u64 vacant;  /* whether nobody ran there when it looked for work last, and nobody has begun since */
 } __attribute__((aligned(64)));
 ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
 

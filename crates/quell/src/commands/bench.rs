@@ -105,7 +105,7 @@ fn trace(args: &Bench) -> anyhow::Result<Option<PathBuf>> {
     if let Some(folder) = &args.trace {
         if matches!(args.on, Substrate::Vm) {
             let message = "`--trace`: traces are written on: sim, host; in a guest: \
-                `quell lab run -- quell record`";
+                `quell lab run --out FOLDER -- sh -c 'quell bench ... --on host --trace $OUT'`";
             return Err(InputError(message.to_string()).into());
         }
         folder_writable(folder)?;
