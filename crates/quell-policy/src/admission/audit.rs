@@ -82,6 +82,8 @@ struct Rest {
     /// What is left of the budget that it was promised, and by when.
     left: u64,
     deadline: u64,
+    /// What may be left of it, if what is told is not exact: a little more or less that it got is many times that sooner or later.
+    may_left: u64,
 }
 
 impl Rest {
@@ -100,17 +102,16 @@ impl Rest {
             ..
         } = self.server;
         self.left = self.left.saturating_sub(passed);
+        self.may_left = self.may_left.saturating_sub(passed);
         let paid = product(passed, period_ns) / u128::from(budget_ns);
         self.from = now.min(self.from + paid as u64);
     }
 
-    /// Whether it may have its turn, if what is told is not exact: a little more or less that it got is many times that sooner or later.
-    fn may_claim(&self, now: u64) -> bool {
-        2 * (now - self.from) >= self.server.period_ns
-    }
-
     fn come(&mut self, now: u64) {
         let period_ns = self.server.period_ns;
+        if 2 * (now - self.from) >= period_ns {
+            self.may_left = self.server.budget_ns;
+        }
         if self.left == 0 && now - self.from >= period_ns {
             self.left = self.server.budget_ns;
             self.deadline = now + period_ns;
@@ -127,6 +128,8 @@ pub struct Audit {
     now: u64,
     /// HI mode.
     critical: bool,
+    /// If so, that it has not ended meanwhile.
+    critical_for_sure: bool,
     /// Until when that may last, if what is told is not exact; `u64::MAX`: until something happens.
     critical_until: u64,
     tolerance_ns: u64,
@@ -283,9 +286,11 @@ impl Audit {
                 from: 0,
                 left: 0,
                 deadline: u64::MAX,
+                may_left: 0,
             }),
             now: 0,
             critical: false,
+            critical_for_sure: true,
             critical_until: 0,
             tolerance_ns,
             slop_ns: 0,
@@ -403,6 +408,7 @@ impl Audit {
         if slop == 0 {
             return;
         }
+        self.doubt_rest();
         let may_overrun = |it: &Account| {
             let usual = it.server.budget_ns;
             let over = it.used + slop >= usual && usual < it.server.pessimistic_ns;
@@ -423,6 +429,18 @@ impl Audit {
         }
     }
 
+    /// While HI mode may have ended, the rest may be owed what others run whose budgets count again then.
+    fn doubt_rest(&mut self) {
+        let slop = self.slop_ns;
+        let keeps = |it: &Account| it.keeps_mode() && it.used + slop < it.allowed;
+        let overruns = |it: &Account| keeps(it) && it.used >= it.server.budget_ns + slop;
+        self.critical_for_sure &= self.accounts.iter().any(keeps);
+        self.critical_for_sure |= !self.critical || self.accounts.iter().any(overruns);
+        if let Some(rest) = self.rest.as_mut().filter(|_| !self.critical_for_sure) {
+            rest.may_left = rest.server.budget_ns;
+        }
+    }
+
     /// Whether somebody waits who has a budget for sure.
     fn is_claimed(&self) -> bool {
         let claims = |it: &Account| {
@@ -440,7 +458,7 @@ impl Audit {
         let claimed = self.is_claimed();
         // Who runs without a budget does so for the rest, which may have one.
         let rest_claims = self.rest.is_some_and(|it| it.left > 0);
-        let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_claim(now));
+        let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_left > 0);
         for account in &mut self.accounts {
             let claims = account.runs && (account.has_budget(critical) || rest_claims);
             // Whatever is left of the budget of one of low criticality, HI mode takes it.
@@ -592,6 +610,48 @@ mod tests {
             late_ns,
         };
         assert_eq!(audit.enforced(), [late(0), late(5)]);
+    }
+
+    #[test]
+    fn who_runs_on_for_the_rest_that_may_have_a_budget_is_not_late() {
+        let low = |budget| server(Criticality::Low, budget, budget);
+        let rest = server(Criticality::High, 10, 10);
+        // From 1058 on the rest has so much, of 10 that it may have been owed by then; then this one has 2 left.
+        for (got, late) in [(6, 0), (12, 1)] {
+            let mut audit = Audit::new(&[low(60), low(50)], Some(rest), 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1050, 1, Event::Wakes);
+            audit.event(1058, 0, Event::Ends);
+            audit.event(1058 + got, 0, Event::Begins);
+            audit.event(1058 + got + 4, 0, Event::Ends);
+            assert_eq!(audit.enforced().len(), late, "{got}");
+        }
+    }
+
+    #[test]
+    fn who_runs_on_for_the_rest_is_not_late_where_hi_mode_may_have_ended() {
+        let high = server(Criticality::High, 20, 40);
+        let low = server(Criticality::Low, 30, 30);
+        let rest = server(Criticality::High, 10, 10);
+        // With so much of 40 used by the second one HI mode may end, or not: then the third one's time is not the rest's.
+        for (used, late) in [(39, 0), (36, 1)] {
+            let mut audit = Audit::new(&[high, high, low], Some(rest), 0).approximate(2);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1000, 2, Event::Wakes);
+            audit.event(1030, 1, Event::Wakes);
+            audit.event(1040, 0, Event::Ends);
+            audit.event(1040, 1, Event::Begins);
+            audit.event(1040 + used, 1, Event::Ends);
+            audit.event(1040 + used, 2, Event::Begins);
+            // From 1100 on the first one has a budget again.
+            audit.event(1115, 2, Event::Ends);
+            audit.event(1115, 1, Event::Begins);
+            audit.event(1125, 1, Event::Ends);
+            let late_at_all = audit.enforced().iter().filter(|it| it.late_ns > 0);
+            assert_eq!(late_at_all.count(), late, "{used}");
+        }
     }
 
     #[test]
