@@ -149,7 +149,7 @@ fn traces_that_cannot_be_written_are_said_before_anything_runs() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let cases = [
         ("sim", file.path(), "cannot be written"),
-        ("vm", Path::new("x"), "quell lab run -- quell record"),
+        ("vm", Path::new("x"), "quell lab run --out FOLDER"),
     ];
     for (on, folder, says) in cases {
         let policy = if on == "sim" {

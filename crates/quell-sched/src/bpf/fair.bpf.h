@@ -292,27 +292,12 @@ static __always_inline u64 depleted_urgency(s64 lag)
 	return URGENCY_DEPLETED + fair_position(FAIR_CLOCK_START, lag);
 }
 
-/* Whether a thread goes before entitled ones, were it to wait. */
-static __always_inline bool goes_before_entitled(struct thread *t, s64 lag)
+/* A CPU's urgency while a thread runs there. A depleted one that would go before entitled ones, were it to wait, is not preempted for them. */
+static __always_inline u64 urgency_of(struct thread *t, s64 lag, u64 now)
 {
-	return options.share && t->depleted && share_overdue(lag, rate_of(t, sharer_of(t)));
-}
-
-/*
- * A thread runs there, or goes on: the CPU's urgency, and for how long that lasts. One that would go before entitled ones is not preempted for them,
- * however long it runs: they take the CPU of another one, if there is one.
- */
-static __always_inline void show_urgency(struct cpu_slot *slot, struct thread *t, s64 lag, u64 now)
-{
-	if (goes_before_entitled(t, lag)) {
-		slot->urgency = now;
-		slot->grace = -1ULL;
-		return;
-	}
-	/* What it had run when it got the CPU. */
-	u64 here = now - slot->since, before = t->present > here ? t->present - here : 0;
-	slot->urgency = t->depleted ? depleted_urgency(lag) : t->deadline;
-	slot->grace = t->usual > before ? t->usual - before : 0;
+	if (!t->depleted)
+		return t->deadline;
+	return options.share && share_overdue(lag, rate_of(t, sharer_of(t))) ? now : depleted_urgency(lag);
 }
 
 #endif

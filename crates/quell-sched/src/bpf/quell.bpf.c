@@ -516,7 +516,7 @@ __noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 
 	weigh_again(t, p, cpu, now);
 	enter_server(t, p, cpu);
 	slot->kept++;
-	show_urgency(slot, t, lag, now);
+	slot->urgency = urgency_of(t, lag, now);
 	if (t->depleted)
 		slot->age = 0;
 	set_slice(p, slice_of(t));
@@ -612,12 +612,6 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))
 		return;
-	/* One that may run elsewhere does not keep its CPU from one that may not. */
-	if (t && goes_before_entitled(t, lag) && (t->only_cpu || !entitled_own(&turn))) {
-		t->displaces = 0;
-		go_on(t, prev, cpu, lag, now);
-		return;
-	}
 	if (entitled_own(&turn)) {
 		u64 others = first_order(entitled_queue(index));
 		if ((!others || turn.own <= others) && take_first(turn.queue))
@@ -723,8 +717,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	}
 	if (t->depleted)
 		d->clock.served_at = shared_clock(t, d)->served_at = now;
-	slot->since = now;
-	show_urgency(slot, t, lag_of(t), now);
+	slot->urgency = urgency_of(t, lag_of(t), now);
 	/* Else whom it comes before would claim the CPU before it did anything. */
 	if (wait > FAIR_STARVED)
 		slot->urgency = URGENCY_NONE;
@@ -732,6 +725,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		note_movable(slot, p);
 	slot->aside = STAYS;
 	turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
+	slot->since = now;
+	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
 	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
 	begin_serving(t, cpu);
 	/* It was put there before a server's thread woke. */

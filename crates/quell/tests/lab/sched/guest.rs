@@ -286,8 +286,9 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     group.limit(1000, 100_000, 0);
     let loads = spinners(4, &How::within(&group.0));
     sleep_ms(500);
-    let used = used_of(1, &group, 20);
-    failures.expect("four threads, 1 ms of every 100", used, 0.97, 1.03);
+    // What four CPUs' turns used too much at each end is some ms: of 80 within the bounds.
+    let used = used_of(1, &group, 80);
+    failures.expect("four threads, 1 ms of every 100", used, 0.85, 1.15);
     drop(loads);
     let busy = spinners(6, &How::within(&other.0));
     for (quota, threads) in [(100, 8), (20, 1)] {
@@ -295,7 +296,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
         let loads = spinners(threads, &How::within(&group.0));
         sleep_ms(500);
         let what = format!("{threads} threads beside others, {quota} ms of every 100");
-        failures.expect(&what, used_of(quota, &group, 10), 0.99, 1.01);
+        failures.expect(&what, used_of(quota, &group, 10), 0.98, 1.02);
         drop(loads);
         reap();
     }
@@ -304,7 +305,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     sleep_ms(300);
     group.limit(50_000, 100_000, 0);
     sleep_ms(200);
-    failures.expect("changed to 50 ms", used_of(50, &group, 10), 0.99, 1.01);
+    failures.expect("changed to 50 ms", used_of(50, &group, 10), 0.98, 1.02);
     fs::write(group.0.join("cpu.max"), "max").unwrap();
     sleep_ms(300);
     let got = sums(&[&loads, &busy], 1000);
@@ -323,7 +324,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     failures.expect("used at once, of 10 and 10 ms", burst, 19.8, 25.0);
     // What was too much is paid for.
     sleep_ms(500);
-    failures.expect("and then", used_of(10, &group, 10), 0.99, 1.01);
+    failures.expect("and then", used_of(10, &group, 10), 0.98, 1.02);
     drop(loads);
     reap();
     // One in another: the lower limit holds.
@@ -332,7 +333,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     inner.limit(80_000, 100_000, 0);
     let loads = spinners(4, &How::within(&inner.0));
     sleep_ms(300);
-    failures.expect("the outer one's 20 ms", used_of(20, &inner, 10), 0.98, 1.02);
+    failures.expect("the outer one's 20 ms", used_of(20, &inner, 40), 0.95, 1.05);
     drop((loads, inner, other, group));
     reap();
     // Many tight ones.
