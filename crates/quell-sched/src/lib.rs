@@ -31,7 +31,7 @@ use quell_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use teller::Teller;
 
@@ -420,7 +420,6 @@ impl Scheduler {
                 &map(&object, ".bss.sharers")?,
                 map(&object, ".bss.cpus")?,
                 map(&object, "groups")?,
-                program(&object, "quell_tell_time")?,
                 possible,
             )?),
         };
@@ -613,18 +612,6 @@ fn map(object: &Object, name: &'static str) -> Result<MapHandle, SchedError> {
             log: String::new(),
         })?;
     MapHandle::try_from(&map).map_err(io("opening a map"))
-}
-
-fn program(object: &Object, name: &'static str) -> Result<OwnedFd, SchedError> {
-    let program = object
-        .progs()
-        .find(|program| program.name() == OsStr::new(name))
-        .ok_or_else(|| SchedError::Refused {
-            reason: format!("the object has no program `{name}`"),
-            log: String::new(),
-        })?;
-    let copy = program.as_fd().try_clone_to_owned();
-    copy.map_err(|error| io("opening a program")(error.into()))
 }
 
 fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {

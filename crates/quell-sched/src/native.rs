@@ -459,8 +459,8 @@ impl Native {
 struct Simulated<'a>(&'a Native, &'a dyn Kernel);
 
 impl Host for Simulated<'_> {
-    fn now(&mut self) -> Option<u64> {
-        Some(self.1.now())
+    fn now(&self) -> u64 {
+        self.1.now()
     }
 
     fn possible(&self) -> usize {
@@ -565,7 +565,7 @@ mod callbacks {
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_now() -> u64 {
+    extern "C" fn bpf_ktime_get_ns() -> u64 {
         kernel(|kernel| kernel.now())
     }
 

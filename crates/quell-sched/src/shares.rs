@@ -34,8 +34,8 @@ const AHEAD_MOST_NS: f64 = 4e9;
 
 /// What has to be known of a host.
 pub(crate) trait Host {
-    /// The time by the scheduler's clock; `None`: it cannot be told now.
-    fn now(&mut self) -> Option<u64>;
+    /// CLOCK_MONOTONIC in ns, the scheduler's clock.
+    fn now(&self) -> u64;
     /// How many CPUs there may be.
     fn possible(&self) -> usize;
     /// CPUs that are online; `None`: it cannot be told now.
@@ -66,9 +66,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// Looks at what threads did, and tells them what they are due.
     pub(crate) fn step(&mut self, places: &Places, sharers: &[Sharer], host: &mut impl Host) {
-        let Some(now) = host.now() else {
-            return;
-        };
+        let now = host.now();
         let online = self.online(now, host);
         let sharers = &sharers[..(places.end.load(Relaxed) as usize).min(sharers.len())];
         let (mut end, mut next) = (0, None);
@@ -251,8 +249,8 @@ mod tests {
     }
 
     impl Host for Machine {
-        fn now(&mut self) -> Option<u64> {
-            Some(self.now)
+        fn now(&self) -> u64 {
+            self.now
         }
 
         fn possible(&self) -> usize {

@@ -1151,14 +1151,6 @@ int quell_set_tenant(struct tenant_setting *setting)
 	return 0;
 }
 
-/* The time by the scheduler's clock, for the loader. */
-SEC("syscall")
-int quell_tell_time(u64 *now)
-{
-	*now = time_ns();
-	return 0;
-}
-
 SEC(".struct_ops.link")
 struct sched_ext_ops quell_ops = {
 	.select_cpu = (void *)quell_select_cpu,

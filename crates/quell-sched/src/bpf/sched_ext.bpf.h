@@ -163,7 +163,6 @@ s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
 u32 scx_bpf_reenqueue_local(void) __ksym __weak; /* to be removed one day */
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym __weak;
-u64 scx_bpf_now(void) __ksym __weak; /* 6.14 */
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b) __ksym;
 bool bpf_cpumask_empty(const struct cpumask *cpumask) __ksym;
@@ -222,9 +221,13 @@ bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, 
 bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 				      u64 flags) __ksym __weak;
 
+/*
+ * CLOCK_MONOTONIC. Not scx_bpf_now(), which can stand still for up to a tick: who moves a thread into another CPU's local queue brings that CPU's
+ * clock up to date, which counts as the time there until that CPU next lets go of its lock (seen with 7.2). Nor does it go on while the kernel switches.
+ */
 static __always_inline u64 time_ns(void)
 {
-	return bpf_ksym_exists(scx_bpf_now) ? scx_bpf_now() : bpf_ktime_get_ns();
+	return bpf_ktime_get_ns();
 }
 
 static __always_inline bool may_use(const struct task_struct *p, u32 cpu)

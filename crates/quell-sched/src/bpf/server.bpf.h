@@ -12,9 +12,9 @@
  *          every period whatever was promised.
  * Bounds:  a server that stays ready has its budget by its deadline, if the CPU's servers pass the test they were placed by
  *          (quell-policy's admission) and nothing but interrupts and higher scheduling classes takes the CPU.
- * Time:    who leaves a CPU pays until the next one has it, as a trace of switches tells it. So budgets need a clock that goes on while the kernel
- *          switches; scx_bpf_now() does not, and by it who is switched to for next to nothing and from at some cost, as one that wakes and
- *          sleeps often, has more CPU time than it pays for.
+ * Time:    who leaves a CPU pays until the next one has it, as a trace of switches tells it. So the time is asked for
+ *          again where it pays: else who is switched to for next to nothing and from at some cost, as one that wakes and sleeps often, had
+ *          more CPU time than it pays for.
  * Locking: a CPU's servers change under its run queue's lock only: where its threads become ready, where it looks for work, and where
  *          one begins or ceases to run. The agent writes what they are to be; that holds from their next period on.
  *          The timer only makes the CPU look, and counts that.
@@ -33,11 +33,6 @@
  * by itself, again each time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
  */
 #define PASSING_LEAST (200 * NS_PER_US)
-
-static __always_inline u64 budget_now(void)
-{
-	return bpf_ktime_get_ns();
-}
 
 /* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS: nowhere. Global, so that the verifier looks at it once. */
 __noinline u32 find_server(u32 cpu, u32 number)
@@ -239,7 +234,7 @@ static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
 __noinline u32 choose(u32 cpu, bool weighted)
 {
 	struct reservation *r = reservation_at(cpu);
-	u64 now = budget_now();
+	u64 now = time_ns();
 
 	if (!r || !r->count)
 		return 0;
@@ -302,7 +297,7 @@ static int on_budget(void *map, u32 *key, struct timer *value)
 __noinline int look_again(u32 cpu)
 {
 	struct reservation *r = reservation_at(cpu);
-	u64 now = budget_now();
+	u64 now = time_ns();
 	struct timer *budget = bpf_map_lookup_elem(&budgets, &cpu);
 
 	if (!r || !budget)
@@ -338,7 +333,7 @@ static __always_inline bool is_served(struct thread *t, struct reservation *r)
 __noinline int begin_charge(struct thread *t, u32 cpu)
 {
 	struct reservation *r = reservation_at(cpu);
-	u64 now = budget_now();
+	u64 now = time_ns();
 
 	if (!t || !r)
 		return 0;
@@ -376,7 +371,7 @@ static __always_inline void end_charge(u32 cpu)
 
 	if (!r || !r->count)
 		return;
-	pay(r, cpu, budget_now());
+	pay(r, cpu, time_ns());
 	r->leaves = r->occupied;
 	r->occupied = 0;
 }
@@ -388,7 +383,7 @@ static __always_inline void idle_charge(u32 cpu)
 
 	if (!r || !r->leaves)
 		return;
-	pay(r, cpu, budget_now());
+	pay(r, cpu, time_ns());
 	r->leaves = 0;
 }
 

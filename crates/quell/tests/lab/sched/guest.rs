@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Whether this is the guest; outside nothing must be attacked.
 pub fn in_guest() -> bool {
@@ -267,8 +268,8 @@ fn cgroups(failures: &mut Failures, _: &mut Sched) {
 /// For how long a cgroup that has used up its limit uses nothing, and one whose threads wait for a turn uses something.
 const USED_UP_MS: u64 = 24;
 
-/// The part of its limit that a cgroup uses in so many periods of 100 ms, from soon after it has used it up.
-fn used_of(quota_ms: u64, group: &Cgroup, periods: u64) -> f64 {
+/// The parts of its limit that a cgroup uses in each of so many periods of 100 ms, from soon after it has used it up.
+fn used_of(quota_ms: u64, group: &Cgroup, periods: u32) -> Vec<f64> {
     let (mut before, mut began, mut same) = (group.used_us(), false, 0);
     while !began || same < USED_UP_MS / 3 {
         sleep_ms(3);
@@ -277,8 +278,20 @@ fn used_of(quota_ms: u64, group: &Cgroup, periods: u64) -> f64 {
         same = if now == before { same + 1 } else { 0 };
         before = now;
     }
-    sleep_ms(periods * 100);
-    (group.used_us() - before) as f64 / (periods * quota_ms * 1000) as f64
+    let start = Instant::now();
+    let mut used = vec![];
+    for period in 1..=periods {
+        let end = start + period * Duration::from_millis(100);
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        let now = group.used_us();
+        used.push((now - before) as f64 / (quota_ms * 1000) as f64);
+        before = now;
+    }
+    used
+}
+
+fn mean(parts: &[f64]) -> f64 {
+    parts.iter().sum::<f64>() / parts.len() as f64
 }
 
 fn limits(failures: &mut Failures, _: &mut Sched) {
@@ -287,7 +300,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     let loads = spinners(4, &How::within(&group.0));
     sleep_ms(500);
     // Some ms may be owed at either end (20 periods had 0.79, once): of 80 within the bounds.
-    let used = used_of(1, &group, 80);
+    let used = mean(&used_of(1, &group, 80));
     failures.expect("four threads, 1 ms of every 100", used, 0.85, 1.15);
     drop(loads);
     let busy = spinners(6, &How::within(&other.0));
@@ -296,7 +309,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
         let loads = spinners(threads, &How::within(&group.0));
         sleep_ms(500);
         let what = format!("{threads} threads beside others, {quota} ms of every 100");
-        failures.expect(&what, used_of(quota, &group, 10), 0.98, 1.02);
+        failures.expect(&what, mean(&used_of(quota, &group, 10)), 0.99, 1.01);
         drop(loads);
         reap();
     }
@@ -305,7 +318,10 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     sleep_ms(300);
     group.limit(50_000, 100_000, 0);
     sleep_ms(200);
-    failures.expect("changed to 50 ms", used_of(50, &group, 10), 0.98, 1.02);
+    let used = used_of(50, &group, 10);
+    failures.expect("changed to 50 ms", mean(&used), 0.99, 1.01);
+    let most = used.into_iter().fold(0.0, f64::max);
+    failures.expect("in one period at most", most, 0.99, 1.08);
     fs::write(group.0.join("cpu.max"), "max").unwrap();
     sleep_ms(300);
     let got = sums(&[&loads, &busy], 1000);
@@ -324,7 +340,7 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     failures.expect("used at once, of 10 and 10 ms", burst, 19.8, 25.0);
     // What was too much is paid for.
     sleep_ms(500);
-    failures.expect("and then", used_of(10, &group, 10), 0.98, 1.02);
+    failures.expect("and then", mean(&used_of(10, &group, 10)), 0.99, 1.01);
     drop(loads);
     reap();
     // One in another: the lower limit holds.
@@ -333,7 +349,8 @@ fn limits(failures: &mut Failures, _: &mut Sched) {
     inner.limit(80_000, 100_000, 0);
     let loads = spinners(4, &How::within(&inner.0));
     sleep_ms(300);
-    failures.expect("the outer one's 20 ms", used_of(20, &inner, 40), 0.95, 1.05);
+    let used = mean(&used_of(20, &inner, 40));
+    failures.expect("the outer one's 20 ms", used, 0.98, 1.02);
     drop((loads, inner, other, group));
     reap();
     // Many tight ones.

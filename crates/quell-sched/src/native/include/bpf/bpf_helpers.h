@@ -68,13 +68,13 @@ long quell_native_start_timer(const void *timer, unsigned long long ns);
 #define bpf_timer_init(timer, map, clock) 0
 #define bpf_timer_set_callback(timer, callback) ((void)(callback), 0)
 #define bpf_timer_start(timer, ns, flags) quell_native_start_timer(timer, ns)
-#define bpf_ktime_get_ns() scx_bpf_now()
 #define bpf_probe_read_kernel(to, size, from) ((long)-1)
 #define bpf_probe_read_kernel_str(to, size, from) ((void)(from))
 #define ___bpf_narg(...) 1
 #define ___bpf_fill(array, ...) ((void)(array))
 
 unsigned int quell_native_this_cpu(void);
+unsigned long long bpf_ktime_get_ns(void);
 struct task_struct *quell_native_current(void);
 
 #define bpf_get_smp_processor_id() quell_native_this_cpu()
