@@ -302,9 +302,9 @@ groups-cycles dedicated 2: 0.0
 groups-cycles nested 2: 0.0 0.0
 akita-fig4 types 2: 1.0
 akita-fig5 beside-hogs 2: 0.5 0.5
-akita-fig5 beside-hogs 2: 0.5 0.5
+akita-fig5 beside-hogs 1: 1.0 1.0
 akita-fig6 several 2: 1.0 1.0 1.5 2.0
-akita-fig6 several 2: 1.0 1.0 1.5 2.0
+akita-fig6 several 1: 2.0 2.0 3.0 4.0
 akita-fig7 utilisation 1: 0.0 x4
 akita-fig7 utilisation 1: 0.0 x4
 akita-fig8 rpc 12: 0.1 x6
