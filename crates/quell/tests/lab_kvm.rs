@@ -27,9 +27,10 @@ const OUTER: &str = r#"
 # A vCPU was seen in state D for seconds; a kernel thread of the least weight made huge pages of the inner guest's memory. Whether it was that is not proven.
 echo never > /sys/kernel/mm/transparent_hugepage/enabled
 for module in /root/modules/*; do insmod $module || exit 1; done
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null # by KVM's part of it the agent knows vCPUs: this QEMU does not name its threads
 mkdir -p /tmp/inner/bin && cd /tmp/inner && cp /bin/busybox bin/ && cp /root/inner-init init && chmod 755 init
 find . | cpio -o -H newc > /tmp/inner.cpio 2>/dev/null; cd /root
-qemu -accel kvm -cpu host -smp 2 -m 256 -name inner,debug-threads=on -nodefaults -no-user-config -no-reboot -display none \
+qemu -accel kvm -cpu host -smp 2 -m 256 -name inner,debug-threads=off -nodefaults -no-user-config -no-reboot -display none \
     -kernel /root/vmlinuz -initrd /tmp/inner.cpio -append 'console=ttyS0 quiet panic=-1' \
     -serial file:/tmp/console & vm=$!
 kill -STOP $vm # until the scheduler is there: loading it takes an emulated CPU seconds
@@ -56,11 +57,12 @@ await() { # TEXT: until the inner guest has said it
 await "inner: up"; sleep 3; kill -0 $vm || exit 75
 state=$(cat /sys/kernel/sched_ext/state)
 echo "scheduler: $state"; [ $state = enabled ] || cat /tmp/agent.log
-for task in /proc/$vm/task/*; do
-    case $(cat $task/comm) in CPU*KVM) vcpus="$vcpus $task"; echo "$(cat $task/comm): ext $(sed -n 's/^ext.enabled *: *//p' $task/sched)" ;; esac
+for vcpu in /sys/kernel/debug/kvm/$vm-*/vcpu*; do
+    task=/proc/$vm/task/$(cat $vcpu/pid); vcpus="$vcpus $task"
+    echo "${vcpu##*/}, $(cat $task/comm): ext $(sed -n 's/^ext.enabled *: *//p' $task/sched)"
 done
 quell explain vm --socket /run/q.sock | sed -n '/RUN and READY/q;p' > /tmp/explain; cat /tmp/explain
-grep -c 'CPU [01]/KVM *vcpu' /tmp/explain | sed 's/^/vcpus seen: /'
+grep -c ' vcpu [01] ' /tmp/explain | sed 's/^/vcpus seen: /'
 for i in 1 2 3 4 5 6; do (while :; do :; done) & rivals="$rivals $!"; done
 spent() { for task in $vcpus; do cut -d' ' -f1 $task/schedstat; done; cut -d' ' -f1 /proc/uptime; }
 part() { # for 3 s, of a CPU for each vCPU, in percent
@@ -90,8 +92,8 @@ fn kvm_vcpus_run_under_the_scheduler() {
     let lines: Vec<&str> = said.lines().map(str::trim).collect();
     for line in [
         "scheduler: enabled",
-        "CPU 0/KVM: ext 1",
-        "CPU 1/KVM: ext 1",
+        "vcpu0, qemu-system-x86: ext 1",
+        "vcpu1, qemu-system-x86: ext 1",
         "vcpus seen: 2",
         "inner: up, 2 CPUs",
         "inner: done",

@@ -10,14 +10,13 @@
 //! time from before it. Time in which the CPU was idle and being woken up counts as the host's.
 
 use super::ObserveError;
-use super::discover::{Discovery, Kind};
+use super::discover::Discovery;
 use super::host::CpuTimes;
 use super::monitor::{
     Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, RawWaits, Reading,
     TenantIndex as MonitorIndex, TracePoints,
 };
 use super::proc::{Reader, Stat};
-use super::sampler::role;
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
 use quell_model::{
@@ -269,11 +268,7 @@ impl Counted {
         let period_ns = reading.time_ns.saturating_sub(before_ns);
         let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
         self.kinds_epoch = discovery.kinds_epoch();
-        let kind = |raw: &RawThread| {
-            discovery
-                .process(raw.process.0)
-                .map_or(Kind::Ordinary, |p| p.kind)
-        };
+        let role = |raw: &RawThread, name: &str| discovery.role(raw.process.0, raw.id.tid.0, name);
 
         if self.membership != reading.membership {
             self.lengths = place_threads(
@@ -291,7 +286,7 @@ impl Counted {
                     let name = self.names.intern(&raw.name());
                     Ok(Some(Known {
                         raw: unseen(raw),
-                        role: role(kind(raw), &name),
+                        role: role(raw, &name),
                         name,
                         settings,
                         first_state,
@@ -335,7 +330,7 @@ impl Counted {
                 known.name = self.names.intern(&raw.name());
             }
             if renamed || kinds_changed {
-                known.role = role(kind(raw), &known.name);
+                known.role = role(raw, &known.name);
             }
             let reset = before
                 .as_ref()

@@ -13,9 +13,11 @@
 
 use super::ObserveError;
 use super::cgroup::Paths;
+use super::kvm;
 use super::proc::{self, NumberWalk, Reader, Stat};
 use super::qemu;
 use super::selector::{Facts, Selectors, TenantIndex};
+use quell_model::ThreadRole;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Processes looked at again in a period at most, in the background and for events each. What
@@ -27,6 +29,9 @@ const PENDING_LIMIT: usize = 64;
 /// 80 ms periods.
 const PERIODS_PER_PASS: usize = 125;
 
+/// Periods after which KVM is asked again for the threads of virtual CPUs, where QEMU does not name them: a second of 80 ms periods.
+const PERIODS_PER_ASKING: u32 = 12;
+
 /// A process of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -34,6 +39,8 @@ pub(crate) struct Process {
     start_ticks: Option<u64>,
     pub(crate) tenant: Option<TenantIndex>,
     pub(crate) kind: Kind,
+    /// Whether it is a QEMU that does not name its threads, as far as its command line tells.
+    nameless: bool,
     parent: u32,
     /// The first tenant whose `pid` selector names this process or an ancestor.
     lineage: Option<TenantIndex>,
@@ -67,17 +74,23 @@ pub(crate) struct Discovery {
     owed: usize,
     /// Tenants that gained or lost a process since [`Discovery::take_changed`].
     changed: BTreeSet<TenantIndex>,
-    /// Counts changes of a process's [`Kind`].
+    /// Counts changes of a process's [`Kind`], and of `vcpus`.
     kinds_epoch: u64,
+    /// KVM's part of debugfs, what it told of nameless QEMUs' threads, periods since, and whether it once did not.
+    kvm: String,
+    vcpus: BTreeMap<u32, u32>,
+    asked: u32,
+    refused: bool,
     stat: Reader,
     cgroup: Reader,
     cmdline: Reader,
 }
 
 impl Discovery {
-    /// Scans all processes below `root` (`/proc`).
+    /// Scans all processes below `root` (`/proc`); `kvm` is KVM's part of debugfs.
     pub(crate) fn new(
         root: &str,
+        kvm: &str,
         selectors: Selectors,
         tenants: usize,
     ) -> Result<Discovery, ObserveError> {
@@ -93,11 +106,16 @@ impl Discovery {
             owed: 0,
             changed: BTreeSet::new(),
             kinds_epoch: 0,
+            kvm: kvm.to_string(),
+            vcpus: BTreeMap::new(),
+            asked: 0,
+            refused: false,
             stat: Reader::default(),
             cgroup: Reader::default(),
             cmdline: Reader::default(),
         };
         discovery.relist()?;
+        discovery.ask_kvm();
         Ok(discovery)
     }
 
@@ -110,7 +128,19 @@ impl Discovery {
         self.processes.get(&pid)
     }
 
-    /// Another number than before when some process became another [`Kind`].
+    /// What a thread of this name does.
+    pub(crate) fn role(&self, process: u32, tid: u32, name: &str) -> ThreadRole {
+        match self.process(process).map_or(Kind::Ordinary, |it| it.kind) {
+            Kind::Ordinary => ThreadRole::Ordinary,
+            Kind::Kernel => ThreadRole::Io,
+            Kind::Qemu => {
+                let number = self.vcpus.get(&tid).copied();
+                number.map_or_else(|| qemu::role(name), ThreadRole::Vcpu)
+            }
+        }
+    }
+
+    /// Another number than before when some [`Discovery::role`] may be another.
     pub(crate) fn kinds_epoch(&self) -> u64 {
         self.kinds_epoch
     }
@@ -185,8 +215,35 @@ impl Discovery {
         self.processes.remove(&pid);
     }
 
+    /// Asks which threads of QEMUs that do not name them run virtual CPUs.
+    fn ask_kvm(&mut self) {
+        self.asked = 0;
+        let nameless = |process: u32| self.process(process).is_some_and(|it| it.nameless);
+        let some = self.processes.values().any(|it| it.nameless);
+        let vcpus = match some {
+            true => kvm::vcpus(&self.kvm, nameless),
+            false => Ok(BTreeMap::new()),
+        };
+        let vcpus = vcpus.unwrap_or_else(|error| {
+            if !self.refused {
+                let path = &self.kvm;
+                tracing::warn!(%error, path, "KVM does not tell which threads of QEMUs without debug-threads=on run virtual CPUs");
+            }
+            self.refused = true;
+            BTreeMap::new()
+        });
+        if vcpus != self.vcpus {
+            self.vcpus = vcpus;
+            self.kinds_epoch += 1;
+        }
+    }
+
     /// Looks at processes that had events and at the next slice of all.
     pub(crate) fn step(&mut self) -> Result<(), ObserveError> {
+        self.asked += 1;
+        if self.asked == PERIODS_PER_ASKING {
+            self.ask_kvm();
+        }
         for _ in 0..PENDING_LIMIT {
             let Some(pid) = self.pending.pop_first() else {
                 break;
@@ -248,6 +305,7 @@ impl Discovery {
             start_ticks,
             tenant: None,
             kind,
+            nameless: false,
             parent,
             lineage: None,
             pass,
@@ -301,19 +359,25 @@ impl Discovery {
             cmdline,
         };
         let tenant = self.selectors.classify(&facts);
-        let mut kind = Kind::Ordinary;
+        let (mut kind, mut nameless) = (Kind::Ordinary, false);
         if tenant.is_some() {
             if !needs.exe {
                 exe = executable(root, pid)?;
             }
             if exe.as_deref().is_some_and(qemu::is_qemu) {
+                if !needs.cmdline {
+                    let text = self.cmdline.read(format_args!("{root}/{pid}/cmdline"))?;
+                    cmdline = text.unwrap_or_default();
+                }
                 kind = Kind::Qemu;
+                nameless = !qemu::names_threads(cmdline);
             }
         }
         if let Some(process) = self.processes.get_mut(&pid) {
             process.lineage = lineage;
             self.kinds_epoch += u64::from(process.kind != kind);
             process.kind = kind;
+            process.nameless = nameless;
         }
         self.join(pid, tenant);
         Ok(())
@@ -436,7 +500,9 @@ mod tests {
 
     fn discover(root: &Path, specs: &[TenantSpec]) -> Discovery {
         let selectors = Selectors::new(specs).unwrap();
-        Discovery::new(root.to_str().unwrap(), selectors, specs.len()).unwrap()
+        let kvm = root.join("kvm");
+        let (root, kvm) = (root.to_str().unwrap(), kvm.to_str().unwrap());
+        Discovery::new(root, kvm, selectors, specs.len()).unwrap()
     }
 
     fn members(discovery: &Discovery, tenant: usize) -> Vec<u32> {
@@ -637,6 +703,49 @@ mod tests {
             "kernel threads are no tenant's"
         );
         assert_eq!(discovery.process(30).unwrap().kind, Kind::Qemu);
+    }
+
+    #[test]
+    fn virtual_cpus_of_a_qemu_that_does_not_name_its_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let qemu = |pid, cmdline| Fake {
+            pid,
+            exe: "/usr/bin/qemu-system-x86_64",
+            cmdline,
+            ..ORDINARY
+        };
+        write(dir.path(), &qemu(30, "qemu -name web -S"));
+        write(dir.path(), &qemu(40, "qemu -name db,debug-threads=on -S"));
+        let vcpu = |process: u32, number: u32, thread: u32| {
+            let folder = dir.path().join(format!("kvm/{process}-9/vcpu{number}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("pid"), format!("{thread}\n")).unwrap();
+        };
+        vcpu(30, 0, 32);
+        vcpu(30, 1, 0);
+        vcpu(40, 0, 41);
+        let mut discovery = discover(dir.path(), &[named("vms", |s| s.pid = vec![30, 40])]);
+        let name = "qemu-system-x86";
+        assert_eq!(discovery.role(30, 32, name), ThreadRole::Vcpu(0));
+        assert_eq!(discovery.role(30, 33, name), ThreadRole::Emulator);
+        assert_eq!(discovery.role(40, 41, name), ThreadRole::Emulator);
+        assert_eq!(discovery.role(40, 41, "CPU 7/KVM"), ThreadRole::Vcpu(7));
+
+        // The second runs for the first time.
+        vcpu(30, 1, 33);
+        let epoch = discovery.kinds_epoch();
+        for _ in 0..PERIODS_PER_ASKING {
+            discovery.step().unwrap();
+        }
+        assert_eq!(discovery.role(30, 33, name), ThreadRole::Vcpu(1));
+        assert_ne!(discovery.kinds_epoch(), epoch);
+
+        // And the machine ends.
+        fs::remove_dir_all(dir.path().join("kvm/30-9")).unwrap();
+        for _ in 0..PERIODS_PER_ASKING {
+            discovery.step().unwrap();
+        }
+        assert_eq!(discovery.role(30, 33, name), ThreadRole::Emulator);
     }
 
     #[test]

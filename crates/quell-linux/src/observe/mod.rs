@@ -17,6 +17,7 @@ pub(crate) mod counted;
 mod discover;
 mod error;
 mod host;
+mod kvm;
 pub mod monitor;
 mod own;
 pub(crate) mod proc;
@@ -89,7 +90,7 @@ impl View {
         let mut by_name: Vec<usize> = (0..names.len()).collect();
         by_name.sort_by(|&a, &b| names[a].cmp(&names[b]));
         Ok(View {
-            discovery: Discovery::new("/proc", selectors, tenants.len())?,
+            discovery: Discovery::new("/proc", kvm::DEBUGFS, selectors, tenants.len())?,
             own_cgroups: OwnCgroups::new(names.len()),
             names,
             specs: tenants.iter().cloned().map(Arc::new).collect(),

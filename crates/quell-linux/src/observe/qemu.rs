@@ -2,8 +2,8 @@
 //!
 //! libvirt starts QEMU with `-name guest=NAME,debug-threads=on`, and QEMU then names its threads:
 //! `CPU n/KVM` and `CPU n/TCG` run virtual CPUs, `IO NAME` are iothreads, `vhost-PID` move packets
-//! for virtio in the kernel. Without `debug-threads=on` all threads carry the program's name, so
-//! that all of them count as the emulator's.
+//! for virtio in the kernel. Without `debug-threads=on` all threads carry the program's name: KVM
+//! tells which are virtual CPUs ([`super::kvm`]), and all others count as the emulator's.
 
 use quell_model::ThreadRole;
 use std::path::PathBuf;
@@ -20,18 +20,28 @@ pub(crate) fn is_qemu(program: &[u8]) -> bool {
 /// The value of `-name` is a list of options, of which the first may leave out its key `guest`; a
 /// comma within a value is written twice.
 pub(crate) fn guest_name(cmdline: &[u8]) -> Option<String> {
-    let mut arguments = cmdline.split(|&b| b == 0);
-    arguments
-        .by_ref()
-        .find(|a| *a == b"-name" || *a == b"--name")?;
-    let value = String::from_utf8_lossy(arguments.next()?).into_owned();
-    options(&value)
+    options(&name(cmdline)?)
         .enumerate()
         .find_map(|(position, option)| match option.split_once('=') {
             Some(("guest", name)) => Some(name.to_string()),
             None if position == 0 && !option.is_empty() => Some(option),
             _ => None,
         })
+}
+
+/// Whether a QEMU with this command line names its threads for certain.
+pub(crate) fn names_threads(cmdline: &[u8]) -> bool {
+    let name = name(cmdline).unwrap_or_default();
+    options(&name).any(|it| it == "debug-threads=on" || it == "debug-threads=yes")
+}
+
+/// The value of a command line's `-name`.
+fn name(cmdline: &[u8]) -> Option<String> {
+    let mut arguments = cmdline.split(|&b| b == 0);
+    arguments
+        .by_ref()
+        .find(|a| *a == b"-name" || *a == b"--name")?;
+    Some(String::from_utf8_lossy(arguments.next()?).into_owned())
 }
 
 /// A QEMU command line's UUID, by which libvirt knows the domain: it passes it to each that it starts.

@@ -15,11 +15,11 @@
 //!   when it ends; what has no room beside the time it ran then, in the periods after it while it goes
 //!   on wanting a CPU.
 
-use super::discover::{Discovery, Kind};
+use super::ObserveError;
+use super::discover::Discovery;
 use super::proc::{self, Reader, Stat, TICK_NS};
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
-use super::{ObserveError, qemu};
 use quell_model::{CpuId, Pid, ReadyTime, ThreadId, ThreadRole, ThreadSample, ThreadState, Tid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,12 +94,13 @@ impl Sampler {
             let mut list = Vec::new();
             let mut renamed = Vec::new();
             for &pid in discovery.members(tenant) {
-                let kind = discovery.process(pid).map_or(Kind::Ordinary, |p| p.kind);
                 let Some(tids) = proc::numbers_in(&format!("/proc/{pid}/task"))? else {
                     continue;
                 };
                 for tid in tids {
-                    let Some(seen) = self.thread(pid, tid, kind, period)? else {
+                    let Some(seen) =
+                        self.thread(pid, tid, period, |name| discovery.role(pid, tid, name))?
+                    else {
                         continue;
                     };
                     if seen.renamed && tid == pid {
@@ -131,8 +132,8 @@ impl Sampler {
         &mut self,
         pid: u32,
         tid: u32,
-        kind: Kind,
         period: Period,
+        role: impl Fn(&str) -> ThreadRole,
     ) -> Result<Option<Seen>, ObserveError> {
         let mut now = Counters::default();
         if self.schedstat {
@@ -230,7 +231,7 @@ impl Sampler {
             (Some(now), Some(before)) => Some(now.saturating_sub(before)),
             _ => None,
         };
-        let role = role(kind, &name);
+        let role = role(&name);
         let sample = ThreadSample {
             id,
             process: Pid(pid),
@@ -307,15 +308,6 @@ impl Waited {
         let ahead_ns = self.ahead_ns.saturating_add(signed(ready_ns));
         let ahead_ns = ahead_ns.saturating_sub(signed(self.counted_ns));
         ahead_ns.max(-signed(period_ns))
-    }
-}
-
-/// What a thread of a process of this kind does.
-pub(crate) fn role(kind: Kind, name: &str) -> ThreadRole {
-    match kind {
-        Kind::Ordinary => ThreadRole::Ordinary,
-        Kind::Qemu => qemu::role(name),
-        Kind::Kernel => ThreadRole::Io,
     }
 }
 
@@ -421,7 +413,7 @@ mod tests {
         while start.elapsed() < std::time::Duration::from_millis(50) {}
         let own = nix::unistd::gettid().as_raw() as u32;
         let seen = sampler
-            .thread(pid, own, Kind::Ordinary, period)
+            .thread(pid, own, period, |_| ThreadRole::Ordinary)
             .unwrap()
             .unwrap();
         assert!(seen.wants_cpu && seen.sample.run_ns > 0);
