@@ -41,6 +41,15 @@ fn who_has_used_its_budget_does_not_run_on() {
     }
 }
 
+/// On these hosts HI mode began by the waking of a server while the rest was owed something: who ran of low criticality had no budget any more, and ran on.
+#[test]
+fn no_budget_of_low_criticality_is_used_in_hi_mode() {
+    for seed in [131, 439, 920] {
+        let modes = measured("akita", 1, seed, 1)[0].modes;
+        assert!(modes.count > 0 && modes.worst_us < 1.0, "{modes:?}");
+    }
+}
+
 #[test]
 fn what_broke_a_promise_is_kept() {
     let folder = TempDir::new().unwrap();

@@ -161,8 +161,13 @@ static __always_inline bool serve_at_once(struct thread *t, struct task_struct *
 
 	if (!r || !slot)
 		return false;
-	if (choose(cpu, weighted_waits(cpu)) != t->served) {
-		look_again(cpu);
+	u32 chosen = choose(cpu, weighted_waits(cpu));
+	if (chosen != t->served) {
+		/* Its waking began HI mode, in which who runs has no budget, but the rest is owed something first. */
+		if (r->occupied && chosen != r->charged)
+			kick_for_budget(r, cpu);
+		else
+			look_again(cpu);
 		return false;
 	}
 	if (claim_idle(cpu)) {
