@@ -198,6 +198,9 @@ pub struct ServerTerms {
     /// From a period's beginning to the virtual deadline, in ns: the period itself, or less for one of high criticality (Akita,
     /// equation 5).
     pub virtual_deadline_ns: u64,
+    /// Into how many equal parts its optimistic budget is divided, each with an equal part of the time to the virtual deadline; 1: it
+    /// is not. See `policy/server.h`.
+    pub parts: u32,
     /// For how many periods its CPU goes on serving high criticality only after it needed that (Akita, section 3.3).
     pub temperature: u32,
 }

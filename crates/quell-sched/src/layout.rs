@@ -163,6 +163,7 @@ pub struct ServerTerms {
     pub optimistic: u64,
     pub pessimistic: u64,
     pub shortened: u64,
+    pub part: u64,
     pub high: u32,
     pub temperature: u32,
 }
@@ -204,7 +205,6 @@ pub struct ServerSlot {
     pub ready: u32,
     pub woke: u32,
     pub ended: u32,
-    pub padding: [u64; 2],
 }
 
 /// `struct tenant_setting`.
@@ -287,7 +287,7 @@ const _: () = {
     assert!(offset_of!(Sharer, cpu) == 62);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
-    assert!(size_of::<ServerSetting>() == 48);
+    assert!(size_of::<ServerSetting>() == 56);
     assert!(size_of::<ServerSlot>() == 192);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -279,6 +279,7 @@ impl ServerSetting {
                     optimistic: it.server.budget_ns,
                     pessimistic: it.server.pessimistic_ns,
                     shortened: it.virtual_deadline_ns,
+                    part: it.server.budget_ns.div_ceil(it.parts.max(1).into()),
                     high: (it.server.criticality == Criticality::High).into(),
                     temperature: it.temperature,
                 });

@@ -49,6 +49,7 @@ fn terms(criticality: Criticality, budget: f64, most: f64, period: f64, x: f64) 
             pessimistic_ns: ns(most),
         },
         virtual_deadline_ns: ns(period * x),
+        parts: 1,
         temperature: 2,
     }
 }
@@ -196,9 +197,15 @@ fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCe
     for (thread, server) in servers.iter().enumerate() {
         let high = server.criticality == Criticality::High;
         let part = if high { x } else { 1.0 };
+        // Of budgets that fit by demand only, none.
+        let parts = match test {
+            AdmissionTest::Demand => 1,
+            _ => rng.random_range(1..=16),
+        };
         let terms = ServerTerms {
             server: *server,
             virtual_deadline_ns: (server.period_ns as f64 * part) as u64,
+            parts: if high { parts } else { 1 },
             temperature: 0,
         };
         promise(&mut it, thread as u32 + 1, 0, thread, terms);
@@ -300,6 +307,58 @@ fn the_rest_gets_something_in_every_period() {
     near("the rest", rest, 0.05, 0.001);
 }
 
+/// Since when a thread waits, and its longest wait after the first second.
+fn longest_wait(it: &mut Simulation, of: usize) -> Rc<RefCell<(u64, u64)>> {
+    let waited = Rc::new(RefCell::new((0, 0)));
+    let told = waited.clone();
+    it.observe(Box::new(move |_, at, happening| {
+        let (since, longest) = &mut *told.borrow_mut();
+        match happening {
+            Happening::Wakeup { thread, .. } if thread.index() == of => *since = at,
+            Happening::Switch { left, next, .. } => {
+                if left.is_some_and(|(thread, ready)| ready && thread.index() == of) {
+                    *since = at;
+                }
+                if next.is_some_and(|thread| thread.index() == of) && at > S {
+                    *longest = (*longest).max(at - *since);
+                }
+            }
+            _ => {}
+        }
+    }));
+    waited
+}
+
+/// One of high criticality that needs 3 of the 15 ms that it usually may of every 100, beside three that want all of their quarters of the CPU.
+#[test]
+fn who_needs_little_of_a_large_budget_does_not_wait_for_others_whole_ones() {
+    let longest = |parts| {
+        let mut it = with_servers(1);
+        let short = "[{ run_us = 30 }, { sleep_us = 970 }]";
+        let first = add_threads(&mut it, GroupId::ROOT, 0, 1, short);
+        add_threads(&mut it, GroupId::ROOT, 0, 3, BUSY);
+        let x = 0.15 / (1.0 - 0.75);
+        let high = ServerTerms {
+            parts,
+            ..terms(Criticality::High, 15.0, 30.0, 100.0, x)
+        };
+        promise(&mut it, 1, 0, first, high);
+        for (number, period) in [(1, 40.0), (2, 50.0), (3, 60.0)] {
+            let low = low(period / 4.0, period);
+            promise(&mut it, number + 1, 0, first + number as usize, low);
+        }
+        let longest = longest_wait(&mut it, first);
+        let got = shares(&mut it, S, 11 * S);
+        let longest = longest.borrow().1;
+        println!("{parts}: {got:.4?}, {longest}");
+        assert!(got[1..].iter().all(|got| *got >= 0.249), "{got:?}");
+        longest
+    };
+    // A sixteenth of the time to the virtual deadline.
+    assert!(longest(16) <= 60 * MS / 16);
+    assert!(longest(1) > 10 * MS);
+}
+
 #[test]
 fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
     // Another period than the rest's, so that either ends first now and then.
@@ -328,23 +387,7 @@ fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
             first,
             terms(Criticality::High, 5.0, 25.0, period, 1.0),
         );
-        let longest = Rc::new(RefCell::new((0, 0)));
-        let told = longest.clone();
-        it.observe(Box::new(move |_, at, happening| {
-            let (since, longest) = &mut *told.borrow_mut();
-            match happening {
-                Happening::Wakeup { thread, .. } if thread.index() == first => *since = at,
-                Happening::Switch { left, next, .. } => {
-                    if left.is_some_and(|(thread, ready)| ready && thread.index() == first) {
-                        *since = at;
-                    }
-                    if next.is_some_and(|thread| thread.index() == first) && at > S {
-                        *longest = (*longest).max(at - *since);
-                    }
-                }
-                _ => {}
-            }
-        }));
+        let longest = longest_wait(&mut it, first);
         let got = shares(&mut it, S, 11 * S);
         let longest = longest.borrow().1;
         println!("{period}: {got:.4?}, {longest}");
@@ -415,6 +458,7 @@ fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) 
                         terms: ServerTerms {
                             server,
                             virtual_deadline_ns: server.period_ns,
+                            parts: 1,
                             temperature: 0,
                         },
                     });

@@ -189,6 +189,7 @@ fn promises_come_before_the_threads_they_are_for_and_end_after_them() {
         terms: ServerTerms {
             server,
             virtual_deadline_ns: 20_000_000,
+            parts: 10,
             temperature: 2,
         },
     });

@@ -51,6 +51,7 @@ pub(super) fn edf_vd(servers: &[Server]) -> Verdict {
             fits: false,
             condition,
             deadline_factor: 1.0,
+            divisible: false,
         };
     }
     let x = sums.deadline_factor();
@@ -61,6 +62,7 @@ pub(super) fn edf_vd(servers: &[Server]) -> Verdict {
     };
     Verdict {
         fits: condition.holds(),
+        divisible: condition.holds(),
         condition,
         deadline_factor: x,
     }
@@ -118,6 +120,7 @@ pub(super) fn response_times(servers: &[Server]) -> Verdict {
 fn by(condition: Condition) -> Verdict {
     Verdict {
         fits: condition.holds(),
+        divisible: condition.holds(),
         condition,
         deadline_factor: 1.0,
     }

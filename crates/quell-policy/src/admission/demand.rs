@@ -78,6 +78,7 @@ pub(super) fn check(servers: &[Server]) -> Verdict {
         fits: condition.holds(),
         condition,
         deadline_factor: high,
+        divisible: false,
     }
 }
 

@@ -15,8 +15,10 @@
 //! a guest's CPUs that take turns wait for each other's locks. That second rule is ours. A refusal ([`Refusal`])
 //! says which condition failed, by how much, and what changes would do.
 //!
-//! Two more things are ours. Every CPU keeps a *reserve* for those to whom nothing is guaranteed: one more server of high
-//! criticality. And switching is paid for: each server needs that much more in each of its periods.
+//! Three more things are ours. Every CPU keeps a *reserve* for those to whom nothing is guaranteed: one more server of high
+//! criticality. In LO mode one of high criticality has its budget in equal [`parts`], each with its part of the time to the virtual deadline, so
+//! that it does not wait with little work for others' large budgets: as much in as much time, so what fits by utilization fits
+//! so, too. And switching is paid for: each server needs that much more for each part of its budget.
 //!
 //! # Units
 //! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. What exceeds a limit by less than [`NEGLIGIBLE`] does not exceed it.
@@ -47,6 +49,12 @@ pub const SERVERS_MOST: usize = 32;
 
 /// How often the reserve is replenished, in ns: nobody waits longer for its part of it.
 pub const RESERVE_PERIOD_NS: u64 = 100_000_000;
+
+/// A budget is had in no more parts.
+const PARTS_MOST: u64 = 16;
+
+/// No part of a budget is shorter, in ns: each is paid for with a switch.
+const PART_LEAST_NS: u64 = 500_000;
 
 /// What decided.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -83,6 +91,8 @@ pub struct Verdict {
     pub condition: Condition,
     /// What deadlines of high-criticality servers are shortened to, as a part of their periods: the paper's x; 1 where they are not.
     pub deadline_factor: f64,
+    /// Whether budgets may be had in [`parts`]: not where servers fit only because none of them demands anything for the first part of its period.
+    pub divisible: bool,
 }
 
 /// By when a server is served in LO mode, in ns after its period's begin, where deadlines of high criticality are shortened to that part.
@@ -90,6 +100,25 @@ pub fn virtual_deadline_ns(server: &Server, factor: f64) -> u64 {
     match server.criticality {
         Criticality::Low => server.period_ns,
         Criticality::High => (factor * server.period_ns as f64) as u64,
+    }
+}
+
+/// What a server has where that test decides: without modes always what it needs at the most.
+pub fn served(test: AdmissionTest, server: &Server) -> Server {
+    match test {
+        AdmissionTest::EdfVd | AdmissionTest::Demand => *server,
+        AdmissionTest::Edf | AdmissionTest::Rm | AdmissionTest::RmExact => Server {
+            budget_ns: server.pessimistic_ns,
+            ..*server
+        },
+    }
+}
+
+/// In how many parts a server has its budget in LO mode, each with a virtual deadline of its own, where that is possible.
+pub fn parts(server: &Server) -> u32 {
+    match server.criticality {
+        Criticality::Low => 1,
+        Criticality::High => (server.budget_ns / PART_LEAST_NS).clamp(1, PARTS_MOST) as u32,
     }
 }
 
@@ -112,15 +141,29 @@ pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict
             fits: false,
             condition: count,
             deadline_factor: 1.0,
+            divisible: false,
         };
     }
-    check(settings.test, &provided(settings, servers, 1.0))
+    check_scaled(settings, servers, 1.0)
+}
+
+/// The same with budgets multiplied, and however many servers.
+fn check_scaled(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> Verdict {
+    let divided = check(settings.test, &provided(settings, servers, factor, parts));
+    if divided.divisible {
+        return divided;
+    }
+    let whole = check(settings.test, &provided(settings, servers, factor, |_| 1));
+    Verdict {
+        divisible: false,
+        ..whole
+    }
 }
 
 /// By what factor the budgets of all of a CPU's servers could be multiplied, at most, and still fit; 0 where nothing fits.
 pub fn headroom(settings: &CriticalitySettings, servers: &[Server]) -> f64 {
     const MOST: f64 = 1e4;
-    let fits = |factor| check(settings.test, &provided(settings, servers, factor)).fits;
+    let fits = |factor| check_scaled(settings, servers, factor).fits;
     if servers.is_empty() || fits(MOST) {
         return MOST;
     }
@@ -141,18 +184,31 @@ pub fn headroom(settings: &CriticalitySettings, servers: &[Server]) -> f64 {
     low
 }
 
-/// The servers with budgets multiplied, with time for switching, and the reserve.
-fn provided(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> Vec<Server> {
-    let overhead = settings.overhead_us * 1e3;
-    let budget = |ns: u64| (ns as f64 * factor + overhead).round() as u64;
-    let mut all: Vec<Server> = servers
-        .iter()
-        .map(|server| Server {
-            budget_ns: budget(server.budget_ns),
-            pessimistic_ns: budget(server.pessimistic_ns),
+/// The servers with budgets multiplied, with time for switching to each part of them, and the reserve.
+fn provided(
+    settings: &CriticalitySettings,
+    servers: &[Server],
+    factor: f64,
+    parts: impl Fn(&Server) -> u32,
+) -> Vec<Server> {
+    let scaled = |ns: u64| (ns as f64 * factor).round() as u64;
+    let provided = |server: &Server| {
+        let server = Server {
+            budget_ns: scaled(server.budget_ns),
+            pessimistic_ns: scaled(server.pessimistic_ns),
             ..*server
-        })
-        .collect();
+        };
+        let switching = (settings.overhead_us
+            * 1e3
+            * f64::from(parts(&served(settings.test, &server))))
+        .round() as u64;
+        Server {
+            budget_ns: server.budget_ns + switching,
+            pessimistic_ns: server.pessimistic_ns + switching,
+            ..server
+        }
+    };
+    let mut all: Vec<Server> = servers.iter().map(provided).collect();
     all.extend(reserve(settings));
     all
 }

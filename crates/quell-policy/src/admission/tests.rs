@@ -175,6 +175,44 @@ fn the_reserve_and_switching_are_provided_for() {
     );
     let factor = headroom(&settings, &[low(1.0, 1.0)]);
     assert!((factor - (0.95 - 0.1)).abs() < 1e-5, "{factor}");
+    // Of high criticality, for each part of what it has in LO mode: as many as are 0.5 ms, and 16 at the most.
+    for (test, budget, most, parts) in [
+        (AdmissionTest::EdfVd, 0.9, 30.0, 1.0),
+        (AdmissionTest::EdfVd, 2.5, 30.0, 5.0),
+        (AdmissionTest::EdfVd, 20.0, 30.0, 16.0),
+        (AdmissionTest::Edf, 0.9, 4.0, 8.0),
+    ] {
+        let settings = CriticalitySettings {
+            test,
+            reserve_percent: 0.0,
+            ..settings
+        };
+        let found = check_with(&settings, &[high(budget, most, 100.0)]);
+        let due = (most + parts * 0.1) / 100.0;
+        assert!((found.condition.value - due).abs() < 1e-12, "{found:?}");
+        assert!(found.divisible);
+    }
+}
+
+#[test]
+fn budgets_are_whole_where_they_fit_by_demand_only() {
+    let settings = |test| CriticalitySettings {
+        test,
+        reserve_percent: 0.0,
+        overhead_us: 0.0,
+        temperature: 0,
+    };
+    let set = [high(5.0, 50.0, 100.0), low(20.0, 50.0)];
+    let found = check_with(&settings(AdmissionTest::Demand), &set);
+    assert!(found.fits && found.divisible, "{found:?}");
+    let set = [
+        high(2.0, 4.0, 10.0),
+        high(10.0, 50.0, 100.0),
+        low(30.0, 50.0),
+    ];
+    assert!(!check_with(&settings(AdmissionTest::EdfVd), &set).fits);
+    let found = check_with(&settings(AdmissionTest::Demand), &set);
+    assert!(found.fits && !found.divisible, "{found:?}");
 }
 
 proptest! {

@@ -45,9 +45,11 @@ mod changes;
 pub use changes::{Conflict, conflict};
 
 use crate::Policy;
-use crate::admission::{Change, Host, Placed, Refusal, reserve, virtual_deadline_ns};
+use crate::admission::{
+    Change, Host, Placed, Refusal, Verdict, parts, reserve, served, virtual_deadline_ns,
+};
 use changes::{either, host_of, no_room};
-use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
+use quell_model::config::{Criticality, CriticalitySettings, Server};
 use quell_model::{
     CpuId, CpuSet, GivenServer, NextTerms, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms,
     Snapshot, TenantName, TenantSample, ThreadRole, ThreadSample,
@@ -522,19 +524,13 @@ impl Promises {
         }
     }
 
-    /// What is promised from which CPU's virtual deadlines on.
-    fn terms(&self, server: Server, factor: f64) -> ServerTerms {
-        let mut server = server;
-        // Those tests provide for the worst case, so there is no other mode.
-        if !matches!(
-            self.settings.test,
-            AdmissionTest::EdfVd | AdmissionTest::Demand
-        ) {
-            server.budget_ns = server.pessimistic_ns;
-        }
+    /// What is promised on a CPU of which the test says that.
+    fn terms(&self, server: Server, verdict: &Verdict) -> ServerTerms {
+        let server = served(self.settings.test, &server);
         ServerTerms {
             server,
-            virtual_deadline_ns: virtual_deadline_ns(&server, factor),
+            virtual_deadline_ns: virtual_deadline_ns(&server, verdict.deadline_factor),
+            parts: if verdict.divisible { parts(&server) } else { 1 },
             temperature: self.settings.temperature,
         }
     }
@@ -572,15 +568,17 @@ impl Promises {
             let Some(verdict) = self.host.verdict(*cpu).filter(|_| !placed.is_empty()) else {
                 continue;
             };
-            let mut add = |number: u32, server: Server| {
+            let mut add = |number: u32, terms: ServerTerms| {
                 plan.servers.push(ServerPlan {
                     number,
                     cpu: *cpu,
-                    terms: self.terms(server, verdict.deadline_factor),
+                    terms,
                 });
             };
             if let Some(reserve) = reserve(&self.settings) {
-                add(0, reserve);
+                let terms = self.terms(reserve, &verdict);
+                // Its period begins once a whole budget is owed.
+                add(0, ServerTerms { parts: 1, ..terms });
             }
             for Placed { tenant, vcpu, .. } in placed {
                 let Some(held) = self.held.get(tenant) else {
@@ -588,7 +586,7 @@ impl Promises {
                 };
                 let vcpu = &held.vcpus[*vcpu as usize];
                 if vcpu.from_ns <= now {
-                    add(vcpu.number, held.server);
+                    add(vcpu.number, self.terms(held.server, &verdict));
                 }
             }
         }

@@ -187,9 +187,9 @@ _Static_assert(sizeof(struct sharer) == 64, "loader's layout");
 _Static_assert(sizeof(struct domain) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
-_Static_assert(sizeof(struct server_setting) == 48, "loader's layout");
+_Static_assert(sizeof(struct server_setting) == 56, "loader's layout");
 _Static_assert(sizeof(struct server_slot) == 192, "loader's layout");
-_Static_assert(sizeof(struct reservation) == 256, "loader's layout");
+_Static_assert(sizeof(struct reservation) == 320, "loader's layout");
 _Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
 
 #endif

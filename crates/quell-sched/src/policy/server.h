@@ -14,6 +14,9 @@
  *          begins a new one when it wakes; who used more goes on with no more than its part of the rest. Of high criticality, that
  *          goes for both budgets: who used more than its optimistic part and less than its pessimistic one
  *          begins a new period with what it has left of its optimistic budget. Else a burst late in a period would wait for the next.
+ * Parts:   one of high criticality that needs little of its budget would wait in LO mode for all with earlier deadlines than its whole budget
+ *          has. So that budget is had in equal parts, each with its part of the time to the virtual deadline: as much in as much time, so what
+ *          fits by utilization still does. Ours, after Baruah et al., Proportionate Progress (Algorithmica, 1996).
  * Units:   ns. Periods are at most SERVER_PERIOD_MOST, so that the product of two times fits into 64 bits.
  */
 #ifndef QUELL_POLICY_SERVER_H
@@ -29,6 +32,7 @@ struct server_terms {
 	u64 optimistic;	 /* budget in LO mode */
 	u64 pessimistic; /* in HI mode; of low criticality: the same */
 	u64 shortened;	 /* from a period's beginning to the virtual deadline; of low criticality: the period */
+	u64 part;	 /* of the optimistic budget: what has a virtual deadline of its own; 0: all of it */
 	u32 high;	 /* its criticality */
 	u32 temperature; /* for how many periods its CPU stays in HI mode after it needed that */
 };
@@ -87,7 +91,9 @@ static inline void server_wake(struct server *s, u64 now)
 	}
 	if (s->used < terms->optimistic) {
 		u64 due = now + (terms->optimistic - s->used) * terms->shortened / (terms->optimistic ?: 1);
-		s->virtual_deadline = due < s->deadline ? due : s->deadline;
+		/* Not sooner than before: parts that it had ahead of their time would count twice. */
+		if (due > s->virtual_deadline)
+			s->virtual_deadline = due < s->deadline ? due : s->deadline;
 	}
 }
 
@@ -116,16 +122,26 @@ static inline void server_heat(struct server *s, u64 now)
 	s->hot_until = now + s->terms.temperature * s->terms.period;
 }
 
+/* What comes after the present part of its optimistic budget, of which something is left. */
+static inline u64 server_later(const struct server *s)
+{
+	u64 left = s->terms.optimistic - s->used;
+
+	return s->terms.part ? (left - 1) / s->terms.part * s->terms.part : 0;
+}
+
 /* Among active ones the least goes first. */
 static inline u64 server_order(const struct server *s, bool critical)
 {
-	return critical || s->used >= s->terms.optimistic ? s->deadline : s->virtual_deadline;
+	if (critical || s->used >= s->terms.optimistic)
+		return s->deadline;
+	return s->virtual_deadline - server_later(s) * s->terms.shortened / (s->terms.optimistic ?: 1);
 }
 
 /* If it runs from now on: when it has to be looked at again. */
 static inline u64 server_until(const struct server *s, bool critical, u64 now)
 {
-	u64 budget = s->terms.high && !critical && s->used < s->terms.optimistic ? s->terms.optimistic : s->allowed;
+	u64 budget = s->terms.high && !critical && s->used < s->terms.optimistic ? s->terms.optimistic - server_later(s) : s->allowed;
 	u64 until = now + (s->used < budget ? budget - s->used : 0);
 
 	return until < s->deadline ? until : s->deadline;

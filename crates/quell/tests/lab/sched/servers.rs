@@ -30,6 +30,10 @@ fn set(scheduler: &mut Scheduler, number: u32, cpu: u32, server: Option<Server>)
             Criticality::High => server.period_ns / 5,
             Criticality::Low => server.period_ns,
         },
+        parts: match server.criticality {
+            Criticality::High => 4,
+            Criticality::Low => 1,
+        },
         temperature: 2,
     };
     let setting = ServerSetting {
