@@ -16,8 +16,10 @@ pub(super) struct Books<'a> {
     /// By number: its place among its CPU's.
     places: Vec<usize>,
     threads: HashMap<Tid, usize>,
+    /// By number: since when its thread is ready and does not run.
+    waits: Vec<Option<u64>>,
     moved: Vec<bool>,
-    /// By CPU: when somebody came or went whom it was not drawn with.
+    /// By CPU: from when on somebody may be, or not be, there whom it was not drawn with.
     changed: Vec<u64>,
     /// The last event.
     ended: u64,
@@ -26,8 +28,8 @@ pub(super) struct Books<'a> {
     quiet_ns: u64,
 }
 
-/// Between the decision to move one of low criticality and its running elsewhere: it waits for others' periods there, may sleep, and
-/// then has a period to get its turn.
+/// Between the decision to move one of low criticality and its leaving: it may wait for others' periods elsewhere, and have a turn by its weight
+/// where it is, or sleep.
 const MOVING_NS: u64 = 500_000_000;
 
 /// How exactly traces tell what schedulers know.
@@ -74,6 +76,7 @@ impl Books<'_> {
             cpus: on.into_iter().map(audit).collect(),
             places,
             threads: HashMap::new(),
+            waits: vec![None; drawn.servers.len()],
             moved: vec![false; drawn.servers.len()],
             changed: vec![u64::MAX; drawn.cpus as usize],
             ended: 0,
@@ -125,12 +128,21 @@ impl Books<'_> {
             return;
         };
         let (cpu, _) = self.drawn.servers[number];
+        let waits = &mut self.waits[number];
+        match what {
+            Event::Wakes => _ = waits.get_or_insert(event.at_ns),
+            Event::Ends => *waits = Some(event.at_ns),
+            Event::Sleeps => *waits = None,
+            Event::Begins => {}
+        }
+        // Where it waited meanwhile is not known: it may have been moved more than once.
+        let since = waits.unwrap_or(event.at_ns);
         let audit = &mut self.cpus[cpu.0 as usize].0;
         if what == Event::Begins && CpuId(event.cpu) != cpu {
             self.moved[number] = true;
             for cpu in [cpu.0, event.cpu] {
                 if let Some(changed) = self.changed.get_mut(cpu as usize) {
-                    *changed = event.at_ns.min(*changed);
+                    *changed = since.min(*changed);
                 }
             }
         }
@@ -144,19 +156,23 @@ impl Books<'_> {
             ..Found::default()
         };
         for ((audit, numbers), cpu) in self.cpus.iter().zip(0..) {
-            let changed = self.changed[cpu as usize].min(self.ended);
+            let changed = match self.changed[cpu as usize] {
+                u64::MAX => self.ended,
+                changed => changed.saturating_sub(MOVING_NS),
+            };
             for miss in audit.misses() {
                 let number = numbers.get(miss.server).copied();
                 let high = number
                     .is_some_and(|it| self.drawn.servers[it].1.criticality == Criticality::High);
                 // High criticality has its promise in any mode of any CPU.
-                if high || miss.deadline + MOVING_NS <= changed {
+                if high || miss.deadline <= changed {
                     found.misses.push((number, CpuId(cpu), *miss));
                 }
             }
             found.kept += audit.kept();
             found.switches += audit.switches();
-            found.enforced.extend(audit.enforced());
+            let enforced = audit.enforced().iter().filter(|it| it.at < changed);
+            found.enforced.extend(enforced.copied());
         }
         let moved = self.moved.iter().enumerate().filter(|(_, moved)| **moved);
         found.moved = moved.map(|(number, _)| number).collect();

@@ -50,6 +50,19 @@ fn no_budget_of_low_criticality_is_used_in_hi_mode() {
     }
 }
 
+/// One of low criticality waits for 1.9 s here until it runs where it was moved to, and has a turn by its weight where it was 0.15 s after it had no promise any more.
+#[test]
+fn who_is_moved_has_no_promise_until_it_is_served_elsewhere() {
+    for seed in [40, 683] {
+        let host = &measured("akita", 1, seed, 64)[0];
+        assert!(host.moved[1] > 0);
+        assert_eq!(host.misses, []);
+        for late in [host.budgets, host.modes] {
+            assert!(late.count > 0 && late.worst_us < 1.0, "{late:?}");
+        }
+    }
+}
+
 #[test]
 fn what_broke_a_promise_is_kept() {
     let folder = TempDir::new().unwrap();

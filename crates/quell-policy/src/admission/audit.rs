@@ -41,6 +41,8 @@ pub struct Miss {
 /// Who ran lost its claim to the CPU while somebody else had one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforcement {
+    /// When that was, in ns.
+    pub at: u64,
     /// Whether because HI mode began; else its budget was used up.
     pub by_mode: bool,
     /// For how long it ran on all the same, in ns.
@@ -468,6 +470,7 @@ impl Audit {
                 self.enforced.extend(account.enforced.take());
             } else if (by_mode || ceases) && claimed && !rest_may {
                 let late = Enforcement {
+                    at: now,
                     by_mode,
                     late_ns: 0,
                 };
@@ -586,11 +589,12 @@ mod tests {
         audit.event(100, 0, Event::Begins);
         // It has 30 of its new period, and the other 10 of its own, which goes on to 140.
         audit.event(137, 0, Event::Ends);
-        let late = |late_ns| Enforcement {
+        let late = Enforcement {
+            at: 130,
             by_mode: false,
-            late_ns,
+            late_ns: 7,
         };
-        assert_eq!(audit.enforced(), [late(7)]);
+        assert_eq!(audit.enforced(), [late]);
     }
 
     #[test]
@@ -605,11 +609,12 @@ mod tests {
         audit.event(1060, 1, Event::Begins);
         // At 1100 the rest is owed all of its budget, at 1110 this one has used its own: it has the rest's until 1120.
         audit.event(1125, 1, Event::Ends);
-        let late = |late_ns| Enforcement {
+        let late = |at, late_ns| Enforcement {
+            at,
             by_mode: false,
             late_ns,
         };
-        assert_eq!(audit.enforced(), [late(0), late(5)]);
+        assert_eq!(audit.enforced(), [late(1060, 0), late(1120, 5)]);
     }
 
     #[test]
@@ -764,6 +769,7 @@ mod tests {
         audit.event(20, 0, Event::Wakes);
         audit.event(23, 1, Event::Ends);
         let late = Enforcement {
+            at: 20,
             by_mode: true,
             late_ns: 3,
         };
@@ -788,6 +794,7 @@ mod tests {
             audit.event(1015 + ran, 0, Event::Wakes);
             audit.event(1018 + ran, 1, Event::Ends);
             let late = Enforcement {
+                at: 1015 + ran,
                 by_mode: true,
                 late_ns: 3,
             };
