@@ -54,7 +54,13 @@ fn no_budget_of_low_criticality_is_used_in_hi_mode() {
 #[test]
 fn who_is_moved_has_no_promise_until_it_is_served_elsewhere() {
     for seed in [40, 683] {
-        let host = &measured("akita", 1, seed, 64)[0];
+        let options = PromisesOptions {
+            // Until it is seen to have moved.
+            seconds: 5.0,
+            ..options("akita", 1, seed, 64)
+        };
+        let promises = simulate(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
+        let host = &promises.sides[0].hosts[0];
         assert!(host.moved[1] > 0);
         assert_eq!(host.misses, []);
         for late in [host.budgets, host.modes] {
