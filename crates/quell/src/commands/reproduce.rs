@@ -308,7 +308,9 @@ akita-fig6 several 1: 2.0 2.0 3.0 4.0
 akita-fig7 utilisation 1: 0.0 x4
 akita-fig7 utilisation 1: 0.0 x4
 akita-fig8 rpc 12: 0.1 x6
+akita-fig8 rpc 1: 1.0 1.0 1.0
 akita-fig9 rpc 12: 0.1 x6
+akita-fig9 rpc 12: 0.1 x5
 ufo-fig2 four 32: 1.0 x31
 ufo-fig2b batch 16: 0.0
 ufo-fig3 four 32: 1.0 1.0 1.0
