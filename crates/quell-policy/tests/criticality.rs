@@ -84,6 +84,32 @@ impl Rig {
     }
 }
 
+/// 0.5 ms at the least and 16 at the most, of high criticality, where there is room for switching to each.
+#[test]
+fn budgets_are_had_in_parts() {
+    let roomy = CriticalitySettings::default();
+    let costly = CriticalitySettings {
+        overhead_us: 100.0,
+        ..roomy
+    };
+    for (settings, budget, most, parts) in [
+        (roomy, 0.9, Some(25.0), 1),
+        (roomy, 5.0, Some(25.0), 10),
+        (roomy, 20.0, Some(90.0), 16),
+        (roomy, 20.0, None, 1),
+        (costly, 20.0, Some(90.0), 16),
+        (costly, 20.0, Some(94.5), 1),
+    ] {
+        let mut rig = Rig::with(1, settings);
+        let tenants = [one("a", 10, budget, most, 100.0)];
+        rig.period(&tenants);
+        let plan = rig.period(&tenants);
+        let found: Vec<_> = plan.servers.iter().map(|it| it.terms.parts).collect();
+        // The reserve's is whole.
+        assert_eq!(found, [1, parts], "{budget} {most:?}");
+    }
+}
+
 /// The promises as `number on CPU: budget/virtual deadline`, and threads as `tid on CPU by number`.
 fn shown(plan: &Plan) -> Vec<String> {
     let servers = plan.servers.iter().map(|it| {

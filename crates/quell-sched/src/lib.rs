@@ -279,7 +279,10 @@ impl ServerSetting {
                     optimistic: it.server.budget_ns,
                     pessimistic: it.server.pessimistic_ns,
                     shortened: it.virtual_deadline_ns,
-                    part: it.server.budget_ns.div_ceil(it.parts.max(1).into()),
+                    part: match it.parts {
+                        0 | 1 => 0,
+                        parts => it.server.budget_ns.div_ceil(parts.into()),
+                    },
                     high: (it.server.criticality == Criticality::High).into(),
                     temperature: it.temperature,
                 });

@@ -129,14 +129,13 @@ impl Books<'_> {
         };
         let (cpu, _) = self.drawn.servers[number];
         let waits = &mut self.waits[number];
-        match what {
-            Event::Wakes => _ = waits.get_or_insert(event.at_ns),
-            Event::Ends => *waits = Some(event.at_ns),
-            Event::Sleeps => *waits = None,
-            Event::Begins => {}
-        }
         // Where it waited meanwhile is not known: it may have been moved more than once.
         let since = waits.unwrap_or(event.at_ns);
+        *waits = match what {
+            Event::Wakes => Some(since),
+            Event::Ends => Some(event.at_ns),
+            Event::Sleeps | Event::Begins => None,
+        };
         let audit = &mut self.cpus[cpu.0 as usize].0;
         if what == Event::Begins && CpuId(event.cpu) != cpu {
             self.moved[number] = true;

@@ -481,7 +481,7 @@ pub const FIGURES: &[Figure] = &[
         scheduling: false,
         title: "Akita, Fig. 9: idle CPUs beside 5 to 24 processes that compute, on 12 CPUs, on a real kernel",
         paper: PAPER_9,
-        differs: &[IDLES, CROWDED, PROCESSES],
+        differs: &[IDLES, PROCESSES],
         sides: SIDES_REALLY,
         sweeps: CROWDS_REALLY,
         claims: IDLE_REALLY,

@@ -145,7 +145,7 @@ pub struct CriticalitySettings {
     /// The part of every CPU that is kept for whom nothing is guaranteed, in percent, 1 to 50 (ours; as the kernel keeps 5 for
     /// those below real-time threads).
     pub reserve_percent: f64,
-    /// What switching to a server and back takes of a CPU in each of its periods, of high criticality for each part of its budget, in us, 0 to 1000
+    /// What switching to a server and back takes of a CPU in each of its periods, of high criticality for each part of its budget where there is room for that, in us, 0 to 1000
     /// (ours).
     pub overhead_us: f64,
     /// For how many periods a CPU goes on serving only high criticality after one needed more than it usually does, 0 to 1000

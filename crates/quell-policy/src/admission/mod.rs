@@ -18,7 +18,8 @@
 //! Three more things are ours. Every CPU keeps a *reserve* for those to whom nothing is guaranteed: one more server of high
 //! criticality. In LO mode one of high criticality has its budget in equal [`parts`], each with its part of the time to the virtual deadline, so
 //! that it does not wait with little work for others' large budgets: as much in as much time, so what fits by utilization fits
-//! so, too. And switching is paid for: each server needs that much more for each part of its budget.
+//! so, too; where there is no room for switching to each part, budgets are whole. And switching is paid for: each server needs that much more for each
+//! part of its budget.
 //!
 //! # Units
 //! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. What exceeds a limit by less than [`NEGLIGIBLE`] does not exceed it.
@@ -53,7 +54,7 @@ pub const RESERVE_PERIOD_NS: u64 = 100_000_000;
 /// A budget is had in no more parts.
 const PARTS_MOST: u64 = 16;
 
-/// No part of a budget is shorter, in ns: each is paid for with a switch.
+/// Budgets are not divided into shorter parts, in ns: each is paid for with a switch.
 const PART_LEAST_NS: u64 = 500_000;
 
 /// What decided.
@@ -91,7 +92,8 @@ pub struct Verdict {
     pub condition: Condition,
     /// What deadlines of high-criticality servers are shortened to, as a part of their periods: the paper's x; 1 where they are not.
     pub deadline_factor: f64,
-    /// Whether budgets may be had in [`parts`]: not where servers fit only because none of them demands anything for the first part of its period.
+    /// Whether budgets may be had in [`parts`]: not where there is no room for switching to each, nor where servers fit only because none of them
+    /// demands anything for the first part of its period.
     pub divisible: bool,
 }
 
@@ -149,7 +151,11 @@ pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict
 
 /// The same with budgets multiplied, and however many servers.
 fn check_scaled(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> Verdict {
-    let divided = check(settings.test, &provided(settings, servers, factor, parts));
+    let by_utilization = match settings.test {
+        AdmissionTest::Demand => AdmissionTest::EdfVd,
+        test => test,
+    };
+    let divided = check(by_utilization, &provided(settings, servers, factor, parts));
     if divided.divisible {
         return divided;
     }

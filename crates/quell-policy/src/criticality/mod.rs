@@ -586,7 +586,10 @@ impl Promises {
                 };
                 let vcpu = &held.vcpus[*vcpu as usize];
                 if vcpu.from_ns <= now {
-                    add(vcpu.number, self.terms(held.server, &verdict));
+                    let terms = self.terms(held.server, &verdict);
+                    // The CPU has room for the parts of either terms, but not for each of these.
+                    let parts = if held.next.is_some() { 1 } else { terms.parts };
+                    add(vcpu.number, ServerTerms { parts, ..terms });
                 }
             }
         }

@@ -91,9 +91,12 @@ static inline void server_wake(struct server *s, u64 now)
 	}
 	if (s->used < terms->optimistic) {
 		u64 due = now + (terms->optimistic - s->used) * terms->shortened / (terms->optimistic ?: 1);
-		/* Not sooner than before: parts that it had ahead of their time would count twice. */
-		if (due > s->virtual_deadline)
-			s->virtual_deadline = due < s->deadline ? due : s->deadline;
+		/* In parts not sooner than before: those that it had ahead of their time would count twice. */
+		if (!terms->part || due > s->virtual_deadline)
+			s->virtual_deadline = due;
+		/* By terms that changed since it began, either may be later. */
+		if (s->virtual_deadline > s->deadline)
+			s->virtual_deadline = s->deadline;
 	}
 }
 
@@ -133,9 +136,12 @@ static inline u64 server_later(const struct server *s)
 /* Among active ones the least goes first. */
 static inline u64 server_order(const struct server *s, bool critical)
 {
+	u64 later;
+
 	if (critical || s->used >= s->terms.optimistic)
 		return s->deadline;
-	return s->virtual_deadline - server_later(s) * s->terms.shortened / (s->terms.optimistic ?: 1);
+	later = server_later(s) * s->terms.shortened / (s->terms.optimistic ?: 1);
+	return later < s->virtual_deadline ? s->virtual_deadline - later : 0;
 }
 
 /* If it runs from now on: when it has to be looked at again. */

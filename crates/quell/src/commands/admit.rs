@@ -122,7 +122,7 @@ fn render(answer: &Answer) -> String {
     let settings = &answer.settings;
     let _ = writeln!(
         text,
-        "\nby the test {}, with {} % of each CPU in reserve and {} us for switching in each period{}",
+        "\nby the test {}, with {} % of each CPU in reserve and {} us for switching to each budget or part of one{}",
         settings.test,
         settings.reserve_percent,
         settings.overhead_us,
