@@ -385,7 +385,8 @@ impl Audit {
                 if !account.wants || account.deadline > next {
                     continue;
                 }
-                if next < account.unsure_until {
+                // That of a period that began when it woke, with what was not known, is just that.
+                if next <= account.unsure_until {
                     account.unsure_until = account.deadline + 2 * account.server.period_ns;
                 } else if account.promised && account.received + self.tolerance_ns < account.due {
                     self.misses.push(Miss {
@@ -774,6 +775,37 @@ mod tests {
             late_ns: 3,
         };
         assert_eq!((audit.switches(), audit.enforced()), (2, &[late][..]));
+    }
+
+    #[test]
+    fn a_period_that_may_have_begun_when_hi_mode_may_have_ended_is_not_judged() {
+        let servers = [
+            server(Criticality::High, 10, 60),
+            server(Criticality::Low, 50, 50),
+        ];
+        let missed = |slop| {
+            let mut audit = Audit::new(&servers, None, 0).approximate(slop);
+            audit.event(1000, 0, Event::Wakes);
+            audit.event(1000, 0, Event::Begins);
+            audit.event(1005, 1, Event::Wakes);
+            // It may have used its budget up: then HI mode ends, and a period of the other begins.
+            audit.event(1059, 0, Event::Ends);
+            audit.event(1059, 1, Event::Begins);
+            audit.event(1080, 1, Event::Ends);
+            audit.event(1080, 1, Event::Sleeps);
+            audit.event(1081, 0, Event::Begins);
+            audit.event(1081, 0, Event::Ends);
+            audit.event(1081, 0, Event::Sleeps);
+            // The other 29 of that period, and the next one's from 1159 on.
+            audit.event(1084, 1, Event::Wakes);
+            audit.event(1084, 1, Event::Begins);
+            audit.event(1113, 1, Event::Ends);
+            audit.event(1205, 1, Event::Begins);
+            audit.event(1255, 1, Event::Ends);
+            audit.advance(1290);
+            audit.misses().len()
+        };
+        assert_eq!((missed(2), missed(0)), (0, 1));
     }
 
     #[test]
