@@ -20,7 +20,7 @@ pub const ENOUGH: f64 = 0.7;
 /// The same for guests whose switches do not fall with load, and where requests wait long for each other ([`waits_long`]): appendix A.3's 5 %.
 pub const ENOUGH_STRICT: f64 = 0.95;
 /// CPUs, and the part of each that is used, up to which [`ENOUGH`] is enough: the paper is content with it at 70 % of four (nginx in section
-/// 6.2). A little more, for what is off by chance; on two CPUs that is 54 %, more than one busy thread.
+/// 6.2). A little more, for what is off by chance; on two CPUs that is 53 %, more than one busy thread.
 const CONTENT: (u32, f64) = (4, 0.72);
 /// Utilizations that are the same, as a part of the CPUs.
 const NEAR: f64 = 0.05;
