@@ -229,8 +229,7 @@ impl Guest {
                 false => (switches, trial.switches),
             };
             let part = few / many.max(f64::MIN_POSITIVE);
-            let fewer = trial.from.min(self.cpus);
-            let suffices = part >= self.profile.enough(fewer, used) && !full(fewer);
+            let suffices = part >= self.profile.enough() && !full(trial.from.min(self.cpus));
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),
