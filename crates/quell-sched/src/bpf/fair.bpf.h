@@ -292,12 +292,18 @@ static __always_inline u64 depleted_urgency(s64 lag)
 	return URGENCY_DEPLETED + fair_position(FAIR_CLOCK_START, lag);
 }
 
-/* A CPU's urgency while a thread runs there. A depleted one that would go before entitled ones, were it to wait, is not preempted for them. */
+/* Whether a thread goes before entitled ones, were it to wait. */
+static __always_inline bool goes_before_entitled(struct thread *t, s64 lag)
+{
+	return options.share && t->depleted && share_overdue(lag, rate_of(t, sharer_of(t)));
+}
+
+/* A CPU's urgency while a thread runs there. One that goes before entitled ones is not preempted for them. */
 static __always_inline u64 urgency_of(struct thread *t, s64 lag, u64 now)
 {
 	if (!t->depleted)
 		return t->deadline;
-	return options.share && share_overdue(lag, rate_of(t, sharer_of(t))) ? now : depleted_urgency(lag);
+	return goes_before_entitled(t, lag) ? now : depleted_urgency(lag);
 }
 
 #endif

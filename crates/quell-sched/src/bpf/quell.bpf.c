@@ -449,6 +449,19 @@ static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
 	return overdue(turn, index, now);
 }
 
+/*
+ * Whether a thread whose turn ended goes on before entitled ones that wait, as it would go before them, were it to wait: one that is due a CPU of its
+ * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not.
+ */
+static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
+{
+	u64 first = first_order(entitled_queue(index));
+
+	if (!goes_before_entitled(t, lag) || !share_is_whole(rate_of(t, sharer_of(t))) || (first && first <= now))
+		return false;
+	return !entitled_own(turn) || (t->only_cpu && turn->own > now);
+}
+
 /* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
 static __always_inline bool take_overdue(u64 queue, u64 base, s32 cpu, s64 lag, u64 now)
 {
@@ -615,6 +628,11 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	bool passed = t && t->depleted && lag > turn.lag;
 	if (!passed && goes_first(&turn, index, now) && take_first(turn.depleted))
 		return;
+	if (t && goes_on_first(&turn, t, lag, index, now)) {
+		t->displaces = 0;
+		go_on(t, prev, cpu, lag, now);
+		return;
+	}
 	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))
 		return;
 	if (entitled_own(&turn)) {

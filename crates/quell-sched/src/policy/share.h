@@ -120,6 +120,12 @@ static inline bool share_overdue(s64 lag, u32 rate)
 	return fair_overdue(lag) && lag >= (s64)share_half(rate);
 }
 
+/* Whether a thread is due a CPU of its own, nearly: it could hardly make up for what others take of that. */
+static inline bool share_is_whole(u32 rate)
+{
+	return rate >= SHARE_RATE_ONE / 10 * 9;
+}
+
 /* A depleted thread's turn, given what fair.h says. */
 static inline u64 share_slice(u64 slice)
 {
