@@ -269,6 +269,37 @@ fn what_a_guest_says_counts_as_long_as_it_is_new_and_possible() {
     assert!((5..=8).contains(&absurd), "{absurd}");
 }
 
+/// A guest that is asked more often than its CPUs are divided: what it did just before that is no more than what it did in the rest of the second.
+#[test]
+fn what_a_guest_says_counts_of_the_whole_second() {
+    let mut policy = policy();
+    // 2.6 CPUs' work in each second, in its first half; its scheduler switches as often on any number of CPUs.
+    let done = |tenths: u64| {
+        let (seconds, rest) = (tenths / 10, tenths % 10);
+        2600 * MS * seconds + 520 * MS * rest.min(5)
+    };
+    let sizes: Vec<usize> = (1..=600u64)
+        .map(|at| {
+            let mut vm = vm("a", 10, 8, 0.0, 16);
+            for thread in &mut vm.threads[1..] {
+                thread.run_ns = (done(at) - done(at - 1)) / 8;
+            }
+            vm.guest = Some(GuestSample {
+                at_ns: at * 100 * MS,
+                used_ns: done(at),
+                switches: done(at) / 1000,
+                online: 8,
+            });
+            let plan = policy.decide(&snapshot(at, 16, 100 * MS, vec![vm]));
+            own(&plan, "a").0.len()
+        })
+        .collect();
+    // 65 % of each of four CPUs.
+    assert_eq!(sizes.last(), Some(&4), "{sizes:?}");
+    let late = &sizes[300..];
+    assert!(late.iter().all(|it| *it == 4), "{late:?}");
+}
+
 #[test]
 fn cpus_that_go_offline_are_given_up_at_once() {
     let mut policy = policy();

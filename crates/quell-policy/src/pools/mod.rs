@@ -16,6 +16,8 @@
 //! - Where cores lack, groups that need more are made as equal as cores allow.
 //! - Those that need no more give back before others get more; of these who uses most of each of its CPUs is first.
 //! - Who has no group always has CPUs: the last core of the idle pool is kept for it, or taken from the largest group.
+//! - Tenants that are no guests, and not batch ones, have the idle pool as guests have their groups: guests get what of it these do not need,
+//!   and where cores lack the idle pool is one of those that are made equal.
 //! - A core keeps its guest as long as that has as many; new ones are near to those it has.
 //! - What a guest says is not trusted: more time than its CPUs have is what its threads used as seen from the host.
 //!
@@ -48,6 +50,8 @@ pub const NOTHING: f64 = 0.01;
 pub const MORE: f64 = 1.25;
 /// After doing nothing for so long it loses its group, in ns. The paper: consistently.
 pub const PARKED_NS: u64 = 10_000_000_000;
+/// The idle pool is to be as large as tenants that are no guests needed it for so long, in ns: longer than a guest's CPUs take to settle.
+pub const REST_NS: u64 = 10_000_000_000;
 /// What the verdict looks back on, in ns, and for how long it is good. The paper: constantly.
 pub const VERDICT_NS: u64 = 60_000_000_000;
 /// With more idle cores there is room for more guests (appendix B.4).
@@ -140,6 +144,8 @@ pub struct Pools {
     /// CPUs of a core.
     step: u32,
     guests: BTreeMap<TenantName, Managed>,
+    /// How many CPUs of the idle pool tenants that are no guests needed, by time.
+    rest: VecDeque<(u64, u32)>,
     /// Idle cores, and whether somebody lacked some, by time.
     history: VecDeque<(u64, usize, bool)>,
 }
@@ -152,6 +158,7 @@ impl Pools {
             cores: Vec::new(),
             step: 1,
             guests: BTreeMap::new(),
+            rest: VecDeque::new(),
             history: VecDeque::new(),
         }
     }
@@ -161,16 +168,18 @@ impl Pools {
         self.guests.get(name).map(|it| &it.guest)
     }
 
-    /// A second has passed, in which that was seen; names are different. others: there are tenants that are no guests, for whom the idle pool is too.
+    /// A second has passed, in which that was seen; names are different. others: what tenants that are no guests, for whom the idle pool is too, used
+    /// of CPUs, without batch ones; `None`: there are none.
     pub fn second(
         &mut self,
         now_ns: u64,
         topology: &Topology,
         seen: &[Seen<'_>],
-        others: bool,
+        others: Option<f64>,
     ) -> Division {
         self.follow_cores(topology);
         self.follow_guests(now_ns, seen);
+        let rest = self.rest_needs(now_ns, others);
         let emulators = self.size_emulators(now_ns, seen.iter().map(|it| it.emulated).sum());
         let mut why = BTreeMap::new();
         let mut wanted: Vec<(&Seen<'_>, u32)> = Vec::new();
@@ -190,14 +199,17 @@ impl Pools {
         let mut wants = BTreeMap::new();
         for (it, cpus) in less.into_iter().chain(more) {
             let before = self.of(it.name);
-            let has = self.give(it.name, cpus);
+            let spare = self.idle().saturating_sub(rest);
+            let has = self.give(it.name, cpus.min(before + spare));
             self.now_has(it.name, has, before, now_ns);
             wants.insert(it.name.clone(), cpus);
             lacked |= has < cpus;
         }
-        let lacks = self.even_out(now_ns, &wants);
-        self.keep_one_idle(now_ns, seen, others);
-        let verdict = self.verdict(now_ns, lacked, emulators, &lacks);
+        lacked |= self.idle() < rest;
+        let lacks = self.even_out(now_ns, &wants, rest);
+        self.keep_one_idle(now_ns, seen, others.is_some());
+        let elsewhere = emulators + rest.saturating_sub(self.idle()).div_ceil(self.step);
+        let verdict = self.verdict(now_ns, lacked, elsewhere, &lacks);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
         let (emulators, idle) = (cpus_of(&Owner::Emulators), cpus_of(&Owner::Nobody));
         let group = |it: &Seen<'_>| {
@@ -311,6 +323,23 @@ impl Pools {
         }
     }
 
+    /// How many CPUs of the idle pool those tenants need that are no guests, and used so many in this second: as many as have their requests not wait
+    /// long for each other, and a core at least. Where they use all of it more may be wanted than is seen, which comes to light as it grows.
+    fn rest_needs(&mut self, now_ns: u64, used: Option<f64>) -> u32 {
+        let all = (self.cores.len() as u32).saturating_mul(self.step);
+        let needs = |used: f64| {
+            let mut counts = (self.step..all).step_by(self.step as usize);
+            counts
+                .find(|cpus| !profile::waits_long(*cpus, used))
+                .unwrap_or(all)
+        };
+        self.rest.push_back((now_ns, used.map_or(0, needs)));
+        while self.rest.front().is_some_and(|it| it.0 + REST_NS < now_ns) {
+            self.rest.pop_front();
+        }
+        self.rest.iter().map(|it| it.1).max().unwrap_or(0)
+    }
+
     /// How many CPUs a guest is to have, 0 for a place in the idle pool, and why that is new.
     fn wants(&mut self, now_ns: u64, seen: &Seen<'_>) -> Option<(u32, Option<Why>)> {
         let managed = self.guests.get_mut(seen.name)?;
@@ -339,6 +368,11 @@ impl Pools {
         let next = managed.guest.next(load, now_ns, &self.settings);
         let (cpus, why) = next.map_or((has, None), |(cpus, why)| (cpus, Some(why)));
         Some((cpus, why))
+    }
+
+    /// So many CPUs nobody has, of those that are for who has no group.
+    fn idle(&self) -> u32 {
+        self.cpus_of(&Owner::Nobody).len() as u32
     }
 
     /// So many CPUs a guest has now.
@@ -391,14 +425,19 @@ impl Pools {
     }
 
     /// Who lacks cores gets some from who has most, one after the other, as long as that does not have fewer than the other then.
-    /// Gives what everybody lacks of what it wants.
+    /// Gives what every guest lacks of what it wants. rest: what the idle pool is to have.
     fn even_out(
         &mut self,
         now_ns: u64,
         wants: &BTreeMap<TenantName, u32>,
+        rest: u32,
     ) -> BTreeMap<TenantName, u32> {
-        while let Some((from, to)) = self.uneven(wants) {
-            for (name, to) in [(from.1, from.0 - self.step), (to.1, to.0 + self.step)] {
+        while let Some((from, to)) = self.uneven(wants, rest) {
+            for (owner, to) in [(from.1, from.0 - self.step), (to.1, to.0 + self.step)] {
+                // What a guest gives up is idle, and what it gets was.
+                let Owner::Guest(name) = owner else {
+                    continue;
+                };
                 let before = self.of(&name);
                 let has = self.give(&name, to);
                 self.now_has(&name, has, before, now_ns);
@@ -415,12 +454,20 @@ impl Pools {
     fn uneven(
         &self,
         wants: &BTreeMap<TenantName, u32>,
-    ) -> Option<((u32, TenantName), (u32, TenantName))> {
-        let has = |name: &TenantName| (self.of(name), name.clone());
-        let from = self.guests.keys().map(has).max_by_key(|it| it.0)?;
-        let lack = wants.iter().filter(|(name, cpus)| self.of(name) < **cpus);
-        let to = lack.map(|(name, _)| has(name)).min_by_key(|it| it.0)?;
-        (to.0 + self.step <= from.0.saturating_sub(self.step)).then_some((from, to))
+        rest: u32,
+    ) -> Option<((u32, Owner), (u32, Owner))> {
+        // What the idle pool has beyond what is needed there guests have got.
+        let idle = (self.idle(), rest, Owner::Nobody);
+        let guests = self.guests.keys().map(|name| {
+            let has = self.of(name);
+            let wants = wants.get(name).copied().unwrap_or(has);
+            (has, wants, Owner::Guest(name.clone()))
+        });
+        let all: Vec<_> = guests.chain([idle]).collect();
+        let from = all.iter().max_by_key(|it| it.0)?;
+        let to = all.iter().filter(|it| it.0 < it.1).min_by_key(|it| it.0)?;
+        let apart = to.0 + self.step <= from.0.saturating_sub(self.step);
+        apart.then(|| ((from.0, from.2.clone()), (to.0, to.2.clone())))
     }
 
     /// Whoever has no group must run somewhere; with one core that is where emulators do.
@@ -467,12 +514,12 @@ impl Pools {
             .collect()
     }
 
-    /// For who places virtual machines. lacked: cores did in this second; emulators, lacks: so many cores of emulators', and CPUs of guests', still do.
+    /// For who places virtual machines. lacked: cores did in this second; elsewhere, lacks: so many cores of emulators and of the idle pool, and CPUs of guests, still do.
     fn verdict(
         &mut self,
         now_ns: u64,
         lacked: bool,
-        emulators: u32,
+        elsewhere: u32,
         lacks: &BTreeMap<TenantName, u32>,
     ) -> Verdict {
         let idle = self
@@ -520,7 +567,7 @@ impl Pools {
             lacks: lacks.get(name).map_or(0, |it| it.div_ceil(self.step)),
         };
         let holdings: Vec<Holding> = self.guests.keys().map(holding).collect();
-        let what_if = what_if(&holdings, emulators, idle as u32, self.step);
+        let what_if = what_if(&holdings, elsewhere, idle as u32, self.step);
         let would_free = |it: &WhatIf| (it.name.clone(), it.frees);
         let mut would_free: Vec<(TenantName, u32)> = what_if.iter().map(would_free).collect();
         would_free.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));

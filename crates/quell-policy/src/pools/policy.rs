@@ -33,6 +33,8 @@ pub struct Pooled {
     vms: BTreeMap<TenantName, Vm>,
     /// QEMUs without virtual CPUs, and since when they are known.
     starting: BTreeMap<TenantName, u64>,
+    /// What tenants that are no machines, and neither batch ones, did since the last division.
+    rest_ns: u64,
     /// When it divided last.
     divided_ns: Option<u64>,
     division: Option<Division>,
@@ -49,8 +51,11 @@ struct Vm {
     cpus: usize,
     used_ns: u64,
     emulated_ns: u64,
+    /// What it said last,
     guest: Option<GuestSample>,
-    /// What it said of the time before `guest`.
+    /// and when the last division took that into account.
+    before: Option<GuestSample>,
+    /// What it said of the time between these, when they were last different.
     says: Option<Says>,
 }
 
@@ -62,13 +67,14 @@ impl Pooled {
             pools: Pools::new(Settings::default()),
             vms: BTreeMap::new(),
             starting: BTreeMap::new(),
+            rest_ns: 0,
             divided_ns: None,
             division: None,
         }
     }
 
     /// Adds up what machines did in a period, and who came and went.
-    fn follow(&mut self, snapshot: &Snapshot) {
+    fn follow(&mut self, snapshot: &Snapshot, plan: &Plan) {
         let online = snapshot.host.topology.online();
         self.vms
             .retain(|name, _| snapshot.tenant(name).is_some_and(is_vm));
@@ -87,8 +93,15 @@ impl Pooled {
                     false => vm.emulated_ns += thread.run_ns,
                 }
             }
-            vm.hear(sample.guest);
+            vm.guest = sample.guest.or(vm.guest);
         }
+        let rest = snapshot.tenants.iter().filter(|it| {
+            !is_vm(it) && it.spec.class != TenantClass::Batch && !is_promised(plan, &it.name)
+        });
+        self.rest_ns += rest
+            .flat_map(|it| &it.threads)
+            .map(|it| it.run_ns)
+            .sum::<u64>();
     }
 
     /// A second, or what was of the first one, is over.
@@ -103,28 +116,27 @@ impl Pooled {
         let part = |ns: u64| ns as f64 / passed as f64;
         let mut seen = Vec::new();
         for sample in &snapshot.tenants {
-            let Some(vm) = self.vms.get(&sample.name) else {
+            let Some(vm) = self.vms.get_mut(&sample.name) else {
                 continue;
             };
+            let says = vm.says(now);
             if vm.bound().is_some() || is_promised(plan, &sample.name) {
                 continue;
             }
-            let good = |at_ns: u64| now <= at_ns + GOOD_NS;
             seen.push(Seen {
                 name: &sample.name,
                 vcpus: vcpus(sample),
                 batch: sample.spec.class == TenantClass::Batch,
                 used: part(vm.used_ns),
                 emulated: part(vm.emulated_ns),
-                says: vm
-                    .says
-                    .filter(|_| vm.guest.is_some_and(|it| good(it.at_ns))),
+                says,
             });
         }
         let others = snapshot
             .tenants
             .iter()
-            .any(|it| !it.threads.is_empty() && !is_vm(it));
+            .any(|it| !it.threads.is_empty() && !is_vm(it))
+            .then(|| part(std::mem::take(&mut self.rest_ns)));
         let division = self.pools.second(now, &topology, &seen, others);
         for (name, vm) in &mut self.vms {
             (vm.used_ns, vm.emulated_ns) = (0, 0);
@@ -249,7 +261,7 @@ impl Policy for Pooled {
 
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let mut plan = self.others.decide(snapshot);
-        self.follow(snapshot);
+        self.follow(snapshot, &plan);
         let due = |at: u64| snapshot.time_ns.saturating_sub(at) >= SECOND_NS;
         let online = snapshot.host.topology.online();
         let gone = |it: &Division| !cpus_of(it).is_subset(&online);
@@ -282,27 +294,23 @@ impl Vm {
         Some(bound.flat_map(CpuSet::iter).collect())
     }
 
-    /// What its guest said last, perhaps the same as before.
-    fn hear(&mut self, said: Option<GuestSample>) {
-        let Some(now) = said else {
-            return;
-        };
-        let Some(before) = self.guest.replace(now) else {
-            return;
-        };
-        if now.at_ns <= before.at_ns {
-            return;
+    /// What its guest says of the time since the last division, or last said, if that is not too old.
+    fn says(&mut self, now_ns: u64) -> Option<Says> {
+        let now = self.guest?;
+        let before = self.before.replace(now).unwrap_or(now);
+        if now.at_ns > before.at_ns {
+            let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
+            // Counters that go backwards are of another boot, or a lie.
+            let rate = |now: u64, before: u64| Some(now.checked_sub(before)? as f64 / seconds);
+            let used = rate(now.used_ns, before.used_ns);
+            self.says = used
+                .zip(rate(now.switches, before.switches))
+                .map(|(used, switches)| Says {
+                    used: used / 1e9,
+                    switches,
+                });
         }
-        let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
-        // Counters that go backwards are of another boot, or a lie.
-        let rate = |now: u64, before: u64| Some(now.checked_sub(before)? as f64 / seconds);
-        let used = rate(now.used_ns, before.used_ns);
-        self.says = used
-            .zip(rate(now.switches, before.switches))
-            .map(|(used, switches)| Says {
-                used: used / 1e9,
-                switches,
-            });
+        self.says.filter(|_| now_ns <= now.at_ns + GOOD_NS)
     }
 }
 

@@ -199,8 +199,9 @@ impl Guest {
         }
         let wanted = self.wanted(load, settings);
         let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
-        // What another load needs it needs at once.
-        let sure = !same || steady.sure(way, self.step);
+        // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs.
+        let failed = matches!(wanted, Some((_, Why::Again { .. })));
+        let sure = ((same || failed) && steady.sure(way, self.step)) || !same;
         self.steady = Some(steady);
         let (to, why) = wanted.filter(|(to, _)| *to != self.cpus && sure)?;
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
@@ -229,7 +230,8 @@ impl Guest {
                 false => (switches, trial.switches),
             };
             let part = few / many.max(f64::MIN_POSITIVE);
-            let suffices = part >= self.profile.enough() && !full(trial.from.min(self.cpus));
+            let fewer = trial.from.min(self.cpus);
+            let suffices = part >= self.profile.enough(fewer, used) && !full(fewer);
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),

@@ -66,7 +66,7 @@ fn tried(why: &Why) -> bool {
 fn trials_give_way_to_curves() {
     let mut rig = Rig::new();
     // (a) Nothing is known: fewer and fewer, until the CPUs would be too full.
-    let first = rig.under(20, 1.1);
+    let first = rig.under(20, 1.0);
     let counts: Vec<u32> = first.iter().map(|it| it.1).collect();
     assert_eq!(counts, [6, 4, 2], "{first:?}");
     assert!(first.iter().all(|it| it.2 == Why::TryFewer), "{first:?}");
@@ -180,6 +180,44 @@ fn a_guest_whose_switches_rise_keeps_a_fifth_of_its_cpus() {
     assert!(!rig.guest.profile().rises());
 }
 
+/// The same part of each CPU, and the same part of the switches: on two CPUs requests wait for each other for far longer than on six.
+#[test]
+fn where_requests_wait_long_switches_have_to_be_alike() {
+    for (used, few, many, alike, kept) in [
+        // Two of four CPUs.
+        (1.0, 2, 4, 0.83, 2),
+        (1.5, 2, 4, 0.83, 4),
+        (1.5, 2, 4, 0.97, 2),
+        // One thread that computes.
+        (1.0, 2, 4, 0.75, 2),
+        // Four of six, six of eight.
+        (2.8, 4, 6, 0.83, 4),
+        (3.1, 4, 6, 0.83, 6),
+        (4.5, 6, 8, 0.83, 6),
+        (4.77, 6, 8, 0.83, 8),
+    ] {
+        let mut rig = Rig::new();
+        // What it does on more CPUs than these makes no difference.
+        for _ in 0..60 {
+            let switches = match rig.guest.cpus() {
+                cpus if cpus <= few => alike * 1e4,
+                _ => 1e4,
+            };
+            let switches = if rig.guest.cpus() < few {
+                0.0
+            } else {
+                switches
+            };
+            rig.says(used, switches);
+        }
+        assert_eq!(
+            rig.guest.cpus(),
+            kept,
+            "{used} of {few}, {alike} as many as with {many}"
+        );
+    }
+}
+
 /// A guest without an agent.
 #[test]
 fn who_says_nothing_is_judged_by_use() {
@@ -256,7 +294,7 @@ fn emulators_have_between_half_and_seven_tenths_to_do() {
             emulated: used,
             ..seen(&vm, 0.5)
         };
-        let division = pools.second(second as u64 * SECOND, &topology, &[it], false);
+        let division = pools.second(second as u64 * SECOND, &topology, &[it], None);
         assert_eq!(division.emulators.len(), 2 * cores, "{used}");
     }
 }
@@ -272,7 +310,7 @@ fn who_does_nothing_has_no_group_until_it_does() {
             .map(|(name, used)| seen(name, used))
             .collect();
         all[2].batch = true;
-        pools.second(second * SECOND, &topology, &all, false)
+        pools.second(second * SECOND, &topology, &all, None)
     };
     let first = divide(1, [3.0, 0.0, 4.0]);
     assert!(first.guests[&vms[0]].own && first.guests[&vms[1]].own);
@@ -303,7 +341,7 @@ fn where_cores_lack_groups_are_as_equal_as_these_allow() {
             .iter()
             .map(|vm| seen(vm, 3.0_f64.min(f64::from(pools.of(vm).max(1)))))
             .collect();
-        let division = pools.second(second * SECOND, &topology, &all, false);
+        let division = pools.second(second * SECOND, &topology, &all, None);
         sizes = division.guests.values().map(|it| it.cpus.len()).collect();
     }
     sizes.sort_unstable();
@@ -323,11 +361,66 @@ fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
             ..seen(vm, 6.0)
         })
         .collect();
-    let division = pools.second(SECOND, &topology, &all, false);
+    let division = pools.second(SECOND, &topology, &all, None);
     assert_eq!(division.emulators.len(), 8);
     let sizes: Vec<usize> = division.guests.values().map(|it| it.cpus.len()).collect();
     assert_eq!(sizes, [4, 4]);
     assert!(division.guests.values().all(|it| it.lacks == 4));
+}
+
+/// Guests that use all they have, beside tenants that are no guests and use so many CPUs, or all that they have.
+#[test]
+fn the_idle_pool_is_kept_for_those_that_need_it() {
+    for (cores, guests, rest, idle, groups) in [
+        // Nobody else, and somebody that does next to nothing: a core.
+        (8, 2, None, 0, vec![8, 6]),
+        (8, 2, Some(0.0), 2, vec![6, 6]),
+        // Two hyperthreads for one CPU's worth, four for two, six for four: requests do not wait longer than on four at 72 %.
+        (8, 2, Some(1.0), 2, vec![6, 6]),
+        (8, 2, Some(2.0), 4, vec![6, 4]),
+        (12, 2, Some(4.0), 6, vec![8, 8]),
+        // They want as much as guests do: as equal as cores allow.
+        (8, 2, Some(9.0), 6, vec![4, 4]),
+        (8, 3, Some(9.0), 4, vec![4, 4, 2]),
+        (12, 2, Some(9.0), 8, vec![8, 6]),
+    ] {
+        let mut pools = Pools::new(Settings::default());
+        let topology = host(cores);
+        let vms: Vec<_> = (0..guests).map(name).collect();
+        let mut last = None;
+        for second in 1..=60 {
+            let all: Vec<_> = vms
+                .iter()
+                .map(|vm| seen(vm, f64::from(pools.of(vm).max(1))))
+                .collect();
+            let has = f64::from(pools.idle());
+            let rest = rest.map(|it| if second > 1 { has.min(it) } else { it });
+            last = Some(pools.second(second * SECOND, &topology, &all, rest));
+        }
+        let division = last.unwrap();
+        let mut sizes: Vec<_> = division.guests.values().map(|it| it.cpus.len()).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let case = format!("{cores} cores, {guests} guests, {rest:?}");
+        assert_eq!((division.idle.len(), sizes), (idle, groups), "{case}");
+    }
+}
+
+/// A batch of theirs that ended gives room to guests once it has been over for a while, and what is wanted again is had at once.
+#[test]
+fn what_the_idle_pool_needed_lately_is_kept() {
+    let mut pools = Pools::new(Settings::default());
+    let (topology, vm) = (host(5), name(0));
+    let mut sizes = Vec::new();
+    for second in 1..=60 {
+        let used = if (20..40).contains(&second) { 0.1 } else { 3.0 };
+        let all = [seen(&vm, f64::from(pools.of(&vm).max(1)))];
+        let division = pools.second(second * SECOND, &topology, &all, Some(used));
+        let now = (division.idle.len(), division.guests[&vm].cpus.len());
+        if sizes.last().is_none_or(|(_, before)| *before != now) {
+            sizes.push((second, now));
+        }
+    }
+    assert_eq!(sizes, [(1, (4, 4)), (30, (2, 6)), (40, (4, 4))]);
 }
 
 /// Appendix B.4.
@@ -351,11 +444,7 @@ fn the_verdict_is_what_was_constant() {
                     seen(vm, used.min(f64::from(has)))
                 })
                 .collect();
-            found.push(
-                pools
-                    .second(second * SECOND, &topology, &all, false)
-                    .verdict,
-            );
+            found.push(pools.second(second * SECOND, &topology, &all, None).verdict);
         }
         assert_eq!(
             (found[49].advice, found[69].advice),
@@ -384,6 +473,7 @@ proptest! {
     fn the_division_is_one(
         cores in 1..12_u32,
         history in prop::collection::vec(prop::collection::vec((0..6_usize, 0.0..9.0, prop::num::f64::ANY, prop::num::f64::ANY, 0.0..3.0, any::<bool>()), 0..6), 1..60),
+        others in prop::option::of(0.0..20.0),
     ) {
         let mut pools = Pools::new(Settings::default());
         for (second, guests) in history.iter().enumerate() {
@@ -402,7 +492,7 @@ proptest! {
                 emulated: it.4,
                 says: Some(Says { used: it.2, switches: it.3 }),
             }).collect();
-            let division = pools.second(second as u64 * SECOND, &topology, &all, false);
+            let division = pools.second(second as u64 * SECOND, &topology, &all, others);
             let mut owned = vec![division.emulators.clone(), division.idle.clone()];
             for it in &all {
                 let group = &division.guests[it.name];
@@ -412,6 +502,9 @@ proptest! {
                     prop_assert!(group.cpus.len() as u32 <= it.vcpus.div_ceil(2) * 2);
                     owned.push(group.cpus.clone());
                 }
+                // Where those without a group have less than they need, no group could have given them more.
+                let lack = others.is_some_and(|used| profile::waits_long(division.idle.len() as u32, used));
+                prop_assert!(!lack || !group.own || group.cpus.len() < division.idle.len() + 4);
             }
             // All CPUs, once each, and cores whole.
             let total: usize = owned.iter().map(CpuSet::len).sum();

@@ -21,7 +21,7 @@ pub struct Holding {
     pub lacks: u32,
 }
 
-/// The host without each of them, the one to move first. idle: cores that idle; lacking: cores that lack elsewhere (for emulators); step: CPUs of a
+/// The host without each of them, the one to move first. idle: cores that idle; lacking: cores that lack elsewhere (for emulators, in the idle pool); step: CPUs of a
 /// core.
 pub fn what_if(all: &[Holding], lacking: u32, idle: u32, step: u32) -> Vec<WhatIf> {
     let lack: u32 = lacking + all.iter().map(|it| it.lacks).sum::<u32>();

@@ -223,8 +223,8 @@ fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
         assert!(groups.iter().all(|it| *it == groups[0]), "{groups:?}");
         groups[0].clone()
     });
-    // Three quarters of three CPUs, and a third of one.
-    assert_eq!(groups.each_ref().map(CpuSet::len), [3, 1], "{groups:?}");
+    // Three quarters of three CPUs are too much (pools: where requests wait long); a third of one is not.
+    assert_eq!(groups.each_ref().map(CpuSet::len), [4, 1], "{groups:?}");
     let emulators: Vec<CpuSet> = [VmId(0), VmId(1)]
         .into_iter()
         .flat_map(|vm| {
