@@ -455,9 +455,10 @@ static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
  */
 static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
 {
+	if (!goes_before_entitled(t, lag) || !share_is_whole(rate_of(t, sharer_of(t))))
+		return false;
 	u64 first = first_order(entitled_queue(index));
-
-	if (!goes_before_entitled(t, lag) || !share_is_whole(rate_of(t, sharer_of(t))) || (first && first <= now))
+	if (first && first <= now)
 		return false;
 	return !entitled_own(turn) || (t->only_cpu && turn->own > now);
 }
