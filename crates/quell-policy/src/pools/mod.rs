@@ -54,7 +54,7 @@ pub const PARKED_NS: u64 = 10_000_000_000;
 pub const REST_NS: u64 = 10_000_000_000;
 /// What the verdict looks back on, in ns, and for how long it is good. The paper: constantly.
 pub const VERDICT_NS: u64 = 60_000_000_000;
-/// With more idle cores there is room for more guests (appendix B.4).
+/// With more idle cores that nobody needs there is room for more guests (appendix B.4).
 pub const ROOM: usize = 2;
 
 /// What was seen of a guest in the last second.
@@ -136,6 +136,17 @@ struct Managed {
     nothing_since: Option<u64>,
 }
 
+/// A second that was.
+#[derive(Debug, Clone)]
+struct Past {
+    at_ns: u64,
+    /// Idle cores, and those of them that nobody needs.
+    idle: usize,
+    spare: usize,
+    /// Somebody lacked cores.
+    lacked: bool,
+}
+
 /// The division of a host, from second to second.
 #[derive(Debug, Clone)]
 pub struct Pools {
@@ -146,8 +157,8 @@ pub struct Pools {
     guests: BTreeMap<TenantName, Managed>,
     /// How many CPUs of the idle pool tenants that are no guests needed, by time.
     rest: VecDeque<(u64, u32)>,
-    /// Idle cores, and whether somebody lacked some, by time.
-    history: VecDeque<(u64, usize, bool)>,
+    /// What the verdict looks back on.
+    history: VecDeque<Past>,
 }
 
 impl Pools {
@@ -199,8 +210,9 @@ impl Pools {
         let mut wants = BTreeMap::new();
         for (it, cpus) in less.into_iter().chain(more) {
             let before = self.of(it.name);
-            let spare = self.idle().saturating_sub(rest);
-            let has = self.give(it.name, cpus.min(before + spare));
+            let spare = self.idle().saturating_sub(rest) / self.step;
+            let most = self.cores_of(it.name) + spare;
+            let has = self.give(it.name, cpus.div_ceil(self.step).min(most));
             self.now_has(it.name, has, before, now_ns);
             wants.insert(it.name.clone(), cpus);
             lacked |= has < cpus;
@@ -209,7 +221,8 @@ impl Pools {
         let lacks = self.even_out(now_ns, &wants, rest);
         self.keep_one_idle(now_ns, seen, others.is_some());
         let elsewhere = emulators + rest.saturating_sub(self.idle()).div_ceil(self.step);
-        let verdict = self.verdict(now_ns, lacked, elsewhere, &lacks);
+        let kept = rest.div_ceil(self.step) as usize;
+        let verdict = self.verdict(now_ns, lacked, elsewhere, &lacks, kept);
         let cpus_of = |owner: &Owner| self.cpus_of(owner);
         let (emulators, idle) = (cpus_of(&Owner::Emulators), cpus_of(&Owner::Nobody));
         let group = |it: &Seen<'_>| {
@@ -331,7 +344,7 @@ impl Pools {
             let mut counts = (self.step..all).step_by(self.step as usize);
             counts
                 .find(|cpus| !profile::waits_long(*cpus, used))
-                .unwrap_or(all)
+                .unwrap_or(all.saturating_sub(self.step))
         };
         self.rest.push_back((now_ns, used.map_or(0, needs)));
         while self.rest.front().is_some_and(|it| it.0 + REST_NS < now_ns) {
@@ -380,10 +393,15 @@ impl Pools {
         self.cpus_of(&Owner::Guest(name.clone())).len() as u32
     }
 
-    /// Gives a guest so many CPUs, as far as there are; gives how many it has.
-    fn give(&mut self, name: &TenantName, cpus: u32) -> u32 {
-        let cores = cpus.div_ceil(self.step) as usize;
-        self.own(&Owner::Guest(name.clone()), cores) as u32 * self.step
+    /// So many cores. Not all may have as many CPUs as a step.
+    fn cores_of(&self, name: &TenantName) -> u32 {
+        let owns = |it: &&Core| matches!(&it.owner, Owner::Guest(owner) if owner == name);
+        self.cores.iter().filter(owns).count() as u32
+    }
+
+    /// Gives a guest so many cores, as far as there are; gives how many CPUs these count as.
+    fn give(&mut self, name: &TenantName, cores: u32) -> u32 {
+        self.own(&Owner::Guest(name.clone()), cores as usize) as u32 * self.step
     }
 
     /// Gives somebody so many cores, as far as there are; gives how many it has.
@@ -432,14 +450,23 @@ impl Pools {
         wants: &BTreeMap<TenantName, u32>,
         rest: u32,
     ) -> BTreeMap<TenantName, u32> {
-        while let Some((from, to)) = self.uneven(wants, rest) {
-            for (owner, to) in [(from.1, from.0 - self.step), (to.1, to.0 + self.step)] {
+        // A core moves once at most: where they are not alike, what is more equal may be the other way around then.
+        for _ in 0..self.cores.len() {
+            let Some((from, to)) = self.uneven(wants, rest) else {
+                break;
+            };
+            for (owner, gets) in [(from, false), (to, true)] {
                 // What a guest gives up is idle, and what it gets was.
                 let Owner::Guest(name) = owner else {
                     continue;
                 };
-                let before = self.of(&name);
-                let has = self.give(&name, to);
+                let (before, cores) = (self.of(&name), self.cores_of(&name));
+                let cores = if gets {
+                    cores + 1
+                } else {
+                    cores.saturating_sub(1)
+                };
+                let has = self.give(&name, cores);
                 self.now_has(&name, has, before, now_ns);
             }
         }
@@ -450,12 +477,8 @@ impl Pools {
         lacks.filter(|it| it.1 > 0).collect()
     }
 
-    /// Who has most, and of those that lack cores who has least, if a core of the one would make them more equal; with what they have.
-    fn uneven(
-        &self,
-        wants: &BTreeMap<TenantName, u32>,
-        rest: u32,
-    ) -> Option<((u32, Owner), (u32, Owner))> {
+    /// Who has most, and of those that lack cores who has least, if a core of the one would make them more equal.
+    fn uneven(&self, wants: &BTreeMap<TenantName, u32>, rest: u32) -> Option<(Owner, Owner)> {
         // What the idle pool has beyond what is needed there guests have got.
         let idle = (self.idle(), rest, Owner::Nobody);
         let guests = self.guests.keys().map(|name| {
@@ -467,7 +490,7 @@ impl Pools {
         let from = all.iter().max_by_key(|it| it.0)?;
         let to = all.iter().filter(|it| it.0 < it.1).min_by_key(|it| it.0)?;
         let apart = to.0 + self.step <= from.0.saturating_sub(self.step);
-        apart.then(|| ((from.0, from.2.clone()), (to.0, to.2.clone())))
+        apart.then(|| (from.2.clone(), to.2.clone()))
     }
 
     /// Whoever has no group must run somewhere; with one core that is where emulators do.
@@ -492,7 +515,7 @@ impl Pools {
         if cpus == 0 {
             return;
         }
-        let has = self.give(&name, cpus - self.step);
+        let has = self.give(&name, self.cores_of(&name).saturating_sub(1));
         self.now_has(&name, has, cpus, now_ns);
     }
 
@@ -514,24 +537,31 @@ impl Pools {
             .collect()
     }
 
-    /// For who places virtual machines. lacked: cores did in this second; elsewhere, lacks: so many cores of emulators and of the idle pool, and CPUs of guests, still do.
+    /// For who places virtual machines. kept: so many cores of the idle pool are needed there. lacked: cores did in this second; elsewhere, lacks: so many cores of emulators and of the idle pool, and CPUs of guests, still do.
     fn verdict(
         &mut self,
         now_ns: u64,
         lacked: bool,
         elsewhere: u32,
         lacks: &BTreeMap<TenantName, u32>,
+        kept: usize,
     ) -> Verdict {
         let idle = self
             .cores
             .iter()
             .filter(|it| it.owner == Owner::Nobody)
             .count();
-        self.history.push_back((now_ns, idle, lacked));
+        let spare = idle.saturating_sub(kept);
+        self.history.push_back(Past {
+            at_ns: now_ns,
+            idle,
+            spare,
+            lacked,
+        });
         while self
             .history
             .front()
-            .is_some_and(|it| it.0 + VERDICT_NS < now_ns)
+            .is_some_and(|it| it.at_ns + VERDICT_NS < now_ns)
         {
             self.history.pop_front();
         }
@@ -539,18 +569,18 @@ impl Pools {
         // What was not seen for so long is not constant.
         let constant = all()
             .next()
-            .is_some_and(|it| now_ns - it.0 >= VERDICT_NS - VERDICT_NS / 60);
+            .is_some_and(|it| now_ns - it.at_ns >= VERDICT_NS - VERDICT_NS / 60);
         let seconds = VERDICT_NS / 1_000_000_000;
         let (advice, why) = match constant {
             false => (
                 Advice::Hold,
                 format!("it was seen for less than {seconds} s"),
             ),
-            true if all().all(|it| it.2) => (
+            true if all().all(|it| it.lacked) => (
                 Advice::Migrate,
                 format!("cores lacked throughout the last {seconds} s"),
             ),
-            true if all().all(|it| it.1 > ROOM && !it.2) => {
+            true if all().all(|it| it.spare > ROOM && !it.lacked) => {
                 let why = format!("more than {ROOM} cores idled throughout the last {seconds} s");
                 (Advice::Accept, why)
             }
@@ -567,12 +597,12 @@ impl Pools {
             lacks: lacks.get(name).map_or(0, |it| it.div_ceil(self.step)),
         };
         let holdings: Vec<Holding> = self.guests.keys().map(holding).collect();
-        let what_if = what_if(&holdings, elsewhere, idle as u32, self.step);
+        let what_if = what_if(&holdings, elsewhere, spare as u32, self.step);
         let would_free = |it: &WhatIf| (it.name.clone(), it.frees);
         let mut would_free: Vec<(TenantName, u32)> = what_if.iter().map(would_free).collect();
         would_free.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-        let least = all().map(|it| it.1).min().unwrap_or(idle);
-        let most = all().map(|it| it.1).max().unwrap_or(idle);
+        let least = all().map(|it| it.idle).min().unwrap_or(idle);
+        let most = all().map(|it| it.idle).max().unwrap_or(idle);
         Verdict {
             advice,
             why,

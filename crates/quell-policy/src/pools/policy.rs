@@ -96,7 +96,8 @@ impl Pooled {
             vm.guest = sample.guest.or(vm.guest);
         }
         let rest = snapshot.tenants.iter().filter(|it| {
-            !is_vm(it) && it.spec.class != TenantClass::Batch && !is_promised(plan, &it.name)
+            let counts = it.spec.class != TenantClass::Batch && !is_promised(plan, &it.name);
+            counts && !is_vm(it) && !is_bare(it)
         });
         self.rest_ns += rest
             .flat_map(|it| &it.threads)
@@ -110,7 +111,12 @@ impl Pooled {
         let passed = now - self.divided_ns.unwrap_or(now - snapshot.period_ns);
         let topology = divided(&snapshot.host.topology, &self.left(plan));
         if topology.cpus.is_empty() || passed == 0 {
-            self.division = None;
+            // What was done meanwhile is of no second that counts.
+            self.rest_ns = 0;
+            for vm in self.vms.values_mut() {
+                (vm.used_ns, vm.emulated_ns) = (0, 0);
+            }
+            (self.division, self.divided_ns) = (None, None);
             return;
         }
         let part = |ns: u64| ns as f64 / passed as f64;
@@ -136,7 +142,8 @@ impl Pooled {
             .tenants
             .iter()
             .any(|it| !it.threads.is_empty() && !is_vm(it))
-            .then(|| part(std::mem::take(&mut self.rest_ns)));
+            .then(|| part(self.rest_ns));
+        self.rest_ns = 0;
         let division = self.pools.second(now, &topology, &seen, others);
         for (name, vm) in &mut self.vms {
             (vm.used_ns, vm.emulated_ns) = (0, 0);
