@@ -471,7 +471,7 @@ impl Pools {
             }
         }
         let lacks = wants.iter().map(|(name, cpus)| {
-            let lacks = cpus.saturating_sub(self.of(name));
+            let lacks = cpus.saturating_sub(self.cores_of(name) * self.step);
             (name.clone(), lacks)
         });
         lacks.filter(|it| it.1 > 0).collect()
@@ -480,15 +480,15 @@ impl Pools {
     /// Who has most, and of those that lack cores who has least, if a core of the one would make them more equal.
     fn uneven(&self, wants: &BTreeMap<TenantName, u32>, rest: u32) -> Option<(Owner, Owner)> {
         // What the idle pool has beyond what is needed there guests have got.
-        let idle = (self.idle(), rest, Owner::Nobody);
+        let idle = (self.idle(), self.idle() < rest, Owner::Nobody);
         let guests = self.guests.keys().map(|name| {
-            let has = self.of(name);
-            let wants = wants.get(name).copied().unwrap_or(has);
-            (has, wants, Owner::Guest(name.clone()))
+            let counts = self.cores_of(name) * self.step;
+            let lacks = wants.get(name).is_some_and(|cpus| counts < *cpus);
+            (self.of(name), lacks, Owner::Guest(name.clone()))
         });
         let all: Vec<_> = guests.chain([idle]).collect();
         let from = all.iter().max_by_key(|it| it.0)?;
-        let to = all.iter().filter(|it| it.0 < it.1).min_by_key(|it| it.0)?;
+        let to = all.iter().filter(|it| it.1).min_by_key(|it| it.0)?;
         let apart = to.0 + self.step <= from.0.saturating_sub(self.step);
         apart.then(|| (from.2.clone(), to.2.clone()))
     }

@@ -201,7 +201,10 @@ impl Guest {
         let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
         // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs.
         let failed = matches!(wanted, Some((_, Why::Again { .. })));
-        let sure = ((same || failed) && steady.sure(way, self.step)) || !same;
+        let sure = match same || failed {
+            true => steady.sure(way, self.step) || !same,
+            false => true,
+        };
         self.steady = Some(steady);
         let (to, why) = wanted.filter(|(to, _)| *to != self.cpus && sure)?;
         let tried = matches!(why, Why::TryMore | Why::TryFewer);
