@@ -144,39 +144,13 @@ fn a_load_at_a_limit_has_cpus_that_stay() {
     }
 }
 
-/// A guest that needs more time on fewer CPUs, and less of each on more: each number of CPUs says that the other would do.
-#[test]
-fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
+/// In nine minutes of a load that uses so much, and switches so often, on so many CPUs: seconds, and the CPUs from then on.
+fn changes(vcpus: u32, step: u32, on: impl Fn(u32) -> (f64, f64)) -> String {
     let settings = Settings::default();
-    let mut guest = Guest::new(3, 1, 0, &settings);
+    let mut guest = Guest::new(vcpus, step, 0, &settings);
     let mut changes = Vec::new();
     for second in 1..=540 {
-        let used = if guest.cpus() == 2 { 1.64 } else { 1.56 };
-        let load = Load {
-            used,
-            switches: Some(300.0),
-        };
-        let next = guest.next(load, second * SECOND, &settings);
-        changes.extend(next.map(|(to, _)| format!("{second}:{to}")));
-    }
-    assert_eq!(
-        changes.join(" "),
-        "3:2 6:3 10:2 16:3 26:2 36:3 70:2 80:3 210:2 220:3 350:2 360:3 490:2 500:3"
-    );
-}
-
-/// The same load uses so much more of fewer CPUs that it looks like another one there (MySQL's of UFO's figure 13): what was tried counts all the same.
-#[test]
-fn a_trial_that_failed_is_of_the_same_load_as_before() {
-    let settings = Settings::default();
-    let mut guest = Guest::new(8, 2, 0, &settings);
-    let mut changes = Vec::new();
-    for second in 1..=540 {
-        let (used, switches) = match guest.cpus() {
-            2 => (1.8, 15_000.0),
-            4 => (1.46, 22_500.0),
-            _ => (1.3, 25_000.0),
-        };
+        let (used, switches) = on(guest.cpus());
         let load = Load {
             used,
             switches: Some(switches),
@@ -184,8 +158,32 @@ fn a_trial_that_failed_is_of_the_same_load_as_before() {
         let next = guest.next(load, second * SECOND, &settings);
         changes.extend(next.map(|(to, _)| format!("{second}:{to}")));
     }
+    changes.join(" ")
+}
+
+/// A guest that needs more time on fewer CPUs, and less of each on more: each number of CPUs says that the other would do.
+#[test]
+fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
+    let changes = changes(3, 1, |cpus| {
+        let used = if cpus == 2 { 1.64 } else { 1.56 };
+        (used, 300.0)
+    });
     assert_eq!(
-        changes.join(" "),
+        changes,
+        "3:2 6:3 10:2 16:3 26:2 36:3 70:2 80:3 210:2 220:3 350:2 360:3 490:2 500:3"
+    );
+}
+
+/// The same load uses so much more of fewer CPUs that it looks like another one there (MySQL's of UFO's figure 13): what was tried counts all the same.
+#[test]
+fn a_trial_that_failed_is_of_the_same_load_as_before() {
+    let changes = changes(8, 2, |cpus| match cpus {
+        2 => (1.8, 15_000.0),
+        4 => (1.46, 22_500.0),
+        _ => (1.3, 25_000.0),
+    });
+    assert_eq!(
+        changes,
         "3:6 6:4 9:2 12:4 16:2 19:4 29:2 32:4 66:2 69:4 199:2 202:4 332:2 335:4 465:2 468:4"
     );
 }
