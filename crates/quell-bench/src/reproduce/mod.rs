@@ -55,7 +55,8 @@ pub struct Sweep {
     pub set: &'static [&'static str],
     /// What is varied, the last fastest; empty where nothing is.
     pub over: &'static [Axis],
-    /// The sides here, unless the user names others, if not the figure's.
+    /// The only sides that it suits, if not all: how it is set belongs to them, as a warm-up after which one has settled and
+    /// another is about to try something.
     pub sides: Option<&'static str>,
 }
 
@@ -75,8 +76,10 @@ pub struct Point {
     pub scenario: &'static str,
     /// What is set otherwise, as `--set` takes it.
     pub set: Vec<String>,
-    /// The sides unless the user names others.
+    /// The figure's sides here.
     pub sides: &'static str,
+    /// Whether it suits no others.
+    pub only: bool,
 }
 
 /// A statement of the paper.
@@ -393,19 +396,20 @@ impl Figure {
                 scenario: sweep.scenario,
                 set,
                 sides: sweep.sides.unwrap_or(self.sides),
+                only: sweep.sides.is_some(),
             })
         };
         self.sweeps.iter().flat_map(of_sweep).collect()
     }
 
-    /// What its points say, once measured; fewer where an interrupt ended it.
-    pub fn conclude(&self, points: Vec<PointResult>) -> Reproduction {
+    /// What its points say, once measured: all that were `asked` for unless an interrupt ended it.
+    pub fn conclude(&self, points: Vec<PointResult>, asked: usize) -> Reproduction {
         let complete = |point: &PointResult| point.result.complete;
         Reproduction {
             schema: crate::result::SCHEMA,
             figure: self.name.to_string(),
             title: self.title.to_string(),
-            complete: points.len() == self.points().len() && points.iter().all(complete),
+            complete: points.len() == asked && points.iter().all(complete),
             claims: self.claims.iter().map(|claim| claim.of(&points)).collect(),
             points,
             paper: self.paper.to_string(),

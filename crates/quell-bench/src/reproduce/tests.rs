@@ -163,7 +163,7 @@ fn a_figures_points_and_claims_are_complete() {
                 claim.what
             );
         }
-        let unfinished = figure.conclude(Vec::new());
+        let unfinished = figure.conclude(Vec::new(), 1);
         assert!(!unfinished.complete && unfinished.claims.len() == figure.claims.len());
         assert!(!points.is_empty());
     }
@@ -386,7 +386,10 @@ pub(crate) fn slow_downs() -> Reproduction {
     };
     let mut slow = shared("barriers", set, [2.5, 5.5], 100.0);
     slow.sharers = sharers("barriers");
-    figure.conclude(vec![shared("barriers", than, [6.0, 0.0], 300.0), slow])
+    conclude(
+        figure,
+        vec![shared("barriers", than, [6.0, 0.0], 300.0), slow],
+    )
 }
 
 /// The points of one figure, short enough to look at.
@@ -399,7 +402,7 @@ pub(crate) fn reproduction() -> Reproduction {
             &[("sched", factor)],
         )
     });
-    lab("dasec-fig7").conclude(points.into())
+    conclude(lab("dasec-fig7"), points.into())
 }
 
 /// A point of two tenants' loads on a host of so many CPUs, with each side's greatest 99th percentile in ms (the objective is 1 ms) and the
@@ -539,7 +542,7 @@ fn the_most_load_lies_where_latency_crosses_the_objective() {
 /// Two VMs on a grid of two loads each, of which one cell was measured on two hosts.
 pub(crate) fn grid() -> Reproduction {
     let figure = figures().find(|figure| figure.name == "ufo-fig12").unwrap();
-    figure.conclude(vec![
+    let points = vec![
         cell(
             [20.0, 10.0],
             16,
@@ -556,7 +559,13 @@ pub(crate) fn grid() -> Reproduction {
             16,
             &[("default", 1.8, None), ("ufo", 1.5, Some(16.0))],
         ),
-    ])
+    ];
+    conclude(figure, points)
+}
+
+/// What some of a figure's points say.
+fn conclude(figure: &Figure, points: Vec<PointResult>) -> Reproduction {
+    figure.conclude(points, figure.points().len())
 }
 
 /// One VM at four loads, with what its guest did.
@@ -575,5 +584,5 @@ pub(crate) fn over_load() -> Reproduction {
         point
     };
     let loads = [1.0, 2.0, 3.0, 4.0].into_iter().enumerate();
-    figure.conclude(loads.map(at).collect())
+    conclude(figure, loads.map(at).collect())
 }

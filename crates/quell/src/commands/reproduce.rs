@@ -5,7 +5,7 @@ use super::bench::{self, Job, files_writable};
 use crate::cli::{Measure, Reproduce};
 use quell_bench::progress::Progress;
 use quell_bench::reproduce::{
-    Figure, Point, PointResult, Sharers, consolidation_ratio, figures, loads, objectives_us,
+    Figure, PointResult, Sharers, consolidation_ratio, figures, loads, objectives_us,
 };
 use quell_bench::result::{BenchResult, Substrate};
 use quell_bench::run::interrupt_flag;
@@ -25,26 +25,19 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let figure = Figure::named(name, args.on);
     let figure = figure.ok_or_else(|| InputError(unknown(name)))?;
     let on = args.on.unwrap_or(figure.on[0]);
-    let sides = args.policy.as_deref();
-    let sides = |own: &str| match sides {
-        Some(named) => bench::sides(named, on),
-        None => {
-            let own = Side::parse_list(own)?;
-            Side::check(&own, on)?;
-            Ok(own)
-        }
-    };
+    let named = args.policy.as_deref();
+    let named = named.map(|it| bench::sides(it, on)).transpose()?;
     let mut measure = args.measure.clone();
     measure.scheduling |= figure.scheduling;
     files_writable(measure.files())?;
-    let jobs = jobs(figure, sides, &args.set, &measure)?;
+    let jobs = jobs(figure, named.as_deref(), &args.set, &measure)?;
     let interrupt = interrupt_flag()?;
     let points = match on {
         Substrate::Sim => simulated(&jobs, &interrupt)?,
         Substrate::Vm | Substrate::Host => measured(&jobs, on, args, &interrupt)?,
     };
     anyhow::ensure!(!points.is_empty(), Interrupted);
-    report::deliver_reproduction(&figure.conclude(points), measure.files())
+    report::deliver_reproduction(&figure.conclude(points, jobs.len()), measure.files())
 }
 
 /// All points, several at once.
@@ -143,26 +136,47 @@ fn places(figure: &Figure) -> String {
     places.join(", ")
 }
 
-/// Every point's scenario, checked before the first is measured.
+/// The scenario of every point that is to be measured, checked before the first is: under the sides named, else the figure's.
 fn jobs<'a>(
     figure: &Figure,
-    sides: impl Fn(&str) -> anyhow::Result<Vec<Side>>,
+    named: Option<&[Side]>,
     set: &[Setting],
     measure: &'a Measure,
 ) -> anyhow::Result<Vec<PointJob<'a>>> {
-    let job = |point: Point| {
+    let mut jobs = Vec::new();
+    let mut of_no_use: Vec<Side> = named.unwrap_or_default().to_vec();
+    for point in figure.points() {
+        let own = Side::parse_list(point.sides)?;
+        let sides = match named {
+            Some(named) if point.only => {
+                let suited = named.iter().filter(|side| own.contains(side));
+                suited.cloned().collect()
+            }
+            Some(named) => named.to_vec(),
+            None => own,
+        };
+        of_no_use.retain(|side| !sides.contains(side));
+        if sides.is_empty() {
+            continue;
+        }
         let mut settings = Vec::new();
         for own in &point.set {
             settings.push(own.parse::<Setting>().map_err(InputError)?);
         }
         settings.extend(set.iter().cloned());
-        let job = Job::new(point.scenario, &settings, sides(point.sides)?, measure)?;
-        Ok(PointJob {
-            job,
+        jobs.push(PointJob {
+            job: Job::new(point.scenario, &settings, sides, measure)?,
             set: point.set,
-        })
-    };
-    figure.points().into_iter().map(job).collect()
+        });
+    }
+    match of_no_use.first() {
+        Some(side) => Err(InputError(format!(
+            "`--policy`: {} is set for its own sides and measures some of `{}`, not `{side}`",
+            figure.name, figure.sides
+        ))
+        .into()),
+        None => Ok(jobs),
+    }
 }
 
 fn list() -> anyhow::Result<()> {
@@ -198,9 +212,8 @@ mod tests {
         let args = arguments(&[]);
         let mut all = String::new();
         for figure in figures() {
-            let sides = |own: &str| Ok(Side::parse_list(own).unwrap());
             let mut ratios: Vec<(String, String)> = Vec::new();
-            for PointJob { job, .. } in jobs(figure, sides, &[], &args.measure).unwrap() {
+            for PointJob { job, .. } in jobs(figure, None, &[], &args.measure).unwrap() {
                 let cpus = job.scenario.host.as_ref().unwrap().topology().cpus.len() as u32;
                 let ratio = format!("{:.1}", consolidation_ratio(&job.scenario, cpus));
                 match ratios
@@ -331,15 +344,40 @@ ufo-fig15 alone 16: 1.0 x15 0.5 x15 1.0 x15 0.4 x15 1.0 x15 0.8 x15 1.0 x15 0.5 
     #[test]
     fn values_of_every_point_can_be_set() {
         let figure = Figure::named("dasec-fig16", Some(Substrate::Vm)).unwrap();
-        let sides = |own: &str| Ok(Side::parse_list(own).unwrap());
         let args = arguments(&["dasec-fig16", "--set", "tenant.kv.load.rate=5"]);
-        let text = &jobs(figure, sides, &args.set, &args.measure).unwrap()[0]
+        let text = &jobs(figure, None, &args.set, &args.measure).unwrap()[0]
             .job
             .text;
         assert!(text.contains("rate = 5"), "{text}");
         let args = arguments(&["dasec-fig16", "--set", "tenant.nobody.count=5"]);
-        let error = jobs(figure, sides, &args.set, &args.measure).err().unwrap();
+        let error = jobs(figure, None, &args.set, &args.measure).err().unwrap();
         assert!(super::super::is_users(&error), "{error:#}");
+    }
+
+    #[test]
+    fn sides_are_measured_where_the_figure_suits_them() {
+        let args = arguments(&[]);
+        let warm_ups = |figure: &str, named: &str| {
+            let named = Side::parse_list(named).unwrap();
+            let figure = Figure::named(figure, None).unwrap();
+            let jobs = jobs(figure, Some(&named), &[], &args.measure)?;
+            let mut warm_ups: Vec<String> = jobs
+                .iter()
+                .map(|it| {
+                    let sides: Vec<String> = it.job.sides.iter().map(Side::to_string).collect();
+                    format!("{} {}", sides.join(","), it.job.scenario.warmup_seconds)
+                })
+                .collect();
+            warm_ups.dedup();
+            anyhow::Ok(warm_ups)
+        };
+        let of_pairs = warm_ups("ufo-fig13", "ufo,parties").unwrap();
+        assert_eq!(of_pairs[..2], ["parties 6", "ufo 22"]);
+        assert_eq!(of_pairs.len(), 2 * 6);
+        assert_eq!(warm_ups("dasec-fig16", "eevdf,sched").unwrap().len(), 1);
+        let error = warm_ups("ufo-fig13", "ufo,eevdf").unwrap_err();
+        assert!(super::super::is_users(&error), "{error:#}");
+        assert!(error.to_string().ends_with("not `eevdf`"), "{error}");
     }
 
     #[test]
