@@ -199,10 +199,11 @@ impl Guest {
         }
         let wanted = self.wanted(load, settings);
         let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
-        // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs.
-        let failed = matches!(wanted, Some((_, Why::Again { .. })));
-        let sure = match same || failed {
-            true => steady.sure(way, self.step) || !same,
+        // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs; what it showed to be of no use
+        // goes on no longer.
+        let ended = matches!(wanted, Some((_, Why::Again { .. } | Why::Back { .. })));
+        let sure = match same || ended {
+            true => steady.sure(way, self.step) || ended,
             false => true,
         };
         self.steady = Some(steady);
