@@ -197,7 +197,12 @@ impl Guest {
         if same {
             load.switches = load.switches.map(|now| steady.switches(now));
         }
-        let wanted = self.wanted(load, settings);
+        // A second below the mean of its load is so by chance. Half of them would ask for fewer CPUs where that mean is just above a limit.
+        let used = match same {
+            true => load.used.max(steady.used()),
+            false => load.used,
+        };
+        let wanted = self.wanted(load, used, settings);
         let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
         // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs; what it showed to be of no use
         // goes on no longer.
@@ -218,15 +223,15 @@ impl Guest {
         Some((to, why))
     }
 
-    /// Without changing anything but what is known.
-    fn wanted(&mut self, load: Load, settings: &Settings) -> Option<(u32, Why)> {
-        let (used, step) = (load.used, self.step);
+    /// What to have for that utilization after a second of that load, without changing anything but what is known.
+    fn wanted(&mut self, load: Load, used: f64, settings: &Settings) -> Option<(u32, Why)> {
+        let step = self.step;
         let part = |cpus: u32| used / f64::from(cpus.max(1));
         let full = |cpus: u32| part(cpus) > settings.most_used;
         let Some(switches) = load.switches else {
-            return self.by_use(used, settings);
+            return self.by_use(load.used, settings);
         };
-        self.profile.add(self.cpus, used, switches);
+        self.profile.add(self.cpus, load.used, switches);
         let mut least = step;
         if let Some(trial) = self.trial.take() {
             let (few, many) = match trial.from < self.cpus {

@@ -98,6 +98,11 @@ impl Steady {
         false
     }
 
+    /// What is used under it, in CPUs: the mean.
+    pub fn used(&self) -> f64 {
+        self.used
+    }
+
     /// How often the guest's scheduler switched, as the mean with the second before: a second that is off by chance would be
     /// compared with for as long as the guest has another number of CPUs.
     pub fn switches(&mut self, now: f64) -> f64 {

@@ -118,15 +118,15 @@ fn a_load_at_a_limit_has_cpus_that_stay() {
         // Shape and load. One busy thread has fewer, until the last one would be full.
         (2, 1.0, "3:5 6:4 9:3 12:2"),
         // And little else: 80 % of two CPUs, in each second on another side of it.
-        (2, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 67:3 77:2 350:3"),
-        (0, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 67:3"),
+        (2, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 57:3 79:2 108:3"),
+        (0, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 56:3"),
         // 80 % of three, and of five.
-        (0, 2.4, "3:5 6:4 12:3 15:4 21:3 67:4"),
-        (2, 4.0, "3:5 6:6 17:5 67:6 77:5 326:6"),
+        (0, 2.4, "3:5 6:4 18:3 21:4 382:3 388:4"),
+        (2, 4.0, "3:5 6:6 21:5 57:6 79:5 108:6"),
         // Three busy threads, on four CPUs a little above where switches have to be alike.
         (0, 3.0, "3:5 6:4 17:5 22:4"),
         // Requests; on three CPUs it switches 74 % as often as on four, which has to be 95 above 66 % of each: there.
-        (4, 2.0, "3:5 6:4 9:3 13:4 17:3 38:4"),
+        (4, 2.0, "3:5 6:4 9:3 12:4 18:3 24:4"),
     ];
     for (shape, load, expected) in cases {
         let (what, by) = SHAPES[shape];
@@ -171,7 +171,7 @@ fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
     });
     assert_eq!(
         changes,
-        "3:2 6:3 10:2 16:3 26:2 36:3 70:2 80:3 210:2 220:3 350:2 360:3 490:2 500:3"
+        "3:2 6:3 10:2 16:3 26:2 36:3 72:2 82:3 212:2 222:3 352:2 362:3 492:2 502:3"
     );
 }
 

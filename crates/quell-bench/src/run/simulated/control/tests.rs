@@ -212,7 +212,7 @@ fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
     let text = format!(
         "[host]\ncpus = 10\n{}{}[[tenant]]\nname = \"hog\"\nclass = \"batch\"\n[[tenant.thread]]\nname = \"w\"\nprogram = [{{ run_us = 1000 }}]\n",
         vm("a", 2200),
-        vm("b", 300)
+        vm("b", 200)
     );
     let course = course(Side::Ufo, &text, 40);
     let simulation = &course.simulation;
@@ -223,7 +223,7 @@ fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
         assert!(groups.iter().all(|it| *it == groups[0]), "{groups:?}");
         groups[0].clone()
     });
-    // Three quarters of three CPUs are too much (pools: where requests wait long); a third of one is not.
+    // Three quarters of three CPUs are too much (pools: where requests wait long); a fifth of one is not.
     assert_eq!(groups.each_ref().map(CpuSet::len), [4, 1], "{groups:?}");
     let emulators: Vec<CpuSet> = [VmId(0), VmId(1)]
         .into_iter()
