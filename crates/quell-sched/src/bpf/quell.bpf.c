@@ -451,7 +451,7 @@ static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
 
 /*
  * Whether a thread whose turn ended goes on before entitled ones that wait, as it would go before them, were it to wait: one that is due a CPU of its
- * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not.
+ * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not, and never one further behind.
  */
 static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
 {
@@ -460,7 +460,9 @@ static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t
 	u64 first = first_order(entitled_queue(index));
 	if (first && first <= now)
 		return false;
-	return !entitled_own(turn) || (t->only_cpu && turn->own > now);
+	if (!entitled_own(turn))
+		return first;
+	return t->only_cpu && turn->own > now && share_lag(turn->stands, now) <= lag;
 }
 
 /* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
