@@ -18,7 +18,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A step takes no more than this part of the time, in percent: on hosts where it takes long, there are fewer.
+/// Steps take no more than this part of a CPU, in percent: where they take long, there are fewer.
 const COST_MOST: u32 = 4;
 
 /// Tells until it is dropped.
@@ -68,11 +68,12 @@ impl Ready {
             let mut shares = Shares::default();
             let mut pause = EVERY;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
-                let began = Instant::now();
+                let (began, before) = (Instant::now(), time_of(ClockId::CLOCK_THREAD_CPUTIME_ID));
                 if let [places] = places.all() {
                     shares.step(places, sharers.all(), &mut host);
                 }
-                pause = next_pause(began.elapsed());
+                let took = time_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(before);
+                pause = next_pause(took, began.elapsed());
             }
         };
         let thread = std::thread::Builder::new().name("quell-shares".into());
@@ -97,9 +98,15 @@ impl Drop for Teller {
     }
 }
 
-/// Until the next step, given how long one took.
-fn next_pause(took: Duration) -> Duration {
-    (took * 100 / COST_MOST).max(EVERY).saturating_sub(took)
+/// Until the next step, given what CPU time one took, and when it began. While it waited for a CPU it cost nobody anything: on a busy
+/// host, of all places, steps would be rare.
+fn next_pause(took: Duration, since: Duration) -> Duration {
+    (took * 100 / COST_MOST).max(EVERY).saturating_sub(since)
+}
+
+/// Asked without memory of its own, and of a clock that there always is: it cannot fail.
+fn time_of(clock: ClockId) -> Duration {
+    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
 /// The host that the scheduler is loaded on.
@@ -111,9 +118,7 @@ struct Loaded {
 
 impl Host for Loaded {
     fn now(&self) -> u64 {
-        // Asked without memory of its own, and of a clock that there always is: it cannot fail.
-        clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .map_or(0, |time| Duration::from(time).as_nanos() as u64)
+        time_of(ClockId::CLOCK_MONOTONIC).as_nanos() as u64
     }
 
     fn possible(&self) -> usize {
@@ -214,8 +219,10 @@ mod tests {
     #[test]
     fn steps_take_a_part_of_the_time_at_most() {
         let ms = Duration::from_millis;
-        assert_eq!(next_pause(ms(0)), ms(50));
-        assert_eq!(next_pause(ms(1)), ms(49));
-        assert_eq!(next_pause(ms(8)), ms(192));
+        assert_eq!(next_pause(ms(0), ms(0)), ms(50));
+        assert_eq!(next_pause(ms(1), ms(1)), ms(49));
+        assert_eq!(next_pause(ms(8), ms(8)), ms(192));
+        assert_eq!(next_pause(ms(1), ms(20)), ms(30));
+        assert_eq!(next_pause(ms(1), ms(70)), ms(0));
     }
 }
