@@ -211,7 +211,7 @@ pub struct Reproduction {
     pub figure: String,
     /// What it shows.
     pub title: String,
-    /// Whether every point was measured.
+    /// Whether every point that was asked for was measured: with `--policy` those that suit its sides.
     pub complete: bool,
     /// The points, in the order measured.
     pub points: Vec<PointResult>,

@@ -199,7 +199,7 @@ impl Guest {
         }
         // A second below the mean of its load is so by chance. Half of them would ask for fewer CPUs where that mean is just above a limit.
         let used = match same {
-            true => load.used.max(steady.used()),
+            true => load.used.max(steady.used().min(f64::from(self.cpus))),
             false => load.used,
         };
         let wanted = self.wanted(load, used, settings);
@@ -232,6 +232,9 @@ impl Guest {
             return self.by_use(load.used, settings);
         };
         self.profile.add(self.cpus, load.used, switches);
+        // What was seen now is known, and its mean may not be: it is no reason to try anything.
+        let known = self.profile.switches(self.cpus, used).is_some();
+        let used = if known { used } else { load.used };
         let mut least = step;
         if let Some(trial) = self.trial.take() {
             let (few, many) = match trial.from < self.cpus {

@@ -3,7 +3,7 @@
 //! Problem: the paper's curves know what they were fitted through, but a guest's figures are never twice the same. Where its load is about a limit (80 % of
 //! its CPUs, 70 % of the switches) each second is on another side of it, and its CPUs change every few seconds.
 //! Approach: under the same load CPUs go one way and back at once. Each time that they went back over the same limit, what says that they
-//! should cross it again has to say so for twice as many seconds in a row: chance seldom does, and what is so always does. Both ways alike, so that
+//! should cross it again (but for the end of a trial) has to say so for twice as many seconds in a row: chance seldom does, and what is so always does. Both ways alike, so that
 //! nobody rests with more CPUs than it needs, nor with fewer, because of what a second was by chance. More wait for [`UP_MOST`] seconds at most; fewer wait
 //! longer than that only where they did not suffice for as long. Another load needs at once what it needs, and forgets all of that.
 //!
