@@ -451,7 +451,8 @@ static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
 
 /*
  * Whether a thread whose turn ended goes on before entitled ones that wait, as it would go before them, were it to wait: one that is due a CPU of its
- * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not, and never one further behind.
+ * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not, and
+ * never one of the CPU's own that is further behind.
  */
 static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
 {
