@@ -278,6 +278,37 @@ fn who_gets_its_budget_late_stays() {
     }
 }
 
+/// A control loop that is late once has seen no more than it has.
+#[test]
+fn it_is_judged_by_the_time_that_was_seen() {
+    let mut rig = Rig::new(2);
+    let mut a = one("a", 1, 70.0, None, 100.0);
+    let mut now = 0;
+    for seq in 0..60 {
+        let period = if seq % 11 == 10 { 3 * PERIOD / 2 } else { PERIOD };
+        now += period;
+        a.threads[0].run_ns = period * 70 / 100;
+        a.threads[0].ready = Some(waits(1, period * 30 / 100));
+        let mut snapshot = snapshot(seq, 2, period, vec![a.clone()]);
+        snapshot.time_ns = now;
+        assert_eq!(promise(&rig.of(&snapshot), "a"), kept(0), "{seq}");
+    }
+}
+
+#[test]
+fn it_is_judged_by_the_terms_that_it_had() {
+    let mut rig = Rig::new(2);
+    for period in 0..60 {
+        // All of it, and no more of what others leave.
+        let budget = if period < 7 { 20.0 } else { 60.0 };
+        let mut a = one("a", 1, budget, None, 100.0);
+        let ran = if period < 9 { 20 } else { 60 };
+        a.threads[0].run_ns = ran * MS;
+        a.threads[0].ready = Some(waits(1, (100 - ran) * MS));
+        assert_eq!(promise(&rig.period(&[a]), "a"), kept(0), "{period}");
+    }
+}
+
 #[test]
 fn where_moving_does_not_help_it_moves_on_less_and_less_often() {
     let mut rig = Rig::new(3);

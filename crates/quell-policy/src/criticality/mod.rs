@@ -113,6 +113,8 @@ struct Vcpu {
 #[derive(Debug, Default)]
 struct Got {
     periods: u32,
+    /// How long those were.
+    span_ns: u64,
     ran_ns: u64,
     /// Its threads were ready and did not run.
     ready_ns: u64,
@@ -482,26 +484,33 @@ impl Promises {
             if held.server.criticality == Criticality::High || held.leaves_ns.is_some() {
                 continue;
             }
+            if held.next.is_some() {
+                // What it got by other terms says nothing of these.
+                for vcpu in &mut held.vcpus {
+                    vcpu.got = Got::default();
+                }
+                continue;
+            }
             let places = held.places();
             for (number, vcpu) in held.vcpus.iter_mut().enumerate() {
                 if vcpu.from_ns + snapshot.period_ns > snapshot.time_ns {
                     continue;
                 }
                 vcpu.got.periods += 1;
+                vcpu.got.span_ns += snapshot.period_ns;
                 for thread in &sample.threads {
                     if vcpu_of(sample, thread, places) == Some(number) {
                         vcpu.got.ran_ns += thread.run_ns;
                         vcpu.got.ready_ns += thread.ready.as_ref().map_or(0, |it| it.sum_ns);
                     }
                 }
-                let span_ns = u64::from(vcpu.got.periods) * snapshot.period_ns;
                 if vcpu.got.periods < vcpu.patience
-                    || span_ns < JUDGED_PERIODS * held.server.period_ns
+                    || vcpu.got.span_ns < JUDGED_PERIODS * held.server.period_ns
                 {
                     continue;
                 }
                 let got = std::mem::take(&mut vcpu.got);
-                let due = held.server.utilization() * span_ns as f64;
+                let due = held.server.utilization() * got.span_ns as f64;
                 let (ran, wanted) = (got.ran_ns as f64, (got.ran_ns + got.ready_ns) as f64);
                 if ran >= 0.9 * due || wanted < due {
                     vcpu.patience = vcpu.patience.saturating_sub(got.periods);
