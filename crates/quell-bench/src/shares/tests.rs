@@ -16,9 +16,10 @@ fn judged_of_caches(seed: u64, drawn: &Drawn, cpus: Option<u32>) -> HostShares {
 }
 
 /// A host as on a real machine.
-fn judged_like_real(seed: u64, drawn: &Drawn) -> HostShares {
+fn judged_like_real(seed: u64, drawn: &Drawn, cache_cpus: Option<u32>) -> HostShares {
     let host = Host::random(seed, drawn).in_phase();
-    judge(seed, drawn, &host, &simulated(&host, None, 50, BEFORE_S)).unwrap()
+    let got = simulated(&host, cache_cpus, 50, BEFORE_S);
+    judge(seed, drawn, &host, &got).unwrap()
 }
 
 /// How far some are off, the worst first.
@@ -40,10 +41,10 @@ fn up_to(cpus: u32, bound: Bound) -> Drawn {
     }
 }
 
-/// Hosts as on a real machine of four CPUs.
-fn of_four(bound: Bound) -> Drawn {
+/// Hosts as on a real machine of so many CPUs.
+fn real(cpus: u32, bound: Bound) -> Drawn {
     Drawn {
-        cpus: 4,
+        cpus,
         exactly: true,
         most_groups: 8,
         bound,
@@ -109,8 +110,8 @@ fn random_hosts_where_some_ran_before_are_shared_nearly() {
         (Bound::ToOne, 0.98, 3.0),
         (Bound::ToSome, 0.975, 3.0),
     ] {
-        let drawn = of_four(bound);
-        let hosts = (0..200).map(|seed| judged_like_real(seed, &drawn).group.off());
+        let drawn = real(4, bound);
+        let hosts = (0..200).map(|seed| judged_like_real(seed, &drawn, None).group.off());
         nearly(bound, &sorted(&bound.to_string(), hosts), least, worst);
     }
 }
@@ -128,14 +129,20 @@ fn whose_tenant_is_furthest_behind_is_not_passed() {
     let worst = judged(97, &drawn(Bound::ToOne)).tenant;
     assert!(worst.off() <= WITHIN, "{worst:?}");
     // Entitled threads took its CPU from one that is due all of it, whenever its turn ended.
-    let worst = judged_like_real(129, &of_four(Bound::Nobody)).tenant;
+    let worst = judged_like_real(129, &real(4, Bound::Nobody), None).tenant;
     assert!(worst.off() <= WITHIN, "{worst:?}");
+    // So did those of other caches.
+    for seed in [209, 1039, 2286] {
+        let drawn = real(8, Bound::ALL[seed as usize % 3]);
+        let worst = judged_like_real(seed, &drawn, Some(1)).tenant;
+        assert!(worst.off() <= 1.5, "{seed}: {worst:?}");
+    }
 }
 
 #[test]
 fn a_host_is_the_same_as_a_scenario() {
     for (seed, bound) in (0..50).zip(Bound::ALL.into_iter().cycle()) {
-        let drawn = of_four(bound);
+        let drawn = real(4, bound);
         let host = Host::random(seed, &drawn).in_phase();
         let scenario = host.scenario().unwrap();
         let cgroups = scenario.cgroups();
