@@ -46,9 +46,9 @@ unsafe extern "C" {
     fn quell_share_overdue(lag: c_longlong, rate: c_uint) -> bool;
     fn quell_share_order(served: c_ulonglong, rate: c_uint) -> c_ulonglong;
     fn quell_share_lag(order: c_ulonglong, now: c_ulonglong) -> c_longlong;
-    fn quell_share_slice(slice: c_ulonglong) -> c_ulonglong;
+    fn quell_share_slice(slice: c_ulonglong, cpus: c_ulonglong) -> c_ulonglong;
     fn quell_share_ahead(cpus: c_ulonglong) -> c_longlong;
-    fn quell_share_entitled_slice(ahead: c_longlong, most: c_longlong, rate: c_uint)
+    fn quell_share_entitled_slice(ahead: c_longlong, cpus: c_ulonglong, rate: c_uint)
     -> c_ulonglong;
     fn quell_limit_periods(
         began: c_ulonglong,
@@ -149,12 +149,12 @@ native! {
     share_order = quell_share_order(served: u64, rate: u32) -> u64;
     /// How long ago that is.
     share_lag = quell_share_lag(order: u64, now: u64) -> i64;
-    /// A depleted thread's turn.
-    share_slice = quell_share_slice(slice: u64) -> u64;
+    /// A depleted thread's turn, who shares so many CPUs.
+    share_slice = quell_share_slice(slice: u64, cpus: u64) -> u64;
     /// How far ahead of the time somebody may be and go first for its urgency, who shares so many CPUs.
     share_ahead = quell_share_ahead(cpus: u64) -> i64;
-    /// An entitled thread's turn, which is ahead of the time by so much, of so much at most.
-    share_entitled_slice = quell_share_entitled_slice(ahead: i64, most: i64, rate: u32) -> u64;
+    /// An entitled thread's turn, which is ahead of the time by so much and shares so many CPUs.
+    share_entitled_slice = quell_share_entitled_slice(ahead: i64, cpus: u64, rate: u32) -> u64;
     /// How many periods began since that one.
     limit_periods = quell_limit_periods(began: u64, period: u64, now: u64) -> u64;
     /// What so many periods add to what a pool holds.
@@ -343,12 +343,15 @@ mod tests {
 
     #[test]
     fn turns_are_short_where_tenants_share() {
-        assert_eq!(share_slice(20 * MS), 6 * MS);
-        assert_eq!(share_slice(2 * MS), 2 * MS);
+        for (cpus, slice) in [(1, 6), (4, 6), (6, 9), (8, 12), (64, 12)] {
+            assert_eq!(share_slice(20 * MS, cpus), slice * MS, "{cpus}");
+            assert_eq!(share_slice(2 * MS, cpus), 2 * MS, "{cpus}");
+        }
         // (ms ahead of the time, CPUs that it shares, rate in percent) -> ms
         for (ahead, cpus, rate, slice) in [
             (-50, 1, 100, 6),
             (0, 1, 100, 6),
+            (300, 8, 100, 12),
             (45, 1, 100, 5),
             (49, 1, 100, 2),
             (90, 1, 100, 2),
@@ -359,7 +362,7 @@ mod tests {
             (180, 4, 25, 5),
             (0, 1, 1, 2),
         ] {
-            let found = share_entitled_slice(ms(ahead), share_ahead(cpus), CPU / 100 * rate);
+            let found = share_entitled_slice(ms(ahead), cpus, CPU / 100 * rate);
             assert!(
                 found.abs_diff(slice * MS) < MS / 50,
                 "{ahead} {cpus} {rate} {found}"

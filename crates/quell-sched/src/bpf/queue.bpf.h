@@ -15,14 +15,14 @@ static __always_inline u64 slice_of(struct thread *t)
 
 	if (!t->depleted && options.share) {
 		struct sharer *s = sharer_of(t);
-		return share_entitled_slice(t->ahead, share_ahead(rivals_cpus(t)), rate_of(t, s));
+		return share_entitled_slice(t->ahead, rivals_cpus(t), rate_of(t, s));
 	}
 	if (!t->depleted)
 		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
 	if (!d)
 		return FAIR_SLICE_LEAST;
-	u64 slice = fair_slice(rivals_cpus(t), shared_clock(t, d)->load, t->weight);
-	return options.share ? share_slice(slice) : slice;
+	u64 cpus = rivals_cpus(t), slice = fair_slice(cpus, shared_clock(t, d)->load, t->weight);
+	return options.share ? share_slice(slice, cpus) : slice;
 }
 
 /* A thread that was not ready counts as ready. */

@@ -31,9 +31,9 @@ u64 quell_share_half(u32 rate) { return share_half(rate); }
 bool quell_share_overdue(s64 lag, u32 rate) { return share_overdue(lag, rate); }
 u64 quell_share_order(u64 served, u32 rate) { return share_order(served, rate); }
 s64 quell_share_lag(u64 order, u64 now) { return share_lag(order, now); }
-u64 quell_share_slice(u64 slice) { return share_slice(slice); }
+u64 quell_share_slice(u64 slice, u64 cpus) { return share_slice(slice, cpus); }
 s64 quell_share_ahead(u64 cpus) { return share_ahead(cpus); }
-u64 quell_share_entitled_slice(s64 ahead, s64 most, u32 rate) { return share_entitled_slice(ahead, most, rate); }
+u64 quell_share_entitled_slice(s64 ahead, u64 cpus, u32 rate) { return share_entitled_slice(ahead, cpus, rate); }
 u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
 s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
 {

@@ -42,8 +42,9 @@
 /* Half of a turn counts for no longer than that: of a crowd that is due little, who comes would have nothing for seconds, all of it. */
 #define SHARE_HALF_MOST (150 * NS_PER_MS)
 
-/* A turn while others wait. */
-#define SHARE_SLICE_MOST (6 * NS_PER_MS)
+/* A turn while others wait, or so much for each of the CPUs that it shares, of SHARE_AHEAD_CPUS at most: of these it is as little as the other of a few. */
+#define SHARE_SLICE (6 * NS_PER_MS)
+#define SHARE_SLICE_CPU (1500 * NS_PER_US)
 
 /* A rate that is none, or too small to divide by, is the least. */
 static inline u64 share_rate_of(u32 rate)
@@ -126,24 +127,34 @@ static inline bool share_is_whole(u32 rate)
 	return rate >= SHARE_RATE_ONE / 10 * 9;
 }
 
-/* A depleted thread's turn, given what fair.h says. */
-static inline u64 share_slice(u64 slice)
+/* Of so many CPUs that somebody shares those that count. */
+static inline u64 share_cpus(u64 cpus)
 {
-	return slice > SHARE_SLICE_MOST ? SHARE_SLICE_MOST : slice;
+	return cpus < 1 ? 1 : cpus > SHARE_AHEAD_CPUS ? SHARE_AHEAD_CPUS : cpus;
+}
+
+/* A depleted thread's turn, given what fair.h says, who shares so many CPUs. */
+static inline u64 share_slice(u64 slice, u64 cpus)
+{
+	u64 most = SHARE_SLICE_CPU * share_cpus(cpus);
+
+	if (most < SHARE_SLICE)
+		most = SHARE_SLICE;
+	return slice > most ? most : slice;
 }
 
 /* How far ahead of the time somebody may be, and go first for its urgency, who shares so many CPUs. */
 static inline s64 share_ahead(u64 cpus)
 {
-	return SHARE_AHEAD * (cpus < 1 ? 1 : cpus > SHARE_AHEAD_CPUS ? SHARE_AHEAD_CPUS : cpus);
+	return SHARE_AHEAD * share_cpus(cpus);
 }
 
-/* An entitled one's, which is ahead of the time by so much, of so much at most: until it would be too far ahead. */
-static inline u64 share_entitled_slice(s64 ahead, s64 most, u32 rate)
+/* The turn of an entitled one, which is ahead of the time by so much and shares so many CPUs: until it would be too far ahead. */
+static inline u64 share_entitled_slice(s64 ahead, u64 cpus, u32 rate)
 {
-	s64 left = share_cpu_time(most - ahead, rate);
+	s64 left = share_cpu_time(share_ahead(cpus) - ahead, rate);
 
-	return left < (s64)FAIR_SLICE_LEAST ? FAIR_SLICE_LEAST : share_slice(left);
+	return left < (s64)FAIR_SLICE_LEAST ? FAIR_SLICE_LEAST : share_slice(left, cpus);
 }
 
 #endif
