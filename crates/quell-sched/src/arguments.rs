@@ -18,7 +18,7 @@ pub struct Arguments {
     /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
     #[arg(long)]
     no_fair: bool,
-    /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight; not finished
+    /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight: within two points of the host in any two seconds, nearly always (docs/scheduler.md)
     #[arg(long, conflicts_with = "no_fair")]
     share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
