@@ -285,7 +285,11 @@ fn it_is_judged_by_the_time_that_was_seen() {
     let mut a = one("a", 1, 70.0, None, 100.0);
     let mut now = 0;
     for seq in 0..60 {
-        let period = if seq % 11 == 10 { 3 * PERIOD / 2 } else { PERIOD };
+        let period = if seq % 11 == 10 {
+            3 * PERIOD / 2
+        } else {
+            PERIOD
+        };
         now += period;
         a.threads[0].run_ns = period * 70 / 100;
         a.threads[0].ready = Some(waits(1, period * 30 / 100));

@@ -48,8 +48,11 @@ unsafe extern "C" {
     fn quell_share_lag(order: c_ulonglong, now: c_ulonglong) -> c_longlong;
     fn quell_share_slice(slice: c_ulonglong, cpus: c_ulonglong) -> c_ulonglong;
     fn quell_share_ahead(cpus: c_ulonglong) -> c_longlong;
-    fn quell_share_entitled_slice(ahead: c_longlong, cpus: c_ulonglong, rate: c_uint)
-    -> c_ulonglong;
+    fn quell_share_entitled_slice(
+        ahead: c_longlong,
+        cpus: c_ulonglong,
+        rate: c_uint,
+    ) -> c_ulonglong;
     fn quell_limit_periods(
         began: c_ulonglong,
         period: c_ulonglong,
