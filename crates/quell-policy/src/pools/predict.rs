@@ -223,7 +223,7 @@ impl Guest {
         Some((to, why))
     }
 
-    /// What to have for that utilization after a second of that load, without changing anything but what is known.
+    /// What to have after a second of that load, whose CPUs are as full as that utilization says, without changing anything but what is known.
     fn wanted(&mut self, load: Load, used: f64, settings: &Settings) -> Option<(u32, Why)> {
         let step = self.step;
         let part = |cpus: u32| used / f64::from(cpus.max(1));
@@ -232,9 +232,11 @@ impl Guest {
             return self.by_use(load.used, settings);
         };
         self.profile.add(self.cpus, load.used, switches);
-        // What was seen now is known, and its mean may not be: it is no reason to try anything.
-        let known = self.profile.switches(self.cpus, used).is_some();
-        let used = if known { used } else { load.used };
+        // Where curves are looked at: what was seen now is known, its mean may not be, and is no reason to try anything.
+        let at = match self.profile.switches(self.cpus, used) {
+            Some(_) => used,
+            None => load.used,
+        };
         let mut least = step;
         if let Some(trial) = self.trial.take() {
             let (few, many) = match trial.from < self.cpus {
@@ -243,14 +245,14 @@ impl Guest {
             };
             let part = few / many.max(f64::MIN_POSITIVE);
             let fewer = trial.from.min(self.cpus);
-            let suffices = part >= self.profile.enough(fewer, used) && !full(fewer);
+            let suffices = part >= self.profile.enough(fewer, at) && !full(fewer);
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),
                 (true, false) => least = self.cpus,
                 (false, true) => {}
             }
-        } else if let Some(cpus) = self.known(used, settings) {
+        } else if let Some(cpus) = self.known(at, settings) {
             return Some((cpus, Why::Known));
         }
         // More: first what it is too full for, then what switches say.
@@ -260,7 +262,7 @@ impl Guest {
             if full(cpus) {
                 why = Why::Full;
             } else {
-                match self.profile.suffices(cpus, cpus + step, used) {
+                match self.profile.suffices(cpus, cpus + step, at) {
                     Some(true) => break,
                     Some(false) => {}
                     None if part(cpus + step) < settings.least_used => break,
@@ -275,7 +277,7 @@ impl Guest {
             return Some((cpus, why));
         }
         while cpus - step >= least && !full(cpus - step) {
-            match self.profile.suffices(cpus - step, cpus, used) {
+            match self.profile.suffices(cpus - step, cpus, at) {
                 Some(true) => cpus -= step,
                 Some(false) => break,
                 None if cpus < self.cpus => break,

@@ -212,6 +212,25 @@ fn a_trial_ends_once_it_is_settled() {
     );
 }
 
+/// However often more were of no use before: a load that grows slowly, each part of which has more tried at first.
+#[test]
+fn more_that_are_of_no_use_go_back_once_it_is_settled() {
+    let second = Cell::new(0);
+    let changes = changes(16, 2, |cpus| {
+        second.set(second.get() + 1);
+        let load = 4.2 + 0.004 * f64::from(second.get());
+        match cpus {
+            0..=6 => (0.9 * f64::from(cpus), 15_000.0),
+            8 => (load, 40_000.0),
+            _ => (load, 48_000.0),
+        }
+    });
+    assert_eq!(
+        changes,
+        "3:14 6:12 9:10 12:8 15:6 18:8 22:6 25:8 35:6 38:8 72:6 75:8 138:10 141:8 270:10 273:8 406:10 409:8"
+    );
+}
+
 /// From little to all that there is: in the nine minutes after the first one as against deciding each second anew.
 #[test]
 fn cpus_stay_without_being_more() {
