@@ -237,7 +237,7 @@ impl Guest {
             Some(_) => used,
             None => load.used,
         };
-        let mut least = step;
+        let (mut least, mut most) = (step, self.most);
         if let Some(trial) = self.trial.take() {
             let (few, many) = match trial.from < self.cpus {
                 true => (trial.switches, switches),
@@ -249,8 +249,9 @@ impl Guest {
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),
+                // What it showed is not tried the other way.
                 (true, false) => least = self.cpus,
-                (false, true) => {}
+                (false, true) => most = self.cpus,
             }
         } else if let Some(cpus) = self.known(at, settings) {
             return Some((cpus, Why::Known));
@@ -258,7 +259,7 @@ impl Guest {
         // More: first what it is too full for, then what switches say.
         let mut cpus = self.cpus;
         let mut why = Why::Known;
-        while cpus + step <= self.most {
+        while cpus + step <= most {
             if full(cpus) {
                 why = Why::Full;
             } else {

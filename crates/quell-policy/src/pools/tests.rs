@@ -104,6 +104,25 @@ fn trials_give_way_to_curves() {
     }
 }
 
+/// The first second after a trial is below the load's mean, of which nothing is known on as few CPUs yet.
+#[test]
+fn a_trial_that_succeeded_is_not_tried_the_other_way() {
+    let mut rig = Rig::new();
+    let silent = Load {
+        used: 4.3,
+        switches: None,
+    };
+    for _ in 0..12 {
+        rig.second += 1;
+        let next = (rig.guest).next(silent, rig.second * SECOND, &rig.settings);
+        assert_eq!(next, None, "{}", rig.second);
+    }
+    assert_eq!(rig.says(4.3, 20_000.0), Some((6, Why::TryFewer)));
+    for used in [4.3, 4.3, 3.8, 4.3, 4.2, 4.3] {
+        assert_eq!(rig.says(used, 18_000.0), None, "{used}");
+    }
+}
+
 /// Section 6.2, Nginx: its loads as far as they are told.
 #[test]
 fn the_papers_day_goes_as_it_says() {
