@@ -303,10 +303,15 @@ fn it_is_judged_by_the_time_that_was_seen() {
 fn it_is_judged_by_the_terms_that_it_had() {
     let mut rig = Rig::new(2);
     for period in 0..60 {
-        // All of it, and no more of what others leave.
+        // All of it, and no more of what others leave; the first that it had of its new terms ended in control period 9, and one is late.
         let budget = if period < 7 { 20.0 } else { 60.0 };
         let mut a = one("a", 1, budget, None, 100.0);
-        let ran = if period < 9 { 20 } else { 60 };
+        let ran = match period {
+            0..=7 => 20,
+            8 => 0,
+            17 => 30,
+            _ => 60,
+        };
         a.threads[0].run_ns = ran * MS;
         a.threads[0].ready = Some(waits(1, (100 - ran) * MS));
         assert_eq!(promise(&rig.period(&[a]), "a"), kept(0), "{period}");

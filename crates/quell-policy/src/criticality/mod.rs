@@ -95,7 +95,7 @@ struct Held {
 struct Vcpu {
     cpu: CpuId,
     number: u32,
-    /// It is served from then on.
+    /// It is served from then on, by no other terms.
     from_ns: u64,
     /// Where its threads' owner lets them run; `None`: everywhere.
     allowed: Option<CpuSet>,
@@ -378,6 +378,9 @@ impl Promises {
             }
             Some(over_ns) if now >= over_ns => {
                 held.next = None;
+                for vcpu in &mut held.vcpus {
+                    vcpu.from_ns = vcpu.from_ns.max(over_ns);
+                }
                 let server = held.server;
                 // It fits where there was room for more.
                 if self.host.replace(name, &server).is_ok() {
@@ -485,7 +488,7 @@ impl Promises {
                 continue;
             }
             if held.next.is_some() {
-                // What it got by other terms says nothing of these.
+                // It is not judged while its terms change, nor by what it got before.
                 for vcpu in &mut held.vcpus {
                     vcpu.got = Got::default();
                 }

@@ -142,6 +142,7 @@ impl Guest {
     pub fn can_use(&mut self, most: u32) {
         self.most = most.div_ceil(self.step).max(1) * self.step;
         self.cpus = self.cpus.min(self.most);
+        self.trial = self.trial.filter(|it| it.from <= self.most);
     }
 
     /// Its CPUs.
@@ -249,7 +250,7 @@ impl Guest {
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),
-                // What it showed is not tried the other way.
+                // What it showed is not tried the other way in the same second.
                 (true, false) => least = self.cpus,
                 (false, true) => most = self.cpus,
             }

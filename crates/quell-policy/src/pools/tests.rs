@@ -104,6 +104,19 @@ fn trials_give_way_to_curves() {
     }
 }
 
+#[test]
+fn a_trial_from_more_than_there_are_is_none() {
+    let mut rig = Rig::new();
+    rig.under(4, 1.0);
+    assert_eq!(rig.guest.cpus(), 6);
+    rig.guest.can_use(4);
+    // Too few after a trial from eight: as many as there are.
+    for _ in 0..10 {
+        assert_eq!(rig.says(3.9, 5_000.0), None);
+    }
+    assert_eq!(rig.guest.cpus(), 4);
+}
+
 /// The first second after a trial is below the load's mean, of which nothing is known on as few CPUs yet.
 #[test]
 fn a_trial_that_succeeded_is_not_tried_the_other_way() {

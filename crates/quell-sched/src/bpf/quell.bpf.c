@@ -452,8 +452,8 @@ static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
 /*
  * Whether a thread whose turn ended goes on before entitled ones that wait, as it would go before them, were it to wait: one that is due a CPU of its
  * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not, and
- * never one of the CPU's own that is further behind. Where no entitled one waits here it goes on before those of other domains, unless a
- * depleted one is further behind.
+ * never one of the CPU's own that is further behind. Where no entitled one waits here it goes on before those of other domains, whatever their deadlines,
+ * unless a depleted one that may run here is further behind.
  */
 static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
 {
@@ -463,7 +463,7 @@ static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t
 	if (first && first <= now)
 		return false;
 	if (!entitled_own(turn))
-		return first || !turn->first || turn->lag <= lag;
+		return first || !turn->first || !turn->rate || turn->lag <= lag;
 	return t->only_cpu && turn->own > now && share_lag(turn->stands, now) <= lag;
 }
 

@@ -42,7 +42,7 @@
 /* Half of a turn counts for no longer than that: of a crowd that is due little, who comes would have nothing for seconds, all of it. */
 #define SHARE_HALF_MOST (150 * NS_PER_MS)
 
-/* A turn while others wait, or so much for each of the CPUs that it shares, of SHARE_AHEAD_CPUS at most: of these it is as little as the other of a few. */
+/* A turn while others wait, or so much for each of the CPUs that it shares, of SHARE_AHEAD_CPUS at most: 12 ms are as small a part of eight as 6 of four. */
 #define SHARE_SLICE (6 * NS_PER_MS)
 #define SHARE_SLICE_CPU (1500 * NS_PER_US)
 
