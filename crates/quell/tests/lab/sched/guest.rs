@@ -407,6 +407,8 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
     drop(groups);
     // One that never was anything else, alone in the queue of busy ones.
     let busy = spinners(2, &How::on(3));
+    // Each has a CPU by then. What it had of one that idled it would pay for, at a hundredth of a CPU: 50 ms with 5 s of waiting.
+    sleep_ms(300);
     set_policy(0, libc::SCHED_IDLE);
     let born = spin(&How::on(3));
     set_policy(0, libc::SCHED_OTHER);
