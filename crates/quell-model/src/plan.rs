@@ -162,7 +162,7 @@ pub struct GivenServer {
     /// What it is to be promised instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextTerms>,
-    /// CLOCK_MONOTONIC from which on it is served, in ns.
+    /// CLOCK_MONOTONIC from which on it is served, and by no other terms, in ns.
     pub from_ns: u64,
     /// And up to which, where its tenant has left.
     pub leaves_ns: Option<u64>,

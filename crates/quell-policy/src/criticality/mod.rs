@@ -379,7 +379,9 @@ impl Promises {
             Some(over_ns) if now >= over_ns => {
                 held.next = None;
                 for vcpu in &mut held.vcpus {
+                    // It is judged by what it gets from here on.
                     vcpu.from_ns = vcpu.from_ns.max(over_ns);
+                    vcpu.got = Got::default();
                 }
                 let server = held.server;
                 // It fits where there was room for more.
@@ -484,14 +486,9 @@ impl Promises {
             let Some(held) = self.held.get_mut(&sample.name) else {
                 continue;
             };
-            if held.server.criticality == Criticality::High || held.leaves_ns.is_some() {
-                continue;
-            }
-            if held.next.is_some() {
-                // It is not judged while its terms change, nor by what it got before.
-                for vcpu in &mut held.vcpus {
-                    vcpu.got = Got::default();
-                }
+            // Nor is who leaves judged, or whose terms change.
+            let is_low = held.server.criticality == Criticality::Low;
+            if !is_low || held.leaves_ns.is_some() || held.next.is_some() {
                 continue;
             }
             let places = held.places();

@@ -33,7 +33,7 @@
 
 /* For each of the CPUs that it shares, of so many at most. */
 #define SHARE_AHEAD (50 * NS_PER_MS)
-#define SHARE_AHEAD_CPUS 8
+#define SHARE_CPUS_MOST 8
 /* Who has run for so long since it woke is no more urgent than others that run on and on: of these the one behind goes first. */
 #define SHARE_BURST (100 * NS_PER_MS)
 #define SHARE_AHEAD_MOST (4 * NS_PER_S)
@@ -42,7 +42,7 @@
 /* Half of a turn counts for no longer than that: of a crowd that is due little, who comes would have nothing for seconds, all of it. */
 #define SHARE_HALF_MOST (150 * NS_PER_MS)
 
-/* A turn while others wait, or so much for each of the CPUs that it shares, of SHARE_AHEAD_CPUS at most: 12 ms are as small a part of eight as 6 of four. */
+/* A turn while others wait, or so much for each of the CPUs that it shares, of SHARE_CPUS_MOST at most: 12 ms are as small a part of eight as 6 of four. */
 #define SHARE_SLICE (6 * NS_PER_MS)
 #define SHARE_SLICE_CPU (1500 * NS_PER_US)
 
@@ -130,7 +130,7 @@ static inline bool share_is_whole(u32 rate)
 /* Of so many CPUs that somebody shares those that count. */
 static inline u64 share_cpus(u64 cpus)
 {
-	return cpus < 1 ? 1 : cpus > SHARE_AHEAD_CPUS ? SHARE_AHEAD_CPUS : cpus;
+	return cpus < 1 ? 1 : cpus > SHARE_CPUS_MOST ? SHARE_CPUS_MOST : cpus;
 }
 
 /* A depleted thread's turn, given what fair.h says, who shares so many CPUs. */
