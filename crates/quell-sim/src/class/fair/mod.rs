@@ -473,6 +473,11 @@ impl Class for Fair {
         self.dequeue(machine, thread.index(), true);
     }
 
+    fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
+        self.update_current(machine, cpu.0 as usize);
+        self.end(machine, thread.index());
+    }
+
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let cpu = token as usize & 0xFFFF;
         let runs = machine.cpu(CpuId(cpu as u32)).current;
