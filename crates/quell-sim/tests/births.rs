@@ -292,3 +292,22 @@ fn the_monitor_sees_processes_come_and_go() {
     // Who started them, the one that ended since, and the new one.
     assert_eq!(monitor.snapshot(&it).tenants[tenant].threads.len(), 3);
 }
+
+#[test]
+fn others_wake_and_are_moved_while_a_crowd_is_being_started() {
+    let crowd = "[{ repeat = { times = 20, program = [ \
+                 { spawn = { program = [{ run_us = 500 }], wait = false } }] } }, { run_us = 300 }]";
+    for (name, class) in classes(&Topology::flat(8)) {
+        let mut it = Simulation::new(Topology::flat(8), Costs::TYPICAL, class);
+        add(&mut it, GroupId::ROOT, 0, 2, crowd);
+        add(
+            &mut it,
+            GroupId::ROOT,
+            0,
+            12,
+            "[{ run_us = 200 }, { sleep_us = 100 }]",
+        );
+        it.run_until(S / 5);
+        assert!(it.rounds(0) > 10, "{name}: {}", it.rounds(0));
+    }
+}

@@ -411,6 +411,11 @@ impl Class for Fair {
         }
     }
 
+    /// Others may be moved before it is ready.
+    fn fork(&mut self, machine: &mut Machine, _thread: ThreadId) {
+        self.grow(machine);
+    }
+
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         let task = self.tasks.get(thread.index())?;
         Some(CpuId(self.queues[task.queue].cpu as u32))
