@@ -10,6 +10,7 @@ pub mod agent_bench;
 pub mod calibration;
 pub mod capacity;
 pub mod hosts;
+pub mod hunt;
 pub mod import;
 pub mod overhead;
 pub mod progress;

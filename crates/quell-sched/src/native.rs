@@ -101,6 +101,9 @@ pub struct NewThread {
     pub weight: u32,
     /// How many CPUs it may use.
     pub allowed: u32,
+    /// That the thread whose work is being done ([`Kernel::current`]) forked it: what it inherits is from
+    /// that.
+    pub forked: bool,
 }
 
 /// A cgroup's `cpu.max` and `cpu.max.burst`.
@@ -313,8 +316,16 @@ impl Native {
             // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's do.
             unsafe {
                 let task = quell_native_task(at, pid, leader, thread.weight, thread.allowed);
-                quell_native_init_task(task, group)
+                quell_native_init_task(task, group, thread.forked)
             }
+        });
+    }
+
+    /// A thread has ended, and is no thread of the scheduler's any more; its number is not given again.
+    pub fn exit_thread(&mut self, kernel: &mut dyn Kernel, thread: u32) {
+        // SAFETY: a task of this scheduler's, whose state is loaded.
+        self.call(kernel, |native| unsafe {
+            quell_native_exit_task(native.task(thread))
         });
     }
 
@@ -515,7 +526,8 @@ unsafe extern "C" {
     fn quell_native_set_order(task: *mut c_void, order: u64);
     fn quell_native_set_queued(task: *mut c_void, queued: bool);
     fn quell_native_init() -> c_int;
-    fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void) -> c_int;
+    fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void, fork: bool) -> c_int;
+    fn quell_native_exit_task(task: *mut c_void);
     fn quell_native_cgroup_size() -> u64;
     fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)
     -> c_int;

@@ -141,6 +141,8 @@ struct Pending {
     next: Option<Next>,
     /// The mailbox whose emulator thread it is.
     emulates: Option<usize>,
+    /// It was forked, and was never ready.
+    newborn: bool,
 }
 
 impl Kernel {
@@ -186,12 +188,13 @@ impl Kernel {
         let cpus = self.machine.cpus.len() as u32;
         let tenant = self.workload.add_tenant(Code::compile(programs, cpus));
         self.tenants.push(number);
+        let leader = ThreadId(self.machine.threads.len() as u32);
         let mut index = 0;
         for (program, spec) in programs.iter().enumerate() {
             for _ in 0..spec.count.on(cpus) {
                 let spin = (spec.spin_us * 1e3) as Nanos;
                 self.workload.add_thread(tenant, program, index, spin);
-                let thread = self.add_thread(number, group, nice);
+                let thread = self.add_thread(leader, number, group, nice);
                 self.wake(thread);
                 index += 1;
             }
@@ -204,9 +207,10 @@ impl Kernel {
         let (nices, acts): (Vec<Nice>, Vec<Vec<Act>>) = threads.into_iter().unzip();
         let tenant = self.workload.add_tenant(Code::recorded(&acts));
         self.tenants.push(number);
+        let leader = ThreadId(self.machine.threads.len() as u32);
         for (program, nice) in nices.into_iter().enumerate() {
             self.workload.add_recorded(tenant, program);
-            self.add_thread(number, GroupId::ROOT, nice);
+            self.add_thread(leader, number, GroupId::ROOT, nice);
         }
     }
 
@@ -236,7 +240,7 @@ impl Kernel {
         let first = ThreadId(self.machine.threads.len() as u32);
         for index in 0..vcpus + emulators {
             self.workload.add_thread(tenant, 0, index.into(), 0);
-            let thread = self.add_thread(number, group, nice);
+            let thread = self.add_thread(first, number, group, nice);
             if index < vcpus {
                 let it = self.machine.thread_mut(thread);
                 (it.left, it.role) = (FOREVER, ThreadRole::Vcpu(index));
@@ -299,7 +303,7 @@ impl Kernel {
         let it = self.machine.thread_mut(thread);
         it.allowed = Some(allowed);
         let state = it.state;
-        if state == State::Blocked {
+        if matches!(state, State::Blocked | State::Ended) {
             return;
         }
         self.class.set_allowed(&mut self.machine, thread);
@@ -405,11 +409,20 @@ impl Kernel {
         self.class.set_server(&mut self.machine, setting)
     }
 
-    fn add_thread(&mut self, tenant: usize, group: GroupId, nice: Nice) -> ThreadId {
+    /// Adds a thread of a process whose first one has that number.
+    fn add_thread(
+        &mut self,
+        leader: ThreadId,
+        tenant: usize,
+        group: GroupId,
+        nice: Nice,
+    ) -> ThreadId {
         let number = self.machine.threads.len() as u32;
         let cpus = self.machine.cpus.len() as u32;
         self.machine.threads.push(Thread {
             tenant,
+            leader,
+            origin: ThreadId(number),
             group,
             nice,
             role: ThreadRole::Ordinary,
@@ -426,6 +439,42 @@ impl Kernel {
         });
         self.pending.push(Pending::default());
         ThreadId(number)
+    }
+
+    /// A running thread starts a process, which the workload has given that number: it is where its parent
+    /// is, and as that is.
+    fn fork(&mut self, thread: ThreadId) {
+        let Some(by) = self.machine.by else { return };
+        let parent = self.machine.thread(by);
+        self.machine.threads.push(Thread {
+            leader: thread,
+            allowed: parent.allowed.clone(),
+            state: State::Blocked,
+            role: ThreadRole::Ordinary,
+            ran: 0,
+            waited: 0,
+            works_for: None,
+            left: 0,
+            timed: false,
+            pending: false,
+            ..*parent
+        });
+        debug_assert_eq!(self.machine.threads.len(), thread.index() + 1);
+        self.pending.push(Pending {
+            newborn: true,
+            ..Pending::default()
+        });
+        self.class.fork(&mut self.machine, thread);
+        let (now, cpu) = (self.machine.now, self.machine.thread(by).cpu);
+        self.tell(now, Happening::Fork { thread, by, cpu });
+    }
+
+    /// What waking a thread takes who wakes it; a new one was made before.
+    fn wake_takes(&self, thread: ThreadId) -> Nanos {
+        match self.pending[thread.index()].newborn {
+            true => self.machine.costs.fork,
+            false => self.machine.costs.wake,
+        }
     }
 
     pub fn handle(&mut self, event: Event) {
@@ -644,7 +693,10 @@ impl Kernel {
             let by = self.machine.by;
             self.tell(now, Happening::Wakeup { thread, by, cpu });
         }
-        self.class.wake(&mut self.machine, thread);
+        match std::mem::take(&mut self.pending[thread.index()].newborn) {
+            true => self.class.wake_new(&mut self.machine, thread),
+            false => self.class.wake(&mut self.machine, thread),
+        }
         if !self.queues.is_empty() {
             self.woken.push(thread);
         }
@@ -672,6 +724,11 @@ impl Kernel {
 
     /// Does what a step or an arrival did but for waking; gives who is to be woken.
     fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
+        let mut born = std::mem::take(&mut self.effects.born);
+        for thread in born.drain(..) {
+            self.fork(thread);
+        }
+        self.effects.born = born;
         self.answered();
         let mut poked = std::mem::take(&mut self.effects.poked);
         for thread in poked.drain(..) {
@@ -776,7 +833,8 @@ impl Kernel {
         let next = self.workload.step(thread, now, &mut self.effects);
         self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
         let mut woken = self.take_effect();
-        if self.machine.costs.wake == 0 || woken.is_empty() {
+        let takes = woken.first().map_or(0, |it| self.wake_takes(it.0));
+        if takes == 0 && woken.iter().all(|it| self.wake_takes(it.0) == 0) {
             for (thread, works_for) in woken.drain(..) {
                 self.wake_for(thread, works_for);
             }
@@ -786,7 +844,7 @@ impl Kernel {
             pending.woken.extend(woken.drain(..));
             pending.next = Some(next);
             self.machine.thread_mut(thread).pending = true;
-            self.machine.charge(cpu, self.machine.costs.wake);
+            self.machine.charge(cpu, takes);
         }
         self.effects.woken = woken;
     }
@@ -797,8 +855,9 @@ impl Kernel {
         if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
             self.wake_for(woken, works_for);
             let pending = &mut self.pending[number];
-            if !pending.woken.is_empty() {
-                self.machine.charge(cpu, self.machine.costs.wake);
+            if let Some(&(next, _)) = pending.woken.front() {
+                let takes = self.wake_takes(next);
+                self.machine.charge(cpu, takes);
             } else if let Some(next) = pending.next.take() {
                 self.machine.thread_mut(thread).pending = pending.emulates.is_some();
                 self.go_on(cpu, thread, next);
@@ -830,6 +889,12 @@ impl Kernel {
                 Some(time)
             }
             Next::Block => None,
+            Next::Exit => {
+                self.machine.thread_mut(thread).state = State::Ended;
+                self.machine.set_current(cpu, None);
+                self.class.exit(&mut self.machine, cpu, thread);
+                return self.choose(cpu, Some(thread));
+            }
         };
         self.machine.thread_mut(thread).state = State::Blocked;
         self.machine.set_current(cpu, None);

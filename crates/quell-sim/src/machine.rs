@@ -58,6 +58,8 @@ pub struct Costs {
     pub switch: Nanos,
     /// Waking a thread, on the CPU that does.
     pub wake: Nanos,
+    /// Starting a process, its end, and waiting for that: for who starts it, before that is ready.
+    pub fork: Nanos,
     /// From asking another CPU to look until it does.
     pub kick: Nanos,
     /// A timer's interrupt, without what it wakes.
@@ -102,6 +104,7 @@ impl Costs {
     pub const NONE: Costs = Costs {
         switch: 0,
         wake: 0,
+        fork: 0,
         kick: 0,
         interrupt: 0,
         request: 0,
@@ -122,7 +125,9 @@ impl Costs {
 
     /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
     /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
-    /// for an interrupt and for a tick (250 a second, as distributions have it), 5 us for a small request's way in
+    /// for an interrupt and for a tick (250 a second, as distributions have it), 60 us for a small process
+    /// from fork to wait (lmbench's lat_proc fork, 60 to 100 us on servers), 5 us for a small request's way
+    /// in
     /// through the network stack and 3 us for its answer's way out. A core with two busy threads does 1.2 times as much as with
     /// one: Intel measured 1.16 to 1.28 for web and database servers (Marr et al., Hyper-Threading Technology, Intel
     /// Technology Journal 6(1), 2002), Linux assumed 1.15 (SD_SIBLING_INIT's smt_gain, up to 4.20). No deep idle states, as
@@ -131,6 +136,7 @@ impl Costs {
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
+        fork: 60_000,
         kick: 2_000,
         interrupt: 2_000,
         request: 5_000,
@@ -152,6 +158,8 @@ pub enum State {
     Ready,
     /// It has that CPU.
     Running(CpuId),
+    /// It has ended, and is never ready again.
+    Ended,
 }
 
 /// A thread as classes see it. (What changes all the time is first, in one line of a cache.)
@@ -178,8 +186,13 @@ pub struct Thread {
     pub works_for: Option<Nanos>,
     /// Where it may run; none: anywhere.
     pub allowed: Option<CpuSet>,
-    /// Its tenant's index. Threads of a tenant are one process.
+    /// Its tenant's index.
     pub tenant: usize,
+    /// The first thread of its process: of a tenant's threads that are there from the start one process, and
+    /// each that is forked another.
+    pub leader: ThreadId,
+    /// The thread that it descends from and that was there from the start: itself, where that was.
+    pub origin: ThreadId,
     /// Its cgroup.
     pub group: GroupId,
     /// Its nice value.
@@ -426,7 +439,7 @@ impl Machine {
         let it = self.thread(thread);
         let running = match it.state {
             State::Running(cpu) => self.now.saturating_sub(self.cpu(cpu).started),
-            State::Ready | State::Blocked => 0,
+            State::Ready | State::Blocked | State::Ended => 0,
         };
         it.ran + running
     }
@@ -556,7 +569,7 @@ impl Machine {
         let it = self.thread(thread);
         match it.state {
             State::Ready => it.waited + (self.now - it.ready_since),
-            State::Running(_) | State::Blocked => it.waited,
+            State::Running(_) | State::Blocked | State::Ended => it.waited,
         }
     }
 

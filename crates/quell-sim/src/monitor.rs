@@ -120,6 +120,8 @@ impl Monitor {
         simulation.observe(Box::new(move |_, at, happening| {
             let mut counters = counters.borrow_mut();
             match happening {
+                // It is the newest.
+                Happening::Fork { .. } => counters.push(Counters::default()),
                 Happening::Wakeup { thread, by, .. } => {
                     let it = &mut counters[thread.index()];
                     it.wakeups += 1;
@@ -175,7 +177,12 @@ impl Monitor {
         };
         let tenants = self.tenants.iter().map(|it| it.as_ref().map(tenant));
         let mut tenants: Vec<Option<TenantSample>> = tenants.collect();
+        self.ran.resize(machine.threads.len(), 0);
         for number in 0..machine.threads.len() {
+            let it = &machine.threads[number];
+            if it.state == State::Ended && it.ran == self.ran[number] {
+                continue;
+            }
             let sample = self.thread(machine, ThreadId(number as u32));
             if let Some(tenant) = &mut tenants[machine.threads[number].tenant] {
                 tenant.threads.push(sample);
@@ -240,7 +247,7 @@ impl Monitor {
             state: match it.state {
                 State::Running(_) => ThreadState::Running,
                 State::Ready => ThreadState::Ready,
-                State::Blocked => ThreadState::Blocked,
+                State::Blocked | State::Ended => ThreadState::Blocked,
             },
             cpu: it.cpu,
             run_ns: it.ran - self.ran[thread.index()],

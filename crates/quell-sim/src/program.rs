@@ -65,6 +65,17 @@ pub enum Op {
     Help(u32),
     /// Returns to where the part was called from.
     Return,
+    /// Starts a process that begins there, where the thread has less than so many.
+    Spawn {
+        /// How many processes of the thread there are at most, with this one.
+        most: u32,
+        /// Where the process's program begins.
+        body: At,
+    },
+    /// Waits for all processes that the thread started.
+    Reap,
+    /// Ends the thread.
+    Exit,
     /// Puts a message into a queue.
     Send(u32),
     /// Takes one out.
@@ -124,13 +135,21 @@ impl Code {
             compiler.steps(&program.program);
             compiler.code.ops.push(Op::Round(start));
             // Parts stand behind the program that forks them.
-            while let Some((fork, body)) = compiler.bodies.pop() {
+            while let Some((at, steps)) = compiler.bodies.pop() {
                 let start = compiler.code.ops.len() as At;
-                compiler.steps(body);
-                compiler.code.ops.push(Op::Return);
-                if let Op::Fork { body, .. } = &mut compiler.code.ops[fork] {
-                    *body = start;
-                }
+                compiler.steps(steps);
+                let end = match &mut compiler.code.ops[at] {
+                    Op::Spawn { body, .. } => {
+                        *body = start;
+                        Op::Exit
+                    }
+                    Op::Fork { body, .. } => {
+                        *body = start;
+                        Op::Return
+                    }
+                    _ => Op::Return,
+                };
+                compiler.code.ops.push(end);
             }
             let threads = program.count.on(cpus);
             compiler.coming.sort_unstable();
@@ -200,7 +219,7 @@ struct Compiler<'a> {
     barriers: Names<'a>,
     /// Barriers that the present program comes to.
     coming: Vec<u32>,
-    /// Forks whose parts' program is to be placed yet.
+    /// Forks and spawns whose parts' or process's program is to be placed yet.
     bodies: Vec<(usize, &'a [Step])>,
 }
 
@@ -300,6 +319,16 @@ impl<'a> Compiler<'a> {
                 Step::Receive(queue) => {
                     let queue = number(&mut self.queues, queue);
                     self.code.ops.push(Op::Receive(queue));
+                }
+                Step::Spawn(spawn) => {
+                    self.bodies.push((self.code.ops.len(), &spawn.program));
+                    self.code.ops.push(Op::Spawn {
+                        most: spawn.most,
+                        body: At::MAX,
+                    });
+                    if spawn.wait {
+                        self.code.ops.push(Op::Reap);
+                    }
                 }
                 Step::Repeat(repeat) => {
                     self.code.ops.push(Op::Loop(repeat.times));

@@ -52,6 +52,15 @@ pub enum Happening {
         /// The CPU that wakes it.
         cpu: CpuId,
     },
+    /// A thread starts a process, whose only thread is the newest, and is woken soon.
+    Fork {
+        /// The process's thread.
+        thread: ThreadId,
+        /// Who starts it.
+        by: ThreadId,
+        /// The CPU that does.
+        cpu: CpuId,
+    },
     /// A CPU goes from one thread to another.
     Switch {
         /// The CPU.

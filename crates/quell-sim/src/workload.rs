@@ -49,11 +49,15 @@ pub enum Next {
     Exchange(Nanos),
     /// Waits until it is woken.
     Block,
+    /// Ends.
+    Exit,
 }
 
 /// What a thread's step, or an arrival, does to others.
 #[derive(Debug, Default)]
 pub struct Effects {
+    /// Processes that the thread started: their threads, new, and woken as others are.
+    pub born: Vec<ThreadId>,
     /// Blocked threads that are woken, in this order, and when the request was due that they are woken for if that
     /// is not the one they work for.
     pub woken: Vec<(ThreadId, Option<Nanos>)>,
@@ -248,6 +252,7 @@ enum Object {
     Send(u32),
     Pool(u32),
     Join,
+    Processes,
 }
 
 /// What a thread draws from. It is seeded anew for each request, and most of these draw nothing: so that is put off.
@@ -315,6 +320,11 @@ struct Stack {
     /// Parts of its own fork that are not done.
     parts_left: u32,
     join: Waiters,
+    /// Who started the process that it is, and how many that it started have not ended.
+    started_by: Option<ThreadId>,
+    processes: u32,
+    /// Itself, while it waits for one of them.
+    reaps: Waiters,
     /// The barrier's round that it came to.
     came: Option<u64>,
     /// How many broadcasts it has seen of each of the tenant's events.
@@ -409,11 +419,41 @@ impl Workload {
             parent: None,
             parts_left: 0,
             join: Waiters::default(),
+            started_by: None,
+            processes: 0,
+            reaps: Waiters::default(),
             came: None,
             seen: vec![0; self.tenants[tenant].events.len()],
             program,
             index,
         });
+    }
+
+    /// Adds the thread of a process that a thread starts, whose program begins there.
+    fn add_process(&mut self, parent: ThreadId, at: At, seed: u64) -> ThreadId {
+        let child = ThreadId(self.frames.len() as u32);
+        let tenant = self.frames[parent.index()].tenant;
+        let (program, index) = {
+            let of = &mut self.stacks[parent.index()];
+            of.processes += 1;
+            (of.program, of.index)
+        };
+        self.add_thread(tenant, program, index, 0);
+        let frame = &mut self.frames[child.index()];
+        frame.at = at;
+        frame.draws.reseed(seed);
+        self.stacks[child.index()].started_by = Some(parent);
+        child
+    }
+
+    /// A process has ended: who started it may wait for that.
+    fn end_process(&mut self, thread: ThreadId, effects: &mut Effects) {
+        let Some(parent) = self.stacks[thread.index()].started_by else {
+            return;
+        };
+        let parent = &mut self.stacks[parent.index()];
+        parent.processes -= 1;
+        parent.reaps.signal(None, effects);
     }
 
     /// Adds a recorded thread, which waits for its first wakeup. It runs the program of its number in its process.
@@ -650,6 +690,24 @@ impl Workload {
                     }
                 }
             }
+            Op::Spawn { most, body } => {
+                if self.stacks[thread.index()].processes >= most {
+                    return Some(self.wait(thread, at, Object::Processes));
+                }
+                let seed = frame.draws.random();
+                let child = self.add_process(thread, body, seed);
+                effects.born.push(child);
+                effects.woken.push((child, None));
+            }
+            Op::Reap => {
+                if self.stacks[thread.index()].processes > 0 {
+                    return Some(self.wait(thread, at, Object::Processes));
+                }
+            }
+            Op::Exit => {
+                self.end_process(thread, effects);
+                return Some(Next::Exit);
+            }
             Op::Send(number) => {
                 let queue = &mut tenant.queues[number as usize];
                 if queue.items.len() >= QUEUE_CAPACITY {
@@ -715,6 +773,7 @@ impl Workload {
             Object::Send(number) => &mut tenant.queues[number as usize].senders,
             Object::Pool(number) => &mut tenant.pools[number as usize].receivers,
             Object::Join => &mut self.stacks[thread.index()].join,
+            Object::Processes => &mut self.stacks[thread.index()].reaps,
         };
         waiters.spinning.retain(|&other| other != thread);
         if spins > 0 {

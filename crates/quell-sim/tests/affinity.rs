@@ -48,7 +48,7 @@ fn misplaced(simulation: &Simulation) -> Option<usize> {
     let threads = &simulation.machine().threads;
     threads.iter().position(|thread| match thread.state {
         State::Running(cpu) => !thread.may_use(cpu),
-        State::Ready | State::Blocked => false,
+        State::Ready | State::Blocked | State::Ended => false,
     })
 }
 

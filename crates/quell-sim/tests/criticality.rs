@@ -97,6 +97,7 @@ fn audit(it: &mut Simulation, servers: &[Server]) -> Rc<RefCell<Audit>> {
         let mut audit = told.borrow_mut();
         let server = |thread: ThreadId| Some(thread.index()).filter(|it| *it < count);
         match happening {
+            Happening::Fork { .. } => {}
             Happening::Wakeup { thread, .. } => {
                 if let Some(server) = server(thread) {
                     audit.event(at, server, Event::Wakes);

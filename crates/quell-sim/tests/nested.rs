@@ -151,6 +151,7 @@ fn steal_is_how_long_vcpus_are_ready_without_a_cpu() {
     host.observe(Box::new(move |now, _, happening| {
         let waits = &mut *told.borrow_mut();
         match happening {
+            Happening::Fork { .. } => {}
             Happening::Wakeup { thread, .. } => {
                 waits.since.insert(thread, now);
             }

@@ -49,7 +49,7 @@ pub enum Command {
     /// Check a configuration without running it
     Check(Check),
     /// Measure a scenario under several schedulers, interleaved
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Redo a paper's experiment and print its numbers beside those measured here
     ///
     /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
@@ -275,7 +275,9 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
     /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
-    /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `sim` for how fast the simulator is, or `calibration` for how far it is from the kernel lab
+    /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `hunt` for
+    /// random workloads on which somebody waits too long, `sim` for how fast the simulator is, or
+    /// `calibration` for how far it is from the kernel lab
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -327,6 +329,21 @@ pub struct Bench {
         help_heading = "Options of `bench shares` and `promises`"
     )]
     pub hosts: u32,
+    /// How many random workloads
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000),
+        help_heading = "Options of `bench hunt`"
+    )]
+    pub workloads: u64,
+    /// Begin no more workloads after so long
+    #[arg(long, value_name = "N", value_parser = minutes, help_heading = "Options of `bench hunt`")]
+    pub minutes: Option<f64>,
+    /// Write each find, made smaller, into this folder: SIDE-SEED.toml
+    #[arg(long, value_name = "FOLDER", help_heading = "Options of `bench hunt`")]
+    pub keep: Option<PathBuf>,
     /// The most CPUs of a simulated host; a real one has all of its machine's
     #[arg(
         long,
@@ -374,6 +391,12 @@ pub struct Bench {
         help_heading = "Options of `bench sim`"
     )]
     pub simso: Option<PathBuf>,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let number = number.filter(|it| (0.01..=10_000.0).contains(it));
+    number.ok_or_else(|| "must be 0.01 to 10000".to_string())
 }
 
 #[derive(Debug, Args)]

@@ -47,6 +47,50 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
     assert_ne!(bench("2")["results"], first["results"]);
 }
 
+fn hunt(policy: &str, more: &[&str]) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command.args(["bench", "hunt", "--workloads", "12", "--seconds", "2"]);
+    command
+        .args(["--policy", policy])
+        .args(more)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_hunt_ends_with_what_it_found() {
+    // Who is compared with whom, and the exit code says whether somebody waits too long.
+    let none = hunt("fifo,eevdf", &["--json", "-"]);
+    let result: Value = serde_json::from_slice(&none.stdout).unwrap();
+    let side = &result["sides"][0];
+    assert_eq!(
+        (&result["reference"], &side["side"]),
+        (&"fifo".into(), &"eevdf".into())
+    );
+    assert_eq!(side["workloads"], 12);
+    assert_eq!(none.status.success(), side["exceeding"] == 0, "{none:?}");
+    // First come, first served with turns of 3 ms: somebody waits for many.
+    let keep = tempfile::tempdir().unwrap();
+    let folder = keep.path().to_string_lossy().into_owned();
+    let found = hunt("eevdf,fifo", &["--keep", &folder]);
+    let told = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert_eq!(found.status.code(), Some(1), "{told}");
+    assert!(told.contains("somebody light waits too long on"), "{told}");
+    let kept: Vec<_> = std::fs::read_dir(keep.path()).unwrap().collect();
+    assert!(
+        !kept.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&found.stdout)
+    );
+    let text = std::fs::read_to_string(kept[0].as_ref().unwrap().path()).unwrap();
+    assert!(
+        text.contains("under fifo") && text.contains("[workload]"),
+        "{text}"
+    );
+    let alone = hunt("eevdf", &[]);
+    assert_eq!(alone.status.code(), Some(2));
+}
+
 /// Latency does not pay for shares: the scenarios of asymmetry, with them and without.
 #[test]
 fn shares_cost_no_latency() {

@@ -230,6 +230,7 @@ fn costs(spec: &CostsSpec) -> Costs {
     Costs {
         switch: ns(spec.switch_us, typical.switch),
         wake: ns(spec.wake_us, typical.wake),
+        fork: ns(spec.fork_us, typical.fork),
         kick: ns(spec.kick_us, typical.kick),
         interrupt: ns(spec.interrupt_us, typical.interrupt),
         request: ns(spec.request_us, typical.request),

@@ -131,6 +131,11 @@ impl Workload {
                 "tenant {}: kind = \"vm\" does not run on this machine yet",
                 instance.name
             );
+            anyhow::ensure!(
+                !instance.spec.threads.iter().any(|it| it.spawns()),
+                "tenant {}: `spawn` runs on the simulator only, yet (--on sim)",
+                instance.name
+            );
         }
         place::check_cpus(scenario)?;
         let prefix = folder.path().file_name().unwrap_or_default();

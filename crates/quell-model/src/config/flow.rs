@@ -141,6 +141,8 @@ fn takes_time(step: &Step) -> bool {
             critical.program.iter().any(takes_time)
         }
         Step::Repeat(repeat) => repeat.program.iter().any(takes_time),
+        // There are so many at a time at most.
+        Step::Spawn(spawn) => spawn.program.iter().any(takes_time),
         // Semaphores and events may be ready each time, and among threads that do nothing else they are.
         Step::Acquire(_) | Step::Release(_) => false,
         Step::Wait(_) | Step::Signal(_) | Step::Broadcast(_) => false,
@@ -273,6 +275,16 @@ impl Checker<'_> {
                 self.inner(&fork.program, &format!("{key}.program"), None, depth)?;
                 self.threads = threads;
             }
+            Step::Spawn(spawn) => {
+                let key = format!("{key}.spawn");
+                if !(1..=MAX_THREADS).contains(&spawn.most) {
+                    let message = format!("{} is outside 1 to {MAX_THREADS}", spawn.most);
+                    return self.error(&format!("{key}.most"), message);
+                }
+                let key = format!("{key}.program");
+                self.process(&spawn.program, &key)?;
+                self.steps(&spawn.program, &key, Holds::No, depth + 1)?;
+            }
             Step::Repeat(repeat) => {
                 let key = format!("{key}.repeat");
                 if !(1..=1_000_000).contains(&repeat.times) {
@@ -342,6 +354,32 @@ impl Checker<'_> {
             }
         }
         self.steps(steps, key, Holds::No, depth + 1)?;
+        Ok(())
+    }
+
+    /// Checks the program of a process that a thread starts: nothing that belongs to the tenant's threads is
+    /// in it, for processes share nothing.
+    fn process(&self, steps: &[Step], key: &str) -> Result<(), ConfigError> {
+        for (index, step) in steps.iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            match step {
+                Step::RunUs(_) | Step::SleepUs(_) | Step::TimerUs(_) | Step::Spawn(_) => {}
+                Step::Repeat(repeat) => {
+                    self.process(&repeat.program, &format!("{key}.repeat.program"))?;
+                }
+                _ => {
+                    let message = "cannot stand in a process of its own; \
+                                   run_us, sleep_us, timer_us, repeat and spawn can";
+                    return self.error(&key, message);
+                }
+            }
+        }
+        if !steps.iter().any(takes_time) {
+            return self.error(
+                key,
+                "takes no time; it needs a step that does, such as run_us",
+            );
+        }
         Ok(())
     }
 

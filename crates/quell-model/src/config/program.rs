@@ -56,6 +56,20 @@ pub struct ThreadProgram {
     pub program: Vec<Step>,
 }
 
+impl ThreadProgram {
+    /// Whether its threads start processes ([`Step::Spawn`]).
+    pub fn spawns(&self) -> bool {
+        fn spawns(step: &Step) -> bool {
+            match step {
+                Step::Spawn(_) => true,
+                Step::Repeat(repeat) => repeat.program.iter().any(spawns),
+                _ => false,
+            }
+        }
+        self.program.iter().any(spawns)
+    }
+}
+
 /// One step of a thread's program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,6 +119,8 @@ pub enum Step {
     Receive(String),
     /// Does a program several times.
     Repeat(Repeat),
+    /// Starts a process that does a program once and ends, as `make` does.
+    Spawn(Spawn),
 }
 
 /// Messages a queue of a thread program holds before its senders wait.
@@ -150,6 +166,29 @@ pub struct Repeat {
     pub times: u32,
     /// What.
     pub program: Vec<Step>,
+}
+
+/// The parameters of [`Step::Spawn`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spawn {
+    /// What the process does, once: `run_us`, `sleep_us`, `timer_us`, `repeat` and `spawn`.
+    pub program: Vec<Step>,
+    /// Then waits until all processes that the thread started have ended; else it goes on beside them.
+    #[serde(default = "default_wait")]
+    pub wait: bool,
+    /// How many processes of the thread there are at most, this one among them: 1 to 4096. It waits for one
+    /// to end before it starts another.
+    #[serde(default = "default_most")]
+    pub most: u32,
+}
+
+fn default_wait() -> bool {
+    true
+}
+
+fn default_most() -> u32 {
+    64
 }
 
 /// The period of a [`Step::TimerUs`], in ns.

@@ -103,6 +103,8 @@ pub struct CostsSpec {
     pub switch_us: Option<f64>,
     /// Waking a thread, for who wakes it, in us.
     pub wake_us: Option<f64>,
+    /// Starting a process, its end and waiting for that, for who starts it, in us.
+    pub fork_us: Option<f64>,
     /// From asking another CPU to look until it does, in us.
     pub kick_us: Option<f64>,
     /// A timer's interrupt without what it wakes, in us.
@@ -148,6 +150,7 @@ impl CostsSpec {
         let values = [
             ("switch_us", self.switch_us),
             ("wake_us", self.wake_us),
+            ("fork_us", self.fork_us),
             ("kick_us", self.kick_us),
             ("interrupt_us", self.interrupt_us),
             ("request_us", self.request_us),

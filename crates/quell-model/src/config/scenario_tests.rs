@@ -53,6 +53,13 @@ program = [{ timer_us = 500 }, { read = { name = "rw", program = [{ run_us = 7 }
 name = "second"
 program = [{ timer_us = 700 }, { write = { name = "rw", program = [{ run_us = 9 }] } }, { read = { name = "rv", program = [{ run_us = 6 }] } },
   { release = "s" }, { signal = "e" }, { broadcast = "e" }]
+[[tenant]]
+name = "build"
+class = "batch"
+[[tenant.thread]]
+name = "make"
+program = [{ spawn = { program = [{ run_us = 15000 }, { sleep_us = 10 }], wait = false, most = 8 } },
+  { repeat = { times = 4, program = [{ spawn = { program = [{ spawn = { program = [{ run_us = 700 }] } }] } }] } }]
 "#;
 
 fn parse(text: &str) -> Result<Scenario, ConfigError> {
@@ -67,7 +74,10 @@ fn a_good_file_is_read_as_it_says() {
         .iter()
         .map(|i| i.name.to_string())
         .collect();
-    assert_eq!(names, ["img-0", "img-1", "cache", "batch", "steps"]);
+    assert_eq!(
+        names,
+        ["img-0", "img-1", "cache", "batch", "steps", "build"]
+    );
     assert_eq!(
         scenario.resolve(Path::new("day.trace")),
         Path::new("dir/day.trace")
@@ -671,6 +681,30 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "{ name = \"n\", program = [{ lock = { name = \"m\", program = [{ run_us = 1 }] } }] }",
         "lock.name",
         "in both orders",
+    ),
+    (
+        "{ sleep_us = 10 }], wait",
+        "{ barrier = \"b\" }], wait",
+        "program[0].spawn.program[1]",
+        "cannot stand in a process of its own",
+    ),
+    (
+        "{ run_us = 15000 }, { sleep_us = 10 }",
+        "{ run_us = 0 }",
+        "program[0].spawn.program",
+        "takes no time",
+    ),
+    (
+        "most = 8",
+        "most = 0",
+        "program[0].spawn.most",
+        "0 is outside 1 to 4096",
+    ),
+    (
+        "wait = false, most",
+        "waits = false, most",
+        "spawn.waits",
+        "unknown",
     ),
 ];
 

@@ -182,14 +182,22 @@ void quell_native_set_queued(struct task_struct *p, bool queued)
 
 s32 quell_native_init(void) { return quell_ops.init(); }
 
-s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup)
+/* fork: by the thread that is current. */
+s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup, bool fork)
 {
-	struct scx_init_task_args args = { .cgroup = cgroup };
+	struct scx_init_task_args args = { .fork = fork, .cgroup = cgroup };
 	s32 error = quell_ops.init_task(p, &args);
 
 	if (!error)
 		quell_ops.enable(p);
 	return error;
+}
+
+/* p has ended, and was switched away from. The operations have no exit_task. */
+void quell_native_exit_task(struct task_struct *p)
+{
+	quell_ops.disable(p);
+	p->signal->nr_threads--;
 }
 
 /* A cgroup that only its id and level are known of. */

@@ -40,6 +40,17 @@ pub trait Class {
     /// A thread becomes ready.
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId);
 
+    /// A running thread ([`Machine::by`]) starts a process, whose only thread is this one, the newest. It is
+    /// not ready yet.
+    fn fork(&mut self, machine: &mut Machine, thread: ThreadId) {
+        let _ = (machine, thread);
+    }
+
+    /// A thread that was forked becomes ready for the first time.
+    fn wake_new(&mut self, machine: &mut Machine, thread: ThreadId) {
+        self.wake(machine, thread);
+    }
+
     /// A CPU needs a thread. `ran` ran there and is still ready: unless it is what is picked, it waits
     /// from here on.
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick>;
@@ -47,6 +58,11 @@ pub trait Class {
     /// A thread that ran there blocks.
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         let _ = (machine, cpu, thread);
+    }
+
+    /// A thread that ran there ends.
+    fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
+        self.block(machine, cpu, thread);
     }
 
     /// The CPU in whose queue a thread waits; none: a queue that is several CPUs', or it is not told.

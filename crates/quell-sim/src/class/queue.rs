@@ -187,6 +187,8 @@ mod tests {
         let mut machine = Machine::new(Topology::flat(130), Costs::NONE);
         machine.threads.push(Thread {
             tenant: 0,
+            leader: ThreadId(0),
+            origin: ThreadId(0),
             group: GroupId::ROOT,
             nice: Nice::default(),
             role: quell_model::ThreadRole::Ordinary,

@@ -237,7 +237,7 @@ impl Class for Rtds {
                         self.tickle(machine, first, None);
                     }
                 }
-                State::Blocked => {}
+                State::Blocked | State::Ended => {}
             }
         }
         self.replenished = replenished;

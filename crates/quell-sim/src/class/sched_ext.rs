@@ -152,11 +152,9 @@ impl SchedExt {
             let number = self.core.tasks.len();
             let it = &machine.threads[number];
             let allowed = machine.allowed_cpus(ThreadId(number as u32));
-            let first = machine
-                .threads
-                .partition_point(|other| other.tenant < it.tenant);
             let new = NewThread {
-                leader: (first != number).then_some(first as u32),
+                leader: (it.leader.index() != number).then_some(it.leader.0),
+                forked: it.origin.index() != number,
                 group: (it.group != GroupId::ROOT).then_some(it.group.0.into()),
                 weight: (it.nice.weight().as_load() * 100.0 / 1024.0)
                     .round()
@@ -176,6 +174,37 @@ impl SchedExt {
         let task = &mut self.core.tasks[thread.index()];
         if std::mem::replace(&mut task.allowed, allowed) != allowed {
             self.native.allow(thread.0, allowed);
+        }
+    }
+
+    /// A thread becomes ready, because it wakes or because it is new: a new one is enqueued without
+    /// SCX_ENQ_WAKEUP.
+    fn make_ready(&mut self, machine: &mut Machine, thread: ThreadId, wakes: bool) {
+        if std::mem::take(&mut self.tells) {
+            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+        }
+        self.know(machine, thread);
+        let (native, mut context) = self.parts(machine);
+        native.set_queued(thread.0, true);
+        let mut cpu = context.machine.usable_cpu(thread);
+        if context.core.task(thread).allowed > 1 {
+            context.core.selecting = Some(thread);
+            cpu = CpuId(native.select_cpu(&mut context, thread.0, cpu.0));
+            context.core.selecting = None;
+        }
+        context.core.task(thread).cpu = cpu;
+        match context.core.direct.take() {
+            Some(Direct::Local(flags)) => {
+                context
+                    .core
+                    .insert_local(context.machine, thread, cpu, flags);
+            }
+            Some(Direct::Queue) => {}
+            None => native.enqueue(&mut context, thread.0, wakes),
+        }
+        // The core makes a CPU look that idles and gets a thread, wherever that was put.
+        if machine.cpu(cpu).current.is_none() {
+            machine.kick(cpu);
         }
     }
 
@@ -496,32 +525,16 @@ impl Kernel for Context<'_> {
 
 impl Class for SchedExt {
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId) {
-        if std::mem::take(&mut self.tells) {
-            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
-        }
+        self.make_ready(machine, thread, true);
+    }
+
+    /// The scheduler is told at once (scx_fork), as of the thread that forks.
+    fn fork(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.know(machine, thread);
-        let (native, mut context) = self.parts(machine);
-        native.set_queued(thread.0, true);
-        let mut cpu = context.machine.usable_cpu(thread);
-        if context.core.task(thread).allowed > 1 {
-            context.core.selecting = Some(thread);
-            cpu = CpuId(native.select_cpu(&mut context, thread.0, cpu.0));
-            context.core.selecting = None;
-        }
-        context.core.task(thread).cpu = cpu;
-        match context.core.direct.take() {
-            Some(Direct::Local(flags)) => {
-                context
-                    .core
-                    .insert_local(context.machine, thread, cpu, flags);
-            }
-            Some(Direct::Queue) => {}
-            None => native.enqueue(&mut context, thread.0, true),
-        }
-        // The core makes a CPU look that idles and gets a thread, wherever that was put.
-        if machine.cpu(cpu).current.is_none() {
-            machine.kick(cpu);
-        }
+    }
+
+    fn wake_new(&mut self, machine: &mut Machine, thread: ThreadId) {
+        self.make_ready(machine, thread, false);
     }
 
     /// Whatever queue it waits in, the kernel counts it where select_cpu put it (enqueue_task_scx's add_nr_running).
@@ -583,6 +596,13 @@ impl Class for SchedExt {
         let (native, mut context) = self.parts(machine);
         native.stopping(&mut context, thread.0, false);
         native.set_queued(thread.0, false);
+    }
+
+    /// After the last switch away from it (sched_ext_dead).
+    fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
+        self.block(machine, cpu, thread);
+        let (native, mut context) = self.parts(machine);
+        native.exit_thread(&mut context, thread.0);
     }
 
     fn set_thread(

@@ -61,7 +61,9 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(workload: &'a Workload) -> Search<'a> {
         let mut members = vec![Vec::new(); workload.tenants.len()];
-        for (number, frame) in workload.frames.iter().enumerate() {
+        let threads = workload.frames.iter().zip(&workload.stacks).enumerate();
+        // Processes that were started share nothing with others.
+        for (number, (frame, _)) in threads.filter(|(_, (_, it))| it.started_by.is_none()) {
             members[frame.tenant].push(ThreadId(number as u32));
         }
         let goes_on = workload.frames.iter().map(|it| it.waits.is_none());
@@ -128,6 +130,8 @@ impl<'a> Search<'a> {
             return true;
         };
         match object {
+            // Processes wait for nobody but their own.
+            Object::Processes => true,
             // Who serves requests has nothing to do where no more come; that is no standstill.
             Object::Requests => true,
             Object::Lock(number) => tenant.locks[number as usize].holder.iter().all(goes_on),
@@ -232,6 +236,7 @@ impl<'a> Search<'a> {
                 let name = &code.pools[number as usize];
                 format!("a part in pool `{name}`, to which nobody {nobody} forks")
             }
+            Object::Processes => "processes that it started".to_string(),
             Object::Join => "parts that it forked and nobody who can go on does".to_string(),
         })
     }

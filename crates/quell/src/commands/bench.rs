@@ -5,6 +5,7 @@ use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure};
 use anyhow::Context;
 use quell_bench::acceptance::{self, AcceptanceOptions};
 use quell_bench::agent_bench::{self, AgentBenchOptions};
+use quell_bench::hunt::{self, HuntOptions};
 use quell_bench::overhead;
 use quell_bench::progress::Progress;
 use quell_bench::promises::{self, PromisesOptions};
@@ -66,6 +67,10 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     if args.scenario == "promises" {
         not_for("promises", args, &["seconds", "trace"])?;
         return promises(args);
+    }
+    if args.scenario == "hunt" {
+        not_for("hunt", args, &["seconds"])?;
+        return hunt(args);
     }
     if args.scenario == "acceptance" {
         not_for("acceptance", args, &["report"])?;
@@ -295,6 +300,50 @@ fn shares(args: &Bench) -> anyhow::Result<()> {
         shares::table(&result),
         args.measure.json.as_deref(),
     )
+}
+
+/// Random workloads on which somebody waits too long; an error where there is one.
+fn hunt(args: &Bench) -> anyhow::Result<()> {
+    let policy = match args.policy.as_str() {
+        DEFAULT_SIDES => "eevdf,sched",
+        other => other,
+    };
+    let sides = sides(policy, Substrate::Sim)?;
+    if sides.len() < 2 {
+        let message = "`--policy`: a reference and at least one side to compare it with";
+        return Err(InputError(message.to_string()).into());
+    }
+    let options = HuntOptions {
+        sides,
+        workloads: args.workloads,
+        seed: args.measure.seed,
+        limit: args.minutes.map(|it| Duration::from_secs_f64(it * 60.0)),
+        seconds: args.measure.seconds.unwrap_or(hunt::SECONDS),
+        keep: args.keep.clone(),
+    };
+    if options.seconds < 1.0 {
+        return Err(InputError("`--seconds`: at least 1 for `bench hunt`".to_string()).into());
+    }
+    files_writable(args.measure.files())?;
+    options.keep.as_deref().map_or(Ok(()), folder_writable)?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let result = hunt::hunt(&options, &interrupt, &progress)?;
+    options
+        .keep
+        .as_deref()
+        .map_or(Ok(()), |folder| hunt::keep(&result, folder))?;
+    print(&result, hunt::table(&result), args.measure.json.as_deref())?;
+    for side in &result.sides {
+        anyhow::ensure!(
+            side.exceeding == 0,
+            "under {} somebody light waits too long on {} of {} workloads",
+            side.side,
+            side.exceeding,
+            side.workloads
+        );
+    }
+    Ok(())
 }
 
 /// Whether what the agent promises on random hosts is kept.

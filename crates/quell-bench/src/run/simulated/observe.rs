@@ -67,8 +67,7 @@ impl<S: Sink + Default> Watch<S> {
             pending: BTreeMap::new(),
             told: 0,
         };
-        let mut there = |tid, pid, name: &str| {
-            let name = Arc::from(name);
+        let mut there = |tid, pid, name: Arc<str>| {
             let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
             watched.add(0, 0, CpuId(0), kind);
         };
@@ -76,11 +75,14 @@ impl<S: Sink + Default> Watch<S> {
         let before = tenants.len() as u32 + 1;
         let tid = move |thread: ThreadId| Tid(before + thread.0);
         let mut threads = (0..).map(ThreadId);
+        let mut names: Vec<(Pid, Arc<str>)> = Vec::new();
         for (number, tenant) in tenants.iter().enumerate() {
             let pid = pid(number);
-            there(Tid(pid.0), pid, &tenant.process);
+            there(Tid(pid.0), pid, Arc::from(&*tenant.process));
             for (name, thread) in tenant.threads.iter().zip(&mut threads) {
-                there(tid(thread), pid, name);
+                let name: Arc<str> = Arc::from(&**name);
+                there(tid(thread), pid, name.clone());
+                names.push((pid, name));
             }
         }
         debug_assert!(
@@ -91,6 +93,15 @@ impl<S: Sink + Default> Watch<S> {
         let watched = shared.clone();
         simulation.observe(Box::new(move |now, at, happening| {
             let (cpu, kind) = match happening {
+                // As long as it runs no other program it has the name of who forked it, and here it is a
+                // thread of that's process.
+                Happening::Fork { thread, by, cpu } => {
+                    let of = names[by.index()].clone();
+                    names.push(of.clone());
+                    let (pid, name) = of;
+                    let tid = tid(thread);
+                    (cpu, Kind::Thread(quell_trace::Thread { tid, pid, name }))
+                }
                 Happening::Wakeup { thread, by, cpu } => {
                     let wakeup = Kind::Wakeup {
                         thread: tid(thread),

@@ -114,6 +114,7 @@ impl Shared {
                 Step::Request | Step::Respond => {}
                 // Checked programs also acquire what they release and wait for what they signal.
                 Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
+                Step::Spawn(_) => {}
             }
         }
     }
@@ -262,6 +263,8 @@ impl Thread {
                     let ticket = shared.queues[queue.as_str()].receive(self.spin);
                     self.hold(ticket);
                 }
+                // Refused before anything runs.
+                Step::Spawn(_) => {}
                 Step::Repeat(repeat) => {
                     for _ in 0..repeat.times {
                         self.run(&repeat.program);

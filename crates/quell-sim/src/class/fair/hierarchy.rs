@@ -171,19 +171,31 @@ impl Fair {
 
     /// The thread leaves its queue, or stays there asleep.
     pub(super) fn dequeue(&mut self, machine: &Machine, thread: usize, sleeps: bool) {
-        let now = machine.now;
+        let id = Id::Thread(thread);
+        if !self.entity(id).delayed {
+            self.count_no_more(machine.now, thread, sleeps);
+        }
+        self.leave(machine.now, id, sleeps, false);
+    }
+
+    /// The thread, which ran, ends: it leaves its queue in any case (DEQUEUE_SPECIAL), and its load goes with
+    /// it (task_dead_fair).
+    pub(super) fn end(&mut self, machine: &Machine, thread: usize) {
+        self.count_no_more(machine.now, thread, false);
+        self.leave(machine.now, Id::Thread(thread), true, true);
+        self.attach(machine.now, thread, -1.0);
+    }
+
+    fn count_no_more(&mut self, now: Nanos, thread: usize, sleeps: bool) {
         let mut id = Id::Thread(thread);
         let cpu = self.queues[self.tasks[thread].queue].cpu;
-        if !self.entity(id).delayed {
-            while let Some(queue) = self.home(id) {
-                self.advance_queue(now, queue);
-                self.advance_entity(now, id);
-                self.queues[queue].runnable -= 1;
-                id = Id::Queue(queue);
-            }
-            self.left(cpu, thread, sleeps);
+        while let Some(queue) = self.home(id) {
+            self.advance_queue(now, queue);
+            self.advance_entity(now, id);
+            self.queues[queue].runnable -= 1;
+            id = Id::Queue(queue);
         }
-        self.leave(now, Id::Thread(thread), sleeps, false);
+        self.left(cpu, thread, sleeps);
     }
 
     /// What slept in its queue until it was eligible leaves it.

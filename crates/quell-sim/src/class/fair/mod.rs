@@ -411,6 +411,11 @@ impl Class for Fair {
         }
     }
 
+    /// Others may be moved before it is ready.
+    fn fork(&mut self, machine: &mut Machine, _thread: ThreadId) {
+        self.grow(machine);
+    }
+
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         let task = self.tasks.get(thread.index())?;
         Some(CpuId(self.queues[task.queue].cpu as u32))
@@ -471,6 +476,11 @@ impl Class for Fair {
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.update_current(machine, cpu.0 as usize);
         self.dequeue(machine, thread.index(), true);
+    }
+
+    fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
+        self.update_current(machine, cpu.0 as usize);
+        self.end(machine, thread.index());
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {

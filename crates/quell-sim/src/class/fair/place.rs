@@ -8,7 +8,10 @@
 //!
 //! Who may not stay where it waits or runs goes to the next of the CPUs that it may use, whatever these have to do.
 //!
-//! A thread's first CPU is the one with the least to do of the cache with the fewest busy CPUs.
+//! The first CPU of a thread that is there from the start is the one with the least to do of the cache with
+//! the fewest busy CPUs. One that is forked goes down from the largest domain of its parent's CPU
+//! (SD_BALANCE_FORK): to the group with the most idle CPUs, or where none has idle ones the one with the
+//! least load, if the parent's own has 17 % more than that.
 
 use super::Fair;
 use crate::events::Nanos;
@@ -17,6 +20,8 @@ use quell_model::CpuId;
 
 /// sched_domain's imbalance_pct is 117: half of what is above 100 is in favour of the CPU that wakes.
 const BIAS: f64 = 1.0 + 0.17 / 2.0;
+/// And all of it in favour of the CPU that forks.
+const FORK_BIAS: f64 = 1.17;
 /// After so long half of the flips are forgotten.
 const FLIPS_HALVE: Nanos = 1_000_000_000;
 
@@ -44,6 +49,22 @@ impl Waking {
 /// Whether a thread may run there.
 pub(super) fn may_use(machine: &Machine, thread: usize, cpu: usize) -> bool {
     machine.threads[thread].may_use(CpuId(cpu as u32))
+}
+
+/// What a group of CPUs has to do.
+struct Room {
+    idle: usize,
+    /// Load for each CPU.
+    density: f64,
+}
+
+impl Room {
+    fn is_more_than(&self, other: &Room) -> bool {
+        match (self.idle, other.idle) {
+            (0, 0) => self.density < other.density,
+            (idle, others) => idle > others,
+        }
+    }
 }
 
 impl Fair {
@@ -83,7 +104,10 @@ impl Fair {
         let it = &machine.threads[thread];
         let may = |cpu: usize| it.may_use(CpuId(cpu as u32));
         if !self.tasks[thread].attached {
-            return self.least_busy(machine, thread);
+            return match it.origin.index() == thread {
+                true => self.least_busy(machine, thread),
+                false => self.for_new(machine, thread),
+            };
         }
         let mut before = self.queues[self.tasks[thread].queue].cpu;
         if !may(before) {
@@ -178,7 +202,91 @@ impl Fair {
         one.unwrap_or(target)
     }
 
-    /// For a new thread.
+    /// For a thread that is forked, down from the largest domain of the CPU that forks.
+    fn for_new(&mut self, machine: &Machine, thread: usize) -> usize {
+        let mut at = machine.threads[thread].cpu.0 as usize;
+        for level in (0..self.map.cpus[at].levels.len()).rev() {
+            let Some(&(domain, own)) = self.map.cpus[at].levels.get(level) else {
+                continue;
+            };
+            let groups = self.map.domains[domain].groups.clone();
+            if let Some(other) = self.idlest_group(machine, thread, &groups, own) {
+                at = self
+                    .idlest_of(machine, thread, &groups[other])
+                    .unwrap_or(at);
+            }
+        }
+        match may_use(machine, thread, at) {
+            true => at,
+            false => self.any_allowed(machine, thread, at),
+        }
+    }
+
+    /// Which of a domain's groups a new thread goes to, if not to its own.
+    fn idlest_group(
+        &mut self,
+        machine: &Machine,
+        thread: usize,
+        groups: &[Vec<usize>],
+        own: usize,
+    ) -> Option<usize> {
+        let mut best: Option<(usize, Room)> = None;
+        let mut local = None;
+        for (number, cpus) in groups.iter().enumerate() {
+            if !cpus.iter().any(|&cpu| may_use(machine, thread, cpu)) {
+                continue;
+            }
+            let room = self.room(machine, cpus);
+            if number == own {
+                local = Some(room);
+            } else if best
+                .as_ref()
+                .is_none_or(|(_, best)| room.is_more_than(best))
+            {
+                best = Some((number, room));
+            }
+        }
+        let (number, best) = best?;
+        let Some(local) = local else {
+            return Some(number);
+        };
+        let goes = match (local.idle > 0, best.idle > 0) {
+            (false, false) => local.density > best.density * FORK_BIAS,
+            _ => best.idle > local.idle,
+        };
+        goes.then_some(number)
+    }
+
+    fn room(&mut self, machine: &Machine, cpus: &[usize]) -> Room {
+        let mut load = 0.0;
+        for &cpu in cpus {
+            self.advance_queue(machine.now, cpu);
+            load += self.queues[cpu].avg.load;
+        }
+        Room {
+            idle: cpus
+                .iter()
+                .filter(|&&cpu| self.is_idle(machine, cpu))
+                .count(),
+            density: load / cpus.len().max(1) as f64,
+        }
+    }
+
+    /// The CPU with the least to do of these.
+    fn idlest_of(&self, machine: &Machine, thread: usize, cpus: &[usize]) -> Option<usize> {
+        let usable = cpus.iter().copied();
+        let mut usable = usable.filter(|&cpu| may_use(machine, thread, cpu));
+        let idle = usable.clone().find(|&cpu| self.is_idle(machine, cpu));
+        let load = |cpu: usize| self.queues[cpu].avg.load;
+        let first = usable.next();
+        idle.or_else(|| {
+            let least =
+                |one: usize, other: usize| if load(other) < load(one) { other } else { one };
+            first.map(|first| usable.fold(first, least))
+        })
+    }
+
+    /// For a thread that is there from the start.
     fn least_busy(&self, machine: &Machine, thread: usize) -> usize {
         let it = &machine.threads[thread];
         let load = |cpu: usize| {

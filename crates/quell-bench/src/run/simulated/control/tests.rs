@@ -124,6 +124,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
             }
         };
         match happening {
+            Happening::Fork { .. } => {}
             Happening::Wakeup { thread, .. } => tell(thread, Event::Wakes),
             Happening::Switch { left, next, .. } => {
                 if let Some((thread, ready)) = left {

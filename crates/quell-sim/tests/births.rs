@@ -1,0 +1,313 @@
+//! Processes that begin and end: who starts them, where they go, what they get, under every class.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use common::{BUSY, MS, S, TICKS, add_threads as add, close, near, ran, wastes};
+use quell_model::{CpuId, TenantWeight, Topology};
+use quell_sched::Options;
+use quell_sim::{
+    Bvt, Class, Costs, Credit, Credit2, Fair, Fifo, GroupId, Happening, Monitor, Oldest, SchedExt,
+    Simulation, State, ThreadId,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Starts a process of so many us of CPU time, waits for it, and starts the next.
+fn maker(run_us: u32) -> String {
+    format!("[{{ spawn = {{ program = [{{ run_us = {run_us} }}] }} }}]")
+}
+
+fn sched(topology: &Topology) -> Box<dyn Class> {
+    Box::new(SchedExt::new(topology, &Options::default()).unwrap())
+}
+
+/// All classes that need nothing but threads.
+fn classes(topology: &Topology) -> Vec<(&'static str, Box<dyn Class>)> {
+    let cpus = topology.cpus.len();
+    let share = Options {
+        share: true,
+        ..Options::default()
+    };
+    vec![
+        ("sched", sched(topology)),
+        ("share", Box::new(SchedExt::new(topology, &share).unwrap())),
+        ("eevdf", Box::new(Fair::eevdf_7_2())),
+        ("eevdf-6.12", Box::new(Fair::eevdf_6_12())),
+        ("cfs", Box::new(Fair::cfs_6_1())),
+        ("fifo", Box::new(Fifo::new(Some(3 * MS)))),
+        ("oldest", Box::new(Oldest::default())),
+        ("credit", Box::new(Credit::new(topology))),
+        ("credit2", Box::new(Credit2::new(topology))),
+        ("bvt", Box::new(Bvt::new(cpus, Bvt::ALLOWANCE, Vec::new()))),
+    ]
+}
+
+fn fair(version: &str, cpus: u32) -> Simulation {
+    let topology = Topology::flat(cpus);
+    let mut classes = classes(&topology).into_iter();
+    let (_, class) = classes.find(|(name, _)| *name == version).unwrap();
+    Simulation::new(topology, TICKS, class)
+}
+
+/// What a thread and all that descend from it used.
+fn family(simulation: &Simulation, of: usize) -> u64 {
+    let threads = simulation.machine().threads.iter();
+    let own = threads.filter(|it| it.origin.index() == of);
+    own.map(|it| it.ran).sum()
+}
+
+fn alive(simulation: &Simulation) -> usize {
+    let threads = simulation.machine().threads.iter();
+    threads.filter(|it| it.state != State::Ended).count()
+}
+
+#[test]
+fn one_process_after_the_other() {
+    let topology = Topology::flat(1);
+    for (name, class) in classes(&topology) {
+        let mut it = Simulation::new(topology.clone(), Costs::NONE, class);
+        add(&mut it, GroupId::ROOT, 0, 1, &maker(15_000));
+        it.run_until(150 * MS + 1);
+        let machine = it.machine();
+        assert_eq!(it.rounds(0), 10, "{name}");
+        assert_eq!(machine.threads.len(), 12, "{name}");
+        for child in &machine.threads[1..11] {
+            assert_eq!((child.ran, child.state), (15 * MS, State::Ended), "{name}");
+        }
+        assert_eq!(machine.threads[11].leader, ThreadId(11), "{name}");
+        assert_eq!(machine.threads[11].origin, ThreadId(0), "{name}");
+    }
+}
+
+#[test]
+fn a_process_costs_what_it_is_said_to() {
+    let costs = Costs {
+        fork: 60_000,
+        ..Costs::NONE
+    };
+    let class = Box::new(Fair::eevdf_7_2());
+    let mut it = Simulation::new(Topology::flat(1), costs, class);
+    add(&mut it, GroupId::ROOT, 0, 1, &maker(940));
+    it.run_until(100 * MS + 1);
+    assert_eq!(it.rounds(0), 100);
+}
+
+#[test]
+fn a_thread_has_so_many_processes_at_most() {
+    let program = "[{ spawn = { program = [{ run_us = { uniform = [500, 4000] } }], \
+                   wait = false, most = 5 } }]";
+    for (name, class) in classes(&Topology::flat(2)) {
+        let mut it = Simulation::new(Topology::flat(2), TICKS, class);
+        add(&mut it, GroupId::ROOT, 0, 1, program);
+        it.run_until(100 * MS);
+        let mut most = 0;
+        for step in 0..1000 {
+            it.run_until(100 * MS + step * 100_000);
+            most = most.max(alive(&it));
+        }
+        assert_eq!(most, 6, "{name}");
+    }
+}
+
+#[test]
+fn a_crowd_is_waited_for() {
+    let program = "[{ repeat = { times = 9, program = [ \
+                   { spawn = { program = [{ run_us = 1000 }], wait = false } }] } }, \
+                   { spawn = { program = [{ run_us = 1000 }, { sleep_us = 1000 }] } }, { sleep_us = 10000 }]";
+    let mut it = fair("eevdf", 2);
+    add(&mut it, GroupId::ROOT, 0, 1, program);
+    it.run_until(1);
+    assert_eq!(alive(&it), 11);
+    it.run_until(7 * MS);
+    assert_eq!(alive(&it), 1);
+    it.run_until(S);
+    // 5 to 6 ms of work, the last one's sleep if it was last, and 10 of rest.
+    assert!((58..=67).contains(&it.rounds(0)), "{}", it.rounds(0));
+}
+
+#[test]
+fn processes_of_processes() {
+    let program = "[{ spawn = { program = [{ spawn = { program = [{ run_us = 300 }], wait = false } }, \
+                   { spawn = { program = [{ run_us = 100 }] } }, { run_us = 100 }] } }]";
+    for (name, class) in classes(&Topology::flat(1)) {
+        let mut it = Simulation::new(Topology::flat(1), Costs::NONE, class);
+        add(&mut it, GroupId::ROOT, 0, 1, program);
+        it.run_until(50 * MS);
+        assert!(
+            (99..=100).contains(&it.rounds(0)),
+            "{name}: {}",
+            it.rounds(0)
+        );
+        assert_eq!(family(&it, 0), 50 * MS, "{name}");
+    }
+}
+
+#[test]
+fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
+    let topology = Topology::flat(3);
+    for (name, class) in classes(&topology) {
+        let mut it = Simulation::new(topology.clone(), TICKS, class);
+        add(&mut it, GroupId::ROOT, 0, 7, &maker(700));
+        add(
+            &mut it,
+            GroupId::ROOT,
+            0,
+            1,
+            "[{ run_us = 50 }, { sleep_us = 2000 }]",
+        );
+        it.run_until(S / 10);
+        let mut wasted = 0;
+        for step in 0..2000 {
+            it.run_until(S / 10 + step * 50_000);
+            wasted += u32::from(wastes(it.machine()));
+        }
+        // A thread that became ready at that very moment, or under queues that are the CPUs', until they are
+        // balanced.
+        let most = if ["sched", "share", "fifo", "oldest", "bvt"].contains(&name) {
+            0
+        } else {
+            200
+        };
+        assert!(wasted <= most, "{name}: {wasted} samples with an idle CPU");
+        assert!(it.rounds(0) > 600, "{name}: {} processes", it.rounds(0));
+        // Under the others whoever is new has more credit than who sleeps.
+        if ["eevdf", "eevdf-6.12", "cfs", "fifo"].contains(&name) {
+            assert!(it.rounds(1) > 50, "{name}: {} wakeups", it.rounds(1));
+        }
+    }
+}
+
+#[test]
+fn a_process_runs_where_its_parent_may_and_in_its_group() {
+    for name in ["eevdf", "cfs"] {
+        let mut it = fair(name, 2);
+        let light = it.add_group(GroupId::ROOT, TenantWeight(100));
+        let heavy = it.add_group(GroupId::ROOT, TenantWeight(300));
+        let first = add(&mut it, light, 0, 1, &maker(3000));
+        let second = add(&mut it, heavy, 0, 1, &maker(3000));
+        for thread in [first, second] {
+            it.restrict(ThreadId(thread as u32), [CpuId(1)].into_iter().collect());
+        }
+        it.run_until(2 * S);
+        let before = [first, second].map(|thread| family(&it, thread));
+        it.run_until(12 * S);
+        let got = [first, second]
+            .map(|thread| family(&it, thread) - before[usize::from(thread == second)]);
+        near(name, got[1] as f64 / got[0] as f64, 3.0, 0.15);
+        assert_eq!(it.machine().cpus[0].busy, 0, "{name}");
+    }
+}
+
+#[test]
+fn no_share_is_made_by_forking() {
+    for name in ["eevdf", "eevdf-6.12", "cfs"] {
+        for run_us in [500, 5000, 50_000] {
+            let mut it = fair(name, 1);
+            add(&mut it, GroupId::ROOT, 0, 1, BUSY);
+            let first = add(&mut it, GroupId::ROOT, 0, 1, &maker(run_us));
+            it.run_until(2 * S);
+            let before = (ran(&it)[0], family(&it, first));
+            it.run_until(12 * S);
+            let loops = (ran(&it)[0] - before.0) as f64 / 1e10;
+            let makes = (family(&it, first) - before.1) as f64 / 1e10;
+            close((name, run_us), loops + makes, 1.0, 0.001);
+            // Who forks often is new each time: in CFS a slice of 3 ms behind the others.
+            let least = if name == "cfs" { 0.1 } else { 0.4 };
+            assert!(
+                (least..0.7).contains(&makes),
+                "{name}, {run_us} us: {makes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn eevdf_places_a_new_one_at_the_average_with_half_a_slice() {
+    // Alone on a CPU with a slice of 0.7 ms: who forks goes on until it blocks, and then the loop and the new
+    // one, which are both at the average, run by their deadlines.
+    let mut it = Simulation::new(Topology::flat(1), TICKS, Box::new(Fair::eevdf_7_2()));
+    let order: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
+    let told = order.clone();
+    add(
+        &mut it,
+        GroupId::ROOT,
+        0,
+        1,
+        "[{ sleep_us = 1000 }, { spawn = { program = [{ run_us = 2000 }] } }, { sleep_us = 1000000 }]",
+    );
+    add(&mut it, GroupId::ROOT, 0, 1, BUSY);
+    it.observe(Box::new(move |_, at, happening| {
+        if let Happening::Switch {
+            next: Some(next), ..
+        } = happening
+        {
+            told.borrow_mut().push((at, next.0));
+        }
+    }));
+    it.run_until(10 * MS);
+    let order = order.borrow();
+    let at = order.iter().position(|&(_, thread)| thread == 2).unwrap();
+    let (began, _) = order[at];
+    // Its deadline is 0.35 ms from the average, the loop's up to 0.7 ms.
+    assert!(began < 1_400_000, "{order:?}");
+    let (left, next) = order[at + 1];
+    assert!(
+        next == 1 && (300_000..=800_000).contains(&(left - began)),
+        "{order:?}"
+    );
+}
+
+#[test]
+fn the_same_course_each_time() {
+    let program = "[{ spawn = { program = [{ run_us = { exponential = 900 } }], \
+                   wait = false, most = 7 } }, { run_us = 30 }]";
+    for name in ["sched", "eevdf"] {
+        let course = || {
+            let mut it = fair(name, 2);
+            add(&mut it, GroupId::ROOT, 0, 2, program);
+            it.run_until(S);
+            ran(&it)
+        };
+        let one = course();
+        assert!(one.len() > 1000, "{}", one.len());
+        assert_eq!(one, course(), "{name}");
+    }
+}
+
+#[test]
+fn the_monitor_sees_processes_come_and_go() {
+    let mut it = fair("sched", 1);
+    let tenant = add(&mut it, GroupId::ROOT, 0, 1, &maker(10_000));
+    let spec = quell_model::config::TenantSpec::named("a");
+    let name = quell_model::TenantName::from("a");
+    let mut monitor = Monitor::new(&mut it, vec![Some((name, spec.into()))]);
+    it.run_until(95 * MS);
+    let seen = monitor.snapshot(&it);
+    let threads = &seen.tenants[tenant].threads;
+    assert_eq!(threads.len(), 11);
+    assert_eq!(threads.iter().map(|it| it.run_ns).sum::<u64>(), 95 * MS);
+    it.run_until(105 * MS);
+    // Who started them, the one that ended since, and the new one.
+    assert_eq!(monitor.snapshot(&it).tenants[tenant].threads.len(), 3);
+}
+
+#[test]
+fn others_wake_and_are_moved_while_a_crowd_is_being_started() {
+    let crowd = "[{ repeat = { times = 20, program = [ \
+                 { spawn = { program = [{ run_us = 500 }], wait = false } }] } }, { run_us = 300 }]";
+    for (name, class) in classes(&Topology::flat(8)) {
+        let mut it = Simulation::new(Topology::flat(8), Costs::TYPICAL, class);
+        add(&mut it, GroupId::ROOT, 0, 2, crowd);
+        add(
+            &mut it,
+            GroupId::ROOT,
+            0,
+            12,
+            "[{ run_us = 200 }, { sleep_us = 100 }]",
+        );
+        it.run_until(S / 5);
+        assert!(it.rounds(0) > 10, "{name}: {}", it.rounds(0));
+    }
+}
