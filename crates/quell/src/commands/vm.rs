@@ -13,13 +13,15 @@ use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
+use quell_bench::standard::{Standard, StandardOptions};
+use quell_bench::workload::find_program;
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// The scenario's folder in the guest.
@@ -59,6 +61,31 @@ pub(super) fn overhead(
     let mut command = command("overhead", sides, measure);
     command.extend(["--nesting".to_string(), nesting.to_string()]);
     let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
+    result.lab = Some(guest);
+    Ok(result)
+}
+
+/// Runs the standard suite in a guest.
+pub(super) fn standard(
+    options: &StandardOptions,
+    measure: &Measure,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Standard> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
+    prepared.boot.seed = measure.seed;
+    bring_schedulers(&mut prepared, &options.sides)?;
+    let cases = options.cases(prepared.boot.cpus)?;
+    // What is not on this machine is not in the guest either, which then says so.
+    let needs = cases.iter().flat_map(|case| case.needs());
+    let found = needs.filter_map(|it| find_program(it.name, it.package).ok());
+    for file in found.collect::<BTreeSet<PathBuf>>() {
+        prepared.image.program(&file, &file)?;
+    }
+    let mut command = command("standard", &options.sides, measure);
+    let only = options.only.iter().flat_map(|name| ["--only", name]);
+    command.extend(only.map(str::to_string));
+    let (mut result, guest): (Standard, LabGuest) = run(prepared, &command, interrupt)?;
     result.lab = Some(guest);
     Ok(result)
 }

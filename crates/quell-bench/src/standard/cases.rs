@@ -1,0 +1,169 @@
+//! The cases: which victims beside which loads. Numbers of workers follow the CPUs.
+
+use super::load::{LoadKind, LoadSpec, Program};
+use super::own::OwnLoad;
+use super::victim::{Place, VictimSpec};
+
+/// Victims beside a load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// Its name, which `--only` looks for.
+    pub name: &'static str,
+    /// Cases of one group are measured in one go on each side, which then need not start so often.
+    pub group: &'static str,
+    /// What it is, in a few words.
+    pub about: String,
+    /// The victims.
+    pub victims: Vec<VictimSpec>,
+    /// What runs beside them.
+    pub loads: Vec<LoadSpec>,
+}
+
+impl Case {
+    /// The programs that it needs.
+    pub fn needs(&self) -> impl Iterator<Item = Program> + '_ {
+        self.loads.iter().filter_map(|load| load.needs)
+    }
+}
+
+/// The usual victims: from short and often to long and seldom, in the root cgroup, in one of their own, and on one CPU.
+fn usual() -> Vec<VictimSpec> {
+    vec![
+        VictimSpec::new(50, 2000, Place::Root),
+        VictimSpec::new(50, 2000, Place::Own),
+        VictimSpec::new(50, 2000, Place::Pinned),
+        VictimSpec::new(1000, 10_000, Place::Root),
+        VictimSpec::new(3000, 20_000, Place::Own),
+        VictimSpec::new(10_000, 100_000, Place::Root),
+    ]
+}
+
+/// A case with the usual victims.
+fn case(name: &'static str, group: &'static str, loads: Vec<LoadSpec>) -> Case {
+    let names: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+    Case {
+        name,
+        group,
+        about: names.join(", "),
+        victims: usual(),
+        loads,
+    }
+}
+
+/// All cases on so many CPUs, in the order they are measured in.
+pub fn cases(cpus: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    let cyclictest = LoadSpec {
+        name: "cyclictest --policy=other -t 2 -i 2000".to_string(),
+        unit: None,
+        kind: LoadKind::Cyclictest {
+            threads: 2,
+            period_us: 2000,
+        },
+        most: None,
+        needs: Some(Program::CYCLICTEST),
+    };
+    let hackbench = |arguments: &str| LoadSpec::repeat(Program::HACKBENCH, arguments);
+    all.push(Case {
+        victims: Vec::new(),
+        ..case(
+            "cyclictest-hackbench",
+            "messages",
+            vec![cyclictest, hackbench("-g 1 -l 50")],
+        )
+    });
+    for (name, arguments) in [
+        ("hackbench-1", "-g 1 -l 50"),
+        ("hackbench-2", "-g 2 -l 50"),
+        ("hackbench-4", "-g 4 -l 50"),
+        ("hackbench-threads", "-g 1 -l 50 -T"),
+        ("hackbench-pipes", "-g 1 -l 50 -p"),
+        ("hackbench-threads-pipes", "-g 2 -l 50 -T -p"),
+    ] {
+        all.push(case(name, "messages", vec![hackbench(arguments)]));
+    }
+    for (name, workers) in [("messages", cpus), ("messages-4x", 4 * cpus)] {
+        let load = OwnLoad::Messages {
+            workers,
+            run_us: 1000,
+        };
+        let name_of_load = format!("{workers} workers woken by one thread, 1 ms each");
+        let load = LoadSpec::own(&name_of_load, Some("parts/s"), load);
+        all.push(case(name, "messages", vec![load]));
+    }
+    let starts = OwnLoad::Starts {
+        loops: 8,
+        run_us: 15_000,
+    };
+    let starts = LoadSpec::own(
+        "8 loops that start processes of 15 ms",
+        Some("processes/s"),
+        starts,
+    );
+    all.push(case("make-like", "processes", vec![starts]));
+    let bomb = LoadSpec {
+        most: Some(200),
+        ..LoadSpec::own("fork bomb, 200 processes at most", None, OwnLoad::Bomb)
+    };
+    all.push(case("fork-bomb", "processes", vec![bomb]));
+    for (name, group, stressor) in [
+        ("stress-fork", "processes", "fork"),
+        ("stress-cpu", "stress", "cpu"),
+        ("stress-switch", "stress", "switch"),
+        ("stress-yield", "stress", "yield"),
+        ("stress-futex", "stress", "futex"),
+        ("stress-pipe", "stress", "pipe"),
+        ("stress-sem", "stress", "sem"),
+    ] {
+        let load = LoadSpec::stress_ng(stressor, 2 * cpus);
+        all.push(case(name, group, vec![load]));
+    }
+    all
+}
+
+/// Those whose name contains one of these; all where none is given.
+pub fn only(cases: Vec<Case>, names: &[String]) -> Vec<Case> {
+    let wanted =
+        |case: &Case| names.is_empty() || names.iter().any(|it| case.name.contains(it.as_str()));
+    cases.into_iter().filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_case_has_a_name_of_its_own_and_its_group_is_in_one_piece() {
+        let cases = cases(2);
+        let names: BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), cases.len());
+        let mut groups: Vec<&str> = cases.iter().map(|case| case.group).collect();
+        groups.dedup();
+        let different: BTreeSet<&str> = groups.iter().copied().collect();
+        assert_eq!(groups.len(), different.len(), "{groups:?}");
+    }
+
+    #[test]
+    fn victims_of_a_case_are_told_apart_by_name() {
+        for case in cases(2) {
+            let names: BTreeSet<&str> = case.victims.iter().map(|it| it.name.as_str()).collect();
+            assert_eq!(names.len(), case.victims.len(), "{}", case.name);
+            assert!(!case.loads.is_empty(), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn cases_are_chosen_by_a_part_of_their_name() {
+        let chosen = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|it| it.to_string()).collect();
+            only(cases(2), &names)
+                .iter()
+                .map(|it| it.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&["bomb", "make"]), ["make-like", "fork-bomb"]);
+        assert_eq!(chosen(&["no such"]), [""; 0]);
+        assert_eq!(chosen(&[]).len(), cases(2).len());
+    }
+}
