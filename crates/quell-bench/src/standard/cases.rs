@@ -22,11 +22,14 @@ pub struct Case {
 impl Case {
     /// The programs that it needs.
     pub fn needs(&self) -> impl Iterator<Item = Program> + '_ {
-        self.loads.iter().filter_map(|load| load.needs)
+        self.loads
+            .iter()
+            .flat_map(|load| load.needs.iter().copied())
     }
 }
 
-/// The usual victims: from short and often to long and seldom, in the root cgroup, in one of their own, and on one CPU.
+/// The usual victims: from short and often to long and seldom, in the root cgroup, in one of their own, and
+/// on one CPU.
 fn usual() -> Vec<VictimSpec> {
     vec![
         VictimSpec::new(50, 2000, Place::Root),
@@ -61,7 +64,8 @@ pub fn cases(cpus: u32) -> Vec<Case> {
             period_us: 2000,
         },
         most: None,
-        needs: Some(Program::CYCLICTEST),
+        needs: vec![Program::CYCLICTEST],
+        sources: 0,
     };
     let hackbench = |arguments: &str| LoadSpec::repeat(Program::HACKBENCH, arguments);
     all.push(Case {
@@ -81,6 +85,16 @@ pub fn cases(cpus: u32) -> Vec<Case> {
         ("hackbench-threads-pipes", "-g 2 -l 50 -T -p"),
     ] {
         all.push(case(name, "messages", vec![hackbench(arguments)]));
+    }
+    for (name, arguments) in [
+        ("perf-messaging", "bench sched messaging -g 1 -l 50"),
+        ("perf-pipe", "bench sched pipe -l 2000"),
+    ] {
+        all.push(case(
+            name,
+            "messages",
+            vec![LoadSpec::repeat(Program::PERF, arguments)],
+        ));
     }
     for (name, workers) in [("messages", cpus), ("messages-4x", 4 * cpus)] {
         let load = OwnLoad::Messages {
@@ -106,19 +120,128 @@ pub fn cases(cpus: u32) -> Vec<Case> {
         ..LoadSpec::own("fork bomb, 200 processes at most", None, OwnLoad::Bomb)
     };
     all.push(case("fork-bomb", "processes", vec![bomb]));
-    for (name, group, stressor) in [
-        ("stress-fork", "processes", "fork"),
-        ("stress-cpu", "stress", "cpu"),
-        ("stress-switch", "stress", "switch"),
-        ("stress-yield", "stress", "yield"),
-        ("stress-futex", "stress", "futex"),
-        ("stress-pipe", "stress", "pipe"),
-        ("stress-sem", "stress", "sem"),
+    all.push(case("shells", "processes", vec![shells(2 * cpus)]));
+    for (name, jobs) in [
+        ("build-1x", cpus),
+        ("build-2x", 2 * cpus),
+        ("build-4x", 4 * cpus),
     ] {
-        let load = LoadSpec::stress_ng(stressor, 2 * cpus);
-        all.push(case(name, group, vec![load]));
+        all.push(case(name, "processes", vec![build(jobs, 8 * cpus)]));
     }
+    for (name, stressor) in [
+        ("stress-fork", "fork"),
+        ("stress-vfork", "vfork"),
+        ("stress-clone", "clone"),
+        ("stress-wait", "wait"),
+    ] {
+        let load = LoadSpec::stress_ng(stressor, 2 * cpus, &[]);
+        all.push(case(name, "processes", vec![load]));
+    }
+    for (name, stressor, more) in [
+        // By itself it goes through methods that are not equally long.
+        ("stress-cpu", "cpu", &["--cpu-method", "int64"][..]),
+        ("stress-switch", "switch", &[]),
+        ("stress-yield", "yield", &[]),
+        ("stress-futex", "futex", &[]),
+        ("stress-pipe", "pipe", &[]),
+        ("stress-sem", "sem", &[]),
+        // By itself it is a million a second, each a signal.
+        ("stress-timer", "timer", &["--timer-freq", "2000"]),
+    ] {
+        let load = LoadSpec::stress_ng(stressor, 2 * cpus, more);
+        all.push(case(name, "stress", vec![load]));
+    }
+    all.extend(mixed(cpus));
     all
+}
+
+/// So many loops that each start processes one after another.
+fn starts(loops: u32) -> LoadSpec {
+    let load = OwnLoad::Starts {
+        loops,
+        run_us: 15_000,
+    };
+    LoadSpec::own(
+        &format!("{loops} loops that start processes of 15 ms"),
+        Some("processes/s"),
+        load,
+    )
+}
+
+/// So many loops of shells with a short pipeline each.
+fn shells(loops: u32) -> LoadSpec {
+    let pipeline = "seq 200 | sort -n | wc -l";
+    let load = OwnLoad::Repeat {
+        command: ["sh", "-c", pipeline].map(str::to_string).to_vec(),
+        loops,
+        per_round: 1.0,
+    };
+    LoadSpec::own(
+        &format!("{loops} loops of sh -c '{pipeline}'"),
+        Some("shells/s"),
+        load,
+    )
+}
+
+/// A real build, again and again.
+fn build(jobs: u32, files: u32) -> LoadSpec {
+    let load = OwnLoad::Repeat {
+        command: ["make", "-s", "-B", "-j", &jobs.to_string()]
+            .map(str::to_string)
+            .to_vec(),
+        loops: 1,
+        per_round: f64::from(files),
+    };
+    LoadSpec {
+        needs: vec![Program::MAKE, Program::GCC, Program::AS],
+        sources: files,
+        ..LoadSpec::own(
+            &format!("make -j{jobs} of {files} files of C"),
+            Some("files/s"),
+            load,
+        )
+    }
+}
+
+/// Encoders that read for ever.
+fn xz(copies: u32) -> LoadSpec {
+    let load = OwnLoad::Feed {
+        command: ["xz", "-T1", "-2", "-c"].map(str::to_string).to_vec(),
+        copies,
+    };
+    LoadSpec {
+        needs: vec![Program::XZ],
+        ..LoadSpec::own(&format!("{copies} of xz -T1 -2"), Some("bytes/s"), load)
+    }
+}
+
+/// redis-benchmark and its server.
+fn redis() -> LoadSpec {
+    let words = |text: &str| text.split_whitespace().map(str::to_string).collect();
+    let load = OwnLoad::Served {
+        server: words("redis-server --port PORT --appendonly no"),
+        client: words("redis-benchmark -p PORT -n 500 -c 10 -t set,get --csv"),
+        per_round: 1000.0,
+    };
+    LoadSpec {
+        needs: vec![Program::REDIS, Program::REDIS_BENCHMARK],
+        ..LoadSpec::own("redis-benchmark -c 10 -t set,get", Some("requests/s"), load)
+    }
+}
+
+/// Several loads at once, as machines have them.
+fn mixed(cpus: u32) -> Vec<Case> {
+    let desktop = Case {
+        about: "sound, frames and keys beside a build, shells and an encoder".to_string(),
+        victims: vec![
+            VictimSpec::new(300, 5000, Place::Root),
+            VictimSpec::new(4000, 12_000, Place::Root),
+            VictimSpec::new(1000, 50_000, Place::Own),
+        ],
+        ..case("desktop", "mixed", vec![starts(cpus), shells(1), xz(1)])
+    };
+    let server = case("xz-redis", "mixed", vec![xz(cpus), redis()]);
+    vec![desktop, server]
 }
 
 /// Those whose name contains one of these; all where none is given.

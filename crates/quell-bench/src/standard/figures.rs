@@ -3,8 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// What a victim saw. `late` is from the time it wanted to wake to its waking, `response` from then to the end of its
-/// run. What a victim of another kind cannot tell is `null`.
+/// What a victim saw. `late` is from the time it wanted to wake to its waking, `response` from then to the
+/// end of its run. What a victim of another kind cannot tell is `null`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct VictimFigures {
     /// How many wakeups were served, of those due in the window.

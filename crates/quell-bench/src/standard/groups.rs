@@ -1,7 +1,8 @@
-//! Cgroups of the standard suite, directly below the root of the host's v2 hierarchy: `quell-standard-PID.NAME`.
+//! Cgroups of the standard suite, directly below the root of the host's v2 hierarchy: `quell-standard-
+//! PID.NAME`.
 //!
-//! Dropping one ends all that is in it and removes it; dropping the hierarchy takes back the controllers that were enabled
-//! for it.
+//! Dropping one ends all that is in it and removes it; dropping the hierarchy takes back the controllers
+//! that were enabled for it.
 
 use anyhow::{Context, ensure};
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};

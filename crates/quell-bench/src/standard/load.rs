@@ -1,9 +1,10 @@
-//! The loads beside the victims: programs of the distribution and our own, how each is started, ended and asked for what it did.
+//! The loads beside the victims: programs of the distribution and our own, how each is started, ended and
+//! asked for what it did.
 
 use super::figures::VictimFigures;
 use super::own::{OwnDone, OwnLoad, OwnOrder};
 use super::victim::Window;
-use super::{PART, parse};
+use super::{PART, parse, sources};
 use crate::workload::{Nursery, Place, Process, find_program};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
@@ -29,6 +30,13 @@ impl Program {
     pub(super) const CYCLICTEST: Program = Program::of("cyclictest", "rt-tests");
     pub(super) const HACKBENCH: Program = Program::of("hackbench", "rt-tests");
     pub(super) const STRESS_NG: Program = Program::of("stress-ng", "stress-ng");
+    pub(super) const PERF: Program = Program::of("perf", "linux-perf");
+    pub(super) const XZ: Program = Program::of("xz", "xz-utils");
+    pub(super) const REDIS: Program = Program::of("redis-server", "redis-server");
+    pub(super) const REDIS_BENCHMARK: Program = Program::of("redis-benchmark", "redis-tools");
+    pub(super) const MAKE: Program = Program::of("make", "make");
+    pub(super) const GCC: Program = Program::of("gcc", "gcc");
+    pub(super) const AS: Program = Program::of("as", "binutils");
 
     const fn of(name: &'static str, package: &'static str) -> Program {
         Program { name, package }
@@ -38,6 +46,20 @@ impl Program {
     pub(super) fn missing(self) -> Option<String> {
         let found = find_program(self.name, self.package);
         found.err().map(|error| format!("{error:#}"))
+    }
+
+    /// Its file on this machine, and those that it starts by their places; none where it is not there.
+    pub fn files(self) -> Vec<PathBuf> {
+        let Ok(file) = find_program(self.name, self.package) else {
+            return Vec::new();
+        };
+        let mut files = vec![file];
+        if self == Program::GCC {
+            let asked = Command::new(&files[0]).arg("-print-prog-name=cc1").output();
+            let said = asked.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_string());
+            files.extend(said.map(PathBuf::from).ok().filter(|it| it.is_file()));
+        }
+        files
     }
 }
 
@@ -53,7 +75,9 @@ pub struct LoadSpec {
     /// Most processes and threads of it, in a cgroup of its own; none: it is in the root cgroup.
     pub most: Option<u32>,
     /// What it needs beside `quell`.
-    pub needs: Option<Program>,
+    pub needs: Vec<Program>,
+    /// How many files of C are in the folder that it runs in, and a makefile for them.
+    pub sources: u32,
 }
 
 /// What a load does.
@@ -65,6 +89,8 @@ pub enum LoadKind {
         stressor: &'static str,
         /// How many.
         workers: u32,
+        /// More arguments.
+        more: &'static [&'static str],
     },
     /// The real cyclictest: it is a victim, and among the loads because it is a program of others.
     Cyclictest {
@@ -85,18 +111,29 @@ impl LoadSpec {
             unit,
             kind: LoadKind::Own(load),
             most: None,
-            needs: None,
+            needs: Vec::new(),
+            sources: 0,
         }
     }
 
-    /// So many instances of a stressor.
-    pub(super) fn stress_ng(stressor: &'static str, workers: u32) -> LoadSpec {
+    /// So many instances of a stressor, with these arguments.
+    pub(super) fn stress_ng(
+        stressor: &'static str,
+        workers: u32,
+        more: &'static [&'static str],
+    ) -> LoadSpec {
+        let arguments = [&["stress-ng"], more].concat().join(" ");
         LoadSpec {
-            name: format!("stress-ng --{stressor} {workers}"),
+            name: arguments.replacen("stress-ng", &format!("stress-ng --{stressor} {workers}"), 1),
             unit: Some("ops/s"),
-            kind: LoadKind::StressNg { stressor, workers },
+            kind: LoadKind::StressNg {
+                stressor,
+                workers,
+                more,
+            },
             most: None,
-            needs: Some(Program::STRESS_NG),
+            needs: vec![Program::STRESS_NG],
+            sources: 0,
         }
     }
 
@@ -109,7 +146,7 @@ impl LoadSpec {
             per_round: 1.0,
         };
         LoadSpec {
-            needs: Some(program),
+            needs: vec![program],
             ..LoadSpec::own(
                 &format!("{} {arguments}", program.name),
                 Some("rounds/s"),
@@ -128,10 +165,16 @@ impl LoadSpec {
         nursery: &Nursery,
     ) -> anyhow::Result<Running> {
         let (out, json) = (folder.join("out"), folder.join("result.json"));
+        sources::write(folder, self.sources)?;
         let program = |it: Program| find_program(it.name, it.package).map(Command::new);
         let mut command = match &self.kind {
-            LoadKind::StressNg { stressor, workers } => {
+            LoadKind::StressNg {
+                stressor,
+                workers,
+                more,
+            } => {
                 let mut command = program(Program::STRESS_NG)?;
+                command.args(*more);
                 command
                     .arg(format!("--{stressor}"))
                     .arg(workers.to_string());
@@ -267,7 +310,10 @@ mod tests {
             panic!("{load:?}");
         };
         assert_eq!(command, ["hackbench", "-g", "1", "-l", "50", "-T"]);
-        assert_eq!(LoadSpec::stress_ng("pipe", 4).name, "stress-ng --pipe 4");
+        assert_eq!(
+            LoadSpec::stress_ng("pipe", 4, &["-x"]).name,
+            "stress-ng --pipe 4 -x"
+        );
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub(super) struct How<'a> {
 pub(super) struct Measured {
     /// Of each victim, by name.
     pub(super) victims: Vec<(String, VictimFigures)>,
-    /// Of each load that has a throughput, by name: its unit, and work per second; `None` where it came to nothing.
+    /// Of each load that has a throughput, by name: its unit, and work per second; `None` where it came to
+    /// nothing.
     pub(super) loads: Vec<(String, String, Option<f64>)>,
 }
 
@@ -294,13 +295,14 @@ fn end_tree(child: u32) {
     }
 }
 
-/// The measuring thread before all others, where that is allowed, so that it ends a load in time; it sleeps but for that.
-/// Dropping takes it back.
+/// The measuring thread before all others, where that is allowed, so that it ends a load in time; it sleeps
+/// but for that. Dropping takes it back.
 struct Hurry;
 
 impl Hurry {
     fn begin() -> Hurry {
-        // Without it windows of loads that do not end by themselves are longer, which throughput per second makes up for.
+        // Without it windows of loads that do not end by themselves are longer, which throughput per second
+        // makes up for.
         let _ = crate::workload::load::become_realtime();
         Hurry
     }

@@ -1,7 +1,8 @@
-//! A thread that wakes workers, as schbench's message thread does: how long from the wakeup until a worker runs.
+//! A thread that wakes workers, as schbench's message thread does: how long from the wakeup until a worker
+//! runs.
 //!
-//! A worker sleeps until it is given something, runs for a while, says so to the message thread and sleeps again; that
-//! one wakes who sleeps. All of it is futexes, by std's parking of threads.
+//! A worker sleeps until it is given something, runs for a while, says so to the message thread and sleeps
+//! again; that one wakes who sleeps. All of it is futexes, by std's parking of threads.
 
 use super::figures::VictimFigures;
 use super::now_ns;

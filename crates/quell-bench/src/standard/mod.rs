@@ -1,10 +1,11 @@
 //! The standard suite: the tests that everybody runs on a new scheduler, in one command.
 //!
-//! Problem: a scheduler that is good for its own benchmarks may still keep a light thread waiting beside a fork bomb, or
-//! halve what pipes carry. Approach: known loads, and beside each of them periodic victims ([`victim`]) that know how late
-//! they were woken. Each [`cases::Case`] is measured on every side in interleaved pairs; what a side may do worse than the first is written
-//! down ([`limits`]). Within a pair a side is started once for a group of cases, since starting takes longer than a case.
-//! Times are ns inside, µs in results.
+//! Problem: a scheduler that is good for its own benchmarks may still keep a light thread waiting beside a
+//! fork bomb, or halve what pipes carry. Approach: known loads, and beside each of them periodic victims
+//! ([`victim`]) that know how late they were woken. Each [`cases::Case`] is measured on every side in
+//! interleaved pairs; what a side may do worse than the first is written down ([`limits`]). Within a pair a
+//! side is started once for a group of cases, since starting takes longer than a case. Times are ns inside,
+//! µs in results.
 
 pub mod cases;
 mod figures;
@@ -17,6 +18,8 @@ mod own;
 mod parse;
 mod repeat;
 mod result;
+mod served;
+mod sources;
 mod table;
 pub mod victim;
 
@@ -99,8 +102,8 @@ impl StandardOptions {
     }
 }
 
-/// Measures. Setting `interrupt` ends it in order, with what was measured so far. In every case victims, loads and their cgroups are
-/// gone when this returns.
+/// Measures. Setting `interrupt` ends it in order, with what was measured so far. In every case victims,
+/// loads and their cgroups are gone when this returns.
 pub fn run(
     options: &StandardOptions,
     interrupt: &AtomicBool,
@@ -239,13 +242,15 @@ impl Session<'_> {
             }
             self.done += 1;
         }
-        match started {
-            Some(started) => started.stop(),
-            None => Ok(()),
+        // It was in charge until now. If it does not end, the next side says that it cannot start.
+        if let Some(Err(error)) = started.map(Started::stop) {
+            self.progress.say(&format!("{error:#}"));
         }
+        Ok(())
     }
 
-    /// Measures a case on a side, which is started where it does not run, and not gone on with after an error.
+    /// Measures a case on a side, which is started where it does not run, and not gone on with after an
+    /// error.
     fn case(
         &mut self,
         pair: u32,

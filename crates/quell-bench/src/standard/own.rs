@@ -1,11 +1,12 @@
-//! Loads of our own: processes that are started one after another, a fork bomb, and what messages.rs and repeat.rs have.
+//! Loads of our own: processes that are started one after another, a fork bomb, and what
+//! messages.rs, repeat.rs and served.rs have.
 //!
-//! Each is a process of the `quell` program; it is told the window, ends by itself when that is over, and then says what
-//! it did in it, as JSON.
+//! Each is a process of the `quell` program; it is told the window, ends by itself when that is over, and
+//! then says what it did in it, as JSON.
 
 use super::figures::VictimFigures;
 use super::victim::Window;
-use super::{messages, now_ns, repeat, say};
+use super::{messages, now_ns, repeat, say, served};
 use crate::workload::player::Burner;
 use anyhow::Context;
 use nix::sys::wait::waitpid;
@@ -44,10 +45,21 @@ pub enum OwnLoad {
         /// Units of work in each round.
         per_round: f64,
     },
-    /// A program that reads text for ever; its work is the bytes that it took.
+    /// A server, and a client of it that is run again and again; `PORT` in their arguments is a free one.
+    Served {
+        /// The server and its arguments.
+        server: Vec<String>,
+        /// The client, which says what redis-benchmark does with `--csv`.
+        client: Vec<String>,
+        /// Requests in each round.
+        per_round: f64,
+    },
+    /// So many copies of a program that reads text for ever; their work is the bytes that they took.
     Feed {
         /// The program and its arguments.
         command: Vec<String>,
+        /// The copies.
+        copies: u32,
     },
 }
 
@@ -90,8 +102,13 @@ pub(super) fn main(order: &str) -> anyhow::Result<()> {
             per_s: repeat::repeat(&command, loops, window)?.map(|rounds| rounds * per_round),
             figures: None,
         },
-        OwnLoad::Feed { command } => OwnDone {
-            per_s: Some(repeat::feed(&command, window)?),
+        OwnLoad::Served {
+            server,
+            client,
+            per_round,
+        } => served::run(&server, &client, per_round, window)?,
+        OwnLoad::Feed { command, copies } => OwnDone {
+            per_s: Some(repeat::feed_all(&command, copies, window)?),
             figures: None,
         },
     };
@@ -104,7 +121,8 @@ fn starts(loops: u32, run_us: u64, window: Window) -> anyhow::Result<f64> {
     let mut counts: Vec<File> = Vec::new();
     for _ in 0..loops {
         let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe()?;
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming back.
+        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
+        // back.
         match unsafe { fork() }? {
             ForkResult::Parent { .. } => counts.push(File::from(read)),
             ForkResult::Child => {
@@ -129,7 +147,8 @@ fn starts(loops: u32, run_us: u64, window: Window) -> anyhow::Result<f64> {
 fn start_loop(burner: &mut Burner, run_us: u64, window: Window) -> u64 {
     let mut count = 0;
     while now_ns() < window.until_ns {
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming back.
+        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
+        // back.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 burner.burn(run_us * 1000);
@@ -151,7 +170,8 @@ fn start_loop(burner: &mut Burner, run_us: u64, window: Window) -> u64 {
 fn bomb(until_ns: u64) {
     let mut first = true;
     while now_ns() < until_ns {
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming back.
+        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
+        // back.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => first = false,
             Ok(ForkResult::Parent { .. }) => {}

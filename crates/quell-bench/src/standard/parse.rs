@@ -24,8 +24,8 @@ pub(super) fn stress_ng(text: &str, stressor: &str) -> Option<f64> {
     })
 }
 
-/// The figures of all threads of cyclictest together, from the file of its `--json` with a histogram in µs. Wakeups later
-/// than the histogram is long count as the worst.
+/// The figures of all threads of cyclictest together, from the file of its `--json` with a histogram in µs.
+/// Wakeups later than the histogram is long count as the worst.
 pub(super) fn cyclictest(text: &str) -> anyhow::Result<VictimFigures> {
     let json: Value = serde_json::from_str(text).context("cyclictest's JSON")?;
     let threads = json["thread"]
@@ -69,6 +69,26 @@ pub(super) fn cyclictest(text: &str) -> anyhow::Result<VictimFigures> {
     })
 }
 
+/// Of each test in what `redis-benchmark --csv` writes: mean, 99th percentile and worst latency, in µs.
+pub(super) fn redis_benchmark(text: &str) -> Vec<[f64; 3]> {
+    let row = |line: &str| -> Vec<String> {
+        line.trim()
+            .split(',')
+            .map(|it| it.trim_matches('"').to_string())
+            .collect()
+    };
+    let mut lines = text.lines().filter(|line| line.starts_with('"'));
+    let header = lines.next().map(row).unwrap_or_default();
+    let columns = ["avg_latency_ms", "p99_latency_ms", "max_latency_ms"];
+    let columns = columns.map(|name| header.iter().position(|it| it == name));
+    let figures = |line: &str| {
+        let row = row(line);
+        let ms = columns.map(|it| row.get(it?)?.parse::<f64>().ok());
+        Some([ms[0]? * 1e3, ms[1]? * 1e3, ms[2]? * 1e3])
+    };
+    lines.filter_map(figures).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +123,14 @@ stress-ng: metrc: [12869] switch              3940.51 nanosecs per context switc
         let none = r#"{ "thread": { "0": { "cycles": 0, "min": 0, "max": 0, "avg": 0 } } }"#;
         assert_eq!(cyclictest(none).unwrap(), VictimFigures::default());
         assert!(cyclictest("{}").is_err());
+    }
+
+    #[test]
+    fn redis_benchmarks_latencies_are_found_by_their_headings() {
+        let text = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\
+                    \"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\
+                    \"SET\",\"50000.00\",\"0.125\",\"0.04\",\"0.1\",\"0.2\",\"0.5\",\"2.25\"\n";
+        assert_eq!(redis_benchmark(text), [[125.0, 500.0, 2250.0]]);
+        assert_eq!(redis_benchmark("error"), [[0.0; 3]; 0]);
     }
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Runs a program again and again by so many loops until the window is over: rounds per second. A round may take a
-/// good part of the window, so the time that counts is from the first one's begin to the last one's end. `None` if no
-/// round came to its end.
+/// Runs a program again and again by so many loops until the window is over: rounds per second. A round may
+/// take a good part of the window, so the time that counts is from the first one's begin to the last one's
+/// end. `None` if no round came to its end.
 pub(super) fn repeat(
     command: &[String],
     loops: u32,
@@ -60,8 +60,21 @@ fn round(command: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Feeds so many copies of a program, as [`feed`] does; what they took together.
+pub(super) fn feed_all(command: &[String], copies: u32, window: Window) -> anyhow::Result<f64> {
+    thread::scope(|scope| {
+        let feeders: Vec<_> = (0..copies)
+            .map(|_| scope.spawn(|| feed(command, window)))
+            .collect();
+        let taken = feeders
+            .into_iter()
+            .map(|it| it.join().ok().context("a feeder panicked")?);
+        taken.sum()
+    })
+}
+
 /// Feeds a program with text until the window is over: bytes per second that it took in the window.
-pub(super) fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
+fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
     let mut child = start(command, Stdio::piped())?;
     let mut pipe = child.stdin.take().context("no pipe")?;
     let block = crate::workload::prose(1, 1 << 20);
@@ -84,7 +97,8 @@ pub(super) fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
     Ok(took as f64 / window.seconds())
 }
 
-fn start(command: &[String], input: Stdio) -> anyhow::Result<Child> {
+/// Starts a program that says nothing.
+pub(super) fn start(command: &[String], input: Stdio) -> anyhow::Result<Child> {
     let [program, arguments @ ..] = command else {
         anyhow::bail!("no command");
     };
@@ -130,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_a_program_takes_is_counted() {
-        let per_s = feed(&command(&["cat"]), soon(200)).unwrap();
+        let per_s = feed_all(&command(&["cat"]), 2, soon(200)).unwrap();
         assert!(per_s > 1e5, "{per_s}");
     }
 }

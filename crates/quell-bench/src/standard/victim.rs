@@ -1,9 +1,11 @@
-//! Periodic victims: threads of ordinary policy that sleep until a time, then run for a while, as cyclictest's do.
+//! Periodic victims: threads of ordinary policy that sleep until a time, then run for a while, as
+//! cyclictest's do.
 //!
-//! Problem: whether a scheduler keeps a light thread waiting is seen only by a thread that knows when it wanted to run.
-//! Approach: each thread sleeps until an absolute time (CLOCK_MONOTONIC), says how late it woke, uses a given amount of
-//! CPU time by its own clock, says when it had it, and sleeps until one period from then. So a victim never has a backlog:
-//! who is served late asks less often, which `served` shows. Times are ns inside, µs in figures.
+//! Problem: whether a scheduler keeps a light thread waiting is seen only by a thread that knows when it
+//! wanted to run. Approach: each thread sleeps until an absolute time (CLOCK_MONOTONIC), says how late it
+//! woke, uses a given amount of CPU time by its own clock, says when it had it, and sleeps until one period
+//! from then. So a victim never has a backlog: who is served late asks less often, which `served` shows.
+//! Times are ns inside, µs in figures.
 
 use super::figures::VictimFigures;
 use super::{now_ns, say, sleep_until};
@@ -94,7 +96,8 @@ impl Window {
     }
 }
 
-/// The process of victims. It says `ready`, reads the window as JSON, and says the figures of each as JSON, a line each.
+/// The process of victims. It says `ready`, reads the window as JSON, and says the figures of each as JSON,
+/// a line each.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
     let order: VictimsOrder = serde_json::from_str(order).context("the victims' order")?;
     // Calibrated before anything runs beside it.

@@ -13,8 +13,8 @@ use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
-use quell_bench::standard::{Standard, StandardOptions};
-use quell_bench::workload::find_program;
+use quell_bench::standard::load::Program;
+use quell_bench::standard::{Standard, StandardOptions, cases};
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
 use serde::de::DeserializeOwned;
@@ -75,11 +75,18 @@ pub(super) fn standard(
     let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
     prepared.boot.seed = measure.seed;
     bring_schedulers(&mut prepared, &options.sides)?;
-    let cases = options.cases(prepared.boot.cpus)?;
-    // What is not on this machine is not in the guest either, which then says so.
-    let needs = cases.iter().flat_map(|case| case.needs());
-    let found = needs.filter_map(|it| find_program(it.name, it.package).ok());
-    for file in found.collect::<BTreeSet<PathBuf>>() {
+    // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
+    // the guest either,
+    // which then says so.
+    let needs = cases::cases(prepared.boot.cpus).into_iter();
+    let needs: Vec<Program> = needs
+        .flat_map(|case| case.needs().collect::<Vec<_>>())
+        .collect();
+    for file in needs
+        .into_iter()
+        .flat_map(Program::files)
+        .collect::<BTreeSet<PathBuf>>()
+    {
         prepared.image.program(&file, &file)?;
     }
     let mut command = command("standard", &options.sides, measure);
