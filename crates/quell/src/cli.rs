@@ -316,7 +316,7 @@ pub struct Bench {
     )]
     pub only: Vec<String>,
     /// List the cases
-    #[arg(long, help_heading = "Options of `bench calibration` and `standard`")]
+    #[arg(long, help_heading = "Options of `bench standard`")]
     pub list: bool,
     /// How many cgroups the threads are in, one in the other
     #[arg(

@@ -2,7 +2,7 @@
 
 use super::victim::Window;
 use super::{now_ns, sleep_until};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,17 +97,15 @@ fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
     Ok(took as f64 / window.seconds())
 }
 
-/// Starts a program that says nothing.
-pub(super) fn start(command: &[String], input: Stdio) -> anyhow::Result<Child> {
-    let [program, arguments @ ..] = command else {
-        anyhow::bail!("no command");
+/// Starts a program that says nothing. It is ended with this process's group.
+pub(super) fn start(words: &[String], input: Stdio) -> anyhow::Result<Child> {
+    let [program, arguments @ ..] = words else {
+        bail!("no command");
     };
-    Command::new(program)
-        .args(arguments)
-        .stdin(input)
-        .stdout(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot start {program}"))
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(input).stdout(Stdio::null());
+    let child = command.spawn();
+    child.with_context(|| format!("cannot start {program}"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use super::own::OwnDone;
 use super::victim::Window;
 use super::{now_ns, parse, repeat};
 use anyhow::{Context, bail, ensure};
+use nix::sys::signal::Signal;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -91,10 +93,14 @@ fn round(client: &[String], per_round: f64) -> anyhow::Result<(u64, VictimFigure
     let [program, arguments @ ..] = client else {
         bail!("no client");
     };
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output();
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    // Without its server it would try for ever, so it ends with the thread that starts it: with this process.
+    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
+    }
+    let output = command.output();
     let output = output.with_context(|| format!("cannot start {program}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let rows = parse::redis_benchmark(&text);
