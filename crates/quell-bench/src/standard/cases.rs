@@ -15,6 +15,8 @@ pub struct Case {
     pub about: String,
     /// The victims.
     pub victims: Vec<VictimSpec>,
+    /// Whether victims of a cgroup are threads of one process, and not processes of their own.
+    pub one_process: bool,
     /// What runs beside them.
     pub loads: Vec<LoadSpec>,
 }
@@ -49,6 +51,7 @@ fn case(name: &'static str, group: &'static str, loads: Vec<LoadSpec>) -> Case {
         group,
         about: names.join(", "),
         victims: usual(),
+        one_process: false,
         loads,
     }
 }
@@ -105,16 +108,11 @@ pub fn cases(cpus: u32) -> Vec<Case> {
         let load = LoadSpec::own(&name_of_load, Some("parts/s"), load);
         all.push(case(name, "messages", vec![load]));
     }
-    let starts = OwnLoad::Starts {
-        loops: 8,
-        run_us: 15_000,
-    };
-    let starts = LoadSpec::own(
-        "8 loops that start processes of 15 ms",
-        Some("processes/s"),
-        starts,
-    );
-    all.push(case("make-like", "processes", vec![starts]));
+    all.push(case("make-like", "processes", vec![starts(8)]));
+    all.push(Case {
+        one_process: true,
+        ..case("make-like-one-process", "processes", vec![starts(8)])
+    });
     let bomb = LoadSpec {
         most: Some(200),
         ..LoadSpec::own("fork bomb, 200 processes at most", None, OwnLoad::Bomb)
@@ -126,7 +124,7 @@ pub fn cases(cpus: u32) -> Vec<Case> {
         ("build-2x", 2 * cpus),
         ("build-4x", 4 * cpus),
     ] {
-        all.push(case(name, "processes", vec![build(jobs, 8 * cpus)]));
+        all.push(case(name, "processes", vec![build(jobs, 4 * cpus)]));
     }
     for (name, stressor) in [
         ("stress-fork", "fork"),
@@ -285,7 +283,10 @@ mod tests {
                 .map(|it| it.name)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(chosen(&["bomb", "make"]), ["make-like", "fork-bomb"]);
+        assert_eq!(
+            chosen(&["bomb", "make"]),
+            ["make-like", "make-like-one-process", "fork-bomb"]
+        );
         assert_eq!(chosen(&["no such"]), [""; 0]);
         assert_eq!(chosen(&[]).len(), cases(2).len());
     }

@@ -65,29 +65,26 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
     let nursery = Nursery::new()?;
     let _hurry = Hurry::begin();
     let own = |it: &&VictimSpec| it.place == VictimPlace::Own;
-    let (in_own, in_root): (Vec<_>, Vec<_>) = case.victims.iter().partition(own);
-    let own_group = match in_own.is_empty() {
-        true => None,
-        false => Some(hierarchy.make("victims", None)?),
+    let own_group = match case.victims.iter().any(|it| own(&it)) {
+        true => Some(hierarchy.make("victims", None)?),
+        false => None,
     };
     let mut random = ChaCha8Rng::seed_from_u64(how.seed);
     let mut victims = Vec::new();
-    for (specs, cgroup) in [
-        (in_root, Some(hierarchy.root_procs()?)),
-        (in_own, own_group.as_ref().map(|it| it.procs()).transpose()?),
-    ] {
-        if !specs.is_empty() {
-            let specs = specs.into_iter().cloned().collect();
-            let log = folder.path().join(format!("victims-{}", victims.len()));
-            victims.push(Victims::start(
-                how.exe,
-                specs,
-                cgroup,
-                &mut random,
-                &nursery,
-                &log,
-            )?);
-        }
+    for specs in processes(case) {
+        let cgroup = match (&own_group, specs.first().is_some_and(|it| own(&it))) {
+            (Some(group), true) => group.procs()?,
+            _ => hierarchy.root_procs()?,
+        };
+        let log = folder.path().join(format!("victims-{}", victims.len()));
+        victims.push(Victims::start(
+            how.exe,
+            specs,
+            cgroup,
+            &mut random,
+            &nursery,
+            &log,
+        )?);
     }
     for victims in &victims {
         let ready = victims.line(Instant::now() + PATIENCE, how.interrupt)?;
@@ -148,6 +145,21 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
     Ok(measured)
 }
 
+/// The victims by process: each in one of its own, or all of a cgroup in one.
+fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
+    let mut processes: Vec<Vec<VictimSpec>> = Vec::new();
+    for victim in &case.victims {
+        let like = |it: &Vec<VictimSpec>| {
+            (it[0].place == VictimPlace::Own) == (victim.place == VictimPlace::Own)
+        };
+        match processes.iter_mut().find(|it| case.one_process && like(it)) {
+            Some(process) => process.push(victim.clone()),
+            None => processes.push(vec![victim.clone()]),
+        }
+    }
+    processes
+}
+
 /// A process of victims; dropping ends it.
 struct Victims {
     specs: Vec<VictimSpec>,
@@ -159,7 +171,7 @@ impl Victims {
     fn start(
         exe: &Path,
         specs: Vec<VictimSpec>,
-        cgroup: Option<File>,
+        cgroup: File,
         random: &mut ChaCha8Rng,
         nursery: &Nursery,
         log: &Path,
@@ -178,7 +190,11 @@ impl Victims {
         let mut command = Command::new(exe);
         command.args([PART, "victims", &serde_json::to_string(&order)?]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Place { cgroup, cpus: None }.put(&mut command)?;
+        let place = Place {
+            cgroup: Some(cgroup),
+            cpus: None,
+        };
+        place.put(&mut command)?;
         let mut process = nursery.start(command, log)?;
         let out = process.child().stdout.take().context("no pipe")?;
         Ok(Victims {
@@ -319,6 +335,15 @@ impl Drop for Hurry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn victims_are_processes_or_threads_of_one_in_each_cgroup() {
+        let mut case = super::super::cases::cases(2).remove(1);
+        assert!(processes(&case).iter().all(|it| it.len() == 1));
+        case.one_process = true;
+        let sizes: Vec<usize> = processes(&case).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [4, 2]);
+    }
 
     #[test]
     fn a_child_is_ended_with_its_descendants() {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Functions in each file.
-const FUNCTIONS: u32 = 24;
+const FUNCTIONS: u32 = 3;
 
 /// Writes so many files of C and a makefile that compiles each by itself; nothing where there are none.
 pub(super) fn write(folder: &Path, files: u32) -> anyhow::Result<()> {

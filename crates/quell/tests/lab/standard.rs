@@ -10,7 +10,7 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     }
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", "standard", "--on", "vm", "--cpus", "2"])
-        .args(["--policy", "default,sched", "--only", "make-like"])
+        .args(["--policy", "default,sched", "--only", "make-like-one"])
         .args(["--only", "fork-bomb", "--seconds", "0.5"])
         .args(["--pairs", "1", "--json", "-"])
         .output()
@@ -21,7 +21,7 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     assert_eq!(result["lab"]["cpus"], 2);
     let cases = result["cases"].as_array().unwrap();
     let names: Vec<_> = cases.iter().map(|case| &case["case"]).collect();
-    assert_eq!(names, ["make-like", "fork-bomb"]);
+    assert_eq!(names, ["make-like-one-process", "fork-bomb"]);
     let mut holds = Vec::new();
     for case in cases {
         let sides = case["sides"].as_array().unwrap();
