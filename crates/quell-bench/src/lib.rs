@@ -24,6 +24,7 @@ pub mod set;
 pub mod shares;
 pub mod side;
 pub mod sim_bench;
+pub mod standard;
 pub mod stats;
 pub mod sweep;
 pub mod workload;

@@ -105,6 +105,12 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Be a victim or a load (started by `bench standard`)
+    #[command(hide = true)]
+    StandardPart {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Play a scenario's thread programs (started by `bench`)
     #[command(hide = true)]
     Player {
@@ -273,7 +279,7 @@ pub const DEFAULT_SIDES: &str = "default,quell";
 
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A scenario file, the name of a built-in scenario, `agent` for the agent's own cost, `overhead` for what
+    /// A scenario file, the name of a built-in scenario, `standard` for the tests that everybody runs on a scheduler, `agent` for the agent's own cost, `overhead` for what
     /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
     /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `hunt` for
     /// random workloads on which somebody waits too long, `sim` for how fast the simulator is, or
@@ -304,13 +310,16 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
-    /// Compare this scenario only; may be given several times
+    /// Of `calibration` this scenario only, of `standard` cases with this in their names; may be given several times
     #[arg(
         long,
-        value_name = "SCENARIO",
-        help_heading = "Options of `bench calibration`"
+        value_name = "NAME",
+        help_heading = "Options of `bench calibration` and `standard`"
     )]
     pub only: Vec<String>,
+    /// List the cases
+    #[arg(long, help_heading = "Options of `bench standard`")]
+    pub list: bool,
     /// How many cgroups the threads are in, one in the other
     #[arg(
         long,

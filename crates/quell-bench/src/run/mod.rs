@@ -258,7 +258,7 @@ impl Measured<'_> {
 }
 
 /// The order of the sides in a pair: as given in even pairs, reversed in odd ones.
-fn order(sides: usize, pair: u32) -> Vec<usize> {
+pub(crate) fn order(sides: usize, pair: u32) -> Vec<usize> {
     if pair % 2 == 0 {
         (0..sides).collect()
     } else {

@@ -86,6 +86,12 @@ impl SchedulerChild {
 
     /// Ends it with SIGINT; an error where it was not in charge any more, and so was not what was measured.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        self.in_charge()?;
+        self.end()
+    }
+
+    /// An error where it is not in charge any more.
+    pub(crate) fn in_charge(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             self.stopped = true;
             bail!("it ended by itself ({status})\n{}", self.log());
@@ -93,7 +99,7 @@ impl SchedulerChild {
         if state().as_deref() != Some("enabled") {
             bail!("the kernel threw it out\n{}", self.log());
         }
-        self.end()
+        Ok(())
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

@@ -4,8 +4,8 @@ use super::agent::AgentChild;
 use super::scheduler::SchedulerChild;
 use crate::result::Substrate;
 use crate::side::Side;
-use anyhow::Context;
-use quell_model::config::{CriticalitySettings, Mechanism, TenantSpec};
+use anyhow::{Context, ensure};
+use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantSpec};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -15,6 +15,8 @@ pub(crate) struct Started {
     scheduler: Option<SchedulerChild>,
     /// The agent, on sides that have one.
     pub(crate) agent: Option<AgentChild>,
+    /// What it acted through when that was asked first.
+    backend: Option<Backend>,
 }
 
 impl Started {
@@ -57,7 +59,26 @@ impl Started {
             label: label.to_string(),
             scheduler,
             agent,
+            backend: None,
         })
+    }
+
+    /// An error where it is not in charge any more: the scheduler, or what the agent acted through when this was asked first.
+    pub(crate) fn in_charge(&mut self) -> anyhow::Result<()> {
+        let asked = match (&self.agent, &mut self.scheduler) {
+            (Some(agent), _) => agent.status().and_then(|now| {
+                let first = *self.backend.get_or_insert(now.backend);
+                let why = now.backend_reason.unwrap_or_default();
+                ensure!(
+                    first == now.backend,
+                    "the agent does not act as before: {why}"
+                );
+                Ok(())
+            }),
+            (None, Some(scheduler)) => scheduler.in_charge(),
+            (None, None) => Ok(()),
+        };
+        asked.with_context(|| format!("side `{}`", self.label))
     }
 
     /// Ends it; an error where it was not in charge any more.

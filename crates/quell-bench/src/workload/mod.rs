@@ -19,12 +19,15 @@ pub mod player;
 pub use measurement::{GeneratorReport, GuestCounts, Measurement, Scheduling, latency_histogram};
 
 use anyhow::Context;
+pub(crate) use apps::text as prose;
 use apps::{Launch, Started};
 pub(crate) use cgroups::Cgroups;
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
-use place::Place;
-use process::Nursery;
+
+pub(crate) use place::{Place, affinity, set_affinity};
+pub use process::find_program;
+pub(crate) use process::{Nursery, Process, family};
 use quell_model::config::{Scenario, TenantInstance, TenantKind, TenantSpec};
 use quell_model::{Pid, TenantName};
 use std::collections::BTreeMap;

@@ -90,6 +90,10 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         );
         return Ok(());
     }
+    if args.scenario == "standard" {
+        not_for("standard", args, &["seconds", "pairs"])?;
+        return super::standard::run(args);
+    }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
         not_for("overhead", args, &[])?;
@@ -507,7 +511,7 @@ fn scenario(name: &str) -> anyhow::Result<(PathBuf, String)> {
 }
 
 /// The running program, which also plays tenants and is the agent.
-fn this_program() -> anyhow::Result<PathBuf> {
+pub(super) fn this_program() -> anyhow::Result<PathBuf> {
     env::current_exe().context("cannot find the quell program's own file")
 }
 

@@ -14,6 +14,7 @@ mod record;
 mod replay;
 mod reproduce;
 mod sched;
+mod standard;
 mod status;
 mod top;
 mod vm;
@@ -55,6 +56,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
         Command::Fleet { args } => quell_bench::agent_bench::fleet_main(&args),
+        Command::StandardPart { args } => quell_bench::standard::part_main(&args),
         Command::Player { args } => quell_bench::workload::player::main(args),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -13,13 +13,15 @@ use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
+use quell_bench::standard::load::Program;
+use quell_bench::standard::{Standard, StandardOptions, cases};
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// The scenario's folder in the guest.
@@ -59,6 +61,38 @@ pub(super) fn overhead(
     let mut command = command("overhead", sides, measure);
     command.extend(["--nesting".to_string(), nesting.to_string()]);
     let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
+    result.lab = Some(guest);
+    Ok(result)
+}
+
+/// Runs the standard suite in a guest.
+pub(super) fn standard(
+    options: &StandardOptions,
+    measure: &Measure,
+    guest: &Guest,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<Standard> {
+    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
+    prepared.boot.seed = measure.seed;
+    bring_schedulers(&mut prepared, &options.sides)?;
+    // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
+    // the guest either,
+    // which then says so.
+    let needs = cases::cases(prepared.boot.cpus).into_iter();
+    let needs: Vec<Program> = needs
+        .flat_map(|case| case.needs().collect::<Vec<_>>())
+        .collect();
+    for file in needs
+        .into_iter()
+        .flat_map(Program::files)
+        .collect::<BTreeSet<PathBuf>>()
+    {
+        prepared.image.program(&file, &file)?;
+    }
+    let mut command = command("standard", &options.sides, measure);
+    let only = options.only.iter().flat_map(|name| ["--only", name]);
+    command.extend(only.map(str::to_string));
+    let (mut result, guest): (Standard, LabGuest) = run(prepared, &command, interrupt)?;
     result.lab = Some(guest);
     Ok(result)
 }

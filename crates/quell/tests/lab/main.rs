@@ -11,3 +11,4 @@ mod common;
 mod agent;
 mod bench;
 mod sched;
+mod standard;

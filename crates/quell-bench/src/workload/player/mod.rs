@@ -12,7 +12,7 @@ mod burn;
 mod interpret;
 mod sync;
 
-pub use burn::thread_cpu_ns;
+pub use burn::{Burner, thread_cpu_ns};
 
 use super::place;
 use anyhow::Context;

@@ -1,0 +1,326 @@
+//! The loads beside the victims: programs of the distribution and our own, how each is started, ended and
+//! asked for what it did.
+
+use super::figures::VictimFigures;
+use super::own::{OwnDone, OwnLoad, OwnOrder};
+use super::victim::Window;
+use super::{PART, parse, sources};
+use crate::workload::{Nursery, Place, Process, find_program};
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a load may take to end after its time.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A program of the distribution that a case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Program {
+    /// Its name on `PATH`.
+    pub name: &'static str,
+    /// Debian's package.
+    pub package: &'static str,
+}
+
+impl Program {
+    pub(super) const CYCLICTEST: Program = Program::of("cyclictest", "rt-tests");
+    pub(super) const HACKBENCH: Program = Program::of("hackbench", "rt-tests");
+    pub(super) const STRESS_NG: Program = Program::of("stress-ng", "stress-ng");
+    pub(super) const PERF: Program = Program::of("perf", "linux-perf");
+    pub(super) const XZ: Program = Program::of("xz", "xz-utils");
+    pub(super) const REDIS: Program = Program::of("redis-server", "redis-server");
+    pub(super) const REDIS_BENCHMARK: Program = Program::of("redis-benchmark", "redis-tools");
+    pub(super) const MAKE: Program = Program::of("make", "make");
+    pub(super) const GCC: Program = Program::of("gcc", "gcc");
+    pub(super) const AS: Program = Program::of("as", "binutils");
+
+    const fn of(name: &'static str, package: &'static str) -> Program {
+        Program { name, package }
+    }
+
+    /// Why it cannot be used here, if it cannot.
+    pub(super) fn missing(self) -> Option<String> {
+        let found = find_program(self.name, self.package);
+        found.err().map(|error| format!("{error:#}"))
+    }
+
+    /// Its file on this machine, and those that it starts by their places; none where it is not there.
+    pub fn files(self) -> Vec<PathBuf> {
+        let Ok(file) = find_program(self.name, self.package) else {
+            return Vec::new();
+        };
+        let mut files = vec![file];
+        if self == Program::GCC {
+            let asked = Command::new(&files[0]).arg("-print-prog-name=cc1").output();
+            let said = asked.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_string());
+            files.extend(said.map(PathBuf::from).ok().filter(|it| it.is_file()));
+        }
+        files
+    }
+}
+
+/// A load of a case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadSpec {
+    /// Its name in the results.
+    pub name: String,
+    /// What its work is counted in; none: it has no throughput.
+    pub unit: Option<&'static str>,
+    /// What it does.
+    pub kind: LoadKind,
+    /// Most processes and threads of it, in a cgroup of its own; none: it is in the root cgroup.
+    pub most: Option<u32>,
+    /// What it needs beside `quell`.
+    pub needs: Vec<Program>,
+    /// How many files of C are in the folder that it runs in, and a makefile for them.
+    pub sources: u32,
+}
+
+/// What a load does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LoadKind {
+    /// Stressors of stress-ng.
+    StressNg {
+        /// Which.
+        stressor: &'static str,
+        /// How many.
+        workers: u32,
+        /// More arguments.
+        more: &'static [&'static str],
+    },
+    /// The real cyclictest: it is a victim, and among the loads because it is a program of others.
+    Cyclictest {
+        /// Its threads.
+        threads: u32,
+        /// Its period, in µs.
+        period_us: u64,
+    },
+    /// One of ours.
+    Own(OwnLoad),
+}
+
+impl LoadSpec {
+    /// An own load.
+    pub(super) fn own(name: &str, unit: Option<&'static str>, load: OwnLoad) -> LoadSpec {
+        LoadSpec {
+            name: name.to_string(),
+            unit,
+            kind: LoadKind::Own(load),
+            most: None,
+            needs: Vec::new(),
+            sources: 0,
+        }
+    }
+
+    /// So many instances of a stressor, with these arguments.
+    pub(super) fn stress_ng(
+        stressor: &'static str,
+        workers: u32,
+        more: &'static [&'static str],
+    ) -> LoadSpec {
+        let arguments = [&["stress-ng"], more].concat().join(" ");
+        LoadSpec {
+            name: arguments.replacen("stress-ng", &format!("stress-ng --{stressor} {workers}"), 1),
+            unit: Some("ops/s"),
+            kind: LoadKind::StressNg {
+                stressor,
+                workers,
+                more,
+            },
+            most: None,
+            needs: vec![Program::STRESS_NG],
+            sources: 0,
+        }
+    }
+
+    /// A program that is run again and again by one loop.
+    pub(super) fn repeat(program: Program, arguments: &str) -> LoadSpec {
+        let command = std::iter::once(program.name).chain(arguments.split_whitespace());
+        let load = OwnLoad::Repeat {
+            command: command.map(str::to_string).collect(),
+            loops: 1,
+            per_round: 1.0,
+        };
+        LoadSpec {
+            needs: vec![program],
+            ..LoadSpec::own(
+                &format!("{} {arguments}", program.name),
+                Some("rounds/s"),
+                load,
+            )
+        }
+    }
+
+    /// Starts it. `folder` is its own, `place` where it runs.
+    pub(super) fn start(
+        &self,
+        exe: &Path,
+        window: Window,
+        folder: &Path,
+        place: &Place,
+        nursery: &Nursery,
+    ) -> anyhow::Result<Running> {
+        let (out, json) = (folder.join("out"), folder.join("result.json"));
+        sources::write(folder, self.sources)?;
+        let program = |it: Program| find_program(it.name, it.package).map(Command::new);
+        let mut command = match &self.kind {
+            LoadKind::StressNg {
+                stressor,
+                workers,
+                more,
+            } => {
+                let mut command = program(Program::STRESS_NG)?;
+                command.args(*more);
+                command
+                    .arg(format!("--{stressor}"))
+                    .arg(workers.to_string());
+                command
+                    .args(["--metrics-brief", "--timeout", "1h", "--temp-path"])
+                    .arg(folder);
+                command
+            }
+            LoadKind::Cyclictest { threads, period_us } => {
+                let mut command = program(Program::CYCLICTEST)?;
+                command.args(["--policy=other", "--quiet", "--histogram=50000"]);
+                command
+                    .arg(format!("--threads={threads}"))
+                    .arg(format!("--interval={period_us}"));
+                command.arg(format!("--json={}", json.display()));
+                command
+            }
+            LoadKind::Own(load) => {
+                let load = load.clone();
+                let order = serde_json::to_string(&OwnOrder { load, window })?;
+                let mut command = Command::new(exe);
+                command.args([PART, "load", &order]);
+                command
+            }
+        };
+        let file = File::create(&out).with_context(|| out.display().to_string())?;
+        // Programs that say all on stdout say it at once.
+        command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .current_dir(folder);
+        place.put(&mut command)?;
+        let process = nursery.start(command, &folder.join("log"))?;
+        Ok(Running {
+            spec: self.clone(),
+            process,
+            out,
+            json,
+        })
+    }
+}
+
+/// A load that runs; dropping ends it.
+pub(super) struct Running {
+    pub(super) spec: LoadSpec,
+    process: Process,
+    out: PathBuf,
+    json: PathBuf,
+}
+
+/// What a load did.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Done {
+    /// Work per second.
+    pub(super) per_s: Option<f64>,
+    /// What it saw itself, where it is a victim too.
+    pub(super) figures: Option<VictimFigures>,
+}
+
+impl Running {
+    /// Fails if it has ended already, which it must not before its window has.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.process
+            .check_alive()
+            .with_context(|| self.spec.name.clone())
+    }
+
+    /// Tells it that the window is over, if it does not know by itself.
+    pub(super) fn finish(&self) {
+        if !matches!(self.spec.kind, LoadKind::Own(_)) {
+            // Not reaped yet, so the id is still its own.
+            let _ = kill(Pid::from_raw(self.process.pid() as i32), Signal::SIGINT);
+        }
+    }
+
+    /// Waits for its end, and takes what it says of its work.
+    pub(super) fn done(self) -> anyhow::Result<Done> {
+        let give_up = Instant::now() + GRACE;
+        while self.process.check_alive().is_ok() {
+            if Instant::now() >= give_up {
+                bail!(
+                    "{} did not end within {GRACE:?} after its time",
+                    self.spec.name
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
+        let said = || {
+            let log = self.out.with_file_name("log");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            let last: Vec<&str> = text.lines().chain(log.lines()).collect();
+            let last = last[last.len().saturating_sub(5)..].join("; ");
+            format!("{} does not say what it did: {last}", self.spec.name)
+        };
+        match &self.spec.kind {
+            LoadKind::StressNg { stressor, .. } => {
+                let log =
+                    std::fs::read_to_string(self.out.with_file_name("log")).unwrap_or_default();
+                let per_s = parse::stress_ng(&(text.clone() + &log), stressor);
+                Ok(Done {
+                    per_s: Some(per_s.with_context(said)?),
+                    figures: None,
+                })
+            }
+            LoadKind::Cyclictest { .. } => {
+                let text = std::fs::read_to_string(&self.json).with_context(said)?;
+                Ok(Done {
+                    per_s: None,
+                    figures: Some(parse::cyclictest(&text)?),
+                })
+            }
+            LoadKind::Own(_) => {
+                let done: OwnDone = serde_json::from_str(&text).with_context(said)?;
+                Ok(Done {
+                    per_s: done.per_s,
+                    figures: done.figures,
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_named_as_it_is_called() {
+        let load = LoadSpec::repeat(Program::HACKBENCH, "-g 1 -l 50 -T");
+        assert_eq!(load.name, "hackbench -g 1 -l 50 -T");
+        let LoadKind::Own(OwnLoad::Repeat { command, .. }) = load.kind else {
+            panic!("{load:?}");
+        };
+        assert_eq!(command, ["hackbench", "-g", "1", "-l", "50", "-T"]);
+        assert_eq!(
+            LoadSpec::stress_ng("pipe", 4, &["-x"]).name,
+            "stress-ng --pipe 4 -x"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_said_with_its_package() {
+        let program = Program::of("quell-no-such-program", "nothing");
+        let missing = program.missing().unwrap();
+        assert!(missing.contains("apt-get install nothing"), "{missing}");
+        assert_eq!(Program::of("sh", "dash").missing(), None);
+    }
+}

@@ -1,0 +1,366 @@
+//! One case on one side, once: victims, then the load, a warm-up, the window, and nothing left of either.
+
+use super::cases::Case;
+use super::figures::VictimFigures;
+use super::groups::Hierarchy;
+use super::load::Running;
+use super::victim::{Place as VictimPlace, VictimSpec, VictimsOrder, Window};
+use super::{PART, now_ns};
+use crate::workload::{Interrupted, Nursery, Place, Process, affinity, family};
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long victims may take to be there, and to be served for the last time after the load has ended.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often an interrupt is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How to measure.
+pub(super) struct How<'a> {
+    pub(super) exe: &'a Path,
+    pub(super) warmup: Duration,
+    pub(super) length: Duration,
+    pub(super) seed: u64,
+    pub(super) interrupt: &'a AtomicBool,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Measured {
+    /// Of each victim, by name.
+    pub(super) victims: Vec<(String, VictimFigures)>,
+    /// Of each load that has a throughput, by name: its unit, and work per second; `None` where it came to
+    /// nothing.
+    pub(super) loads: Vec<(String, String, Option<f64>)>,
+}
+
+/// Measures a case.
+pub(super) fn measure(
+    case: &Case,
+    how: &How<'_>,
+    hierarchy: &mut Hierarchy,
+) -> anyhow::Result<Measured> {
+    let before: BTreeSet<u32> = children().into_iter().collect();
+    let measured = attempt(case, how, hierarchy);
+    // Also what loads left behind on their way.
+    end_others(&before);
+    measured
+}
+
+fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Result<Measured> {
+    let folder = tempfile::tempdir()?;
+    let nursery = Nursery::new()?;
+    let _hurry = Hurry::begin();
+    let own = |it: &&VictimSpec| it.place == VictimPlace::Own;
+    let own_group = match case.victims.iter().any(|it| own(&it)) {
+        true => Some(hierarchy.make("victims", None)?),
+        false => None,
+    };
+    let mut random = ChaCha8Rng::seed_from_u64(how.seed);
+    let mut victims = Vec::new();
+    for specs in processes(case) {
+        let cgroup = match (&own_group, specs.first().is_some_and(|it| own(&it))) {
+            (Some(group), true) => group.procs()?,
+            _ => hierarchy.root_procs()?,
+        };
+        let log = folder.path().join(format!("victims-{}", victims.len()));
+        victims.push(Victims::start(
+            how.exe,
+            specs,
+            cgroup,
+            &mut random,
+            &nursery,
+            &log,
+        )?);
+    }
+    for victims in &victims {
+        let ready = victims.line(Instant::now() + PATIENCE, how.interrupt)?;
+        anyhow::ensure!(ready == "ready", "the victims said `{ready}`");
+    }
+    let from_ns = now_ns() + how.warmup.as_nanos() as u64;
+    let window = Window {
+        from_ns,
+        until_ns: from_ns + how.length.as_nanos() as u64,
+    };
+    for victims in &mut victims {
+        victims.begin(window)?;
+    }
+    let mut groups = Vec::new();
+    let mut loads = Vec::new();
+    for (number, load) in case.loads.iter().enumerate() {
+        let own = folder.path().join(format!("load-{number}"));
+        std::fs::create_dir(&own)?;
+        let cgroup = match load.most {
+            Some(most) => {
+                let group = hierarchy.make(&format!("load-{number}"), Some(most))?;
+                let procs = group.procs()?;
+                groups.push(group);
+                procs
+            }
+            None => hierarchy.root_procs()?,
+        };
+        let place = Place {
+            cgroup: Some(cgroup),
+            cpus: None,
+        };
+        loads.push(load.start(how.exe, window, &own, &place, &nursery)?);
+    }
+    wait_until(window.until_ns, how.interrupt, &loads)?;
+    loads.iter().for_each(Running::finish);
+    let mut measured = Measured::default();
+    for load in loads {
+        let spec = load.spec.clone();
+        let done = load.done()?;
+        measured
+            .victims
+            .extend(done.figures.map(|it| (spec.name.clone(), it)));
+        if let Some(unit) = spec.unit {
+            measured
+                .loads
+                .push((spec.name, unit.to_string(), done.per_s));
+        }
+    }
+    drop(groups);
+    let give_up = Instant::now() + PATIENCE;
+    for victims in &victims {
+        for spec in &victims.specs {
+            let line = victims.line(give_up, how.interrupt)?;
+            let figures = serde_json::from_str(&line).context("a victim's figures")?;
+            measured.victims.push((spec.name.clone(), figures));
+        }
+    }
+    Ok(measured)
+}
+
+/// The victims by process: each in one of its own, or all of a cgroup in one.
+fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
+    let mut processes: Vec<Vec<VictimSpec>> = Vec::new();
+    for victim in &case.victims {
+        let like = |it: &Vec<VictimSpec>| {
+            (it[0].place == VictimPlace::Own) == (victim.place == VictimPlace::Own)
+        };
+        match processes.iter_mut().find(|it| case.one_process && like(it)) {
+            Some(process) => process.push(victim.clone()),
+            None => processes.push(vec![victim.clone()]),
+        }
+    }
+    processes
+}
+
+/// A process of victims; dropping ends it.
+struct Victims {
+    specs: Vec<VictimSpec>,
+    process: Process,
+    lines: Receiver<String>,
+}
+
+impl Victims {
+    fn start(
+        exe: &Path,
+        specs: Vec<VictimSpec>,
+        cgroup: File,
+        random: &mut ChaCha8Rng,
+        nursery: &Nursery,
+        log: &Path,
+    ) -> anyhow::Result<Victims> {
+        let cpus = affinity()?;
+        // Not the first CPU, which has most of the machine's interrupts.
+        let pinned_to = cpus.iter().nth(1).or(cpus.iter().next());
+        let phases_ns = specs
+            .iter()
+            .map(|it| random.random_range(0..it.period_us * 1000));
+        let order = VictimsOrder {
+            pinned_to: pinned_to.context("no CPU")?.0,
+            phases_ns: phases_ns.collect(),
+            victims: specs.clone(),
+        };
+        let mut command = Command::new(exe);
+        command.args([PART, "victims", &serde_json::to_string(&order)?]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let place = Place {
+            cgroup: Some(cgroup),
+            cpus: None,
+        };
+        place.put(&mut command)?;
+        let mut process = nursery.start(command, log)?;
+        let out = process.child().stdout.take().context("no pipe")?;
+        Ok(Victims {
+            specs,
+            process,
+            lines: read_lines(out),
+        })
+    }
+
+    fn begin(&mut self, window: Window) -> anyhow::Result<()> {
+        let mut pipe = self.process.child().stdin.take().context("no pipe")?;
+        let line = serde_json::to_string(&window)? + "\n";
+        pipe.write_all(line.as_bytes())
+            .context("the victims do not listen")
+    }
+
+    /// What they say next.
+    fn line(&self, give_up: Instant, interrupt: &AtomicBool) -> anyhow::Result<String> {
+        loop {
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.process.check_alive()?;
+                    bail!("the victims say nothing");
+                }
+                Err(RecvTimeoutError::Timeout) if interrupt.load(Ordering::Relaxed) => {
+                    bail!(Interrupted)
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= give_up => {
+                    bail!("a victim got no CPU time within {PATIENCE:?}")
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}
+
+/// The lines that a child says, as they come.
+fn read_lines(out: ChildStdout) -> Receiver<String> {
+    let (say, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if say.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+/// Sleeps until then; an error where a load ends before, or somebody wants an end.
+fn wait_until(ns: u64, interrupt: &AtomicBool, loads: &[Running]) -> anyhow::Result<()> {
+    loop {
+        if interrupt.load(Ordering::Relaxed) {
+            bail!(Interrupted);
+        }
+        let left = ns.saturating_sub(now_ns());
+        if left == 0 {
+            return Ok(());
+        }
+        if left > LOOK.as_nanos() as u64 {
+            loads.iter().try_for_each(Running::check)?;
+        }
+        std::thread::sleep(LOOK.min(Duration::from_nanos(left)));
+    }
+}
+
+/// The processes that this one started, or that came to it.
+fn children() -> Vec<u32> {
+    let own = std::process::id();
+    let threads = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let of =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let told: Vec<String> = of.collect();
+    if told.is_empty() {
+        // A kernel without that file.
+        return family(own).into_iter().skip(1).collect();
+    }
+    let told = told.join(" ");
+    told.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// Ends all descendants of this process but those children and theirs.
+fn end_others(before: &BTreeSet<u32>) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let others = children().into_iter().filter(|pid| !before.contains(pid));
+        let others: Vec<u32> = others.collect();
+        if others.is_empty() {
+            return;
+        }
+        if Instant::now() >= give_up {
+            tracing::warn!(?others, "processes of the load do not end");
+            return;
+        }
+        others.into_iter().for_each(end_tree);
+    }
+}
+
+/// Kills a child and all its descendants, and reaps it.
+fn end_tree(child: u32) {
+    for pid in family(child) {
+        // It may have ended.
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+    }
+    let pid = Pid::from_raw(child as i32);
+    if let Ok(WaitStatus::StillAlive) = waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The measuring thread before all others, where that is allowed, so that it ends a load in time; it sleeps
+/// but for that. Dropping takes it back.
+struct Hurry;
+
+impl Hurry {
+    fn begin() -> Hurry {
+        // Without it windows of loads that do not end by themselves are longer, which throughput per second
+        // makes up for.
+        let _ = crate::workload::load::become_realtime();
+        Hurry
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        let parameter = libc::sched_param { sched_priority: 0 };
+        // SAFETY: 0 is the calling thread; the parameter is valid for the call.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameter) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn victims_are_processes_or_threads_of_one_in_each_cgroup() {
+        let mut case = super::super::cases::cases(2).remove(1);
+        assert!(processes(&case).iter().all(|it| it.len() == 1));
+        case.one_process = true;
+        let sizes: Vec<usize> = processes(&case).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [4, 2]);
+    }
+
+    #[test]
+    fn a_child_is_ended_with_its_descendants() {
+        let mut child = Command::new("sh");
+        child.args(["-c", "sleep 1000 & exec sleep 1000"]);
+        #[expect(clippy::zombie_processes, reason = "it is reaped by what is tested")]
+        let child = child.spawn().unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while family(child.id()).len() < 2 && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let all = family(child.id());
+        assert_eq!(all.len(), 2);
+        assert!(children().contains(&child.id()));
+        while children().contains(&child.id()) && Instant::now() < give_up {
+            end_tree(child.id());
+        }
+        assert!(!children().contains(&child.id()));
+    }
+}

@@ -1,0 +1,46 @@
+//! The standard suite in a guest: what it says, not how fast anything is.
+
+use crate::common;
+use std::process::Command;
+
+#[test]
+fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["bench", "standard", "--on", "vm", "--cpus", "2"])
+        .args(["--policy", "default,sched", "--only", "make-like-one"])
+        .args(["--only", "fork-bomb", "--seconds", "0.5"])
+        .args(["--pairs", "1", "--json", "-"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    assert_eq!(result["complete"], true, "{said}");
+    assert_eq!(result["lab"]["cpus"], 2);
+    let cases = result["cases"].as_array().unwrap();
+    let names: Vec<_> = cases.iter().map(|case| &case["case"]).collect();
+    assert_eq!(names, ["make-like-one-process", "fork-bomb"]);
+    let mut holds = Vec::new();
+    for case in cases {
+        let sides = case["sides"].as_array().unwrap();
+        assert_eq!(sides.len(), 2, "{case}");
+        for side in sides {
+            assert_eq!(side["errors"].as_array().unwrap().len(), 0, "{side}");
+            let victims = side["victims"].as_array().unwrap();
+            assert_eq!(victims.len(), 6, "{side}");
+            let served = |victim: &serde_json::Value| victim["median"]["served"].as_f64().unwrap();
+            assert!(victims.iter().all(|it| served(it) >= 1.0), "{side}");
+        }
+        holds.push(sides[1]["holds"].as_bool().unwrap());
+        assert!(sides[0]["holds"].is_null());
+    }
+    // The fork bomb has no throughput, the loops have.
+    let work = &cases[0]["sides"][1]["loads"][0];
+    assert!(work["per_s"].as_f64().unwrap() > 10.0, "{work}");
+    assert!(cases[1]["sides"][0]["loads"].as_array().unwrap().is_empty());
+    // Who fails says so.
+    let all_hold = holds.iter().all(|it| *it);
+    assert_eq!(output.status.code(), Some(i32::from(!all_hold)), "{said}");
+}
