@@ -432,6 +432,7 @@ impl Kernel {
             ran: 0,
             waited: 0,
             ready_since: 0,
+            left_at: 0,
             works_for: None,
             left: 0,
             timed: false,
@@ -928,9 +929,12 @@ impl Kernel {
             return;
         }
         self.switches += 1;
+        let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
+        let at = self.machine.cpu(cpu).started.max(self.machine.now);
+        if let Some((left, _)) = left {
+            self.machine.thread_mut(left).left_at = at;
+        }
         if !self.observers.is_empty() {
-            let left = ran.map(|ran| (ran, true)).or(blocked.map(|it| (it, false)));
-            let at = self.machine.cpu(cpu).started.max(self.machine.now);
             let next = thread;
             self.tell(at, Happening::Switch { cpu, left, next });
         }
@@ -949,7 +953,7 @@ impl Kernel {
         let (now, costs) = (self.machine.now, self.machine.costs);
         let runs = self.machine.thread_mut(thread);
         debug_assert_eq!(runs.state, State::Ready, "it runs elsewhere or is blocked");
-        let from = std::mem::replace(&mut runs.cpu, cpu);
+        let (from, left_at) = (std::mem::replace(&mut runs.cpu, cpu), runs.left_at);
         runs.state = State::Running(cpu);
         runs.waited += now - runs.ready_since;
         let moved = if from == cpu {
@@ -960,7 +964,8 @@ impl Kernel {
             costs.migrate_far
         };
         let it = self.machine.cpu_mut(cpu);
-        it.started = it.started.max(now);
+        // Until the CPU that it left has switched, it is still there.
+        it.started = it.started.max(now).max(left_at);
         self.machine.charge(cpu, costs.switch + moved);
         self.plan_tick(cpu);
     }

@@ -182,6 +182,8 @@ pub struct Thread {
     pub(crate) waited: Nanos,
     /// Since when it is ready, if it is.
     pub(crate) ready_since: Nanos,
+    /// When the CPU that it ran on last had switched to another one.
+    pub(crate) left_at: Nanos,
     /// When the request was due that it works for.
     pub works_for: Option<Nanos>,
     /// Where it may run; none: anywhere.

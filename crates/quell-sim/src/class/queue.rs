@@ -198,6 +198,7 @@ mod tests {
             ran: 0,
             waited: 0,
             ready_since: 0,
+            left_at: 0,
             works_for: None,
             left: 0,
             timed: false,
