@@ -12,22 +12,7 @@ use quell_bench::side::{Side, Simulated};
 use std::path::{Path, PathBuf};
 
 /// Finds that are none the less, and their ratios on the day when they were kept.
-const KNOWN: &[(&str, f64)] = &[
-    ("bomb", 62.2),
-    ("build", 179.3),
-    ("chain-and-fork-join", 2.0),
-    ("crowd", 50.0),
-    ("fork-join", 1.9),
-    ("loops", 775.2),
-    ("maker-and-fork-join", 13.4),
-    ("makers", 294.8),
-    ("messages-one-receiver", 207.3),
-    ("messages-six-receivers", 3043.1),
-    ("ping-pong", 123.3),
-    ("ping-pong-short", 99.4),
-    ("processes-of-1-ms", 127.7),
-    ("two-caches", 52.6),
-];
+const KNOWN: &[(&str, f64)] = &[];
 
 /// How much worse a known one may be, for it changes with whatever changes.
 const WORSE: f64 = 1.25;

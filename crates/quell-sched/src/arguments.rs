@@ -15,11 +15,8 @@ pub struct Arguments {
     /// Do not tell short requests from long ones
     #[arg(long)]
     no_requests: bool,
-    /// No credit: urgency is not bounded by shares; with --no-causal and --no-asymmetry too, shares by weight alone
-    #[arg(long)]
-    no_fair: bool,
     /// Give every tenant (cgroup, or thread in none) its share of the whole host, by weight: within two points of the host in any two seconds, nearly always (docs/scheduler.md)
-    #[arg(long, conflicts_with = "no_fair")]
+    #[arg(long)]
     share: bool,
     /// Rescheduling latency as a multiple of a thread's usual run, 0 to 16 [default: 1]
     #[arg(long, value_name = "FACTOR")]
@@ -37,7 +34,6 @@ impl Arguments {
             causal: !self.no_causal,
             asymmetry: !self.no_asymmetry,
             requests: !self.no_requests,
-            fair: !self.no_fair,
             share: self.share,
             criticality: defaults.criticality,
             stretch: self.stretch.unwrap_or(defaults.stretch),

@@ -19,13 +19,13 @@ pub struct Options {
     pub stretch: u32,
     pub causal: u32,
     pub asymmetry: u32,
-    pub fair: u32,
     pub share: u32,
     pub domains: u32,
     pub cpus: u32,
     pub observe: u32,
     pub requests: u32,
     pub criticality: u32,
+    pub unused: u32,
     pub domain_of: [u16; MAX_CPUS],
 }
 
@@ -33,10 +33,10 @@ pub struct Options {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct CpuSlot {
-    pub urgency: u64,
-    pub since: u64,
-    pub grace: u64,
-    pub age: u64,
+    pub deadline: u64,
+    pub until: u64,
+    pub pace: u64,
+    pub began: u64,
     pub pinned: u32,
     pub offline: u8,
     pub movable: u8,
@@ -46,7 +46,6 @@ pub struct CpuSlot {
     pub wakeups_idle: u64,
     pub wakeups_preempting: u64,
     pub wakeups_queued: u64,
-    pub depleted: u64,
     pub kept: u64,
     pub wait_ns: u64,
     pub worst_wait_ns: u64,
@@ -54,6 +53,7 @@ pub struct CpuSlot {
     pub tid: u32,
     pub late: u64,
     pub rescued: u64,
+    pub unused: u64,
 }
 
 /// `struct sharer`: the scheduler and its loader both write it.
@@ -68,7 +68,6 @@ pub struct Sharer {
     pub since: AtomicU64,
     pub served: AtomicU64,
     pub rate: AtomicU32,
-    pub heavy: AtomicU32,
     pub wants: AtomicU32,
     pub allowed: AtomicU16,
     pub cpu: AtomicU16,
@@ -82,23 +81,14 @@ pub struct Places {
     pub next: AtomicU32,
 }
 
-/// `struct clock`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct Clock {
-    pub time: u64,
-    pub at: u64,
-    pub rate: u64,
-    pub load: u64,
-    pub served_at: u64,
-    pub promised: u64,
-}
-
 /// `struct domain`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Domain {
-    pub clock: Clock,
+    pub clock: u64,
+    pub owed: i64,
+    pub load: u64,
+    pub served_at: u64,
     pub room_at: u64,
     pub room_due: u64,
     pub look_at: u64,
@@ -108,13 +98,13 @@ pub struct Domain {
     /// When those of its queue were put in order.
     pub sorted_at: u64,
     pub queued: u32,
-    pub depleted: u32,
+    pub starved: u32,
     pub pinned: u32,
     pub parked: u32,
     pub online: u32,
     pub size: u32,
     pub cpu: [u16; DOMAIN_CPUS],
-    pub padding: [u64; 1],
+    pub padding: [u64; 3],
 }
 
 /// `struct group` (groups.bpf.h).
@@ -278,13 +268,13 @@ const _: () = {
     assert!(size_of::<Options>() == 48 + 2 * MAX_CPUS);
     assert!(offset_of!(Options, domain_of) == 48);
     assert!(size_of::<CpuSlot>() == 128);
-    assert!(offset_of!(CpuSlot, worst_wait_tid) == 104);
+    assert!(offset_of!(CpuSlot, worst_wait_tid) == 96);
     assert!(size_of::<Domain>() == 256);
     assert!(size_of::<Group>() == 96);
     assert!(size_of::<Places>() == 8);
     assert!(size_of::<Sharer>() == 64);
     assert!(offset_of!(Sharer, served) == 40);
-    assert!(offset_of!(Sharer, cpu) == 62);
+    assert!(offset_of!(Sharer, cpu) == 58);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 56);

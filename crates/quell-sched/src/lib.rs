@@ -62,12 +62,8 @@ pub struct Options {
     pub asymmetry: bool,
     /// Put threads of short requests before those of long ones that came at the same time.
     pub requests: bool,
-    /// Let threads be urgent only within their share of CPU time, by weight. Without, urgency alone orders them,
-    /// within its own bounds; where causal age and asymmetry are off as well, all threads share by weight and
-    /// nothing else matters.
-    pub fair: bool,
     /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
-    /// Needs `fair`. Off by default until it holds what it promises everywhere: docs/scheduler.md.
+    /// Off by default until it holds what it promises everywhere: docs/scheduler.md.
     pub share: bool,
     /// Serve those who have servers ([`Scheduler::set_server`]) before all that has a weight; what they leave is shared. Needs
     /// `share`.
@@ -85,7 +81,6 @@ impl Default for Options {
             causal: true,
             asymmetry: true,
             requests: true,
-            fair: true,
             share: false,
             criticality: false,
             stretch: 1.0,
@@ -568,7 +563,7 @@ impl Scheduler {
         let bytes = value(&self.domains, "reading the domains")?;
         for bytes in bytes.chunks_exact(size_of::<layout::Domain>()) {
             let domain: layout::Domain = from_bytes(bytes);
-            stats.load += layout::weight(domain.clock.load);
+            stats.load += layout::weight(domain.load);
             stats.queued += u64::from(domain.queued);
         }
         for key in self.groups.keys() {
@@ -679,8 +674,7 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
         causal: options.causal.into(),
         asymmetry: options.asymmetry.into(),
-        fair: options.fair.into(),
-        share: (options.share && options.fair).into(),
+        share: options.share.into(),
         domains: domains
             .iter()
             .filter(|domain| **domain != layout::NO_DOMAIN)
@@ -691,7 +685,8 @@ fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOption
         observe: 0,
         // They only move deadlines: nothing need count them where there are none.
         requests: (options.requests && options.asymmetry).into(),
-        criticality: (options.criticality && options.share && options.fair).into(),
+        criticality: (options.criticality && options.share).into(),
+        unused: 0,
         domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
     };
     raw.domain_of.copy_from_slice(domains);

@@ -127,7 +127,6 @@ impl Shares {
             let by = as_of.wrapping_sub(behind_ns as u64).wrapping_sub(served);
             sharer.served.fetch_add(by, SeqCst);
             sharer.rate.store(rate as u32, Relaxed);
-            sharer.heavy.store(due.heavy.into(), Relaxed);
         }
     }
 
@@ -197,7 +196,7 @@ fn free(sharer: &Sharer, tid: u32) -> bool {
     for field in [&sharer.used, &sharer.wanted, &sharer.served, &sharer.since] {
         field.store(0, Relaxed);
     }
-    for field in [&sharer.rate, &sharer.heavy, &sharer.wants] {
+    for field in [&sharer.rate, &sharer.wants] {
         field.store(0, Relaxed);
     }
     let _ = exchange(FREED, 0);
@@ -329,9 +328,6 @@ mod tests {
         step(&mut shares, &sharers, &mut machine, &[0, 0, 0]);
         step(&mut shares, &sharers, &mut machine, &[50, 0, 50]);
         assert_eq!(sharers.each_ref().map(percent), [50, 50, 100]);
-        // Group 8 may use less than its weight says.
-        let heavy = |it: &Sharer| it.heavy.load(Relaxed);
-        assert_eq!(sharers.each_ref().map(heavy), [1, 1, 0]);
         // Served up to now as well as it lacks: 25 ms had before, at half a CPU.
         let ahead = |it: &Sharer| (it.served.load(Relaxed) as i64 - machine.now as i64) / MS as i64;
         assert_eq!(sharers.each_ref().map(ahead)[..2], [50, -50]);

@@ -16,10 +16,8 @@ pub struct CpuStats {
     pub wakeups_preempting: u64,
     /// Those that had to wait in a queue.
     pub wakeups_queued: u64,
-    /// Waits that outlasted a thread's rescheduling latency, so that another was preempted for it.
+    /// Turns that were ended for a thread that waited.
     pub late: u64,
-    /// Turns that ended with a thread having spent its share.
-    pub depleted: u64,
     /// Times the CPU was about to idle beside a thread that had just been queued.
     pub rescued: u64,
     /// Turns that were renewed because nobody went before.
@@ -39,7 +37,6 @@ impl AddAssign for CpuStats {
         self.wakeups_preempting += other.wakeups_preempting;
         self.wakeups_queued += other.wakeups_queued;
         self.late += other.late;
-        self.depleted += other.depleted;
         self.rescued += other.rescued;
         self.kept += other.kept;
         self.wait_ns += other.wait_ns;
@@ -76,7 +73,6 @@ impl Stats {
                 wakeups_preempting: slot.wakeups_preempting,
                 wakeups_queued: slot.wakeups_queued,
                 late: slot.late,
-                depleted: slot.depleted,
                 rescued: slot.rescued,
                 kept: slot.kept,
                 wait_ns: slot.wait_ns,

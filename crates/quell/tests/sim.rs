@@ -337,8 +337,7 @@ fn four_mechanisms_on_one_host() {
             }
         }
     }
-    assert!((teams(1) - 2.0).abs() > 0.05, "{}", teams(1));
-    for (side, name) in sides.iter().enumerate().skip(2) {
+    for (side, name) in sides.iter().enumerate().skip(1) {
         assert!((teams(side) - 2.0).abs() < 0.02, "{name}: {}", teams(side));
     }
 }

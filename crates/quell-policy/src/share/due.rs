@@ -1,6 +1,6 @@
 //! What threads are due while they run: the ideal, over and over, from what they did.
 
-use super::{Group, Ideal, Problem, ProblemError, Thread, ideal};
+use super::{Group, Problem, ProblemError, Thread, ideal};
 use quell_model::CpuSet;
 use std::collections::BTreeMap;
 
@@ -14,8 +14,6 @@ const TURNS_S: f64 = 0.02;
 /// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
 /// one that waited, that part is what they were due; within these.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
-/// Whose tenant is due so many times what CPU time is on average, by weight, is heavy.
-const HEAVY: f64 = 1.1;
 /// A rate that is a CPU, in CPUs.
 const ALL: f64 = 0.999;
 
@@ -45,8 +43,6 @@ pub struct Due {
     pub rate: f64,
     /// What it had less than it was due, so far, in s of CPU time; negative: more.
     pub lag_s: f64,
-    /// Whether its tenant is due more, by its weight, than CPU time is on average.
-    pub heavy: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -126,13 +122,12 @@ impl Dues {
         }
         let mut out = vec![None; threads.len()];
         let ideal = ideal(&problem)?;
-        let heavy = heavy(&problem, &ideal);
         let used: f64 = active.iter().map(|(_, used_s)| used_s).sum();
         let due = ideal.threads.iter().sum::<f64>() * step_s;
         let had = if due > 0.0 { used / due } else { 1.0 };
         let had = had.clamp(*PART.start(), *PART.end());
-        for ((place, used_s), ((thread, due), heavy)) in
-            (active.into_iter()).zip(problem.threads.iter().zip(ideal.threads).zip(heavy))
+        for ((place, used_s), (thread, due)) in
+            (active.into_iter()).zip(problem.threads.iter().zip(ideal.threads))
         {
             let seen = &threads[place];
             let Some(known) = self.known.get_mut(&seen.key) else {
@@ -147,37 +142,10 @@ impl Dues {
             let lag_s = lag_s.clamp(-LAG_MOST_S, most);
             known.lag_s = lag_s;
             let rate = (due / thread.demand).min(1.0);
-            out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s, heavy });
+            out[place] = (thread.demand > 0.0).then_some(Due { rate, lag_s });
         }
         Ok(out)
     }
-}
-
-/// By thread, whether its tenant (the outermost group around it, or itself) is due more, by its weight, than the average of what is
-/// due. Everybody is due as much, by weight, where all want more than they can have.
-fn heavy(problem: &Problem, ideal: &Ideal) -> Vec<bool> {
-    let tenant = |mut at: usize| {
-        while let Some(outer) = problem.groups[at].parent {
-            at = outer;
-        }
-        at
-    };
-    let level = |due: f64, weight: u32| due / f64::from(weight);
-    let threads: Vec<(f64, f64)> = (problem.threads.iter().zip(&ideal.threads))
-        .map(|(thread, due)| {
-            let outer = thread.group.map(tenant);
-            let level = match outer {
-                Some(group) => level(ideal.groups[group], problem.groups[group].weight),
-                None => level(*due, thread.weight),
-            };
-            (*due, level)
-        })
-        .collect();
-    let all: f64 = threads.iter().map(|(due, _)| due).sum();
-    let average = threads.iter().map(|(due, level)| due * level).sum::<f64>() / all;
-    (threads.iter())
-        .map(|(_, level)| *level > average * HEAVY)
-        .collect()
 }
 
 #[cfg(test)]
@@ -294,51 +262,6 @@ mod tests {
         ) = (3, 0, 0);
         let [(_, lag), _] = two.step([(0, 50), (50, 50)]);
         assert!((0..20).contains(&lag), "{lag}");
-    }
-
-    #[test]
-    fn who_is_due_more_by_weight_as_others_want_less_is_heavy() {
-        let cpus = CpuSet::first(4);
-        let group = |weight| Group {
-            parent: None,
-            weight,
-            limit: None,
-        };
-        let thread = |group, demand| Thread {
-            group,
-            weight: 100,
-            cpus: cpus.clone(),
-            demand,
-        };
-        let found = |weights: [u32; 2], threads: &[(usize, f64)]| {
-            let threads = threads
-                .iter()
-                .map(|(at, demand)| thread(Some(*at), *demand));
-            let problem = Problem {
-                cpus: cpus.clone(),
-                groups: weights.map(group).to_vec(),
-                threads: threads.chain([thread(None, 0.01)]).collect(),
-            };
-            let mut heavy = heavy(&problem, &ideal(&problem).unwrap());
-            assert_eq!(heavy.pop(), Some(false), "who hardly wants anything");
-            heavy
-        };
-        let busy = |at| [(at, 1.0); 4];
-        // Both want all: what their weights say. The one that sleeps a bit has that all the same.
-        let some = [&busy(0)[..], &[(1, 1.0), (1, 1.0), (1, 0.9)]].concat();
-        assert!(found([100, 100], &some).iter().all(|it| !it));
-        assert!(found([100, 300], &some).iter().all(|it| !it));
-        // One wants little, so that the other is due more.
-        let little = [&busy(0)[..], &[(1, 0.4)]].concat();
-        assert_eq!(found([100, 100], &little), [true, true, true, true, false]);
-        // Or what it is due is what its weight says.
-        assert!(found([900, 100], &little).iter().all(|it| !it));
-        let nobody = Problem {
-            cpus,
-            groups: Vec::new(),
-            threads: Vec::new(),
-        };
-        assert!(heavy(&nobody, &ideal(&nobody).unwrap()).is_empty());
     }
 
     #[test]

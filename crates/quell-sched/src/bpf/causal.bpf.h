@@ -8,8 +8,10 @@
  *          thread or a real-time thread starts one of age 0; a thread woken by another one continues the
  *          waker's. A chain ages while its threads wait, not while they run: who makes work gains nothing by making
  *          it. The thread's work counts as waiting for that long already (urgency.h).
- * Bounds:  a chain counts as at most URGENCY_AGE_MOST old. Depleted threads have age 0 and give no other. Age
- *          only orders threads that are within their share, so an endless chain cannot take more than its threads' shares.
+ *          A chain is also busy: for what was run in it, along the way by which threads woke each other, less what they slept meanwhile. So work
+ *          without end is told from requests, in however small parts it is done.
+ * Bounds:  age makes deadlines earlier by a few times the work at most (urgency.h), and only while threads are within their shares
+ *          (order.h). A chain that has been busy for many times its threads' work is no request's.
  * Limits:  a server that finds its next request waiting goes on without sleeping, and so with the
  *          age of the one before. Wakeups in softirq begin a chain even where a local sender caused them.
  */
@@ -29,12 +31,20 @@ static __always_inline struct task_struct *waker(void)
 	return current;
 }
 
-/* How long the work that it does has waited: the CPU that wakes is the one it has. */
-static __always_inline u64 age_of(struct task_struct *waker)
+/* A thread is woken: it continues its waker's chain, or begins one. */
+static __always_inline void continue_chain(struct thread *t, struct task_struct *waker, u64 now)
 {
-	struct cpu_slot *slot = cpu_at(bpf_get_smp_processor_id());
+	struct thread *by = options.causal && waker ? thread_of(waker) : NULL;
 
-	return waker && slot ? slot->age : 0;
+	t->age = 0;
+	t->busy = order_slept(t->busy, now - t->ran_at);
+	if (!by)
+		return;
+	u64 ran = by->running && now > by->ran_at ? now - by->ran_at : 0;
+	u64 busy = order_busy(by->busy, ran);
+	if (busy > t->busy)
+		t->busy = busy;
+	t->age = urgency_age(by->woke_at - by->age, by->present + ran, now);
 }
 
 #endif

@@ -2,66 +2,41 @@
 /*
  * Fair shares: keeps what ../policy/fair.h computes with.
  *
- * Problem: credit needs virtual clocks, and weights depend on how many threads of a cgroup are ready.
- * How:     clocks are moved on by whoever needs them, at most once every CLOCK_STEP, and are interpolated in
- *          between. A clock's load is a sum
- *          that a thread enters when it wakes and leaves when it sleeps. A group's members, which are
+ * Problem: virtual times need a clock that all CPUs of a domain agree on, and weights depend on how many threads of a cgroup are ready.
+ * How:     a domain's clock and its load are sums that a thread enters when it becomes ready and leaves when it sleeps; the clock is
+ *          moved on by what threads ran when that is counted: at the end of a turn. A group's members, which are
  *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
  *          and threads of the root compete with their own weights.
  * Limits:  a thread's weight is what it was when it last woke or ended a turn, and its group's what it was
- *          up to CLOCK_STEP before.
+ *          up to GROUP_STEP before. The clock lacks what is being run.
  */
 #ifndef QUELL_FAIR_BPF_H
 #define QUELL_FAIR_BPF_H
 
 #include "share.bpf.h"
 
-#define CLOCK_STEP (500 * NS_PER_US)
+#define GROUP_STEP (500 * NS_PER_US)
 
-/* What servers took of so long: nobody is owed it. */
-static __always_inline u64 promised_part(struct clock *c, u64 cpus, u64 ns)
+/* By how much a thread's CPU is behind its domain's clock. */
+static __always_inline u64 behind_of(struct thread *t)
 {
-	if (!options.criticality || !c->promised || !cpus)
-		return 0;
-	u64 promised = __sync_lock_test_and_set(&c->promised, 0) / cpus;
+	u32 cpu = t->only_cpu;
 
-	return fair_advance(promised < ns ? promised : ns, c->rate);
-}
-
-static __always_inline u64 clock_of(struct clock *c, u64 cpus, u64 rate_most, u64 now)
-{
-	u64 at = c->at, time;
-
-	if (now > at + CLOCK_STEP && __sync_val_compare_and_swap(&c->at, at, now) == at) {
-		__sync_fetch_and_add(&c->time, fair_advance(now - at, c->rate) - promised_part(c, cpus, now - at));
-		u64 rate = fair_rate(cpus, c->load);
-		c->rate = rate < rate_most ? rate : rate_most;
-	}
-	/* In this order: beside another CPU's step it is late, never early. */
-	time = *(volatile u64 *)&c->time;
-	at = *(volatile u64 *)&c->at;
-	return now > at ? time + fair_advance(now - at, c->rate) : time;
-}
-
-static __always_inline u64 domain_clock(struct domain *d, u64 now)
-{
-	return clock_of(&d->clock, d->online, -1, now);
-}
-
-static __always_inline u64 pinned_clock(struct domain *d, u32 cpu, u64 now)
-{
-	return cpu < MAX_CPUS ? clock_of(&pinned_clocks[bounded(cpu, MAX_CPUS)], 1, d->clock.rate, now) : 0;
+	return cpu && cpu <= MAX_CPUS ? pinned_clocks[bounded(cpu - 1, MAX_CPUS)].behind : 0;
 }
 
 /* The clock that counts for a thread. */
-static __always_inline u64 clock_for(struct thread *t, u64 now)
+static __always_inline u64 clock_for(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 
-	if (!d)
-		return 0;
-	u64 time = domain_clock(d, now);
-	return t->only_cpu ? pinned_clock(d, t->only_cpu - 1, now) : time;
+	return d ? *(volatile u64 *)&d->clock - behind_of(t) : 0;
+}
+
+/* A thread's lag. */
+static __always_inline s64 lag_of(struct thread *t, u64 now)
+{
+	return options.share ? (s64)(FAIR_CLOCK_START + now - t->virtual) : (s64)(clock_for(t) - t->virtual);
 }
 
 /* The weight that the members of a group share. */
@@ -72,7 +47,7 @@ static __noinline u64 group_share(struct group *group, u64 now)
 
 	if (!group)
 		return WEIGHT_ONE;
-	if (group->at && now < group->at + CLOCK_STEP)
+	if (group->at && now < group->at + GROUP_STEP)
 		return group->share;
 	share = group->weight;
 	for (int level = 0; level < GROUP_DEPTH; level++) {
@@ -119,44 +94,72 @@ static __always_inline void weigh(struct thread *t, u64 now)
 	t->weight = fair_weight(group_share(g, now), own, g->active);
 }
 
-static __always_inline void change_load(struct thread *t, u64 by)
+/* What its domain's load becomes. */
+static __always_inline u64 change_load(struct thread *t, struct domain *d, u64 by)
 {
-	struct domain *d = domain_at(t->domain);
 	u32 cpu = t->only_cpu;
 
-	if (d)
-		__sync_fetch_and_add(&d->clock.load, by);
 	if (cpu && cpu <= MAX_CPUS)
 		__sync_fetch_and_add(&pinned_clocks[bounded(cpu - 1, MAX_CPUS)].load, by);
+	return __sync_fetch_and_add(&d->load, by) + by;
 }
 
+/* A thread brings lag along, or leaves some. */
+static __always_inline void bring(struct domain *d, s64 owed)
+{
+	if (owed)
+		__sync_fetch_and_add(&d->owed, owed);
+}
+
+/* What threads ran advances the clock. */
+static __always_inline void advance(struct domain *d, u64 by, u64 load)
+{
+	s64 paid = fair_paid(d->owed, load, by);
+
+	bring(d, -paid * (s64)load);
+	__sync_fetch_and_add(&d->clock, by - (paid << 10));
+}
+
+/* A thread is not one of those that compete any more. */
 static __always_inline void leave_load(struct thread *t)
 {
 	u64 counted = t->load ? __sync_lock_test_and_set(&t->load, 0) : 0;
+	struct domain *d = domain_at(t->domain);
 
-	if (!counted)
+	if (!counted || !d)
 		return;
-	change_load(t, -counted);
-	/* Its place is its own while it is counted. */
+	u64 rest = change_load(t, d, -counted);
 	if (options.share)
+		/* Its place is its own while it is counted. */
 		end_share(t);
+	else
+		bring(d, -fair_left(fair_bounded(clock_for(t) - t->virtual, counted), counted));
+	if (!rest)
+		d->owed = 0;
 }
 
-static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu, u64 now)
+/* It becomes one of them, with its lag; woken: it was asleep. */
+static __always_inline void enter_load(struct thread *t, struct task_struct *p, u32 index, u32 cpu, bool woken, u64 now)
 {
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
+	struct domain *d = domain_at(index);
 
-	if (t->domain != index || t->only_cpu != only_cpu) {
-		t->domain = index;
-		t->only_cpu = only_cpu;
-		/* Another clock; its credit comes along. */
-		t->seen = clock_for(t, now);
-		t->seen_at = now;
-	}
+	if (!d)
+		return;
+	s64 lag = t->domain == NO_DOMAIN ? t->lag : clock_for(t) - t->virtual;
+	t->domain = index;
+	t->only_cpu = only_cpu;
 	u64 weight = t->weight, counted = __sync_lock_test_and_set(&t->load, (u32)weight);
-	change_load(t, weight - counted);
-	if (options.share)
+	change_load(t, d, weight - counted);
+	if (options.share) {
 		begin_share(t, p, now);
+		return;
+	}
+	t->lag = lag = woken ? fair_woken(lag, weight) : fair_bounded(lag, weight);
+	t->virtual = clock_for(t) - lag;
+	HOLDS(lag_of(t, now) == fair_bounded(lag, weight));
+	if (!counted)
+		bring(d, fair_left(lag, weight));
 }
 
 /*
@@ -174,136 +177,134 @@ static __always_inline void weigh_again(struct thread *t, struct task_struct *p,
 		return;
 	}
 	leave_load(t);
-	enter_load(t, p, t->domain, cpu, now);
+	enter_load(t, p, t->domain, cpu, false, now);
 }
 
-/* What a thread's credit and that of its process change by, and the CPU time that it spent. */
-static __always_inline void change_credit(struct thread *t, struct task_struct *p, s64 by, u64 ran)
+/* What a thread's process spent, and usually spends on a request. */
+static __always_inline void count_spent(struct thread *t, struct task_struct *p, u64 ran)
 {
-	struct thread *first = first_of(t, p);
+	struct thread *first = options.requests ? first_of(t, p) : NULL;
 
 	if (!first)
 		return;
-	if (options.requests) {
-		t->request = first->request;
-		if (ran)
-			__sync_fetch_and_add(&first->spent, ran);
-	}
-	if (!by) {
-		t->common = first->pool;
-		return;
-	}
-	t->credit = fair_bounded(t->credit + by);
-	/* Two that add at the same time may pass the bound by what one of them adds. */
-	s64 pool = __sync_fetch_and_add(&first->pool, by) + by;
-	s64 bounded_pool = fair_bounded_pool(pool, p->signal->nr_threads);
-	if (bounded_pool != pool)
-		first->pool = bounded_pool;
-	t->common = bounded_pool;
+	t->request = first->request;
+	if (ran)
+		__sync_fetch_and_add(&first->spent, ran);
 }
 
-/* What the time since deserved; brings the thread up to date. */
-static __always_inline s64 deserved(struct thread *t, u64 now)
+/* What a thread ran moves its virtual time, and the clock. Global, so that the verifier looks at it once. */
+__noinline int charge_ran(struct thread *t, u64 ran)
 {
-	u64 clock = clock_for(t, now);
+	struct domain *d = t ? domain_at(t->domain) : NULL;
+	u32 cpu = t ? t->only_cpu : 0;
 
-	/* What is not counted now is counted next time. */
-	if (clock <= t->seen || now <= t->seen_at)
+	if (!t || !d)
 		return 0;
-	s64 earned = fair_earned(clock - t->seen, now - t->seen_at, t->weight);
-	t->seen = clock;
-	t->seen_at = now;
-	return earned;
+	u64 weight = t->weight, load = d->load;
+	s64 lag = clock_for(t) - t->virtual;
+	t->virtual += fair_virtual(ran, weight);
+	if (load < weight)
+		load = weight;
+	advance(d, fair_virtual(ran, load), load);
+	__sync_fetch_and_add(&d->clock, -fair_pull(lag, ran));
+	lag = clock_for(t) - t->virtual;
+	u64 behind = cpu && cpu <= MAX_CPUS ? fair_behind(lag) : 0;
+	if (behind) {
+		/* What its CPU could not give is due to none of those that are bound to it. */
+		struct pinned_clock *bound = &pinned_clocks[bounded(cpu - 1, MAX_CPUS)];
+		u64 all = bound->load;
+		__sync_fetch_and_add(&bound->behind, behind);
+		bring(d, -fair_left(behind, all < load ? all : load));
+		lag = clock_for(t) - t->virtual;
+	}
+	t->virtual += lag - fair_bounded(lag, weight);
+	HOLDS(lag_of(t, 0) == fair_bounded(lag, weight));
+	return 0;
 }
 
-/* Brings the credit of a thread that does not run up to date. */
-static __always_inline void earn(struct thread *t, struct task_struct *p, u64 now)
-{
-	change_credit(t, p, deserved(t, now), 0);
-}
-
-/* The same for one that runs, and perhaps leaves its CPU. Depleted ones earn all the while: among them the exact share counts. */
+/* A thread ran, and perhaps leaves its CPU. */
 static __always_inline void spend(struct thread *t, struct task_struct *p, bool leaves, u64 now)
 {
 	u64 ran = now > t->ran_at ? now - t->ran_at : 0;
-	s64 earned = deserved(t, now);
 
 	t->ran_at += ran;
 	t->present += ran;
+	t->busy = order_busy(t->busy, ran);
 	draw_ran(t, p, leaves, now);
+	count_spent(t, p, ran);
 	/* What is promised is no part of what is shared. */
-	if (options.criticality && t->paid) {
-		change_credit(t, p, 0, ran);
-		if (options.share)
-			share_paid(t, p, ran);
-		return;
-	}
-	if (options.share)
+	if (options.criticality && t->paid)
+		share_paid(t, p, ran);
+	else if (options.share)
 		share_ran(t, p, ran, now);
-	if (options.share && !t->depleted)
-		t->due = fair_bounded(t->due + earned);
-	change_credit(t, p, (t->depleted ? earned : 0) - fair_spent(ran), ran);
+	else
+		charge_ran(t, ran);
 }
 
 /* A thread that came to a CPU of another domain: its lag and its load come along. */
-static __always_inline void change_domain(struct thread *t, struct task_struct *p, u32 index, u32 cpu,
-					  u64 now)
+static __always_inline bool change_domain(struct thread *t, struct task_struct *p, u32 index, u32 cpu, u64 now)
 {
 	if (!t->load || t->domain == index || !domain_at(index))
-		return;
-	earn(t, p, now);
+		return false;
 	leave_load(t);
-	enter_load(t, p, index, cpu, now);
+	enter_load(t, p, index, cpu, false, now);
+	return true;
 }
 
-/* Whether the thread became depleted. */
-static __always_inline bool judge(struct thread *t, struct task_struct *p, u64 now)
+/* How many times as long as its lag a thread has to wait for it. */
+static __always_inline u64 times_of(struct thread *t, struct domain *d)
 {
-	bool was = t->depleted;
+	u64 load = d->load, cpus = d->online;
+	u32 cpu = t->only_cpu;
 
+	/* Who may run on one CPU only shares that, if that is less. */
+	if (cpu && cpu <= MAX_CPUS) {
+		u64 own = pinned_clocks[bounded(cpu - 1, MAX_CPUS)].load;
+		if (own * cpus > load) {
+			load = own;
+			cpus = 1;
+		}
+	}
+	return order_times(load, cpus);
+}
+
+/* The deadline of a thread that is up to date, see ../policy/order.h. Global, as charge_ran() is. */
+__noinline int update_deadline(struct thread *t, u64 now)
+{
+	struct domain *d = t ? domain_at(t->domain) : NULL;
+
+	if (!t || !d)
+		return 0;
 	if (options.share)
 		locate(t, now);
-	if (p->policy == SCHED_IDLE)
-		t->depleted = true;
-	else if (options.share)
-		t->depleted = share_depleted(t);
-	else if (options.fair)
-		t->depleted = fair_depleted(t->common, was);
-	else /* urgency alone orders, or where that is off as well, weights */
-		t->depleted = !options.asymmetry && !options.causal;
-	if (t->depleted != was) {
-		/* What it does from here on is not what was waited for. */
-		t->since = now;
+	s64 lag = lag_of(t, now);
+	u64 times = options.share ? order_times(0, 1) : times_of(t, d);
+	/* With shares where it stands is by the middle of its turn. */
+	u64 share = options.share ? order_share(lag, SHARE_AFTER, times, now) :
+				    order_share(lag - order_turn(t->weight), ORDER_SHARE, times, now);
+	u64 deadline = share;
+	/* Nobody is urgent of whom nothing is known. */
+	if (options.asymmetry && !t->idle && t->known && !(options.share && is_unknown(t))) {
+		u64 work = urgency_work(t->latency, t->usual, t->request, options.stretch);
+		u64 from = options.share ? t->woke_at : order_from(t->woke_at, lag, work, times, now);
+		bool endless = order_endless(t->busy, work);
+		if (!options.share || share_is_urgent(lag, d->online))
+			deadline = order_request(deadline, from, work, t->age, t->present, t->usual, endless);
+		if (endless && t->usual <= FAIR_TURN && t->present < FAIR_TURN)
+			deadline = order_first(deadline, order_message(t->woke_at, lag, times, now));
+		else if (t->light && t->present < FAIR_TURN)
+			deadline = order_light(t->woke_at);
 	}
-	return t->depleted && !was;
-}
-
-/* How far a thread that is up to date is behind; own and common credit count alike. */
-static __always_inline s64 lag_of(struct thread *t)
-{
-	if (options.share)
-		return t->lag;
-	return fair_lag((t->credit + t->common) >> 1, t->weight ?: WEIGHT_ONE);
-}
-
-/* A CPU's urgency while a depleted thread runs there: how far it is ahead, whatever its clock is. */
-static __always_inline u64 depleted_urgency(s64 lag)
-{
-	return URGENCY_DEPLETED + fair_position(FAIR_CLOCK_START, lag);
-}
-
-/* Whether a thread goes before entitled ones, were it to wait. */
-static __always_inline bool goes_before_entitled(struct thread *t, s64 lag)
-{
-	return options.share && t->depleted && share_overdue(lag, rate_of(t, sharer_of(t)));
-}
-
-/* A CPU's urgency while a thread runs there. One that goes before entitled ones is not preempted for them. */
-static __always_inline u64 urgency_of(struct thread *t, s64 lag, u64 now)
-{
-	if (!t->depleted)
-		return t->deadline;
-	return goes_before_entitled(t, lag) ? now : depleted_urgency(lag);
+	/* Bound (1). */
+	HOLDS(t->light || !order_earlier(deadline, ORDER_START + t->woke_at - ORDER_EARLIEST));
+	HOLDS(!order_earlier(share, deadline));
+	t->deadline = deadline;
+	t->by_share = deadline == share;
+	if (!t->by_share)
+		t->pace = 1 << ORDER_PACE_SHIFT;
+	else
+		t->pace = options.share ? share_pace(rate_of(t, sharer_of(t))) : order_pace(t->weight, times);
+	return 0;
 }
 
 #endif

@@ -18,26 +18,26 @@
 #define MESSAGE_BYTES 1024
 
 struct options {
-	u64 margin_ns;		 /* see urgency_preempts() */
+	u64 margin_ns;		 /* by how much an earlier deadline preempts */
 	u32 stretch;		 /* see urgency_latency() */
 	u32 causal;		 /* causal age: on or off */
 	u32 asymmetry;		 /* latencies and preemption: on or off */
-	u32 fair;		 /* credit bounds urgency: on or off */
 	u32 share;		 /* tenants' shares of the host: on or off */
 	u32 domains;		 /* how many there are */
 	u32 cpus;		 /* possible CPUs */
 	u32 observe;		 /* counts for the agent's monitor */
 	u32 requests;		 /* tell short requests from long ones: on or off */
 	u32 criticality;	 /* budgets of servers: on or off */
+	u32 unused;
 	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 
 /* What a CPU does, and counters since loading. */
 struct cpu_slot {
-	u64 urgency; /* of what runs, see urgency.h */
-	u64 since;   /* when it got the CPU */
-	u64 grace;   /* for how long it usually keeps it */
-	u64 age;     /* how long its work waited */
+	u64 deadline; /* of what runs, see order.h */
+	u64 until;    /* when it begins to become later */
+	u64 pace;     /* how fast */
+	u64 began;    /* when what runs got the CPU, or another turn */
 	u32 pinned;  /* threads in its pinned queue and its servers' */
 	u8 offline;
 	u8 movable; /* what runs there, see room.bpf.h */
@@ -47,14 +47,14 @@ struct cpu_slot {
 	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
 	u64 wakeups_preempting; /* wakeups that preempted at once */
 	u64 wakeups_queued;
-	u64 depleted; /* turns that ended with a thread depleted */
 	u64 kept;     /* turns renewed, because nobody else was ready */
 	u64 wait_ns;  /* ready time of the threads that got this CPU */
 	u64 worst_wait_ns;
 	u32 worst_wait_tid;
 	u32 tid; /* who runs there, or did last */
-	u64 late; /* waits that outlasted the rescheduling latency, so that somebody was preempted */
+	u64 late; /* turns that were ended for a thread that waited */
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
+	u64 unused;
 } __attribute__((aligned(128)));
 
 /*
@@ -70,7 +70,6 @@ struct sharer {
 	u64 since;  /* since when it is, or is not */
 	u64 served; /* up to which time it has been served, as of since where it is not */
 	u32 rate;   /* of a CPU, while it wants one; by the loader */
-	u32 heavy;  /* its tenant is due more, by its weight, than others who want less; by the loader */
 	u32 wants;
 	u16 allowed; /* how many CPUs it may use */
 	u16 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
@@ -82,19 +81,18 @@ struct places {
 	u32 next; /* where to look for one that is free */
 };
 
-/* Virtual time, see fair.h. */
-struct clock {
-	u64 time;
-	u64 at;	  /* as of then */
-	u64 rate; /* since then */
-	u64 load; /* sum of the weights of the ready and running threads that share it */
-	u64 served_at; /* when a depleted one of them got a CPU last */
-	u64 promised;  /* CPU time that servers paid for and the clock does not count yet */
+/* Of the threads that may run on one CPU only, see fair.h. */
+struct pinned_clock {
+	u64 behind; /* their domain's clock */
+	u64 load;   /* sum of the weights of those that are ready or run; part of their domain's as well */
 };
 
 /* CPUs that share a last-level cache. */
 struct domain {
-	struct clock clock;
+	u64 clock;	 /* virtual time, see fair.h */
+	s64 owed;	 /* what threads brought along, less what they left */
+	u64 load;	 /* sum of the weights of the ready and running threads */
+	u64 served_at;	 /* when one that had waited for too long got a CPU last */
 	u64 room_at;	 /* when room was last looked for */
 	u64 room_due;	 /* whether its timer runs */
 	u64 look_at;	 /* when its timer goes off; 0: it does not run */
@@ -102,7 +100,7 @@ struct domain {
 	u64 starved_at;	 /* when threads that waited for too long were last looked for */
 	u64 sorted_at;	 /* when those of its queue were put in order, see share.bpf.h */
 	u32 queued;	 /* threads in its queues */
-	u32 depleted;	 /* of these, in the one of depleted threads */
+	u32 starved;	 /* of these, in the one of those that waited for too long */
 	u32 pinned;	 /* threads in its CPUs' pinned queues */
 	u32 parked;	 /* threads whose cgroups have used up their limits */
 	u32 online;	 /* its CPUs that are online */

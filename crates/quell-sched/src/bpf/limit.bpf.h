@@ -135,7 +135,7 @@ __noinline int draw_rest(struct thread *t, u64 ran_in_all, bool leaves, u64 now)
 	u64 ran = ran_in_all - t->ran_before;
 	struct draw rest = { .ran = ran - t->drawn, .begin = leaves ? -1 : 0 };
 
-	t->pace = limit_pace(t->pace, ran, now - t->drawn_from);
+	t->limit_pace = limit_pace(t->limit_pace, ran, now - t->drawn_from);
 	t->drawn = ran;
 	t->drawn_at = now;
 	if (leaves)
@@ -179,7 +179,7 @@ __noinline u64 look_at_drawing(struct thread *t, u64 now)
 	u64 at = t->drawn_at, ran = now > at ? now - at : 0;
 
 	t->drawn_at = at + ran;
-	ran = limit_ran(t->pace, ran);
+	ran = limit_ran(t->limit_pace, ran);
 	t->drawn += ran;
 	struct draw drawn = { .ran = ran };
 	draw(t, &drawn, now);
@@ -227,7 +227,7 @@ __noinline int begin_draw(struct thread *t, u64 ran_in_all, u32 cpu, u64 now)
 		t->ran_before = ran_in_all;
 		t->drawn = 0;
 		t->drawn_at = t->drawn_from = now;
-		t->pace = t->pace ?: LIMIT_PACE_ONE;
+		t->limit_pace = t->limit_pace ?: LIMIT_PACE_ONE;
 		draws.begin = 1;
 	}
 	draw(t, &draws, now);

@@ -4,7 +4,7 @@
  *
  * Problem: they are ready to the kernel, but must neither run nor count as what CPUs are shared among.
  * How:     each domain has a queue of them, ordered by when their groups' pools will hold something (limit.bpf.h), and a timer for
- *          the first. Then they are ready as if they had slept. Who was queued before its group's pool was empty is parked when it
+ *          the first. Then they are ready again, with the lag that they had. Who was queued before its group's pool was empty is parked when it
  *          comes to the front.
  * Limits:  whose limit is changed while they wait, wait until the period ends that they are parked for, or a second.
  */
@@ -42,16 +42,17 @@ __noinline int release_at(u32 index, u64 at, u64 now)
 }
 
 /*
- * A thread is to be parked: it is not ready any more. It earns meanwhile, as if it slept: else one that its group's limit lets run for less than
- * it would earn had never enough to go first, and might not have all of that by the end of a period, when it is lost. Global, as
- * release_at() is.
+ * A thread is to be parked: it is not ready any more. It keeps its lag: what it may not have it is not owed. Global, as release_at() is.
  */
-__noinline int leave_ready(struct thread *t, struct task_struct *p __arg_trusted, u32 index, u64 until, u64 now)
+__noinline int leave_ready(struct thread *t, u32 index, u64 until, u64 now)
 {
 	if (!t)
 		return 0;
-	earn(t, p, now);
-	leave_load(t);
+	if (t->load) {
+		t->lag = clock_for(t) - t->virtual;
+		leave_load(t);
+		t->domain = NO_DOMAIN;
+	}
 	leave_server(t);
 	leave_group(t);
 	if (!t->parked_at)
@@ -65,8 +66,8 @@ static __always_inline void park(struct thread *t, struct task_struct *p, u32 cp
 {
 	u32 index = domain_index(cpu);
 
-	leave_ready(t, p, index, until, now);
-	insert_ordered(p, parked_queue(index), FAIR_SLICE_LEAST, until, flags);
+	leave_ready(t, index, until, now);
+	insert_ordered(p, parked_queue(index), FAIR_TURN, until, flags);
 }
 
 /* Parks those at a queue's front that must not run. Within dispatch only. Global, so that the verifier looks at it once. */
@@ -92,7 +93,7 @@ __noinline int park_first(u64 dsq, u32 index)
 		if (until < now + PARKING_MOST)
 			until = now + PARKING_MOST;
 		if (move_ordered(&it, p, parked_queue(index), until))
-			leave_ready(t, p, index, until, now);
+			leave_ready(t, index, until, now);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	return 0;
@@ -116,11 +117,10 @@ __noinline int unpark(struct task_struct *p __arg_trusted, struct thread *t, str
 		return 0;
 	/* As in preemptible_cpu(). */
 	bpf_rcu_read_lock();
-	join(t, p, scx_bpf_task_cpu(p), now);
-	t->present = 0;
-	judge(t, p, now);
-	t->since = now;
-	update_deadline(t);
+	join(t, p, scx_bpf_task_cpu(p), false, now);
+	t->present = t->age = 0;
+	t->woke_at = now;
+	update_deadline(t, now);
 	*place = place_of(t, p, scx_bpf_task_cpu(p));
 	bpf_rcu_read_unlock();
 	return 0;
@@ -170,10 +170,9 @@ static int on_release(void *map, u32 *key, struct timer *value)
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	if (released) {
-		/* While they were parked the clock may have gone much faster than they can be served. */
-		d->clock.rate = fair_rate(d->online, d->clock.load);
 		/* Not one by one: who was parked first is not who goes first. */
 		wake_idle(d);
+		start_patience(d, index, ORDER_RUN, now);
 	}
 	/* One that is counted and not there yet may have found the timer still running. */
 	if (!next && d->parked)

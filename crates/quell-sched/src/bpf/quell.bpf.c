@@ -2,11 +2,11 @@
 /*
  * Quell's scheduler: the sched_ext operations, which join the features.
  *
- *   fair.bpf.h        what a thread is entitled to, by weight
+ *   fair.bpf.h        what a thread is due, by weight, and its deadline
  *   share.bpf.h       which thread is furthest behind what it is due of the host
  *   causal.bpf.h      since when its work waits
  *   request.bpf.h     how much work its requests are
- *   asymmetry.bpf.h   its deadline, and whom it preempts
+ *   asymmetry.bpf.h   whom it preempts, and when turns end
  *   starvation.bpf.h  that it waits no longer than that
  *   server.bpf.h      what it is promised in every period
  *   room.bpf.h        that it makes way for threads bound to some CPUs
@@ -14,7 +14,7 @@
  *   park.bpf.h        and where it waits for that
  *   observe.bpf.h     what threads did, for the agent
  *
- * A thread wakes: it earns for its sleep, gets a deadline, and an idle CPU, or a less urgent thread's, or a
+ * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a
  * place in its domain's queue. A CPU that has nothing to do takes the first of its domain's queues,
  * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
  * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
@@ -30,11 +30,6 @@
 #include "park.bpf.h"
 #include "observe.bpf.h"
 
-/* A depleted thread gets a CPU of its domain at least so often, whatever entitled ones want. */
-#define DEPLETED_EVERY (50 * NS_PER_MS)
-/* And one that may run on a CPU only gets that. */
-#define PINNED_EVERY (500 * NS_PER_MS)
-
 /* Blocked to ready. Global, so that the verifier looks at it once. */
 __noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
@@ -43,16 +38,13 @@ __noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 c
 	if (!t)
 		return 0;
 	observe_wake(p);
-	join(t, p, cpu, now);
-	note_request(t, p, by);
 	t->present = 0;
-	judge(t, p, now);
-	u64 age = options.causal && !t->depleted ? age_of(by) : 0;
-	/* A CPU's own threads are part of the machine. */
-	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
-		age = URGENCY_AGE_MOST;
-	t->since = urgency_since(age, now);
-	update_deadline(t);
+	t->woke_at = now;
+	t->invited = !!by;
+	join(t, p, cpu, true, now);
+	note_request(t, p, by);
+	continue_chain(t, by, now);
+	update_deadline(t, now);
 	return 0;
 }
 
@@ -70,10 +62,13 @@ __noinline int queue(struct thread *t, struct task_struct *p __arg_trusted, u32 
 	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	} else if (options.share) {
-		make_room(p, t->domain, time_ns());
+		return 1;
 	}
-	return idle >= 0;
+	u64 now = time_ns();
+	be_patient(t, now);
+	if (options.share)
+		make_room(p, t->domain, now);
+	return 0;
 }
 
 /*
@@ -104,20 +99,16 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	if (idle) {
 		here->wakeups_idle++;
-		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), ENQ_IMMED);
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, ENQ_IMMED);
 		return cpu;
 	}
-	if (!t->depleted) {
-		s32 victim = preemptible_cpu(p, t->deadline, URGENCY_DEPLETED, t->domain, now);
-		if (victim >= 0) {
-			here->wakeups_preempting++;
-			insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
-			return victim;
-		}
+	s32 victim = preemptible_cpu(p, t, t->deadline + options.margin_ns, now);
+	if (victim >= 0) {
+		here->wakeups_preempting++;
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
+		return victim;
 	}
 	here->wakeups_queued++;
-	if (!t->depleted)
-		be_patient(t, now);
 	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
 	if (p->nr_cpus_allowed >= options.cpus) {
 		queue(t, p, 0);
@@ -127,27 +118,25 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 }
 
 /* A thread that can run on one CPU only becomes ready. */
-static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p, s32 cpu)
+static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p, s32 cpu, u64 now)
 {
 	struct cpu_slot *slot = cpu_at(cpu);
-	u64 urgency;
 
 	if (!slot)
 		return false;
 	if (claim_idle(cpu)) {
-		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, 0);
 		return true;
 	}
 	/* While a higher scheduling class has the CPU, what that interrupted would go on with its turn, and this would wait for its end. */
 	u64 *resumes = &turns[bounded(cpu, MAX_CPUS)].resumes;
-	urgency = slot->urgency ?: *resumes;
-	/* A CPU's own kernel threads are part of the machine: they go first while within their share. */
-	if (!t->depleted && urgency != URGENCY_NONE &&
-	    (p->flags & PF_KTHREAD ||
-	     (options.asymmetry &&
-	      urgency_preempts(t->deadline, urgency, options.margin_ns)))) {
-		slot->urgency = *resumes = URGENCY_NONE;
-		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
+	u64 running = running_deadline(slot, now) ?: *resumes;
+	/* A CPU's own kernel threads are part of the machine: they wait for no margin. */
+	u64 margin = p->flags & PF_KTHREAD ? 0 : options.margin_ns;
+	if (running != ORDER_NONE && (options.asymmetry || !margin) && order_earlier(t->deadline + margin, running) &&
+	    (!margin || now - slot->began >= least_run(t))) {
+		slot->deadline = *resumes = ORDER_NONE;
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
 		return true;
 	}
 	return false;
@@ -171,14 +160,14 @@ static __always_inline bool serve_at_once(struct thread *t, struct task_struct *
 		return false;
 	}
 	if (claim_idle(cpu)) {
-		insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), 0);
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, 0);
 		return true;
 	}
 	/* Inside a server one waits for the other. */
 	if (r->occupied && r->charged == t->served)
 		return false;
-	slot->urgency = turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
-	insert_fifo(p, SCX_DSQ_LOCAL, slice_of(t), SCX_ENQ_PREEMPT);
+	slot->deadline = turns[bounded(cpu, MAX_CPUS)].resumes = ORDER_NONE;
+	insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
 	return true;
 }
 
@@ -193,7 +182,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (leaves && flags & ENQ_WAKEUP)
 		observe_wake(p);
 	if (!t || leaves) {
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE_LEAST, 0);
+		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_TURN, 0);
 		return;
 	}
 	t->left = 0;
@@ -207,10 +196,8 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
 		wake(t, p, cpu, now);
 		note_queue(t, QUEUE_NONE, 0);
-		if (serve_at_once(t, p, cpu) || wake_pinned(t, p, cpu))
+		if (serve_at_once(t, p, cpu) || wake_pinned(t, p, cpu, now))
 			return;
-		if (!t->depleted)
-			be_patient(t, now);
 		queue(t, p, cpu);
 		return;
 	}
@@ -218,14 +205,9 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	if (!t->load) { /* its first time, or it came from another scheduling class */
 		wake(t, p, cpu, now);
 	} else if (!(flags & ENQ_WAKEUP)) {
-		earn(t, p, now);
 		weigh_again(t, p, cpu, now);
 		enter_server(t, p, cpu);
-		judge(t, p, now);
-		/* What servers leave may be so little that who is urgent and always ready would go first for seconds. */
-		if (has_servers(cpu))
-			t->since = now;
-		update_deadline(t);
+		update_deadline(t, now);
 	}
 	bool taken = queue(t, p, cpu);
 	if (options.share && !(flags & ENQ_WAKEUP)) {
@@ -245,9 +227,9 @@ static __always_inline void park_queued(struct domain *d, u32 index)
 {
 	if (!limits.groups || !d->queued)
 		return;
-	park_first(entitled_queue(index), index);
-	if (d->depleted)
-		park_first(depleted_queue(index), index);
+	park_first(ready_queue(index), index);
+	if (d->starved)
+		park_first(starved_queue(index), index);
 }
 
 /* Takes one from a domain that this CPU does not belong to. */
@@ -258,7 +240,7 @@ static __always_inline bool take_foreign(u32 index)
 	if (!d || !d->queued)
 		return false;
 	park_queued(d, index);
-	return take_first(entitled_queue(index)) || take_first(depleted_queue(index));
+	return take_first(ready_queue(index)) || take_first(starved_queue(index));
 }
 
 /* Other domains that are looked at, one after the other, for one where threads wait. */
@@ -285,24 +267,18 @@ static __always_inline u32 visit(struct cpu_slot *slot, u32 index)
 	return index;
 }
 
-/*
- * Where threads wait while each CPU of ours has less to do: takes one of these. Of those that shares put in order only entitled ones, see
- * take_behind().
- */
+/* Where threads wait while each CPU of ours has less to do: takes one of these. */
 static __always_inline bool balance(struct domain *d, u32 other)
 {
 	struct domain *o = domain_at(other);
 
-	if (!o || o->queued <= (options.share ? o->depleted : 0))
+	if (!o || o->queued <= o->starved)
 		return false;
 	/* By more than one of its threads, which all its CPUs run while some wait. */
-	u64 one = o->clock.load / (o->queued + o->online);
-	if (o->clock.load * d->online <= (d->clock.load + one) * o->online)
+	u64 one = o->load / (o->queued + o->online);
+	if (o->load * d->online <= (d->load + one) * o->online)
 		return false;
-	if (!options.share)
-		return take_foreign(other);
-	park_queued(o, other);
-	return take_first(entitled_queue(other));
+	return take_foreign(other);
 }
 
 /* Whether a queue is to be put in order; who asks does it. */
@@ -313,194 +289,96 @@ static __always_inline bool is_due(u64 *sorted_at, u64 now)
 	return options.share && now > at + SORTED_EVERY && __sync_val_compare_and_swap(sorted_at, at, now) == at;
 }
 
-/* Whose turn it is on a CPU of a queue's threads; base: of depleted ones there. */
-static __always_inline struct next next_of_queue(u64 dsq, u64 base, s32 cpu, u32 all)
+/* Who is to go first on a CPU of a queue's threads. */
+static __always_inline struct next next_of_queue(u64 dsq, s32 cpu, u32 all)
 {
 	struct next next = { .cpu = cpu, .all = all };
 
-	if (options.share)
-		first_in_turn(dsq, base, &next);
-	else
-		next.order = first_order(dsq);
+	if (!options.share && can_peek()) {
+		struct task_struct *p = scx_bpf_dsq_peek(dsq);
+		if (!p)
+			return next;
+		if (may_run_on(p, cpu)) {
+			next.order = p->scx.dsq_vtime;
+			return next;
+		}
+	}
+	first_in_turn(dsq, &next);
 	return next;
 }
 
-/* Whose turn it is on a CPU, of depleted threads: its own, or its domain's, whichever is further behind. */
-struct turn_of {
-	u64 own;      /* the order of its own queues' first; 0: there is none */
+/* Who waits for a CPU: its own threads, and its domain's. Deadlines; 0: nobody. */
+struct waiting {
+	u64 own;      /* the first of its own queues */
 	u64 queue;    /* the one that this is in */
-	u64 stands;   /* and its place by share, see share.h; it may be entitled */
-	u64 bound;    /* of one who waits for this CPU and may not run everywhere; 0: there is none */
-	u64 first;    /* of whose turn it is; 0: nobody's */
-	s64 lag;      /* how far behind that is */
-	u32 rate;     /* its rate; 0: it may not run here, or shares are off */
-	u32 own_rate;
-	u64 depleted; /* the queue that it is in */
+	u64 first;    /* the first of its domain's that may run there */
+	u64 limited;  /* of one who waits for this CPU and may not run everywhere */
 	s32 cpu;
 	u32 all;      /* its own threads that wait are to be put in order */
-	s32 only_cpu; /* that CPU, where it is one of its own; negative: it is not */
 };
 
-/* Whether an entitled thread waits for this CPU alone. */
-static __always_inline bool entitled_own(struct turn_of *turn)
+/* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as find_waiting() is. */
+__noinline int find_own(struct waiting *waiting, u32 at)
 {
-	return turn->own && turn->own < URGENCY_DEPLETED;
-}
-
-/* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as overdue() is. */
-__noinline int find_own_turn(struct turn_of *turn, u32 at)
-{
-	struct reservation *r = turn && at ? reservation_at(turn->cpu) : NULL;
+	struct reservation *r = waiting && at ? reservation_at(waiting->cpu) : NULL;
 	struct server_slot *s = NULL;
 
-	if (!turn)
+	if (!waiting)
 		return 0;
-	u64 queue = own_queue(turn->cpu, at);
+	u64 queue = own_queue(waiting->cpu, at);
 	if (r)
 		s = server_at(r->server[bounded(at - 1, CPU_SERVERS)]);
 	if (!queue || (s && r && !s->ended && server_active(&s->now, r->critical)))
 		return 0;
-	struct next next = next_of_queue(queue, URGENCY_DEPLETED, turn->cpu, turn->all);
+	struct next next = next_of_queue(queue, waiting->cpu, waiting->all);
 	u64 order = next.order;
-	if (order && (!turn->own || order < turn->own)) {
-		turn->stands = next.stands;
-		turn->own = order;
-		turn->own_rate = next.rate;
-		turn->queue = queue;
+	if (order && (!waiting->own || order_earlier(order, waiting->own))) {
+		waiting->own = order;
+		waiting->queue = queue;
 	}
 	return 0;
 }
 
 /* Global, so that the verifier looks at it once. */
-__noinline int find_turn(struct turn_of *turn, u32 index, u64 now)
+__noinline int find_waiting(struct waiting *waiting, u32 index, u64 now)
 {
 	struct domain *d = domain_at(index);
-	struct cpu_slot *slot = turn ? cpu_at(turn->cpu) : NULL;
+	struct cpu_slot *slot = waiting ? cpu_at(waiting->cpu) : NULL;
 
-	if (!turn || !d || !slot)
+	if (!waiting || !d || !slot)
 		return 0;
-	s32 cpu = turn->cpu;
+	s32 cpu = waiting->cpu;
 	struct next next = {};
-	turn->own = 0;
-	turn->all = slot->pinned && is_due(&turns[bounded(cpu, MAX_CPUS)].sorted_at, now);
+	waiting->own = 0;
+	waiting->all = slot->pinned && is_due(&turns[bounded(cpu, MAX_CPUS)].sorted_at, now);
 	for (u32 at = 0; slot->pinned && at < OWN_QUEUES; at++)
-		find_own_turn(turn, at);
-	u64 own = turn->own;
-	if (d->depleted)
-		next = next_of_queue(depleted_queue(index), 0, cpu, is_due(&d->sorted_at, now));
-	u64 first = next.order;
-	turn->bound = own ? own : next.bound ? first + URGENCY_DEPLETED : 0;
-	turn->first = first;
-	turn->rate = next.rate;
-	turn->depleted = depleted_queue(index);
-	turn->only_cpu = -1;
-	if (first)
-		turn->lag = options.share ? share_lag(first, now) : (s64)(domain_clock(d, now) - first);
-	if (own >= URGENCY_DEPLETED) {
-		u64 order = own - URGENCY_DEPLETED;
-		s64 lag = options.share ? share_lag(order, now) : (s64)(pinned_clock(d, cpu, now) - order);
-		/* Nor does one hide it that may not run here. */
-		if (!first || (options.share && !next.rate) || lag >= turn->lag) {
-			turn->first = order;
-			turn->rate = turn->own_rate;
-			turn->lag = lag;
-			turn->depleted = turn->queue;
-			turn->only_cpu = cpu;
-		}
-	}
+		find_own(waiting, at);
+	if (d->queued > d->starved)
+		next = next_of_queue(ready_queue(index), cpu, is_due(&d->sorted_at, now));
+	waiting->first = next.order;
+	waiting->limited = waiting->own ?: next.limited ? next.order : 0;
 	return 0;
 }
 
-/* Whether whose turn it is goes before entitled threads. Global, so that the verifier looks at it once. */
-__noinline int overdue(struct turn_of *turn, u32 index, u64 now)
-{
-	struct domain *d = domain_at(index);
-
-	if (!turn || !d)
-		return 0;
-	s32 cpu = turn->only_cpu;
-	struct clock *c = cpu < 0 ? &d->clock : &pinned_clocks[bounded(cpu, MAX_CPUS)];
-	u64 served_at = c->served_at;
-	bool starved = fair_starved(turn->first, now);
-	u64 every = starved ? STARVED_EVERY : cpu < 0 ? DEPLETED_EVERY : PINNED_EVERY;
-	bool late = options.share ? share_overdue(turn->lag, turn->rate) : fair_overdue(turn->lag);
-
-	return (late && !starved) || (now > served_at && now - served_at > every);
-}
-
-/* Whether an entitled thread waits for this CPU alone that is overdue, or has waited too long. */
-static __always_inline bool own_overdue(struct turn_of *turn, u64 now)
-{
-	return entitled_own(turn) &&
-	       (fair_starved(turn->own, now) || share_overdue(share_lag(turn->stands, now), turn->own_rate));
-}
-
 /*
- * Whether whose turn it is goes before entitled threads, and so before one of the CPU's own: that does not wait for one that is less far behind, or
- * has not waited as long where both have for too long. That could be for ever.
+ * Takes a thread that waits in another domain, and is further behind than all that wait here or run (mine; 0: nobody does): whoever is furthest
+ * behind goes first on every CPU, whatever domain it happened to come to. Within dispatch only. Global, as find_waiting() is.
  */
-static __always_inline bool goes_first(struct turn_of *turn, u32 index, u64 now)
-{
-	if (!turn->first)
-		return false;
-	if (options.share && entitled_own(turn) &&
-	    (turn->stands < turn->first || (fair_starved(turn->own, now) && turn->own <= turn->first)))
-		return false;
-	return overdue(turn, index, now);
-}
-
-/*
- * Whether a thread whose turn ended goes on before entitled ones that wait, as it would go before them, were it to wait: one that is due a CPU of its
- * own, until the first one's deadline has passed. Where it may run elsewhere it does not keep one that may not, and
- * never one of the CPU's own that is further behind. Where no entitled one waits here it goes on before those of other domains, whatever their deadlines,
- * unless a depleted one that may run here is further behind.
- */
-static __always_inline bool goes_on_first(struct turn_of *turn, struct thread *t, s64 lag, u32 index, u64 now)
-{
-	if (!goes_before_entitled(t, lag) || !share_is_whole(rate_of(t, sharer_of(t))))
-		return false;
-	u64 first = first_order(entitled_queue(index));
-	if (first && first <= now)
-		return false;
-	if (!entitled_own(turn))
-		return first || !turn->first || !turn->rate || turn->lag <= lag;
-	return t->only_cpu && turn->own > now && share_lag(turn->stands, now) <= lag;
-}
-
-/* Whether who goes first of another domain's queue is overdue, and is taken: further behind than lag by enough. base: of depleted threads' orders there. */
-static __always_inline bool take_overdue(u64 queue, u64 base, s32 cpu, s64 lag, u64 now)
-{
-	struct next next = next_of_queue(queue, base, cpu, 0);
-
-	if (!next.rate || fair_starved(next.order, now))
-		return false;
-	s64 behind = share_lag(next.stands, now);
-	return share_overdue(behind, next.rate) && behind > lag + (s64)FAIR_RECOVERED && take_first(queue);
-}
-
-/*
- * Takes a thread that waits in another domain where it is overdue, and further behind than who waits here or runs (by lag). For who is furthest
- * behind goes first on every CPU, whatever domain it happened to come to. Within dispatch only. Global, as find_turn() is.
- */
-__noinline int take_behind(struct turn_of *turn, u32 other, s64 lag, u64 now)
+__noinline int take_behind(struct waiting *waiting, u32 other, u64 mine, u64 now)
 {
 	struct domain *o = domain_at(other);
 
-	if (!turn || !o || !o->queued)
+	if (!waiting || !o || o->queued <= o->starved)
 		return 0;
-	/* Its own thread, whether entitled or not. */
-	if (turn->own && fair_starved(turn->own, now))
-		return 0;
-	s64 owned = share_lag(turn->stands, now);
-	if (turn->own && owned > lag)
-		lag = owned;
-	/* Who may not run here, or only goes first for having waited so long, says nothing. */
-	if (turn->rate && turn->lag > lag && !fair_starved(turn->first, now))
-		lag = turn->lag;
+	if (waiting->own && (!mine || order_earlier(waiting->own, mine)))
+		mine = waiting->own;
+	if (waiting->first && (!mine || order_earlier(waiting->first, mine)))
+		mine = waiting->first;
 	park_queued(o, other);
-	if (o->queued > o->depleted && take_overdue(entitled_queue(other), URGENCY_DEPLETED, turn->cpu, lag, now))
-		return 1;
-	return o->depleted && take_overdue(depleted_queue(other), 0, turn->cpu, lag, now);
+	struct next next = next_of_queue(ready_queue(other), waiting->cpu, 0);
+	if (!next.order || (mine && !order_earlier(next.order + SHARE_BEHIND, mine)))
+		return 0;
+	return take_first(ready_queue(other));
 }
 
 /* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
@@ -529,8 +407,30 @@ __noinline int join_servers(u32 cpu)
 	return 0;
 }
 
-/* A thread gets another turn on its CPU. Global, as overdue() is. */
-__noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, s64 lag, u64 now)
+/* What a CPU shows of the thread that runs there, and has just begun or got another turn. */
+static __always_inline void show_running(struct thread *t, struct cpu_slot *slot, u64 now)
+{
+	u64 left = !t->by_share && t->usual > t->present ? t->usual - t->present : 0;
+
+	if (t->light && t->present < FAIR_TURN)
+		left = FAIR_TURN - t->present;
+	slot->deadline = t->deadline;
+	slot->until = now + (left < ORDER_BURST ? left : ORDER_BURST);
+	slot->began = now;
+	slot->pace = t->pace;
+}
+
+/* The same of one that has waited for too long: it runs for its short turn, whoever is light; else others would claim the CPU before it did anything. */
+static __always_inline void show_starved(struct cpu_slot *slot, struct domain *d, u32 index, u64 now)
+{
+	slot->deadline = order_light(now);
+	slot->until = now + FAIR_STARVED_SLICE;
+	slot->began = now + FAIR_STARVED_SLICE - FAIR_TURN;
+	start_patience(d, index, FAIR_STARVED_SLICE, now);
+}
+
+/* A thread gets another turn on its CPU. Global, as find_waiting() is. */
+__noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct cpu_slot *slot = cpu_at(cpu);
 
@@ -539,10 +439,8 @@ __noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 
 	weigh_again(t, p, cpu, now);
 	enter_server(t, p, cpu);
 	slot->kept++;
-	slot->urgency = urgency_of(t, lag, now);
-	if (t->depleted)
-		slot->age = 0;
-	set_slice(p, slice_of(t));
+	show_running(t, slot, now);
+	set_slice(p, FAIR_SLICE);
 	begin_drawing(t, p, cpu, now);
 	begin_serving(t, cpu);
 	return 0;
@@ -553,7 +451,7 @@ static __always_inline bool goes_before(struct thread *t, u32 server)
 {
 	u64 first = first_order(server_queue(server));
 
-	return !first || own_order(t) <= first;
+	return !first || !order_earlier(first, t->deadline);
 }
 
 SEC("struct_ops/dispatch")
@@ -563,8 +461,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u32 index = domain_index(cpu);
 	struct domain *d = domain_at(index);
 	struct thread *t = NULL;
-	u64 now = time_ns(), until = 0;
-	s64 lag = 0;
+	u64 now = time_ns(), until = 0, mine = 0;
 
 	if (!slot || !d)
 		return;
@@ -574,9 +471,8 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		t = thread_of(prev);
 		if (t) {
 			spend(t, prev, false, now);
-			if (judge(t, prev, now))
-				slot->depleted++;
-			lag = lag_of(t);
+			update_deadline(t, now);
+			mine = t->deadline;
 			until = limited_until(t, now);
 		}
 	}
@@ -598,7 +494,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			if (!(runs && goes_before(t, server)) && take_first(server_queue(server)))
 				return;
 			if (runs) {
-				go_on(t, prev, cpu, lag, now);
+				go_on(t, prev, cpu, now);
 				return;
 			}
 			/* It is on its way. */
@@ -619,47 +515,35 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	u32 other = visit(slot, index);
 	if (!options.share && other != index && balance(d, other))
 		return;
-
-	struct turn_of turn = { .cpu = cpu };
-	find_turn(&turn, index, now);
-	/* Who has waited too long does not wait for other domains' threads as well. */
-	if (options.share && fair_starved(turn.first, now) && goes_first(&turn, index, now) && take_first(turn.depleted))
+	struct waiting waiting = { .cpu = cpu };
+	find_waiting(&waiting, index, now);
+	u64 earliest = waiting.own && waiting.first ? order_first(waiting.own, waiting.first) : waiting.own ?: waiting.first;
+	if (t && (!earliest || order_earlier(mine, earliest)))
+		earliest = mine;
+	if (take_starved(d, index, earliest, now))
 		return;
-	if (options.share && other != index && take_behind(&turn, other, t ? lag : -(s64)SHARE_BEHIND_MOST, now))
+	if (options.share && other != index && take_behind(&waiting, other, t ? mine : 0, now))
 		return;
-	if (options.share && t && turn.bound && moves_on(prev, t, turn.bound, index, now))
+	if (options.share && t && waiting.limited && moves_on(prev, t, waiting.limited, index, now))
 		t = NULL;
-	/* Nor does who runs wait for one that is less far behind. */
-	bool passed = t && t->depleted && lag > turn.lag;
-	if (!passed && goes_first(&turn, index, now) && take_first(turn.depleted))
+	if (t && waiting.own && !order_earlier(waiting.own, mine))
+		waiting.own = 0;
+	if (t && waiting.first && !order_earlier(waiting.first, mine))
+		waiting.first = 0;
+	bool own_first = waiting.own && !(waiting.first && order_earlier(waiting.first, waiting.own));
+	if (own_first && take_first(waiting.queue))
 		return;
-	if (t && goes_on_first(&turn, t, lag, index, now)) {
-		t->displaces = 0;
-		go_on(t, prev, cpu, lag, now);
+	if (waiting.first && take_first(ready_queue(index)))
 		return;
-	}
-	if (options.share && other != index && !own_overdue(&turn, now) && balance(d, other))
+	if (waiting.own && take_first(waiting.queue))
 		return;
-	if (entitled_own(&turn)) {
-		u64 others = first_order(entitled_queue(index));
-		if ((!others || turn.own <= others) && take_first(turn.queue))
-			return;
-	}
-	if (take_first(entitled_queue(index)))
-		return;
-	if (entitled_own(&turn) && take_first(turn.queue))
-		return;
-	if (turn.first && !passed && (!t || t->depleted)) {
-		if (take_first(turn.depleted))
-			return;
-		/* What the domain's queue holds may not run here. */
-		if (turn.own && take_first(turn.queue))
-			return;
-	}
 	t = runs;
 	if (t)
 		t->displaces = 0;
 	if (!t) {
+		/* Who was not looked at, as others could not run here. */
+		if (d->queued && take_foreign(index))
+			return;
 		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
 			u32 other = index + i;
 			if (other >= options.domains)
@@ -674,7 +558,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	/* Nobody else, or nobody before it: another turn. */
 	if (t)
-		go_on(t, prev, cpu, lag, now);
+		go_on(t, prev, cpu, now);
 }
 
 /*
@@ -710,17 +594,14 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	if (!t->load) {
 		/*
 		 * It did not come by way of select_cpu or enqueue: a setting was changed while it ran, or the
-		 * kernel inserted it by itself (exiting, or its migration disabled).
+		 * kernel inserted it by itself (its migration is disabled).
 		 */
-		join(t, p, cpu, now);
-		judge(t, p, now);
-		if (!t->depleted)
-			t->since = now;
-		update_deadline(t);
-	} else if (t->domain != index) {
-		change_domain(t, p, index, cpu, now);
-	} else {
-		earn(t, p, now);
+		t->woke_at = now;
+		t->age = 0;
+		join(t, p, cpu, true, now);
+		update_deadline(t, now);
+	} else if (change_domain(t, p, index, cpu, now)) {
+		update_deadline(t, now);
 	}
 	mend_clock(slot, cpu);
 	t->running = 1;
@@ -743,19 +624,13 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		slot->worst_wait_ns = wait;
 		slot->worst_wait_tid = p->pid;
 	}
-	if (t->depleted)
-		d->clock.served_at = shared_clock(t, d)->served_at = now;
-	slot->urgency = urgency_of(t, lag_of(t), now);
-	/* Else whom it comes before would claim the CPU before it did anything. */
+	show_running(t, slot, now);
 	if (wait > FAIR_STARVED)
-		slot->urgency = URGENCY_NONE;
+		show_starved(slot, d, index, now);
 	if (options.share)
 		note_movable(slot, p);
 	slot->aside = STAYS;
-	turns[bounded(cpu, MAX_CPUS)].resumes = URGENCY_NONE;
-	slot->since = now;
-	slot->grace = t->usual > t->present ? t->usual - t->present : 0;
-	slot->age = t->depleted ? 0 : urgency_age(t->since, t->present, now);
+	turns[bounded(cpu, MAX_CPUS)].resumes = ORDER_NONE;
 	begin_serving(t, cpu);
 	/* It was put there before a server's thread woke. */
 	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
@@ -775,25 +650,19 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	if (!t || !slot)
 		return;
 	end_charge(cpu);
-	turns[bounded(cpu, MAX_CPUS)].resumes = runnable && p->scx.slice ? slot->urgency : URGENCY_NONE;
-	slot->urgency = URGENCY_NONE;
+	turns[bounded(cpu, MAX_CPUS)].resumes = runnable && p->scx.slice ? running_deadline(slot, now) : ORDER_NONE;
+	slot->deadline = ORDER_NONE;
 	if (!t->running)
 		return;
 	t->running = 0;
 	spend(t, p, true, now);
-	if (options.share && !runnable) {
-		/* Not the process's: else who always runs would go first by what its sleeping siblings need. */
-		t->credit = fair_bounded(t->credit + t->due);
-		t->due = 0;
-	}
-	if (judge(t, p, now))
-		slot->depleted++;
 	t->left = runnable ? p->scx.slice : 0;
 	if (runnable) {
 		t->ready_at = now;
 		return;
 	}
 	t->usual = urgency_usual(t->usual, t->present);
+	t->known = 1;
 	leave_load(t);
 	leave_server(t);
 	leave_group(t);
@@ -811,10 +680,7 @@ void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 /* Requests of the parent's that an average of the child's begins with. */
 #define INHERITED 8
 
-/*
- * What a new process has from the one that forks: half of its common credit, which that gives away, or half of its
- * debts; and what is known of its requests.
- */
+/* What is known of requests of the process that forks; it may become another program. */
 static __always_inline void inherit(struct thread *t)
 {
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
@@ -822,11 +688,6 @@ static __always_inline void inherit(struct thread *t)
 
 	if (!first)
 		return;
-	s64 half = first->pool >> 1;
-	if (half > 0)
-		__sync_fetch_and_add(&first->pool, -half);
-	t->pool = t->common = half;
-	/* It may become another program. */
 	t->requests = first->requests < INHERITED ? first->requests : INHERITED;
 	t->request = first->request;
 }
@@ -842,20 +703,18 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		return -12; /* ENOMEM */
 	if (args->fork)
 		parent = thread_of(bpf_get_current_task_btf());
-	t->seen_at = time_ns();
-	t->ready_at = t->seen_at;
-	/* Who makes threads gives them of its own: neither credit nor urgency comes from forking. */
+	t->ready_at = t->ran_at = time_ns();
+	/* Who makes threads gives them of its own: neither time nor urgency comes from forking. */
 	if (parent) {
-		t->credit = parent->credit >> 1;
-		t->pool = t->common = parent->common >> 1;
+		s64 lag = parent->load ? clock_for(parent) - parent->virtual : 0;
+		t->lag = fair_new(lag, parent->weight);
 		if (p->group_leader == p)
 			inherit(t);
 		t->usual = parent->usual;
-		t->depleted = parent->depleted;
+		t->busy = parent->busy;
 		t->tenant = parent->tenant;
-	} else if (!options.share) {
-		/* With shares they are entitled as soon as they have some: a crowd that began with more went by urgency for seconds. */
-		t->credit = t->pool = t->common = FAIR_BURST;
+	} else {
+		t->known = 1;
 	}
 	t->domain = NO_DOMAIN;
 	if (cgroup && cgroup->level > 0 && cgroup->kn)
@@ -946,7 +805,7 @@ void BPF_PROG(quell_cpu_offline, s32 cpu)
 
 	if (slot && !slot->offline) {
 		slot->offline = 1;
-		slot->urgency = URGENCY_NONE;
+		slot->deadline = ORDER_NONE;
 		if (d)
 			__sync_fetch_and_add(&d->online, -1);
 	}
@@ -1041,8 +900,6 @@ s32 BPF_PROG(quell_init)
 			cpus[bounded(cpu, MAX_CPUS)].offline = 1;
 		else
 			d->online++;
-		pinned_clocks[bounded(cpu, MAX_CPUS)].time = FAIR_CLOCK_START;
-		pinned_clocks[bounded(cpu, MAX_CPUS)].at = now;
 		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
 		if (!error)
 			error = init_timer(&steps, cpu, on_step);
@@ -1055,12 +912,11 @@ s32 BPF_PROG(quell_init)
 		struct domain *d = domain_at(index);
 		if (!d)
 			break;
-		d->clock.time = FAIR_CLOCK_START;
-		d->clock.at = now;
-		d->clock.served_at = now;
-		s32 error = scx_bpf_create_dsq(entitled_queue(index), -1);
+		d->clock = FAIR_CLOCK_START;
+		d->served_at = now;
+		s32 error = scx_bpf_create_dsq(ready_queue(index), -1);
 		if (!error)
-			error = scx_bpf_create_dsq(depleted_queue(index), -1);
+			error = scx_bpf_create_dsq(starved_queue(index), -1);
 		if (!error)
 			error = scx_bpf_create_dsq(parked_queue(index), -1);
 		if (!error)
@@ -1092,9 +948,8 @@ void BPF_PROG(quell_dump, struct scx_dump_ctx *context)
 		struct domain *d = domain_at(index);
 		if (!d)
 			break;
-		dump_line("domain %d: %d entitled, %d depleted ready; load %llu on %d CPUs\n", index,
-			  scx_bpf_dsq_nr_queued(entitled_queue(index)),
-			  scx_bpf_dsq_nr_queued(depleted_queue(index)), d->clock.load, d->online);
+		dump_line("domain %d: %d ready, %d of them for too long; load %llu on %d CPUs\n", index, d->queued,
+			  d->starved, d->load, d->online);
 	}
 }
 
@@ -1203,7 +1058,7 @@ struct sched_ext_ops quell_ops = {
 	.init = (void *)quell_init,
 	.exit = (void *)quell_exit,
 	.dump = (void *)quell_dump,
-	.flags = SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST,
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING,
 	.timeout_ms = 20000,
 	.name = "quell",
 };

@@ -9,34 +9,26 @@
 #include "fair.bpf.h"
 #include "server.bpf.h"
 
-static __always_inline u64 slice_of(struct thread *t)
+/* A thread that was not ready counts as ready; woken: it slept. */
+static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, bool woken, u64 now)
 {
-	struct domain *d = domain_at(t->domain);
-
-	if (!t->depleted && options.share) {
-		struct sharer *s = sharer_of(t);
-		return share_entitled_slice(t->ahead, rivals_cpus(t), rate_of(t, s));
-	}
-	if (!t->depleted)
-		return options.fair ? fair_entitled_slice(t->common) : FAIR_SLICE_MOST;
-	if (!d)
-		return FAIR_SLICE_LEAST;
-	u64 cpus = rivals_cpus(t), slice = fair_slice(cpus, shared_clock(t, d)->load, t->weight);
-	return options.share ? share_slice(slice, cpus) : slice;
-}
-
-/* A thread that was not ready counts as ready. */
-static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
-{
-	u32 domain = domain_index(cpu);
-
-	earn(t, p, now);
 	weigh(t, now);
 	leave_load(t);
-	if (domain_at(domain))
-		enter_load(t, p, domain, cpu, now);
+	enter_load(t, p, domain_index(cpu), cpu, woken, now);
 	enter_server(t, p, cpu);
 	t->ready_at = now;
+	t->idle = p->policy == SCHED_IDLE;
+	if (options.share)
+		locate(t, now);
+	/* A CPU's own kernel threads are part of the machine: light unless they are ahead. */
+	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
+		t->light = lag_of(t, now) >= -(s64)FAIR_TURN;
+	else if (t->usual > FAIR_TURN)
+		t->light = 0;
+	else if (options.share)
+		t->light = share_is_light(rate_of(t, sharer_of(t)), lag_of(t, now));
+	else
+		t->light = t->lag >= (s64)FAIR_LIGHT;
 }
 
 struct place {
@@ -45,36 +37,18 @@ struct place {
 	u64 slice;
 };
 
-/* Among threads that are as depleted as it: the least goes first. */
-static __always_inline u64 order_of(struct thread *t)
-{
-	if (!t->depleted)
-		return t->deadline;
-	return options.share ? t->order : fair_position(t->seen, lag_of(t));
-}
-
-/* The same in a CPU's own queue. */
-static __always_inline u64 own_order(struct thread *t)
-{
-	return order_of(t) + (t->depleted ? URGENCY_DEPLETED : 0);
-}
-
 /* It is noted that the thread is there. */
 static __always_inline struct place place_of(struct thread *t, struct task_struct *p, u32 cpu)
 {
-	struct place place = { .order = order_of(t), .slice = slice_of(t) };
+	struct place place = { .order = t->deadline, .slice = FAIR_SLICE };
 
 	if (p->nr_cpus_allowed == 1) {
 		u32 server = options.criticality ? t->served : 0;
 		note_queue(t, server ? QUEUE_SERVER : QUEUE_PINNED, server ?: cpu);
 		place.queue = server ? server_queue(server) : pinned_queue(cpu);
-		place.order = own_order(t);
-	} else if (t->depleted) {
-		note_queue(t, QUEUE_DEPLETED, t->domain);
-		place.queue = depleted_queue(t->domain);
 	} else {
-		note_queue(t, QUEUE_ENTITLED, t->domain);
-		place.queue = entitled_queue(t->domain);
+		note_queue(t, QUEUE_READY, t->domain);
+		place.queue = ready_queue(t->domain);
 	}
 	return place;
 }

@@ -6,8 +6,8 @@
  *          many others wait. But a thread's own runs say little of the request that it is part of.
  * How:     a request comes in when something outside a process wakes one of its threads: an
  *          interrupt, a timer, another process. The CPU time that the process spends from one to the next is
- *          averaged, in its first thread's state; it is what a request is allowed (../policy/urgency.h).
- * Bounds:  it only orders threads that are within their share. Who has itself woken often for nothing seems to serve
+ *          averaged, in its first thread's state; it is part of what its threads' requests are (../policy/urgency.h).
+ * Bounds:  it only orders within what order.h allows. Who has itself woken often for nothing seems to serve
  *          short requests, and wins no CPU time by that.
  * Limits:  the average is one for a process, whatever it serves. A server that finds its next request waiting
  *          is not woken for it: behind such a queue requests seem longer than they are.
@@ -28,7 +28,7 @@ static __always_inline void note_request(struct thread *t, struct task_struct *p
 	if (!first)
 		return;
 	u64 spent = __sync_lock_test_and_set(&first->spent, 0);
-	first->request = t->request = urgency_request(first->request, spent, first->requests);
+	first->request = t->request = urgency_spent(first->request, spent, first->requests);
 	first->requests++;
 }
 

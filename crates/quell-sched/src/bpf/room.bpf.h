@@ -4,7 +4,7 @@
  *
  * Problem: a thread waits for the CPUs that it may use, while others idle; and one of its own runs a thread that may
  *          use the idle ones.
- * How:     where somebody has to wait or a CPU goes idle, such a thread is looked for and preempted, whether it is entitled or not.
+ * How:     where somebody has to wait or a CPU goes idle, such a thread is looked for and preempted, whatever its deadline.
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
  *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU. Where the idle CPU is for
  *          a third thread only, that one moves there first.
@@ -28,7 +28,7 @@
 /* So many CPUs' threads are looked at for one that makes way for another that would. */
 #define ASKED 4
 
-/* What is further ahead by less is not worth a move. */
+/* What is later by less is not worth a move. */
 #define MOVES_FOR (20 * NS_PER_MS)
 
 /* Of who runs on a CPU that it leaves to one that will leave its own to one that waits. */
@@ -68,7 +68,7 @@ static __always_inline bool clear_cpu(u32 cpu)
 	struct cpu_slot *slot = cpu_at(cpu);
 	bool clears;
 
-	if (!slot || slot->urgency == URGENCY_NONE || slot->movable == BOUND)
+	if (!slot || slot->deadline == ORDER_NONE || slot->movable == BOUND)
 		return false;
 	clears = slot->movable == ANYWHERE;
 	if (!clears) {
@@ -96,12 +96,9 @@ static __always_inline bool clear_one_of(struct task_struct *p, struct domain *d
 /* The first of a domain's queues, where it can be looked at. */
 static __always_inline struct task_struct *first_waiting(struct domain *d, u32 index)
 {
-	struct task_struct *p = NULL;
-
 	if (!d->queued || !can_peek())
 		return NULL;
-	p = scx_bpf_dsq_peek(entitled_queue(index));
-	return p ?: scx_bpf_dsq_peek(depleted_queue(index));
+	return scx_bpf_dsq_peek(ready_queue(index));
 }
 
 /*
@@ -122,7 +119,7 @@ __noinline int waits_for_two(u32 index, u32 cpu)
 		struct cpu_slot *slot = cpu_at(other);
 		if (!slot)
 			break;
-		if (slot->urgency == URGENCY_NONE || slot->movable != MOVABLE ||
+		if (slot->deadline == ORDER_NONE || slot->movable != MOVABLE ||
 		    !(slot->pinned || (p && may_use(p, other))))
 			continue;
 		struct task_struct *runs = bpf_task_from_pid(slot->tid);
@@ -168,7 +165,7 @@ __noinline int find_room(u32 index)
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (!slot)
 			break;
-		if (slot->urgency == URGENCY_NONE || slot->movable != ANYWHERE)
+		if (slot->deadline == ORDER_NONE || slot->movable != ANYWHERE)
 			continue;
 		asked++;
 		if (waits_for_two(index, cpu)) {
@@ -255,42 +252,34 @@ static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct 
 	return slot->aside == GOES;
 }
 
-/* Claims for a thread a CPU of the domain that runs what is less urgent than that; it is told once the thread is queued. */
+/* Claims for a thread a CPU of the domain that runs what is later than that; it is told once the thread is queued. */
 static __always_inline bool displaces(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
 {
 	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->moved_at <= MOVES_EVERY)
 		return false;
 	t->moved_at = now;
-	s32 cpu = preemptible_cpu(p, t->deadline, least, index, now);
+	s32 cpu = preemptible_cpu(p, t, least, now);
 	t->displaces = cpu + 1;
 	return cpu >= 0;
 }
 
-/* What is further ahead than an order by enough to be displaced. */
-static __always_inline u64 displaceable(u64 order, u64 now)
-{
-	return depleted_urgency(share_lag(order, now)) + MOVES_FOR;
-}
-
 /*
- * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (bound: its order), and
- * another CPU runs what is further ahead than that one.
+ * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (limited: its deadline), and
+ * another CPU runs what is later than that one by enough.
  */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 bound, u32 index, u64 now)
+static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 limited, u32 index, u64 now)
 {
-	u64 least = bound >= URGENCY_DEPLETED ? displaceable(bound - URGENCY_DEPLETED, now) : URGENCY_DEPLETED;
-
-	return displaces(prev, t, least, index, now);
+	return displaces(prev, t, limited + MOVES_FOR, index, now);
 }
 
-/* A thread that had to make way is queued: elsewhere somebody may be further ahead. */
+/* A thread that had to make way is queued: elsewhere somebody may be later. */
 static __always_inline void displace(struct task_struct *p, struct thread *t, u64 now)
 {
 	u32 index = t->domain;
 
 	if (!domain_at(index))
 		return;
-	if (t->displaces || displaces(p, t, t->depleted ? displaceable(t->order, now) : URGENCY_DEPLETED, index, now))
+	if (t->displaces || displaces(p, t, t->deadline + MOVES_FOR, index, now))
 		scx_bpf_kick_cpu(t->displaces - 1, SCX_KICK_PREEMPT);
 	t->displaces = 0;
 }

@@ -125,6 +125,7 @@ struct sched_ext_ops {
 #define SCX_KICK_PREEMPT 2
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1
 #define SCX_OPS_ENQ_LAST 2
+#define SCX_OPS_ENQ_EXITING 4
 
 /* Follow the scheduler core's internal flags. The values here are no values. */
 enum scx_enq_flags {

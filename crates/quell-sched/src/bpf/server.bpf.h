@@ -29,7 +29,7 @@
 #define LEAVING_MOST (50 * NS_PER_US)
 
 /*
- * A turn of who came from the CPU's local queue although the CPU was to look for work. The kernel puts who exits, or must not migrate at the moment, there
+ * A turn of who came from the CPU's local queue although the CPU was to look for work. The kernel puts who must not migrate at the moment there
  * by itself, again each time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
  */
 #define PASSING_LEAST (200 * NS_PER_US)
@@ -116,9 +116,8 @@ static __always_inline void apply_terms(struct server_slot *s)
 }
 
 /* What ran since is charged, and by a server it is none of what others share. */
-static __always_inline void pay(struct reservation *r, u32 cpu, u64 now)
+static __always_inline void pay(struct reservation *r, u64 now)
 {
-	struct domain *d = domain_at(domain_index(cpu));
 	struct server_slot *s = server_at(r->charged);
 	u64 at = r->charged_at;
 
@@ -134,10 +133,6 @@ static __always_inline void pay(struct reservation *r, u32 cpu, u64 now)
 		return;
 	}
 	s->now.used += now - at;
-	if (!d)
-		return;
-	__sync_fetch_and_add(&d->clock.promised, now - at);
-	__sync_fetch_and_add(&pinned_clocks[bounded(cpu, MAX_CPUS)].promised, now - at);
 }
 
 /* Brings one of a CPU's servers up to date, and the CPU's mode with it. Global, so that the verifier looks at it once. */
@@ -238,7 +233,7 @@ __noinline u32 choose(u32 cpu, bool weighted)
 
 	if (!r || !r->count)
 		return 0;
-	pay(r, cpu, now);
+	pay(r, now);
 	rest_owe(&r->rest, r->rest_wants, now);
 	r->wanted = server_active(&r->rest, true);
 	r->left = r->resumes = 0;
@@ -341,7 +336,7 @@ __noinline int begin_charge(struct thread *t, u32 cpu)
 		t->paid = 0;
 		return 0;
 	}
-	pay(r, cpu, now);
+	pay(r, now);
 	r->leaves = 0;
 	r->occupied = 1;
 	r->charged_at = r->began_at = now;
@@ -361,7 +356,7 @@ static __always_inline void begin_serving(struct thread *t, u32 cpu)
 		return;
 	begin_charge(t, cpu);
 	if (r->charged)
-		slot->urgency = URGENCY_NONE;
+		slot->deadline = ORDER_NONE;
 }
 
 /* Who runs there leaves. */
@@ -371,7 +366,7 @@ static __always_inline void end_charge(u32 cpu)
 
 	if (!r || !r->count)
 		return;
-	pay(r, cpu, time_ns());
+	pay(r, time_ns());
 	r->leaves = r->occupied;
 	r->occupied = 0;
 }
@@ -383,7 +378,7 @@ static __always_inline void idle_charge(u32 cpu)
 
 	if (!r || !r->leaves)
 		return;
-	pay(r, cpu, time_ns());
+	pay(r, time_ns());
 	r->leaves = 0;
 }
 

@@ -32,14 +32,6 @@ static __always_inline struct sharer *sharer_of(struct thread *t)
 	return number ? &sharers[bounded(number - 1, MAX_SHARERS)] : NULL;
 }
 
-/* On how many CPUs it competes. */
-static __always_inline u64 rivals_cpus(struct thread *t)
-{
-	struct domain *d = t->only_cpu ? NULL : domain_at(t->domain);
-
-	return d ? d->online : 1;
-}
-
 /* A thread's rate; until the loader knows it what its weight says, and a whole CPU where it has no place. */
 static __always_inline u32 rate_of(struct thread *t, struct sharer *s)
 {
@@ -48,18 +40,24 @@ static __always_inline u32 rate_of(struct thread *t, struct sharer *s)
 	if (!s)
 		return SHARE_RATE_ONE;
 	u32 rate = s->rate;
-	return rate || !d ? rate : share_rate(t->weight, d->clock.rate);
+	return rate || !d ? rate : share_rate(t->weight, d->online, d->load);
+}
+
+/* Whether the loader has not told yet what a thread is due. */
+static __always_inline bool is_unknown(struct thread *t)
+{
+	struct sharer *s = sharer_of(t);
+
+	return s && !s->rate;
 }
 
 /* Where a thread stands by what it was served. */
 static __always_inline void locate(struct thread *t, u64 now)
 {
 	struct sharer *s = sharer_of(t);
-	u64 served = s ? s->served : now;
+	u32 rate = rate_of(t, s);
 
-	t->ahead = served - now;
-	t->order = share_order(served, rate_of(t, s));
-	t->lag = share_lag(t->order, now);
+	t->virtual = share_virtual(s ? s->served : now, rate);
 }
 
 static __always_inline void keep_bounds(struct sharer *s, u64 now)
@@ -120,23 +118,6 @@ static __always_inline void share_paid(struct thread *t, struct task_struct *p, 
 	share_runs(t, p);
 	if (s)
 		s->wanted -= ran;
-}
-
-/*
- * Whether a thread that was located is within its share no more; of its own credit and its process's the better one counts, of heavy tenants' the process's. Who
- * wakes and is overdue is within it: one of short periods that waited its turn each time would want a CPU nearly always, by the time that it
- * waits, and be due more than it has work for, which its tenant's other threads would not get.
- */
-static __always_inline bool share_depleted(struct thread *t)
-{
-	struct sharer *s = sharer_of(t);
-	s64 credit = t->common;
-
-	if (t->credit > credit && !(s && s->heavy))
-		credit = t->credit;
-	if (t->ahead > share_ahead(rivals_cpus(t)) || t->present > SHARE_BURST)
-		return true;
-	return fair_depleted(credit, false) && (t->present || !share_overdue(t->lag, rate_of(t, s)));
 }
 
 /* A thread takes a place, if one is free where it looks, and is neither ahead nor behind. Global, as bill() is. */
@@ -219,16 +200,14 @@ static __always_inline void end_share(struct thread *t)
 }
 
 /*
- * Whose turn it is of a queue's threads. What changes as they are gone through is here as well, where the verifier does not follow it: so it
+ * Who is to go first of a queue's threads. What changes as they are gone through is here as well, where the verifier does not follow it: so it
  * goes through them once, not once for each number of them.
  */
 struct next {
-	u64 order;  /* 0: nobody's */
-	u64 stands; /* its place by share, entitled or not */
-	u32 rate;   /* 0: none of those that were looked at may run there */
+	u64 order;  /* 0: nobody */
 	u64 passed; /* the first one's that may not run there; 0: there was none before */
 	s32 cpu;    /* where it is to run */
-	u32 bound;  /* it may not run on all CPUs */
+	u32 limited; /* it may not run on all CPUs */
 	u32 looked_at;
 	u32 all; /* they are to be put in order as they are now */
 };
@@ -238,16 +217,27 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	return p->nr_cpus_allowed >= options.cpus || may_use(p, cpu);
 }
 
+/* The deadline by now of a thread that waits, where that is its share's: the loader may have moved where it stands. */
+static __always_inline u64 deadline_now(struct thread *t, u64 now)
+{
+	u64 before = t->virtual;
+
+	locate(t, now);
+	if (!t->by_share)
+		return t->deadline;
+	t->deadline += t->virtual - before;
+	return t->deadline;
+}
+
 /*
- * Whose turn it is on a CPU of a queue's threads, once depleted ones are where they belong by now. base:
- * what is added to their orders there. Where none of those that are looked at may run there, it is as if the first one might. Within
- * dispatch only. Global, as bill() is.
+ * Who is to go first on a CPU of a queue's threads; with shares, once they are where they belong by now. Where none of those that are looked at
+ * may run there, next->passed says who is first. Within dispatch only. Global, as bill() is.
  */
-__noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
+__noinline int first_in_turn(u64 dsq, struct next *next)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
-	u64 now = time_ns();
+	u64 now = options.share ? time_ns() : 0;
 
 	if (!next)
 		return 0;
@@ -263,21 +253,16 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 			next->passed = next->passed ?: order;
 		if (!may && !next->all)
 			continue;
-		struct thread *t = thread_of(p);
+		struct thread *t = options.share ? thread_of(p) : NULL;
 		if (t)
-			locate(t, now);
-		/* Where one stands that goes first for its urgency, or for having waited, is not what orders it. */
-		if (t && order >= base && !fair_starved(order, now))
-			due = base + t->order;
-		bool earlier = next->all && due + ORDER_NOTICED < order;
-		bool moves = due > order + ORDER_NOTICED || earlier;
+			due = deadline_now(t, now);
+		s64 later = order_before(order, due);
+		bool moves = later > (s64)ORDER_NOTICED || (next->all && later < -(s64)ORDER_NOTICED);
 		if (!moves)
 			due = order;
-		if (may && (!next->order || due < next->order)) {
+		if (may && (!next->order || order_earlier(due, next->order))) {
 			next->order = due;
-			next->stands = t ? t->order : due;
-			next->rate = t ? rate_of(t, sharer_of(t)) : SHARE_RATE_ONE;
-			next->bound = p->nr_cpus_allowed < options.cpus;
+			next->limited = p->nr_cpus_allowed < options.cpus;
 		}
 		if (!moves && !next->all)
 			break;
@@ -287,7 +272,6 @@ __noinline int first_in_turn(u64 dsq, u64 base, struct next *next)
 		move_ordered(&it, p, dsq, due);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	next->order = next->order ?: next->passed;
 	return 0;
 }
 

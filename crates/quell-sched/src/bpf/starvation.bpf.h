@@ -6,22 +6,22 @@
  *          on, for as long as its weight is small: minutes. The kernel ends a scheduler under which a thread waits for
  *          its timeout_ms, 20 s here.
  * How:     once in STARVATION_EVERY a CPU that looks for work goes through its domain's queues, and puts those who
- *          waited for FAIR_STARVED before the domain's, or the CPU's, depleted threads.
- * Bounds:  a wait of FAIR_STARVED + STARVATION_EVERY, and STARVED_EVERY for each thread that waited so long as well. So often
- *          they go before entitled ones; a CPU's own always do.
+ *          waited for FAIR_STARVED into a queue of their own, the longest wait first. They go before all whose deadlines have not passed, and one of them in STARVED_EVERY
+ *          before others.
+ * Bounds:  a wait of FAIR_STARVED + STARVATION_EVERY, and STARVED_EVERY for each thread that waited so long as well.
  */
 #ifndef QUELL_STARVATION_BPF_H
 #define QUELL_STARVATION_BPF_H
 
 #include "state.bpf.h"
 
-#define STARVATION_EVERY (1 * NS_PER_S)
+#define STARVATION_EVERY (500 * NS_PER_MS)
 
 /* A twentieth of a CPU. */
 #define STARVED_EVERY (20 * FAIR_STARVED_SLICE)
 
-/* Those of a queue go to the front of that one. Global, so that the verifier looks at it once. */
-__noinline int serve_starved_of(u64 dsq, u64 to, u32 index, u64 now)
+/* Those of a queue go to the domain's. Global, so that the verifier looks at it once. */
+__noinline int serve_starved_of(u64 dsq, u32 index, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -32,11 +32,11 @@ __noinline int serve_starved_of(u64 dsq, u64 to, u32 index, u64 now)
 	}
 	while ((p = bpf_iter_scx_dsq_next(&it))) {
 		struct thread *t = thread_of(p);
-		u64 ready_at = t ? t->ready_at : now, first = fair_starved_order(ready_at);
-		if (now <= ready_at || now - ready_at <= FAIR_STARVED || p->scx.dsq_vtime <= first)
+		u64 ready_at = t ? t->ready_at : now;
+		if (now <= ready_at || now - ready_at <= FAIR_STARVED)
 			continue;
-		if (move_queued(&it, p, to, FAIR_STARVED_SLICE, first) && to != dsq)
-			note_queue(t, QUEUE_DEPLETED, index);
+		if (move_queued(&it, p, starved_queue(index), FAIR_STARVED_SLICE, ready_at))
+			note_queue(t, QUEUE_STARVED, index);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	return 0;
@@ -48,7 +48,7 @@ __noinline int serve_starved_own(u32 cpu, u32 index, u64 now)
 	for (u32 at = 0; at < OWN_QUEUES; at++) {
 		u64 queue = own_queue(cpu, at);
 		if (queue)
-			serve_starved_of(queue, queue, index, now);
+			serve_starved_of(queue, index, now);
 	}
 	return 0;
 }
@@ -60,10 +60,8 @@ __noinline int serve_starved(u32 index, u64 now)
 
 	if (!d)
 		return 0;
-	if (d->queued) {
-		serve_starved_of(entitled_queue(index), depleted_queue(index), index, now);
-		serve_starved_of(depleted_queue(index), depleted_queue(index), index, now);
-	}
+	if (d->queued > d->starved)
+		serve_starved_of(ready_queue(index), index, now);
 	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
 		u32 cpu = d->cpu[i];
 		struct cpu_slot *slot = cpu_at(cpu);
@@ -80,6 +78,22 @@ static __always_inline void look_for_starved(struct domain *d, u32 index, u64 no
 
 	if (now > at + STARVATION_EVERY && __sync_val_compare_and_swap(&d->starved_at, at, now) == at)
 		serve_starved(index, now);
+}
+
+/*
+ * Takes one of them, where nobody's deadline has passed (first: the earliest; 0: nobody waits), or it is time to. Within dispatch only.
+ */
+static __always_inline bool take_starved(struct domain *d, u32 index, u64 first, u64 now)
+{
+	u64 at = d->served_at;
+
+	if (!d->starved || (first && order_earlier(first, ORDER_START + now) && now - at <= STARVED_EVERY))
+		return false;
+	/* They may all be bound to other CPUs, whose turn it is then. */
+	if (!take_first(starved_queue(index)))
+		return false;
+	d->served_at = now;
+	return true;
 }
 
 #endif

@@ -5,11 +5,10 @@
  * A domain is the CPUs that share a last-level cache (at most DOMAIN_CPUS; larger caches are split).
  *
  *   queue             holds                                    ordered by
- *   entitled(domain)  entitled threads that may run on         deadline
- *                     several CPUs
- *   depleted(domain)  depleted ones                            virtual time served (fair.h)
- *   pinned(cpu)       threads that may run on this CPU only    deadline, or URGENCY_DEPLETED + position
+ *   ready(domain)     threads that may run on several CPUs     deadline (order.h)
+ *   pinned(cpu)       threads that may run on this CPU only    the same
  *   server(number)    those of them that a server serves       the same
+ *   starved(domain)   threads that have waited for too long    since when they wait
  *   parked(domain)    threads of groups that have used up      when these may run again
  *                     their limits
  *   the kernel's      the thread chosen to run there next      -
@@ -23,12 +22,16 @@
 #define QUELL_STATE_BPF_H
 
 #include "sched_ext.bpf.h"
-#include "../policy/fair.h"
+#include "../policy/order.h"
 #include "../policy/share.h"
-#include "../policy/urgency.h"
 #include "layout.h"
 
 #define NO_DOMAIN 0x7fff
+
+/* What always holds. The native build looks, in every simulation; the kernel's does not. */
+#ifndef HOLDS
+#define HOLDS(condition)
+#endif
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
@@ -49,8 +52,8 @@ ARRAY_PER_SCHEDULER(struct server_slot, servers, MAX_SERVERS) SEC(".bss.servers"
 ARRAY_PER_SCHEDULER(struct reservation, reservations, MAX_CPUS) SEC(".bss.reservations");
 
 ARRAY_PER_SCHEDULER(struct domain, domains, MAX_DOMAINS) SEC(".bss.domains");
-/* Of the threads that can run on this CPU only; their load is part of their domain's as well. */
-ARRAY_PER_SCHEDULER(struct clock, pinned_clocks, MAX_CPUS);
+/* Of the threads that may run on this CPU only. */
+ARRAY_PER_SCHEDULER(struct pinned_clock, pinned_clocks, MAX_CPUS);
 
 /* Cgroups' limits, see limit.bpf.h. */
 PER_SCHEDULER struct limits {
@@ -61,9 +64,8 @@ PER_SCHEDULER struct limits {
 /* Written by the CPU, or under its run queue's lock. */
 struct turn {
 	u64 ends;    /* when the thread that it runs is looked at; 0: not */
-	u64 resumes; /* how urgent who goes on there is once a higher scheduling class has left; URGENCY_NONE: nobody does */
+	u64 resumes; /* the deadline of who goes on there once a higher scheduling class has left; ORDER_NONE: nobody does */
 	u64 sorted_at; /* when its own threads that wait were put in order, see share.bpf.h */
-	u64 look;    /* when its own threads that wait are to be looked at again, see asymmetry.bpf.h; written by its domain's timer */
 	u64 vacant;  /* whether nobody ran there when it looked for work last, and nobody has begun since */
 } __attribute__((aligned(64)));
 ARRAY_PER_SCHEDULER(struct turn, turns, MAX_CPUS);
@@ -74,8 +76,8 @@ ARRAY_PER_SCHEDULER(struct sharer, sharers, MAX_SHARERS) SEC(".bss.sharers");
 
 enum queue_kind {
 	QUEUE_NONE,
-	QUEUE_ENTITLED,
-	QUEUE_DEPLETED,
+	QUEUE_READY,
+	QUEUE_STARVED,
 	QUEUE_PINNED,
 	QUEUE_PARKED,
 	QUEUE_SERVER,
@@ -84,29 +86,25 @@ enum queue_kind {
 struct thread {
 	u64 group;	/* what it competes as part of, see groups.bpf.h; 0: the root, whose threads compete one by one */
 	u64 cgroup;	/* its cgroup's id; 0: the root */
-	s64 credit;	/* see fair.h */
-	s64 pool;	/* in a process's first thread: its common credit */
-	s64 common;	/* the process's, as last seen */
-	s64 due;	/* what it earned as it ran, entitled, and gets when it sleeps; see share.h */
+	u64 virtual;	/* its virtual time, see fair.h; with shares as last located */
+	s64 lag;	/* with which it became one of those that compete, or is to */
 	u64 spent;	/* in a process's first thread: its CPU time since a request came in */
 	u64 requests;	/* how many came in */
 	u64 request;	/* what it usually spends on one, there and as last seen */
-	u64 seen;	/* its clock when credit was updated */
-	u64 seen_at;	/* and the time */
 	u64 ran_at;	/* up to when what it ran is counted */
-	u64 since;	/* see urgency.h */
+	u64 age;	/* of its work when it woke, see causal.bpf.h */
+	u64 woke_at;	/* when that was */
 	u64 ready_at;
-	u64 deadline;
+	u64 deadline;	/* see ../policy/order.h */
+	u64 pace;	/* how fast it becomes later while the thread runs */
 	u64 present;	/* CPU time since it woke */
 	u64 usual;	/* and on average */
+	u64 busy;	/* for how long its chain is, see ../policy/order.h */
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
 	u64 counted;	/* its CPU time, as the kernel has it, up to which it is charged for its share, or unbilled */
 	u64 unbilled;	/* CPU time that is not charged yet */
-	s64 ahead;	/* of the time up to which it is to have been served, as last located */
-	u64 order;	/* see share.h, as last located */
-	s64 lag;	/* how far behind the time that is */
 	u64 limit;	/* the nearest group that has one; 0: none */
 	u64 ran_before;	/* CPU time that it had when it began to draw from these */
 	u64 drawn;	/* what it drew since then */
@@ -124,13 +122,17 @@ struct thread {
 	u32 weight;	/* effective */
 	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
-	u32 pace;	/* see limit.h */
+	u32 limit_pace;	/* see limit.h */
 	u32 limit_seen;	/* limit is as of so many changes */
 	u32 sharer;	/* its number there, plus one; 0: none */
 	u16 domain;
-	u16 only_cpu;	/* whose pinned clock is its, plus one; 0: its domain's is */
+	u16 only_cpu;	/* the only one that it may use, plus one; 0: it may use several */
 	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
-	u8 depleted;
+	u8 light;	/* see ../policy/order.h */
+	u8 idle;	/* SCHED_IDLE */
+	u8 invited;	/* a task woke it */
+	u8 known;	/* it has slept since it began, or was there before the scheduler */
+	u8 by_share;	/* its deadline is its share's */
 	u8 running;
 	u8 drawing;	/* its groups' limits count it as running */
 	u8 paid;	/* a server pays for what it runs */
@@ -191,22 +193,14 @@ static __always_inline u32 domain_index(u32 cpu)
 	return cpu < MAX_CPUS ? options.domain_of[bounded(cpu, MAX_CPUS)] & ~OFFLINE : NO_DOMAIN;
 }
 
-/* That of those who compete with the thread: for its only CPU, or for its domain's. */
-static __always_inline struct clock *shared_clock(struct thread *t, struct domain *d)
+static __always_inline u64 ready_queue(u32 domain)
 {
-	u32 cpu = t->only_cpu;
-
-	return cpu && cpu <= MAX_CPUS ? &pinned_clocks[bounded(cpu - 1, MAX_CPUS)] : &d->clock;
+	return (u64)domain << 3 | QUEUE_READY;
 }
 
-static __always_inline u64 entitled_queue(u32 domain)
+static __always_inline u64 starved_queue(u32 domain)
 {
-	return (u64)domain << 3 | QUEUE_ENTITLED;
-}
-
-static __always_inline u64 depleted_queue(u32 domain)
-{
-	return (u64)domain << 3 | QUEUE_DEPLETED;
+	return (u64)domain << 3 | QUEUE_STARVED;
 }
 
 static __always_inline u64 parked_queue(u32 domain)
@@ -224,7 +218,7 @@ static __always_inline u64 server_queue(u32 number)
 	return (u64)number << 3 | QUEUE_SERVER;
 }
 
-/* A CPU's own queues are numbered: its pinned one, then its servers'. */
+/* A CPU's own queues are numbered: that of bound threads, then its servers'. */
 #define OWN_QUEUES (options.criticality ? CPU_SERVERS + 1 : 1)
 
 /* One of them; 0: there is none of that number. */
@@ -256,10 +250,10 @@ static __always_inline void count_queued(u32 kind, u32 of, u32 by)
 			__sync_fetch_and_add(&d->pinned, by);
 	} else if (kind == QUEUE_PARKED && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->parked, by);
-	} else if ((kind == QUEUE_ENTITLED || kind == QUEUE_DEPLETED) && (d = domain_at(of))) {
+	} else if ((kind == QUEUE_READY || kind == QUEUE_STARVED) && (d = domain_at(of))) {
 		__sync_fetch_and_add(&d->queued, by);
-		if (kind == QUEUE_DEPLETED)
-			__sync_fetch_and_add(&d->depleted, by);
+		if (kind == QUEUE_STARVED)
+			__sync_fetch_and_add(&d->starved, by);
 	}
 }
 

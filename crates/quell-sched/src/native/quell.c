@@ -9,6 +9,13 @@
  *          belongs to it behind it; the simulator knows it by its number, which is its id less one. What CPUs a thread
  *          may use the simulator knows as well, so that a pointer to a mask is one to the thread.
  */
+#define HOLDS(condition)                                                                           \
+	({                                                                                         \
+		if (!(condition)) {                                                                \
+			__builtin_printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
+			__builtin_trap();                                                          \
+		}                                                                                  \
+	})
 #include "../bpf/quell.bpf.c"
 
 struct native_task {

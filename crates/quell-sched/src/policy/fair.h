@@ -1,27 +1,22 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Fair: what a thread is entitled to.
+ * Fair: how much CPU time each task is due, by weight.
  *
- * Problem: urgent threads may go first only as long as they stay within their share; else "urgent"
- *          would be the way to take everybody's CPU.
- * How:     each domain of CPUs keeps a virtual clock. It advances as fast as a thread of weight
- *          WEIGHT_ONE would be served if all ready threads shared the CPUs exactly by weight
- *          (generalized processor sharing). Each CPU has one for the threads that can run nowhere else,
- *          which goes no faster than these could share it. While a thread does not run, it earns what the
- *          clock says it deserves; while it runs, it spends; a depleted one earns then as well. Its credit, in ns of CPU time, is bounded both ways: sleeping
- *          saves up at most FAIR_BURST, running in idle time owes at most as much.
- *          A process's threads also have a common credit, to which what each earns and spends is
- *          added: what its helpers do not use, its critical thread may. Threads are entitled while the common credit lasts,
- *          depleted when it is spent, until there is a quarter of FAIR_BURST again. Who always runs stays depleted.
- *          Entitled threads run first, in the order of urgency.h; depleted ones share the rest by
- *          weight, in the order of fair_position: the virtual time up to which a thread was served.
- *          Who waited for FAIR_STARVED goes before depleted threads, who waited for longest first: however little it is
- *          due, the kernel ends a scheduler under which somebody waits for too long.
- * Bounds:  a process whose active threads weigh w together runs entitled for at most
- *          (1 + FAIR_POOL_MOST) x FAIR_BURST + w/WEIGHT_ONE x the clock's advance. So a depleted
- *          thread gets its share less that; and one that gets less earns, and is entitled again.
- * Units:   ns; weights in 1/1024 of cgroup v2's (1 to 10000, 100 by default), so that a group's many threads
- *          can share its weight; rates in 1/FAIR_RATE_ONE.
+ * Problem: tasks of different weights share the CPUs of a domain, sleep, wake, begin and end; and what each of them
+ *          is due must follow from what it does, not from what others do around it.
+ * How:     a task has a virtual time, which advances by what it runs, the faster the less it weighs. A domain's clock is the
+ *          average, by weight, of the virtual times of its tasks that are ready or run: the V of EEVDF (Stoica and
+ *          Abdel-Wahab, 1995; Linux since 6.6). A task's lag is the clock less its virtual time: what it is due and
+ *          did not get, in virtual time. So the lags of all ready tasks, by weight, add up to 0, whoever comes and goes:
+ *          what a task that becomes ready has of lag, or one that leaves, makes the clock slower or faster until that is so again, never
+ *          by more than half or twice: lags do not jump.
+ *          A task that sleeps keeps its virtual time, and the clock goes on. It wakes with no more than FAIR_SLEEP_MOST of lag.
+ *          A new task begins behind those that are there, by half of a turn, and with its parent's debts.
+ *          Tasks bound to one CPU can be due more than that CPU has. Their CPU's clock then falls behind the domain's
+ *          (fair_behind), by what nobody could have given them.
+ * Bounds:  a lag is at most FAIR_LAG_MOST, and at least that less than what FAIR_AHEAD_MOST of CPU time is worth.
+ * Units:   ns; virtual time goes as fast as time for a task of weight WEIGHT_ONE that runs. Weights in 1/1024 of cgroup
+ *          v2's (1 to 10000, 100 by default), so that a group's many tasks can share its weight.
  */
 #ifndef QUELL_POLICY_FAIR_H
 #define QUELL_POLICY_FAIR_H
@@ -35,161 +30,97 @@
 #define WEIGHT_IDLE (3 * WEIGHT_ONE / 1024)
 #define WEIGHT_MOST (10000ULL << WEIGHT_SHIFT)
 
-#define FAIR_RATE_SHIFT 24
-#define FAIR_RATE_ONE (1ULL << FAIR_RATE_SHIFT)
-/* The clock goes at most so many times as fast as time. */
-#define FAIR_RATE_MOST 16
+/* Clocks begin here. They may wrap: times of one clock are compared by their distance. */
+#define FAIR_CLOCK_START (1ULL << 44)
 
-/* Credit that a sleeper can save, and debt that a runner can make. */
-#define FAIR_BURST (100 * NS_PER_MS)
-/* Depleted threads are entitled again from here on. */
-#define FAIR_RECOVERED (FAIR_BURST / 4)
+/* A turn, while others wait. */
+#define FAIR_TURN (2 * NS_PER_MS)
+/* Until a task is looked at in any case. */
+#define FAIR_SLICE (4 * NS_PER_MS)
 
-/* Threads whose savings a process may use. */
-#define FAIR_POOL_MOST 8
+/* Lag that a task keeps when it wakes. */
+#define FAIR_SLEEP_MOST (4 * NS_PER_MS)
+/* Of that, what makes it light: it used less than its share. */
+#define FAIR_LIGHT (2 * NS_PER_MS)
+/* Lag of a task that waits or runs. */
+#define FAIR_LAG_MOST (300 * NS_PER_MS)
+/* CPU time that a task had beyond its share and still owes. */
+#define FAIR_AHEAD_MOST (300 * NS_PER_MS)
 
-/* An entitled thread's turn is no longer, since its process may spend the same credit elsewhere. */
-#define FAIR_TURN_MOST (50 * NS_PER_MS)
-
-/* A depleted thread's turn: its part of a period in which each gets one, within these. */
-#define FAIR_PERIOD (40 * NS_PER_MS)
-#define FAIR_SLICE_LEAST (2 * NS_PER_MS)
-#define FAIR_SLICE_MOST (20 * NS_PER_MS)
-
-/* How fast the virtual clock goes when cpus serve ready threads whose weights sum up to load. */
-static inline u64 fair_rate(u64 cpus, u64 load)
-{
-	u64 capacity = cpus * WEIGHT_ONE;
-
-	if (load < capacity / FAIR_RATE_MOST)
-		load = capacity / FAIR_RATE_MOST;
-	return load ? (capacity << FAIR_RATE_SHIFT) / load : 0;
-}
-
-/* The virtual clock's advance within real ns at a rate. */
-static inline u64 fair_advance(u64 ns, u64 rate)
+/* The virtual time that so much CPU time is worth to a task of a weight, or to all ready tasks of a load. */
+static inline u64 fair_virtual(u64 ns, u64 weight)
 {
 	/* A jump (suspend) need not be exact, only free of overflow. */
 	if (ns > NS_PER_S)
 		ns = NS_PER_S;
-	return (ns * rate) >> FAIR_RATE_SHIFT;
+	return ns * WEIGHT_ONE / (weight ?: WEIGHT_ONE);
 }
 
-static inline s64 fair_bounded(s64 credit)
+/* A lag within its bounds. */
+static inline s64 fair_bounded(s64 lag, u64 weight)
 {
-	if (credit > (s64)FAIR_BURST)
-		return FAIR_BURST;
-	if (credit < -(s64)FAIR_BURST)
-		return -(s64)FAIR_BURST;
-	return credit;
+	s64 least = -(s64)(FAIR_LAG_MOST + fair_virtual(FAIR_AHEAD_MOST, weight));
+
+	if (lag > (s64)FAIR_LAG_MOST)
+		return FAIR_LAG_MOST;
+	return lag < least ? least : lag;
 }
 
-/* The same for a process's common credit: its threads may save up together. */
-static inline s64 fair_bounded_pool(s64 credit, u64 threads)
+/* That of a task that wakes. */
+static inline s64 fair_woken(s64 lag, u64 weight)
 {
-	s64 most = FAIR_BURST * (threads < 1 ? 1 : threads > FAIR_POOL_MOST ? FAIR_POOL_MOST : threads);
-
-	if (credit > most)
-		return most;
-	if (credit < -(s64)FAIR_BURST)
-		return -(s64)FAIR_BURST;
-	return credit;
+	return lag > (s64)FAIR_SLEEP_MOST ? (s64)FAIR_SLEEP_MOST : fair_bounded(lag, weight);
 }
 
-/* What real ns of not running earn, in which the clock advanced by so much. */
-static inline s64 fair_earned(u64 advance, u64 ns, u64 weight)
+/* That of a new task, whose parent has such a lag. */
+static inline s64 fair_new(s64 parent, u64 weight)
 {
-	u64 earned;
-
-	/* Free of overflow; only weights below a hundredth of the least that can be set earn less for it. */
-	if (advance > 10000 * FAIR_BURST)
-		advance = 10000 * FAIR_BURST;
-	earned = advance * weight / WEIGHT_ONE;
-	/* Nobody deserves more than a whole CPU. */
-	if (earned > ns)
-		earned = ns;
-	return earned > FAIR_BURST ? FAIR_BURST : earned;
+	return fair_bounded((parent < 0 ? parent : 0) - (s64)fair_virtual(FAIR_TURN / 2, weight), weight);
 }
 
-/* What running costs. */
-static inline s64 fair_spent(u64 ns)
+/* What a task of that (bounded) lag and weight leaves to the others, or, negative, brings along: us x weight. */
+static inline s64 fair_left(s64 lag, u64 weight)
 {
-	return ns > 2 * FAIR_BURST ? 2 * FAIR_BURST : ns;
-}
-
-/* Whether a process's threads are depleted, given whether they were. */
-static inline bool fair_depleted(s64 pool, bool was)
-{
-	return pool < (was ? (s64)FAIR_RECOVERED : 1);
+	return (lag >> 10) * (s64)weight;
 }
 
 /*
- * Up to which virtual time a thread has been served: the least goes first. The clock starts at
- * FAIR_CLOCK_START, so this is never negative.
+ * By how much less the clock advances than by so much, with ready tasks of a load, for what tasks brought along (owed); it goes
+ * at least half as fast and at most twice. In us, of which 1024 are a ms and some.
  */
-#define FAIR_CLOCK_START (1ULL << 44)
-#define FAIR_DISTANCE_MOST (FAIR_CLOCK_START / 2)
-
-/* How far it is behind: the virtual time that its credit is worth. */
-static inline s64 fair_lag(s64 credit, u64 weight)
+static inline s64 fair_paid(s64 owed, u64 load, u64 advance)
 {
 	/* Divided as unsigned: BPF has no signed division before its fourth instruction set. */
-	u64 distance = (u64)(credit < 0 ? -credit : credit) * WEIGHT_ONE / weight;
+	u64 by = load ? (u64)(owed < 0 ? -owed : owed) / load : 0;
+	u64 most = (owed < 0 ? advance : advance / 2) >> 10;
 
-	if (distance > FAIR_DISTANCE_MOST)
-		distance = FAIR_DISTANCE_MOST;
-	return credit < 0 ? -(s64)distance : (s64)distance;
+	if (by > most)
+		by = most;
+	return owed < 0 ? -(s64)by : (s64)by;
+}
+
+/*
+ * By how much the clock is brought back where a task of such a lag ran so long. What is counted at the same time on several CPUs
+ * is not exact, and nothing else would keep the sum of lags from drifting away from 0.
+ */
+static inline s64 fair_pull(s64 lag, u64 ran)
+{
+	s64 ms = ran >> 20;
+
+	return (lag >> 10) * (ms < 1000 ? ms : 1000);
+}
+
+/* By how much more a CPU's clock falls behind, where a task bound to it has such a lag. */
+static inline u64 fair_behind(s64 lag)
+{
+	return lag > (s64)FAIR_LAG_MOST ? lag - (s64)FAIR_LAG_MOST : 0;
 }
 
 /* Who waited for so long is served soon. Our choice: less than half of the kernel's patience, which is 20 s here (timeout_ms). */
-#define FAIR_STARVED (8 * NS_PER_S)
+#define FAIR_STARVED (7 * NS_PER_S)
 
 /* The turn of one that waited so long: a thousand of them together hardly disturb others. */
 #define FAIR_STARVED_SLICE (500 * NS_PER_US)
-
-/* Its order, given when it became ready: below all others'; those of depleted threads are at least FAIR_CLOCK_START - FAIR_DISTANCE_MOST. */
-static inline u64 fair_starved_order(u64 ready)
-{
-	return (ready >> 21) + 1;
-}
-
-/* Whether an order, of whatever queue, is one of these: a deadline as small would be from just after the host's start. */
-static inline bool fair_starved(u64 order, u64 now)
-{
-	return order <= fair_starved_order(now);
-}
-
-static inline u64 fair_position(u64 clock, s64 lag)
-{
-	return clock - (u64)lag;
-}
-
-/*
- * Whether a waiting depleted thread that is so far behind goes before entitled ones. A light thread's
- * lag is worth less, but it is not starved for that.
- */
-static inline bool fair_overdue(s64 lag)
-{
-	return lag >= (s64)FAIR_RECOVERED;
-}
-
-/* A depleted thread's turn, with load as for fair_rate. */
-static inline u64 fair_slice(u64 cpus, u64 load, u64 weight)
-{
-	u64 slice = load ? FAIR_PERIOD * cpus * weight / load : FAIR_SLICE_MOST;
-
-	if (slice < FAIR_SLICE_LEAST)
-		return FAIR_SLICE_LEAST;
-	return slice > FAIR_SLICE_MOST ? FAIR_SLICE_MOST : slice;
-}
-
-/* An entitled thread's turn: until it would be depleted, were nobody else to run. */
-static inline u64 fair_entitled_slice(s64 pool)
-{
-	if (pool < (s64)FAIR_SLICE_LEAST)
-		return FAIR_SLICE_LEAST;
-	return pool > (s64)FAIR_TURN_MOST ? FAIR_TURN_MOST : (u64)pool;
-}
 
 /* A thread's weight where its group of the given weight has ready threads of weights summing up to active. */
 static inline u64 fair_weight(u64 group, u64 own, u64 active)

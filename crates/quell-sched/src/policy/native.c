@@ -3,37 +3,50 @@
  * The policy headers as a native library, for tests: one function for each of theirs. The same source that the
  * kernel runs.
  */
-#include "fair.h"
 #include "limit.h"
+#include "order.h"
 #include "share.h"
-#include "urgency.h"
 
-u64 quell_fair_rate(u64 cpus, u64 load) { return fair_rate(cpus, load); }
-u64 quell_fair_advance(u64 ns, u64 rate) { return fair_advance(ns, rate); }
-s64 quell_fair_earned(u64 advance, u64 ns, u64 weight) { return fair_earned(advance, ns, weight); }
-s64 quell_fair_spent(u64 ns) { return fair_spent(ns); }
-s64 quell_fair_bounded(s64 credit) { return fair_bounded(credit); }
-s64 quell_fair_bounded_pool(s64 credit, u64 threads) { return fair_bounded_pool(credit, threads); }
-bool quell_fair_depleted(s64 pool, bool was) { return fair_depleted(pool, was); }
-s64 quell_fair_lag(s64 credit, u64 weight) { return fair_lag(credit, weight); }
-u64 quell_fair_position(u64 clock, s64 lag) { return fair_position(clock, lag); }
-bool quell_fair_overdue(s64 lag) { return fair_overdue(lag); }
-u64 quell_fair_starved_order(u64 ready) { return fair_starved_order(ready); }
-bool quell_fair_starved(u64 order, u64 now) { return fair_starved(order, now); }
-u64 quell_fair_slice(u64 cpus, u64 load, u64 weight) { return fair_slice(cpus, load, weight); }
-u64 quell_fair_entitled_slice(s64 pool) { return fair_entitled_slice(pool); }
+u64 quell_fair_virtual(u64 ns, u64 weight) { return fair_virtual(ns, weight); }
+s64 quell_fair_bounded(s64 lag, u64 weight) { return fair_bounded(lag, weight); }
+s64 quell_fair_woken(s64 lag, u64 weight) { return fair_woken(lag, weight); }
+s64 quell_fair_new(s64 parent, u64 weight) { return fair_new(parent, weight); }
+s64 quell_fair_left(s64 lag, u64 weight) { return fair_left(lag, weight); }
+s64 quell_fair_paid(s64 owed, u64 load, u64 advance) { return fair_paid(owed, load, advance); }
+s64 quell_fair_pull(s64 lag, u64 ran) { return fair_pull(lag, ran); }
+u64 quell_fair_behind(s64 lag) { return fair_behind(lag); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
+bool quell_order_earlier(u64 one, u64 other) { return order_earlier(one, other); }
+u64 quell_order_share(s64 lag, u64 after, u64 times, u64 now) { return order_share(lag, after, times, now); }
+s64 quell_order_ahead(u64 work) { return order_ahead(work); }
+s64 quell_order_turn(u64 weight) { return order_turn(weight); }
+u64 quell_order_from(u64 woke_at, s64 lag, u64 work, u64 times, u64 now)
+{
+	return order_from(woke_at, lag, work, times, now);
+}
+u64 quell_order_request(u64 otherwise, u64 from, u64 work, u64 age, u64 ran, u64 usual, bool endless)
+{
+	return order_request(otherwise, from, work, age, ran, usual, endless);
+}
+u64 quell_order_busy(u64 busy, u64 ran) { return order_busy(busy, ran); }
+u64 quell_order_slept(u64 busy, u64 slept) { return order_slept(busy, slept); }
+bool quell_order_endless(u64 busy, u64 work) { return order_endless(busy, work); }
+u64 quell_order_light(u64 woke_at) { return order_light(woke_at); }
+u64 quell_order_message(u64 woke_at, s64 lag, u64 times, u64 now) { return order_message(woke_at, lag, times, now); }
+u64 quell_order_times(u64 load, u64 cpus) { return order_times(load, cpus); }
+u64 quell_order_pace(u64 weight, u64 times) { return order_pace(weight, times); }
+u64 quell_order_running(u64 deadline, u64 until, u64 pace, u64 now)
+{
+	return order_running(deadline, until, pace, now);
+}
 u64 quell_share_time(u64 ns, u32 rate) { return share_time(ns, rate); }
-s64 quell_share_cpu_time(s64 time, u32 rate) { return share_cpu_time(time, rate); }
-u32 quell_share_rate(u64 weight, u64 clock_rate) { return share_rate(weight, clock_rate); }
+u32 quell_share_rate(u64 weight, u64 cpus, u64 load) { return share_rate(weight, cpus, load); }
 s64 quell_share_bounding(u64 served, u64 now) { return share_bounding(served, now); }
 u64 quell_share_half(u32 rate) { return share_half(rate); }
-bool quell_share_overdue(s64 lag, u32 rate) { return share_overdue(lag, rate); }
-u64 quell_share_order(u64 served, u32 rate) { return share_order(served, rate); }
-s64 quell_share_lag(u64 order, u64 now) { return share_lag(order, now); }
-u64 quell_share_slice(u64 slice, u64 cpus) { return share_slice(slice, cpus); }
-s64 quell_share_ahead(u64 cpus) { return share_ahead(cpus); }
-u64 quell_share_entitled_slice(s64 ahead, u64 cpus, u32 rate) { return share_entitled_slice(ahead, cpus, rate); }
+u64 quell_share_virtual(u64 served, u32 rate) { return share_virtual(served, rate); }
+u64 quell_share_pace(u32 rate) { return share_pace(rate); }
+bool quell_share_is_urgent(s64 lag, u64 cpus) { return share_is_urgent(lag, cpus); }
+bool quell_share_is_light(u32 rate, s64 lag) { return share_is_light(rate, lag); }
 u64 quell_limit_periods(u64 began, u64 period, u64 now) { return limit_periods(began, period, now); }
 s64 quell_limit_added(s64 left, u64 periods, u64 quota, u64 burst)
 {
@@ -46,19 +59,11 @@ u64 quell_limit_until(s64 left, u64 began, u64 period, u64 quota)
 u64 quell_limit_step(s64 left, u64 quota, u32 running) { return limit_step(left, quota, running); }
 u32 quell_limit_pace(u32 pace, u64 ran, u64 had) { return limit_pace(pace, ran, had); }
 u64 quell_limit_ran(u32 pace, u64 had) { return limit_ran(pace, had); }
-u64 quell_urgency_since(u64 age, u64 ready) { return urgency_since(age, ready); }
 u64 quell_urgency_age(u64 since, u64 ran, u64 now) { return urgency_age(since, ran, now); }
-u64 quell_urgency_latency(u64 set, u64 usual, u64 present, u64 stretch)
+u64 quell_urgency_counted(u64 age, u64 work) { return urgency_counted(age, work); }
+u64 quell_urgency_work(u64 set, u64 usual, u64 request, u64 stretch)
 {
-	return urgency_latency(set, usual, present, stretch);
+	return urgency_work(set, usual, request, stretch);
 }
-u64 quell_urgency_allowance(u64 request, u64 stretch) { return urgency_allowance(request, stretch); }
-u64 quell_urgency_request(u64 request, u64 spent, u64 seen)
-{
-	return urgency_request(request, spent, seen);
-}
+u64 quell_urgency_spent(u64 usual, u64 spent, u64 seen) { return urgency_spent(usual, spent, seen); }
 u64 quell_urgency_usual(u64 usual, u64 ran) { return urgency_usual(usual, ran); }
-bool quell_urgency_preempts(u64 deadline, u64 running, u64 margin)
-{
-	return urgency_preempts(deadline, running, margin);
-}

@@ -111,7 +111,7 @@ impl SchedExt {
             native,
             core,
             groups: 1,
-            tells: options.share && options.fair,
+            tells: options.share,
         })
     }
 

@@ -89,14 +89,14 @@ fn text(now: &CpuStats, before: &CpuStats) -> String {
     let mean = (now.wait_ns - before.wait_ns) / runs.max(1);
     format!(
         "{runs} turns, ready {} us before on average, worst since loading {:.1} ms (thread {}); \
-         wakeups: {} to an idle CPU, {} preempting, {} queued; {} depleted",
+         wakeups: {} to an idle CPU, {} preempting, {} queued; {} turns ended",
         mean / 1000,
         now.worst_wait_ns as f64 / 1e6,
         now.worst_wait_tid,
         now.wakeups_idle - before.wakeups_idle,
         now.wakeups_preempting - before.wakeups_preempting,
         now.wakeups_queued - before.wakeups_queued,
-        now.depleted - before.depleted,
+        now.late - before.late,
     )
 }
 

@@ -88,6 +88,9 @@ count = 3
 program = [{ help = "parts" }]
 "#;
 
+/// What a short request takes by itself, in ms.
+const SHORT_MS: f64 = 2.0;
+
 fn bench(folder: &Path, on: &str, scenario: &str, sides: &str, json: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", scenario, "--on", on, "--policy", sides])
@@ -227,22 +230,22 @@ fn short_beside_wide(on: &str, seconds: u32, pairs: u32) -> [[f64; 2]; 2] {
     means
 }
 
-/// A short request waits for long ones no longer than it takes itself, or nearly: here the kernel is real, and the
-/// next test tells how much it is.
+/// A short request hardly waits for long ones (where requests are not told apart neither: its threads run for short, and theirs for long): here the
+/// kernel is real, and the next test tells how much it is.
 #[test]
 fn short_requests_go_before_long_ones() {
     if !common::lab_is_ready() {
         return;
     }
     let [[short, short_alike], [wide, wide_alike]] = short_beside_wide("vm", 3, 1);
-    assert!(short < 0.8 * short_alike, "{short_alike} -> {short}");
+    assert!(short < 1.3 * SHORT_MS, "{short_alike} -> {short}");
     assert!(wide < 1.5 * wide_alike, "{wide_alike} -> {wide}");
 }
 
 #[test]
 fn short_requests_go_before_long_ones_on_the_simulator() {
     let [[short, short_alike], [wide, wide_alike]] = short_beside_wide("sim", 20, 8);
-    assert!(short < 0.7 * short_alike, "{short_alike} -> {short}");
+    assert!(short < 1.1 * SHORT_MS, "{short_alike} -> {short}");
     assert!(wide < 1.1 * wide_alike, "{wide_alike} -> {wide}");
 }
 
