@@ -533,7 +533,7 @@ mod tests {
             prop_assert!(paid.unsigned_abs() <= ran >> 10 && paid as i128 * left as i128 >= 0);
             prop_assert!(fair_virtual(ran, weight) <= S * WEIGHT_ONE);
             let pull = fair_pull(lag, ran);
-            prop_assert!(pull.unsigned_abs() <= lag.unsigned_abs() + 1024_000 && pull as i128 * lag as i128 >= 0);
+            prop_assert!(pull.unsigned_abs() <= lag.unsigned_abs() + 1_024_000 && pull as i128 * lag as i128 >= 0);
         }
 
         /// order.h, bound (1).

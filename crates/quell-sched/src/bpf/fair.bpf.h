@@ -17,20 +17,21 @@
 
 #define GROUP_STEP (500 * NS_PER_US)
 
-/* By how much a thread's CPU is behind its domain's clock. */
-static __always_inline u64 behind_of(struct thread *t)
+/* The clock of the CPU that a thread is bound to; NULL: the thread may use several. */
+static __always_inline struct pinned_clock *pinned_clock_of(struct thread *t)
 {
 	u32 cpu = t->only_cpu;
 
-	return cpu && cpu <= MAX_CPUS ? pinned_clocks[bounded(cpu - 1, MAX_CPUS)].behind : 0;
+	return cpu && cpu <= MAX_CPUS ? &pinned_clocks[bounded(cpu - 1, MAX_CPUS)] : NULL;
 }
 
 /* The clock that counts for a thread. */
 static __always_inline u64 clock_for(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
+	struct pinned_clock *bound = pinned_clock_of(t);
 
-	return d ? *(volatile u64 *)&d->clock - behind_of(t) : 0;
+	return d ? *(volatile u64 *)&d->clock - (bound ? bound->behind : 0) : 0;
 }
 
 /* A thread's lag. */
@@ -97,10 +98,10 @@ static __always_inline void weigh(struct thread *t, u64 now)
 /* What its domain's load becomes. */
 static __always_inline u64 change_load(struct thread *t, struct domain *d, u64 by)
 {
-	u32 cpu = t->only_cpu;
+	struct pinned_clock *bound = pinned_clock_of(t);
 
-	if (cpu && cpu <= MAX_CPUS)
-		__sync_fetch_and_add(&pinned_clocks[bounded(cpu - 1, MAX_CPUS)].load, by);
+	if (bound)
+		__sync_fetch_and_add(&bound->load, by);
 	return __sync_fetch_and_add(&d->load, by) + by;
 }
 
@@ -196,10 +197,10 @@ static __always_inline void count_spent(struct thread *t, struct task_struct *p,
 __noinline int charge_ran(struct thread *t, u64 ran)
 {
 	struct domain *d = t ? domain_at(t->domain) : NULL;
-	u32 cpu = t ? t->only_cpu : 0;
 
 	if (!t || !d)
 		return 0;
+	struct pinned_clock *bound = pinned_clock_of(t);
 	u64 weight = t->weight, load = d->load;
 	s64 lag = clock_for(t) - t->virtual;
 	t->virtual += fair_virtual(ran, weight);
@@ -208,10 +209,9 @@ __noinline int charge_ran(struct thread *t, u64 ran)
 	advance(d, fair_virtual(ran, load), load);
 	__sync_fetch_and_add(&d->clock, -fair_pull(lag, ran));
 	lag = clock_for(t) - t->virtual;
-	u64 behind = cpu && cpu <= MAX_CPUS ? fair_behind(lag) : 0;
-	if (behind) {
+	u64 behind = bound ? fair_behind(lag) : 0;
+	if (bound && behind) {
 		/* What its CPU could not give is due to none of those that are bound to it. */
-		struct pinned_clock *bound = &pinned_clocks[bounded(cpu - 1, MAX_CPUS)];
 		u64 all = bound->load;
 		__sync_fetch_and_add(&bound->behind, behind);
 		bring(d, -fair_left(behind, all < load ? all : load));
@@ -255,15 +255,12 @@ static __always_inline bool change_domain(struct thread *t, struct task_struct *
 static __always_inline u64 times_of(struct thread *t, struct domain *d)
 {
 	u64 load = d->load, cpus = d->online;
-	u32 cpu = t->only_cpu;
+	struct pinned_clock *bound = pinned_clock_of(t);
 
 	/* Who may run on one CPU only shares that, if that is less. */
-	if (cpu && cpu <= MAX_CPUS) {
-		u64 own = pinned_clocks[bounded(cpu - 1, MAX_CPUS)].load;
-		if (own * cpus > load) {
-			load = own;
-			cpus = 1;
-		}
+	if (bound && bound->load * cpus > load) {
+		load = bound->load;
+		cpus = 1;
 	}
 	return order_times(load, cpus);
 }

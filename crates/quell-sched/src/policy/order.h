@@ -52,13 +52,14 @@
 #define ORDER_BURST (100 * NS_PER_MS)
 /* Nor has one whose chain has been busy for so many times its work. */
 #define ORDER_BUSY 16
-/* Those of such a chain that usually run for no more than a turn have a deadline so long after they woke: messages without end do not come before requests. */
-#define ORDER_ENDLESS (30 * NS_PER_MS)
+/* No chain counts as busy for longer: the most work there is, so many times. */
 #define ORDER_BUSY_MOST (2 * ORDER_BUSY * URGENCY_MOST)
+/* A short task of such a chain has a deadline so long after it woke: messages without end do not come before requests. */
+#define ORDER_ENDLESS (30 * NS_PER_MS)
 
 /*
- * A turn is that long before it ends for a task that another task woke: who wakes many does it at once, not in between; and who wakes one to
- * sleep then leaves it the CPU.
+ * A task that another task woke preempts none that has run for less: a task that sends many messages sends them before they are read, and one that
+ * sends one and sleeps leaves its CPU to the reader.
  */
 #define ORDER_RUN (500 * NS_PER_US)
 
@@ -150,8 +151,8 @@ static inline bool order_endless(u64 busy, u64 work)
 }
 
 /*
- * The request deadline of a task that is to be served from then on, ran since it woke, and usually runs so long, and whose chain has been busy; or what is
- * given, if that is earlier, or it has none.
+ * The request deadline of a task that is to be served from then on, ran so long since it woke, and usually does; or the one given, if that is earlier, or
+ * the task has none, as where its chain is endless.
  */
 static inline u64 order_request(u64 otherwise, u64 from, u64 work, u64 age, u64 ran, u64 usual, bool endless)
 {
