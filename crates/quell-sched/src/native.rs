@@ -321,6 +321,12 @@ impl Native {
         });
     }
 
+    /// A thread ends: whom it wakes from here on may have waited for that.
+    pub fn begin_exit(&mut self, thread: u32) {
+        // SAFETY: a task of this scheduler's.
+        unsafe { quell_native_begin_exit(self.task(thread)) }
+    }
+
     /// A thread has ended, and is no thread of the scheduler's any more; its number is not given again.
     pub fn exit_thread(&mut self, kernel: &mut dyn Kernel, thread: u32) {
         // SAFETY: a task of this scheduler's, whose state is loaded.
@@ -527,6 +533,7 @@ unsafe extern "C" {
     fn quell_native_set_queued(task: *mut c_void, queued: bool);
     fn quell_native_init() -> c_int;
     fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void, fork: bool) -> c_int;
+    fn quell_native_begin_exit(task: *mut c_void);
     fn quell_native_exit_task(task: *mut c_void);
     fn quell_native_cgroup_size() -> u64;
     fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)

@@ -59,8 +59,6 @@ native! {
     fair_bounded = quell_fair_bounded(lag: i64, weight: u64) -> i64;
     /// The lag of a task that wakes.
     fair_woken = quell_fair_woken(lag: i64, weight: u64) -> i64;
-    /// The lag of a new task, given its parent's.
-    fair_new = quell_fair_new(parent: i64, weight: u64) -> i64;
     /// What a task leaves to the others, or brings along.
     fair_left = quell_fair_left(lag: i64, weight: u64) -> i64;
     /// By how much less the clock advances for what tasks brought along.
@@ -180,15 +178,6 @@ mod tests {
         let most = |weight| fair_woken(i64::MIN / 2, weight);
         assert_eq!(most(WEIGHT_ONE), -ms(600));
         assert_eq!(most(WEIGHT_ONE / 10), -ms(300 + 3000));
-    }
-
-    #[test]
-    fn a_new_task_begins_behind_those_that_are_there() {
-        // (the parent's lag) -> its own: half of a turn less, and no credit.
-        for (parent, new) in [(4, -1.0), (0, -1.0), (-20, -21.0)] {
-            let found = fair_new(ms(parent), WEIGHT_ONE);
-            assert_eq!(found, (new * MS as f64) as i64, "{parent}");
-        }
     }
 
     #[test]
@@ -495,7 +484,6 @@ mod tests {
             prop_assert_eq!(fair_bounded(bounded, weight), bounded);
             let woken = fair_woken(lag, weight);
             prop_assert!(woken <= FAIR_SLEEP_MOST && woken <= bounded);
-            prop_assert!(fair_new(bounded, weight) < 0, "nobody is born with credit");
         }
 
         /// Whoever comes and goes, the sum of lags by weight is what is owed, and the clock pays it without ever standing still.

@@ -833,6 +833,9 @@ impl Kernel {
         let now = self.machine.now;
         let next = self.workload.step(thread, now, &mut self.effects);
         self.machine.thread_mut(thread).works_for = self.workload.works_for(thread);
+        if next == Next::Exit {
+            self.class.begin_exit(thread);
+        }
         let mut woken = self.take_effect();
         let takes = woken.first().map_or(0, |it| self.wake_takes(it.0));
         if takes == 0 && woken.iter().all(|it| self.wake_takes(it.0) == 0) {

@@ -124,6 +124,7 @@ struct task_struct {
 	u64 start_boottime;
 	int exit_state;
 	char comm[16];
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
 };
@@ -164,7 +165,7 @@ struct bpf_iter__task {
 #define store_release(p, v) ((void)__sync_lock_test_and_set(p, v))
 #endif
 
-#define PF_EXITING 0x4
+#define PF_EXITING 0x00000004
 
 /*
  * Where the per-CPU preempt count lies, in bytes after the CPU's run queue (x86; set by the loader

@@ -251,6 +251,55 @@ static __always_inline bool change_domain(struct thread *t, struct task_struct *
 	return true;
 }
 
+/* The lag that a new task begins with. Global, as charge_ran() is. */
+__noinline s64 hand_down(struct thread *parent, u64 now)
+{
+	struct domain *d = parent ? domain_at(parent->domain) : NULL;
+
+	if (!parent || !d || !parent->load)
+		return 0;
+	s64 lag = fair_woken(lag_of(parent, now), parent->weight);
+	if (lag <= 0)
+		return lag;
+	if (options.share)
+		return 0;
+	__sync_fetch_and_add(&parent->virtual, lag);
+	bring(d, -fair_left(lag, parent->load));
+	return lag;
+}
+
+/*
+ * A task that waited for its child, which ends, goes on with the child's lag, if that is less. Both are ready, and up to date. Global, as charge_ran()
+ * is.
+ */
+__noinline int take_over(struct thread *t, struct thread *child, u64 now)
+{
+	struct domain *d = t ? domain_at(t->domain) : NULL;
+
+	if (!t || !child || !d || !child->load)
+		return 0;
+	t->of_child = t->of_child ? urgency_usual(t->of_child, child->present) : child->present;
+	if (options.share) {
+		bill(child, now);
+		locate(child, now);
+		locate(t, now);
+	}
+	s64 less = lag_of(t, now) - lag_of(child, now);
+	if (less <= 0)
+		return 0;
+	if (options.share) {
+		struct sharer *s = sharer_of(t);
+		if (s)
+			__sync_fetch_and_add(&s->served, less);
+		return 0;
+	}
+	t->virtual += less;
+	t->lag -= less;
+	bring(d, -fair_left(less, t->load));
+	HOLDS(lag_of(t, now) == lag_of(child, now));
+	return 0;
+}
+
 /* How many times as long as its lag a thread has to wait for it. */
 static __always_inline u64 times_of(struct thread *t, struct domain *d)
 {

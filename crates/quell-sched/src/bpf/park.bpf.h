@@ -118,6 +118,7 @@ __noinline int unpark(struct task_struct *p __arg_trusted, struct thread *t, str
 	/* As in preemptible_cpu(). */
 	bpf_rcu_read_lock();
 	join(t, p, scx_bpf_task_cpu(p), false, now);
+	tell_light(t, p, now);
 	t->present = t->age = 0;
 	t->woke_at = now;
 	update_deadline(t, now);

@@ -42,6 +42,12 @@ __noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 c
 	t->woke_at = now;
 	t->invited = !!by;
 	join(t, p, cpu, true, now);
+	struct thread *child = ending_child(p, by);
+	if (child) {
+		spend(child, by, false, now);
+		take_over(t, child, now);
+	}
+	tell_light(t, p, now);
 	note_request(t, p, by);
 	continue_chain(t, by, now);
 	update_deadline(t, now);
@@ -599,6 +605,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		t->woke_at = now;
 		t->age = 0;
 		join(t, p, cpu, true, now);
+		tell_light(t, p, now);
 		update_deadline(t, now);
 	} else if (change_domain(t, p, index, cpu, now)) {
 		update_deadline(t, now);
@@ -704,13 +711,13 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 	if (args->fork)
 		parent = thread_of(bpf_get_current_task_btf());
 	t->ready_at = t->ran_at = time_ns();
-	/* Who makes threads gives them of its own: neither time nor urgency comes from forking. */
 	if (parent) {
-		s64 lag = parent->load ? clock_for(parent) - parent->virtual : 0;
-		t->lag = fair_new(lag, parent->weight);
+		t->lag = hand_down(parent, t->ready_at);
 		if (p->group_leader == p)
 			inherit(t);
-		t->usual = parent->usual;
+		/* As those that its parent waited for; else nothing is known of it. */
+		t->usual = parent->of_child ?: parent->usual;
+		t->known = parent->of_child > 0;
 		t->busy = parent->busy;
 		t->tenant = parent->tenant;
 	} else {

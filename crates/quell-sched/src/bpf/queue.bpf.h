@@ -9,7 +9,13 @@
 #include "fair.bpf.h"
 #include "server.bpf.h"
 
-/* A thread that was not ready counts as ready; woken: it slept. */
+/* The task that wakes another one, if it is its child, and ends. */
+static __always_inline struct thread *ending_child(struct task_struct *p, struct task_struct *by)
+{
+	return by && by->flags & PF_EXITING && by->real_parent == p ? thread_of(by) : NULL;
+}
+
+/* A thread that was not ready counts as ready; woken: it slept. Its deadline is to follow. */
 static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, bool woken, u64 now)
 {
 	weigh(t, now);
@@ -18,6 +24,11 @@ static __always_inline void join(struct thread *t, struct task_struct *p, u32 cp
 	enter_server(t, p, cpu);
 	t->ready_at = now;
 	t->idle = p->policy == SCHED_IDLE;
+}
+
+/* Whether a thread that was not ready is light. */
+static __always_inline void tell_light(struct thread *t, struct task_struct *p, u64 now)
+{
 	if (options.share)
 		locate(t, now);
 	/* A CPU's own kernel threads are part of the machine: light unless they are ahead. */

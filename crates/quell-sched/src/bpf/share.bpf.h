@@ -120,7 +120,7 @@ static __always_inline void share_paid(struct thread *t, struct task_struct *p, 
 		s->wanted -= ran;
 }
 
-/* A thread takes a place, if one is free where it looks, and is neither ahead nor behind. Global, as bill() is. */
+/* A thread takes a place, if one is free where it looks, and is neither ahead nor behind, but for its parent's debts. Global, as bill() is. */
 __noinline int take_place(struct thread *t, u32 tid, u64 now)
 {
 	if (!t)
@@ -135,7 +135,8 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		places.next = number + 1;
 		t->sharer = number + 1;
 		s->wants = 0;
-		s->served = now;
+		s->served = now - t->lag;
+		t->lag = 0;
 		/* Last: from here on the loader looks at it. */
 		__sync_lock_test_and_set(&s->since, now ?: 1);
 		return 0;

@@ -193,12 +193,18 @@ s32 quell_native_init(void) { return quell_ops.init(); }
 s32 quell_native_init_task(struct task_struct *p, struct cgroup *cgroup, bool fork)
 {
 	struct scx_init_task_args args = { .fork = fork, .cgroup = cgroup };
+
+	if (fork)
+		p->real_parent = bpf_get_current_task_btf();
 	s32 error = quell_ops.init_task(p, &args);
 
 	if (!error)
 		quell_ops.enable(p);
 	return error;
 }
+
+/* p ends, and will tell whoever waits for that. */
+void quell_native_begin_exit(struct task_struct *p) { p->flags |= PF_EXITING; }
 
 /* p has ended, and was switched away from. The operations have no exit_task. */
 void quell_native_exit_task(struct task_struct *p)

@@ -11,7 +11,8 @@
  *          what a task that becomes ready has of lag, or one that leaves, makes the clock slower or faster until that is so again, never
  *          by more than half or twice: lags do not jump.
  *          A task that sleeps keeps its virtual time, and the clock goes on. It wakes with no more than FAIR_SLEEP_MOST of lag.
- *          A new task begins behind those that are there, by half of a turn, and with its parent's debts.
+ *          A new task begins where its parent stands, which gives it what it was due; and a parent that waited for its child goes on where that
+ *          stood, if that is worse: whoever does his work in tasks that he starts one after another has one's share, neither more nor less.
  *          Tasks bound to one CPU can be due more than that CPU has. Their CPU's clock then falls behind the domain's
  *          (fair_behind), by what nobody could have given them.
  * Bounds:  a lag is at most FAIR_LAG_MOST, and at least that less than what FAIR_AHEAD_MOST of CPU time is worth.
@@ -66,16 +67,10 @@ static inline s64 fair_bounded(s64 lag, u64 weight)
 	return lag < least ? least : lag;
 }
 
-/* That of a task that wakes. */
+/* That of a task that wakes; and of a new one, by its parent's: what that was due it then gives it. */
 static inline s64 fair_woken(s64 lag, u64 weight)
 {
 	return lag > (s64)FAIR_SLEEP_MOST ? (s64)FAIR_SLEEP_MOST : fair_bounded(lag, weight);
-}
-
-/* That of a new task, whose parent has such a lag. */
-static inline s64 fair_new(s64 parent, u64 weight)
-{
-	return fair_bounded((parent < 0 ? parent : 0) - (s64)fair_virtual(FAIR_TURN / 2, weight), weight);
 }
 
 /* What a task of that (bounded) lag and weight leaves to the others, or, negative, brings along: us x weight. */

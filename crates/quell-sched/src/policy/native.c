@@ -10,7 +10,6 @@
 u64 quell_fair_virtual(u64 ns, u64 weight) { return fair_virtual(ns, weight); }
 s64 quell_fair_bounded(s64 lag, u64 weight) { return fair_bounded(lag, weight); }
 s64 quell_fair_woken(s64 lag, u64 weight) { return fair_woken(lag, weight); }
-s64 quell_fair_new(s64 parent, u64 weight) { return fair_new(parent, weight); }
 s64 quell_fair_left(s64 lag, u64 weight) { return fair_left(lag, weight); }
 s64 quell_fair_paid(s64 owed, u64 load, u64 advance) { return fair_paid(owed, load, advance); }
 s64 quell_fair_pull(s64 lag, u64 ran) { return fair_pull(lag, ran); }

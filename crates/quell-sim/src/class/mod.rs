@@ -60,7 +60,12 @@ pub trait Class {
         let _ = (machine, cpu, thread);
     }
 
-    /// A thread that ran there ends.
+    /// A running thread ends, and will wake whoever waits for that.
+    fn begin_exit(&mut self, thread: ThreadId) {
+        let _ = thread;
+    }
+
+    /// A thread that ran there has ended.
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.block(machine, cpu, thread);
     }

@@ -598,6 +598,10 @@ impl Class for SchedExt {
         native.set_queued(thread.0, false);
     }
 
+    fn begin_exit(&mut self, thread: ThreadId) {
+        self.native.begin_exit(thread.0);
+    }
+
     /// After the last switch away from it (sched_ext_dead).
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.block(machine, cpu, thread);
