@@ -7,7 +7,7 @@
  *          moved on by what threads ran when that is counted: at the end of a turn. A group's members, which are
  *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
  *          and threads of the root compete with their own weights.
- * Limits:  a thread's weight is what it was when it last woke or ended a turn, and its group's what it was
+ * Limits:  a thread's weight is what it was when it last woke, ended a turn or began to run, and its group's what it was
  *          up to GROUP_STEP before. The clock lacks what is being run.
  */
 #ifndef QUELL_FAIR_BPF_H

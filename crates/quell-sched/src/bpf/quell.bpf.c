@@ -609,6 +609,9 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		update_deadline(t, now);
 	} else if (change_domain(t, p, index, cpu, now)) {
 		update_deadline(t, now);
+	} else if (t->group && !options.share) {
+		/* Who preempted it may have been of its group, and sleeps by now. */
+		weigh_again(t, p, cpu, now);
 	}
 	mend_clock(slot, cpu);
 	t->running = 1;
