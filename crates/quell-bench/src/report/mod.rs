@@ -15,6 +15,7 @@ mod text;
 pub(crate) mod words;
 
 pub use html::html;
+pub(crate) use text::table;
 pub use text::text;
 pub(crate) use words::{change, latency};
 

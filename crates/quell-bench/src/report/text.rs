@@ -52,7 +52,8 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
     text
 }
 
-pub(super) fn table(styled: bool, header: &[&str]) -> Table {
+/// An empty table in the style of all reports; `styled` for a terminal that shows colours.
+pub(crate) fn table(styled: bool, header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     for lines_between_rows in [

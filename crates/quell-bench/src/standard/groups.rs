@@ -4,10 +4,11 @@
 //! Dropping one ends all that is in it and removes it; dropping the hierarchy takes back the controllers
 //! that were enabled for it.
 
+use crate::workload::write_to_kernel;
 use anyhow::{Context, ensure};
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,7 @@ impl Hierarchy {
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let group = Group { folder };
         if let Some(most) = most {
-            write(&group.folder.join("pids.max"), &most.to_string())?;
+            write_to_kernel(&group.folder.join("pids.max"), &most.to_string())?;
         }
         Ok(group)
     }
@@ -64,7 +65,7 @@ impl Hierarchy {
         let file = self.root.join(CONTROL);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         if !text.split_whitespace().any(|it| it == controller) {
-            write(&file, &format!("+{controller}"))?;
+            write_to_kernel(&file, &format!("+{controller}"))?;
             self.enabled.push(controller);
         }
         Ok(())
@@ -75,7 +76,8 @@ impl Drop for Hierarchy {
     fn drop(&mut self) {
         for controller in &self.enabled {
             // The kernel refuses where somebody's cgroups have passed it on by now.
-            if let Err(error) = write(&self.root.join(CONTROL), &format!("-{controller}")) {
+            if let Err(error) = write_to_kernel(&self.root.join(CONTROL), &format!("-{controller}"))
+            {
                 tracing::warn!("the {controller} controller stays enabled: {error:#}");
             }
         }
@@ -99,7 +101,7 @@ impl Drop for Group {
         let give_up = Instant::now() + GRACE;
         loop {
             // Who is in it ends here, whatever it forks meanwhile.
-            let _ = write(&self.folder.join("cgroup.kill"), "1");
+            let _ = write_to_kernel(&self.folder.join("cgroup.kill"), "1");
             match fs::remove_dir(&self.folder) {
                 Ok(()) => return,
                 Err(error)
@@ -120,16 +122,10 @@ fn procs(folder: &Path) -> anyhow::Result<File> {
     opened.with_context(|| file.display().to_string())
 }
 
-/// Writes to a file of the kernel's, which must be there.
-fn write(file: &Path, value: &str) -> anyhow::Result<()> {
-    let opened = OpenOptions::new().write(true).open(file);
-    let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));
-    written.with_context(|| format!("cannot write {value} to {}", file.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::process::Command;
 
     #[test]

@@ -3,8 +3,8 @@
 use super::cases::Case;
 use super::figures::VictimFigures;
 use super::result::{CaseResult, CaseSide, LoadResult, Standard, VictimResult};
-use crate::report::latency;
-use comfy_table::{Cell, CellAlignment, Color, Table, TableComponent, presets};
+use crate::report::{self, latency};
+use comfy_table::{Cell, CellAlignment, Color};
 use std::fmt::Write;
 
 /// What marks a cell that breaks a limit.
@@ -12,7 +12,7 @@ const MARK: &str = " !";
 
 /// All cases with their programs, for `--list`.
 pub fn list(cases: &[Case]) -> String {
-    let mut table = plain(false, &["case", "beside the victims", "needs"]);
+    let mut table = report::table(false, &["case", "beside the victims", "needs"]);
     for case in cases {
         let mut needs: Vec<&str> = case.needs().map(|it| it.name).collect();
         needs.dedup();
@@ -32,25 +32,6 @@ pub fn table(result: &Standard, styled: bool) -> String {
     text
 }
 
-fn plain(styled: bool, header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    for lines_between_rows in [
-        TableComponent::HorizontalLines,
-        TableComponent::MiddleIntersections,
-        TableComponent::LeftBorderIntersections,
-        TableComponent::RightBorderIntersections,
-    ] {
-        table.remove_style(lines_between_rows);
-    }
-    match styled {
-        true => table.enforce_styling(),
-        false => table.force_no_tty(),
-    };
-    table.set_header(header);
-    table
-}
-
 /// A case: its victims and loads on each side.
 fn of_case(case: &CaseResult, styled: bool) -> String {
     if let Some(reason) = &case.skipped {
@@ -67,7 +48,7 @@ fn of_case(case: &CaseResult, styled: bool) -> String {
         "p99",
         "worst",
     ];
-    let mut table = plain(styled, &header);
+    let mut table = report::table(styled, &header);
     for name in in_order(case, |side| side.victims.iter().map(|it| &it.victim)) {
         let mut first = true;
         for side in &case.sides {
@@ -175,7 +156,7 @@ fn summary(result: &Standard, styled: bool) -> String {
         "p99",
         "load",
     ];
-    let mut table = plain(styled, &header);
+    let mut table = report::table(styled, &header);
     let base = result.sides.first().map_or("", String::as_str);
     for case in &result.cases {
         if case.skipped.is_some() {

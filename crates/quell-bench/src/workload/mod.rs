@@ -21,7 +21,7 @@ pub use measurement::{GeneratorReport, GuestCounts, Measurement, Scheduling, lat
 use anyhow::Context;
 pub(crate) use apps::text as prose;
 use apps::{Launch, Started};
-pub(crate) use cgroups::Cgroups;
+pub(crate) use cgroups::{Cgroups, write as write_to_kernel};
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
 
