@@ -278,7 +278,6 @@ __noinline int take_over(struct thread *t, struct thread *child, u64 now)
 
 	if (!t || !child || !d || !child->load)
 		return 0;
-	t->of_child = t->of_child ? urgency_usual(t->of_child, child->present) : child->present;
 	if (options.share) {
 		bill(child, now);
 		locate(child, now);

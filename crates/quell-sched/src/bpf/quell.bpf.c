@@ -718,9 +718,7 @@ s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *
 		t->lag = hand_down(parent, t->ready_at);
 		if (p->group_leader == p)
 			inherit(t);
-		/* As those that its parent waited for; else nothing is known of it. */
-		t->usual = parent->of_child ?: parent->usual;
-		t->known = parent->of_child > 0;
+		t->usual = parent->usual;
 		t->busy = parent->busy;
 		t->tenant = parent->tenant;
 	} else {

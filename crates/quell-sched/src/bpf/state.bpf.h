@@ -99,7 +99,6 @@ struct thread {
 	u64 pace;	/* how fast it becomes later while the thread runs */
 	u64 present;	/* CPU time since it woke */
 	u64 usual;	/* and on average */
-	u64 of_child;	/* the same of the children that it waited for; 0: it did for none */
 	u64 busy;	/* for how long its chain is, see ../policy/order.h */
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
@@ -132,7 +131,7 @@ struct thread {
 	u8 light;	/* see ../policy/order.h */
 	u8 idle;	/* SCHED_IDLE */
 	u8 invited;	/* a task woke it */
-	u8 known;	/* it has slept since it began, or its parent had other children, or it was there before the scheduler */
+	u8 known;	/* it has slept since it began, or was there before the scheduler */
 	u8 by_share;	/* its deadline is its share's */
 	u8 running;
 	u8 drawing;	/* its groups' limits count it as running */

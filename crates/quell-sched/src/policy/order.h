@@ -15,8 +15,8 @@
  *          light    ORDER_FRONT before its activation: of a task that woke behind its share by FAIR_LIGHT, usually runs for no more than a
  *                   turn, has not run for longer than that since, and whose chain has an end.
  *          So light tasks come before all others, first come, first served; requests come before work that has no end, the older and the shorter
- *          ones first; and a task that lacks its share comes before all but light tasks. A task of which nothing is known, as neither it has slept
- *          yet, nor has its parent waited for another child, has its share's deadline only.
+ *          ones first; and a task that lacks its share comes before all but light tasks. A task of which nothing is known, as it has not slept
+ *          yet, has its share's deadline only.
  * Bound:   let a task wait with deadline d, on M CPUs that serve nothing else, with ready tasks of weights that add up to W.
  *          (1) Which tasks go before it. Those with earlier deadlines. A task that becomes ready at t has no deadline before t - ORDER_EARLIEST
  *              until it sleeps, unless it is light. So from d + ORDER_EARLIEST on only light tasks come before it that were not ready then.
