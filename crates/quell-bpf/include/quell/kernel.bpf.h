@@ -165,7 +165,7 @@ struct bpf_iter__task {
 #define store_release(p, v) ((void)__sync_lock_test_and_set(p, v))
 #endif
 
-#define PF_EXITING 0x00000004
+#define PF_EXITING 0x4
 
 /*
  * Where the per-CPU preempt count lies, in bytes after the CPU's run queue (x86; set by the loader

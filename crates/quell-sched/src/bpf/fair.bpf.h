@@ -251,7 +251,7 @@ static __always_inline bool change_domain(struct thread *t, struct task_struct *
 	return true;
 }
 
-/* The lag that a new task begins with. Global, as charge_ran() is. */
+/* The lag that a new task begins with; its parent gives away what it was due. Global, as charge_ran() is. */
 __noinline s64 hand_down(struct thread *parent, u64 now)
 {
 	struct domain *d = parent ? domain_at(parent->domain) : NULL;

@@ -610,7 +610,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else if (change_domain(t, p, index, cpu, now)) {
 		update_deadline(t, now);
 	} else if (t->group && !options.share) {
-		/* Who preempted it may have been of its group, and sleeps by now. */
+		/* If a task of its group preempted it, its weight was found while that was ready; by now that may sleep. */
 		weigh_again(t, p, cpu, now);
 	}
 	mend_clock(slot, cpu);

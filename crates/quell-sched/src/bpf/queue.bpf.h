@@ -9,7 +9,7 @@
 #include "fair.bpf.h"
 #include "server.bpf.h"
 
-/* The task that wakes another one, if it is its child, and ends. */
+/* The task that wakes p, if it is a child of p's and ends; else NULL. */
 static __always_inline struct thread *ending_child(struct task_struct *p, struct task_struct *by)
 {
 	return by && by->flags & PF_EXITING && by->real_parent == p ? thread_of(by) : NULL;

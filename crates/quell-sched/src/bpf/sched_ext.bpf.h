@@ -112,7 +112,6 @@ struct sched_ext_ops {
 };
 
 /* include/linux/sched.h */
-#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 #define MAX_RT_PRIO 100
 #define SCHED_IDLE 5

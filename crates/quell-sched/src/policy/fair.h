@@ -11,8 +11,9 @@
  *          what a task that becomes ready has of lag, or one that leaves, makes the clock slower or faster until that is so again, never
  *          by more than half or twice: lags do not jump.
  *          A task that sleeps keeps its virtual time, and the clock goes on. It wakes with no more than FAIR_SLEEP_MOST of lag.
- *          A new task begins where its parent stands, which gives it what it was due; and a parent that waited for its child goes on where that
- *          stood, if that is worse: whoever does his work in tasks that he starts one after another has one's share, neither more nor less.
+ *          A new task begins with its parent's lag. What the parent was due it gives to the child; what it owes both owe. A parent that waited for
+ *          a child goes on with the child's lag, if that is less. So a parent that starts tasks one after another, and waits for each, has the share
+ *          of one task together with them. With shares (share.h) a new task has its parent's debts only, and the loader counts it as a task of its own.
  *          Tasks bound to one CPU can be due more than that CPU has. Their CPU's clock then falls behind the domain's
  *          (fair_behind), by what nobody could have given them.
  * Bounds:  a lag is at most FAIR_LAG_MOST, and at least that less than what FAIR_AHEAD_MOST of CPU time is worth.
@@ -67,7 +68,7 @@ static inline s64 fair_bounded(s64 lag, u64 weight)
 	return lag < least ? least : lag;
 }
 
-/* That of a task that wakes; and of a new one, by its parent's: what that was due it then gives it. */
+/* The lag of a task that wakes, by the lag that it would have; and of a new task, by its parent's. */
 static inline s64 fair_woken(s64 lag, u64 weight)
 {
 	return lag > (s64)FAIR_SLEEP_MOST ? (s64)FAIR_SLEEP_MOST : fair_bounded(lag, weight);
