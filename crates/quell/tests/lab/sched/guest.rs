@@ -845,7 +845,8 @@ fn stress(failures: &mut Failures, _: &mut Sched) {
         command.args([&format!("--{stressor}"), "2"]);
     }
     let output = command
-        .args(["--timeout", "3", "--metrics-brief", "--temp-path", "/tmp"])
+        .args(["--timeout", "3", "--metrics-brief", "--verbose"])
+        .args(["--temp-path", "/tmp"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
