@@ -16,6 +16,7 @@ mod measure;
 mod messages;
 mod own;
 mod parse;
+mod part;
 mod repeat;
 mod result;
 mod served;
@@ -41,7 +42,6 @@ use measure::{How, measure};
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use quell_model::config::{CriticalitySettings, TenantSpec};
 use result::{Windows, summarise};
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -314,12 +314,4 @@ fn sleep_until(ns: u64) {
     )
     .is_err()
     {}
-}
-
-/// A line to who started this process.
-fn say(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
 }

@@ -1,12 +1,11 @@
 //! Loads of our own: processes that are started one after another, a fork bomb, and what
 //! messages.rs, repeat.rs and served.rs have.
 //!
-//! Each is a process of the `quell` program; it is told the window, ends by itself when that is over, and
-//! then says what it did in it, as JSON.
+//! Each is a process of the `quell` program ([`part`]); it ends by itself when the window is over.
 
 use super::figures::VictimFigures;
 use super::victim::Window;
-use super::{messages, now_ns, repeat, say, served};
+use super::{messages, now_ns, part, repeat, served};
 use crate::workload::player::Burner;
 use anyhow::Context;
 use nix::sys::wait::waitpid;
@@ -63,15 +62,6 @@ pub enum OwnLoad {
     },
 }
 
-/// The order to a process that is an own load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OwnOrder {
-    /// What it does.
-    pub load: OwnLoad,
-    /// When it counts; it ends with this.
-    pub window: Window,
-}
-
 /// What an own load says at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct OwnDone {
@@ -83,36 +73,36 @@ pub struct OwnDone {
 
 /// The process of an own load.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
-    let OwnOrder { load, window } = serde_json::from_str(order).context("the load's order")?;
+    let load: OwnLoad = serde_json::from_str(order).context("the load's order")?;
     let done = match load {
         OwnLoad::Starts { loops, run_us } => OwnDone {
-            per_s: Some(starts(loops, run_us, window)?),
+            per_s: Some(starts(loops, run_us, part::ready()?)?),
             figures: None,
         },
         OwnLoad::Bomb => {
-            bomb(window.until_ns);
+            bomb(part::ready()?.until_ns);
             OwnDone::default()
         }
-        OwnLoad::Messages { workers, run_us } => messages::run(workers, run_us, window)?,
+        OwnLoad::Messages { workers, run_us } => messages::run(workers, run_us, part::ready()?)?,
         OwnLoad::Repeat {
             command,
             loops,
             per_round,
         } => OwnDone {
-            per_s: repeat::repeat(&command, loops, window)?.map(|rounds| rounds * per_round),
+            per_s: repeat::repeat(&command, loops, part::ready()?)?.map(|it| it * per_round),
             figures: None,
         },
         OwnLoad::Served {
             server,
             client,
             per_round,
-        } => served::run(&server, &client, per_round, window)?,
+        } => served::run(&server, &client, per_round, part::ready)?,
         OwnLoad::Feed { command, copies } => OwnDone {
-            per_s: Some(repeat::feed_all(&command, copies, window)?),
+            per_s: Some(repeat::feed_all(&command, copies, part::ready()?)?),
             figures: None,
         },
     };
-    say(&serde_json::to_string(&done)?)
+    part::tell(&done)
 }
 
 /// Loops that start processes; how many of these ended in the window, per second.
@@ -208,15 +198,8 @@ mod tests {
             },
         ];
         for load in loads {
-            let order = OwnOrder {
-                load,
-                window: Window {
-                    from_ns: 1,
-                    until_ns: u64::MAX,
-                },
-            };
-            let text = serde_json::to_string(&order).unwrap();
-            assert_eq!(serde_json::from_str::<OwnOrder>(&text).unwrap(), order);
+            let text = serde_json::to_string(&load).unwrap();
+            assert_eq!(serde_json::from_str::<OwnLoad>(&text).unwrap(), load);
         }
     }
 }
