@@ -1,11 +1,12 @@
 //! The loads beside the victims: programs of the distribution and our own, how each is started, ended and
 //! asked for what it did.
 
-use super::own::{OwnDone, OwnLoad};
+use super::own::{OwnDone, OwnLoad, OwnOrder};
 use super::part::Part;
+use super::program::Program;
 use super::victim::Window;
 use super::{parse, sources};
-use crate::workload::{Nursery, Place, Process, find_program};
+use crate::workload::{Nursery, Place, Process};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,52 +18,6 @@ use std::time::{Duration, Instant};
 
 /// How long a load may take to end after its time.
 const GRACE: Duration = Duration::from_secs(20);
-
-/// A program of the distribution that a case needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Program {
-    /// Its name on `PATH`.
-    pub name: &'static str,
-    /// Debian's package.
-    pub package: &'static str,
-}
-
-impl Program {
-    pub(super) const CYCLICTEST: Program = Program::of("cyclictest", "rt-tests");
-    pub(super) const HACKBENCH: Program = Program::of("hackbench", "rt-tests");
-    pub(super) const STRESS_NG: Program = Program::of("stress-ng", "stress-ng");
-    pub(super) const PERF: Program = Program::of("perf", "linux-perf");
-    pub(super) const XZ: Program = Program::of("xz", "xz-utils");
-    pub(super) const REDIS: Program = Program::of("redis-server", "redis-server");
-    pub(super) const REDIS_BENCHMARK: Program = Program::of("redis-benchmark", "redis-tools");
-    pub(super) const MAKE: Program = Program::of("make", "make");
-    pub(super) const GCC: Program = Program::of("gcc", "gcc");
-    pub(super) const AS: Program = Program::of("as", "binutils");
-
-    const fn of(name: &'static str, package: &'static str) -> Program {
-        Program { name, package }
-    }
-
-    /// Why it cannot be used here, if it cannot.
-    pub(super) fn missing(self) -> Option<String> {
-        let found = find_program(self.name, self.package);
-        found.err().map(|error| format!("{error:#}"))
-    }
-
-    /// Its file on this machine, and those that it starts by their places; none where it is not there.
-    pub fn files(self) -> Vec<PathBuf> {
-        let Ok(file) = find_program(self.name, self.package) else {
-            return Vec::new();
-        };
-        let mut files = vec![file];
-        if self == Program::GCC {
-            let asked = Command::new(&files[0]).arg("-print-prog-name=cc1").output();
-            let said = asked.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_string());
-            files.extend(said.map(PathBuf::from).ok().filter(|it| it.is_file()));
-        }
-        files
-    }
-}
 
 /// A load of a case.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,19 +111,23 @@ impl LoadSpec {
         }
     }
 
-    /// Starts it. `folder` is its own, `place` where it runs. Ours wait for the window then, others run.
+    /// Starts it. `folder` is its own, `place` where it runs, `seed` that of what is random in it. Ours wait for the
+    /// window then, others run.
     pub(super) fn start(
         &self,
         exe: &Path,
+        seed: u64,
         folder: &Path,
         place: &Place,
         nursery: &Nursery,
     ) -> anyhow::Result<Running> {
         sources::write(folder, self.sources)?;
-        let program = |it: Program| find_program(it.name, it.package).map(Command::new);
+        let program = |it: Program| it.find().map(Command::new);
         let mut command = match &self.kind {
             LoadKind::Own(load) => {
-                let part = Part::start(exe, ("load", load), folder, place, nursery)?;
+                let load = load.clone();
+                let order = OwnOrder { load, seed };
+                let part = Part::start(exe, ("load", &order), folder, place, nursery)?;
                 return Ok(Running {
                     spec: self.clone(),
                     what: What::Ours(part),
@@ -329,13 +288,5 @@ mod tests {
             LoadSpec::stress_ng("pipe", 4, &["-x"]).name,
             "stress-ng --pipe 4 -x"
         );
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_is_said_with_its_package() {
-        let program = Program::of("quell-no-such-program", "nothing");
-        let missing = program.missing().unwrap();
-        assert!(missing.contains("apt-get install nothing"), "{missing}");
-        assert_eq!(Program::of("sh", "dash").missing(), None);
     }
 }

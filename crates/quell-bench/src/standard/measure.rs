@@ -7,6 +7,7 @@ use super::load::Running;
 use super::now_ns;
 use super::part::{LOOK, Part};
 use super::victim::{Place as VictimPlace, VictimSpec, VictimsOrder, Window};
+use crate::workload::load::tenant_seed;
 use crate::workload::{Interrupted, Nursery, Place, affinity, family};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
@@ -15,7 +16,8 @@ use nix::unistd::Pid;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,15 +50,22 @@ pub(super) fn measure(
     how: &How<'_>,
     hierarchy: &mut Hierarchy,
 ) -> anyhow::Result<Measured> {
+    // Programs that run as another user reach their own folders in it.
+    let reached = Permissions::from_mode(0o711);
+    let folder = tempfile::Builder::new().permissions(reached).tempdir()?;
     let before: BTreeSet<u32> = children().into_iter().collect();
-    let measured = attempt(case, how, hierarchy);
-    // Also what loads left behind on their way.
+    let measured = attempt(case, how, hierarchy, folder.path());
+    // Also what loads left behind on their way. The folder goes when nobody writes to it any more.
     end_others(&before);
     measured
 }
 
-fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Result<Measured> {
-    let folder = tempfile::tempdir()?;
+fn attempt(
+    case: &Case,
+    how: &How<'_>,
+    hierarchy: &mut Hierarchy,
+    folder: &Path,
+) -> anyhow::Result<Measured> {
     let nursery = Nursery::new()?;
     let _hurry = Hurry::begin();
     let own = |it: &&VictimSpec| it.place == VictimPlace::Own;
@@ -71,7 +80,7 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
             (Some(group), true) => group.procs()?,
             _ => hierarchy.root_procs()?,
         };
-        let own = folder.path().join(format!("victims-{}", victims.len()));
+        let own = folder.join(format!("victims-{}", victims.len()));
         std::fs::create_dir(&own)?;
         let place = in_cgroup(cgroup);
         let order = order(&specs, &mut random)?;
@@ -85,7 +94,7 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
     let mut groups = Vec::new();
     let mut loads = Vec::new();
     for (number, load) in case.loads.iter().enumerate() {
-        let own = folder.path().join(format!("load-{number}"));
+        let own = folder.join(format!("load-{number}"));
         std::fs::create_dir(&own)?;
         let cgroup = match load.most {
             Some(most) => {
@@ -96,7 +105,8 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
             }
             None => hierarchy.root_procs()?,
         };
-        let load = load.start(how.exe, &own, &in_cgroup(cgroup), &nursery)?;
+        let seed = tenant_seed(how.seed, number);
+        let load = load.start(how.exe, seed, &own, &in_cgroup(cgroup), &nursery)?;
         load.wait_ready(how.interrupt)?;
         loads.push(load);
     }

@@ -7,6 +7,7 @@
 //! side is started once for a group of cases, since starting takes longer than a case. Times are ns inside,
 //! µs in results.
 
+mod asked;
 pub mod cases;
 mod figures;
 mod groups;
@@ -17,6 +18,8 @@ mod messages;
 mod own;
 mod parse;
 mod part;
+mod pgbench;
+pub mod program;
 mod repeat;
 mod result;
 mod served;
@@ -176,7 +179,7 @@ impl Session<'_> {
     fn group(&mut self, cases: &[Case]) -> anyhow::Result<(Vec<CaseResult>, bool)> {
         let missing: Vec<Option<String>> = cases
             .iter()
-            .map(|it| it.needs().find_map(load::Program::missing))
+            .map(|it| it.needs().find_map(program::Program::missing))
             .collect();
         let sides = self.labels.len();
         let mut windows: Vec<Vec<Windows>> =

@@ -13,7 +13,7 @@ use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
-use quell_bench::standard::load::Program;
+use quell_bench::standard::program::Program;
 use quell_bench::standard::{Standard, StandardOptions, cases};
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
@@ -76,8 +76,7 @@ pub(super) fn standard(
     prepared.boot.seed = measure.seed;
     bring_schedulers(&mut prepared, &options.sides)?;
     // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
-    // the guest either,
-    // which then says so.
+    // the guest either, which then says so.
     let needs = cases::cases(prepared.boot.cpus).into_iter();
     let needs: Vec<Program> = needs
         .flat_map(|case| case.needs().collect::<Vec<_>>())
@@ -87,7 +86,8 @@ pub(super) fn standard(
         .flat_map(Program::files)
         .collect::<BTreeSet<PathBuf>>()
     {
-        prepared.image.program(&file, &file)?;
+        let place = file.display();
+        prepared.image.add(&format!("{place}:{place}"))?;
     }
     let mut command = command("standard", &options.sides, measure);
     let only = options.only.iter().flat_map(|name| ["--only", name]);
