@@ -16,6 +16,7 @@ pub mod load;
 mod measure;
 mod messages;
 mod own;
+mod page;
 mod parse;
 mod part;
 mod pgbench;
@@ -29,16 +30,17 @@ pub mod victim;
 
 pub use figures::{VictimFigures, VictimRatios};
 pub use result::{CaseResult, CaseSide, LoadResult, Standard, VictimResult};
-pub use table::{list, table};
+pub use table::list;
 
 use crate::progress::Progress;
+use crate::report::Files;
 use crate::result::SCHEMA;
 use crate::run::host;
 use crate::run::started::Started;
 use crate::side::Side;
 use crate::stats;
 use crate::workload::Interrupted;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use cases::Case;
 use groups::Hierarchy;
 use measure::{How, measure};
@@ -152,6 +154,16 @@ pub fn run(
         sides: labels.clone(),
         cases: results,
     })
+}
+
+/// Writes a result where the user wants it, and the table to the terminal. For a result cut short by an interrupt it
+/// does all that and then returns [`Interrupted`].
+pub fn deliver(result: &Standard, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| page::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    files.hand_out(&json, page, |styled| table::table(result, styled))?;
+    ensure!(result.complete, Interrupted);
+    Ok(())
 }
 
 /// The process of a victim or an own load: `quell standard-part ROLE ORDER`.

@@ -42,7 +42,7 @@ pub(super) fn bench(
     let command = command(&file, &job.sides, job.measure);
     let (mut result, guest): (BenchResult, LabGuest) = run(prepared, &command, interrupt)?;
     result.substrate = Substrate::Vm;
-    result.notes.insert(0, note(&guest));
+    result.notes.insert(0, guest.note());
     result.lab = Some(guest);
     Ok(result)
 }
@@ -183,27 +183,6 @@ fn run<T: DeserializeOwned>(
             .collect(),
     };
     Ok((result, guest))
-}
-
-/// What a reader must know of figures from a guest.
-fn note(guest: &LabGuest) -> String {
-    let clock = if guest.clock == "virtual" {
-        "deterministic virtual time (one instruction is one nanosecond, shared by all CPUs: the kernel's \
-         own work weighs more than on hardware)"
-    } else {
-        "real time"
-    };
-    let peers: Vec<String> = guest
-        .peers
-        .iter()
-        .map(|(name, version)| format!(" {name} is version {version}."))
-        .collect();
-    format!(
-        "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.{}",
-        guest.qemu,
-        guest.accelerator,
-        peers.concat()
-    )
 }
 
 /// Puts a scenario's applications and traces into the guest.

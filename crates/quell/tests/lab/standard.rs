@@ -8,11 +8,14 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     if !common::lab_is_ready() {
         return;
     }
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", "standard", "--on", "vm", "--cpus", "2"])
         .args(["--policy", "default,sched", "--only", "make-like-one"])
         .args(["--only", "fork-bomb", "--seconds", "0.5"])
-        .args(["--pairs", "1", "--json", "-"])
+        .args(["--pairs", "1", "--json", "-", "--report"])
+        .arg(&page)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -43,6 +46,8 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     // Who fails says so.
     let all_hold = holds.iter().all(|it| *it);
     assert_eq!(output.status.code(), Some(i32::from(!all_hold)), "{said}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h2>fork-bomb</h2>") && page.contains("<svg"));
 }
 
 #[test]
