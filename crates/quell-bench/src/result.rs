@@ -109,6 +109,29 @@ pub struct LabGuest {
     pub peers: BTreeMap<String, String>,
 }
 
+impl LabGuest {
+    /// What a reader must know of figures from it.
+    pub fn note(&self) -> String {
+        let clock = if self.clock == "virtual" {
+            "deterministic virtual time (one instruction is one nanosecond, shared by all CPUs: the kernel's \
+             own work weighs more than on hardware)"
+        } else {
+            "real time"
+        };
+        let peers: Vec<String> = self
+            .peers
+            .iter()
+            .map(|(name, version)| format!(" {name} is version {version}."))
+            .collect();
+        format!(
+            "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.{}",
+            self.qemu,
+            self.accelerator,
+            peers.concat()
+        )
+    }
+}
+
 fn one() -> u32 {
     1
 }

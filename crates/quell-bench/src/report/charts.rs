@@ -16,8 +16,11 @@ pub(super) const INK: RGBColor = RGBColor(2, 0, 0);
 /// Lines of the grid.
 pub(super) const GRID: RGBColor = RGBColor(3, 0, 0);
 
+/// A limit: the sixth series' colour, which is a red one.
+const LIMIT: RGBColor = RGBColor(1, 0, 5);
+
 /// The `n`-th colour of a series, from 0; they repeat after [`SERIES`].
-pub(super) fn series(n: usize) -> RGBColor {
+pub(crate) fn series(n: usize) -> RGBColor {
     RGBColor(1, 0, (n % SERIES) as u8)
 }
 
@@ -493,84 +496,92 @@ fn percentile_name(nines: f64) -> String {
 }
 
 /// One row of [`ratios`].
-pub(super) struct RatioRow {
+pub(crate) struct RatioRow {
     /// What it is of.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// The estimate.
-    pub(super) ratio: f64,
+    pub(crate) ratio: f64,
     /// Its interval.
-    pub(super) interval: Option<(f64, f64)>,
-    /// Each pair's ratio.
-    pub(super) pairs: Vec<f64>,
+    pub(crate) interval: Option<(f64, f64)>,
+    /// Each one's ratio, of a pair or a victim, and whether it breaks a limit.
+    pub(crate) each: Vec<(f64, bool)>,
     /// The side's colour.
-    pub(super) colour: RGBColor,
+    pub(crate) colour: RGBColor,
 }
 
-/// Ratios against the baseline: each pair a dot, the interval a bar, the estimate a tick.
-pub(super) fn ratios(title: &str, rows: &[RatioRow], width: u32) -> anyhow::Result<String> {
+/// Ratios against the baseline: each of several a dot, the interval a bar, the estimate a tick. A ratio that is a
+/// limit has a line of its own.
+pub(crate) fn ratios(
+    title: &str,
+    rows: &[RatioRow],
+    limit: Option<f64>,
+    width: u32,
+) -> anyhow::Result<String> {
+    let limit = limit.map(f64::ln);
     let logs = rows.iter().flat_map(|row| {
         let ends = row
             .interval
             .map_or([row.ratio, row.ratio], |(low, high)| [low, high]);
-        row.pairs.iter().copied().chain(ends).map(f64::ln)
+        let each = row.each.iter().map(|(ratio, _)| *ratio);
+        each.chain(ends).map(f64::ln)
     });
-    let Some((low, high)) = range(logs.chain([0.0]), 0.06) else {
+    let Some((low, high)) = range(logs.chain(limit).chain([0.0]), 0.06) else {
         return Ok(String::new());
     };
+    let longest = rows.iter().map(|row| row.label.chars().count()).max();
     let height = 44 + 34 * rows.len() as u32;
-    svg(
-        (width, height),
-        &format!("{title}: change by pair"),
-        |canvas| {
-            let bottom = rows.len() as f64 - 0.5;
-            let mut chart = ChartBuilder::on(canvas)
-                .margin(6)
-                .margin_right(30)
-                .x_label_area_size(28)
-                .y_label_area_size(120)
-                .build_cartesian_2d(
-                    Ticked::new(low, high, ratio_ticks(low, high)),
-                    Ticked::new(bottom, -0.5, (0..rows.len()).map(|n| n as f64).collect()),
-                )
-                .map_err(drawing)?;
-            chart
-                .configure_mesh()
-                .light_line_style(TRANSPARENT)
-                .bold_line_style(GRID)
-                .axis_style(TRANSPARENT)
-                .disable_y_mesh()
-                .label_style(label_style())
-                .x_label_formatter(&|log| super::words::change(log.exp()))
-                .y_label_formatter(&|row| {
-                    rows.get(row.round() as usize)
-                        .map(|r| r.label.clone())
-                        .unwrap_or_default()
-                })
-                .draw()
-                .map_err(drawing)?;
-            let line = PathElement::new([(0.0, bottom), (0.0, -0.5)], INK.stroke_width(1));
-            chart.draw_series([line]).map_err(drawing)?;
-            for (index, row) in rows.iter().enumerate() {
-                let y = index as f64;
-                if let Some((from, to)) = row.interval {
-                    let bar = Rectangle::new(
-                        [(from.ln(), y - 0.2), (to.ln(), y + 0.2)],
-                        row.colour.mix(0.28).filled(),
-                    );
-                    chart.draw_series([bar]).map_err(drawing)?;
-                }
-                let dots = row
-                    .pairs
-                    .iter()
-                    .map(|r| Circle::new((r.ln(), y), 4, row.colour.filled()));
-                chart.draw_series(dots).map_err(drawing)?;
-                let at = row.ratio.ln();
-                let tick = PathElement::new([(at, y - 0.32), (at, y + 0.32)], INK.stroke_width(2));
-                chart.draw_series([tick]).map_err(drawing)?;
+    svg((width, height), &format!("{title}: change"), |canvas| {
+        let bottom = rows.len() as f64 - 0.5;
+        let mut chart = ChartBuilder::on(canvas)
+            .margin(6)
+            .margin_right(30)
+            .x_label_area_size(28)
+            .y_label_area_size((longest.unwrap_or(0) as u32 * 8).max(120))
+            .build_cartesian_2d(
+                Ticked::new(low, high, ratio_ticks(low, high)),
+                Ticked::new(bottom, -0.5, (0..rows.len()).map(|n| n as f64).collect()),
+            )
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(TRANSPARENT)
+            .disable_y_mesh()
+            .label_style(label_style())
+            .x_label_formatter(&|log| super::words::change(log.exp()))
+            .y_label_formatter(&|row| {
+                rows.get(row.round() as usize)
+                    .map(|r| r.label.clone())
+                    .unwrap_or_default()
+            })
+            .draw()
+            .map_err(drawing)?;
+        let line = PathElement::new([(0.0, bottom), (0.0, -0.5)], INK.stroke_width(1));
+        chart.draw_series([line]).map_err(drawing)?;
+        let limits =
+            limit.map(|x| PathElement::new([(x, bottom), (x, -0.5)], LIMIT.stroke_width(2)));
+        chart.draw_series(limits).map_err(drawing)?;
+        for (index, row) in rows.iter().enumerate() {
+            let y = index as f64;
+            if let Some((from, to)) = row.interval {
+                let bar = Rectangle::new(
+                    [(from.ln(), y - 0.2), (to.ln(), y + 0.2)],
+                    row.colour.mix(0.28).filled(),
+                );
+                chart.draw_series([bar]).map_err(drawing)?;
             }
-            Ok(())
-        },
-    )
+            let dots = row.each.iter().map(|&(ratio, breaks)| {
+                let colour = if breaks { LIMIT } else { row.colour };
+                Circle::new((ratio.ln(), y), 4, colour.filled())
+            });
+            chart.draw_series(dots).map_err(drawing)?;
+            let at = row.ratio.ln();
+            let tick = PathElement::new([(at, y - 0.32), (at, y + 0.32)], INK.stroke_width(2));
+            chart.draw_series([tick]).map_err(drawing)?;
+        }
+        Ok(())
+    })
 }
 
 /// Round changes within a range of logarithms, no two too close to read.

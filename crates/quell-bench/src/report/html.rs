@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Text made safe inside elements and quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.chars()
         .fold(String::with_capacity(text.len()), |mut out, c| {
             match c {
@@ -32,7 +32,7 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
         result.scenario,
         result.options.sides.join(" and ")
     );
-    let text = format!("{}. {}.", words::host(result), words::method(result));
+    let text = format!("{}. {}.", words::host(&result.host), words::method(result));
     let mut page = open(&title, &text);
     findings(&mut page, result);
     section(&mut page, "Figures", FIGURES_TEXT, &figures(result));
@@ -61,7 +61,7 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
 }
 
 /// A page's beginning, up to its first section.
-pub(super) fn open(title: &str, text: &str) -> String {
+pub(crate) fn open(title: &str, text: &str) -> String {
     let mut page = String::new();
     page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -90,7 +90,7 @@ pub(super) fn open(title: &str, text: &str) -> String {
 }
 
 /// A page's end.
-pub(super) fn close(page: &mut String) {
+pub(crate) fn close(page: &mut String) {
     page.push_str("</main>\n</body>\n</html>\n");
 }
 
@@ -107,11 +107,11 @@ const WAITS_TEXT: &str = "Time that a tenant's threads were ready and had no CPU
     during one run of {side}. Share of each tenant's total.";
 
 /// Writing to a String cannot fail.
-pub(super) fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+pub(crate) fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = page.write_fmt(text);
 }
 
-pub(super) fn section(page: &mut String, title: &str, text: &str, body: &str) {
+pub(crate) fn section(page: &mut String, title: &str, text: &str, body: &str) {
     if body.is_empty() {
         return;
     }
@@ -308,7 +308,7 @@ pub(super) fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> Str
     html
 }
 
-pub(super) fn figure(title: &str, svg: &str) -> String {
+pub(crate) fn figure(title: &str, svg: &str) -> String {
     format!(
         "<figure><figcaption>{}</figcaption>{svg}</figure>\n",
         escape(title)
@@ -373,14 +373,14 @@ fn pairs(result: &BenchResult) -> anyhow::Result<String> {
                     },
                     ratio: c.ratio,
                     interval: c.ci_low.zip(c.ci_high),
-                    pairs: pair_ratios(result, c),
+                    each: pair_ratios(result, c),
                     colour: charts::series(side_index(result, &c.side)),
                 }
             })
             .collect();
         if !rows.is_empty() {
             any = true;
-            body.push_str(&figure(title, &charts::ratios(title, &rows, 560)?));
+            body.push_str(&figure(title, &charts::ratios(title, &rows, None, 560)?));
         }
     }
     body.push_str("</div>\n");
@@ -388,7 +388,7 @@ fn pairs(result: &BenchResult) -> anyhow::Result<String> {
 }
 
 /// Each pair's side / baseline.
-fn pair_ratios(result: &BenchResult, comparison: &Comparison) -> Vec<f64> {
+fn pair_ratios(result: &BenchResult, comparison: &Comparison) -> Vec<(f64, bool)> {
     let mut values: BTreeMap<(u32, &str), f64> = BTreeMap::new();
     for run in &result.runs {
         let found = run
@@ -404,7 +404,8 @@ fn pair_ratios(result: &BenchResult, comparison: &Comparison) -> Vec<f64> {
         let baseline = values.get(&(pair, comparison.baseline.as_str()))?;
         Some(side / baseline).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
     };
-    (0..result.options.pairs).filter_map(ratio).collect()
+    let pairs = (0..result.options.pairs).filter_map(ratio);
+    pairs.map(|ratio| (ratio, false)).collect()
 }
 
 fn decisions(result: &BenchResult, log: &AgentLog) -> anyhow::Result<String> {
@@ -578,7 +579,7 @@ fn method(result: &BenchResult) -> String {
     };
     let memory = format!("{:.1} GiB", host.memory_bytes as f64 / f64::from(1 << 30));
     let rows = [
-        ("Host", words::host(result)),
+        ("Host", words::host(host)),
         ("System", format!("{}; {memory} of memory", host.os)),
         ("Scheduler", host.scheduler.join(", ")),
         ("Design", words::method(result)),

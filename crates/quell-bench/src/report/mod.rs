@@ -6,7 +6,7 @@
 mod acceptance;
 mod capacity;
 mod cells;
-mod charts;
+pub(crate) mod charts;
 pub mod flat;
 mod html;
 mod reproduction;
@@ -15,9 +15,10 @@ mod text;
 pub(crate) mod words;
 
 pub use html::html;
+pub(crate) use html::{close, escape, figure, open, put, section};
 pub(crate) use text::table;
 pub use text::text;
-pub(crate) use words::{change, latency};
+pub(crate) use words::{change, host, latency};
 
 use crate::acceptance::Acceptance;
 use crate::capacity::Capacity;
@@ -130,7 +131,8 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn hand_out(
+    /// Writes the files, and the text to the terminal: JSON that goes there takes its place, and it goes to standard error.
+    pub(crate) fn hand_out(
         &self,
         json: &str,
         page: Option<String>,

@@ -21,7 +21,7 @@ pub fn text(reproduction: &Reproduction, styled: bool) -> String {
     if let Some(first) = first(reproduction) {
         line(&format!(
             "Here: {}. {}.",
-            words::host(&first),
+            words::host(&first.host),
             words::method(&first)
         ));
     }
@@ -237,7 +237,7 @@ fn notes(reproduction: &Reproduction) -> Vec<String> {
 pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let mut head = format!("The paper: {}", reproduction.paper);
     if let Some(first) = first(reproduction) {
-        let (host, method) = (words::host(&first), words::method(&first));
+        let (host, method) = (words::host(&first.host), words::method(&first));
         let _ = write!(head, " Here: {host}. {method}.");
     }
     let mut page = open(&reproduction.title, &head);

@@ -15,7 +15,7 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
     line(&format!(
         "Scenario `{}` on {}.",
         result.scenario,
-        words::host(result)
+        words::host(&result.host)
     ));
     line(&format!("{}.", words::method(result)));
     line(&figures(result, styled).to_string());

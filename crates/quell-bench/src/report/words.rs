@@ -1,6 +1,6 @@
 //! Numbers and findings in words, the same in every report.
 
-use crate::result::{ALL, BenchResult, Comparison, Figures, Metric};
+use crate::result::{ALL, BenchResult, Comparison, Figures, Host, Metric};
 use quell_model::config::TenantClass;
 
 /// A latency with a fitting unit, about three digits.
@@ -189,8 +189,7 @@ pub(super) fn method(result: &BenchResult) -> String {
 }
 
 /// The machine, in a sentence.
-pub(super) fn host(result: &BenchResult) -> String {
-    let host = &result.host;
+pub(crate) fn host(host: &Host) -> String {
     let virtualized = if host.virtualized {
         ", a virtual machine"
     } else {

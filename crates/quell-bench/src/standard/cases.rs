@@ -1,8 +1,10 @@
 //! The cases: which victims beside which loads. Numbers of workers follow the CPUs.
 
-use super::load::{LoadKind, LoadSpec, Program};
+use super::load::{LoadKind, LoadSpec};
 use super::own::OwnLoad;
+use super::program::Program;
 use super::victim::{Place, VictimSpec};
+use quell_model::config::{App, Memcached, Nginx};
 
 /// Victims beside a load.
 #[derive(Debug, Clone, PartialEq)]
@@ -227,6 +229,43 @@ fn redis() -> LoadSpec {
     }
 }
 
+/// An application that is asked so often per second, and lightly.
+fn asked(app: App, rate: f64, needs: Program) -> LoadSpec {
+    let name = format!("{} asked {rate} times a second", app.name());
+    LoadSpec {
+        needs: vec![needs],
+        ..LoadSpec::own(&name, None, OwnLoad::Asked { app, rate })
+    }
+}
+
+/// memcached and nginx, whose clients are a small part of a machine.
+fn services() -> [LoadSpec; 2] {
+    let memcached = Memcached {
+        keys_per_request: 100,
+        ..Memcached::default()
+    };
+    let nginx = Nginx {
+        document_kb: 4,
+        ..Nginx::default()
+    };
+    [
+        asked(App::Memcached(memcached), 200.0, Program::MEMCACHED),
+        asked(App::Nginx(nginx), 200.0, Program::NGINX),
+    ]
+}
+
+/// PostgreSQL and its benchmark.
+fn pgbench(clients: u32) -> LoadSpec {
+    LoadSpec {
+        needs: vec![Program::INITDB, Program::POSTGRES, Program::PGBENCH],
+        ..LoadSpec::own(
+            &format!("pgbench -S -c {clients}"),
+            Some("transactions/s"),
+            OwnLoad::Pgbench { clients },
+        )
+    }
+}
+
 /// Several loads at once, as machines have them.
 fn mixed(cpus: u32) -> Vec<Case> {
     let desktop = Case {
@@ -239,7 +278,12 @@ fn mixed(cpus: u32) -> Vec<Case> {
         ..case("desktop", "mixed", vec![starts(cpus), shells(1), xz(1)])
     };
     let server = case("xz-redis", "mixed", vec![xz(cpus), redis()]);
-    vec![desktop, server]
+    let mut services = Vec::from(services());
+    services.push(build(2 * cpus, 4 * cpus));
+    let services = case("build-memcached-nginx", "mixed", services);
+    let databases = vec![pgbench(4), redis(), xz(cpus)];
+    let databases = case("pgbench-redis-xz", "mixed", databases);
+    vec![desktop, server, services, databases]
 }
 
 /// Those whose name contains one of these; all where none is given.

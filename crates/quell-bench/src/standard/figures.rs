@@ -93,6 +93,18 @@ pub struct VictimRatios {
     pub response_worst: Option<f64>,
 }
 
+impl VictimRatios {
+    /// The mean that a victim is judged by: of its lateness, or of its response where it tells none.
+    pub(super) fn judged_mean(&self) -> Option<f64> {
+        self.late_mean.or(self.response_mean)
+    }
+
+    /// The 99th percentile that it is judged by.
+    pub(super) fn judged_p99(&self) -> Option<f64> {
+        self.late_p99.or(self.response_p99)
+    }
+}
+
 /// A ratio, where it says something.
 pub(super) fn ratio(value: f64, base: f64) -> Option<f64> {
     (base > 0.0).then_some(value / base)

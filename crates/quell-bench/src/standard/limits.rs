@@ -15,7 +15,7 @@ const SLICE_US: f64 = 3000.0;
 const SERVED: f64 = 0.98;
 
 /// What part of the load's work is to be done.
-const THROUGHPUT: f64 = 0.97;
+pub(super) const THROUGHPUT: f64 = 0.97;
 
 /// So many wakeups have a 99th percentile that is not the worst.
 const HAVE_P99: f64 = 100.0;
@@ -30,7 +30,12 @@ const RESPONSE: [&str; 3] = ["response_mean_us", "response_p99_us", "response_wo
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Limits {
     /// How many times later a mean or a 99th percentile may be.
-    times: f64,
+    pub(super) times: f64,
+}
+
+/// Whether a victim is judged by its 99th percentile: of too few wakeups that is the worst.
+pub(super) fn has_p99(side: &VictimFigures, base: &VictimFigures) -> bool {
+    side.served.min(base.served) >= HAVE_P99
 }
 
 impl Limits {
@@ -56,10 +61,9 @@ impl Limits {
             Some(_) => (LATE, late(side), late(base)),
             None => (RESPONSE, response(side), response(base)),
         };
-        let has_p99 = side.served.min(base.served) >= HAVE_P99;
         let allowed = [
             (self.times, LATER_US),
-            match has_p99 {
+            match has_p99(side, base) {
                 true => (self.times, LATER_US),
                 false => (f64::INFINITY, 0.0),
             },

@@ -1,67 +1,23 @@
 //! The loads beside the victims: programs of the distribution and our own, how each is started, ended and
 //! asked for what it did.
 
-use super::figures::VictimFigures;
 use super::own::{OwnDone, OwnLoad, OwnOrder};
+use super::part::Part;
+use super::program::Program;
 use super::victim::Window;
-use super::{PART, parse, sources};
-use crate::workload::{Nursery, Place, Process, find_program};
+use super::{parse, sources};
+use crate::workload::{Nursery, Place, Process};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How long a load may take to end after its time.
 const GRACE: Duration = Duration::from_secs(20);
-
-/// A program of the distribution that a case needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Program {
-    /// Its name on `PATH`.
-    pub name: &'static str,
-    /// Debian's package.
-    pub package: &'static str,
-}
-
-impl Program {
-    pub(super) const CYCLICTEST: Program = Program::of("cyclictest", "rt-tests");
-    pub(super) const HACKBENCH: Program = Program::of("hackbench", "rt-tests");
-    pub(super) const STRESS_NG: Program = Program::of("stress-ng", "stress-ng");
-    pub(super) const PERF: Program = Program::of("perf", "linux-perf");
-    pub(super) const XZ: Program = Program::of("xz", "xz-utils");
-    pub(super) const REDIS: Program = Program::of("redis-server", "redis-server");
-    pub(super) const REDIS_BENCHMARK: Program = Program::of("redis-benchmark", "redis-tools");
-    pub(super) const MAKE: Program = Program::of("make", "make");
-    pub(super) const GCC: Program = Program::of("gcc", "gcc");
-    pub(super) const AS: Program = Program::of("as", "binutils");
-
-    const fn of(name: &'static str, package: &'static str) -> Program {
-        Program { name, package }
-    }
-
-    /// Why it cannot be used here, if it cannot.
-    pub(super) fn missing(self) -> Option<String> {
-        let found = find_program(self.name, self.package);
-        found.err().map(|error| format!("{error:#}"))
-    }
-
-    /// Its file on this machine, and those that it starts by their places; none where it is not there.
-    pub fn files(self) -> Vec<PathBuf> {
-        let Ok(file) = find_program(self.name, self.package) else {
-            return Vec::new();
-        };
-        let mut files = vec![file];
-        if self == Program::GCC {
-            let asked = Command::new(&files[0]).arg("-print-prog-name=cc1").output();
-            let said = asked.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_string());
-            files.extend(said.map(PathBuf::from).ok().filter(|it| it.is_file()));
-        }
-        files
-    }
-}
 
 /// A load of a case.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,19 +111,28 @@ impl LoadSpec {
         }
     }
 
-    /// Starts it. `folder` is its own, `place` where it runs.
+    /// Starts it. `folder` is its own, `place` where it runs, `seed` that of what is random in it. Ours wait for the
+    /// window then, others run.
     pub(super) fn start(
         &self,
         exe: &Path,
-        window: Window,
+        seed: u64,
         folder: &Path,
         place: &Place,
         nursery: &Nursery,
     ) -> anyhow::Result<Running> {
-        let (out, json) = (folder.join("out"), folder.join("result.json"));
         sources::write(folder, self.sources)?;
-        let program = |it: Program| find_program(it.name, it.package).map(Command::new);
+        let program = |it: Program| it.find().map(Command::new);
         let mut command = match &self.kind {
+            LoadKind::Own(load) => {
+                let load = load.clone();
+                let order = OwnOrder { load, seed };
+                let part = Part::start(exe, ("load", &order), folder, place, nursery)?;
+                return Ok(Running {
+                    spec: self.clone(),
+                    what: What::Ours(part),
+                });
+            }
             LoadKind::StressNg {
                 stressor,
                 workers,
@@ -189,17 +154,11 @@ impl LoadSpec {
                 command
                     .arg(format!("--threads={threads}"))
                     .arg(format!("--interval={period_us}"));
-                command.arg(format!("--json={}", json.display()));
-                command
-            }
-            LoadKind::Own(load) => {
-                let load = load.clone();
-                let order = serde_json::to_string(&OwnOrder { load, window })?;
-                let mut command = Command::new(exe);
-                command.args([PART, "load", &order]);
+                command.arg(format!("--json={JSON}"));
                 command
             }
         };
+        let out = folder.join(OUT);
         let file = File::create(&out).with_context(|| out.display().to_string())?;
         // Programs that say all on stdout say it at once.
         command
@@ -207,12 +166,10 @@ impl LoadSpec {
             .stdout(file)
             .current_dir(folder);
         place.put(&mut command)?;
-        let process = nursery.start(command, &folder.join("log"))?;
+        let process = nursery.start(command, &folder.join(LOG))?;
         Ok(Running {
             spec: self.clone(),
-            process,
-            out,
-            json,
+            what: What::Theirs(process, folder.to_path_buf()),
         })
     }
 }
@@ -220,82 +177,99 @@ impl LoadSpec {
 /// A load that runs; dropping ends it.
 pub(super) struct Running {
     pub(super) spec: LoadSpec,
-    process: Process,
-    out: PathBuf,
-    json: PathBuf,
+    what: What,
 }
 
-/// What a load did.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Done {
-    /// Work per second.
-    pub(super) per_s: Option<f64>,
-    /// What it saw itself, where it is a victim too.
-    pub(super) figures: Option<VictimFigures>,
+/// What runs.
+enum What {
+    Ours(Part),
+    /// A program of others, and the folder that it runs in.
+    Theirs(Process, PathBuf),
 }
+
+// Files in the folder of a program of others: what it says, of errors too, and what cyclictest writes.
+const OUT: &str = "out";
+const LOG: &str = "log";
+const JSON: &str = "result.json";
 
 impl Running {
+    /// Waits until it can begin.
+    pub(super) fn wait_ready(&self, interrupt: &AtomicBool) -> anyhow::Result<()> {
+        let ready = match &self.what {
+            What::Ours(part) => part.wait_ready(interrupt),
+            What::Theirs(..) => Ok(()),
+        };
+        ready.with_context(|| self.spec.name.clone())
+    }
+
+    /// Tells it the window; who runs already needs none.
+    pub(super) fn begin(&mut self, window: Window) -> anyhow::Result<()> {
+        let begun = match &mut self.what {
+            What::Ours(part) => part.begin(window),
+            What::Theirs(..) => Ok(()),
+        };
+        begun.with_context(|| self.spec.name.clone())
+    }
+
     /// Fails if it has ended already, which it must not before its window has.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.process
-            .check_alive()
-            .with_context(|| self.spec.name.clone())
+        let alive = match &self.what {
+            What::Ours(part) => part.check(),
+            What::Theirs(process, _) => process.check_alive(),
+        };
+        alive.with_context(|| self.spec.name.clone())
     }
 
     /// Tells it that the window is over, if it does not know by itself.
     pub(super) fn finish(&self) {
-        if !matches!(self.spec.kind, LoadKind::Own(_)) {
+        if let What::Theirs(process, _) = &self.what {
             // Not reaped yet, so the id is still its own.
-            let _ = kill(Pid::from_raw(self.process.pid() as i32), Signal::SIGINT);
+            let _ = kill(Pid::from_raw(process.pid() as i32), Signal::SIGINT);
         }
     }
 
     /// Waits for its end, and takes what it says of its work.
-    pub(super) fn done(self) -> anyhow::Result<Done> {
-        let give_up = Instant::now() + GRACE;
-        while self.process.check_alive().is_ok() {
-            if Instant::now() >= give_up {
-                bail!(
-                    "{} did not end within {GRACE:?} after its time",
-                    self.spec.name
-                );
+    pub(super) fn done(self, interrupt: &AtomicBool) -> anyhow::Result<OwnDone> {
+        let done = match &self.what {
+            What::Ours(part) => part.result(interrupt),
+            What::Theirs(process, folder) => {
+                wait_for_end(process).and_then(|()| said(&self.spec.kind, folder))
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
-        let said = || {
-            let log = self.out.with_file_name("log");
-            let log = std::fs::read_to_string(log).unwrap_or_default();
-            let last: Vec<&str> = text.lines().chain(log.lines()).collect();
-            let last = last[last.len().saturating_sub(5)..].join("; ");
-            format!("{} does not say what it did: {last}", self.spec.name)
         };
-        match &self.spec.kind {
-            LoadKind::StressNg { stressor, .. } => {
-                let log =
-                    std::fs::read_to_string(self.out.with_file_name("log")).unwrap_or_default();
-                let per_s = parse::stress_ng(&(text.clone() + &log), stressor);
-                Ok(Done {
-                    per_s: Some(per_s.with_context(said)?),
-                    figures: None,
-                })
-            }
-            LoadKind::Cyclictest { .. } => {
-                let text = std::fs::read_to_string(&self.json).with_context(said)?;
-                Ok(Done {
-                    per_s: None,
-                    figures: Some(parse::cyclictest(&text)?),
-                })
-            }
-            LoadKind::Own(_) => {
-                let done: OwnDone = serde_json::from_str(&text).with_context(said)?;
-                Ok(Done {
-                    per_s: done.per_s,
-                    figures: done.figures,
-                })
-            }
-        }
+        done.with_context(|| self.spec.name.clone())
     }
+}
+
+fn wait_for_end(process: &Process) -> anyhow::Result<()> {
+    let give_up = Instant::now() + GRACE;
+    while process.check_alive().is_ok() {
+        if Instant::now() >= give_up {
+            bail!("it did not end within {GRACE:?} after its time");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// What a program of others says of its work, in the folder that it ran in.
+fn said(kind: &LoadKind, folder: &Path) -> anyhow::Result<OwnDone> {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let text = read(OUT) + &read(LOG);
+    let nothing = || {
+        let last: Vec<&str> = text.lines().collect();
+        let last = last[last.len().saturating_sub(5)..].join("; ");
+        format!("it does not say what it did: {last}")
+    };
+    Ok(match kind {
+        LoadKind::StressNg { stressor, .. } => OwnDone {
+            per_s: Some(parse::stress_ng(&text, stressor).with_context(nothing)?),
+            figures: None,
+        },
+        _ => OwnDone {
+            per_s: None,
+            figures: Some(parse::cyclictest(&read(JSON)).with_context(nothing)?),
+        },
+    })
 }
 
 #[cfg(test)]
@@ -314,13 +288,5 @@ mod tests {
             LoadSpec::stress_ng("pipe", 4, &["-x"]).name,
             "stress-ng --pipe 4 -x"
         );
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_is_said_with_its_package() {
-        let program = Program::of("quell-no-such-program", "nothing");
-        let missing = program.missing().unwrap();
-        assert!(missing.contains("apt-get install nothing"), "{missing}");
-        assert_eq!(Program::of("sh", "dash").missing(), None);
     }
 }

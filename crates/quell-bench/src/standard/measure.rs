@@ -4,9 +4,11 @@ use super::cases::Case;
 use super::figures::VictimFigures;
 use super::groups::Hierarchy;
 use super::load::Running;
+use super::now_ns;
+use super::part::{LOOK, Part};
 use super::victim::{Place as VictimPlace, VictimSpec, VictimsOrder, Window};
-use super::{PART, now_ns};
-use crate::workload::{Interrupted, Nursery, Place, Process, affinity, family};
+use crate::workload::load::tenant_seed;
+use crate::workload::{Interrupted, Nursery, Place, affinity, family};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -14,19 +16,14 @@ use nix::unistd::Pid;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long victims may take to be there, and to be served for the last time after the load has ended.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often an interrupt is looked for.
-const LOOK: Duration = Duration::from_millis(100);
+/// How long what a load left behind may take to end.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// How to measure.
 pub(super) struct How<'a> {
@@ -53,15 +50,22 @@ pub(super) fn measure(
     how: &How<'_>,
     hierarchy: &mut Hierarchy,
 ) -> anyhow::Result<Measured> {
+    // Programs that run as another user reach their own folders in it.
+    let reached = Permissions::from_mode(0o711);
+    let folder = tempfile::Builder::new().permissions(reached).tempdir()?;
     let before: BTreeSet<u32> = children().into_iter().collect();
-    let measured = attempt(case, how, hierarchy);
-    // Also what loads left behind on their way.
+    let measured = attempt(case, how, hierarchy, folder.path());
+    // Also what loads left behind on their way. The folder goes when nobody writes to it any more.
     end_others(&before);
     measured
 }
 
-fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Result<Measured> {
-    let folder = tempfile::tempdir()?;
+fn attempt(
+    case: &Case,
+    how: &How<'_>,
+    hierarchy: &mut Hierarchy,
+    folder: &Path,
+) -> anyhow::Result<Measured> {
     let nursery = Nursery::new()?;
     let _hurry = Hurry::begin();
     let own = |it: &&VictimSpec| it.place == VictimPlace::Own;
@@ -76,32 +80,21 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
             (Some(group), true) => group.procs()?,
             _ => hierarchy.root_procs()?,
         };
-        let log = folder.path().join(format!("victims-{}", victims.len()));
-        victims.push(Victims::start(
-            how.exe,
-            specs,
-            cgroup,
-            &mut random,
-            &nursery,
-            &log,
-        )?);
+        let own = folder.join(format!("victims-{}", victims.len()));
+        std::fs::create_dir(&own)?;
+        let place = in_cgroup(cgroup);
+        let order = order(&specs, &mut random)?;
+        let part = Part::start(how.exe, ("victims", &order), &own, &place, &nursery)?;
+        victims.push((specs, part));
     }
-    for victims in &victims {
-        let ready = victims.line(Instant::now() + PATIENCE, how.interrupt)?;
-        anyhow::ensure!(ready == "ready", "the victims said `{ready}`");
-    }
-    let from_ns = now_ns() + how.warmup.as_nanos() as u64;
-    let window = Window {
-        from_ns,
-        until_ns: from_ns + how.length.as_nanos() as u64,
-    };
-    for victims in &mut victims {
-        victims.begin(window)?;
+    // They find out how fast this machine is, so nothing else runs until they have.
+    for (_, part) in &victims {
+        part.wait_ready(how.interrupt).context("the victims")?;
     }
     let mut groups = Vec::new();
     let mut loads = Vec::new();
     for (number, load) in case.loads.iter().enumerate() {
-        let own = folder.path().join(format!("load-{number}"));
+        let own = folder.join(format!("load-{number}"));
         std::fs::create_dir(&own)?;
         let cgroup = match load.most {
             Some(most) => {
@@ -112,18 +105,28 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
             }
             None => hierarchy.root_procs()?,
         };
-        let place = Place {
-            cgroup: Some(cgroup),
-            cpus: None,
-        };
-        loads.push(load.start(how.exe, window, &own, &place, &nursery)?);
+        let seed = tenant_seed(how.seed, number);
+        let load = load.start(how.exe, seed, &own, &in_cgroup(cgroup), &nursery)?;
+        load.wait_ready(how.interrupt)?;
+        loads.push(load);
+    }
+    let from_ns = now_ns() + how.warmup.as_nanos() as u64;
+    let window = Window {
+        from_ns,
+        until_ns: from_ns + how.length.as_nanos() as u64,
+    };
+    for (_, part) in &mut victims {
+        part.begin(window).context("the victims")?;
+    }
+    for load in &mut loads {
+        load.begin(window)?;
     }
     wait_until(window.until_ns, how.interrupt, &loads)?;
     loads.iter().for_each(Running::finish);
     let mut measured = Measured::default();
     for load in loads {
         let spec = load.spec.clone();
-        let done = load.done()?;
+        let done = load.done(how.interrupt)?;
         measured
             .victims
             .extend(done.figures.map(|it| (spec.name.clone(), it)));
@@ -134,15 +137,20 @@ fn attempt(case: &Case, how: &How<'_>, hierarchy: &mut Hierarchy) -> anyhow::Res
         }
     }
     drop(groups);
-    let give_up = Instant::now() + PATIENCE;
-    for victims in &victims {
-        for spec in &victims.specs {
-            let line = victims.line(give_up, how.interrupt)?;
-            let figures = serde_json::from_str(&line).context("a victim's figures")?;
+    for (specs, part) in &victims {
+        for spec in specs {
+            let figures = part.result(how.interrupt).context("a victim's figures")?;
             measured.victims.push((spec.name.clone(), figures));
         }
     }
     Ok(measured)
+}
+
+fn in_cgroup(procs: File) -> Place {
+    Place {
+        cgroup: Some(procs),
+        cpus: None,
+    }
 }
 
 /// The victims by process: each in one of its own, or all of a cgroup in one.
@@ -160,89 +168,19 @@ fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
     processes
 }
 
-/// A process of victims; dropping ends it.
-struct Victims {
-    specs: Vec<VictimSpec>,
-    process: Process,
-    lines: Receiver<String>,
-}
-
-impl Victims {
-    fn start(
-        exe: &Path,
-        specs: Vec<VictimSpec>,
-        cgroup: File,
-        random: &mut ChaCha8Rng,
-        nursery: &Nursery,
-        log: &Path,
-    ) -> anyhow::Result<Victims> {
-        let cpus = affinity()?;
-        // Not the first CPU, which has most of the machine's interrupts.
-        let pinned_to = cpus.iter().nth(1).or(cpus.iter().next());
-        let phases_ns = specs
-            .iter()
-            .map(|it| random.random_range(0..it.period_us * 1000));
-        let order = VictimsOrder {
-            pinned_to: pinned_to.context("no CPU")?.0,
-            phases_ns: phases_ns.collect(),
-            victims: specs.clone(),
-        };
-        let mut command = Command::new(exe);
-        command.args([PART, "victims", &serde_json::to_string(&order)?]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let place = Place {
-            cgroup: Some(cgroup),
-            cpus: None,
-        };
-        place.put(&mut command)?;
-        let mut process = nursery.start(command, log)?;
-        let out = process.child().stdout.take().context("no pipe")?;
-        Ok(Victims {
-            specs,
-            process,
-            lines: read_lines(out),
-        })
-    }
-
-    fn begin(&mut self, window: Window) -> anyhow::Result<()> {
-        let mut pipe = self.process.child().stdin.take().context("no pipe")?;
-        let line = serde_json::to_string(&window)? + "\n";
-        pipe.write_all(line.as_bytes())
-            .context("the victims do not listen")
-    }
-
-    /// What they say next.
-    fn line(&self, give_up: Instant, interrupt: &AtomicBool) -> anyhow::Result<String> {
-        loop {
-            match self.lines.recv_timeout(LOOK) {
-                Ok(line) => return Ok(line),
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.process.check_alive()?;
-                    bail!("the victims say nothing");
-                }
-                Err(RecvTimeoutError::Timeout) if interrupt.load(Ordering::Relaxed) => {
-                    bail!(Interrupted)
-                }
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= give_up => {
-                    bail!("a victim got no CPU time within {PATIENCE:?}")
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-}
-
-/// The lines that a child says, as they come.
-fn read_lines(out: ChildStdout) -> Receiver<String> {
-    let (say, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if say.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
+/// The order to a process of these victims.
+fn order(specs: &[VictimSpec], random: &mut ChaCha8Rng) -> anyhow::Result<VictimsOrder> {
+    let cpus = affinity()?;
+    // Not the first CPU, which has most of the machine's interrupts.
+    let pinned_to = cpus.iter().nth(1).or(cpus.iter().next());
+    let phases_ns = specs
+        .iter()
+        .map(|it| random.random_range(0..it.period_us * 1000));
+    Ok(VictimsOrder {
+        pinned_to: pinned_to.context("no CPU")?.0,
+        phases_ns: phases_ns.collect(),
+        victims: specs.to_vec(),
+    })
 }
 
 /// Sleeps until then; an error where a load ends before, or somebody wants an end.
@@ -284,7 +222,7 @@ fn children() -> Vec<u32> {
 
 /// Ends all descendants of this process but those children and theirs.
 fn end_others(before: &BTreeSet<u32>) {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + GRACE;
     loop {
         let others = children().into_iter().filter(|pid| !before.contains(pid));
         let others: Vec<u32> = others.collect();
@@ -335,6 +273,7 @@ impl Drop for Hurry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn victims_are_processes_or_threads_of_one_in_each_cgroup() {

@@ -7,6 +7,7 @@
 //! side is started once for a group of cases, since starting takes longer than a case. Times are ns inside,
 //! µs in results.
 
+mod asked;
 pub mod cases;
 mod figures;
 mod groups;
@@ -15,7 +16,11 @@ pub mod load;
 mod measure;
 mod messages;
 mod own;
+mod page;
 mod parse;
+mod part;
+mod pgbench;
+pub mod program;
 mod repeat;
 mod result;
 mod served;
@@ -25,23 +30,23 @@ pub mod victim;
 
 pub use figures::{VictimFigures, VictimRatios};
 pub use result::{CaseResult, CaseSide, LoadResult, Standard, VictimResult};
-pub use table::{list, table};
+pub use table::list;
 
 use crate::progress::Progress;
+use crate::report::Files;
 use crate::result::SCHEMA;
 use crate::run::host;
 use crate::run::started::Started;
 use crate::side::Side;
 use crate::stats;
 use crate::workload::Interrupted;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use cases::Case;
 use groups::Hierarchy;
 use measure::{How, measure};
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use quell_model::config::{CriticalitySettings, TenantSpec};
 use result::{Windows, summarise};
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -151,6 +156,16 @@ pub fn run(
     })
 }
 
+/// Writes a result where the user wants it, and the table to the terminal. For a result cut short by an interrupt it
+/// does all that and then returns [`Interrupted`].
+pub fn deliver(result: &Standard, files: Files<'_>) -> anyhow::Result<()> {
+    let page = files.html.map(|_| page::html(result)).transpose()?;
+    let json = serde_json::to_string_pretty(result)? + "\n";
+    files.hand_out(&json, page, |styled| table::table(result, styled))?;
+    ensure!(result.complete, Interrupted);
+    Ok(())
+}
+
 /// The process of a victim or an own load: `quell standard-part ROLE ORDER`.
 pub fn part_main(args: &[String]) -> anyhow::Result<()> {
     match args {
@@ -176,7 +191,7 @@ impl Session<'_> {
     fn group(&mut self, cases: &[Case]) -> anyhow::Result<(Vec<CaseResult>, bool)> {
         let missing: Vec<Option<String>> = cases
             .iter()
-            .map(|it| it.needs().find_map(load::Program::missing))
+            .map(|it| it.needs().find_map(program::Program::missing))
             .collect();
         let sides = self.labels.len();
         let mut windows: Vec<Vec<Windows>> =
@@ -314,12 +329,4 @@ fn sleep_until(ns: u64) {
     )
     .is_err()
     {}
-}
-
-/// A line to who started this process.
-fn say(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
 }

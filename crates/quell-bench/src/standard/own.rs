@@ -1,16 +1,16 @@
 //! Loads of our own: processes that are started one after another, a fork bomb, and what
-//! messages.rs, repeat.rs and served.rs have.
+//! asked.rs, messages.rs, pgbench.rs, repeat.rs and served.rs have.
 //!
-//! Each is a process of the `quell` program; it is told the window, ends by itself when that is over, and
-//! then says what it did in it, as JSON.
+//! Each is a process of the `quell` program ([`part`]); it ends by itself when the window is over.
 
 use super::figures::VictimFigures;
 use super::victim::Window;
-use super::{messages, now_ns, repeat, say, served};
+use super::{asked, messages, now_ns, part, pgbench, repeat, served};
 use crate::workload::player::Burner;
 use anyhow::Context;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
+use quell_model::config::App;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -54,6 +54,18 @@ pub enum OwnLoad {
         /// Requests in each round.
         per_round: f64,
     },
+    /// An application that clients ask, whether it has answered or not: a victim, with no work of its own.
+    Asked {
+        /// The application.
+        app: App,
+        /// Requests per second, in the mean.
+        rate: f64,
+    },
+    /// PostgreSQL, and its own benchmark.
+    Pgbench {
+        /// The clients that read from it.
+        clients: u32,
+    },
     /// So many copies of a program that reads text for ever; their work is the bytes that they took.
     Feed {
         /// The program and its arguments.
@@ -68,8 +80,8 @@ pub enum OwnLoad {
 pub struct OwnOrder {
     /// What it does.
     pub load: OwnLoad,
-    /// When it counts; it ends with this.
-    pub window: Window,
+    /// Of what is random in it.
+    pub seed: u64,
 }
 
 /// What an own load says at its end.
@@ -83,36 +95,39 @@ pub struct OwnDone {
 
 /// The process of an own load.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
-    let OwnOrder { load, window } = serde_json::from_str(order).context("the load's order")?;
+    let OwnOrder { load, seed } = serde_json::from_str(order).context("the load's order")?;
+    let folder = std::env::current_dir()?;
     let done = match load {
         OwnLoad::Starts { loops, run_us } => OwnDone {
-            per_s: Some(starts(loops, run_us, window)?),
+            per_s: Some(starts(loops, run_us, part::ready()?)?),
             figures: None,
         },
         OwnLoad::Bomb => {
-            bomb(window.until_ns);
+            bomb(part::ready()?.until_ns);
             OwnDone::default()
         }
-        OwnLoad::Messages { workers, run_us } => messages::run(workers, run_us, window)?,
+        OwnLoad::Messages { workers, run_us } => messages::run(workers, run_us, part::ready()?)?,
         OwnLoad::Repeat {
             command,
             loops,
             per_round,
         } => OwnDone {
-            per_s: repeat::repeat(&command, loops, window)?.map(|rounds| rounds * per_round),
+            per_s: repeat::repeat(&command, loops, part::ready()?)?.map(|it| it * per_round),
             figures: None,
         },
         OwnLoad::Served {
             server,
             client,
             per_round,
-        } => served::run(&server, &client, per_round, window)?,
+        } => served::run(&server, &client, per_round, part::ready)?,
+        OwnLoad::Asked { app, rate } => asked::run(folder, &app, (rate, seed), part::ready)?,
+        OwnLoad::Pgbench { clients } => pgbench::run(&folder, clients, part::ready)?,
         OwnLoad::Feed { command, copies } => OwnDone {
-            per_s: Some(repeat::feed_all(&command, copies, window)?),
+            per_s: Some(repeat::feed_all(&command, copies, part::ready()?)?),
             figures: None,
         },
     };
-    say(&serde_json::to_string(&done)?)
+    part::tell(&done)
 }
 
 /// Loops that start processes; how many of these ended in the window, per second.
@@ -192,6 +207,7 @@ fn exit_now(code: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_model::config::Nginx;
 
     #[test]
     fn orders_are_read_as_they_were_written() {
@@ -206,14 +222,15 @@ mod tests {
                 loops: 1,
                 per_round: 1.0,
             },
+            OwnLoad::Asked {
+                app: App::Nginx(Nginx::default()),
+                rate: 100.0,
+            },
         ];
         for load in loads {
             let order = OwnOrder {
                 load,
-                window: Window {
-                    from_ns: 1,
-                    until_ns: u64::MAX,
-                },
+                seed: u64::MAX,
             };
             let text = serde_json::to_string(&order).unwrap();
             assert_eq!(serde_json::from_str::<OwnOrder>(&text).unwrap(), order);

@@ -69,6 +69,14 @@ pub struct CaseSide {
     pub loads: Vec<LoadResult>,
 }
 
+impl CaseSide {
+    /// Of the loads, the least part of the baseline's work that one did.
+    pub(super) fn least_load(&self) -> Option<f64> {
+        let ratios = self.loads.iter().filter_map(|it| it.ratio);
+        ratios.min_by(f64::total_cmp)
+    }
+}
+
 /// A victim on one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VictimResult {

@@ -11,14 +11,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Starts the server, and runs the client again and again until the window is over.
+/// How long the server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts the server, which `ready` is told of, and runs the client again and again until the window is over.
 pub(super) fn run(
     server: &[String],
     client: &[String],
     per_round: f64,
-    window: Window,
+    ready: impl FnOnce() -> anyhow::Result<Window>,
 ) -> anyhow::Result<OwnDone> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
@@ -30,16 +33,18 @@ pub(super) fn run(
             .collect()
     };
     let mut server = repeat::start(&with_port(server), Stdio::null())?;
+    let give_up = Instant::now() + PATIENCE;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         if let Some(status) = server.try_wait()? {
             bail!("the server ended with {status}");
         }
         ensure!(
-            now_ns() < window.until_ns,
-            "the server did not answer before the end"
+            Instant::now() < give_up,
+            "the server did not answer within {PATIENCE:?}"
         );
         thread::sleep(Duration::from_millis(10));
     }
+    let window = ready()?;
     let begin = now_ns();
     let client = with_port(client);
     let (say, rounds) = channel::<anyhow::Result<(u64, VictimFigures)>>();
@@ -142,10 +147,12 @@ mod tests {
             |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_string).collect() };
         let server = words("redis-server --port PORT --appendonly no");
         let client = words("redis-benchmark -p PORT -n 50 -c 2 -t get --csv");
-        let from_ns = now_ns();
-        let window = Window {
-            from_ns,
-            until_ns: from_ns + 1_500_000_000,
+        let window = || {
+            let from_ns = now_ns();
+            Ok(Window {
+                from_ns,
+                until_ns: from_ns + 1_500_000_000,
+            })
         };
         let done = run(&server, &client, 50.0, window).unwrap();
         assert!(done.per_s.unwrap() > 50.0, "{done:?}");

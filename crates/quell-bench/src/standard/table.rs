@@ -8,7 +8,7 @@ use comfy_table::{Cell, CellAlignment, Color};
 use std::fmt::Write;
 
 /// What marks a cell that breaks a limit.
-const MARK: &str = " !";
+pub(super) const MARK: &str = " !";
 
 /// All cases with their programs, for `--list`.
 pub fn list(cases: &[Case]) -> String {
@@ -22,7 +22,7 @@ pub fn list(cases: &[Case]) -> String {
 }
 
 /// The result as text; `styled` for a terminal that shows colours.
-pub fn table(result: &Standard, styled: bool) -> String {
+pub(super) fn table(result: &Standard, styled: bool) -> String {
     let mut text = String::new();
     for case in &result.cases {
         // Writing to a String cannot fail.
@@ -37,27 +37,14 @@ fn of_case(case: &CaseResult, styled: bool) -> String {
     if let Some(reason) = &case.skipped {
         return format!("{}: skipped: {reason}\n\n", case.case);
     }
-    let header = [
-        "victim",
-        "side",
-        "served",
-        "late: mean",
-        "p99",
-        "worst",
-        "response: mean",
-        "p99",
-        "worst",
-    ];
-    let mut table = report::table(styled, &header);
-    for name in in_order(case, |side| side.victims.iter().map(|it| &it.victim)) {
-        let mut first = true;
-        for side in &case.sides {
-            if let Some(victim) = side.victims.iter().find(|it| it.victim == *name) {
-                let name = if first { name } else { "" };
-                table.add_row(victim_row(name, &side.side, victim));
-                first = false;
-            }
-        }
+    let mut table = report::table(styled, &VICTIMS);
+    for row in victims(case) {
+        let figures = row.figures.into_iter().map(|(text, fails)| match fails {
+            true => Cell::new(text).fg(Color::Red),
+            false => Cell::new(text),
+        });
+        let names = [row.victim, row.side].into_iter().map(Cell::new);
+        table.add_row(names.chain(figures));
     }
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -66,20 +53,69 @@ fn of_case(case: &CaseResult, styled: bool) -> String {
     if table.row_iter().next().is_some() {
         text += &format!("{table}\n");
     }
-    for name in in_order(case, |side| side.loads.iter().map(|it| &it.load)) {
+    for line in remarks(case) {
+        text += &format!(" {line}\n");
+    }
+    text + "\n"
+}
+
+/// What the rows of [`victims`] have.
+pub(super) const VICTIMS: [&str; 9] = [
+    "victim",
+    "side",
+    "served",
+    "late: mean",
+    "p99",
+    "worst",
+    "response: mean",
+    "p99",
+    "worst",
+];
+
+/// A victim on a side.
+pub(super) struct VictimRow<'a> {
+    /// Its name, on the first of its sides only.
+    pub(super) victim: &'a str,
+    /// The side.
+    pub(super) side: &'a str,
+    /// Its figures, and whether each breaks a limit.
+    pub(super) figures: Vec<(String, bool)>,
+}
+
+/// A case's victims on each side.
+pub(super) fn victims(case: &CaseResult) -> Vec<VictimRow<'_>> {
+    let mut rows = Vec::new();
+    for name in in_order(case, |side| side.victims.iter().map(|it| &it.victim)) {
+        let mut victim = name.as_str();
+        for side in &case.sides {
+            if let Some(found) = side.victims.iter().find(|it| it.victim == *name) {
+                rows.push(VictimRow {
+                    victim: std::mem::take(&mut victim),
+                    side: &side.side,
+                    figures: figures(found),
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// What a case's loads did on each side, and why something was not measured: a line each.
+pub(super) fn remarks(case: &CaseResult) -> Vec<String> {
+    let load = |name: &String| {
         let of = |side: &CaseSide| {
             let load = side.loads.iter().find(|it| it.load == *name)?;
             Some(format!("{} {}", side.side, throughput(load)))
         };
         let all: Vec<String> = case.sides.iter().filter_map(of).collect();
-        text += &format!(" {name}: {}\n", all.join("; "));
-    }
-    for side in &case.sides {
-        for error in &side.errors {
-            text += &format!(" {}: {error}\n", side.side);
-        }
-    }
-    text + "\n"
+        format!("{name}: {}", all.join("; "))
+    };
+    let loads = in_order(case, |side| side.loads.iter().map(|it| &it.load));
+    let errors = case.sides.iter().flat_map(|side| {
+        let line = |error| format!("{}: {error}", side.side);
+        side.errors.iter().map(line)
+    });
+    loads.into_iter().map(load).chain(errors).collect()
 }
 
 /// Names on any side, in the order they come in.
@@ -96,7 +132,7 @@ fn in_order<'a, I: Iterator<Item = &'a String>>(
     names
 }
 
-fn victim_row(name: &str, side: &str, victim: &VictimResult) -> Vec<Cell> {
+fn figures(victim: &VictimResult) -> Vec<(String, bool)> {
     let VictimFigures {
         served,
         late_mean_us,
@@ -106,29 +142,21 @@ fn victim_row(name: &str, side: &str, victim: &VictimResult) -> Vec<Cell> {
         response_p99_us,
         response_worst_us,
     } = victim.median;
-    let mut cells = vec![
-        Cell::new(name),
-        Cell::new(side),
-        cell(victim, "served", format!("{served:.0}")),
+    let text = |us: Option<f64>| us.map_or("-".to_string(), latency);
+    let figures = [
+        ("served", format!("{served:.0}")),
+        ("late_mean_us", text(late_mean_us)),
+        ("late_p99_us", text(late_p99_us)),
+        ("late_worst_us", text(late_worst_us)),
+        ("response_mean_us", text(response_mean_us)),
+        ("response_p99_us", text(response_p99_us)),
+        ("response_worst_us", text(response_worst_us)),
     ];
-    for (figure, us) in [
-        ("late_mean_us", late_mean_us),
-        ("late_p99_us", late_p99_us),
-        ("late_worst_us", late_worst_us),
-        ("response_mean_us", response_mean_us),
-        ("response_p99_us", response_p99_us),
-        ("response_worst_us", response_worst_us),
-    ] {
-        cells.push(cell(victim, figure, us.map_or("-".to_string(), latency)));
-    }
-    cells
-}
-
-fn cell(victim: &VictimResult, figure: &str, text: String) -> Cell {
-    match victim.fails.iter().any(|it| it == figure) {
-        true => Cell::new(text + MARK).fg(Color::Red),
-        false => Cell::new(text),
-    }
+    let marked = |(figure, text): (&str, String)| {
+        let fails = victim.fails.iter().any(|it| it == figure);
+        (if fails { text + MARK } else { text }, fails)
+    };
+    figures.into_iter().map(marked).collect()
 }
 
 fn throughput(load: &LoadResult) -> String {
@@ -146,50 +174,19 @@ fn throughput(load: &LoadResult) -> String {
     value + &change + mark
 }
 
-/// Each case in a line: whether it holds, and how far the worst victim and the load are from the baseline.
+/// All verdicts, and how many cases hold.
 fn summary(result: &Standard, styled: bool) -> String {
-    let header = [
-        "case",
-        "side",
-        "",
-        "late, mean: worst victim",
-        "p99",
-        "load",
-    ];
-    let mut table = report::table(styled, &header);
-    let base = result.sides.first().map_or("", String::as_str);
-    for case in &result.cases {
-        if case.skipped.is_some() {
-            table.add_row([&case.case, "", "skipped", "", "", ""]);
-        }
-        for side in case.sides.iter().filter(|it| it.side != base) {
-            let times = |it: Option<f64>| it.map_or("-".to_string(), |it| format!("{it:.2} x"));
-            let worst = |get: fn(&VictimResult) -> Option<f64>| {
-                times(side.victims.iter().filter_map(get).max_by(f64::total_cmp))
-            };
-            let least = side
-                .loads
-                .iter()
-                .filter_map(|it| it.ratio)
-                .min_by(f64::total_cmp);
-            let verdict = match side.holds {
-                None => Cell::new("-"),
-                Some(true) => Cell::new("holds"),
-                Some(false) => Cell::new("FAILS").fg(Color::Red),
-            };
-            table.add_row([
-                Cell::new(&case.case),
-                Cell::new(&side.side),
-                verdict,
-                Cell::new(worst(|it| it.ratio?.late_mean)),
-                Cell::new(worst(|it| it.ratio?.late_p99)),
-                Cell::new(times(least)),
-            ]);
-        }
+    let mut table = report::table(styled, &VERDICTS);
+    for row in verdicts(result) {
+        table.add_row(row.into_iter().map(|text| match text.as_str() {
+            FAILS => Cell::new(text).fg(Color::Red),
+            _ => Cell::new(text),
+        }));
     }
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
+    let base = result.sides.first().map_or("", String::as_str);
     let mut text = format!(
         "Against `{base}`, medians over {} pairs of {} s:\n",
         result.pairs, result.seconds
@@ -197,28 +194,87 @@ fn summary(result: &Standard, styled: bool) -> String {
     if result.sides.len() > 1 {
         text += &format!("{table}\n");
     }
-    for side in result.sides.iter().skip(1) {
-        let all: Vec<bool> = (result.cases.iter().flat_map(|case| &case.sides))
-            .filter(|it| it.side == *side)
-            .filter_map(|it| it.holds)
-            .collect();
-        let held = all.iter().filter(|holds| **holds).count();
-        text += &format!("{side}: {held} of {} cases hold.\n", all.len());
+    for (side, held, all) in counts(result) {
+        text += &format!("{side}: {held} of {all} cases hold.\n");
     }
     if !result.complete {
-        text += "Interrupted: not all pairs were measured.\n";
+        text += &format!("{INTERRUPTED}\n");
     }
     text
 }
 
+/// What is said of a result that an interrupt ended.
+pub(super) const INTERRUPTED: &str = "Interrupted: not all pairs were measured.";
+
+/// The verdict on a case that does not hold.
+pub(super) const FAILS: &str = "FAILS";
+
+/// What the rows of [`verdicts`] have.
+pub(super) const VERDICTS: [&str; 6] = [
+    "case",
+    "side",
+    "",
+    "later, mean: worst victim",
+    "p99",
+    "load",
+];
+
+/// Each case on each side but the baseline: whether it holds, and how far the worst victim and the load are from
+/// the baseline.
+pub(super) fn verdicts(result: &Standard) -> Vec<[String; 6]> {
+    let mut rows = Vec::new();
+    let base = result.sides.first().map_or("", String::as_str);
+    for case in &result.cases {
+        let name = case.case.clone();
+        if case.skipped.is_some() {
+            rows.push([name.as_str(), "", "skipped", "", "", ""].map(str::to_string));
+        }
+        for side in case.sides.iter().filter(|it| it.side != base) {
+            let times = |it: Option<f64>| it.map_or("-".to_string(), |it| format!("{it:.2} x"));
+            let worst = |get: fn(&VictimResult) -> Option<f64>| {
+                times(side.victims.iter().filter_map(get).max_by(f64::total_cmp))
+            };
+            let verdict = match side.holds {
+                None => "-",
+                Some(true) => "holds",
+                Some(false) => FAILS,
+            };
+            rows.push([
+                name.clone(),
+                side.side.clone(),
+                verdict.to_string(),
+                worst(|it| it.ratio?.judged_mean()),
+                worst(|it| it.ratio?.judged_p99()),
+                times(side.least_load()),
+            ]);
+        }
+    }
+    rows
+}
+
+/// Of each side but the baseline: its name, how many cases hold, and of how many.
+pub(super) fn counts(result: &Standard) -> Vec<(&str, usize, usize)> {
+    let of = |side: &String| -> (usize, usize) {
+        let sides = result.cases.iter().flat_map(|case| &case.sides);
+        let holds = sides
+            .filter(|it| it.side == *side)
+            .filter_map(|it| it.holds);
+        holds.fold((0, 0), |(held, all), it| (held + usize::from(it), all + 1))
+    };
+    let sides = result.sides.iter().skip(1);
+    sides
+        .map(|side| (side.as_str(), of(side).0, of(side).1))
+        .collect()
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::result::tests::measured;
     use super::super::result::{Windows, summarise};
     use super::*;
     use crate::report::sample;
 
-    fn result() -> Standard {
+    pub(in super::super) fn result() -> Standard {
         let sides = vec!["default".to_string(), "sched".to_string()];
         let window = |late, per_s| -> Windows { vec![Some(Ok(measured(late, per_s)))] };
         let windows = [window(1000.0, 2000.0), window(1500.0, 1900.0)];

@@ -8,13 +8,12 @@
 //! next period has begun misses that, which `served` shows. Times are ns inside, µs in figures.
 
 use super::figures::VictimFigures;
-use super::{now_ns, say, sleep_until};
+use super::{now_ns, part, sleep_until};
 use crate::workload::player::Burner;
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use quell_model::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
-use std::io::BufRead;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -96,8 +95,7 @@ impl Window {
     }
 }
 
-/// The process of victims. It says `ready`, reads the window as JSON, and says the figures of each as JSON,
-/// a line each.
+/// The process of victims, which tells the figures of each.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
     let order: VictimsOrder = serde_json::from_str(order).context("the victims' order")?;
     // Calibrated before anything runs beside it.
@@ -118,17 +116,14 @@ pub(super) fn main(order: &str) -> anyhow::Result<()> {
             (begin, thread::spawn(run))
         })
         .collect();
-    say("ready")?;
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
-    let window: Window = serde_json::from_str(&line).context("the window")?;
+    let window = part::ready()?;
     let (begins, joins): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
     for begin in &begins {
         begin.send(window).ok().context("a victim has ended")?;
     }
     for join in joins {
         let figures = join.join().ok().context("a victim panicked")??;
-        say(&serde_json::to_string(&figures)?)?;
+        part::tell(&figures)?;
     }
     Ok(())
 }

@@ -19,8 +19,9 @@ pub mod player;
 pub use measurement::{GeneratorReport, GuestCounts, Measurement, Scheduling, latency_histogram};
 
 use anyhow::Context;
+use apps::Started;
 pub(crate) use apps::text as prose;
-use apps::{Launch, Started};
+pub(crate) use apps::{Launch, start as start_app};
 pub(crate) use cgroups::{Cgroups, write as write_to_kernel};
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;

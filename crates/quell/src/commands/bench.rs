@@ -91,7 +91,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         return Ok(());
     }
     if args.scenario == "standard" {
-        not_for("standard", args, &["seconds", "pairs"])?;
+        not_for("standard", args, &["seconds", "pairs", "report"])?;
         return super::standard::run(args);
     }
     let sides = sides(&args.policy, args.on)?;

@@ -1,15 +1,14 @@
 //! `quell bench standard`: the tests that everybody runs on a new scheduler.
 
 use super::InputError;
-use super::bench::{files_writable, print, sides, this_program};
+use super::bench::{files_writable, sides, this_program};
 use super::vm;
 use crate::cli::{Bench, DEFAULT_SIDES};
 use quell_bench::progress::Progress;
 use quell_bench::result::Substrate;
 use quell_bench::run::interrupt_flag;
 use quell_bench::standard::{self, StandardOptions, cases};
-use quell_bench::workload::Interrupted;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::thread::available_parallelism;
 
 /// The sides unless others are asked for.
@@ -59,10 +58,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
             return Err(InputError(message.to_string()).into());
         }
     };
-    let styled = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let table = standard::table(&result, styled);
-    print(&result, table, args.measure.json.as_deref())?;
-    anyhow::ensure!(result.complete, Interrupted);
+    standard::deliver(&result, args.measure.files())?;
     anyhow::ensure!(result.holds(), "a case fails: see FAILS above");
     Ok(())
 }

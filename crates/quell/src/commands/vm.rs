@@ -13,7 +13,7 @@ use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
 use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
-use quell_bench::standard::load::Program;
+use quell_bench::standard::program::Program;
 use quell_bench::standard::{Standard, StandardOptions, cases};
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
@@ -42,7 +42,7 @@ pub(super) fn bench(
     let command = command(&file, &job.sides, job.measure);
     let (mut result, guest): (BenchResult, LabGuest) = run(prepared, &command, interrupt)?;
     result.substrate = Substrate::Vm;
-    result.notes.insert(0, note(&guest));
+    result.notes.insert(0, guest.note());
     result.lab = Some(guest);
     Ok(result)
 }
@@ -76,8 +76,7 @@ pub(super) fn standard(
     prepared.boot.seed = measure.seed;
     bring_schedulers(&mut prepared, &options.sides)?;
     // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
-    // the guest either,
-    // which then says so.
+    // the guest either, which then says so.
     let needs = cases::cases(prepared.boot.cpus).into_iter();
     let needs: Vec<Program> = needs
         .flat_map(|case| case.needs().collect::<Vec<_>>())
@@ -87,7 +86,8 @@ pub(super) fn standard(
         .flat_map(Program::files)
         .collect::<BTreeSet<PathBuf>>()
     {
-        prepared.image.program(&file, &file)?;
+        let place = file.display();
+        prepared.image.add(&format!("{place}:{place}"))?;
     }
     let mut command = command("standard", &options.sides, measure);
     let only = options.only.iter().flat_map(|name| ["--only", name]);
@@ -183,27 +183,6 @@ fn run<T: DeserializeOwned>(
             .collect(),
     };
     Ok((result, guest))
-}
-
-/// What a reader must know of figures from a guest.
-fn note(guest: &LabGuest) -> String {
-    let clock = if guest.clock == "virtual" {
-        "deterministic virtual time (one instruction is one nanosecond, shared by all CPUs: the kernel's \
-         own work weighs more than on hardware)"
-    } else {
-        "real time"
-    };
-    let peers: Vec<String> = guest
-        .peers
-        .iter()
-        .map(|(name, version)| format!(" {name} is version {version}."))
-        .collect();
-    format!(
-        "Measured in a guest of the kernel lab: QEMU {}, {}, {clock}.{}",
-        guest.qemu,
-        guest.accelerator,
-        peers.concat()
-    )
 }
 
 /// Puts a scenario's applications and traces into the guest.

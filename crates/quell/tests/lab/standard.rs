@@ -8,11 +8,14 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     if !common::lab_is_ready() {
         return;
     }
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
     let output = Command::new(env!("CARGO_BIN_EXE_quell"))
         .args(["bench", "standard", "--on", "vm", "--cpus", "2"])
         .args(["--policy", "default,sched", "--only", "make-like-one"])
         .args(["--only", "fork-bomb", "--seconds", "0.5"])
-        .args(["--pairs", "1", "--json", "-"])
+        .args(["--pairs", "1", "--json", "-", "--report"])
+        .arg(&page)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -43,4 +46,55 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
     // Who fails says so.
     let all_hold = holds.iter().all(|it| *it);
     assert_eq!(output.status.code(), Some(i32::from(!all_hold)), "{said}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h2>fork-bomb</h2>") && page.contains("<svg"));
+}
+
+#[test]
+fn servers_tell_what_their_clients_waited() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["bench", "standard", "--on", "vm", "--cpus", "2"])
+        .args(["--policy", "default", "--only", "memcached"])
+        .args(["--only", "pgbench", "--seconds", "0.5"])
+        .args(["--pairs", "1", "--json", "-"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let named = |values: &serde_json::Value, key: &str, name: &str| {
+        let values = values.as_array().unwrap();
+        let mut found = values
+            .iter()
+            .filter(|it| it[key].as_str().unwrap().starts_with(name));
+        found.next().cloned()
+    };
+    for (case, clients, work) in [
+        ("build-memcached-nginx", &["memcached", "nginx"][..], "make"),
+        ("pgbench-redis-xz", &["pgbench", "redis"], "pgbench"),
+    ] {
+        let case = named(&result["cases"], "case", case).unwrap();
+        if let Some(reason) = case["skipped"].as_str() {
+            // Programs that this machine has not.
+            assert!(reason.contains("is not installed"), "{reason}");
+            eprintln!("skipped: {reason}");
+            continue;
+        }
+        let side = &case["sides"][0];
+        for client in clients {
+            let figures = named(&side["victims"], "victim", client).unwrap()["median"].clone();
+            assert!(
+                figures["response_mean_us"].as_f64().unwrap() > 0.0,
+                "{figures}"
+            );
+            assert!(figures["late_mean_us"].is_null(), "{figures}");
+            assert!(figures["served"].as_f64().unwrap() > 10.0, "{figures}");
+        }
+        let work = named(&side["loads"], "load", work).unwrap();
+        assert!(work["per_s"].as_f64().unwrap() > 1.0, "{work}");
+        // How much an open loop asks is no work.
+        assert_eq!(named(&side["loads"], "load", "memcached"), None);
+    }
 }

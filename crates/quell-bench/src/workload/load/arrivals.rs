@@ -71,6 +71,11 @@ impl Plan {
         }))
     }
 
+    /// At so many per second in the mean, each whenever it likes.
+    pub fn poisson(rate: f64) -> Plan {
+        Plan(Source::Poisson(rate))
+    }
+
     /// The arrivals that this seed gives.
     pub fn arrivals(&self, seed: u64) -> Arrivals {
         let rng = ChaCha8Rng::seed_from_u64(seed);
