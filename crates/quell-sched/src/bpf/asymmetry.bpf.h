@@ -53,8 +53,10 @@ __noinline s32 preemptible_cpu(struct task_struct *p __arg_trusted, struct threa
 
 		if (!slot)
 			break;
+		if (slot->began > before)
+			continue;
 		u64 running = running_deadline(slot, now);
-		if (running == ORDER_NONE || !order_earlier(latest, running) || slot->began > before)
+		if (running == ORDER_NONE || !order_earlier(latest, running))
 			continue;
 		if (!anywhere && !may_use(p, cpu))
 			continue;

@@ -58,19 +58,19 @@ __noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 c
  * Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. Global, as
  * wake() is.
  */
-__noinline int queue(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu)
+__noinline int queue(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	if (!t)
 		return 0;
 	struct place place = place_of(t, p, cpu);
 
 	insert_ordered(p, place.queue, place.slice, place.order, 0);
-	s32 idle = p->nr_cpus_allowed == 1 ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	/* On a busy host nobody idles, and to search for nobody costs several times as much as to look. */
+	s32 idle = p->nr_cpus_allowed > 1 && idles_for(NULL) ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return 1;
 	}
-	u64 now = time_ns();
 	be_patient(t, now);
 	if (options.share)
 		make_room(p, t->domain, now);
@@ -94,7 +94,6 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	struct thread *t = thread_of(p);
 	u64 now = time_ns();
 	bool idle = false;
-	s32 cpu;
 
 	if (goes_offline(here))
 		return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
@@ -102,11 +101,13 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	if (!t || !here || limited_until(t, now))
 		return prev_cpu;
 	wake(t, p, prev_cpu, now);
-	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
-	if (idle) {
-		here->wakeups_idle++;
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, ENQ_IMMED);
-		return cpu;
+	if (idles_for(NULL)) {
+		s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+		if (idle) {
+			here->wakeups_idle++;
+			insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, ENQ_IMMED);
+			return cpu;
+		}
 	}
 	s32 victim = preemptible_cpu(p, t, t->deadline + options.margin_ns, now);
 	if (victim >= 0) {
@@ -116,11 +117,9 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	}
 	here->wakeups_queued++;
 	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
-	if (p->nr_cpus_allowed >= options.cpus) {
-		queue(t, p, 0);
-		return prev_cpu;
-	}
-	return cpu >= 0 ? cpu : prev_cpu;
+	if (p->nr_cpus_allowed >= options.cpus)
+		queue(t, p, 0, now);
+	return prev_cpu;
 }
 
 /* A thread that can run on one CPU only becomes ready. */
@@ -204,7 +203,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		note_queue(t, QUEUE_NONE, 0);
 		if (serve_at_once(t, p, cpu) || wake_pinned(t, p, cpu, now))
 			return;
-		queue(t, p, cpu);
+		queue(t, p, cpu, now);
 		return;
 	}
 	change_domain(t, p, domain_index(cpu), cpu, now);
@@ -215,7 +214,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		enter_server(t, p, cpu);
 		update_deadline(t, now);
 	}
-	bool taken = queue(t, p, cpu);
+	bool taken = queue(t, p, cpu, now);
 	if (options.share && !(flags & ENQ_WAKEUP)) {
 		struct cpu_slot *slot = cpu_at(cpu);
 		if (slot && slot->aside == GOES)

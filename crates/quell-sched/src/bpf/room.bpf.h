@@ -52,16 +52,6 @@ static __always_inline void note_movable(struct cpu_slot *slot, struct task_stru
 	slot->movable = allowed == 1 ? BOUND : allowed < options.cpus ? MOVABLE : ANYWHERE;
 }
 
-/* Whether a CPU idles that the thread may use; NULL: any. */
-static __always_inline bool idles_for(struct task_struct *p)
-{
-	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
-	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle)) : !IS_TRUE(bpf_cpumask_empty(idle));
-
-	scx_bpf_put_idle_cpumask(idle);
-	return idles;
-}
-
 /* Preempts what runs there, if that can go on elsewhere. */
 static __always_inline bool clear_cpu(u32 cpu)
 {

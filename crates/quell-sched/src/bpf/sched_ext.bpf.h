@@ -236,6 +236,16 @@ static __always_inline bool may_use(const struct task_struct *p, u32 cpu)
 	return IS_TRUE(bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 }
 
+/* Whether a CPU idles that the thread may use; NULL: any. */
+static __always_inline bool idles_for(struct task_struct *p)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle)) : !IS_TRUE(bpf_cpumask_empty(idle));
+
+	scx_bpf_put_idle_cpumask(idle);
+	return idles;
+}
+
 /* Claims a CPU, if it idles. */
 static __always_inline bool claim_idle(s32 cpu)
 {
