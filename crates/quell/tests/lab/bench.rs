@@ -237,7 +237,7 @@ fn short_requests_go_before_long_ones() {
     if !common::lab_is_ready() {
         return;
     }
-    let [[short, short_alike], [wide, wide_alike]] = short_beside_wide("vm", 3, 1);
+    let [[short, short_alike], [wide, wide_alike]] = short_beside_wide("vm", 2, 3);
     assert!(short < 1.3 * SHORT_MS, "{short_alike} -> {short}");
     assert!(wide < 1.5 * wide_alike, "{wide_alike} -> {wide}");
 }
