@@ -85,11 +85,8 @@ mod tests {
             return;
         }
         let window = || {
-            let from_ns = now_ns() + 200_000_000;
-            Ok(Window {
-                from_ns,
-                until_ns: from_ns + 1_000_000_000,
-            })
+            let (warmup, length) = (Duration::from_millis(200), Duration::from_secs(1));
+            Ok(Window::after(warmup, length))
         };
         let app = App::Memcached(Memcached {
             keys_per_request: 10,

@@ -110,11 +110,7 @@ fn attempt(
         load.wait_ready(how.interrupt)?;
         loads.push(load);
     }
-    let from_ns = now_ns() + how.warmup.as_nanos() as u64;
-    let window = Window {
-        from_ns,
-        until_ns: from_ns + how.length.as_nanos() as u64,
-    };
+    let window = Window::after(how.warmup, how.length);
     for (_, part) in &mut victims {
         part.begin(window).context("the victims")?;
     }

@@ -97,14 +97,11 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn workers_are_woken_again_and_again() {
-        let now = now_ns();
-        let window = Window {
-            from_ns: now + 30_000_000,
-            until_ns: now + 180_000_000,
-        };
+        let window = Window::after(Duration::from_millis(30), Duration::from_millis(150));
         let done = run(2, 500, window).unwrap();
         let figures = done.figures.unwrap();
         assert!(done.per_s.unwrap() > 50.0, "{done:?}");

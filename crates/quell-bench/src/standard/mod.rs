@@ -50,7 +50,7 @@ use result::{Windows, summarise};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The subcommand of the `quell` program that is a victim or an own load.
 pub const PART: &str = "standard-part";
@@ -310,6 +310,26 @@ impl Session<'_> {
         started.in_charge()?;
         Ok(started)
     }
+}
+
+/// How long a server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until a server answers; `alive` fails if it has ended.
+fn wait_answer(
+    answers: impl Fn() -> bool,
+    mut alive: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let give_up = Instant::now() + PATIENCE;
+    while !answers() {
+        alive()?;
+        ensure!(
+            Instant::now() < give_up,
+            "the server did not answer within {PATIENCE:?}"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// CLOCK_MONOTONIC in ns.

@@ -5,10 +5,10 @@
 //! ended and how long it took, so what counts is exactly what ended in the window.
 
 use super::figures::VictimFigures;
-use super::now_ns;
 use super::own::OwnDone;
 use super::program::Program;
 use super::victim::{Window, histogram};
+use super::{now_ns, wait_answer};
 use crate::workload::{Nursery, Process};
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
@@ -19,16 +19,13 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Who the server is where this process is root: the first of these that there is.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// The database's owner.
 const OWNER: &str = "quell";
-
-/// How long the server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What pgbench's files of transactions begin with.
 const LOG: &str = "transactions";
@@ -134,14 +131,12 @@ impl<'a> Cluster<'a> {
             Program::POSTGRES,
             "-D data -k . -c listen_addresses= -c fsync=off",
         )?;
-        let give_up = Instant::now() + PATIENCE;
-        // It says so in this file's last line.
+        // It says in this file's last line that it takes connections.
         let pid_file = self.folder.join("data/postmaster.pid");
-        while !fs::read_to_string(&pid_file).is_ok_and(|it| it.trim_end().ends_with("ready")) {
-            server.check_alive()?;
-            ensure!(Instant::now() < give_up, "no answer within {PATIENCE:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_answer(
+            || fs::read_to_string(&pid_file).is_ok_and(|it| it.trim_end().ends_with("ready")),
+            || server.check_alive(),
+        )?;
         Ok(server)
     }
 
@@ -223,11 +218,8 @@ mod tests {
         let folder = tempfile::Builder::new().permissions(reached).tempdir();
         let folder = folder.unwrap();
         let window = || {
-            let from_ns = now_ns() + 200_000_000;
-            Ok(Window {
-                from_ns,
-                until_ns: from_ns + 1_000_000_000,
-            })
+            let (warmup, length) = (Duration::from_millis(200), Duration::from_secs(1));
+            Ok(Window::after(warmup, length))
         };
         let done = run(folder.path(), 2, window).unwrap();
         assert!(done.per_s.unwrap() > 20.0, "{done:?}");

@@ -111,13 +111,10 @@ pub(super) fn start(words: &[String], input: Stdio) -> anyhow::Result<Child> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn soon(ms: u64) -> Window {
-        let now = now_ns();
-        Window {
-            from_ns: now,
-            until_ns: now + ms * 1_000_000,
-        }
+        Window::after(Duration::ZERO, Duration::from_millis(ms))
     }
 
     fn command(words: &[&str]) -> Vec<String> {

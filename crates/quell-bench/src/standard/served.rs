@@ -3,7 +3,7 @@
 use super::figures::{VictimFigures, median};
 use super::own::OwnDone;
 use super::victim::Window;
-use super::{now_ns, parse, repeat};
+use super::{now_ns, parse, repeat, wait_answer};
 use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,10 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long the server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+use std::time::Duration;
 
 /// Starts the server, which `ready` is told of, and runs the client again and again until the window is over.
 pub(super) fn run(
@@ -33,17 +30,13 @@ pub(super) fn run(
             .collect()
     };
     let mut server = repeat::start(&with_port(server), Stdio::null())?;
-    let give_up = Instant::now() + PATIENCE;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        if let Some(status) = server.try_wait()? {
-            bail!("the server ended with {status}");
-        }
-        ensure!(
-            Instant::now() < give_up,
-            "the server did not answer within {PATIENCE:?}"
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_answer(
+        || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok(),
+        || match server.try_wait()? {
+            Some(status) => bail!("the server ended with {status}"),
+            None => Ok(()),
+        },
+    )?;
     let window = ready()?;
     let begin = now_ns();
     let client = with_port(client);
@@ -147,13 +140,7 @@ mod tests {
             |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_string).collect() };
         let server = words("redis-server --port PORT --appendonly no");
         let client = words("redis-benchmark -p PORT -n 50 -c 2 -t get --csv");
-        let window = || {
-            let from_ns = now_ns();
-            Ok(Window {
-                from_ns,
-                until_ns: from_ns + 1_500_000_000,
-            })
-        };
+        let window = || Ok(Window::after(Duration::ZERO, Duration::from_millis(1500)));
         let done = run(&server, &client, 50.0, window).unwrap();
         assert!(done.per_s.unwrap() > 50.0, "{done:?}");
         let figures = done.figures.unwrap();

@@ -16,6 +16,7 @@ use quell_model::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 /// What a victim does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,15 @@ pub struct Window {
 }
 
 impl Window {
+    /// The one that begins after a warm-up that begins now.
+    pub fn after(warmup: Duration, length: Duration) -> Window {
+        let from_ns = now_ns() + warmup.as_nanos() as u64;
+        Window {
+            from_ns,
+            until_ns: from_ns + length.as_nanos() as u64,
+        }
+    }
+
     /// Its length in s.
     pub fn seconds(self) -> f64 {
         self.until_ns.saturating_sub(self.from_ns) as f64 / 1e9
@@ -210,11 +220,7 @@ mod tests {
     #[test]
     fn a_victim_serves_the_wakeups_of_its_window_only() {
         let victim = VictimSpec::new(200, 5000, Place::Root);
-        let now = now_ns();
-        let window = Window {
-            from_ns: now + 50_000_000,
-            until_ns: now + 250_000_000,
-        };
+        let window = Window::after(Duration::from_millis(50), Duration::from_millis(200));
         let figures = live(&victim, Burner::calibrate(), 0, window);
         // Where nobody disturbs, 40.
         assert!((2.0..=40.0).contains(&figures.served), "{figures:?}");
