@@ -17,6 +17,9 @@ pub const FAIR_SLEEP_MOST: i64 = 4_000_000;
 pub const FAIR_LIGHT: i64 = 2_000_000;
 /// The lag of a task that waits or runs.
 pub const FAIR_LAG_MOST: i64 = 300_000_000;
+
+/// The lag of tasks bound to one CPU, on average, beyond which nobody could have given them more.
+pub const FAIR_BOUND_MOST: i64 = 50_000_000;
 /// The CPU time that a task had beyond its share and still owes.
 pub const FAIR_AHEAD_MOST: u64 = 300_000_000;
 /// A longer latency, or a longer request of a client's, counts as this.
@@ -67,6 +70,8 @@ native! {
     fair_pull = quell_fair_pull(lag: i64, ran: u64) -> i64;
     /// By how much more a CPU's clock falls behind its domain's.
     fair_behind = quell_fair_behind(lag: i64) -> u64;
+    /// What a mean moves by, where part of it does.
+    fair_mean = quell_fair_mean(by: i64, weight: i64, load: u64) -> i64;
     /// A task's weight within its group.
     fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
     /// Whether a deadline is earlier than another.
@@ -91,8 +96,10 @@ native! {
     order_endless = quell_order_endless(busy: u64, work: u64) -> bool;
     /// A light task's deadline.
     order_light = quell_order_light(woke_at: u64) -> u64;
-    /// That of a task which would be light, but that its chain has no end.
+    /// The deadline of a task of a chain without end that passes messages.
     order_message = quell_order_message(woke_at: u64, lag: i64, times: u64, now: u64) -> u64;
+    /// Whether a task of a chain without end passes messages.
+    order_messages = quell_order_messages(usual: u64, ran: u64) -> bool;
     /// How many times as long as a lag it takes to have it, in 1/64.
     order_times = quell_order_times(load: u64, cpus: u64) -> u64;
     /// How much later a task's share deadline becomes in each ns that it runs, in 1/1024.
@@ -200,8 +207,24 @@ mod tests {
                 "{lag} {weight} {load}: {rounded}"
             );
         }
-        assert_eq!(fair_behind(FAIR_LAG_MOST + 5), 5);
-        assert_eq!(fair_behind(FAIR_LAG_MOST), 0);
+        assert_eq!(fair_behind(FAIR_BOUND_MOST + 5), 5);
+        assert_eq!(fair_behind(FAIR_BOUND_MOST), 0);
+    }
+
+    #[test]
+    fn a_mean_moves_as_its_parts_do_by_weight() {
+        // (what a part moves by in 1024 us, its weight, that of all) -> the mean's.
+        for (by, weight, load, mean) in [
+            (6, 1, 3, 2),
+            (-6, 1, 3, -2),
+            (6, -1, 2, -3), // it leaves: it stood before the others
+            (-6, -1, 2, 3),
+            (6, 3, 3, 6),
+            (6, 1, 0, 6),
+        ] {
+            let found = fair_mean(by << 20, weight, load);
+            assert_eq!(found, mean << 20, "{by} {weight} {load}");
+        }
     }
 
     #[test]
@@ -279,6 +302,17 @@ mod tests {
         for (lag, due) in [(2, 1030), (4, 1030), (0, 1035), (-10, 1055)] {
             let found = order_message(S, ms(lag), 128, S + MS);
             assert_eq!(found, deadline(due), "{lag}");
+        }
+        // (usual, ran in ms) -> whether it passes messages
+        for (usual, ran, does) in [
+            (1, 0, true),
+            (10, 99, true),
+            (11, 0, false),
+            (1, 100, false),
+            (0, 1, false), // it has not slept yet
+        ] {
+            let found = order_messages(usual * MS, ran * MS);
+            assert_eq!(found, does, "{usual}, {ran}");
         }
         // It runs until 1002 ms, and is what it was before then.
         let until = S + FAIR_TURN;

@@ -25,13 +25,26 @@ static __always_inline struct pinned_clock *pinned_clock_of(struct thread *t)
 	return cpu && cpu <= MAX_CPUS ? &pinned_clocks[bounded(cpu - 1, MAX_CPUS)] : NULL;
 }
 
+/*
+ * By how much more a CPU's clock has fallen behind its domain's than is noted: its threads run whenever they can, and are due more. Where there are no others
+ * nobody takes anything from them.
+ */
+static __always_inline u64 falls_behind(struct pinned_clock *bound, struct domain *d, u64 clock)
+{
+	u64 load = *(volatile u64 *)&bound->load;
+
+	return load && load < d->load ? fair_behind(clock - bound->behind - *(volatile u64 *)&bound->mean) : 0;
+}
+
 /* The clock that counts for a thread. */
 static __always_inline u64 clock_for(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 	struct pinned_clock *bound = pinned_clock_of(t);
 
-	return d ? *(volatile u64 *)&d->clock - (bound ? bound->behind : 0) : 0;
+	u64 clock = d ? *(volatile u64 *)&d->clock : 0;
+
+	return d && bound ? clock - bound->behind - falls_behind(bound, d, clock) : clock;
 }
 
 /* A thread's lag. */
@@ -112,6 +125,48 @@ static __always_inline void bring(struct domain *d, s64 owed)
 		__sync_fetch_and_add(&d->owed, owed);
 }
 
+/* A CPU's clock falls behind. What the CPU could not give is due to none of those that are bound to it. */
+static __always_inline void fall_behind(struct pinned_clock *bound, struct domain *d)
+{
+	u64 load = bound->load, by = falls_behind(bound, d, d->clock);
+
+	if (!by)
+		return;
+	__sync_fetch_and_add(&bound->behind, by);
+	bring(d, -fair_left(by, load));
+}
+
+/* The mean of the virtual times of those that are bound to a CPU, as one of a weight has moved by so much. */
+static __always_inline void move_mean(struct pinned_clock *bound, s64 by, s64 weight, u64 load)
+{
+	if (load)
+		__sync_fetch_and_add(&bound->mean, fair_mean(by, weight, load));
+}
+
+/* A thread that is counted moves on in virtual time. */
+static __always_inline void move_virtual(struct thread *t, s64 by)
+{
+	struct pinned_clock *bound = pinned_clock_of(t);
+
+	t->virtual += by;
+	if (bound)
+		move_mean(bound, by, t->load, bound->load);
+}
+
+/* A thread is counted by so much more among those that are bound to a CPU. Before it is. */
+static __always_inline void change_mean(struct thread *t, s64 by)
+{
+	struct pinned_clock *bound = pinned_clock_of(t);
+
+	if (!bound)
+		return;
+	s64 load = bound->load + by;
+	if (load <= 0 || load <= by)
+		bound->mean = t->virtual;
+	else
+		move_mean(bound, t->virtual - bound->mean, by, load);
+}
+
 /* What threads ran advances the clock. */
 static __always_inline void advance(struct domain *d, u64 by, u64 load)
 {
@@ -129,12 +184,14 @@ static __always_inline void leave_load(struct thread *t)
 
 	if (!counted || !d)
 		return;
-	u64 rest = change_load(t, d, -counted);
-	if (options.share)
+	if (options.share) {
 		/* Its place is its own while it is counted. */
 		end_share(t);
-	else
+	} else {
 		bring(d, -fair_left(fair_bounded(clock_for(t) - t->virtual, counted), counted));
+		change_mean(t, -(s64)counted);
+	}
+	u64 rest = change_load(t, d, -counted);
 	if (!rest)
 		d->owed = 0;
 }
@@ -151,14 +208,19 @@ static __always_inline void enter_load(struct thread *t, struct task_struct *p, 
 	t->domain = index;
 	t->only_cpu = only_cpu;
 	u64 weight = t->weight, counted = __sync_lock_test_and_set(&t->load, (u32)weight);
-	change_load(t, d, weight - counted);
 	if (options.share) {
+		change_load(t, d, weight - counted);
 		begin_share(t, p, now);
 		return;
 	}
+	struct pinned_clock *bound = pinned_clock_of(t);
+	if (bound)
+		fall_behind(bound, d);
 	t->lag = lag = woken ? fair_woken(lag, weight) : fair_bounded(lag, weight);
 	t->virtual = clock_for(t) - lag;
 	HOLDS(lag_of(t, now) == fair_bounded(lag, weight));
+	change_mean(t, (s64)weight - (s64)counted);
+	change_load(t, d, weight - counted);
 	if (!counted)
 		bring(d, fair_left(lag, weight));
 }
@@ -208,16 +270,13 @@ __noinline int charge_ran(struct thread *t, u64 ran)
 		load = weight;
 	advance(d, fair_virtual(ran, load), load);
 	__sync_fetch_and_add(&d->clock, -fair_pull(lag, ran));
-	lag = clock_for(t) - t->virtual;
-	u64 behind = bound ? fair_behind(lag) : 0;
-	if (bound && behind) {
-		/* What its CPU could not give is due to none of those that are bound to it. */
+	if (bound) {
 		u64 all = bound->load;
-		__sync_fetch_and_add(&bound->behind, behind);
-		bring(d, -fair_left(behind, all < load ? all : load));
-		lag = clock_for(t) - t->virtual;
+		__sync_fetch_and_add(&bound->mean, fair_virtual(ran, all > weight ? all : weight) - fair_pull(bound->mean - t->virtual, ran));
+		fall_behind(bound, d);
 	}
-	t->virtual += lag - fair_bounded(lag, weight);
+	lag = clock_for(t) - t->virtual;
+	move_virtual(t, lag - fair_bounded(lag, weight));
 	HOLDS(lag_of(t, 0) == fair_bounded(lag, weight));
 	return 0;
 }
@@ -263,13 +322,13 @@ __noinline s64 hand_down(struct thread *parent, u64 now)
 		return lag;
 	if (options.share)
 		return 0;
-	__sync_fetch_and_add(&parent->virtual, lag);
+	move_virtual(parent, lag);
 	bring(d, -fair_left(lag, parent->load));
 	return lag;
 }
 
 /*
- * A task that waited for its child, which ends, goes on with the child's lag, if that is less. Both are ready, and up to date. Global, as charge_ran()
+ * A task that waited for its child, which ends, goes on with the child's lag, which it gave away or would have. Both are ready, and up to date. Global, as charge_ran()
  * is.
  */
 __noinline int take_over(struct thread *t, struct thread *child, u64 now)
@@ -283,19 +342,20 @@ __noinline int take_over(struct thread *t, struct thread *child, u64 now)
 		locate(child, now);
 		locate(t, now);
 	}
-	s64 less = lag_of(t, now) - lag_of(child, now);
-	if (less <= 0)
-		return 0;
+	s64 lag = options.share ? lag_of(child, now) : fair_woken(lag_of(child, now), t->load);
+	s64 less = lag_of(t, now) - lag;
 	if (options.share) {
+		if (less <= 0)
+			return 0;
 		struct sharer *s = sharer_of(t);
 		if (s)
 			__sync_fetch_and_add(&s->served, less);
 		return 0;
 	}
-	t->virtual += less;
+	move_virtual(t, less);
 	t->lag -= less;
 	bring(d, -fair_left(less, t->load));
-	HOLDS(lag_of(t, now) == lag_of(child, now));
+	HOLDS(lag_of(t, now) == lag);
 	return 0;
 }
 
@@ -335,7 +395,7 @@ __noinline int update_deadline(struct thread *t, u64 now)
 		bool endless = order_endless(t->busy, work);
 		if (!options.share || share_is_urgent(lag, d->online))
 			deadline = order_request(deadline, from, work, t->age, t->present, t->usual, endless);
-		if (endless && t->usual <= FAIR_TURN && t->present < FAIR_TURN)
+		if (endless && order_messages(t->usual, t->present))
 			deadline = order_first(deadline, order_message(t->woke_at, lag, times, now));
 		else if (t->light && t->present < FAIR_TURN)
 			deadline = order_light(t->woke_at);

@@ -85,6 +85,7 @@ struct places {
 struct pinned_clock {
 	u64 behind; /* their domain's clock */
 	u64 load;   /* sum of the weights of those that are ready or run; part of their domain's as well */
+	u64 mean;   /* of their virtual times, by weight */
 };
 
 /* CPUs that share a last-level cache. */

@@ -12,10 +12,11 @@
  *          by more than half or twice: lags do not jump.
  *          A task that sleeps keeps its virtual time, and the clock goes on. It wakes with no more than FAIR_SLEEP_MOST of lag.
  *          A new task begins with its parent's lag. What the parent was due it gives to the child; what it owes both owe. A parent that waited for
- *          a child goes on with the child's lag, if that is less. So a parent that starts tasks one after another, and waits for each, has the share
+ *          a child goes on with the child's lag. So a parent that starts tasks one after another, and waits for each, has the share
  *          of one task together with them. With shares (share.h) a new task has its parent's debts only, and the loader counts it as a task of its own.
  *          Tasks bound to one CPU can be due more than that CPU has. Their CPU's clock then falls behind the domain's
- *          (fair_behind), by what nobody could have given them.
+ *          (fair_behind), so that they lack no more than FAIR_BOUND_MOST on average: what nobody could have given them. It goes by the average and
+ *          not by who lacks most, for that one's lag moves in steps of other CPUs' turns, and who has just woken would be ahead after each of them.
  * Bounds:  a lag is at most FAIR_LAG_MOST, and at least that less than what FAIR_AHEAD_MOST of CPU time is worth.
  * Units:   ns; virtual time goes as fast as time for a task of weight WEIGHT_ONE that runs. Weights in 1/1024 of cgroup
  *          v2's (1 to 10000, 100 by default), so that a group's many tasks can share its weight.
@@ -46,6 +47,8 @@
 #define FAIR_LIGHT (2 * NS_PER_MS)
 /* Lag of a task that waits or runs. */
 #define FAIR_LAG_MOST (300 * NS_PER_MS)
+/* That of tasks bound to one CPU on average. */
+#define FAIR_BOUND_MOST (50 * NS_PER_MS)
 /* CPU time that a task had beyond its share and still owes. */
 #define FAIR_AHEAD_MOST (300 * NS_PER_MS)
 
@@ -106,10 +109,22 @@ static inline s64 fair_pull(s64 lag, u64 ran)
 	return (lag >> 10) * (ms < 1000 ? ms : 1000);
 }
 
-/* By how much more a CPU's clock falls behind, where a task bound to it has such a lag. */
+/* By how much more a CPU's clock falls behind, where tasks bound to it have such a lag on average. */
 static inline u64 fair_behind(s64 lag)
 {
-	return lag > (s64)FAIR_LAG_MOST ? lag - (s64)FAIR_LAG_MOST : 0;
+	return lag > (s64)FAIR_BOUND_MOST ? lag - (s64)FAIR_BOUND_MOST : 0;
+}
+
+/* What a mean moves by, where part of it does, by weight. */
+static inline s64 fair_mean(s64 by, s64 weight, u64 load)
+{
+	bool back = (by < 0) != (weight < 0);
+	u64 part = (u64)(by < 0 ? -by : by) >> 10;
+
+	if (part > NS_PER_S)
+		part = NS_PER_S;
+	part = part * (u64)(weight < 0 ? -weight : weight) / (load ?: 1) << 10;
+	return back ? -(s64)part : (s64)part;
 }
 
 /* Who waited for so long is served soon. Our choice: less than half of the kernel's patience, which is 20 s here (timeout_ms). */

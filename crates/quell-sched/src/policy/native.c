@@ -14,6 +14,7 @@ s64 quell_fair_left(s64 lag, u64 weight) { return fair_left(lag, weight); }
 s64 quell_fair_paid(s64 owed, u64 load, u64 advance) { return fair_paid(owed, load, advance); }
 s64 quell_fair_pull(s64 lag, u64 ran) { return fair_pull(lag, ran); }
 u64 quell_fair_behind(s64 lag) { return fair_behind(lag); }
+s64 quell_fair_mean(s64 by, s64 weight, u64 load) { return fair_mean(by, weight, load); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
 bool quell_order_earlier(u64 one, u64 other) { return order_earlier(one, other); }
 u64 quell_order_share(s64 lag, u64 after, u64 times, u64 now) { return order_share(lag, after, times, now); }
@@ -31,6 +32,7 @@ u64 quell_order_busy(u64 busy, u64 ran) { return order_busy(busy, ran); }
 u64 quell_order_slept(u64 busy, u64 slept) { return order_slept(busy, slept); }
 bool quell_order_endless(u64 busy, u64 work) { return order_endless(busy, work); }
 u64 quell_order_light(u64 woke_at) { return order_light(woke_at); }
+bool quell_order_messages(u64 usual, u64 ran) { return order_messages(usual, ran); }
 u64 quell_order_message(u64 woke_at, s64 lag, u64 times, u64 now) { return order_message(woke_at, lag, times, now); }
 u64 quell_order_times(u64 load, u64 cpus) { return order_times(load, cpus); }
 u64 quell_order_pace(u64 weight, u64 times) { return order_pace(weight, times); }

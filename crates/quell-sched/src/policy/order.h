@@ -10,8 +10,8 @@
  *          request  when its work should be done (urgency.h): its activation, plus its work, plus what it ran longer than usual, less the
  *                   age of the work. A task that is ahead of its share by more than order_ahead() has it from when it will be no more. None has it
  *                   that has run for ORDER_BURST, or whose chain has no end: it has been busy for ORDER_BUSY times its work;
- *          message  ORDER_ENDLESS after its activation, or after it lacks FAIR_LIGHT: of a task that usually runs for no more than a turn, of a
- *                   chain without end;
+ *          message  ORDER_ENDLESS after its activation, or after it lacks FAIR_LIGHT: of a task of a chain without end that usually runs for no more
+ *                   than ORDER_MESSAGE, and has not run for ORDER_BURST;
  *          light    ORDER_FRONT before its activation: of a task that woke behind its share by FAIR_LIGHT, usually runs for no more than a
  *                   turn, has not run for longer than that since, and whose chain has an end.
  *          So light tasks come before all others, first come, first served; requests come before work that has no end, the older and the shorter
@@ -54,7 +54,9 @@
 #define ORDER_BUSY 16
 /* No chain counts as busy for longer: the most work there is, so many times. */
 #define ORDER_BUSY_MOST (2 * ORDER_BUSY * URGENCY_MOST)
-/* A short task of such a chain has a deadline so long after it woke: messages without end do not come before requests. */
+/* A task of such a chain that usually runs for no longer than this passes messages. */
+#define ORDER_MESSAGE (10 * NS_PER_MS)
+/* It has a deadline so long after it woke: messages without end do not come before requests. */
 #define ORDER_ENDLESS (30 * NS_PER_MS)
 
 /*
@@ -169,7 +171,13 @@ static inline u64 order_light(u64 woke_at)
 	return ORDER_START - ORDER_FRONT + woke_at;
 }
 
-/* That of a task of a chain without end, which would be light but for that: from when it lacks as much, given order_times(). */
+/* Whether a task of a chain without end passes messages, by what it usually runs (0: it has not slept yet) and has run. */
+static inline bool order_messages(u64 usual, u64 ran)
+{
+	return usual && usual <= ORDER_MESSAGE && ran < ORDER_BURST;
+}
+
+/* That of one that does: from when it lacks as much as a light task, given order_times(). */
 static inline u64 order_message(u64 woke_at, s64 lag, u64 times, u64 now)
 {
 	s64 short_of = (s64)FAIR_LIGHT - lag;
