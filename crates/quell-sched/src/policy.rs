@@ -69,7 +69,7 @@ native! {
     /// By how much the clock is brought back after a task ran with a lag.
     fair_pull = quell_fair_pull(lag: i64, ran: u64) -> i64;
     /// By how much more a CPU's clock falls behind its domain's.
-    fair_behind = quell_fair_behind(lag: i64) -> u64;
+    fair_behind = quell_fair_behind(lag: i64, due: i64, ran: u64, load: u64) -> u64;
     /// What a mean moves by, where part of it does.
     fair_mean = quell_fair_mean(by: i64, weight: i64, load: u64) -> i64;
     /// A task's weight within its group.
@@ -207,8 +207,28 @@ mod tests {
                 "{lag} {weight} {load}: {rounded}"
             );
         }
-        assert_eq!(fair_behind(FAIR_BOUND_MOST + 5), 5);
-        assert_eq!(fair_behind(FAIR_BOUND_MOST), 0);
+    }
+
+    #[test]
+    fn a_cpu_falls_behind_by_what_it_cannot_give() {
+        // Two alike are bound to it. (their lag beyond what is theirs, what they were due while one ran, what that ran; in ms) -> by so much
+        for (beyond, due, ran, behind) in [
+            (20, 4, 4, 2), // each had half of what was run
+            (20, 4, 2, 3),
+            (2, 8, 4, 2),  // until they lack no more than that
+            (20, 2, 4, 0), // they catch up
+            (0, 8, 4, 0),
+            (-100, 8, 4, 0),
+            (200, 4, 4, 8), // some is forgotten
+        ] {
+            let load = 2 * WEIGHT_ONE;
+            let lag = FAIR_BOUND_MOST + ms(beyond);
+            let found = fair_behind(lag, ms(due), ran * MS, load) as f64 / MS as f64;
+            assert!(
+                (found - f64::from(behind)).abs() < 1.0,
+                "{beyond} {due} {ran}: {found}"
+            );
+        }
     }
 
     #[test]

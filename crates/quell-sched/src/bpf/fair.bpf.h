@@ -25,26 +25,30 @@ static __always_inline struct pinned_clock *pinned_clock_of(struct thread *t)
 	return cpu && cpu <= MAX_CPUS ? &pinned_clocks[bounded(cpu - 1, MAX_CPUS)] : NULL;
 }
 
-/*
- * By how much more a CPU's clock has fallen behind its domain's than is noted: its threads run whenever they can, and are due more. Where there are no others
- * nobody takes anything from them.
- */
-static __always_inline u64 falls_behind(struct pinned_clock *bound, struct domain *d, u64 clock)
-{
-	u64 load = *(volatile u64 *)&bound->load;
-
-	return load && load < d->load ? fair_behind(clock - bound->behind - *(volatile u64 *)&bound->mean) : 0;
-}
-
 /* The clock that counts for a thread. */
 static __always_inline u64 clock_for(struct thread *t)
 {
 	struct domain *d = domain_at(t->domain);
 	struct pinned_clock *bound = pinned_clock_of(t);
 
-	u64 clock = d ? *(volatile u64 *)&d->clock : 0;
+	if (!d)
+		return 0;
+	u64 clock = *(volatile u64 *)&d->clock;
+	return bound ? (*(volatile u64 *)&bound->seen ?: clock) - bound->behind : clock;
+}
 
-	return d && bound ? clock - bound->behind - falls_behind(bound, d, clock) : clock;
+/* A thread begins to run on a CPU, or goes on there. */
+static __always_inline void begin_bound(struct thread *t, struct domain *d, u32 cpu)
+{
+	if (!options.share)
+		pinned_clocks[bounded(cpu, MAX_CPUS)].seen = t->only_cpu ? d->clock : 0;
+}
+
+/* Whoever ran there leaves. */
+static __always_inline void end_bound(u32 cpu)
+{
+	if (!options.share)
+		pinned_clocks[bounded(cpu, MAX_CPUS)].seen = 0;
 }
 
 /* A thread's lag. */
@@ -125,17 +129,6 @@ static __always_inline void bring(struct domain *d, s64 owed)
 		__sync_fetch_and_add(&d->owed, owed);
 }
 
-/* A CPU's clock falls behind. What the CPU could not give is due to none of those that are bound to it. */
-static __always_inline void fall_behind(struct pinned_clock *bound, struct domain *d)
-{
-	u64 load = bound->load, by = falls_behind(bound, d, d->clock);
-
-	if (!by)
-		return;
-	__sync_fetch_and_add(&bound->behind, by);
-	bring(d, -fair_left(by, load));
-}
-
 /* The mean of the virtual times of those that are bound to a CPU, as one of a weight has moved by so much. */
 static __always_inline void move_mean(struct pinned_clock *bound, s64 by, s64 weight, u64 load)
 {
@@ -213,9 +206,6 @@ static __always_inline void enter_load(struct thread *t, struct task_struct *p, 
 		begin_share(t, p, now);
 		return;
 	}
-	struct pinned_clock *bound = pinned_clock_of(t);
-	if (bound)
-		fall_behind(bound, d);
 	t->lag = lag = woken ? fair_woken(lag, weight) : fair_bounded(lag, weight);
 	t->virtual = clock_for(t) - lag;
 	HOLDS(lag_of(t, now) == fair_bounded(lag, weight));
@@ -271,9 +261,18 @@ __noinline int charge_ran(struct thread *t, u64 ran)
 	advance(d, fair_virtual(ran, load), load);
 	__sync_fetch_and_add(&d->clock, -fair_pull(lag, ran));
 	if (bound) {
-		u64 all = bound->load;
-		__sync_fetch_and_add(&bound->mean, fair_virtual(ran, all > weight ? all : weight) - fair_pull(bound->mean - t->virtual, ran));
-		fall_behind(bound, d);
+		u64 all = bound->load, clock = d->clock, seen = bound->seen;
+		if (all < weight)
+			all = weight;
+		__sync_fetch_and_add(&bound->mean, fair_virtual(ran, all) - fair_pull(bound->mean - t->virtual, ran));
+		if (seen) {
+			/* Where there are no others nobody takes anything from them. */
+			u64 behind = all < load ? fair_behind(clock - bound->behind - bound->mean, clock - seen, ran, all) : 0;
+			bound->seen = clock;
+			bound->behind += behind;
+			/* What their CPU could not give is due to none of them. */
+			bring(d, -fair_left(behind, all));
+		}
 	}
 	lag = clock_for(t) - t->virtual;
 	move_virtual(t, lag - fair_bounded(lag, weight));
@@ -328,8 +327,8 @@ __noinline s64 hand_down(struct thread *parent, u64 now)
 }
 
 /*
- * A task that waited for its child, which ends, goes on with the child's lag, which it gave away or would have. Both are ready, and up to date. Global, as charge_ran()
- * is.
+ * A task that waited for its child, which ends, goes on with the child's lag: what it had itself it gave the child. Both are ready, and up to
+ * date. Global, as charge_ran() is.
  */
 __noinline int take_over(struct thread *t, struct thread *child, u64 now)
 {

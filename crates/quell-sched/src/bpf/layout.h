@@ -86,6 +86,7 @@ struct pinned_clock {
 	u64 behind; /* their domain's clock */
 	u64 load;   /* sum of the weights of those that are ready or run; part of their domain's as well */
 	u64 mean;   /* of their virtual times, by weight */
+	u64 seen;   /* their domain's clock, when what the one that runs there ran was counted last; 0: none of them runs there */
 };
 
 /* CPUs that share a last-level cache. */

@@ -438,10 +438,12 @@ static __always_inline void show_starved(struct cpu_slot *slot, struct domain *d
 __noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct cpu_slot *slot = cpu_at(cpu);
+	struct domain *d = t ? domain_at(t->domain) : NULL;
 
-	if (!t || !slot)
+	if (!t || !slot || !d)
 		return 0;
 	weigh_again(t, p, cpu, now);
+	begin_bound(t, d, cpu);
 	enter_server(t, p, cpu);
 	slot->kept++;
 	show_running(t, slot, now);
@@ -614,6 +616,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	}
 	mend_clock(slot, cpu);
 	t->running = 1;
+	begin_bound(t, d, cpu);
 	t->ran_at = now;
 	t->parked_at = 0;
 	/* The kernel lets it go on, but with a turn of its own length. */
@@ -665,6 +668,7 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 		return;
 	t->running = 0;
 	spend(t, p, true, now);
+	end_bound(cpu);
 	t->left = runnable ? p->scx.slice : 0;
 	if (runnable) {
 		t->ready_at = now;

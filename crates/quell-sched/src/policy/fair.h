@@ -15,8 +15,9 @@
  *          a child goes on with the child's lag. So a parent that starts tasks one after another, and waits for each, has the share
  *          of one task together with them. With shares (share.h) a new task has its parent's debts only, and the loader counts it as a task of its own.
  *          Tasks bound to one CPU can be due more than that CPU has. Their CPU's clock then falls behind the domain's
- *          (fair_behind), so that they lack no more than FAIR_BOUND_MOST on average: what nobody could have given them. It goes by the average and
- *          not by who lacks most, for that one's lag moves in steps of other CPUs' turns, and who has just woken would be ahead after each of them.
+ *          (fair_behind) by what nobody could have given them, once they lack FAIR_BOUND_MOST on average. It goes by the average and not by who lacks
+ *          most; and while one of them runs it moves only when that is counted: other CPUs' turns move the domain's in steps, and a task that wakes
+ *          between two of them would be ahead after the next.
  * Bounds:  a lag is at most FAIR_LAG_MOST, and at least that less than what FAIR_AHEAD_MOST of CPU time is worth.
  * Units:   ns; virtual time goes as fast as time for a task of weight WEIGHT_ONE that runs. Weights in 1/1024 of cgroup
  *          v2's (1 to 10000, 100 by default), so that a group's many tasks can share its weight.
@@ -109,10 +110,18 @@ static inline s64 fair_pull(s64 lag, u64 ran)
 	return (lag >> 10) * (ms < 1000 ? ms : 1000);
 }
 
-/* By how much more a CPU's clock falls behind, where tasks bound to it have such a lag on average. */
-static inline u64 fair_behind(s64 lag)
+/*
+ * By how much more a CPU's clock falls behind, where tasks bound to it have such a lag on average, and one of them ran so long while the domain's clock
+ * moved on by due: by what it could not give them, and half in 0.1 s of what they lack beyond FAIR_BOUND_MOST.
+ */
+static inline u64 fair_behind(s64 lag, s64 due, u64 ran, u64 load)
 {
-	return lag > (s64)FAIR_BOUND_MOST ? lag - (s64)FAIR_BOUND_MOST : 0;
+	s64 beyond = lag - (s64)FAIR_BOUND_MOST, over = due - (s64)fair_virtual(ran, load);
+
+	if (beyond <= 0 || over <= 0)
+		return 0;
+	u64 behind = over + (((u64)beyond >> 10) * (ran >> 17));
+	return behind < (u64)beyond ? behind : (u64)beyond;
 }
 
 /* What a mean moves by, where part of it does, by weight. */

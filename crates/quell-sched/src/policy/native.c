@@ -13,7 +13,7 @@ s64 quell_fair_woken(s64 lag, u64 weight) { return fair_woken(lag, weight); }
 s64 quell_fair_left(s64 lag, u64 weight) { return fair_left(lag, weight); }
 s64 quell_fair_paid(s64 owed, u64 load, u64 advance) { return fair_paid(owed, load, advance); }
 s64 quell_fair_pull(s64 lag, u64 ran) { return fair_pull(lag, ran); }
-u64 quell_fair_behind(s64 lag) { return fair_behind(lag); }
+u64 quell_fair_behind(s64 lag, s64 due, u64 ran, u64 load) { return fair_behind(lag, due, ran, load); }
 s64 quell_fair_mean(s64 by, s64 weight, u64 load) { return fair_mean(by, weight, load); }
 u64 quell_fair_weight(u64 group, u64 own, u64 active) { return fair_weight(group, own, active); }
 bool quell_order_earlier(u64 one, u64 other) { return order_earlier(one, other); }
