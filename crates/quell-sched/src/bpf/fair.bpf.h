@@ -394,7 +394,8 @@ __noinline int update_deadline(struct thread *t, u64 now)
 		bool endless = order_endless(t->busy, work);
 		if (!options.share || share_is_urgent(lag, d->online))
 			deadline = order_request(deadline, from, work, t->age, t->present, t->usual, endless);
-		if (endless && order_messages(t->usual, t->present))
+		bool messages = options.share ? share_messages(t->usual, t->present) : order_messages(t->usual, t->present);
+		if (endless && messages)
 			deadline = order_first(deadline, order_message(t->woke_at, lag, times, now));
 		else if (t->light && t->present < FAIR_TURN)
 			deadline = order_light(t->woke_at);
