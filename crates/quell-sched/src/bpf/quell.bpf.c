@@ -14,8 +14,8 @@
  *   park.bpf.h        and where it waits for that
  *   observe.bpf.h     what threads did, for the agent
  *
- * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a
- * place in its domain's queue. A CPU that has nothing to do takes the first of its domain's queues,
+ * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a place in its domain's queue. One that is bound to a CPU
+ * also takes it from a thread that can go on elsewhere at once. A CPU that has nothing to do takes the first of its domain's queues,
  * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
  * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
  */
@@ -138,8 +138,10 @@ static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p,
 	u64 running = running_deadline(slot, now) ?: *resumes;
 	/* A CPU's own kernel threads are part of the machine: they wait for no margin. */
 	u64 margin = p->flags & PF_KTHREAD ? 0 : options.margin_ns;
-	if (running != ORDER_NONE && (options.asymmetry || !margin) && order_earlier(t->deadline + margin, running) &&
-	    (!margin || now - slot->began >= least_run(t))) {
+	bool first = order_earlier(t->deadline + margin, running) && (!margin || now - slot->began >= least_run(t));
+	/* Whoever can go on elsewhere at once leaves the CPU to one that cannot. */
+	bool leaves = slot->movable == ANYWHERE && idles_for(NULL);
+	if (running != ORDER_NONE && (options.asymmetry || !margin) && (first || leaves)) {
 		slot->deadline = *resumes = ORDER_NONE;
 		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
 		return true;
@@ -639,8 +641,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	show_running(t, slot, now);
 	if (wait > FAIR_STARVED)
 		show_starved(slot, d, index, now);
-	if (options.share)
-		note_movable(slot, p);
+	note_movable(slot, p);
 	slot->aside = STAYS;
 	turns[bounded(cpu, MAX_CPUS)].resumes = ORDER_NONE;
 	begin_serving(t, cpu);
