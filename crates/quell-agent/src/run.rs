@@ -149,6 +149,12 @@ impl Assemble for Assembler {
             (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
             (_, None) => {}
         }
+        let feedback = asymmetry.slices || asymmetry.latencies || asymmetry.conflicts;
+        if choice.backend == Backend::Stock && config.agent.has(Mechanism::Asymmetry) && !feedback {
+            info!(
+                "on stock interfaces the tenants' weights are set, and nothing else of theirs: `slices`, `latencies` and `conflicts` of [asymmetry] are off"
+            );
+        }
         let policy = quell_policy::composed(&config, &asymmetry, given);
         let facts = Facts {
             backend: choice.backend,

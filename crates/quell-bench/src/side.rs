@@ -17,10 +17,10 @@ pub enum Side {
     Dasec,
     /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
-    /// As [`Side::Quell`], without a part of the asymmetry mechanism.
-    QuellWithout(Part),
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
+    /// The tenants' weights alone, by `cpu.weight` and nice, as an administrator would set them.
+    Weights,
     /// The criticality mechanism alone, as the Akita paper has it; what promises leave is shared by weight.
     Akita,
     /// The pools mechanism alone, as the UFO paper has it, on the kernel's own scheduler.
@@ -209,19 +209,17 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name and is no simulator's own.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 16] = [
         "default",
         "dasec",
         "dasec-no-tsa",
         "dasec-no-rla",
         "dasec-no-rcr",
         "stock",
+        "weights",
         "akita",
         "ufo",
         "quell",
-        "quell-no-tsa",
-        "quell-no-rla",
-        "quell-no-rcr",
         "sched",
         PEERS[0].0,
         PEERS[1].0,
@@ -238,10 +236,8 @@ impl Side {
             Side::DasecWithout(Part::Tsa) => "dasec-no-tsa",
             Side::DasecWithout(Part::Rla) => "dasec-no-rla",
             Side::DasecWithout(Part::Rcr) => "dasec-no-rcr",
-            Side::QuellWithout(Part::Tsa) => "quell-no-tsa",
-            Side::QuellWithout(Part::Rla) => "quell-no-rla",
-            Side::QuellWithout(Part::Rcr) => "quell-no-rcr",
             Side::Stock => "stock",
+            Side::Weights => "weights",
             Side::Akita => "akita",
             Side::Ufo => "ufo",
             Side::Quell => "quell",
@@ -260,8 +256,8 @@ impl Side {
                     scheduler.options()?;
                 }
                 // The simulator's schedulers have no settings as stock interfaces do.
-                (Side::Stock, Substrate::Sim) => {
-                    return Err(SideError::NotSimulated("stock".into()));
+                (Side::Stock | Side::Weights, Substrate::Sim) => {
+                    return Err(SideError::NotSimulated(side.to_string()));
                 }
                 (side, Substrate::Sim) if side.agent().is_some() => {}
                 (Side::Simulated(_), Substrate::Vm | Substrate::Host) => {
@@ -320,13 +316,13 @@ impl Side {
                 agent.policy = vec![Mechanism::Pools];
                 agent.backend = Backend::Stock;
             }
-            Side::Stock => agent.backend = Backend::Stock,
-            Side::Dasec => asymmetry.causal = false,
-            Side::DasecWithout(part) | Side::QuellWithout(part) => {
-                asymmetry.causal = matches!(self, Side::QuellWithout(_));
-                asymmetry.slices = *part != Part::Tsa;
-                asymmetry.latencies = *part != Part::Rla;
-                asymmetry.conflicts = *part != Part::Rcr;
+            Side::Stock | Side::Weights => agent.backend = Backend::Stock,
+            Side::Dasec | Side::DasecWithout(_) => {
+                let has = |part| *self != Side::DasecWithout(part);
+                asymmetry.causal = false;
+                asymmetry.slices = has(Part::Tsa);
+                asymmetry.latencies = has(Part::Rla);
+                asymmetry.conflicts = has(Part::Rcr);
             }
         }
         Some(AgentFile {
@@ -348,7 +344,7 @@ impl Side {
             ..self.agent()?
         };
         let critical = tenants.into_iter().any(|it| it.criticality.is_some());
-        let composes = matches!(self, Side::Quell | Side::QuellWithout(_));
+        let composes = *self == Side::Quell;
         if critical && composes {
             file.agent.policy.push(Mechanism::Criticality);
         }
@@ -415,10 +411,8 @@ impl FromStr for Side {
             "dasec-no-tsa" => Ok(Side::DasecWithout(Part::Tsa)),
             "dasec-no-rla" => Ok(Side::DasecWithout(Part::Rla)),
             "dasec-no-rcr" => Ok(Side::DasecWithout(Part::Rcr)),
-            "quell-no-tsa" => Ok(Side::QuellWithout(Part::Tsa)),
-            "quell-no-rla" => Ok(Side::QuellWithout(Part::Rla)),
-            "quell-no-rcr" => Ok(Side::QuellWithout(Part::Rcr)),
             "stock" => Ok(Side::Stock),
+            "weights" => Ok(Side::Weights),
             "akita" => Ok(Side::Akita),
             "ufo" => Ok(Side::Ufo),
             "quell" => Ok(Side::Quell),
@@ -551,7 +545,8 @@ mod tests {
         }
         let part = |name: &str| name.parse::<Side>().unwrap().agent().unwrap().asymmetry;
         assert!(part("quell").causal && !part("dasec").causal);
-        assert!(part("quell-no-rla").causal && !part("quell-no-rla").latencies);
+        let quell = part("quell");
+        assert!(!quell.slices && !quell.latencies && !quell.conflicts);
         assert!(!part("dasec-no-tsa").slices && part("dasec-no-tsa").latencies);
         assert!(!part("dasec-no-rla").latencies && part("dasec-no-rla").conflicts);
         assert!(!part("dasec-no-rcr").conflicts && part("dasec-no-rcr").slices);

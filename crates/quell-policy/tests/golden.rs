@@ -3,7 +3,7 @@
 //! A file holds any number of cases. Each starts with `case NAME`; then come, in any order and as
 //! often as wanted:
 //!
-//! - `settings KEY=VALUE...`: keys of the `[asymmetry]` table
+//! - `settings KEY=VALUE...`: keys of the `[asymmetry]` table, whose three parts are on unless it says otherwise
 //! - `host cpus=N period=N ms`
 //! - `tenant NAME [weight=N] [class=batch] [cgroup]`
 //! - `thread TENANT TID [STATE] [run=MS] [cpu=N] [preempted=N] [waits=NxUS] [wakers=TID:N,...]
@@ -180,10 +180,15 @@ impl Case {
     }
 
     fn decide(&mut self) {
-        let settings = &self.settings;
+        // All three parts are on unless a case says otherwise.
+        let parts = ["slices", "latencies", "conflicts"];
+        let others = parts.iter().filter(|part| !self.settings.contains(**part));
+        let settings = others.fold(self.settings.clone(), |all, part| {
+            all + &format!("{part} = true\n")
+        });
         let policy = self.policy.get_or_insert_with(|| {
             Dasec::new(
-                AgentFile::parse(Path::new("golden"), settings)
+                AgentFile::parse(Path::new("golden"), &settings)
                     .unwrap()
                     .asymmetry,
             )

@@ -169,8 +169,10 @@ proptest! {
                 let fair: Vec<_> = fair.map(|thread| thread.id).collect();
                 let ids: Vec<_> = tenant.threads.iter().map(|thread| thread.id).collect();
                 prop_assert_eq!(ids, fair);
+                // A tenant's weight is its threads' where no cgroup has it.
+                let scaled = sample.cgroup.is_none() && sample.spec.weight() != TenantWeight::DEFAULT;
                 for thread in &tenant.threads {
-                    prop_assert_eq!(thread.weight.is_some(), settings.slices);
+                    prop_assert_eq!(thread.weight.is_some(), settings.slices || scaled);
                     prop_assert_eq!(thread.latency_ns.is_some(), settings.latencies);
                     prop_assert!(settings.conflicts || thread.cpus.is_none());
                     prop_assert!(thread.cpus.as_ref().is_none_or(|cpus| !cpus.is_empty()));

@@ -106,6 +106,9 @@ proptest! {
     ) {
         threads.iter_mut().for_each(|thread| thread.cpu %= cpus);
         let settings = AsymmetrySettings {
+            slices: true,
+            latencies: true,
+            conflicts: true,
             latency_min_us: 3_000,
             latency_initial_us: 3_000,
             placement_periods,

@@ -337,6 +337,7 @@ impl Scene {
         };
         format!(
             "[agent]\nperiod_ms = 50\n\
+             [asymmetry]\nslices = true\nlatencies = true\nconflicts = true\n\
              [[tenant]]\nname = \"front\"\nweight = 300\n{first}\n\
              [[tenant]]\nname = \"back\"\nclass = \"batch\"\npid = [{}]\n",
             self.tenants[1].pid()

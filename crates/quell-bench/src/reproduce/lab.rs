@@ -276,8 +276,8 @@ pub const FIGURES: &[Figure] = &[
         paper: "Service rate with a part of DASEC alone over that with all of it, ratio 1.6: time-slice allocator (TSA) and \
                 rescheduling-latency adjuster (RLA) 40 % together, resource-conflict resolver (RCR) the rest.",
         differs: &[
-            "`quell` is the agent on Quell's scheduler; the sides `quell-no-...` lack the allocator, the adjuster or the resolver. `sched` is the \
-             scheduler without the agent, so without all three; `no-causal` is that without causal age, `no-requests` without telling short \
+            "`dasec` is the paper's mechanism on Quell's scheduler; the sides `dasec-no-...` lack the allocator or the adjuster. `quell` is what is \
+             installed, without its feedback; `sched` is the scheduler without the agent; `no-causal` is that without causal age, `no-requests` without telling short \
              requests from long ones, `none` without either and without latencies. \
              Shown is how much of the gain in mean latency is lost. Parts that stand in for each other lose less alone than together.",
             "At ratio 4, as there is little to gain at 1.5 with this load; services alike, and two of each of four kinds together.",
@@ -285,7 +285,7 @@ pub const FIGURES: &[Figure] = &[
             KERNEL,
             LOAD,
         ],
-        sides: "default,quell,quell-no-tsa,quell-no-rla,quell-no-rcr,sched,no-causal=quell sched --no-causal,\
+        sides: "default,dasec,dasec-no-tsa,dasec-no-rla,quell,sched,no-causal=quell sched --no-causal,\
                 no-requests=quell sched --no-requests,none=quell sched --no-asymmetry --no-causal",
         sweeps: &[
             Sweep {

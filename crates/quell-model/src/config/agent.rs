@@ -94,7 +94,7 @@ pub enum Backend {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsymmetrySettings {
-    /// Time-slice allocator on or off (for decompositions such as the paper's Fig. 13).
+    /// Time-slice allocator on or off; all three are off unless asked for, as they cost more than they give where they were measured.
     pub slices: bool,
     /// Rescheduling-latency adjuster on or off.
     pub latencies: bool,
@@ -147,9 +147,9 @@ impl Default for AgentSettings {
 impl Default for AsymmetrySettings {
     fn default() -> Self {
         AsymmetrySettings {
-            slices: true,
-            latencies: true,
-            conflicts: true,
+            slices: false,
+            latencies: false,
+            conflicts: false,
             weight_step_percent: 10.0,
             weight_floor_percent: 10.0,
             latency_step_percent: 10.0,

@@ -32,7 +32,7 @@ mod text;
 
 use crate::Policy;
 use quell_model::config::AsymmetrySettings;
-use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, ThreadPlan};
+use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantWeight, ThreadPlan};
 use state::{Tenant, Thread};
 
 /// The policy `asymmetry`.
@@ -57,9 +57,9 @@ impl Dasec {
 
     fn plan(&mut self, snapshot: &Snapshot) -> Plan {
         let settings = &self.settings;
-        let plan_thread = |thread: &mut Thread| ThreadPlan {
+        let plan_thread = |thread: &mut Thread, weighs: bool| ThreadPlan {
             id: thread.id,
-            weight: settings.slices.then_some(thread.weight),
+            weight: weighs.then_some(thread.weight),
             latency_ns: settings.latencies.then_some(thread.latency_ns),
             cpus: match thread.placement {
                 Some(placement) => Some(CpuSet::from_iter([placement.cpu])),
@@ -69,12 +69,17 @@ impl Dasec {
             server: None,
             reasons: std::mem::take(&mut thread.reasons),
         };
-        let plan_tenant = |tenant: &mut Tenant| TenantPlan {
-            name: tenant.name.clone(),
-            weight: snapshot.tenants[tenant.sample].spec.weight,
-            threads: tenant.threads.iter_mut().map(plan_thread).collect(),
-            promise: None,
-            group: None,
+        let plan_tenant = |tenant: &mut Tenant| {
+            // A tenant's weight is its threads' where no cgroup has it.
+            let weighs = settings.slices || tenant.scale != TenantWeight::DEFAULT;
+            let threads = tenant.threads.iter_mut();
+            TenantPlan {
+                name: tenant.name.clone(),
+                weight: snapshot.tenants[tenant.sample].spec.weight,
+                threads: threads.map(|it| plan_thread(it, weighs)).collect(),
+                promise: None,
+                group: None,
+            }
         };
         Plan {
             seq: snapshot.seq,

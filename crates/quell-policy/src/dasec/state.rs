@@ -372,7 +372,11 @@ fn adopt(
         ),
         (true, false) => format!("starts with weight {start} ({source})"),
         (false, true) => format!("starts with rescheduling latency {}", Millis(latency_ns)),
-        (false, false) => "may be placed".to_string(),
+        (false, false) if settings.conflicts => "may be placed".to_string(),
+        (false, false) if weight != owner_weight => {
+            format!("has weight {start} ({source}), by its tenant's weight")
+        }
+        (false, false) => "is left as it is: all parts of the feedback are off".to_string(),
     };
     thread.because(Rule::Adopted, text);
     thread

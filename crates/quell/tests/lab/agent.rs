@@ -22,6 +22,9 @@ agent() { # LOG ARGUMENTS: starts one
 doze() { sh -c 'while :; do sleep 0.05; done' & }
 sh -c 'while :; do :; done' & a=$!; doze; b=$!; doze; c=$!; doze; d=$!
 cat > quell.toml <<EOF
+[asymmetry]
+slices = true
+latencies = true
 [[tenant]]
 name = "a"
 pid = [$a, $b]
