@@ -362,7 +362,7 @@ fn pairs(result: &BenchResult) -> anyhow::Result<String> {
         let rows: Vec<RatioRow> = result
             .comparisons
             .iter()
-            .filter(|c| metrics.contains(&c.metric))
+            .filter(|c| metrics.contains(&c.metric) && c.baseline == result.options.sides[0])
             .map(|c| {
                 let tenant = words::tenant(&c.tenant, c.class);
                 RatioRow {

@@ -19,12 +19,12 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
     ));
     line(&format!("{}.", words::method(result)));
     line(&figures(result, styled).to_string());
-    if !result.comparisons.is_empty() {
-        let baseline = &result.options.sides[0];
+    let compared = |side: &&String| result.comparisons.iter().any(|it| it.baseline == **side);
+    for baseline in result.options.sides.iter().filter(compared) {
         line(&format!(
             "Change against `{baseline}`, with the 95 % interval over pairs:"
         ));
-        line(&changes(result, styled).to_string());
+        line(&changes(result, baseline, styled).to_string());
     }
     if result
         .results
@@ -171,19 +171,24 @@ fn scheduling(result: &BenchResult, styled: bool) -> Table {
     table
 }
 
-fn changes(result: &BenchResult, styled: bool) -> Table {
+fn changes(result: &BenchResult, baseline: &str, styled: bool) -> Table {
     let mut table = table(styled, &["tenant", "side", "mean", "p99", "throughput"]);
+    let against: Vec<&Comparison> = result
+        .comparisons
+        .iter()
+        .filter(|c| c.baseline == baseline)
+        .collect();
     for row in result
         .results
         .iter()
-        .filter(|row| row.side != result.options.sides[0])
+        .filter(|row| against.iter().any(|c| c.side == row.side))
     {
         let cell = |metrics: &[Metric]| {
-            let found = result.comparisons.iter().find(|c| {
+            let found = against.iter().find(|c| {
                 (&c.tenant, c.class, &c.side) == (&row.tenant, row.class, &row.side)
                     && metrics.contains(&c.metric)
             });
-            found.map_or(Cell::new(""), change_cell)
+            found.map_or(Cell::new(""), |it| change_cell(it))
         };
         table.add_row([
             Cell::new(words::tenant(&row.tenant, row.class)),

@@ -89,10 +89,20 @@ pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
     (change(comparison.ratio), interval)
 }
 
-/// The findings that matter most, a sentence each, for every side against the baseline.
+/// The findings that matter most, a sentence each, for every side against each baseline.
 pub(super) fn findings(result: &BenchResult) -> Vec<String> {
     let mut sentences = Vec::new();
-    for side in result.options.sides.iter().skip(1) {
+    let sides = &result.options.sides;
+    // A second baseline is there for what is nearest to its side, and that is what counts first.
+    let second = sides
+        .get(1)
+        .into_iter()
+        .flat_map(|it| sides[2..].iter().map(move |side| (it, side)));
+    let first = sides
+        .first()
+        .into_iter()
+        .flat_map(|it| sides[1..].iter().map(move |side| (it, side)));
+    for (baseline, side) in second.chain(first) {
         for (class, metric, what, less, more) in [
             (
                 TenantClass::Latency,
@@ -117,7 +127,8 @@ pub(super) fn findings(result: &BenchResult) -> Vec<String> {
             ),
         ] {
             let found = result.comparisons.iter().find(|c| {
-                c.tenant == ALL && c.class == class && c.metric == metric && c.side == *side
+                let who = (c.tenant.as_str(), c.class, c.metric);
+                who == (ALL, class, metric) && (&c.baseline, &c.side) == (baseline, side)
             });
             if let Some(comparison) = found {
                 sentences.push(format!("{what}: {}.", sentence(comparison, less, more)));

@@ -13,6 +13,7 @@
 pub(crate) mod agent;
 mod haste;
 pub(crate) mod host;
+pub mod rates;
 mod scheduler;
 pub(crate) mod settings;
 pub mod simulated;
@@ -61,6 +62,8 @@ pub struct BenchOptions {
     pub warmup_seconds: f64,
     /// How many pairs, at least 1.
     pub pairs: u32,
+    /// Whether the second side is compared with those after it, too, as a baseline of its own.
+    pub second_baseline: bool,
     /// Seed of arrivals and bootstrap.
     pub seed: u64,
     /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host some.
@@ -79,6 +82,7 @@ impl BenchOptions {
             seconds: scenario.seconds,
             warmup_seconds: scenario.warmup_seconds,
             pairs: scenario.pairs,
+            second_baseline: false,
             seed: 1,
             scheduling: false,
             trace: None,
@@ -245,7 +249,7 @@ impl Measured<'_> {
                 resamples: stats::RESAMPLES,
             },
             results: summariser.results(raw),
-            comparisons: summariser.comparisons(raw),
+            comparisons: summariser.comparisons(raw, if options.second_baseline { 2 } else { 1 }),
             agent: agent_cost(raw.iter().filter_map(|run| run.agent)),
             sides,
             runs: summariser.runs(raw),

@@ -95,15 +95,17 @@ impl Summariser<'_> {
         results
     }
 
-    /// Each side against the first, over all complete pairs.
-    pub(super) fn comparisons(&self, raw: &[RawRun]) -> Vec<Comparison> {
+    /// Each side against each of the first so many that stand before it, over all complete pairs; those against the first come first.
+    pub(super) fn comparisons(&self, raw: &[RawRun], baselines: usize) -> Vec<Comparison> {
+        let first = (0..baselines.min(self.labels.len())).flat_map(|it| self.against(raw, it));
+        first.collect()
+    }
+
+    fn against(&self, raw: &[RawRun], first: usize) -> Vec<Comparison> {
         let mut comparisons = Vec::new();
-        if self.labels.len() < 2 {
-            return comparisons;
-        }
         for line in lines(raw) {
-            let baseline = Pool::new(&self.of_side(raw, 0), line, self);
-            for (index, side) in self.labels.iter().enumerate().skip(1) {
+            let baseline = Pool::new(&self.of_side(raw, first), line, self);
+            for (index, side) in self.labels.iter().enumerate().skip(first + 1) {
                 let pool = Pool::new(&self.of_side(raw, index), line, self);
                 for metric in Metric::ALL {
                     let ratio = |times: &[u32]| {
@@ -116,7 +118,7 @@ impl Summariser<'_> {
                         tenant: line.0.to_string(),
                         class: line.1,
                         metric,
-                        baseline: self.labels[0].clone(),
+                        baseline: self.labels[first].clone(),
                         side: side.clone(),
                         ratio: estimate.ratio,
                         ci_low: estimate.interval.map(|(low, _)| low),
@@ -564,7 +566,7 @@ mod tests {
         assert!(close(Some(all.cpu_share), 0.25)); // 2 tenants, 0.5 s of 2 s on 2 CPUs
         let work = find("quell", ALL, TenantClass::Batch);
         assert!(close(work.work_per_s, 40.0) && work.mean_us.is_none());
-        let comparisons = summariser.comparisons(&raw);
+        let comparisons = summariser.comparisons(&raw, 1);
         let ratio = |tenant: &str, metric: Metric| {
             comparisons
                 .iter()

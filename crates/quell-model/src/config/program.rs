@@ -465,6 +465,9 @@ pub struct Load {
     /// Requests per second and online CPU, so that a scenario asks the same share of any machine
     /// (all but `trace`).
     pub rate_per_cpu: Option<f64>,
+    /// On a real machine the rate is set so that the requests take this part of CPU time, as measured first at a part of the rate given: of
+    /// one CPU beside `rate`, of all of them beside `rate_per_cpu`; in percent, 0.1 to 100.
+    pub busy_percent: Option<f64>,
     /// The greatest rate at which the tenant keeps its objective by itself, per second: what `percent` is of, and steps without `rate` are.
     pub max_rate: Option<f64>,
     /// Requests per second, in the mean, in percent of `max_rate` (all but `trace`).

@@ -493,6 +493,15 @@ impl Load {
                 return error(field, "a trace brings its own rates".to_string());
             }
         }
+        if let Some(percent) = self.busy_percent {
+            if !(percent.is_finite() && (0.1..=100.0).contains(&percent)) {
+                return error("busy_percent", format!("{percent} is outside 0.1 to 100"));
+            }
+            if self.rate.or(self.rate_per_cpu).is_none() {
+                let message = "needs a `rate` or `rate_per_cpu` to begin with".to_string();
+                return error("busy_percent", message);
+            }
+        }
         let steps_of = self.max_rate.filter(|_| self.arrival == Arrival::Steps);
         let given = [
             self.rate,

@@ -375,6 +375,18 @@ const BAD: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "rate = 100.0",
+        "rate = 1.0, busy_percent = 101",
+        "tenant[0].load.busy_percent",
+        "outside 0.1 to 100",
+    ),
+    (
+        "rate = 100.0",
+        "max_rate = 100, percent = 50, busy_percent = 10",
+        "tenant[0].load.busy_percent",
+        "needs a `rate`",
+    ),
+    (
+        "rate = 100.0",
         "percent = 50",
         "tenant[0].load.max_rate",
         "`percent` needs it",

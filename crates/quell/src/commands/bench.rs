@@ -31,14 +31,15 @@ const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.
 /// Where the demo's report goes unless told otherwise.
 const DEMO_REPORT: &str = "quell-demo.html";
 
-/// The demo: the built-in scenario of that name, the kernel's default against Quell.
+/// The demo: the built-in scenario of that name, Quell against the same weights set by hand and against the kernel's default.
 pub fn demo(measure: &Measure) -> anyhow::Result<()> {
     let report = measure
         .report
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
-    let sides = vec![Side::Default, Side::Quell];
-    let job = Job::new("demo", &[], sides, measure)?;
+    let sides = vec![Side::Default, Side::Weights, Side::Quell];
+    let mut job = Job::new("demo", &[], sides, measure)?;
+    job.second_baseline = true;
     let files = Files {
         html: Some(&report),
         ..measure.files()
@@ -170,6 +171,8 @@ pub(super) struct Job<'a> {
     pub(super) measure: &'a Measure,
     /// The folder for traces, which is there.
     trace: Option<PathBuf>,
+    /// Whether the second side is a baseline, too.
+    second_baseline: bool,
     pub(super) set: Vec<String>,
 }
 
@@ -189,6 +192,7 @@ impl Job<'_> {
             sides,
             measure,
             trace: None,
+            second_baseline: false,
             set: settings.iter().map(|s| s.as_str().to_string()).collect(),
         })
     }
@@ -212,7 +216,10 @@ impl Job<'_> {
     fn on_host(&self, interrupt: &Arc<AtomicBool>) -> anyhow::Result<BenchResult> {
         let options = self.options()?;
         let progress = Progress::stderr(options.planned());
-        run::run(&options, interrupt, &progress)
+        let (options, rates) = run::rates::of_this_machine(options, interrupt, &progress)?;
+        let mut result = run::run(&options, interrupt, &progress)?;
+        result.notes.splice(0..0, rates);
+        Ok(result)
     }
 
     fn on_simulator(&self, interrupt: &AtomicBool) -> anyhow::Result<BenchResult> {
@@ -228,6 +235,7 @@ impl Job<'_> {
         options.pairs = self.measure.pairs.unwrap_or(options.pairs);
         options.seed = self.measure.seed;
         options.scheduling = self.measure.scheduling;
+        options.second_baseline = self.second_baseline;
         options.trace.clone_from(&self.trace);
         Ok(options)
     }
