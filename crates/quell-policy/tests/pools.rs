@@ -20,7 +20,8 @@ fn policy() -> Box<dyn Policy> {
 }
 
 fn policy_of(mechanisms: &str) -> Box<dyn Policy> {
-    let text = format!("[agent]\npolicy = [{mechanisms}]\n");
+    let feedback = "[asymmetry]\nslices = true\nlatencies = true\n";
+    let text = format!("[agent]\npolicy = [{mechanisms}]\n{feedback}");
     let file = AgentFile::parse(Path::new("quell.toml"), &text).unwrap();
     composed(&file, &file.asymmetry, &[]).unwrap()
 }
