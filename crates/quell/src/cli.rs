@@ -30,7 +30,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure real co-located tenants on this machine: the kernel's default against Quell
+    /// Measure real co-located tenants on this machine: the kernel's default, the same
+    /// weights set by hand, and Quell
     Demo(Measure),
     /// Run the agent in the foreground; it puts everything back when it ends
     ///
@@ -288,7 +289,7 @@ pub struct Bench {
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
-    /// The sides, the baseline of a comparison first: default, dasec, quell, mechanisms of Quell's
+    /// The sides, the baseline of a comparison first: default, weights, stock, dasec, quell, mechanisms of Quell's
     /// (asymmetry+share+criticality+pools, or some of them), sched, a published scheduler
     /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
     /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo

@@ -93,16 +93,12 @@ pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
 pub(super) fn findings(result: &BenchResult) -> Vec<String> {
     let mut sentences = Vec::new();
     let sides = &result.options.sides;
-    // A second baseline is there for what is nearest to its side, and that is what counts first.
-    let second = sides
-        .get(1)
-        .into_iter()
-        .flat_map(|it| sides[2..].iter().map(move |side| (it, side)));
-    let first = sides
-        .first()
-        .into_iter()
-        .flat_map(|it| sides[1..].iter().map(move |side| (it, side)));
-    for (baseline, side) in second.chain(first) {
+    let against = |at: usize| {
+        let others = sides.iter().skip(at + 1);
+        others.map(move |side| (&sides[at], side))
+    };
+    // A second baseline is nearer to the sides after it than the first: what it shows comes first.
+    for (baseline, side) in against(1).chain(against(0)) {
         for (class, metric, what, less, more) in [
             (
                 TenantClass::Latency,

@@ -8,7 +8,7 @@
 use super::{BenchOptions, run};
 use crate::progress::Progress;
 use crate::report::words;
-use crate::result::{ALL, BenchResult};
+use crate::result::BenchResult;
 use crate::side::Side;
 use anyhow::{Context, ensure};
 use quell_model::config::{Load, Scenario, TenantSpec};
@@ -86,11 +86,12 @@ fn set(scenario: &mut Scenario, result: &BenchResult) -> anyhow::Result<Vec<Stri
         let Some(percent) = wanted(tenant) else {
             continue;
         };
-        let found = result
-            .results
-            .iter()
-            .find(|it| it.tenant == tenant.name && it.tenant != ALL);
-        let figures = &found.context("a tenant without figures")?.figures;
+        let found = result.results.iter().find(|it| it.tenant == tenant.name);
+        let found = found.with_context(|| {
+            let name = &tenant.name;
+            format!("tenant {name}: `busy_percent` is for one tenant, not for a `count` of them")
+        })?;
+        let figures = &found.figures;
         let per_s = figures.requests_per_s.unwrap_or(0.0);
         ensure!(
             figures.requests >= LEAST_ANSWERS && per_s > 0.0,

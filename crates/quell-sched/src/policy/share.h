@@ -101,7 +101,7 @@ static inline bool share_is_urgent(s64 lag, u64 cpus)
 	return lag >= -(s64)(most < SHARE_URGENT_MOST ? most : SHARE_URGENT_MOST);
 }
 
-/* As order_messages(): only short ones keep their place, for those of longer runs would be served before others that are owed. */
+/* As order_messages(), but for tasks of short runs only: with a message's deadline, one of longer runs is served before others that are owed. */
 static inline bool share_messages(u64 usual, u64 ran)
 {
 	return usual <= FAIR_TURN && ran < FAIR_TURN;
