@@ -10,6 +10,9 @@
 //! [`RETRY_FIRST_NS`], then twice as long each time, up to [`RETRY_MOST_NS`].
 //! A scheduler that ran for [`PROVEN_NS`] begins anew at the first step.
 //!
+//! A plan may want the kernel's own scheduler for a while ([`Plan::kernel_scheduler`]): then Quell's is unloaded, the plan goes to stock interfaces,
+//! and it is loaded with the first plan that does not.
+//!
 //! There is nothing to journal: what the scheduler was told ends with it, and it ends with this
 //! process, in whatever way that ends.
 
@@ -156,6 +159,8 @@ pub(crate) struct Backends<L> {
     trace_points: Option<TracePoints>,
     scheduler: Option<Running>,
     retry: Retry,
+    /// It is not loaded because the kernel's own was wanted.
+    gave_way: bool,
     broken: BTreeMap<TenantName, u64>,
     /// To say in the next report.
     notes: Vec<Note>,
@@ -221,6 +226,7 @@ impl<L: Loader> Backends<L> {
             trace_points: None,
             scheduler: None,
             retry: Retry::default(),
+            gave_way: false,
             broken: BTreeMap::new(),
             notes: Vec::new(),
         }
@@ -240,6 +246,14 @@ impl<L: Loader> Backends<L> {
             period: 0,
         });
         Ok(())
+    }
+
+    /// The kernel's own scheduler is wanted for now. That is no failure, so that nothing delays loading it again.
+    fn give_way(&mut self) {
+        if let Some(mut running) = self.scheduler.take() {
+            running.forget();
+            self.gave_way = true;
+        }
     }
 
     /// Notices a scheduler's end, and tries again when it is time.
@@ -277,12 +291,15 @@ impl<L: Loader> Backends<L> {
         if self.retry.at_ns.is_some_and(|at_ns| now_ns < at_ns) {
             return;
         }
+        let gave_way = std::mem::take(&mut self.gave_way);
         match self.load(&options) {
             Ok(()) => {
                 self.scheduler
                     .iter_mut()
                     .for_each(|s| s.since_ns = Some(now_ns));
-                self.note("the scheduler is loaded again".to_string());
+                if !gave_way {
+                    self.note("the scheduler is loaded again".to_string());
+                }
             }
             Err(error) => {
                 let seconds = self.retry.failed(now_ns) / 1_000_000_000;
@@ -347,7 +364,10 @@ impl<L: Loader> Act for Backends<L> {
     }
 
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
-        self.watch(snapshot.time_ns);
+        match plan.kernel_scheduler {
+            true => self.give_way(),
+            false => self.watch(snapshot.time_ns),
+        }
         let mut report = match &mut self.scheduler {
             None => self.stock.apply(snapshot, plan),
             Some(running) => {
@@ -575,9 +595,7 @@ fn beside_scheduler(plan: &Plan) -> Plan {
     Plan {
         seq: plan.seq,
         tenants: plan.tenants.iter().map(tenant).collect(),
-        servers: Vec::new(),
-        given: Vec::new(),
-        pools: None,
+        ..Plan::default()
     }
 }
 

@@ -160,8 +160,8 @@ impl Board {
         }
         if let Some(report) = report {
             inner.counts.changes += report.writes.total() + report.given_back;
-            for note in &report.notes {
-                push_bounded(&mut inner.notes, note.to_string(), KEPT_NOTES);
+            for line in report.lines() {
+                push_bounded(&mut inner.notes, line, KEPT_NOTES);
             }
         }
         let (before, _) = inner.last.replace(last)?;
@@ -254,6 +254,7 @@ impl Board {
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
         });
         let pools = last.as_ref().and_then(|(_, plan)| plan.pools.clone());
+        let effects = last.as_ref().map(|(_, plan)| plan.effects.clone());
         let uptime = self.started.elapsed();
         Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -279,6 +280,7 @@ impl Board {
             agent: usage::of_this_process(uptime),
             notes,
             pools,
+            effects: effects.unwrap_or_default(),
             window_s: window.length_ns as f64 / 1e9,
             tenants: tenants.collect(),
         }
@@ -347,6 +349,7 @@ impl Board {
             promise: planned.and_then(|plan| plan.promise.clone()),
             group: planned.and_then(|plan| plan.group.clone()),
             online: tenant.guest.map(|it| it.online),
+            effects: plan.effects.clone(),
             decisions,
         })
     }

@@ -9,11 +9,11 @@ use crate::clock::{Clock, Wake};
 use crate::edges::{Act, Observe};
 use crate::notify::Notifier;
 use crate::wire::PeriodCost;
-use crate::{AgentError, rarely::Rarely};
-use quell_linux::act::{ApplyReport, RestoreReport};
+use crate::{AgentError, effects, rarely::Rarely};
+use quell_linux::act::{ApplyReport, RestoreReport, list};
 use quell_linux::observe::ObserveError;
 use quell_model::config::{AgentFile, Mechanism};
-use quell_model::{GivenServer, Plan, Snapshot, TenantName, ThreadId};
+use quell_model::{Effect, Finding, GivenServer, Plan, Snapshot, TenantName, ThreadId};
 use quell_policy::Policy;
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -71,6 +71,8 @@ pub struct Controller {
     finished: bool,
     /// Tenants warned about since the configuration was read.
     unmatched: BTreeSet<TenantName>,
+    /// The last plan's.
+    effects: Arc<Vec<Effect>>,
     say_overrun: Rarely,
     say_failure: Rarely,
     say_journal: Rarely,
@@ -95,6 +97,7 @@ impl Controller {
             failures: 0,
             finished: false,
             unmatched: BTreeSet::new(),
+            effects: Arc::default(),
             say_overrun: Rarely::default(),
             say_failure: Rarely::default(),
             say_journal: Rarely::default(),
@@ -172,6 +175,7 @@ impl Controller {
                 ..Plan::default()
             },
         };
+        self.tell_findings(&plan, snapshot.time_ns);
         let decided = Instant::now();
         let report = self
             .actuator
@@ -240,8 +244,8 @@ impl Controller {
     }
 
     fn tell(&mut self, report: &ApplyReport) {
-        for note in &report.notes {
-            info!("{note}");
+        for line in report.lines() {
+            info!("{line}");
         }
         if let Some(e) = &report.journal_error {
             if let Some(untold) = self.say_journal.now() {
@@ -254,19 +258,43 @@ impl Controller {
         }
     }
 
-    /// A selector that matches nothing is often a typing mistake, so it is said, once.
-    fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
-        for tenant in snapshot.tenants.iter().filter(|t| t.threads.is_empty()) {
-            if !self.unmatched.contains(&tenant.name) {
-                self.unmatched.insert(tenant.name.clone());
-                let text = format!(
-                    "tenant {}: no process matches its selectors now",
-                    tenant.name
-                );
-                warn!("{text}");
+    /// What trials have newly shown of a lever is said.
+    fn tell_findings(&mut self, plan: &Plan, now_ns: u64) {
+        if Arc::ptr_eq(&self.effects, &plan.effects) {
+            return;
+        }
+        for effect in plan.effects.iter() {
+            let mut before = self.effects.iter();
+            let before = before.find(|it| it.lever == effect.lever);
+            let finding = before.map_or(Finding::Untried, |it| it.finding);
+            if effect.finding != finding {
+                let text = effects::line(effect, None, now_ns);
+                info!("{text}");
                 self.board.note(text);
             }
         }
+        self.effects = plan.effects.clone();
+    }
+
+    /// A selector that matches nothing is often a typing mistake, so it is said, once.
+    fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
+        let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
+        let names = none.map(|tenant| &tenant.name);
+        let new: Vec<TenantName> = names
+            .filter(|name| !self.unmatched.contains(*name))
+            .cloned()
+            .collect();
+        let text = match new.len() {
+            0 => return,
+            1 => format!("tenant {}: no process matches its selectors now", new[0]),
+            _ => format!(
+                "tenants {}: no process matches their selectors now",
+                list(&new)
+            ),
+        };
+        warn!("{text}");
+        self.board.note(text);
+        self.unmatched.extend(new);
     }
 
     /// Reads the configuration anew; a bad one changes nothing.

@@ -34,6 +34,9 @@ pub enum AgentError {
          the agent does without it"
     )]
     NoScheduler(String),
+    /// A proof that cannot be made.
+    #[error("nothing to prove: {0}")]
+    NothingToProve(String),
     /// The API's socket cannot be used.
     #[error("{}: {message}", path.display())]
     Socket {

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod control;
 mod deserved;
 pub mod edges;
+pub mod effects;
 mod error;
 mod load;
 mod metrics;
@@ -28,7 +29,7 @@ pub mod wire;
 pub use error::AgentError;
 pub use load::{load, parse};
 pub use privileges::missing_privileges;
-pub use run::{AgentOptions, run};
+pub use run::{AgentOptions, Proof, prove, run};
 
 /// Where the API listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/quell/agent.sock";

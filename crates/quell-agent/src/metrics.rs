@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use quell_model::{Advice, CpuSet, GroupPlan, WhatIf};
+use quell_model::{Advice, CpuSet, Effect, Finding, GroupPlan, WhatIf};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +49,7 @@ impl Collector for Metrics {
             None,
             &rules,
         )?;
+        effects(&mut to, &status)?;
         tenants(&mut to, &status, &self.0.total().tenants)
     }
 }
@@ -136,6 +137,56 @@ fn agent(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
         "Resident memory of the agent.",
         Some(Unit::Bytes),
         rss,
+    )
+}
+
+fn effects(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
+    if status.effects.is_empty() {
+        return Ok(());
+    }
+    let each = |value: fn(&Effect) -> i64| {
+        let levers = status.effects.iter();
+        let levers = levers.map(|it| ([("lever", it.lever.as_str())], value(it)));
+        levers.collect::<Vec<_>>()
+    };
+    let help = "1 if the lever acts but for the blocks of a trial, 0 if it is off.";
+    gauges(
+        to,
+        "lever_acting",
+        help,
+        None,
+        &each(|it| i64::from(it.acts)),
+    )?;
+    let help = "Pairs of blocks that what is known of the lever rests on.";
+    gauges(to, "lever_trials", help, None, &each(|it| it.pairs as i64))?;
+    let findings = [
+        Finding::Untried,
+        Finding::Helps,
+        Finding::Harms,
+        Finding::NothingShown,
+    ];
+    let levers = status.effects.iter();
+    let levers = levers.flat_map(|it| {
+        findings.map(|finding| {
+            let labels = [("lever", it.lever.as_str()), ("finding", finding.as_str())];
+            (labels, i64::from(it.finding == finding))
+        })
+    });
+    let help = "What trials have shown of the lever.";
+    gauges(to, "lever_finding", help, None, &levers.collect::<Vec<_>>())?;
+    let known = status.effects.iter();
+    let known = known.filter_map(|it| Some((it.lever.as_str(), it.responses?)));
+    let known = known.flat_map(|(lever, it)| {
+        let bounds = [("guess", it.ratio), ("low", it.low), ("high", it.high)];
+        bounds.map(|(bound, ratio)| ([("lever", lever), ("bound", bound)], ratio))
+    });
+    let help = "Mean responses where the lever acts over those where it rests, and the interval.";
+    gauges(
+        to,
+        "lever_response_ratio",
+        help,
+        None,
+        &known.collect::<Vec<_>>(),
     )
 }
 

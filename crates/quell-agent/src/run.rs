@@ -3,7 +3,7 @@
 use crate::api::Server;
 use crate::backend::{self, Backends, Kernel};
 use crate::board::{Board, Facts};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock, Wake};
 use crate::control::{Assemble, Assembly, Controller};
 use crate::edges::{Act, Asking, Choice, Observe};
 use crate::privileges::Privileges;
@@ -12,10 +12,13 @@ use crate::{AgentError, load};
 use quell_linux::act::{Actuator, Capabilities, RestoreReport, kernel_slice_ns};
 use quell_linux::guest::Guests;
 use quell_linux::observe::{Observer, Preference, TracePoints};
-use quell_model::GivenServer;
 use quell_model::config::{AgentFile, Backend, Mechanism};
+use quell_model::{Effect, GivenServer, Lever};
+use quell_policy::guard::Guarded;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// What `quell run` is told.
@@ -42,12 +45,118 @@ pub struct AgentOptions {
 /// What is wrong with the configuration ([`AgentError::is_users`]), why the agent could not start
 /// or had to end, or what could not be put back.
 pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> {
+    let (mut agent, mut clock) = start(options, false)?;
+    agent.controller.run(&mut clock)
+}
+
+/// Runs the agent for so long in alternating blocks: with all that it does, and with nothing at all. Then, or at SIGTERM or
+/// SIGINT, it puts everything back. `tell` is told what is known after each pair of blocks, and how many seconds are over.
+///
+/// # Errors
+/// As [`run`]; and where there is nothing to prove, or no means to.
+pub fn prove(
+    options: &AgentOptions,
+    length: Duration,
+    tell: &mut dyn FnMut(&Effect, Duration),
+) -> Result<Proof, AgentError> {
+    let (mut agent, clock) = start(options, true)?;
+    let facts = agent.board.status(1);
+    if let Some(reason) = facts.not_acting_reason {
+        return Err(AgentError::NothingToProve(format!(
+            "nothing can be changed here: {reason}"
+        )));
+    }
+    if let Some(reason) = facts.fallback_reason {
+        let text = format!("responses are seen by BPF only: {reason}");
+        return Err(AgentError::NothingToProve(text));
+    }
+    if facts.policy.is_empty() {
+        let text = "`policy` of [agent] is empty, so that the agent changes nothing";
+        return Err(AgentError::NothingToProve(text.into()));
+    }
+    let mut trial = Trial {
+        clock,
+        board: agent.board.clone(),
+        began: Instant::now(),
+        length,
+        told: None,
+        tell,
+    };
+    agent.controller.run(&mut trial)?;
+    let complete = trial.began.elapsed() >= length;
+    Ok(Proof {
+        effect: effect_of(&agent.board),
+        backend: facts.backend,
+        complete,
+    })
+}
+
+/// What a proof came to.
+#[derive(Debug, Clone)]
+pub struct Proof {
+    /// What is known of all that Quell does; `None`: no period was completed.
+    pub effect: Option<Effect>,
+    /// How it acted in its blocks.
+    pub backend: Backend,
+    /// Whether it took all of its time.
+    pub complete: bool,
+}
+
+fn effect_of(board: &Board) -> Option<Effect> {
+    let plan = board.plan()?;
+    let mut effects = plan.effects.iter();
+    effects.find(|it| it.lever == Lever::All).cloned()
+}
+
+/// Ends a proof when its time is over.
+struct Trial<'a> {
+    clock: SystemClock,
+    board: Arc<Board>,
+    began: Instant,
+    length: Duration,
+    /// How many pairs there were when that was last told.
+    told: Option<u64>,
+    tell: &'a mut dyn FnMut(&Effect, Duration),
+}
+
+impl Clock for Trial<'_> {
+    fn wait(&mut self) -> io::Result<Wake> {
+        let over = self.began.elapsed();
+        if over >= self.length {
+            return Ok(Wake::Stop("the time is over"));
+        }
+        if let Some(effect) = effect_of(&self.board) {
+            let pairs = effect.pairs + effect.void;
+            if self.told.replace(pairs) != Some(pairs) {
+                (self.tell)(&effect, over);
+            }
+        }
+        match self.clock.wait()? {
+            // It would forget what it has seen.
+            Wake::Reload => Ok(Wake::Stop("SIGHUP")),
+            wake => Ok(wake),
+        }
+    }
+
+    fn set_period(&mut self, period: Duration) -> io::Result<()> {
+        self.clock.set_period(period)
+    }
+}
+
+/// An agent whose loop has not begun.
+struct Ready {
+    controller: Controller,
+    board: Arc<Board>,
+    _server: Server,
+}
+
+fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), AgentError> {
     let config = load::load(&options.config)?;
     let system = |source| AgentError::System {
         what: "take over signals",
         source,
     };
-    let mut clock = SystemClock::new().map_err(system)?;
+    let clock = SystemClock::new().map_err(system)?;
     let privileges = Privileges::current();
 
     let not_acting = if options.dry_run {
@@ -75,6 +184,7 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
         privileges,
         capabilities,
         not_acting,
+        proves,
     };
     let observer = Box::new(Observer::new(&config.tenants, options.source)?);
     let observer = Box::new(Asking::new(observer, guests, &config));
@@ -97,10 +207,15 @@ pub fn run(options: &AgentOptions) -> Result<Option<RestoreReport>, AgentError> 
     let board = Arc::new(Board::new(shown, parts.facts.clone()));
     // From here on every way out drops the controller, which puts everything back.
     let assembler = Box::new(assembler);
-    let mut controller = Controller::new(parts, observer, actuator, assembler, board.clone());
-    let _server = Server::start(&options.socket, board)?;
+    let controller = Controller::new(parts, observer, actuator, assembler, board.clone());
+    let _server = Server::start(&options.socket, board.clone())?;
     quell_linux::memory::forget_start();
-    controller.run(&mut clock)
+    let ready = Ready {
+        controller,
+        board,
+        _server,
+    };
+    Ok((ready, clock))
 }
 
 fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
@@ -121,6 +236,8 @@ struct Assembler {
     /// `None`: it does not act.
     capabilities: Option<Capabilities>,
     not_acting: Option<String>,
+    /// Whether all that it does is alternated with nothing.
+    proves: bool,
 }
 
 impl Assemble for Assembler {
@@ -149,13 +266,17 @@ impl Assemble for Assembler {
             (_, Some(slice_ns)) => asymmetry = asymmetry.within_slice(slice_ns),
             (_, None) => {}
         }
-        let feedback = asymmetry.slices || asymmetry.latencies || asymmetry.conflicts;
-        if choice.backend == Backend::Stock && config.agent.has(Mechanism::Asymmetry) && !feedback {
+        let weights_only = config.agent.has(Mechanism::Asymmetry) && !asymmetry.has_feedback();
+        if choice.backend == Backend::Stock && weights_only {
             info!(
                 "on stock interfaces the tenants' weights are set, and nothing else of theirs: `slices`, `latencies` and `conflicts` of [asymmetry] are off"
             );
         }
-        let policy = quell_policy::composed(&config, &asymmetry, given);
+        let policy =
+            quell_policy::composed(&config, &asymmetry, given).map(|policy| match self.proves {
+                true => Guarded::proving(policy),
+                false => Guarded::new(policy, &config, &asymmetry, choice.backend),
+            });
         let facts = Facts {
             backend: choice.backend,
             backend_reason: choice.reason,

@@ -90,9 +90,7 @@ pub fn plan_with_reasons(snapshot: &Snapshot, reasons: usize) -> Plan {
     Plan {
         seq: snapshot.seq,
         tenants: snapshot.tenants.iter().map(tenant).collect(),
-        servers: Vec::new(),
-        given: Vec::new(),
-        pools: None,
+        ..Plan::default()
     }
 }
 

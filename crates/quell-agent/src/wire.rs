@@ -6,7 +6,7 @@
 
 use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantClass, TenantKind};
 use quell_model::{
-    CgroupPath, CpuId, CpuSet, GroupPlan, Plan, PoolsPlan, Promise, Rule, Snapshot, Source,
+    CgroupPath, CpuId, CpuSet, Effect, GroupPlan, Plan, PoolsPlan, Promise, Rule, Snapshot, Source,
     TenantName, TenantWeight,
 };
 use quell_model::{ThreadId, ThreadRole, ThreadState, Tid, WaitBreakdown, Weight};
@@ -65,6 +65,9 @@ pub struct Status {
     /// How the host's CPUs are divided, and whether it can take more virtual machines; `null`: they are not.
     #[serde(default)]
     pub pools: Option<PoolsPlan>,
+    /// The levers whose effect is measured, and what is known of each; none: nothing is measured.
+    #[serde(default)]
+    pub effects: Arc<Vec<Effect>>,
     /// The time that the tenants' figures cover.
     pub window_s: f64,
     /// The tenants, ascending by name.
@@ -231,6 +234,9 @@ pub struct Explain {
     /// How many virtual CPUs its guest has online, as it says itself; `null`: it is not asked, or has not answered yet.
     #[serde(default)]
     pub online: Option<u32>,
+    /// The levers whose effect is measured, and what is known of each; none: nothing is measured.
+    #[serde(default)]
+    pub effects: Arc<Vec<Effect>>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Arc<Decision>>,
 }

@@ -6,9 +6,11 @@ use quell_agent::{client::Client, parse, wire};
 use quell_model::config::{
     AgentFile, AgentSettings, AsymmetrySettings, CriticalitySettings, Objective, TenantSpec,
 };
+use quell_model::{Effect, EffectInterval, Finding, Lever};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -98,7 +100,23 @@ fn the_examples_are_right() {
 
 #[test]
 fn every_field_of_the_api_is_in_its_reference() {
-    let status: wire::Status = serde_json::from_str(STATUS).unwrap();
+    let mut status: wire::Status = serde_json::from_str(STATUS).unwrap();
+    let interval = EffectInterval {
+        ratio: 0.8,
+        low: 0.7,
+        high: 0.9,
+    };
+    status.effects = Arc::new(vec![Effect {
+        lever: Lever::Feedback,
+        acts: true,
+        finding: Finding::Helps,
+        since_ns: 0,
+        next_ns: 0,
+        pairs: 1,
+        void: 0,
+        responses: Some(interval),
+        tenants: vec![("a".into(), interval)],
+    }]);
     let row = wire::MatrixRow {
         tenant: "a".into(),
         waits: Some(Default::default()),

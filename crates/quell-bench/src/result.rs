@@ -269,6 +269,10 @@ pub struct SchedulingFigures {
     pub migrations_per_s: f64,
     /// Times that one was woken, per second.
     pub wakeups_per_s: f64,
+    /// Mean length of the processes' busy periods in µs: from when a thread becomes ready while its process's others are
+    /// blocked until all are blocked; `null` where none began.
+    #[serde(default)]
+    pub busy_period_mean_us: Option<f64>,
     /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of its others
     /// were blocked. Many behind few ready ones are interference on the critical path (DASEC, section 2 and Fig. 3).
     #[serde(default)]

@@ -2,8 +2,8 @@
 
 use crate::result::Substrate;
 use quell_model::config::{
-    AgentFile, AgentSettings, AsymmetrySettings, Backend, CriticalitySettings, Mechanism,
-    TenantSpec,
+    AgentFile, AgentSettings, AsymmetrySettings, Backend, CriticalitySettings, GuardMode,
+    Mechanism, TenantSpec,
 };
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +17,8 @@ pub enum Side {
     Dasec,
     /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
+    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where that helps.
+    Guarded,
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
     /// The tenants' weights alone, by `cpu.weight` and nice, as an administrator would set them.
@@ -209,12 +211,13 @@ pub enum SideError {
 
 impl Side {
     /// Every side that has a fixed name and is no simulator's own.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "default",
         "dasec",
         "dasec-no-tsa",
         "dasec-no-rla",
         "dasec-no-rcr",
+        "dasec-guarded",
         "stock",
         "weights",
         "akita",
@@ -236,6 +239,7 @@ impl Side {
             Side::DasecWithout(Part::Tsa) => "dasec-no-tsa",
             Side::DasecWithout(Part::Rla) => "dasec-no-rla",
             Side::DasecWithout(Part::Rcr) => "dasec-no-rcr",
+            Side::Guarded => "dasec-guarded",
             Side::Stock => "stock",
             Side::Weights => "weights",
             Side::Akita => "akita",
@@ -307,9 +311,19 @@ impl Side {
     pub fn agent(&self) -> Option<AgentFile> {
         let mut agent = AgentSettings::default();
         let mut asymmetry = AsymmetrySettings::default();
+        // What is reproduced or compared is to act all the time.
+        if !matches!(self, Side::Quell | Side::Stock | Side::Guarded) {
+            agent.guard = GuardMode::Off;
+        }
         match self {
             Side::Default | Side::Scheduler(_) | Side::Simulated(_) => return None,
             Side::Quell => {}
+            Side::Guarded => {
+                return Some(AgentFile {
+                    agent,
+                    ..Side::Dasec.agent()?
+                });
+            }
             Side::Composed(it) => agent.policy = it.mechanisms.clone(),
             Side::Akita => agent.policy = vec![Mechanism::Criticality],
             Side::Ufo => {
@@ -411,6 +425,7 @@ impl FromStr for Side {
             "dasec-no-tsa" => Ok(Side::DasecWithout(Part::Tsa)),
             "dasec-no-rla" => Ok(Side::DasecWithout(Part::Rla)),
             "dasec-no-rcr" => Ok(Side::DasecWithout(Part::Rcr)),
+            "dasec-guarded" => Ok(Side::Guarded),
             "stock" => Ok(Side::Stock),
             "weights" => Ok(Side::Weights),
             "akita" => Ok(Side::Akita),

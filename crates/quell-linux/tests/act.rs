@@ -272,9 +272,7 @@ impl Case {
                     promise: None,
                     group: None,
                 }],
-                servers: Vec::new(),
-                given: Vec::new(),
-                pools: None,
+                ..Plan::default()
             },
         };
         tids.iter().for_each(|&tid| case.add(pid, tid, None));

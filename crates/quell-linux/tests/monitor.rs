@@ -525,6 +525,11 @@ fn one_ready_thread_with_six_blocked_ones_is_an_occasion_of_six() {
         all.abs_diff(ready) < ready / 20 + 5 * MS,
         "occasions {all}, ready {ready}"
     );
+    // One that spins is one busy period, which began before.
+    let busy = |reading: &Reading| of_tenant(reading, A).busy_ns;
+    let window = last.time_ns - first.time_ns;
+    let busy = busy(&last) - busy(&first);
+    assert!(busy.abs_diff(window) < window / 50, "{busy} of {window}");
     // The rival is alone in its tenant: nobody is blocked behind it.
     let alone: u64 = of_tenant(&last, B).occasions_ns[1..].iter().sum();
     assert_eq!(alone, 0);

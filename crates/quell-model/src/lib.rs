@@ -10,12 +10,14 @@
 
 pub mod config;
 pub mod cpu;
+pub mod effect;
 pub mod ids;
 pub mod plan;
 pub mod snapshot;
 pub mod weight;
 
 pub use cpu::{Cpu, CpuId, CpuSet, Topology};
+pub use effect::{Effect, EffectInterval, Finding, Lever};
 pub use ids::{CgroupPath, Pid, TenantName, ThreadId, Tid};
 pub use plan::{
     Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,

@@ -1,9 +1,10 @@
 //! What should hold next, and why: the message from *decide* to *act*.
 
 use crate::config::Server;
-use crate::{CpuId, CpuSet, TenantName, TenantWeight, ThreadId, Weight};
+use crate::{CpuId, CpuSet, Effect, TenantName, TenantWeight, ThreadId, Weight};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// What should hold from now on. It is complete: a thread that is not in it has no settings of
 /// Quell's, so an actuator gives it back what it had.
@@ -23,6 +24,16 @@ pub struct Plan {
     /// How the host's CPUs are divided; `None`: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<PoolsPlan>,
+    /// The kernel's own scheduler is to run the host for now, and stock interfaces to carry the plan.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kernel_scheduler: bool,
+    /// What is known of the effect of Quell's levers; none: nothing is measured.
+    #[serde(default, skip_serializing_if = "no_effects")]
+    pub effects: Arc<Vec<Effect>>,
+}
+
+fn no_effects(effects: &Arc<Vec<Effect>>) -> bool {
+    effects.is_empty()
 }
 
 /// The pools that a host's CPUs are in (UFO, section 4.2), beside the groups of virtual machines ([`TenantPlan::group`]).

@@ -265,4 +265,25 @@ pub struct Occasions {
     /// Entry `n`: ns of the period in which at least one thread was ready and exactly `n` of the
     /// tenant's others were blocked (the last entry also counts more); trailing zeros left out.
     pub by_blocked_ns: Vec<u64>,
+    /// ns of the period in which at least one of its threads was ready or ran.
+    #[serde(default)]
+    pub busy_ns: u64,
+    /// Busy periods of the tenant that began in the period: from when a thread becomes ready while none of its others is
+    /// ready or runs, until all are blocked again. Where requests come one at a time, their length is the response
+    /// time as the kernel sees it.
+    #[serde(default)]
+    pub busy_periods: u64,
+}
+
+impl Occasions {
+    /// Adds another period's, or another process's.
+    pub fn add(&mut self, other: &Occasions) {
+        let most = self.by_blocked_ns.len().max(other.by_blocked_ns.len());
+        self.by_blocked_ns.resize(most, 0);
+        for (sum, ns) in self.by_blocked_ns.iter_mut().zip(&other.by_blocked_ns) {
+            *sum += ns;
+        }
+        self.busy_ns += other.busy_ns;
+        self.busy_periods += other.busy_periods;
+    }
 }

@@ -4,12 +4,13 @@
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
 
 use quell_model::config::{AgentFile, AsymmetrySettings, Mechanism};
-use quell_model::{GivenServer, Plan, Snapshot};
+use quell_model::{GivenServer, Lever, Plan, Snapshot};
 
 pub mod admission;
 pub mod baselines;
 pub mod criticality;
 pub mod dasec;
+pub mod guard;
 pub mod pools;
 pub mod share;
 
@@ -22,6 +23,10 @@ pub trait Policy: Send {
     /// what it does not mention should be as its owner left it. Equal histories of snapshots give
     /// equal plans.
     fn decide(&mut self, snapshot: &Snapshot) -> Plan;
+
+    /// Whether a lever may act from the next decision on. One that may not leaves all as if it were not there, and goes on from
+    /// where it was when it may again. Who has no such lever ignores it.
+    fn allow(&mut self, _lever: Lever, _acts: bool) {}
 }
 
 /// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.

@@ -4,8 +4,8 @@
 //! its observers becomes the same counters that the BPF monitor keeps. Threads have their number plus one as thread id,
 //! tenants their index plus one as process.
 //!
-//! Not observed: who had the CPU while threads waited, the occasions of the paper's Fig. 3 and steal; they are absent,
-//! and no rule of today's policies needs them.
+//! Not observed: who had the CPU while threads waited, and steal; they are absent, and no rule of today's policies needs
+//! them. A thread that has ended counts as blocked.
 
 use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
@@ -13,8 +13,9 @@ use crate::simulation::{Happening, Simulation};
 use crate::vm::VmId;
 use quell_model::config::TenantSpec;
 use quell_model::{
-    CpuSample, CpuSet, GuestSample, HostSample, Pid, ReadyTime, SchedClass, Snapshot, Source,
-    TenantName, TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology, Waker,
+    CpuSample, CpuSet, GuestSample, HostSample, Occasions, Pid, ReadyTime, SchedClass, Snapshot,
+    Source, TenantName, TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology,
+    Waker,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ const WAKERS: usize = 6;
 
 /// Who observes.
 pub struct Monitor {
-    counters: Rc<RefCell<Vec<Counters>>>,
+    counters: Rc<RefCell<Seen>>,
     tenants: Vec<Option<(TenantName, Arc<TenantSpec>)>>,
     topology: Arc<Topology>,
     everywhere: Arc<CpuSet>,
@@ -35,6 +36,81 @@ pub struct Monitor {
     ended: Nanos,
     busy: Vec<Nanos>,
     ran: Vec<Nanos>,
+}
+
+/// What was told of the period that goes on.
+#[derive(Debug, Default)]
+struct Seen {
+    threads: Vec<Counters>,
+    /// By the simulation's tenants.
+    tenants: Vec<Crowd>,
+}
+
+impl Seen {
+    /// A thread does something else from then on.
+    fn becomes(&mut self, thread: ThreadId, activity: Activity, at: Nanos) {
+        let it = &mut self.threads[thread.index()];
+        let before = std::mem::replace(&mut it.activity, activity);
+        self.tenants[it.tenant].changes(before, activity, at);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Activity {
+    #[default]
+    Blocked,
+    Ready,
+    Running,
+}
+
+impl Activity {
+    fn of(state: State) -> Activity {
+        match state {
+            State::Running(_) => Activity::Running,
+            State::Ready => Activity::Ready,
+            State::Blocked | State::Ended => Activity::Blocked,
+        }
+    }
+}
+
+/// How many of a tenant's threads do what, and for how long in the period that goes on: what `occasions.bpf.h` counts.
+#[derive(Debug, Clone, Default)]
+struct Crowd {
+    threads: [usize; 3],
+    last: Nanos,
+    seen: Occasions,
+}
+
+impl Crowd {
+    /// So many others blocked are counted apart.
+    const BUCKETS: usize = 64;
+
+    fn busy(&self) -> bool {
+        self.threads[Activity::Ready as usize] + self.threads[Activity::Running as usize] > 0
+    }
+
+    /// Counts up to then.
+    fn passes(&mut self, at: Nanos) {
+        let time = at.saturating_sub(self.last);
+        self.last = self.last.max(at);
+        if self.busy() {
+            self.seen.busy_ns += time;
+        }
+        if self.threads[Activity::Ready as usize] > 0 && time > 0 {
+            let bucket = self.threads[Activity::Blocked as usize].min(Self::BUCKETS - 1);
+            let by_blocked = &mut self.seen.by_blocked_ns;
+            by_blocked.resize(by_blocked.len().max(bucket + 1), 0);
+            by_blocked[bucket] += time;
+        }
+    }
+
+    fn changes(&mut self, from: Activity, to: Activity, at: Nanos) {
+        self.passes(at);
+        let busy = self.busy();
+        self.threads[from as usize] -= 1;
+        self.threads[to as usize] += 1;
+        self.seen.busy_periods += u64::from(!busy && self.busy());
+    }
 }
 
 /// What a thread did in the period that goes on.
@@ -51,6 +127,8 @@ struct Counters {
     /// Since when it is ready, if it is; and since when that counts in this period.
     ready_since: Option<(Nanos, Nanos)>,
     cpu: Option<u32>,
+    tenant: usize,
+    activity: Activity,
 }
 
 impl Counters {
@@ -100,9 +178,25 @@ impl Monitor {
         let counter = |thread: &crate::Thread| Counters {
             // One that waits already has waited since now, for all that is known.
             ready_since: (thread.state == State::Ready).then_some((machine.now, machine.now)),
+            tenant: thread.tenant,
+            activity: Activity::of(thread.state),
             ..Counters::default()
         };
-        let counters = machine.threads.iter().map(counter).collect();
+        let threads: Vec<Counters> = machine.threads.iter().map(counter).collect();
+        let crowd = |tenant| {
+            let mut crowd = Crowd {
+                last: machine.now,
+                ..Crowd::default()
+            };
+            let own = threads.iter().filter(|it| it.tenant == tenant);
+            own.for_each(|it| crowd.threads[it.activity as usize] += 1);
+            crowd
+        };
+        let crowds = (0..tenants.len()).map(crowd).collect();
+        let counters = Seen {
+            tenants: crowds,
+            threads,
+        };
         let topology = machine.topology.clone();
         let mut monitor = Monitor {
             counters: Rc::new(RefCell::new(counters)),
@@ -118,12 +212,20 @@ impl Monitor {
         monitor.read_times(machine);
         let counters = monitor.counters.clone();
         simulation.observe(Box::new(move |_, at, happening| {
-            let mut counters = counters.borrow_mut();
+            let seen = &mut *counters.borrow_mut();
             match happening {
                 // It is the newest.
-                Happening::Fork { .. } => counters.push(Counters::default()),
+                Happening::Fork { by, .. } => {
+                    let tenant = seen.threads[by.index()].tenant;
+                    seen.tenants[tenant].threads[Activity::Blocked as usize] += 1;
+                    seen.threads.push(Counters {
+                        tenant,
+                        ..Counters::default()
+                    });
+                }
                 Happening::Wakeup { thread, by, .. } => {
-                    let it = &mut counters[thread.index()];
+                    seen.becomes(thread, Activity::Ready, at);
+                    let it = &mut seen.threads[thread.index()];
                     it.wakeups += 1;
                     it.becomes_ready(at);
                     if let Some(waker) = by {
@@ -131,13 +233,22 @@ impl Monitor {
                     }
                 }
                 Happening::Switch { cpu, left, next } => {
-                    if let Some((left, true)) = left {
-                        let it = &mut counters[left.index()];
-                        it.preemptions += 1;
-                        it.becomes_ready(at);
+                    if let Some((left, ready)) = left {
+                        let activity = if ready {
+                            Activity::Ready
+                        } else {
+                            Activity::Blocked
+                        };
+                        seen.becomes(left, activity, at);
+                        if ready {
+                            let it = &mut seen.threads[left.index()];
+                            it.preemptions += 1;
+                            it.becomes_ready(at);
+                        }
                     }
                     if let Some(next) = next {
-                        counters[next.index()].runs(at, cpu.0);
+                        seen.becomes(next, Activity::Running, at);
+                        seen.threads[next.index()].runs(at, cpu.0);
                     }
                 }
             }
@@ -166,17 +277,23 @@ impl Monitor {
             topology: self.topology.clone(),
             cpus: cpus.collect(),
         };
-        let tenant = |(name, spec): &(TenantName, Arc<TenantSpec>)| TenantSample {
-            name: name.clone(),
-            spec: spec.clone(),
-            cgroup: None,
-            threads: Vec::new(),
-            waits: None,
-            occasions: None,
-            guest: None,
+        let mut seen = self.counters.borrow_mut();
+        let tenant = |(it, crowd): (&Option<(TenantName, Arc<TenantSpec>)>, &mut Crowd)| {
+            crowd.passes(now);
+            let occasions = std::mem::take(&mut crowd.seen);
+            it.as_ref().map(|(name, spec)| TenantSample {
+                name: name.clone(),
+                spec: spec.clone(),
+                cgroup: None,
+                threads: Vec::new(),
+                waits: None,
+                occasions: Some(occasions),
+                guest: None,
+            })
         };
-        let tenants = self.tenants.iter().map(|it| it.as_ref().map(tenant));
+        let tenants = self.tenants.iter().zip(&mut seen.tenants).map(tenant);
         let mut tenants: Vec<Option<TenantSample>> = tenants.collect();
+        drop(seen);
         self.ran.resize(machine.threads.len(), 0);
         for number in 0..machine.threads.len() {
             let it = &machine.threads[number];
@@ -216,7 +333,7 @@ impl Monitor {
 
     fn thread(&self, machine: &Machine, thread: ThreadId) -> ThreadSample {
         let it = machine.thread(thread);
-        let counters = &mut self.counters.borrow_mut()[thread.index()];
+        let counters = &mut self.counters.borrow_mut().threads[thread.index()];
         if let Some((_, counted)) = &mut counters.ready_since {
             // It may be that it becomes ready only when its CPU is done with other work.
             counters.ready.sum_ns += machine.now.saturating_sub(*counted);
@@ -225,6 +342,8 @@ impl Monitor {
         let done = Counters {
             ready_since: counters.ready_since,
             cpu: counters.cpu,
+            tenant: counters.tenant,
+            activity: counters.activity,
             ..Counters::default()
         };
         let mut seen = std::mem::replace(counters, done);

@@ -106,6 +106,27 @@ fn times_and_counts_are_those_of_the_period() {
             .unwrap()
             .len();
         assert!(longest <= 21, "at most 2 ms, of which the logarithm is 20");
+        // Of the spinners one waits while the other runs; of the chain one sleeps while the other waits or runs.
+        let seen = |tenant: &str| {
+            let tenant = snapshot.tenant(&tenant.into()).unwrap();
+            tenant.occasions.clone().unwrap()
+        };
+        let spin = seen("spin");
+        assert_eq!(
+            (&spin.by_blocked_ns[..], spin.busy_ns),
+            (&[100 * MS][..], 100 * MS)
+        );
+        assert_eq!(spin.busy_periods, 0);
+        let chain = seen("chain");
+        assert!(chain.busy_periods.abs_diff(rounds) <= 1, "{chain:?}");
+        let both = [first, second];
+        let ready: u64 = both
+            .iter()
+            .map(|it| it.ready.as_ref().unwrap().sum_ns)
+            .sum();
+        let ran: u64 = both.iter().map(|it| it.run_ns).sum();
+        assert_eq!(chain.by_blocked_ns, [0, ready]);
+        assert_eq!(chain.busy_ns, ready + ran);
     }
 }
 

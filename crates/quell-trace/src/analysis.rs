@@ -10,7 +10,7 @@
 
 use crate::event::{Event, IDLE, Kind, State, Thread};
 use hdrhistogram::Histogram;
-use quell_model::{Pid, Tid};
+use quell_model::{Occasions, Pid, Tid};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -54,31 +54,40 @@ struct Track {
 #[derive(Debug, Default)]
 struct Crowd {
     ready: u32,
+    running: u32,
     blocked: u32,
     /// Up to when their time is counted.
     until_ns: u64,
-    by_blocked_ns: Vec<u64>,
+    seen: Occasions,
 }
 
 impl Crowd {
     fn count(&mut self, phase: Phase) -> Option<&mut u32> {
         match phase {
             Phase::Ready { .. } => Some(&mut self.ready),
+            Phase::Running => Some(&mut self.running),
             Phase::Blocked { .. } => Some(&mut self.blocked),
-            Phase::Running | Phase::Unknown => None,
+            Phase::Unknown => None,
         }
+    }
+
+    fn busy(&self) -> bool {
+        self.ready + self.running > 0
     }
 
     /// Counts the time up to then.
     fn pass(&mut self, at: u64, window: &Range<u64>) {
         let (from, to) = (self.until_ns.max(window.start), at.min(window.end));
         self.until_ns = self.until_ns.max(at);
-        if self.ready > 0 && to > from {
+        let time = to.saturating_sub(from);
+        if self.busy() {
+            self.seen.busy_ns += time;
+        }
+        if self.ready > 0 && time > 0 {
             let blocked = self.blocked as usize;
-            if self.by_blocked_ns.len() <= blocked {
-                self.by_blocked_ns.resize(blocked + 1, 0);
-            }
-            self.by_blocked_ns[blocked] += to - from;
+            let by_blocked = &mut self.seen.by_blocked_ns;
+            by_blocked.resize(by_blocked.len().max(blocked + 1), 0);
+            by_blocked[blocked] += time;
         }
     }
 }
@@ -160,9 +169,8 @@ pub struct ProcessStats {
     pub wakeups: u64,
     /// All threads' delays.
     pub delays: Delays,
-    /// Entry `n`: how long, in ns, some of its threads were ready and exactly `n` others blocked (as
-    /// [`quell_model::Occasions`]); ends with the last that is not 0.
-    pub by_blocked_ns: Vec<u64>,
+    /// How long some of its threads were ready while others were blocked, and its busy periods.
+    pub occasions: Occasions,
 }
 
 /// What all threads had in a window of time.
@@ -174,8 +182,8 @@ pub struct Analysis {
     pub cpus: u64,
     /// Every thread of the trace but the idle ones, in the order of their first events.
     pub threads: Vec<ThreadStats>,
-    /// By process, as [`ProcessStats::by_blocked_ns`].
-    by_blocked_ns: HashMap<Pid, Vec<u64>>,
+    /// By process.
+    occasions: HashMap<Pid, Occasions>,
     /// What is missing.
     pub gaps: Gaps,
 }
@@ -276,12 +284,12 @@ impl Analyser {
             }
         }
         let window = self.window.clone();
-        let by_blocked_ns = self.crowds.into_iter().map(|(pid, mut crowd)| {
+        let occasions = self.crowds.into_iter().map(|(pid, mut crowd)| {
             crowd.pass(end, &window);
-            (pid, crowd.by_blocked_ns)
+            (pid, crowd.seen)
         });
         Analysis {
-            by_blocked_ns: by_blocked_ns.collect(),
+            occasions: occasions.collect(),
             window: start..end,
             cpus: self.cpus.len() as u64,
             threads: self.threads.into_iter().map(|t| t.stats).collect(),
@@ -361,14 +369,17 @@ impl Analyser {
         if pid == Pid(0) || std::mem::discriminant(&before) == std::mem::discriminant(&phase) {
             return;
         }
+        let inside = self.window.contains(&at);
         let crowd = self.crowds.entry(pid).or_default();
         crowd.pass(at, &self.window);
+        let busy = crowd.busy();
         if let Some(count) = crowd.count(before) {
             *count -= 1;
         }
         if let Some(count) = crowd.count(phase) {
             *count += 1;
         }
+        crowd.seen.busy_periods += u64::from(inside && !busy && crowd.busy());
     }
 
     /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
@@ -497,7 +508,7 @@ impl Analysis {
                 migrations: 0,
                 wakeups: 0,
                 delays: Delays::default(),
-                by_blocked_ns: Vec::new(),
+                occasions: Occasions::default(),
             });
             if thread.tid.0 == thread.pid.0 {
                 process.name = thread.name.clone();
@@ -511,8 +522,8 @@ impl Analysis {
             process.delays.merge(&stats.delays);
         }
         for process in processes.values_mut() {
-            let by_blocked_ns = self.by_blocked_ns.get(&process.pid);
-            process.by_blocked_ns = by_blocked_ns.cloned().unwrap_or_default();
+            let occasions = self.occasions.get(&process.pid);
+            process.occasions = occasions.cloned().unwrap_or_default();
         }
         processes.into_values().collect()
     }

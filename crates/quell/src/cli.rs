@@ -32,7 +32,10 @@ pub struct Cli {
 pub enum Command {
     /// Measure real co-located tenants on this machine: the kernel's default, the same
     /// weights set by hand, and Quell
-    Demo(Measure),
+    ///
+    /// Where this machine's kernel has no sched_ext, `--on vm` shows Quell's scheduler in a virtual machine of the kernel lab,
+    /// on the newest kernel; that takes some minutes more.
+    Demo(Demo),
     /// Run the agent in the foreground; it puts everything back when it ends
     ///
     /// SIGTERM and SIGINT end it, SIGHUP makes it read its configuration anew.
@@ -43,6 +46,11 @@ pub enum Command {
     Top(Top),
     /// Show what a tenant's threads have, and the last decisions with their reasons
     Explain(Explain),
+    /// Measure what Quell does to this host's tenants, in random turns with doing nothing
+    ///
+    /// Runs the agent in the foreground, so stop a running one first. It acts and rests in blocks of 5 s in random order and
+    /// compares the tenants' responses as the kernel sees them. Ctrl-C ends it early; everything is put back.
+    Prove(Prove),
     /// Put back what an agent that was killed had changed
     ///
     /// An agent that ends by itself or by SIGTERM has done so already.
@@ -121,6 +129,15 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
+pub struct Demo {
+    /// Where to run it: host, or vm
+    #[arg(long, value_enum, default_value_t)]
+    pub on: Substrate,
+    #[command(flatten)]
+    pub measure: Measure,
+}
+
+#[derive(Debug, Args)]
 pub struct Run {
     /// The configuration
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG, env = "QUELL_CONFIG")]
@@ -142,6 +159,27 @@ pub struct Run {
     /// How to write messages to stderr
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct Prove {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG, env = "QUELL_CONFIG")]
+    pub config: PathBuf,
+    /// How long, such as 90s, 10m or 1h
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    pub length: std::time::Duration,
+    /// Write the result as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with a plot
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: Socket,
+    /// Where the values to put back are kept
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_JOURNAL, env = "QUELL_JOURNAL")]
+    pub journal: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -283,7 +321,7 @@ pub struct Bench {
     /// A scenario file, the name of a built-in scenario, `standard` for the tests that everybody runs on a scheduler, `agent` for the agent's own cost, `overhead` for what
     /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
     /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `hunt` for
-    /// random workloads on which somebody waits too long, `sim` for how fast the simulator is, or
+    /// random workloads on which somebody waits too long, `harm` for whether a side is worse than the default anywhere, `sim` for how fast the simulator is, or
     /// `calibration` for how far it is from the kernel lab
     pub scenario: String,
     /// Where to run it
@@ -295,6 +333,9 @@ pub struct Bench {
     /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
+    /// So many of the sides, from the first on, are baselines: the others are compared with each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), hide = true)]
+    pub baselines: u8,
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
@@ -311,15 +352,15 @@ pub struct Bench {
     pub guest: Guest,
     #[command(flatten)]
     pub cost: AgentCost,
-    /// Of `calibration` this scenario only, of `standard` cases with this in their names; may be given several times
+    /// Of `calibration` this scenario only, of `standard` and `harm` cases with this in their names; may be given several times
     #[arg(
         long,
         value_name = "NAME",
-        help_heading = "Options of `bench calibration` and `standard`"
+        help_heading = "Options of `bench calibration`, `harm` and `standard`"
     )]
     pub only: Vec<String>,
     /// List the cases
-    #[arg(long, help_heading = "Options of `bench standard`")]
+    #[arg(long, help_heading = "Options of `bench harm` and `standard`")]
     pub list: bool,
     /// How many cgroups the threads are in, one in the other
     #[arg(
@@ -623,6 +664,18 @@ pub struct Guest {
     /// Boot, instead of going on from a snapshot of such a guest (on the virtual clock)
     #[arg(long)]
     pub no_snapshot: bool,
+}
+
+impl Default for Guest {
+    /// As where none of these options is given.
+    fn default() -> Guest {
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            guest: Guest,
+        }
+        Alone::parse_from(["quell"]).guest
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quell_agent::client::Client;
 use quell_agent::wire::Status;
+use quell_model::{Lever, Source};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -336,7 +337,7 @@ impl Scene {
             Err(_) => format!("pid = [{}]", self.tenants[0].pid()),
         };
         format!(
-            "[agent]\nperiod_ms = 50\n\
+            "[agent]\nperiod_ms = 50\nguard = \"off\"\n\
              [asymmetry]\nslices = true\nlatencies = true\nconflicts = true\n\
              [[tenant]]\nname = \"front\"\nweight = 300\n{first}\n\
              [[tenant]]\nname = \"back\"\nclass = \"batch\"\npid = [{}]\n",
@@ -435,6 +436,33 @@ fn kill_9_and_restore_put_everything_back() {
     assert_eq!(scene.settings(), before);
     agent.signal(Signal::SIGINT);
     assert_eq!(agent.ended().0, Some(0));
+}
+
+/// The guard's trial of the feedback: blocks in which it acts and rests, two seconds each.
+#[test]
+fn kill_9_in_the_middle_of_a_trial_leaves_nothing_that_cannot_be_put_back() {
+    if !root() {
+        return;
+    }
+    let scene = Scene::set("trial");
+    let before = scene.settings();
+    let config = scene.config().replace("guard = \"off\"", "guard = \"on\"");
+    let agent = Agent::start(scene.dir.path(), &config, &[]);
+    let managed = |s: &Status| s.tenants.iter().map(|it| it.managed).sum::<u64>();
+    let acts = |s: &Status| s.tenants.iter().any(|it| it.latency_min_us.is_some());
+    if agent.wait_for("period", |s| s.periods > 0).source != Source::Bpf {
+        return eprintln!("skipped: without BPF there is nothing to judge by");
+    }
+    let status = agent.wait_for("block in which it acts", |s| acts(s) && managed(s) > 0);
+    assert_eq!(status.effects[0].lever, Lever::Feedback);
+    agent.wait_for("block in which it rests", |s| !acts(s));
+    agent.wait_for("block in which it acts again", acts);
+    agent.signal(Signal::SIGKILL);
+    assert_eq!(agent.ended().0, None);
+    assert_ne!(scene.settings(), before, "kill -9 leaves the host changed");
+    let restored = restore(scene.dir.path());
+    assert_eq!(restored.status.code(), Some(0), "{restored:?}");
+    assert_eq!(scene.settings(), before);
 }
 
 #[test]

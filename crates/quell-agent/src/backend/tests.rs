@@ -331,3 +331,37 @@ fn waiting_has_a_limit() {
     steps.dedup();
     assert_eq!(steps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
 }
+
+#[test]
+fn where_a_plan_wants_the_kernels_scheduler_stock_interfaces_carry_it_and_ours_comes_back_at_once()
+{
+    let mut rig = Rig::new();
+    rig.backends.choose(&config(""), None);
+    rig.period(1);
+    rig.done();
+    let snapshot = snapshot(1, &[("a", 2)]);
+    let resting = Plan {
+        kernel_scheduler: true,
+        ..plan(&snapshot)
+    };
+    rig.backends.apply(&snapshot, &resting);
+    let mut done = rig.done();
+    // What it was told is taken back before it ends.
+    done[..2].sort();
+    assert_eq!(
+        done,
+        [
+            "101: 0 None None",
+            "102: 0 None None",
+            "unload",
+            "stock: 1 tenants' weights, 2 threads"
+        ]
+    );
+    assert_eq!(rig.backends.backend(), Backend::Stock);
+    // That is no failure: nothing is said, and nothing delays it.
+    rig.backends.apply(&snapshot, &resting);
+    assert_eq!(rig.done(), ["stock: 1 tenants' weights, 2 threads"]);
+    assert_eq!(rig.period(2), Vec::<String>::new());
+    assert_eq!(rig.done()[0], "load, causal true");
+    assert_eq!(rig.backends.backend(), Backend::SchedExt);
+}

@@ -30,6 +30,7 @@ use crate::workload::{Interrupted, Measurement, Stillness, Workload};
 use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
+pub(crate) use host::describe as describe_host;
 use quell_model::config::{Scenario, TenantSpec};
 use settings::Inventory;
 use started::Started;

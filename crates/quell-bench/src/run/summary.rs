@@ -251,7 +251,11 @@ fn scheduling(of: &Scheduling, seconds: f64) -> SchedulingFigures {
         preemptions_per_s: rate(of.preemptions),
         migrations_per_s: rate(of.migrations),
         wakeups_per_s: rate(of.wakeups),
-        ready_while_blocked_us: of.by_blocked_ns.iter().map(|&ns| ns as f64 / 1e3).collect(),
+        busy_period_mean_us: (of.occasions.busy_periods > 0)
+            .then(|| of.occasions.busy_ns as f64 / 1e3 / of.occasions.busy_periods as f64),
+        ready_while_blocked_us: (of.occasions.by_blocked_ns.iter())
+            .map(|&ns| ns as f64 / 1e3)
+            .collect(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What one measuring window yields for one tenant.
 
 use hdrhistogram::Histogram;
-use quell_model::TenantName;
 use quell_model::config::TenantClass;
+use quell_model::{Occasions, TenantName};
 use quell_trace::{Delays, ProcessStats};
 use std::collections::BTreeMap;
 
@@ -116,8 +116,8 @@ pub struct Scheduling {
     pub migrations: u64,
     /// Times that one was woken.
     pub wakeups: u64,
-    /// Entry `n`: how long, in ns, some were ready and exactly `n` others of their process blocked.
-    pub by_blocked_ns: Vec<u64>,
+    /// How long some were ready while others of their process were blocked, and their processes' busy periods.
+    pub occasions: Occasions,
 }
 
 impl Scheduling {
@@ -129,7 +129,7 @@ impl Scheduling {
             preemptions: process.preemptions,
             migrations: process.migrations,
             wakeups: process.wakeups,
-            by_blocked_ns: process.by_blocked_ns.clone(),
+            occasions: process.occasions.clone(),
         });
     }
 
@@ -140,11 +140,7 @@ impl Scheduling {
         self.preemptions += other.preemptions;
         self.migrations += other.migrations;
         self.wakeups += other.wakeups;
-        let most = self.by_blocked_ns.len().max(other.by_blocked_ns.len());
-        self.by_blocked_ns.resize(most, 0);
-        for (sum, ns) in self.by_blocked_ns.iter_mut().zip(&other.by_blocked_ns) {
-            *sum += ns;
-        }
+        self.occasions.add(&other.occasions);
     }
 }
 

@@ -4,9 +4,12 @@
  *
  * Problem: many threads blocked while a few are ready and unserved means that interference hits
  *          the critical path. Sampling states misses short occasions.
- * How:     per tenant the numbers of ready and of blocked threads are kept, and at every change
- *          the time since the last one goes to the bucket of the blocked number it had, if
- *          any thread was ready. One spin lock per tenant makes the three agree.
+ * How:     per tenant the numbers of ready, of running and of blocked threads are kept, and at
+ *          every change the time since the last one goes to the bucket of the blocked number
+ *          it had, if any thread was ready. One spin lock per tenant makes them agree.
+ *          A busy period of the tenant lasts from when a thread of it becomes ready while no
+ *          other is ready or runs until all are blocked again (queueing theory's busy period):
+ *          where requests come one at a time, that is the response time as the kernel sees it.
  * Limits:  changes on several CPUs reach the lock in an order that may differ from their
  *          time stamps by as long as a CPU waits for it; a change that comes late counts
  *          from the last one. The lock is taken by every switch and wakeup of the tenant's
@@ -19,12 +22,14 @@ struct tenant_occasions {
 	struct bpf_spin_lock lock;
 	u32 ready;
 	u32 blocked;
-	u32 unused;
+	u32 running;
 	u64 last_ns;
 	u64 by_blocked_ns[OCCASION_BUCKETS];
+	u64 busy_ns;	  /* within busy periods */
+	u64 busy_periods; /* that began */
 };
 
-_Static_assert(sizeof(struct tenant_occasions) == 24 + 8 * OCCASION_BUCKETS, "reader's layout");
+_Static_assert(sizeof(struct tenant_occasions) == 40 + 8 * OCCASION_BUCKETS, "reader's layout");
 
 /* Not mapped: the kernel maps no memory with locks in it. Read under the lock (BPF_F_LOCK). */
 struct {
@@ -42,7 +47,10 @@ static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 no
 	if (!o)
 		return;
 	bpf_spin_lock(&o->lock);
+	bool busy = o->ready || o->running;
 	if (now > o->last_ns) {
+		if (busy)
+			o->busy_ns += now - o->last_ns;
 		if (o->ready) {
 			u32 bucket = o->blocked;
 			if (bucket >= OCCASION_BUCKETS)
@@ -52,7 +60,10 @@ static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 no
 		o->last_ns = now;
 	}
 	o->ready += (new == STATE_READY) - (old == STATE_READY);
+	o->running += (new == STATE_RUNNING) - (old == STATE_RUNNING);
 	o->blocked += (new == STATE_BLOCKED) - (old == STATE_BLOCKED);
+	if (!busy && (o->ready || o->running))
+		o->busy_periods++;
 	bpf_spin_unlock(&o->lock);
 }
 

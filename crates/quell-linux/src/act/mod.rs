@@ -55,7 +55,9 @@ mod state;
 mod tests;
 pub(crate) mod thread;
 
-pub use report::{ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes};
+pub use report::{
+    ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes, list,
+};
 pub use thread::set_nice;
 
 use crate::guest::Guests;

@@ -169,6 +169,55 @@ impl fmt::Display for Note {
     }
 }
 
+/// Names of so many are given where many have the same note.
+const NAMED: usize = 4;
+
+/// As `web, db and 14 others`.
+pub fn list<T: fmt::Display>(names: &[T]) -> String {
+    let shown: Vec<String> = names.iter().take(NAMED).map(T::to_string).collect();
+    match (names.len() - shown.len(), shown.split_last()) {
+        (0, Some((last, before @ [_, ..]))) => format!("{} and {last}", before.join(", ")),
+        (0, _) => shown.concat(),
+        (more, _) => {
+            let many = if more == 1 { "" } else { "s" };
+            format!("{} and {more} other{many}", shown.join(", "))
+        }
+    }
+}
+
+impl ApplyReport {
+    /// The notes as lines: one for each cause, with all that it concerns.
+    pub fn lines(&self) -> Vec<String> {
+        let mut causes: Vec<(&Note, Vec<&Note>)> = Vec::new();
+        let same = |one: &Note, other: &Note| {
+            let kind = std::mem::discriminant(&one.subject);
+            kind == std::mem::discriminant(&other.subject) && one.text == other.text
+        };
+        for note in &self.notes {
+            match causes.iter_mut().find(|(first, _)| same(first, note)) {
+                Some((_, more)) => more.push(note),
+                None => causes.push((note, vec![note])),
+            }
+        }
+        let line = |(first, all): (&Note, Vec<&Note>)| {
+            let mut tenants: Vec<&TenantName> =
+                all.iter().filter_map(|note| note.tenant.as_ref()).collect();
+            tenants.dedup();
+            if all.len() == 1 || tenants.is_empty() {
+                return first.to_string();
+            }
+            let many = if tenants.len() == 1 { "" } else { "s" };
+            let whose = format!("tenant{many} {}", list(&tenants));
+            match first.subject {
+                Subject::Thread(_) => format!("{} threads of {whose}: {}", all.len(), first.text),
+                Subject::Cgroup(_) => format!("{} cgroups of {whose}: {}", all.len(), first.text),
+                _ => format!("{whose}: {}", first.text),
+            }
+        };
+        causes.into_iter().map(line).collect()
+    }
+}
+
 impl fmt::Display for ApplyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Writes {
@@ -206,5 +255,44 @@ impl fmt::Display for RestoreReport {
             write!(f, "; {} damaged journal lines", self.damaged)?;
         }
         self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_model::Tid;
+
+    #[test]
+    fn notes_of_one_cause_are_one_line() {
+        let note = |tenant: &str, subject: Subject, text: &str| Note {
+            tenant: Some(tenant.into()),
+            subject,
+            text: text.into(),
+        };
+        let thread = |tid| {
+            Subject::Thread(ThreadId {
+                tid: Tid(tid),
+                start_ticks: 1,
+            })
+        };
+        let mut report = ApplyReport::default();
+        for tenant in ["a", "b", "c", "d", "e", "f"] {
+            report
+                .notes
+                .push(note(tenant, Subject::Tenant, "has no CPU cgroup"));
+        }
+        report.notes.push(note("a", thread(7), "stays where it is"));
+        report.notes.push(note("b", Subject::Tenant, "is special"));
+        report.notes.push(note("a", thread(8), "stays where it is"));
+        report.notes.push(note("b", thread(9), "stays where it is"));
+        assert_eq!(
+            report.lines(),
+            [
+                "tenants a, b, c, d and 2 others: has no CPU cgroup",
+                "3 threads of tenants a and b: stays where it is",
+                "tenant b: is special"
+            ]
+        );
     }
 }

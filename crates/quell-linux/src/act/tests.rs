@@ -254,9 +254,7 @@ pid = [1]
                 group: None,
             })
             .into(),
-        servers: vec![],
-        given: vec![],
-        pools: None,
+        ..Plan::default()
     };
     let mut actuator = open();
     let report = actuator.apply(&snapshot, &plan(400));
@@ -312,9 +310,7 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
             promise: None,
             group: None,
         }],
-        servers: vec![],
-        given: vec![],
-        pools: None,
+        ..Plan::default()
     };
     // What Quell knows of an earlier thread with this id.
     let mut earlier = sleeper.id;

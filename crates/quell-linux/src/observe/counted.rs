@@ -611,12 +611,19 @@ fn breakdown(
 
 fn since_occasions(now: &RawTenant, before: Option<&RawTenant>) -> Occasions {
     let mut by_blocked_ns: Vec<u64> = now.occasions_ns.to_vec();
+    let (mut busy_ns, mut busy_periods) = (now.busy_ns, now.busy_periods);
     if let Some(before) = before {
         let pairs = by_blocked_ns.iter_mut().zip(&before.occasions_ns);
         pairs.for_each(|(now, before)| *now = now.saturating_sub(*before));
+        busy_ns = busy_ns.saturating_sub(before.busy_ns);
+        busy_periods = busy_periods.saturating_sub(before.busy_periods);
     }
     trim(&mut by_blocked_ns);
-    Occasions { by_blocked_ns }
+    Occasions {
+        by_blocked_ns,
+        busy_ns,
+        busy_periods,
+    }
 }
 
 fn cpu_times(reading: &Reading) -> BTreeMap<u32, CpuTimes> {
@@ -882,12 +889,15 @@ mod tests {
                 tenant: MonitorIndex(0),
                 waits,
                 occasions_ns,
+                busy_ns: 10 * first,
+                busy_periods: third,
                 ready: 0,
                 blocked: 0,
             }
         };
         let seen = since_occasions(&tenant(9, 50), Some(&tenant(4, 20)));
         assert_eq!(seen.by_blocked_ns, [5, 0, 30]);
+        assert_eq!((seen.busy_ns, seen.busy_periods), (50, 30));
         let nothing = since_occasions(&tenant(9, 50), Some(&tenant(9, 50)));
         assert!(nothing.by_blocked_ns.is_empty());
     }

@@ -31,6 +31,8 @@ pub struct AgentSettings {
     pub policy: Vec<Mechanism>,
     /// How to act.
     pub backend: Backend,
+    /// Whether the agent measures its own effect, and keeps only what helps.
+    pub guard: GuardMode,
     /// Control period in ms, 10 to 10 000. DASEC's example uses 80 ms; so do we.
     pub period_ms: u64,
 }
@@ -89,6 +91,19 @@ pub enum Backend {
     Stock,
 }
 
+/// Whether the agent measures its own effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardMode {
+    /// It does, turns off what harms, and turns on what is shown to help.
+    #[default]
+    On,
+    /// It does, and says what it found; what is configured acts.
+    Report,
+    /// It does not; what is configured acts.
+    Off,
+}
+
 /// The `[asymmetry]` table: settings of DASEC (section 4.2), the paper's values as defaults and
 /// ours where the paper gives none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,6 +154,7 @@ impl Default for AgentSettings {
         AgentSettings {
             policy: vec![Mechanism::Asymmetry],
             backend: Backend::Auto,
+            guard: GuardMode::On,
             period_ms: 80,
         }
     }
@@ -260,6 +276,11 @@ impl AsymmetrySettings {
     pub fn in_shared_queues(mut self) -> AsymmetrySettings {
         self.conflicts = false;
         self
+    }
+
+    /// Whether any part of the feedback is on.
+    pub fn has_feedback(&self) -> bool {
+        self.slices || self.latencies || self.conflicts
     }
 
     fn check(&self, file: &Path) -> Result<(), ConfigError> {

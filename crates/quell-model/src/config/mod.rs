@@ -16,7 +16,7 @@ mod server;
 mod tenant;
 
 pub use admit::{HostFile, TenantsFile};
-pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, Mechanism};
+pub use agent::{AgentFile, AgentSettings, AsymmetrySettings, Backend, GuardMode, Mechanism};
 pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use group::{Cgroup, Cgroups, CpuMax, GroupSpec};
 pub use parse::{ConfigError, parse};

@@ -51,8 +51,8 @@ use crate::admission::{
 use changes::{either, host_of, no_room};
 use quell_model::config::{Criticality, CriticalitySettings, Server};
 use quell_model::{
-    CpuId, CpuSet, GivenServer, NextTerms, Plan, Promise, Reason, Rule, ServerPlan, ServerTerms,
-    Snapshot, TenantName, TenantSample, ThreadRole, ThreadSample,
+    CpuId, CpuSet, GivenServer, Lever, NextTerms, Plan, Promise, Reason, Rule, ServerPlan,
+    ServerTerms, Snapshot, TenantName, TenantSample, ThreadRole, ThreadSample,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -654,6 +654,10 @@ impl Policy for Promises {
         self.fill(&mut plan, snapshot);
         plan.given = self.given();
         plan
+    }
+
+    fn allow(&mut self, lever: Lever, acts: bool) {
+        self.weights.allow(lever, acts);
     }
 }
 

@@ -32,7 +32,7 @@ mod text;
 
 use crate::Policy;
 use quell_model::config::AsymmetrySettings;
-use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantWeight, ThreadPlan};
+use quell_model::{CpuSet, Lever, Plan, Snapshot, TenantPlan, TenantWeight, ThreadPlan};
 use state::{Tenant, Thread};
 
 /// The policy `asymmetry`.
@@ -42,6 +42,8 @@ pub struct Dasec {
     /// Ascending by name.
     tenants: Vec<Tenant>,
     resolver: conflicts::Resolver,
+    /// Whether what the three parts found acts; their state stays as it is meanwhile.
+    acts: bool,
 }
 
 impl Dasec {
@@ -52,15 +54,16 @@ impl Dasec {
             settings,
             tenants: Vec::new(),
             resolver: conflicts::Resolver::default(),
+            acts: true,
         }
     }
 
     fn plan(&mut self, snapshot: &Snapshot) -> Plan {
-        let settings = &self.settings;
+        let (settings, acts) = (&self.settings, self.acts);
         let plan_thread = |thread: &mut Thread, weighs: bool| ThreadPlan {
             id: thread.id,
-            weight: weighs.then_some(thread.weight),
-            latency_ns: settings.latencies.then_some(thread.latency_ns),
+            weight: weighs.then_some(if acts { thread.weight } else { thread.initial }),
+            latency_ns: (settings.latencies && acts).then_some(thread.latency_ns),
             cpus: match thread.placement {
                 Some(placement) => Some(CpuSet::from_iter([placement.cpu])),
                 None if thread.inherited_affinity => Some((*thread.affinity).clone()),
@@ -84,9 +87,7 @@ impl Dasec {
         Plan {
             seq: snapshot.seq,
             tenants: self.tenants.iter_mut().map(plan_tenant).collect(),
-            servers: Vec::new(),
-            given: Vec::new(),
-            pools: None,
+            ..Plan::default()
         }
     }
 }
@@ -100,6 +101,9 @@ impl Policy for Dasec {
         let (tenants, settings) = (&mut self.tenants, &self.settings);
         state::follow(tenants, snapshot, settings);
         // Nothing can be judged by a period without time, CPUs or threads.
+        if !self.acts {
+            return self.plan(snapshot);
+        }
         if let Some(worth) = slices::Worth::new(tenants, snapshot) {
             worth.set_slices(tenants, snapshot);
             if settings.latencies {
@@ -113,5 +117,19 @@ impl Policy for Dasec {
             }
         }
         self.plan(snapshot)
+    }
+
+    fn allow(&mut self, lever: Lever, acts: bool) {
+        if lever != Lever::Feedback || self.acts == acts {
+            return;
+        }
+        self.acts = acts;
+        // Where they were put matters less than that they may run everywhere from now on.
+        let threads = self.tenants.iter_mut().flat_map(|it| &mut it.threads);
+        for thread in threads {
+            if let Some(placement) = thread.placement.take() {
+                thread.released = Some(placement.cpu);
+            }
+        }
     }
 }

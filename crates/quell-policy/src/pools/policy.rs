@@ -12,7 +12,7 @@ use super::{Division, Pools, Says, Seen};
 use crate::Policy;
 use quell_model::config::TenantClass;
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Pid, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot,
+    CpuSet, GroupPlan, GuestSample, Lever, Pid, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot,
     TenantName, TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -277,6 +277,10 @@ impl Policy for Pooled {
         }
         self.fill(&mut plan, snapshot);
         plan
+    }
+
+    fn allow(&mut self, lever: Lever, acts: bool) {
+        self.others.allow(lever, acts);
     }
 }
 

@@ -32,9 +32,7 @@ impl Policy for Shares {
         Plan {
             seq: snapshot.seq,
             tenants: tenants.collect(),
-            servers: Vec::new(),
-            given: Vec::new(),
-            pools: None,
+            ..Plan::default()
         }
     }
 }

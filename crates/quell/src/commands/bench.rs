@@ -1,7 +1,7 @@
 //! `quell bench` and `quell demo`.
 
 use super::{InputError, vm};
-use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Guest, Measure};
+use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Demo, Guest, Measure};
 use anyhow::Context;
 use quell_bench::acceptance::{self, AcceptanceOptions};
 use quell_bench::agent_bench::{self, AgentBenchOptions};
@@ -17,11 +17,13 @@ use quell_bench::shares::{self, SharesOptions};
 use quell_bench::side::Side;
 use quell_bench::sim_bench;
 use quell_model::config::Scenario;
+use quell_sched::Scheduler;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread::available_parallelism;
 use std::time::Duration;
 use std::{env, fs, io};
 
@@ -32,21 +34,53 @@ const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.
 const DEMO_REPORT: &str = "quell-demo.html";
 
 /// The demo: the built-in scenario of that name, Quell against the same weights set by hand and against the kernel's default.
-pub fn demo(measure: &Measure) -> anyhow::Result<()> {
+pub fn demo(args: &Demo) -> anyhow::Result<()> {
+    let measure = &args.measure;
     let report = measure
         .report
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEMO_REPORT));
     let sides = vec![Side::Default, Side::Weights, Side::Quell];
-    let mut job = Job::new("demo", &[], sides, measure)?;
+    let mut measure = measure.clone();
+    if args.on == Substrate::Vm {
+        // A second takes six or more there.
+        measure.seconds.get_or_insert(3.0);
+        measure.pairs.get_or_insert(3);
+    }
+    let mut job = Job::new("demo", &[], sides, &measure)?;
     job.second_baseline = true;
     let files = Files {
         html: Some(&report),
         ..measure.files()
     };
     files_writable(files)?;
-    let result = job.on_host(&run::interrupt_flag()?)?;
+    let interrupt = run::interrupt_flag()?;
+    let result = match args.on {
+        Substrate::Sim => {
+            let message = "`--on`: the demo runs real applications, on: host, vm";
+            return Err(InputError(message.to_string()).into());
+        }
+        Substrate::Host => {
+            if let Err(reason) = Scheduler::supported() {
+                writeln!(
+                    io::stderr(),
+                    "{reason}: this shows what Quell does without its scheduler; `quell demo --on vm` shows it with, in a virtual machine"
+                )?;
+            }
+            job.on_host(&interrupt)?
+        }
+        Substrate::Vm => vm::bench(&job, &demo_guest(), &interrupt)?,
+    };
     report::deliver(&result, files)
+}
+
+/// Of as many CPUs as this machine has, as long as they are few: on the lab's clock they share one CPU's speed.
+fn demo_guest() -> Guest {
+    let here = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    Guest {
+        cpus: Some(here.clamp(2, 4)),
+        ..Guest::default()
+    }
 }
 
 /// One scenario, several sides; or the agent's own cost.
@@ -95,6 +129,12 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
         not_for("standard", args, &["seconds", "pairs", "report"])?;
         return super::standard::run(args);
     }
+    if args.scenario == "harm" {
+        not_for("harm", args, &["set", "seconds", "pairs", "scheduling"])?;
+        let holds = super::harm::run(args)?;
+        anyhow::ensure!(holds, "a side does harm: see HARMS above");
+        return Ok(());
+    }
     let sides = sides(&args.policy, args.on)?;
     if args.scenario == "overhead" {
         not_for("overhead", args, &[])?;
@@ -106,6 +146,7 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     let mut job = Job::new(&args.scenario, &args.set, sides, measure)?;
     files_writable(measure.files())?;
     job.trace = trace(args)?;
+    job.second_baseline = args.baselines > 1;
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
     report::deliver(&result, measure.files())
 }
@@ -172,7 +213,7 @@ pub(super) struct Job<'a> {
     /// The folder for traces, which is there.
     trace: Option<PathBuf>,
     /// Whether the second side is a baseline, too.
-    second_baseline: bool,
+    pub(super) second_baseline: bool,
     pub(super) set: Vec<String>,
 }
 

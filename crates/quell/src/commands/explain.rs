@@ -4,6 +4,7 @@ use super::status::{grouped, promised};
 use crate::cli;
 use crate::table::{self, or_dash};
 use quell_agent::client::Client;
+use quell_agent::effects;
 use quell_agent::wire::{Explain, ShareExplain, ThreadExplain};
 use quell_model::ThreadRole;
 use std::fmt::Write as _;
@@ -49,6 +50,10 @@ fn render(explain: &Explain) -> String {
     }
     if let Some(share) = &explain.share {
         let _ = writeln!(text, "\n{}", render_share(share));
+    }
+    for effect in explain.effects.iter() {
+        let line = effects::line(effect, Some(&explain.tenant), explain.time_ns);
+        let _ = writeln!(text, "\n{line}");
     }
     if explain.decisions.is_empty() {
         text.push_str("\nno decisions yet: its threads are as their owner left them\n");

@@ -6,10 +6,12 @@ mod bench;
 mod calibration;
 mod capacity;
 mod explain;
+mod harm;
 mod import;
 mod lab;
 mod matrix;
 mod pages;
+mod prove;
 mod record;
 mod replay;
 mod reproduce;
@@ -45,6 +47,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(status) => status::status(&status),
         Command::Top(top) => top::top(&top),
         Command::Explain(explain) => explain::explain(&explain),
+        Command::Prove(args) => prove::prove(&args),
         Command::Restore(restore) => agent::restore(&restore),
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),

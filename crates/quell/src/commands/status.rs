@@ -5,6 +5,7 @@ use crate::cli;
 use crate::table::{self, or_dash};
 use nix::time::{ClockId, clock_gettime};
 use quell_agent::client::Client;
+use quell_agent::effects;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
 use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf};
@@ -119,6 +120,9 @@ pub fn head(status: &Status) -> String {
     for missing in &status.missing {
         let _ = writeln!(text, "missing {}: {}", missing.what, missing.remedy);
     }
+    for effect in status.effects.iter() {
+        let _ = writeln!(text, "{}", effects::line(effect, None, monotonic_ns()));
+    }
     if let Some(error) = &status.reload_error {
         let _ = writeln!(text, "last reload refused: {error}");
     }
@@ -214,7 +218,8 @@ fn without(it: &WhatIf) -> String {
     )
 }
 
-fn monotonic_ns() -> u64 {
+/// CLOCK_MONOTONIC, as the agent on this host reads it.
+pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |it| {
         it.tv_sec() as u64 * 1_000_000_000 + it.tv_nsec() as u64

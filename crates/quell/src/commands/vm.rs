@@ -39,7 +39,10 @@ pub(super) fn bench(
     bring_schedulers(&mut prepared, &job.sides)?;
     let file = format!("{FOLDER}/{}.toml", job.scenario.name);
     prepared.image.text(Path::new(&file), &job.text);
-    let command = command(&file, &job.sides, job.measure);
+    let mut command = command(&file, &job.sides, job.measure);
+    if job.second_baseline {
+        command.extend(["--baselines".to_string(), "2".to_string()]);
+    }
     let (mut result, guest): (BenchResult, LabGuest) = run(prepared, &command, interrupt)?;
     result.substrate = Substrate::Vm;
     result.notes.insert(0, guest.note());

@@ -22,6 +22,8 @@ agent() { # LOG ARGUMENTS: starts one
 doze() { sh -c 'while :; do sleep 0.05; done' & }
 sh -c 'while :; do :; done' & a=$!; doze; b=$!; doze; c=$!; doze; d=$!
 cat > quell.toml <<EOF
+[agent]
+guard = "off"
 [asymmetry]
 slices = true
 latencies = true
@@ -93,7 +95,7 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?"; await disabled; kill $e $f $
 echo "nice $([ "$before" = "$(nices)" ] && echo same)"
 
 # Asked for stock interfaces, it loads nothing; without acting, neither.
-(echo '[agent]'; echo 'backend = "stock"'; cat quell.toml) > q2 && mv q2 quell.toml
+(echo '[agent]'; echo 'backend = "stock"'; tail -n +2 quell.toml) > q2 && mv q2 quell.toml
 agent third --source procfs; sleep 1.5; look stock; echo "stock: $(state)"; kill -TERM $agent; wait $agent
 sed -i s/stock/sched_ext/ quell.toml
 agent fourth --dry-run --source procfs; sleep 1; echo "dry run: $(state)"; kill -TERM $agent; wait $agent

@@ -10,6 +10,7 @@ use crate::side::{Side, Simulated};
 use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
+use quell_policy::guard::Guarded;
 use quell_sched::{ThreadSetting, ToldServers};
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
@@ -127,6 +128,8 @@ impl Agent {
             Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
         };
         let policy = quell_policy::composed(&file, &asymmetry, &[])?;
+        // The simulation's scheduler is what it is from beginning to end: its lever is none there.
+        let policy = Guarded::new(policy, &file, &asymmetry, Backend::Stock);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))

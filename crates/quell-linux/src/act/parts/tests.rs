@@ -149,9 +149,7 @@ fn plan(count: u32, places: Option<(&str, &str)>) -> Plan {
     Plan {
         seq: 0,
         tenants: (0..count).map(tenant).collect(),
-        servers: Vec::new(),
-        given: Vec::new(),
-        pools: None,
+        ..Plan::default()
     }
 }
 

@@ -130,8 +130,8 @@ pub const TID_PAGE_BYTES: usize = 8192;
 pub const TIDS_PER_PAGE: u32 = 4096;
 /// Size of `struct process_event`.
 pub const EVENT_BYTES: usize = 16;
-/// Size of `struct tenant_occasions`: a lock and two numbers, a time, the histogram.
-pub const OCCASIONS_BYTES: usize = 24 + 8 * OCCASION_BUCKETS;
+/// Size of `struct tenant_occasions`: a lock and three numbers, a time, the histogram, the busy periods.
+pub const OCCASIONS_BYTES: usize = 40 + 8 * OCCASION_BUCKETS;
 
 // The same offsets as observe.h asserts.
 const _: () = {
@@ -307,6 +307,8 @@ pub struct OccasionsCopy {
     pub ready: u32,
     pub blocked: u32,
     pub by_blocked_ns: [u64; OCCASION_BUCKETS],
+    pub busy_ns: u64,
+    pub busy_periods: u64,
 }
 
 impl OccasionsCopy {
@@ -318,19 +320,25 @@ impl OccasionsCopy {
         }
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
         let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
-        let (ready, blocked, last_ns) = (u32_at(4)?, u32_at(8)?, u64_at(16)?);
+        let (ready, blocked, running) = (u32_at(4)?, u32_at(8)?, u32_at(12)?);
+        let since_change_ns = time_ns.saturating_sub(u64_at(16)?);
         let mut by_blocked_ns = [0; OCCASION_BUCKETS];
         for (i, ns) in by_blocked_ns.iter_mut().enumerate() {
             *ns = u64_at(24 + 8 * i)?;
         }
         if ready > 0 {
-            by_blocked_ns[(blocked as usize).min(OCCASION_BUCKETS - 1)] +=
-                time_ns.saturating_sub(last_ns);
+            by_blocked_ns[(blocked as usize).min(OCCASION_BUCKETS - 1)] += since_change_ns;
+        }
+        let mut busy_ns = u64_at(24 + 8 * OCCASION_BUCKETS)?;
+        if ready + running > 0 {
+            busy_ns += since_change_ns;
         }
         Some(OccasionsCopy {
             ready,
             blocked,
             by_blocked_ns,
+            busy_ns,
+            busy_periods: u64_at(32 + 8 * OCCASION_BUCKETS)?,
         })
     }
 }
@@ -426,10 +434,17 @@ mod tests {
         assert_eq!((copy.ready, copy.blocked), (1, 99));
         assert_eq!(copy.by_blocked_ns[0], 5);
         assert_eq!(copy.by_blocked_ns[OCCASION_BUCKETS - 1], 400);
+        assert_eq!((copy.busy_ns, copy.busy_periods), (400, 0));
 
         bytes[4..8].copy_from_slice(&0u32.to_ne_bytes());
         let idle = OccasionsCopy::decode(&bytes, 1_400).unwrap();
         assert_eq!(idle.by_blocked_ns.iter().sum::<u64>(), 5);
+        assert_eq!(idle.busy_ns, 0);
+        // One that runs keeps the tenant busy, and is no occasion.
+        bytes[12..16].copy_from_slice(&1u32.to_ne_bytes());
+        let running = OccasionsCopy::decode(&bytes, 1_400).unwrap();
+        assert_eq!(running.by_blocked_ns.iter().sum::<u64>(), 5);
+        assert_eq!(running.busy_ns, 400);
         assert_eq!(OccasionsCopy::decode(&bytes[1..], 0), None);
     }
 

@@ -345,6 +345,8 @@ impl Monitor {
                 tenant,
                 waits,
                 occasions_ns: occasions.by_blocked_ns,
+                busy_ns: occasions.busy_ns,
+                busy_periods: occasions.busy_periods,
                 ready: occasions.ready,
                 blocked: occasions.blocked,
             });

@@ -138,6 +138,10 @@ pub struct RawTenant {
     /// Entry `n`: ns in which at least one thread was ready and exactly `n` others were blocked
     /// (the last entry also more), the time up to the reading included.
     pub occasions_ns: [u64; OCCASION_BUCKETS],
+    /// ns in which at least one thread was ready or ran, the time up to the reading included.
+    pub busy_ns: u64,
+    /// Busy periods that have begun: times when a thread became ready while no other was ready or ran.
+    pub busy_periods: u64,
     /// Threads ready at the reading.
     pub ready: u32,
     /// Threads blocked at the reading.

@@ -1,0 +1,106 @@
+//! How tenants fared in a block, by what the observer sees of every one of them.
+//!
+//! The figure is the mean length of a tenant's busy periods: from when a thread of it becomes ready while none of its others is
+//! ready or runs until all are blocked again. Where requests come one at a time that is their response time but for what the
+//! network takes, and where they overlap it grows with it, more than in proportion. It needs no help from applications, and
+//! counts what run delays do not: that a join waits for the last of its threads (docs/results/guard.md compares it with others).
+//!
+//! Batch tenants are not looked at: they have no responses. A tenant that is never quiet has no figure.
+
+use quell_model::config::TenantClass;
+use quell_model::{Snapshot, TenantName};
+use std::collections::BTreeMap;
+
+/// A tenant with fewer busy periods in a block says nothing of the pair.
+const FEWEST: u64 = 3;
+/// With so many its word counts half of what it may count at most.
+const HALF: f64 = 10.0;
+/// A pair in which all tenants together count for less has no figure.
+const LEAST_WEIGHT: f64 = 0.5;
+/// Below this part of its CPUs' time a host is not busy: what nobody waits for is not experimented with.
+const BUSY: f64 = 0.25;
+
+/// What was seen in a block.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Figures {
+    tenants: BTreeMap<TenantName, Busy>,
+    cpu_ns: u64,
+    busy_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Busy {
+    ns: u64,
+    periods: u64,
+}
+
+impl Busy {
+    fn mean_ns(self) -> f64 {
+        self.ns as f64 / self.periods as f64
+    }
+}
+
+impl Figures {
+    /// Adds a period.
+    pub(super) fn add(&mut self, snapshot: &Snapshot) {
+        for tenant in &snapshot.tenants {
+            let Some(seen) = &tenant.occasions else {
+                continue;
+            };
+            if tenant.spec.class == TenantClass::Batch || seen.busy_ns == 0 {
+                continue;
+            }
+            let it = self.tenants.entry(tenant.name.clone()).or_default();
+            it.ns += seen.busy_ns;
+            it.periods += seen.busy_periods;
+        }
+        for cpu in &snapshot.host.cpus {
+            if let Some(busy_ns) = cpu.busy_ns {
+                self.busy_ns += busy_ns;
+                self.cpu_ns += snapshot.period_ns;
+            }
+        }
+    }
+
+    /// Whether the host was busy, as far as is seen.
+    pub(super) fn is_busy(&self) -> bool {
+        self.cpu_ns > 0 && self.busy_ns as f64 >= BUSY * self.cpu_ns as f64
+    }
+}
+
+/// A pair's figures: logarithms of ratios of the mean busy periods.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Compared {
+    /// Of all tenants, by how much each can say; `None`: too little was seen.
+    pub host: Option<f64>,
+    /// Of each tenant that says enough.
+    pub tenants: Vec<(TenantName, f64)>,
+}
+
+/// The blocks in which the lever acts and rests, compared. Exchanged, they give the same with the other sign: all that
+/// chooses and weighs here treats both alike, as the test demands.
+pub(super) fn compare(acting: &Figures, resting: &Figures) -> Compared {
+    if !acting.is_busy() || !resting.is_busy() {
+        return Compared::default();
+    }
+    let mut compared = Compared::default();
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for (name, with) in &acting.tenants {
+        let Some(without) = resting.tenants.get(name) else {
+            continue;
+        };
+        let fewer = with.periods.min(without.periods);
+        if fewer < FEWEST {
+            continue;
+        }
+        let figure = (with.mean_ns() / without.mean_ns()).ln();
+        let weight = fewer as f64 / (fewer as f64 + HALF);
+        sum += weight * figure;
+        weights += weight;
+        compared.tenants.push((name.clone(), figure));
+    }
+    if weights >= LEAST_WEIGHT {
+        compared.host = Some(sum / weights);
+    }
+    compared
+}

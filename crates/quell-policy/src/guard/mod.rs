@@ -1,0 +1,92 @@
+//! The guard: a policy over policies, which keeps what is shown to help.
+//!
+//! # Problem
+//! What helps the tenants of one host harms those of another, and no rule of ours knows the difference beforehand: the feedback
+//! of DASEC makes fork-join services later under EEVDF, Quell's scheduler makes them earlier. An operator cannot see either.
+//!
+//! # Approach
+//! The agent measures its own effect. It has a few *levers*, each a part of what it does that can rest for a while; `trials`
+//! alternates acting and resting in pairs of blocks in random order, `figures` reads how tenants fared in both from the same
+//! observer, `evidence` is a test that stays valid however often it is looked at. A lever that is shown to harm is off; one that
+//! changes how the kernel treats threads acts only once it is shown to help; Quell's scheduler, which was measured on many loads,
+//! acts until it is shown to harm here.
+//!
+//! What an operator ordered is no lever: weights, promises, shares and pools are never taken away for a trial.
+
+mod evidence;
+mod figures;
+mod trials;
+
+pub use evidence::{Evidence, Interval};
+pub use trials::{ERROR, Trials};
+
+use crate::Policy;
+use quell_model::config::{AgentFile, AsymmetrySettings, Backend, GuardMode, Mechanism};
+use quell_model::{Lever, Plan, Snapshot};
+
+/// A policy whose levers are guarded.
+pub struct Guarded {
+    inner: Box<dyn Policy>,
+    trials: Trials,
+}
+
+impl Guarded {
+    /// Guards the levers that a policy has on a backend; the policy as it is where it has none, or where no guard is wanted.
+    pub fn new(
+        inner: Box<dyn Policy>,
+        file: &AgentFile,
+        asymmetry: &AsymmetrySettings,
+        backend: Backend,
+    ) -> Box<dyn Policy> {
+        let has = |mechanism| file.agent.has(mechanism);
+        let mut levers = Vec::new();
+        // Who is promised something, or a share, has it from the scheduler only.
+        let ordered = has(Mechanism::Share) || has(Mechanism::Criticality);
+        if backend == Backend::SchedExt && has(Mechanism::Asymmetry) && !ordered {
+            levers.push((Lever::Scheduler, true));
+        }
+        if has(Mechanism::Asymmetry) && asymmetry.has_feedback() {
+            levers.push((Lever::Feedback, false));
+        }
+        match file.agent.guard {
+            GuardMode::Off => inner,
+            _ if levers.is_empty() => inner,
+            mode => Box::new(Guarded {
+                inner,
+                trials: Trials::new(mode, levers),
+            }),
+        }
+    }
+
+    /// Alternates all that a policy does with nothing at all, for a proof in the foreground.
+    pub fn proving(inner: Box<dyn Policy>) -> Box<dyn Policy> {
+        Box::new(Guarded {
+            inner,
+            trials: Trials::new(GuardMode::Report, [(Lever::All, true)]),
+        })
+    }
+}
+
+impl Policy for Guarded {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot) -> Plan {
+        self.trials.step(snapshot);
+        let acts = |lever| self.trials.acts(lever);
+        let mut plan = match acts(Lever::All) {
+            true => {
+                self.inner.allow(Lever::Feedback, acts(Lever::Feedback));
+                self.inner.decide(snapshot)
+            }
+            false => Plan {
+                seq: snapshot.seq,
+                ..Plan::default()
+            },
+        };
+        plan.kernel_scheduler = !acts(Lever::Scheduler) || !acts(Lever::All);
+        plan.effects = self.trials.effects();
+        plan
+    }
+}

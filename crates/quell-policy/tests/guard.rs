@@ -1,0 +1,427 @@
+//! The guard on hosts whose truth is known: what harms goes, what helps stays, and chance is not taken for either.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use common::{MS, id, snapshot, tenant, thread};
+use quell_model::config::{
+    AgentFile, AsymmetrySettings, Backend, GuardMode, TenantClass, TenantSpec,
+};
+use quell_model::{CpuId, CpuSample, Effect, Finding, Lever, Occasions, Rule, Snapshot};
+use quell_policy::guard::{Guarded, Trials};
+use quell_policy::{Policy, composed};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::path::Path;
+
+const PERIOD_MS: u64 = 160;
+const MINUTE: f64 = 60.0;
+
+/// A host with services whose responses differ from one to the next, and whose load wanders.
+struct Host {
+    random: StdRng,
+    seq: u64,
+    services: usize,
+    /// Mean responses in ms, of each service.
+    response_ms: f64,
+    /// Requests of each a second.
+    rate: f64,
+    /// The logarithm of how much slower everything is at the moment.
+    wander: f64,
+    busy: f64,
+}
+
+impl Host {
+    fn new(seed: u64) -> Host {
+        Host {
+            random: StdRng::seed_from_u64(seed),
+            seq: 1 + seed % 1000,
+            services: 4,
+            response_ms: 20.0,
+            rate: 10.0,
+            wander: 0.0,
+            busy: 0.8,
+        }
+    }
+
+    /// The next period, where responses are that many times as long as they are without Quell.
+    fn period(&mut self, times: f64) -> Snapshot {
+        self.seq += 1;
+        // It forgets in some 4 s, and is 20 % up or down most of the time.
+        let push: f64 = (0..12).map(|_| self.random.random::<f64>()).sum::<f64>() - 6.0;
+        self.wander = 0.96 * self.wander + 0.056 * push;
+        let mut tenants = Vec::new();
+        for service in 0..self.services {
+            let requests = self.rate * PERIOD_MS as f64 / 1e3;
+            let requests = requests as u64 + u64::from(self.random.random_bool(requests.fract()));
+            let mean = self.response_ms * times * self.wander.exp();
+            let busy_ms: f64 = (0..requests)
+                .map(|_| -mean * (1.0 - self.random.random::<f64>()).ln())
+                .sum();
+            let spec = TenantSpec::named(&format!("s{service}"));
+            let mut sample = tenant(spec, false, vec![thread(service as u32 + 1, 4)]);
+            sample.occasions = Some(Occasions {
+                by_blocked_ns: Vec::new(),
+                busy_ns: (busy_ms * 1e6) as u64,
+                busy_periods: requests,
+            });
+            tenants.push(sample);
+        }
+        let batch = TenantSpec {
+            class: TenantClass::Batch,
+            ..TenantSpec::named("zzz-batch")
+        };
+        let mut batch = tenant(batch, false, vec![thread(99, 4)]);
+        batch.occasions = Some(Occasions {
+            busy_ns: PERIOD_MS * MS,
+            ..Occasions::default()
+        });
+        tenants.push(batch);
+        let mut snapshot = snapshot(self.seq, 4, PERIOD_MS * MS, tenants);
+        snapshot.host.cpus = (0..4)
+            .map(|cpu| CpuSample {
+                cpu: CpuId(cpu),
+                busy_ns: Some((self.busy * (PERIOD_MS * MS) as f64) as u64),
+                steal_ns: None,
+            })
+            .collect();
+        snapshot
+    }
+}
+
+/// What became of a lever on a host.
+#[derive(Debug)]
+struct Course {
+    effect: Effect,
+    /// In seconds from the beginning: when it first was off at rest, and when that for which it was on.
+    off_s: Option<f64>,
+    on_s: Option<f64>,
+    /// For how long it acted, in seconds.
+    acted_s: f64,
+    /// How often its acting changed.
+    changes: u64,
+}
+
+/// Runs so long; where the lever acts, responses are so many times as long.
+fn course(host: &mut Host, trials: &mut Trials, lever: Lever, times: f64, seconds: f64) -> Course {
+    let periods = (seconds * 1e3 / PERIOD_MS as f64) as u64;
+    let (mut off_s, mut on_s, mut acted, mut changes) = (None, None, 0u64, 0);
+    let mut acts = trials.acts(lever);
+    for period in 1..=periods {
+        let snapshot = host.period(if acts { times } else { 1.0 });
+        acted += u64::from(acts);
+        trials.step(&snapshot);
+        changes += u64::from(trials.acts(lever) != acts);
+        acts = trials.acts(lever);
+        let effects = trials.effects();
+        let effect = effects.iter().find(|it| it.lever == lever).unwrap();
+        let at = Some((period * PERIOD_MS) as f64 / 1e3);
+        if effect.finding != Finding::Untried {
+            match effect.acts {
+                true => on_s = on_s.or(at),
+                false => off_s = off_s.or(at),
+            }
+        }
+    }
+    let effects = trials.effects();
+    Course {
+        effect: effects.iter().find(|it| it.lever == lever).unwrap().clone(),
+        off_s,
+        on_s,
+        acted_s: (acted * PERIOD_MS) as f64 / 1e3,
+        changes,
+    }
+}
+
+fn feedback() -> Trials {
+    Trials::new(GuardMode::On, [(Lever::Feedback, false)])
+}
+
+fn scheduler() -> Trials {
+    Trials::new(GuardMode::On, [(Lever::Scheduler, true)])
+}
+
+#[test]
+fn what_harms_or_does_nothing_is_off_in_five_minutes() {
+    for (seed, times) in (0..).zip([1.0, 1.05, 1.1, 1.3, 1.6, 3.0]) {
+        let course = course(
+            &mut Host::new(seed),
+            &mut feedback(),
+            Lever::Feedback,
+            times,
+            360.0,
+        );
+        let off_s = course.off_s.unwrap();
+        assert!(off_s <= 300.0 && !course.effect.acts, "{times}: {course:?}");
+        assert!(course.acted_s <= 0.55 * off_s, "{times}: {course:?}");
+        if times >= 1.3 {
+            assert_eq!(course.effect.finding, Finding::Harms, "{times}: {course:?}");
+            assert!(off_s < 200.0, "{times}: {course:?}");
+        }
+    }
+}
+
+#[test]
+fn what_helps_is_on_and_stays_on() {
+    let mut on = 0;
+    for seed in 0..10 {
+        let course = course(
+            &mut Host::new(seed),
+            &mut feedback(),
+            Lever::Feedback,
+            0.75,
+            3600.0,
+        );
+        let Some(on_s) = course.on_s else {
+            continue;
+        };
+        on += 1;
+        assert!(course.effect.acts, "{course:?}");
+        // But for what the checks took.
+        assert!(course.acted_s > 0.9 * (3600.0 - on_s), "{course:?}");
+        let responses = course.effect.responses.unwrap();
+        assert!(responses.low < 0.78 && responses.high > 0.72, "{course:?}");
+    }
+    assert!(on >= 9, "{on} of 10");
+}
+
+#[test]
+fn a_scheduler_that_helps_is_never_off() {
+    for seed in 0..10 {
+        let mut trials = scheduler();
+        let course = course(
+            &mut Host::new(seed),
+            &mut trials,
+            Lever::Scheduler,
+            0.95,
+            2.0 * 3600.0,
+        );
+        assert_eq!(course.off_s, None, "{course:?}");
+        // Seldom: six times 10 s in the first ten minutes, later once in ten.
+        assert!(course.acted_s > 0.97 * 2.0 * 3600.0, "{course:?}");
+    }
+}
+
+#[test]
+fn a_scheduler_that_harms_is_off_in_half_an_hour() {
+    for seed in 0..5 {
+        let mut trials = scheduler();
+        let course = course(
+            &mut Host::new(seed),
+            &mut trials,
+            Lever::Scheduler,
+            1.4,
+            3600.0,
+        );
+        assert!(course.off_s.is_some_and(|it| it < 1800.0), "{course:?}");
+    }
+}
+
+#[test]
+fn chance_is_seldom_taken_for_an_effect() {
+    let (mut helps, mut harms, mut off) = (0, 0, 0);
+    for seed in 0..200 {
+        let trial = course(
+            &mut Host::new(seed),
+            &mut feedback(),
+            Lever::Feedback,
+            1.0,
+            310.0,
+        );
+        helps += u32::from(trial.effect.finding == Finding::Helps);
+        harms += u32::from(trial.effect.finding == Finding::Harms);
+        let mut trials = scheduler();
+        let checks = course(
+            &mut Host::new(seed),
+            &mut trials,
+            Lever::Scheduler,
+            1.0,
+            3600.0,
+        );
+        off += u32::from(checks.off_s.is_some());
+    }
+    // 2.5 % are 5 of 200; by chance more than 10 come once in 100 such tests.
+    assert!(
+        helps <= 10 && harms <= 10 && off <= 10,
+        "{helps} {harms} {off} of 200"
+    );
+}
+
+#[test]
+fn a_host_that_is_not_busy_is_not_experimented_with() {
+    for lever in [(Lever::Feedback, false), (Lever::Scheduler, true)] {
+        let mut host = Host::new(3);
+        host.busy = 0.2;
+        let mut trials = Trials::new(GuardMode::On, [lever]);
+        let course = course(&mut host, &mut trials, lever.0, 1.5, 3600.0);
+        assert_eq!((course.changes, course.effect.pairs), (0, 0), "{course:?}");
+        assert_eq!(course.effect.acts, lever.1);
+    }
+}
+
+#[test]
+fn it_is_tried_again_with_growing_pauses_and_when_tenants_change() {
+    let (mut host, mut trials) = (Host::new(5), feedback());
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        while !trials
+            .effects()
+            .first()
+            .is_some_and(|it| it.next_ns > host.seq * PERIOD_MS * MS)
+        {
+            course(&mut host, &mut trials, Lever::Feedback, 1.5, 1.0);
+        }
+        let effect = trials.effects()[0].clone();
+        let pause_ns = effect.next_ns - effect.since_ns;
+        pauses.push(pause_ns as f64 / 1e9 / MINUTE);
+        let rest = course(
+            &mut host,
+            &mut trials,
+            Lever::Feedback,
+            1.5,
+            pause_ns as f64 / 1e9 - 5.0,
+        );
+        assert_eq!(rest.acted_s, 0.0, "{rest:?}");
+        course(&mut host, &mut trials, Lever::Feedback, 1.5, 10.0);
+    }
+    assert_eq!(pauses, [30.0, 60.0, 120.0]);
+    // Until the trial that has begun is over; then another tenant comes.
+    course(&mut host, &mut trials, Lever::Feedback, 1.5, 300.0);
+    let before = trials.effects()[0].next_ns;
+    host.services = 5;
+    course(
+        &mut host,
+        &mut trials,
+        Lever::Feedback,
+        1.5,
+        5.0 * MINUTE - 1.0,
+    );
+    let acted = course(&mut host, &mut trials, Lever::Feedback, 1.5, 60.0).acted_s;
+    assert!(before > host.seq * PERIOD_MS * MS && acted > 5.0, "{acted}");
+}
+
+#[test]
+fn where_it_only_reports_all_that_is_configured_acts() {
+    let mut trials = Trials::new(GuardMode::Report, [(Lever::Feedback, false)]);
+    let course = course(
+        &mut Host::new(1),
+        &mut trials,
+        Lever::Feedback,
+        1.6,
+        4.0 * 3600.0,
+    );
+    assert_eq!(course.effect.finding, Finding::Harms, "{course:?}");
+    assert!(
+        course.effect.acts && course.acted_s > 0.95 * 4.0 * 3600.0,
+        "{course:?}"
+    );
+}
+
+#[test]
+fn a_proof_alternates_to_its_end() {
+    let mut trials = Trials::new(GuardMode::Report, [(Lever::All, true)]);
+    let course = course(&mut Host::new(2), &mut trials, Lever::All, 0.7, 300.0);
+    // Blocks of 5 s, each with a period more to carry out its plan.
+    assert!((27..=29).contains(&course.effect.pairs), "{course:?}");
+    let part = course.acted_s / 300.0;
+    assert!((0.45..0.55).contains(&part), "{course:?}");
+    let responses = course.effect.responses.unwrap();
+    assert!(responses.high < 0.9 && responses.low < 0.7, "{course:?}");
+    assert_eq!(
+        course.effect.tenants.len(),
+        4,
+        "all services, no batch tenant"
+    );
+}
+
+#[test]
+fn without_busy_periods_nothing_can_be_shown() {
+    let (mut host, mut trials) = (Host::new(4), feedback());
+    host.services = 0;
+    let course = course(&mut host, &mut trials, Lever::Feedback, 1.0, 400.0);
+    assert_eq!(course.effect.finding, Finding::NothingShown, "{course:?}");
+    assert!(
+        course.effect.pairs == 0 && course.effect.void > 50,
+        "{course:?}"
+    );
+}
+
+const DASEC: &str = "[asymmetry]\nslices = true\nlatencies = true\n[[tenant]]\nname = \"a\"\npid = [1]\nweight = 50\n";
+
+fn guarded(text: &str, backend: Backend) -> (Box<dyn Policy>, AsymmetrySettings) {
+    let file = AgentFile::parse(Path::new("q.toml"), text).unwrap();
+    let policy = composed(&file, &file.asymmetry, &[]).unwrap();
+    let asymmetry = file.asymmetry.clone();
+    (Guarded::new(policy, &file, &asymmetry, backend), asymmetry)
+}
+
+/// Which levers a configuration has.
+#[test]
+fn what_an_operator_ordered_is_no_lever() {
+    let promised = "[agent]\npolicy = [\"asymmetry\", \"criticality\"]\n";
+    let cases: [(&str, Backend, &[Lever]); 8] = [
+        ("", Backend::Stock, &[]),
+        ("", Backend::SchedExt, &[Lever::Scheduler]),
+        (DASEC, Backend::Stock, &[Lever::Feedback]),
+        (
+            DASEC,
+            Backend::SchedExt,
+            &[Lever::Scheduler, Lever::Feedback],
+        ),
+        (promised, Backend::SchedExt, &[]),
+        ("[agent]\npolicy = [\"share\"]\n", Backend::SchedExt, &[]),
+        ("[agent]\npolicy = [\"pools\"]\n", Backend::SchedExt, &[]),
+        ("[agent]\nguard = \"off\"\n", Backend::SchedExt, &[]),
+    ];
+    for (text, backend, expected) in cases {
+        let (mut policy, _) = guarded(text, backend);
+        let plan = policy.decide(&Host::new(1).period(1.0));
+        let levers: Vec<Lever> = plan.effects.iter().map(|it| it.lever).collect();
+        assert_eq!(levers, expected, "{text}");
+        assert!(!plan.kernel_scheduler, "{text}");
+    }
+}
+
+/// Where the feedback rests a thread has what its owner chose and what its tenant's weight says, and nothing else.
+#[test]
+fn a_lever_that_rests_leaves_threads_as_if_it_were_not_there() {
+    let (mut policy, _) = guarded(DASEC, Backend::Stock);
+    let mut host = Host::new(6);
+    let (mut acting, mut resting) = (0, 0);
+    let mut last = None;
+    for _ in 0..1500 {
+        let mut snapshot = host.period(1.0);
+        let mut one = thread(1, 4);
+        // It needs more than its slice and is preempted, so that the allocator would give it more.
+        (one.run_ns, one.preemptions) = (PERIOD_MS * MS / 4 * 3, Some(5));
+        let spec = TenantSpec {
+            weight: Some(quell_model::TenantWeight(50)),
+            ..TenantSpec::named("a")
+        };
+        snapshot
+            .tenants
+            .insert(0, tenant(spec, false, vec![one, thread(2, 4)]));
+        let plan = policy.decide(&snapshot);
+        let planned = &plan.tenants[0].threads;
+        let first = planned.iter().find(|it| it.id == id(1)).unwrap();
+        if first.latency_ns.is_some() {
+            acting += 1;
+            let weight = first.weight.unwrap();
+            assert!(
+                last.is_none_or(|last| weight >= last),
+                "it goes on from where it was"
+            );
+            last = Some(weight);
+        } else {
+            resting += 1;
+            for it in planned {
+                // A nice value of 0 is 1024, and the tenant's weight half of the default.
+                assert_eq!(it.weight.map(|it| it.as_load()), Some(512.0));
+                let adopted = it.reasons.iter().all(|it| it.rule == Rule::Adopted);
+                assert!(adopted && it.cpus.is_none());
+            }
+        }
+    }
+    assert!(acting > 300 && resting > 300, "{acting} {resting}");
+}
