@@ -8,7 +8,7 @@
 use super::{BenchOptions, run};
 use crate::progress::Progress;
 use crate::report::words;
-use crate::result::BenchResult;
+use crate::result::SideResult;
 use crate::side::Side;
 use anyhow::{Context, ensure};
 use quell_model::config::{Load, Scenario, TenantSpec};
@@ -59,7 +59,7 @@ pub fn of_this_machine(
     let result = run(&measured, interrupt, &Progress::silent())
         .context("measuring what requests cost here")?;
     let mut scenario = options.scenario.clone();
-    let notes = set(&mut scenario, &result)?;
+    let notes = set(&mut scenario, &result.results, result.host.cpus)?;
     Ok((
         BenchOptions {
             scenario,
@@ -79,18 +79,15 @@ fn scale(load: &mut Load, by: f64) {
     }
 }
 
-/// Sets the rates by what was measured, and says so.
-fn set(scenario: &mut Scenario, result: &BenchResult) -> anyhow::Result<Vec<String>> {
+/// Sets the rates by what was measured on so many CPUs, and says so.
+fn set(scenario: &mut Scenario, results: &[SideResult], cpus: u32) -> anyhow::Result<Vec<String>> {
     let mut notes = Vec::new();
     for tenant in &mut scenario.tenants {
         let Some(percent) = wanted(tenant) else {
             continue;
         };
-        let found = result.results.iter().find(|it| it.tenant == tenant.name);
-        let found = found.with_context(|| {
-            let name = &tenant.name;
-            format!("tenant {name}: `busy_percent` is for one tenant, not for a `count` of them")
-        })?;
+        let found = results.iter().find(|it| it.tenant == tenant.name);
+        let found = found.with_context(|| format!("tenant {}: no figures", tenant.name))?;
         let figures = &found.figures;
         let per_s = figures.requests_per_s.unwrap_or(0.0);
         ensure!(
@@ -99,7 +96,7 @@ fn set(scenario: &mut Scenario, result: &BenchResult) -> anyhow::Result<Vec<Stri
             tenant.name,
             figures.requests
         );
-        let cost_s = figures.cpu_share * f64::from(result.host.cpus) / per_s;
+        let cost_s = figures.cpu_share * f64::from(cpus) / per_s;
         ensure!(
             cost_s > 0.0,
             "tenant {}: its requests took no CPU time",
@@ -115,7 +112,7 @@ fn set(scenario: &mut Scenario, result: &BenchResult) -> anyhow::Result<Vec<Stri
         notes.push(match load.rate_per_cpu {
             Some(_) => {
                 load.rate_per_cpu = Some(per_cpu);
-                let all = per_cpu * f64::from(result.host.cpus);
+                let all = per_cpu * f64::from(cpus);
                 format!(
                     "{name}: a request takes {cost} of CPU time here, so {all:.0} a second were asked for: {percent} % of the CPUs."
                 )
@@ -129,4 +126,97 @@ fn set(scenario: &mut Scenario, result: &BenchResult) -> anyhow::Result<Vec<Stri
         });
     }
     Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Figures;
+    use quell_model::config::TenantClass;
+    use std::path::Path;
+
+    const SCENARIO: &str = r#"
+name = "t"
+[[tenant]]
+name = "one"
+load = { rate = 100.0, busy_percent = 20.0 }
+[[tenant.thread]]
+name = "w"
+program = ["request", { run_us = 1000 }, "respond"]
+[[tenant]]
+name = "each"
+load = { rate_per_cpu = 100.0, busy_percent = 10.0 }
+[[tenant.thread]]
+name = "w"
+program = ["request", { run_us = 1000 }, "respond"]
+[[tenant]]
+name = "fixed"
+load = { rate = 7.0 }
+[[tenant.thread]]
+name = "w"
+program = ["request", { run_us = 1000 }, "respond"]
+"#;
+
+    /// What a tenant's requests took of four CPUs: so many answers, at that rate, and that part of the machine.
+    fn measured(tenant: &str, requests: u64, per_s: f64, cpu_share: f64) -> SideResult {
+        SideResult {
+            side: "default".into(),
+            tenant: tenant.into(),
+            class: TenantClass::Latency,
+            figures: Figures {
+                requests,
+                requests_per_s: Some(per_s),
+                cpu_share,
+                ..Figures::default()
+            },
+        }
+    }
+
+    fn set_by(results: &[SideResult]) -> anyhow::Result<(Scenario, Vec<String>)> {
+        let mut scenario = Scenario::parse(Path::new("t.toml"), SCENARIO).unwrap();
+        let notes = set(&mut scenario, results, 4)?;
+        Ok((scenario, notes))
+    }
+
+    #[test]
+    fn rates_keep_the_asked_part_of_the_machine_busy() {
+        // 50 a second that take 2.5 % of four CPUs are 2 ms each; 25 that take as much are 4 ms each.
+        let results = [
+            measured("one", 100, 50.0, 0.025),
+            measured("each", 50, 25.0, 0.025),
+        ];
+        let (scenario, notes) = set_by(&results).unwrap();
+        let load = |tenant: usize| scenario.tenants[tenant].load.as_ref().unwrap();
+        // 20 % of one CPU by requests of 2 ms; 10 % of each by requests of 4 ms.
+        assert!((load(0).rate.unwrap() - 100.0).abs() < 1e-9, "{scenario:?}");
+        assert!(
+            (load(1).rate_per_cpu.unwrap() - 25.0).abs() < 1e-9,
+            "{scenario:?}"
+        );
+        assert_eq!(load(2).rate, Some(7.0), "who does not ask keeps his rate");
+        assert!(
+            notes[0].contains("2.00 ms of CPU time here, so 100 a second"),
+            "{notes:?}"
+        );
+        assert!(
+            notes[1].contains("4.00 ms of CPU time here, so 100 a second"),
+            "{notes:?}"
+        );
+    }
+
+    #[test]
+    fn what_says_nothing_is_an_error() {
+        let each = measured("each", 50, 25.0, 0.025);
+        for (one, expected) in [
+            (measured("one", 49, 24.0, 0.02), "too few to say"),
+            (measured("one", 50, 25.0, 0.0), "took no CPU time"),
+            (measured("other", 50, 25.0, 0.025), "no figures"),
+        ] {
+            let error = set_by(&[one, each.clone()]).unwrap_err().to_string();
+            assert!(
+                error.starts_with("tenant one: ") && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
 }

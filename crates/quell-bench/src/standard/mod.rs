@@ -97,13 +97,14 @@ impl StandardOptions {
         Ok(cases)
     }
 
-    fn window(&self) -> Duration {
-        WARMUP + Duration::from_secs_f64(self.seconds)
+    fn length(&self, case: &Case) -> Duration {
+        Duration::from_secs_f64(self.seconds) * case.longer
     }
 
-    /// How long measuring so many cases takes, without starting and stopping.
-    pub fn planned(&self, cases: usize) -> Duration {
-        self.window() * (cases * self.sides.len()) as u32 * self.pairs
+    /// How long measuring these cases takes, without starting and stopping.
+    pub fn planned(&self, cases: &[Case]) -> Duration {
+        let windows = cases.iter().map(|case| WARMUP + self.length(case));
+        windows.sum::<Duration>() * self.sides.len() as u32 * self.pairs
     }
 }
 
@@ -125,7 +126,7 @@ pub fn run(
         interrupt,
         progress,
         hierarchy: Hierarchy::open()?,
-        done: 0,
+        done: Duration::ZERO,
     };
     let mut results = Vec::new();
     let mut complete = true;
@@ -183,7 +184,7 @@ struct Session<'a> {
     progress: &'a Progress,
     hierarchy: Hierarchy,
     /// Windows that are over, of all.
-    done: usize,
+    done: Duration,
 }
 
 impl Session<'_> {
@@ -237,7 +238,6 @@ impl Session<'_> {
         let mut started = None;
         for ((case, known), windows) in cases.iter().zip(known).zip(windows) {
             let label = &self.labels[side];
-            let window = self.options.window();
             let text = format!(
                 "{}, {label}, pair {} of {}",
                 case.name,
@@ -245,7 +245,7 @@ impl Session<'_> {
                 self.options.pairs
             );
             if *known {
-                self.progress.step(window * self.done as u32, &text);
+                self.progress.step(self.done, &text);
                 let measured = self.case(pair, side, case, &mut started);
                 if let Err(error) = &measured {
                     if error.is::<Interrupted>() || self.interrupt.load(Ordering::Relaxed) {
@@ -255,7 +255,7 @@ impl Session<'_> {
                 }
                 windows[side][pair as usize] = Some(measured.map_err(|error| format!("{error:#}")));
             }
-            self.done += 1;
+            self.done += WARMUP + self.options.length(case);
         }
         // It was in charge until now. If it does not end, the next side says that it cannot start.
         if let Some(Err(error)) = started.map(Started::stop) {
@@ -280,7 +280,7 @@ impl Session<'_> {
         let how = How {
             exe: &self.options.exe,
             warmup: WARMUP,
-            length: Duration::from_secs_f64(self.options.seconds),
+            length: self.options.length(case),
             seed: stats::pair_seed(self.options.seed, pair),
             interrupt: self.interrupt,
         };

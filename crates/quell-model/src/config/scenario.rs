@@ -399,6 +399,15 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             );
         }
     };
+    let measured = tenant
+        .load
+        .as_ref()
+        .is_some_and(|it| it.busy_percent.is_some());
+    if measured && tenant.count != 1 {
+        let message =
+            "is for one tenant, whose requests are measured first, not for a `count` of them";
+        return error("load.busy_percent", message.into());
+    }
     match (&tenant.load, takes_requests) {
         (Some(load), true) => load.check(file, &format!("{key}.load")),
         (Some(_), false) => {

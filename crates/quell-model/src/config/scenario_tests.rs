@@ -375,13 +375,19 @@ const BAD: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "rate = 100.0",
-        "rate = 1.0, busy_percent = 101",
+        "rate = 1.0, busy_percent = 10",
+        "tenant[0].load.busy_percent",
+        "for one tenant",
+    ),
+    (
+        "count = 2\nweight = 200\nobjective = { p99_ms = 5.0 }\nload = { arrival = \"fixed\", rate = 100.0",
+        "load = { arrival = \"fixed\", rate = 1.0, busy_percent = 101",
         "tenant[0].load.busy_percent",
         "outside 0.1 to 100",
     ),
     (
-        "rate = 100.0",
-        "max_rate = 100, percent = 50, busy_percent = 10",
+        "count = 2\nweight = 200\nobjective = { p99_ms = 5.0 }\nload = { arrival = \"fixed\", rate = 100.0",
+        "load = { arrival = \"fixed\", max_rate = 100, percent = 50, busy_percent = 10",
         "tenant[0].load.busy_percent",
         "needs a `rate`",
     ),

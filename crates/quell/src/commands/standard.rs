@@ -50,7 +50,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let result = match args.on {
         Substrate::Vm => vm::standard(&options, &args.measure, &args.guest, &interrupt)?,
         Substrate::Host => {
-            let progress = Progress::stderr(options.planned(chosen.len()));
+            let progress = Progress::stderr(options.planned(&chosen));
             standard::run(&options, &interrupt, &progress)?
         }
         Substrate::Sim => {
