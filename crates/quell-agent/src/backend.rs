@@ -159,8 +159,8 @@ pub(crate) struct Backends<L> {
     trace_points: Option<TracePoints>,
     scheduler: Option<Running>,
     retry: Retry,
-    /// It is not loaded because the kernel's own was wanted.
-    gave_way: bool,
+    /// It is not loaded because the kernel's own was wanted: since when it ran before.
+    gave_way_since_ns: Option<u64>,
     broken: BTreeMap<TenantName, u64>,
     /// To say in the next report.
     notes: Vec<Note>,
@@ -226,7 +226,7 @@ impl<L: Loader> Backends<L> {
             trace_points: None,
             scheduler: None,
             retry: Retry::default(),
-            gave_way: false,
+            gave_way_since_ns: None,
             broken: BTreeMap::new(),
             notes: Vec::new(),
         }
@@ -249,19 +249,52 @@ impl<L: Loader> Backends<L> {
     }
 
     /// The kernel's own scheduler is wanted for now. That is no failure, so that nothing delays loading it again.
-    fn give_way(&mut self) {
+    fn give_way(&mut self, now_ns: u64) {
+        if self.has_ended(now_ns) {
+            return;
+        }
         if let Some(mut running) = self.scheduler.take() {
             running.forget();
-            self.gave_way = true;
+            self.gave_way_since_ns = running.since_ns;
         }
     }
 
     /// Notices a scheduler's end, and tries again when it is time.
     fn watch(&mut self, now_ns: u64) {
+        if self.has_ended(now_ns) || self.scheduler.is_some() {
+            return;
+        }
+        let Some(options) = self.wanted.clone() else {
+            return;
+        };
+        if self.retry.at_ns.is_some_and(|at_ns| now_ns < at_ns) {
+            return;
+        }
+        match self.load(&options) {
+            Ok(()) => {
+                let before_ns = self.gave_way_since_ns.take();
+                if let Some(running) = &mut self.scheduler {
+                    running.since_ns = Some(before_ns.unwrap_or(now_ns));
+                }
+                if before_ns.is_none() {
+                    self.note("the scheduler is loaded again".to_string());
+                }
+            }
+            Err(error) => {
+                let seconds = self.retry.failed(now_ns) / 1_000_000_000;
+                self.note(format!(
+                    "the scheduler could not be loaded again ({error}): trying once more in {seconds} s"
+                ));
+            }
+        }
+    }
+
+    /// Whether the scheduler has ended and is not to be loaded again at once; it is said why.
+    fn has_ended(&mut self, now_ns: u64) -> bool {
         if let Some(running) = &mut self.scheduler {
             let since_ns = *running.since_ns.get_or_insert(now_ns);
             let (what, at_once) = match running.scheduler.exited() {
-                Ok(None) => return,
+                Ok(None) => return false,
                 Ok(Some(exit)) => {
                     let text = format!("{}: {}", exit.reason, exit.message);
                     (
@@ -282,32 +315,10 @@ impl<L: Loader> Backends<L> {
                 self.note(format!(
                     "the scheduler ended ({what}): acting on stock interfaces; loading it again in {seconds} s"
                 ));
-                return;
+                return true;
             }
         }
-        let Some(options) = self.wanted.clone() else {
-            return;
-        };
-        if self.retry.at_ns.is_some_and(|at_ns| now_ns < at_ns) {
-            return;
-        }
-        let gave_way = std::mem::take(&mut self.gave_way);
-        match self.load(&options) {
-            Ok(()) => {
-                self.scheduler
-                    .iter_mut()
-                    .for_each(|s| s.since_ns = Some(now_ns));
-                if !gave_way {
-                    self.note("the scheduler is loaded again".to_string());
-                }
-            }
-            Err(error) => {
-                let seconds = self.retry.failed(now_ns) / 1_000_000_000;
-                self.note(format!(
-                    "the scheduler could not be loaded again ({error}): trying once more in {seconds} s"
-                ));
-            }
-        }
+        false
     }
 
     fn note(&mut self, text: String) {
@@ -325,6 +336,7 @@ impl<L: Loader> Act for Backends<L> {
         let moved = trace_points != self.trace_points;
         self.trace_points = trace_points;
         self.retry = Retry::default();
+        self.gave_way_since_ns = None;
         let before = self.wanted.take();
         let options = match options(config) {
             Ok(options) => options,
@@ -365,7 +377,7 @@ impl<L: Loader> Act for Backends<L> {
 
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         match plan.kernel_scheduler {
-            true => self.give_way(),
+            true => self.give_way(snapshot.time_ns),
             false => self.watch(snapshot.time_ns),
         }
         let mut report = match &mut self.scheduler {

@@ -192,6 +192,9 @@ impl Controller {
                 self.board.acts_through(backend);
             }
             self.board.broke(actuator.broken());
+            if let Some(policy) = &mut self.parts.policy {
+                policy.carried_out(backend);
+            }
         }
         let cost = PeriodCost {
             observe_us: micros(observed - start),

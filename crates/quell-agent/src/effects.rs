@@ -36,9 +36,9 @@ pub fn line(effect: &Effect, tenant: Option<&TenantName>, now_ns: u64) -> String
     };
     text.push_str(&found);
     let pairs = match effect.pairs {
-        0 => "no trials yet".to_string(),
-        1 => "1 trial".to_string(),
-        many => format!("{many} trials"),
+        0 => "no pairs of blocks yet".to_string(),
+        1 => "1 pair of blocks".to_string(),
+        many => format!("{many} pairs of blocks"),
     };
     // Writing to a string does not fail.
     let _ = match known {
@@ -114,19 +114,19 @@ mod tests {
         let cases = [
             (
                 effect(true, Finding::Helps, Some(0.69)),
-                "acts, as it was shown to help 5 min ago; responses -31 % (-35 to -27) in 14 trials",
+                "acts, as it was shown to help 5 min ago; responses -31 % (-35 to -27) in 14 pairs of blocks",
             ),
             (
                 effect(false, Finding::Harms, Some(1.3)),
-                "off, as it was shown to harm 5 min ago; responses +30 % (+26 to +34) in 14 trials; next trial in 26 min",
+                "off, as it was shown to harm 5 min ago; responses +30 % (+26 to +34) in 14 pairs of blocks; next trial in 26 min",
             ),
             (
                 effect(false, Finding::NothingShown, Some(1.001)),
-                "off, as no effect was shown 5 min ago; responses +0 % (-4 to +4) in 14 trials; next trial in 26 min",
+                "off, as no effect was shown 5 min ago; responses +0 % (-4 to +4) in 14 pairs of blocks; next trial in 26 min",
             ),
             (
                 effect(true, Finding::Untried, None),
-                "acts, not judged yet; 14 trials, too few to say what it does to responses",
+                "acts, not judged yet; 14 pairs of blocks, too few to say what it does to responses",
             ),
         ];
         for (effect, expected) in cases {

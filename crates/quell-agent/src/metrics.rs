@@ -158,7 +158,7 @@ fn effects(to: &mut DescriptorEncoder, status: &Status) -> fmt::Result {
         &each(|it| i64::from(it.acts)),
     )?;
     let help = "Pairs of blocks that what is known of the lever rests on.";
-    gauges(to, "lever_trials", help, None, &each(|it| it.pairs as i64))?;
+    gauges(to, "lever_pairs", help, None, &each(|it| it.pairs as i64))?;
     let findings = [
         Finding::Untried,
         Finding::Helps,

@@ -74,7 +74,7 @@ pub fn prove(
         let text = "`policy` of [agent] is empty, so that the agent changes nothing";
         return Err(AgentError::NothingToProve(text.into()));
     }
-    let mut trial = Trial {
+    let mut clock = ProofClock {
         clock,
         board: agent.board.clone(),
         began: Instant::now(),
@@ -82,8 +82,8 @@ pub fn prove(
         told: None,
         tell,
     };
-    agent.controller.run(&mut trial)?;
-    let complete = trial.began.elapsed() >= length;
+    agent.controller.run(&mut clock)?;
+    let complete = clock.began.elapsed() >= length;
     Ok(Proof {
         effect: effect_of(&agent.board),
         backend: facts.backend,
@@ -109,7 +109,7 @@ fn effect_of(board: &Board) -> Option<Effect> {
 }
 
 /// Ends a proof when its time is over.
-struct Trial<'a> {
+struct ProofClock<'a> {
     clock: SystemClock,
     board: Arc<Board>,
     began: Instant,
@@ -119,7 +119,7 @@ struct Trial<'a> {
     tell: &'a mut dyn FnMut(&Effect, Duration),
 }
 
-impl Clock for Trial<'_> {
+impl Clock for ProofClock<'_> {
     fn wait(&mut self) -> io::Result<Wake> {
         let over = self.began.elapsed();
         if over >= self.length {
@@ -259,7 +259,9 @@ impl Assemble for Assembler {
             warn!("samples /proc, which shows no causes of waits, wakers or preemptions: {reason}");
         }
         // Nothing after it can fail, so a configuration that is refused loads nothing.
-        let choice = choose(&config, actuator, observer.trace_points())?;
+        // In a proof both kinds of blocks are seen by the same trace points.
+        let trace_points = observer.trace_points().filter(|_| !self.proves);
+        let choice = choose(&config, actuator, trace_points)?;
         let mut asymmetry = config.asymmetry.clone();
         match (choice.backend, kernel_slice_ns()) {
             (Backend::SchedExt, _) => asymmetry = asymmetry.in_shared_queues(),
@@ -272,11 +274,15 @@ impl Assemble for Assembler {
                 "on stock interfaces the tenants' weights are set, and nothing else of theirs: `slices`, `latencies` and `conflicts` of [asymmetry] are off"
             );
         }
-        let policy =
-            quell_policy::composed(&config, &asymmetry, given).map(|policy| match self.proves {
-                true => Guarded::proving(policy),
-                false => Guarded::new(policy, &config, &asymmetry, choice.backend),
-            });
+        let backend = choice.backend;
+        let policy = quell_policy::composed(&config, &asymmetry, given).map(|policy| {
+            match (self.proves, &self.not_acting) {
+                (true, _) => Guarded::proving(policy, backend),
+                // Nothing is done, so nothing can be said of what it does.
+                (false, Some(_)) => policy,
+                (false, None) => Guarded::new(policy, &config, &asymmetry, backend),
+            }
+        });
         let facts = Facts {
             backend: choice.backend,
             backend_reason: choice.reason,

@@ -174,9 +174,9 @@ impl Harm {
         }
     }
 
-    /// Whether no row is beyond its limits.
+    /// Whether no row is beyond its limits, and there are some.
     pub fn holds(&self) -> bool {
-        self.rows.iter().all(|row| row.holds)
+        !self.rows.is_empty() && self.rows.iter().all(|row| row.holds)
     }
 }
 
@@ -319,6 +319,7 @@ mod tests {
         assert!(!harm.holds() && text.contains("2 of 4 hold"), "{text}");
         let agree = "busy periods 2 of 2, run delay 0 of 2, occasions 2 of 2";
         assert!(text.contains(agree), "{text}");
+        assert!(!Harm::new(Vec::new()).holds(), "nothing was measured");
         let plain = table(&Harm::new(vec![row(1.0, 1.0, 1.0, None)]));
         assert!(!plain.contains("busy"), "{plain}");
     }

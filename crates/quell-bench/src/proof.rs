@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Width of the chart.
 const WIDTH: u32 = 720;
 
-/// How far apart the ends of an interval may be chance, in words.
+/// What the figures are.
 const MEANING: &str = "Mean response times as the kernel sees them (from when a tenant that was quiet wakes until all its threads \
     are blocked again) where Quell acts, against those where it does not. Blocks of 5 s in random order, the first second of each \
     left out; the intervals hold at every moment with 95 % (a test by betting).";
@@ -105,7 +105,7 @@ impl Proved {
         if self.void > 0 {
             let all = self.pairs + self.void;
             notes.push(format!(
-                "{} of {all} pairs of blocks said nothing: the host was less than 25 % busy, or fewer than 3 responses were seen",
+                "{} of {all} pairs of blocks said nothing: the host was less than 25 % busy, or too few responses were seen",
                 self.void
             ));
         }

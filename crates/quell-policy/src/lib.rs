@@ -3,7 +3,7 @@
 //! A policy has no clock, no I/O, no threads and no ambient randomness, so the same code decides in
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
 
-use quell_model::config::{AgentFile, AsymmetrySettings, Mechanism};
+use quell_model::config::{AgentFile, AsymmetrySettings, Backend, Mechanism};
 use quell_model::{GivenServer, Lever, Plan, Snapshot};
 
 pub mod admission;
@@ -27,6 +27,9 @@ pub trait Policy: Send {
     /// Whether a lever may act from the next decision on. One that may not leaves all as if it were not there, and goes on from
     /// where it was when it may again. Who has no such lever ignores it.
     fn allow(&mut self, _lever: Lever, _acts: bool) {}
+
+    /// How the last plan was carried out. Who does not measure what it does ignores it.
+    fn carried_out(&mut self, _by: Backend) {}
 }
 
 /// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.

@@ -105,11 +105,11 @@ impl Crowd {
     }
 
     fn changes(&mut self, from: Activity, to: Activity, at: Nanos) {
+        let (busy, later) = (self.busy(), at > self.last);
         self.passes(at);
-        let busy = self.busy();
         self.threads[from as usize] -= 1;
         self.threads[to as usize] += 1;
-        self.seen.busy_periods += u64::from(!busy && self.busy());
+        self.seen.busy_periods += u64::from(!busy && later && self.busy());
     }
 }
 

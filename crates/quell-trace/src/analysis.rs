@@ -371,15 +371,15 @@ impl Analyser {
         }
         let inside = self.window.contains(&at);
         let crowd = self.crowds.entry(pid).or_default();
+        let (busy, later) = (crowd.busy(), at > crowd.until_ns);
         crowd.pass(at, &self.window);
-        let busy = crowd.busy();
         if let Some(count) = crowd.count(before) {
             *count -= 1;
         }
         if let Some(count) = crowd.count(phase) {
             *count += 1;
         }
-        crowd.seen.busy_periods += u64::from(inside && !busy && crowd.busy());
+        crowd.seen.busy_periods += u64::from(inside && !busy && later && crowd.busy());
     }
 
     /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.

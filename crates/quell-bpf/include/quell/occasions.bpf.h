@@ -10,6 +10,8 @@
  *          A busy period of the tenant lasts from when a thread of it becomes ready while no
  *          other is ready or runs until all are blocked again (queueing theory's busy period):
  *          where requests come one at a time, that is the response time as the kernel sees it.
+ *          A wakeup that began before the tenant was quiet is told after it where the woken
+ *          thread's CPU had to be told first: it goes on with the period.
  * Limits:  changes on several CPUs reach the lock in an order that may differ from their
  *          time stamps by as long as a CPU waits for it; a change that comes late counts
  *          from the last one. The lock is taken by every switch and wakeup of the tenant's
@@ -48,6 +50,7 @@ static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 no
 		return;
 	bpf_spin_lock(&o->lock);
 	bool busy = o->ready || o->running;
+	bool later = now > o->last_ns;
 	if (now > o->last_ns) {
 		if (busy)
 			o->busy_ns += now - o->last_ns;
@@ -62,7 +65,7 @@ static __always_inline void occasion_change(u32 tenant, u32 old, u32 new, u64 no
 	o->ready += (new == STATE_READY) - (old == STATE_READY);
 	o->running += (new == STATE_RUNNING) - (old == STATE_RUNNING);
 	o->blocked += (new == STATE_BLOCKED) - (old == STATE_BLOCKED);
-	if (!busy && (o->ready || o->running))
+	if (!busy && later && (o->ready || o->running))
 		o->busy_periods++;
 	bpf_spin_unlock(&o->lock);
 }

@@ -200,9 +200,12 @@ impl ApplyReport {
             }
         }
         let line = |(first, all): (&Note, Vec<&Note>)| {
-            let mut tenants: Vec<&TenantName> =
-                all.iter().filter_map(|note| note.tenant.as_ref()).collect();
-            tenants.dedup();
+            let mut tenants: Vec<&TenantName> = Vec::new();
+            for tenant in all.iter().filter_map(|note| note.tenant.as_ref()) {
+                if !tenants.contains(&tenant) {
+                    tenants.push(tenant);
+                }
+            }
             if all.len() == 1 || tenants.is_empty() {
                 return first.to_string();
             }
@@ -284,8 +287,8 @@ mod tests {
         }
         report.notes.push(note("a", thread(7), "stays where it is"));
         report.notes.push(note("b", Subject::Tenant, "is special"));
-        report.notes.push(note("a", thread(8), "stays where it is"));
-        report.notes.push(note("b", thread(9), "stays where it is"));
+        report.notes.push(note("b", thread(8), "stays where it is"));
+        report.notes.push(note("a", thread(9), "stays where it is"));
         assert_eq!(
             report.lines(),
             [

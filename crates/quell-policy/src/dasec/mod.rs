@@ -42,8 +42,10 @@ pub struct Dasec {
     /// Ascending by name.
     tenants: Vec<Tenant>,
     resolver: conflicts::Resolver,
-    /// Whether what the three parts found acts; their state stays as it is meanwhile.
+    /// Whether what the three parts found acts; else their state stays as it is.
     acts: bool,
+    /// Whether it is to, from the next decision on.
+    may_act: bool,
 }
 
 impl Dasec {
@@ -55,6 +57,7 @@ impl Dasec {
             tenants: Vec::new(),
             resolver: conflicts::Resolver::default(),
             acts: true,
+            may_act: true,
         }
     }
 
@@ -70,7 +73,10 @@ impl Dasec {
                 None => None,
             },
             server: None,
-            reasons: std::mem::take(&mut thread.reasons),
+            reasons: std::mem::take(&mut thread.reasons)
+                .into_iter()
+                .filter(|_| acts)
+                .collect(),
         };
         let plan_tenant = |tenant: &mut Tenant| {
             // A tenant's weight is its threads' where no cgroup has it.
@@ -100,10 +106,21 @@ impl Policy for Dasec {
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let (tenants, settings) = (&mut self.tenants, &self.settings);
         state::follow(tenants, snapshot, settings);
-        // Nothing can be judged by a period without time, CPUs or threads.
-        if !self.acts {
+        let changes = self.acts != self.may_act;
+        self.acts = self.may_act;
+        if changes && !self.acts {
+            let threads = tenants.iter_mut().flat_map(|it| &mut it.threads);
+            for thread in threads {
+                if let Some(placement) = thread.placement.take() {
+                    thread.released = Some(placement.cpu);
+                }
+            }
+        }
+        // What was not in force cannot be judged.
+        if changes || !self.acts {
             return self.plan(snapshot);
         }
+        // Nor can a period without time, CPUs or threads.
         if let Some(worth) = slices::Worth::new(tenants, snapshot) {
             worth.set_slices(tenants, snapshot);
             if settings.latencies {
@@ -120,16 +137,8 @@ impl Policy for Dasec {
     }
 
     fn allow(&mut self, lever: Lever, acts: bool) {
-        if lever != Lever::Feedback || self.acts == acts {
-            return;
-        }
-        self.acts = acts;
-        // Where they were put matters less than that they may run everywhere from now on.
-        let threads = self.tenants.iter_mut().flat_map(|it| &mut it.threads);
-        for thread in threads {
-            if let Some(placement) = thread.placement.take() {
-                thread.released = Some(placement.cpu);
-            }
+        if lever == Lever::Feedback {
+            self.may_act = acts;
         }
     }
 }

@@ -65,6 +65,14 @@ impl Evidence {
         self.pairs.len()
     }
 
+    /// The last pairs alone, at most so many.
+    pub fn last(&self, pairs: usize) -> Evidence {
+        let from = self.pairs.len().saturating_sub(pairs);
+        Evidence {
+            pairs: self.pairs[from..].to_vec(),
+        }
+    }
+
     /// How much who bets on less has for each unit that he began with: that the lever shortens responses.
     pub fn for_less(&self) -> f64 {
         self.wealth(0.0, -1.0)

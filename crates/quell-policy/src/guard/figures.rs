@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 
 /// A tenant with fewer busy periods in a block says nothing of the pair.
 const FEWEST: u64 = 3;
-/// With so many its word counts half of what it may count at most.
+/// A tenant with so many weighs half of what a tenant may weigh at most.
 const HALF: f64 = 10.0;
-/// A pair in which all tenants together count for less has no figure.
+/// A pair in which all tenants together weigh less has no figure: ten busy periods of one tenant, four of each of two.
 const LEAST_WEIGHT: f64 = 0.5;
 /// Below this part of its CPUs' time a host is not busy: what nobody waits for is not experimented with.
 const BUSY: f64 = 0.25;
@@ -54,6 +54,11 @@ impl Figures {
             it.ns += seen.busy_ns;
             it.periods += seen.busy_periods;
         }
+        self.add_cpus(snapshot);
+    }
+
+    /// Adds what CPUs did in a period, and nothing of tenants.
+    pub(super) fn add_cpus(&mut self, snapshot: &Snapshot) {
         for cpu in &snapshot.host.cpus {
             if let Some(busy_ns) = cpu.busy_ns {
                 self.busy_ns += busy_ns;
@@ -79,7 +84,8 @@ pub(super) struct Compared {
 
 /// The blocks in which the lever acts and rests, compared. Exchanged, they give the same with the other sign: all that
 /// chooses and weighs here treats both alike, as the test demands.
-pub(super) fn compare(acting: &Figures, resting: &Figures) -> Compared {
+/// Tenants whose busy periods are shorter than `least_ns` in both are left out.
+pub(super) fn compare(acting: &Figures, resting: &Figures, least_ns: f64) -> Compared {
     if !acting.is_busy() || !resting.is_busy() {
         return Compared::default();
     }
@@ -90,7 +96,7 @@ pub(super) fn compare(acting: &Figures, resting: &Figures) -> Compared {
             continue;
         };
         let fewer = with.periods.min(without.periods);
-        if fewer < FEWEST {
+        if fewer < FEWEST || with.mean_ns().max(without.mean_ns()) < least_ns {
             continue;
         }
         let figure = (with.mean_ns() / without.mean_ns()).ln();
@@ -99,8 +105,9 @@ pub(super) fn compare(acting: &Figures, resting: &Figures) -> Compared {
         weights += weight;
         compared.tenants.push((name.clone(), figure));
     }
-    if weights >= LEAST_WEIGHT {
-        compared.host = Some(sum / weights);
+    if weights < LEAST_WEIGHT {
+        return Compared::default();
     }
+    compared.host = Some(sum / weights);
     compared
 }

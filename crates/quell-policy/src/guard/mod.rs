@@ -28,6 +28,10 @@ use quell_model::{Lever, Plan, Snapshot};
 pub struct Guarded {
     inner: Box<dyn Policy>,
     trials: Trials,
+    /// How plans are meant to be carried out, but for blocks in which Quell's scheduler rests.
+    backend: Backend,
+    /// Whether the last plan wanted Quell's scheduler to rest.
+    rests: bool,
 }
 
 impl Guarded {
@@ -54,15 +58,19 @@ impl Guarded {
             mode => Box::new(Guarded {
                 inner,
                 trials: Trials::new(mode, levers),
+                backend,
+                rests: false,
             }),
         }
     }
 
     /// Alternates all that a policy does with nothing at all, for a proof in the foreground.
-    pub fn proving(inner: Box<dyn Policy>) -> Box<dyn Policy> {
+    pub fn proving(inner: Box<dyn Policy>, backend: Backend) -> Box<dyn Policy> {
         Box::new(Guarded {
             inner,
             trials: Trials::new(GuardMode::Report, [(Lever::All, true)]),
+            backend,
+            rests: false,
         })
     }
 }
@@ -77,7 +85,9 @@ impl Policy for Guarded {
         let acts = |lever| self.trials.acts(lever);
         let mut plan = match acts(Lever::All) {
             true => {
-                self.inner.allow(Lever::Feedback, acts(Lever::Feedback));
+                // It is judged beside what it was tried beside.
+                let feedback = acts(Lever::Feedback) && acts(Lever::Scheduler);
+                self.inner.allow(Lever::Feedback, feedback);
                 self.inner.decide(snapshot)
             }
             false => Plan {
@@ -87,6 +97,15 @@ impl Policy for Guarded {
         };
         plan.kernel_scheduler = !acts(Lever::Scheduler) || !acts(Lever::All);
         plan.effects = self.trials.effects();
+        self.rests = plan.kernel_scheduler;
         plan
+    }
+
+    fn carried_out(&mut self, by: Backend) {
+        // Quell's scheduler has ended, or could not be loaded.
+        if !self.rests && self.backend == Backend::SchedExt && by != self.backend {
+            self.trials.spoil();
+        }
+        self.inner.carried_out(by);
     }
 }

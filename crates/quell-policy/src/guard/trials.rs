@@ -8,8 +8,8 @@
 //! pair now and then; what the pairs say of harm decides how soon the next one comes, and it is off as soon as harm is shown.
 
 use super::evidence::Evidence;
-use super::figures::{Figures, compare};
-use quell_model::config::GuardMode;
+use super::figures::{Compared, Figures, compare};
+use quell_model::config::{GuardMode, TenantClass};
 use quell_model::{Effect, EffectInterval, Finding, Lever, Snapshot, TenantName};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -23,13 +23,14 @@ const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// to harm.
 pub const ERROR: f64 = 0.025;
 
-/// A trial ends after so long, its washouts and the pairs that had no figure included: that is also the longest that a lever
-/// which does not help is tried, half of it acting.
-const TRIAL_NS: u64 = 290 * SECOND_NS;
+/// A trial ends after so many pairs' time, those that had no figure included: in five minutes where blocks are short. That is also
+/// the longest that a lever which does not help is tried, half of it acting.
+const TRIAL_PAIRS: u64 = 60;
 /// The pause after the first trial that showed no help; each is twice the one before.
 const PAUSE_NS: u64 = 30 * MINUTE_NS;
 const PAUSE_MOST_NS: u64 = 24 * 60 * MINUTE_NS;
-/// Where tenants came or went a lever is tried again after so long.
+/// Where tenants of class latency came or went a lever is tried again after so long, and twice as long after each trial that
+/// showed no help.
 const PAUSE_OTHERS_NS: u64 = 5 * MINUTE_NS;
 /// Before each of the first checks of a lever that acts; after those, twice the one before.
 const FIRST_CHECKS: usize = 6;
@@ -37,6 +38,9 @@ const CHECK_NS: u64 = MINUTE_NS;
 const CHECK_MOST_NS: u64 = 10 * MINUTE_NS;
 /// The next check comes at once where who bets on harm has doubled what he had.
 const SUSPECTED: f64 = 2.0;
+/// Another test begins, with its first checks, where who had begun to bet on harm so many pairs ago has so many times what he had:
+/// what helped may have begun to harm.
+const TURNED: (usize, f64) = (5, 3.0);
 /// After so many checks the test begins anew, so that an effect that changes is not weighed against old pairs for ever.
 const CHECKS: usize = 40;
 
@@ -45,22 +49,32 @@ const CHECKS: usize = 40;
 struct Blocks {
     washout_ns: u64,
     measured_ns: u64,
+    /// Tenants with shorter busy periods are not compared.
+    least_ns: f64,
 }
 
 impl Blocks {
-    /// A scheduler is loaded and unloaded for them, which takes longer to settle.
+    /// A scheduler is loaded and unloaded for them, which takes longer to settle. It counts by itself where it runs, and sees a
+    /// busy period's beginning and end some microseconds apart from where the kernel's trace points do.
     const LONG: Blocks = Blocks {
         washout_ns: SECOND_NS,
         measured_ns: 9 * SECOND_NS,
+        least_ns: 500_000.0,
     };
     const PROOF: Blocks = Blocks {
         washout_ns: SECOND_NS,
         measured_ns: 4 * SECOND_NS,
+        least_ns: 0.0,
     };
     const SHORT: Blocks = Blocks {
         washout_ns: 400_000_000,
         measured_ns: 2 * SECOND_NS,
+        least_ns: 0.0,
     };
+
+    fn trial_ns(self) -> u64 {
+        TRIAL_PAIRS * 2 * (self.washout_ns + self.measured_ns)
+    }
 
     fn of(lever: Lever) -> Blocks {
         match lever {
@@ -82,6 +96,7 @@ pub struct Trials {
     recent: Figures,
     recent_since_ns: u64,
     busy: bool,
+    /// Those of class latency that are there.
     tenants: BTreeSet<TenantName>,
     effects: Arc<Vec<Effect>>,
 }
@@ -108,8 +123,18 @@ struct Standing {
     check_ns: u64,
     /// Whether the evidence is of a test that is over: the next pair begins another one.
     over: bool,
+    /// What the test before showed, until the one that goes on can say something.
+    before: Option<Shown>,
     /// Pairs that had no figure: the host was not busy, or too few responses were seen.
     void: u64,
+}
+
+/// What a test says of responses.
+#[derive(Debug, Clone)]
+struct Shown {
+    pairs: u64,
+    responses: EffectInterval,
+    tenants: Vec<(TenantName, EffectInterval)>,
 }
 
 #[derive(Debug)]
@@ -126,6 +151,8 @@ struct Pair {
     /// When the pair began.
     first_ns: u64,
     figures: [Figures; 2],
+    /// A plan of it was not carried out: it says nothing.
+    spoiled: bool,
 }
 
 impl Trials {
@@ -143,6 +170,7 @@ impl Trials {
             failed: 0,
             check_ns: CHECK_NS,
             over: false,
+            before: None,
             void: 0,
         };
         Trials {
@@ -206,6 +234,13 @@ impl Trials {
         }
     }
 
+    /// The last plan was not carried out as it was meant: the pair that goes on says nothing.
+    pub fn spoil(&mut self) {
+        if let Some(pair) = &mut self.running {
+            pair.spoiled = true;
+        }
+    }
+
     /// The levers there are.
     pub fn levers(&self) -> impl Iterator<Item = Lever> {
         self.levers.iter().map(|it| it.lever)
@@ -219,21 +254,24 @@ impl Trials {
     /// Whether the host is busy, and who is there.
     fn follow(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
-        self.recent.add(snapshot);
+        self.recent.add_cpus(snapshot);
         if now.saturating_sub(self.recent_since_ns) >= SECOND_NS {
             self.busy = self.recent.is_busy();
             self.recent = Figures::default();
             self.recent_since_ns = now;
         }
-        let there = snapshot.tenants.iter().filter(|it| !it.threads.is_empty());
+        let there = snapshot.tenants.iter();
+        let there =
+            there.filter(|it| !it.threads.is_empty() && it.spec.class != TenantClass::Batch);
         let same = there.clone().count() == self.tenants.len()
             && there.clone().all(|it| self.tenants.contains(&it.name));
         if !same {
             self.tenants = there.map(|it| it.name.clone()).collect();
-            let soon = now + PAUSE_OTHERS_NS;
             for standing in self.levers.iter_mut().filter(|it| !it.acts) {
+                let soon = now + growing(PAUSE_OTHERS_NS, standing.failed);
                 standing.next_ns = standing.next_ns.min(soon);
             }
+            self.publish();
         }
     }
 
@@ -245,6 +283,7 @@ impl Trials {
             return;
         };
         if std::mem::take(&mut standing.over) {
+            standing.before = standing.shown().or(standing.before.take());
             standing.evidence = Evidence::default();
             standing.by_tenant.clear();
             standing.tried_ns = 0;
@@ -257,6 +296,7 @@ impl Trials {
             began_ns: None,
             first_ns: now,
             figures: Default::default(),
+            spoiled: false,
         });
     }
 
@@ -264,19 +304,22 @@ impl Trials {
     fn finish(&mut self, pair: Pair, now: u64) {
         let standing = &mut self.levers[pair.lever];
         let [first, second] = &pair.figures;
-        let compared = match pair.acts_first {
-            true => compare(first, second),
-            false => compare(second, first),
+        let least_ns = Blocks::of(standing.lever).least_ns;
+        let compared = match (pair.spoiled, pair.acts_first) {
+            (true, _) => Compared::default(),
+            (false, true) => compare(first, second, least_ns),
+            (false, false) => compare(second, first, least_ns),
         };
         match compared.host {
             Some(figure) => standing.evidence.add(figure),
             None => standing.void += 1,
         }
-        for (name, figure) in compared.tenants {
+        for (name, figure) in &compared.tenants {
+            let (name, figure) = (name.clone(), *figure);
             standing.by_tenant.entry(name).or_default().add(figure);
         }
         standing.tried_ns += now - pair.first_ns;
-        standing.judge(self.mode, now);
+        standing.judge(self.mode, compared.host.is_some(), now);
         self.publish();
     }
 
@@ -286,7 +329,8 @@ impl Trials {
 }
 
 impl Standing {
-    fn judge(&mut self, mode: GuardMode, now: u64) {
+    /// After a pair, which says something or not.
+    fn judge(&mut self, mode: GuardMode, says: bool, now: u64) {
         let shown = 1.0 / ERROR;
         let helps = self.evidence.for_less() >= shown;
         let harms = self.evidence.for_more() >= shown;
@@ -303,14 +347,21 @@ impl Standing {
             } else if helps && self.finding != Finding::Helps {
                 self.found(Finding::Helps, now);
             }
-            self.over = self.evidence.pairs() >= CHECKS;
-            self.next_ns = match self.evidence.for_more() >= SUSPECTED && mode == GuardMode::On {
+            // What helped so far weighs nothing against what it does from now on.
+            self.over = helps || self.evidence.pairs() >= CHECKS;
+            // Pairs that say nothing come ever more seldom, too: there may be nobody to see.
+            if !says || self.evidence.pairs() >= FIRST_CHECKS {
+                self.check_ns = (2 * self.check_ns).min(CHECK_MOST_NS);
+            }
+            let suspected = says && self.evidence.for_more() >= SUSPECTED;
+            let (pairs, times) = TURNED;
+            if says && !suspected && self.evidence.last(pairs).for_more() >= times {
+                (self.over, self.check_ns) = (true, CHECK_NS);
+            }
+            self.next_ns = match suspected && mode == GuardMode::On {
                 true => now,
                 false => now + self.check_ns,
             };
-            if self.evidence.pairs() >= FIRST_CHECKS {
-                self.check_ns = (2 * self.check_ns).min(CHECK_MOST_NS);
-            }
         } else if helps {
             self.found(Finding::Helps, now);
             (self.acts, self.over) = (true, true);
@@ -319,7 +370,7 @@ impl Standing {
         } else if harms {
             self.found(Finding::Harms, now);
             self.rests(now);
-        } else if self.tried_ns >= TRIAL_NS {
+        } else if self.tried_ns >= Blocks::of(self.lever).trial_ns() {
             self.found(Finding::NothingShown, now);
             self.rests(now);
         } else {
@@ -334,13 +385,13 @@ impl Standing {
 
     /// It does not act until another trial shows that it helps.
     fn rests(&mut self, now: u64) {
-        let pause_ns = PAUSE_NS.saturating_mul(1 << self.failed.min(16));
-        self.next_ns = now + pause_ns.min(PAUSE_MOST_NS);
+        self.next_ns = now + growing(PAUSE_NS, self.failed);
         self.failed += 1;
         (self.acts, self.over) = (false, true);
     }
 
-    fn effect(&self) -> Effect {
+    /// What the test that goes on says.
+    fn shown(&self) -> Option<Shown> {
         let interval = |evidence: &Evidence| {
             evidence.interval(ERROR).map(|it| EffectInterval {
                 ratio: it.ratio,
@@ -349,18 +400,35 @@ impl Standing {
             })
         };
         let tenants = self.by_tenant.iter();
+        Some(Shown {
+            pairs: self.evidence.pairs() as u64,
+            responses: interval(&self.evidence)?,
+            tenants: tenants
+                .filter_map(|(name, evidence)| Some((name.clone(), interval(evidence)?)))
+                .collect(),
+        })
+    }
+
+    fn effect(&self) -> Effect {
+        let shown = self.shown().or(self.before.clone());
+        let pairs = self.evidence.pairs() as u64;
         Effect {
             lever: self.lever,
             acts: self.acts,
             finding: self.finding,
             since_ns: self.since_ns,
             next_ns: self.next_ns,
-            pairs: self.evidence.pairs() as u64,
+            pairs: shown.as_ref().map_or(pairs, |it| it.pairs),
             void: self.void,
-            responses: interval(&self.evidence),
-            tenants: tenants
-                .filter_map(|(name, evidence)| Some((name.clone(), interval(evidence)?)))
-                .collect(),
+            responses: shown.as_ref().map(|it| it.responses),
+            tenants: shown.map_or_else(Vec::new, |it| it.tenants),
         }
     }
+}
+
+/// A pause that doubles with each failure, up to a day.
+fn growing(first_ns: u64, failed: u32) -> u64 {
+    first_ns
+        .saturating_mul(1 << failed.min(16))
+        .min(PAUSE_MOST_NS)
 }

@@ -330,7 +330,7 @@ impl OccasionsCopy {
             by_blocked_ns[(blocked as usize).min(OCCASION_BUCKETS - 1)] += since_change_ns;
         }
         let mut busy_ns = u64_at(24 + 8 * OCCASION_BUCKETS)?;
-        if ready + running > 0 {
+        if ready > 0 || running > 0 {
             busy_ns += since_change_ns;
         }
         Some(OccasionsCopy {
