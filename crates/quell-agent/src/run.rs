@@ -280,7 +280,7 @@ impl Assemble for Assembler {
                 (true, _) => Guarded::proving(policy, backend),
                 // Nothing is done, so nothing can be said of what it does.
                 (false, Some(_)) => policy,
-                (false, None) => Guarded::new(policy, &config, &asymmetry, backend),
+                (false, None) => Guarded::keeping(policy, &config, &asymmetry, backend),
             }
         });
         let facts = Facts {

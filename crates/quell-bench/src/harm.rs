@@ -231,15 +231,15 @@ pub fn table(harm: &Harm) -> String {
         report::change(WORK)
     );
     if watched {
-        let named: [(&str, fn(&Figures) -> f64); 3] = [
-            ("busy periods", |it| it.busy_period),
-            ("run delay", |it| it.run_delay),
-            ("occasions", |it| it.occasions),
-        ];
-        let agree = named.map(|(name, figure)| {
+        let agree = |name: &str, figure: fn(&Figures) -> f64| {
             let (agree, all) = agreement(harm, figure);
             format!("{name} {agree} of {all}")
-        });
+        };
+        let agree = [
+            agree("busy periods", |it| it.busy_period),
+            agree("run delay", |it| it.run_delay),
+            agree("occasions", |it| it.occasions),
+        ];
         text.push_str(&format!(
             "same sign as latency, where that moves by more than 5 %: {}\n",
             agree.join(", ")

@@ -314,11 +314,7 @@ fn it_is_tried_again_with_growing_pauses_and_when_tenants_change() {
     let (mut host, mut trials) = (Host::new(5), feedback());
     let mut pauses = Vec::new();
     for _ in 0..3 {
-        while !trials
-            .effects()
-            .first()
-            .is_some_and(|it| it.next_ns > host.seq * PERIOD_MS * MS)
-        {
+        while trials.effects()[0].next_ns <= host.seq * PERIOD_MS * MS {
             course(&mut host, &mut trials, Lever::Feedback, 1.5, 1.0);
         }
         let effect = trials.effects()[0].clone();
@@ -399,7 +395,10 @@ fn guarded(text: &str, backend: Backend) -> (Box<dyn Policy>, AsymmetrySettings)
     let file = AgentFile::parse(Path::new("q.toml"), text).unwrap();
     let policy = composed(&file, &file.asymmetry, &[]).unwrap();
     let asymmetry = file.asymmetry.clone();
-    (Guarded::new(policy, &file, &asymmetry, backend), asymmetry)
+    (
+        Guarded::keeping(policy, &file, &asymmetry, backend),
+        asymmetry,
+    )
 }
 
 /// Which levers a configuration has.

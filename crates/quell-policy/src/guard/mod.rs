@@ -36,7 +36,7 @@ pub struct Guarded {
 
 impl Guarded {
     /// Guards the levers that a policy has on a backend; the policy as it is where it has none, or where no guard is wanted.
-    pub fn new(
+    pub fn keeping(
         inner: Box<dyn Policy>,
         file: &AgentFile,
         asymmetry: &AsymmetrySettings,

@@ -173,7 +173,7 @@ impl Trials {
             before: None,
             void: 0,
         };
-        Trials {
+        let mut trials = Trials {
             mode,
             levers: levers.into_iter().map(standing).collect(),
             running: None,
@@ -183,7 +183,9 @@ impl Trials {
             busy: false,
             tenants: BTreeSet::new(),
             effects: Arc::default(),
-        }
+        };
+        trials.publish();
+        trials
     }
 
     /// Which levers act from now on: after the period that the snapshot describes.

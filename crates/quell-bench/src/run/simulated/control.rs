@@ -129,7 +129,7 @@ impl Agent {
         };
         let policy = quell_policy::composed(&file, &asymmetry, &[])?;
         // The simulation's scheduler is what it is from beginning to end: its lever is none there.
-        let policy = Guarded::new(policy, &file, &asymmetry, Backend::Stock);
+        let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
             (!owner.in_guest).then(|| (it.name.clone(), Arc::new(it.spec.clone())))
