@@ -6,6 +6,7 @@
 
 use crate::workload::Stillness;
 use clap::ValueEnum;
+use quell_model::Effect;
 use quell_model::config::TenantClass;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -539,6 +540,9 @@ pub struct AgentLog {
     pub threads: Vec<ThreadTrack>,
     /// Who made whom wait, where the agent can see it.
     pub waits: Vec<WaitCause>,
+    /// What the agent found of its own effect; none: it did not measure it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<Effect>,
 }
 
 /// How often a rule changed a tenant's threads in one period.

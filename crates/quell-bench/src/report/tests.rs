@@ -215,6 +215,7 @@ pub(crate) fn sample() -> BenchResult {
             pair: 0,
             side: "quell".into(),
             period_ms: 80.0,
+            effects: Vec::new(),
             changes: vec![
                 change("web", "latency_lowered", 41),
                 change("web", "waker_chased", 3),

@@ -142,10 +142,12 @@ impl AgentChild {
             add("steal", breakdown.steal_ns);
             add("unknown", breakdown.unknown_ns);
         }
+        let status = self.status()?;
         let log = AgentLog {
             pair,
             side: side.to_string(),
-            period_ms: self.status()?.period_ms as f64,
+            period_ms: status.period_ms as f64,
+            effects: status.effects.to_vec(),
             changes: count_changes(&decisions, start_ns),
             threads: thread_tracks(&decisions, start_ns),
             waits,

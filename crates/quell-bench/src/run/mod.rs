@@ -31,6 +31,7 @@ use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
 pub(crate) use host::describe as describe_host;
+use quell_model::Finding;
 use quell_model::config::{Scenario, TenantSpec};
 use settings::Inventory;
 use started::Started;
@@ -420,6 +421,16 @@ impl Session<'_> {
                     self.note(format!(
                         "The timeline of `{label}` lacks the oldest {lost} decisions; the agent keeps only the latest."
                     ));
+                }
+                for effect in &log.effects {
+                    // As of the moment at which it was found.
+                    let found = quell_agent::effects::line(effect, None, effect.since_ns);
+                    if effect.finding != Finding::Untried {
+                        let at_s = effect.since_ns.saturating_sub(start_ns) as f64 / 1e9;
+                        self.note(format!(
+                            "The guard of `{label}`, after {at_s:.0} s: {found}."
+                        ));
+                    }
                 }
                 self.decisions.push(log);
             }
