@@ -119,8 +119,6 @@ pub fn rows(scenario: &str, result: &BenchResult) -> Vec<Row> {
         let p99 = find(TenantClass::Latency, Metric::P99Us);
         let requests = find(TenantClass::Latency, Metric::RequestsPerS);
         let work = find(TenantClass::Batch, Metric::WorkPerS);
-        let at_most = |change: Option<Change>, limit| change.is_none_or(|it| it.ratio <= limit);
-        let at_least = |change: Option<Change>| change.is_none_or(|it| it.ratio >= WORK);
         Row {
             scenario: scenario.to_string(),
             side: side.clone(),
@@ -128,11 +126,18 @@ pub fn rows(scenario: &str, result: &BenchResult) -> Vec<Row> {
             p99,
             requests,
             work,
-            holds: at_most(mean, MEAN) && at_most(p99, P99) && at_least(requests) && at_least(work),
+            holds: within(mean, p99, [requests, work]),
             figures: figures(result, side),
         }
     };
     result.options.sides.iter().skip(1).map(row).collect()
+}
+
+/// Whether all that there is is within its limit.
+fn within(mean: Option<Change>, p99: Option<Change>, work: [Option<Change>; 2]) -> bool {
+    let at_most = |change: Option<Change>, limit| change.is_none_or(|it| it.ratio <= limit);
+    let enough = work.iter().flatten().all(|it| it.ratio >= WORK);
+    at_most(mean, MEAN) && at_most(p99, P99) && enough
 }
 
 fn figures(result: &BenchResult, side: &str) -> Option<Figures> {
@@ -262,18 +267,10 @@ fn agreement(harm: &Harm, figure: fn(&Figures) -> f64) -> (usize, usize) {
 
 /// As `+3 % (−1 to +7 %)`.
 fn words(change: Change) -> String {
-    let of = report::change;
+    let ratio = report::change(change.ratio);
     match change.low.zip(change.high) {
-        Some((low, high)) => {
-            let low = of(low);
-            format!(
-                "{} ({} to {})",
-                of(change.ratio),
-                low.trim_end_matches(" %"),
-                of(high)
-            )
-        }
-        None => of(change.ratio),
+        Some((low, high)) => format!("{ratio} ({})", report::interval(low, high)),
+        None => ratio,
     }
 }
 
@@ -296,7 +293,7 @@ mod tests {
             p99: change(p99),
             requests: change(1.0),
             work: change(work),
-            holds: mean <= MEAN && p99 <= P99 && work >= WORK,
+            holds: within(change(mean), change(p99), [change(1.0), change(work)]),
             figures: figures.map(|[latency, busy_period, run_delay, occasions]| Figures {
                 latency,
                 busy_period,

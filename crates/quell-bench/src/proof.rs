@@ -118,14 +118,8 @@ impl Proved {
 
 /// As `−31 % (−35 to −27 %)`.
 fn percent(it: EffectInterval) -> String {
-    let of = report::change;
-    let low = of(it.low);
-    format!(
-        "{} ({} to {})",
-        of(it.ratio),
-        low.trim_end_matches(" %"),
-        of(it.high)
-    )
+    let ratio = report::change(it.ratio);
+    format!("{ratio} ({})", report::interval(it.low, it.high))
 }
 
 /// Writes it where the user wants it, and the table to the terminal.

@@ -18,7 +18,7 @@ pub use html::html;
 pub(crate) use html::{close, escape, figure, open, put, section};
 pub(crate) use text::table;
 pub use text::text;
-pub(crate) use words::{change, host, latency};
+pub(crate) use words::{change, host, interval, latency};
 
 use crate::acceptance::Acceptance;
 use crate::capacity::Capacity;

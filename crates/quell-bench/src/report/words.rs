@@ -78,14 +78,17 @@ pub(crate) fn change(ratio: f64) -> String {
     format!("{} %", text.replace('-', "−"))
 }
 
+/// An interval of ratios as `-45 to -37 %`.
+pub(crate) fn interval(low: f64, high: f64) -> String {
+    format!("{} to {}", change(low).trim_end_matches(" %"), change(high))
+}
+
 /// A comparison as `-41 %` and `-45 to -37 %`; the latter empty without an interval.
 pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
     let interval = comparison
         .ci_low
         .zip(comparison.ci_high)
-        .map_or(String::new(), |(low, high)| {
-            format!("{} to {}", change(low).trim_end_matches(" %"), change(high))
-        });
+        .map_or(String::new(), |(low, high)| interval(low, high));
     (change(comparison.ratio), interval)
 }
 

@@ -73,10 +73,10 @@ impl Dasec {
                 None => None,
             },
             server: None,
-            reasons: std::mem::take(&mut thread.reasons)
-                .into_iter()
-                .filter(|_| acts)
-                .collect(),
+            reasons: match (std::mem::take(&mut thread.reasons), acts) {
+                (reasons, true) => reasons,
+                (_, false) => Vec::new(),
+            },
         };
         let plan_tenant = |tenant: &mut Tenant| {
             // A tenant's weight is its threads' where no cgroup has it.

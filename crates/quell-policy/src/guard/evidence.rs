@@ -18,6 +18,8 @@
 //! An effect `e` that the first player would still doubt, had he bet on `d - e`, and the second too, is in the interval: that
 //! has the true one at every look, but for twice the error (where the lever moves each pair by the same part).
 
+use quell_model::EffectInterval;
+
 /// The parts that are bet.
 const BETS: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.95];
 
@@ -40,17 +42,6 @@ pub struct Evidence {
 struct Pair {
     figure: f64,
     scale: f64,
-}
-
-/// An effect as a part of what there would be without it: 0.8 is 20 % less.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
-    /// The best guess.
-    pub ratio: f64,
-    /// The least that is not ruled out.
-    pub low: f64,
-    /// The most that is not ruled out.
-    pub high: f64,
 }
 
 impl Evidence {
@@ -84,7 +75,7 @@ impl Evidence {
     }
 
     /// The effects that are not ruled out with that error on each side; none before the pairs are enough for an end of it.
-    pub fn interval(&self, error: f64) -> Option<Interval> {
+    pub fn interval(&self, error: f64) -> Option<EffectInterval> {
         let rules_out = |effect: f64, side: f64| self.wealth(effect, side) >= 1.0 / error;
         if !rules_out(-MOST, 1.0) || !rules_out(MOST, -1.0) {
             return None;
@@ -99,7 +90,7 @@ impl Evidence {
                 .sum()
         };
         let middle = first(|effect| sum(effect) <= 0.0);
-        Some(Interval {
+        Some(EffectInterval {
             ratio: middle.exp(),
             low: low.exp(),
             high: high.exp(),
@@ -118,13 +109,14 @@ impl Evidence {
 
     /// What is left of one unit, had all figures been less by that effect.
     fn wealth(&self, effect: f64, side: f64) -> f64 {
-        let of_bet = |bet: f64| {
-            self.pairs.iter().fold(1.0f64, |wealth, it| {
-                let outcome = side * ((it.figure - effect) / it.scale).tanh();
-                (wealth * (1.0 + bet * outcome)).min(MOST_WEALTH)
-            })
-        };
-        BETS.into_iter().map(of_bet).sum::<f64>() / BETS.len() as f64
+        let mut each = [1.0f64; BETS.len()];
+        for it in &self.pairs {
+            let outcome = side * ((it.figure - effect) / it.scale).tanh();
+            for (wealth, bet) in each.iter_mut().zip(BETS) {
+                *wealth = (*wealth * (1.0 + bet * outcome)).min(MOST_WEALTH);
+            }
+        }
+        each.into_iter().sum::<f64>() / BETS.len() as f64
     }
 }
 

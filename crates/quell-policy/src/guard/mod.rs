@@ -17,7 +17,7 @@ mod evidence;
 mod figures;
 mod trials;
 
-pub use evidence::{Evidence, Interval};
+pub use evidence::Evidence;
 pub use trials::{ERROR, Trials};
 
 use crate::Policy;

@@ -243,11 +243,6 @@ impl Trials {
         }
     }
 
-    /// The levers there are.
-    pub fn levers(&self) -> impl Iterator<Item = Lever> {
-        self.levers.iter().map(|it| it.lever)
-    }
-
     /// What is known of each lever.
     pub fn effects(&self) -> Arc<Vec<Effect>> {
         self.effects.clone()
@@ -269,11 +264,15 @@ impl Trials {
             && there.clone().all(|it| self.tenants.contains(&it.name));
         if !same {
             self.tenants = there.map(|it| it.name.clone()).collect();
+            let mut sooner = false;
             for standing in self.levers.iter_mut().filter(|it| !it.acts) {
                 let soon = now + growing(PAUSE_OTHERS_NS, standing.failed);
+                sooner |= soon < standing.next_ns;
                 standing.next_ns = standing.next_ns.min(soon);
             }
-            self.publish();
+            if sooner {
+                self.publish();
+            }
         }
     }
 
@@ -316,8 +315,7 @@ impl Trials {
             Some(figure) => standing.evidence.add(figure),
             None => standing.void += 1,
         }
-        for (name, figure) in &compared.tenants {
-            let (name, figure) = (name.clone(), *figure);
+        for (name, figure) in compared.tenants {
             standing.by_tenant.entry(name).or_default().add(figure);
         }
         standing.tried_ns += now - pair.first_ns;
@@ -394,19 +392,12 @@ impl Standing {
 
     /// What the test that goes on says.
     fn shown(&self) -> Option<Shown> {
-        let interval = |evidence: &Evidence| {
-            evidence.interval(ERROR).map(|it| EffectInterval {
-                ratio: it.ratio,
-                low: it.low,
-                high: it.high,
-            })
-        };
         let tenants = self.by_tenant.iter();
         Some(Shown {
             pairs: self.evidence.pairs() as u64,
-            responses: interval(&self.evidence)?,
+            responses: self.evidence.interval(ERROR)?,
             tenants: tenants
-                .filter_map(|(name, evidence)| Some((name.clone(), interval(evidence)?)))
+                .filter_map(|(name, evidence)| Some((name.clone(), evidence.interval(ERROR)?)))
                 .collect(),
         })
     }
