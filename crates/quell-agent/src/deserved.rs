@@ -9,9 +9,9 @@
 //! siblings, by the configuration's weights; their cgroups' parents and limits are not looked at.
 
 use crate::wire::ShareExplain;
-use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId};
+use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId, ThreadSample};
 use quell_policy::share::{Group, Ideal, Problem, Thread, ideal};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The least length of a window.
@@ -42,12 +42,14 @@ pub struct Window {
 #[derive(Debug, Clone, Default)]
 struct Tenant {
     weight: TenantWeight,
-    threads: HashMap<ThreadId, Used>,
+    /// Ascending by id, as snapshots have them.
+    threads: Vec<Used>,
 }
 
 /// Of one thread.
 #[derive(Debug, Clone)]
 struct Used {
+    id: ThreadId,
     run_ns: u64,
     /// `None` where that was not seen.
     ready_ns: Option<u64>,
@@ -69,18 +71,16 @@ impl Accounts {
         for sample in &snapshot.tenants {
             let tenant = now.tenants.entry(sample.name.clone()).or_default();
             tenant.weight = sample.spec.weight.unwrap_or_default();
+            let mut at = 0;
             for thread in &sample.threads {
-                let used = tenant.threads.entry(thread.id).or_insert_with(|| Used {
-                    run_ns: 0,
-                    ready_ns: Some(0),
-                    seen_ns: 0,
-                    cpus: thread.settings.affinity.clone(),
-                });
+                let used = tenant.of(thread, &mut at);
                 let ready = thread.ready.as_ref().map(|ready| ready.sum_ns);
                 used.run_ns += thread.run_ns;
                 used.ready_ns = used.ready_ns.zip(ready).map(|(sum, ready)| sum + ready);
                 used.seen_ns += snapshot.period_ns;
-                used.cpus = thread.settings.affinity.clone();
+                if !Arc::ptr_eq(&used.cpus, &thread.settings.affinity) {
+                    used.cpus = thread.settings.affinity.clone();
+                }
             }
         }
         if now.length_ns >= WINDOW_NS {
@@ -92,6 +92,26 @@ impl Accounts {
     /// The last whole window.
     pub fn last(&self) -> Option<Arc<Window>> {
         self.last.clone()
+    }
+}
+
+impl Tenant {
+    /// A thread's sums, from place `at` on; `at` becomes the place after it, where the next thread's may be.
+    fn of(&mut self, thread: &ThreadSample, at: &mut usize) -> &mut Used {
+        let later = self.threads[*at..].iter().take_while(|it| it.id < thread.id);
+        let place = *at + later.count();
+        if self.threads.get(place).is_none_or(|it| it.id != thread.id) {
+            let none = Used {
+                id: thread.id,
+                run_ns: 0,
+                ready_ns: Some(0),
+                seen_ns: 0,
+                cpus: thread.settings.affinity.clone(),
+            };
+            self.threads.insert(place, none);
+        }
+        *at = place + 1;
+        &mut self.threads[place]
     }
 }
 
@@ -107,7 +127,7 @@ impl Window {
             .map(|thread| thread.demand)
             .sum();
         let deserved = ideal.groups[at];
-        let run_ns: u64 = tenant.threads.values().map(|used| used.run_ns).sum();
+        let run_ns: u64 = tenant.threads.iter().map(|used| used.run_ns).sum();
         let received = run_ns as f64 / self.length_ns as f64;
         Some(ShareExplain {
             window_ns: self.length_ns,
@@ -133,7 +153,7 @@ impl Window {
                 weight: tenant.weight.0,
                 limit: None,
             });
-            for used in tenant.threads.values() {
+            for used in &tenant.threads {
                 let wanted = used.run_ns + used.ready_ns?;
                 let asleep = (wanted as f64) < used.seen_ns as f64 * NEVER_ASLEEP;
                 let demand = if asleep { used.run_ns } else { wanted };
@@ -219,6 +239,27 @@ mod tests {
         near(b.demand_cpus, 0.25);
         near(b.deserved_cpus, 0.25);
         assert!(window.share(&"x".into()).is_none());
+    }
+
+    #[test]
+    fn threads_that_come_and_go_have_sums_of_their_own() {
+        let mut snapshot = snapshot(0, &[("a", 4)]);
+        snapshot.period_ns = 1_000;
+        let all = snapshot.tenants[0].threads.clone();
+        let mut accounts = Accounts::default();
+        for (of_all, run) in [(vec![0, 2], 1), (vec![1, 2, 3], 10), (vec![0, 3], 100)] {
+            let of_all = of_all.iter().map(|&i: &usize| ThreadSample {
+                run_ns: run,
+                ..all[i].clone()
+            });
+            snapshot.tenants[0].threads = of_all.collect();
+            accounts.add(&snapshot);
+        }
+        let threads = &accounts.now.tenants[&"a".into()].threads;
+        let sums = threads.iter().map(|it| (it.id, it.run_ns, it.seen_ns));
+        let expected = [(101, 2_000), (10, 1_000), (11, 2_000), (110, 2_000)];
+        let expected = (0..4).map(|i| (all[i].id, expected[i].0, expected[i].1));
+        assert!(sums.eq(expected), "{threads:?}");
     }
 
     #[test]
