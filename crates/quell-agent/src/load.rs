@@ -29,7 +29,7 @@ pub fn parse(path: &Path, text: &str) -> Result<AgentFile, ConfigError> {
     let file = AgentFile::parse(path, text)?;
     check_selectors(&file.tenants).map_err(|e| {
         let message = format!("`{}` {}", e.value.escape_debug(), e.message);
-        ConfigError::at(path, format!("tenant[{}].{}", e.index, e.key), message)
+        ConfigError::at(path, format!("tenant[{}].{}", e.index, e.key), message).located(text)
     })?;
     Ok(file)
 }

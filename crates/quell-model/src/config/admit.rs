@@ -35,10 +35,16 @@ impl HostFile {
     /// Reads and checks it; `file` is only for messages.
     pub fn parse(file: &Path, text: &str) -> Result<HostFile, ConfigError> {
         let config: HostFile = super::parse(file, text)?;
-        config.host.check(file)?;
-        config.criticality.check(file)?;
-        check_tenants(&config.tenants, BTreeSet::new(), config.cpus(), file)?;
-        Ok(config)
+        match config.check(file) {
+            Ok(()) => Ok(config),
+            Err(error) => Err(error.located(text)),
+        }
+    }
+
+    fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        self.host.check(file)?;
+        self.criticality.check(file)?;
+        check_tenants(&self.tenants, BTreeSet::new(), self.cpus(), file)
     }
 
     /// How many CPUs the host has.
@@ -61,8 +67,10 @@ impl TenantsFile {
         cpus: usize,
     ) -> Result<TenantsFile, ConfigError> {
         let config: TenantsFile = super::parse(file, text)?;
-        check_tenants(&config.tenants, there, cpus, file)?;
-        Ok(config)
+        match check_tenants(&config.tenants, there, cpus, file) {
+            Ok(()) => Ok(config),
+            Err(error) => Err(error.located(text)),
+        }
     }
 }
 

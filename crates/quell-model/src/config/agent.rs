@@ -1,5 +1,6 @@
 //! `quell.toml`: the agent's configuration.
 
+use super::parse::parse_without;
 use super::{AdmissionTest, ConfigError, CriticalitySettings, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -181,12 +182,28 @@ impl Default for AsymmetrySettings {
     }
 }
 
+/// A tenant's keys that are for scenarios.
+const SCENARIO_ONLY: [&str; 10] = [
+    "count",
+    "app",
+    "thread",
+    "load",
+    "within",
+    "own_cgroup",
+    "max",
+    "cpus",
+    "emulator_cpus",
+    "queues",
+];
+
 impl AgentFile {
     /// Reads and checks `quell.toml`; `file` is only for messages.
     pub fn parse(file: &Path, text: &str) -> Result<AgentFile, ConfigError> {
-        let config: AgentFile = super::parse(file, text)?;
-        config.check(file)?;
-        Ok(config)
+        let config: AgentFile = parse_without(file, text, &SCENARIO_ONLY)?;
+        match config.check(file) {
+            Ok(()) => Ok(config),
+            Err(error) => Err(error.located(text)),
+        }
     }
 
     /// Checks what spans keys.

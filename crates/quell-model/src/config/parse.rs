@@ -1,7 +1,9 @@
 //! From text to a checked value, with errors that name file, key and remedy.
 
 use serde::de::DeserializeOwned;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
 
 /// What is wrong with a file the user wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,18 +30,78 @@ impl ConfigError {
             message: message.into(),
         }
     }
+
+    /// The same with the line on which the key stands in the file's text, or the nearest table that holds it, and the names of the
+    /// tenant and thread that it is in.
+    pub fn located(mut self, text: &str) -> ConfigError {
+        let Ok(table) = DeTable::parse(text) else {
+            return self;
+        };
+        let mut names = Vec::new();
+        let found = find(table.get_ref(), &self.key, &mut names);
+        if self.line.is_none() {
+            self.line = found.map(|span| line_of(text, span.start));
+        }
+        if !names.is_empty() && !self.key.ends_with(".name") {
+            self.message = format!("{} ({})", self.message, names.join(", "));
+        }
+        self
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text[..at.min(text.len())].matches('\n').count()
+}
+
+/// Where a key such as `tenant[1].weight` stands, or what is nearest above it. `names` gets those of tables in lists on the way.
+fn find(table: &DeTable<'_>, key: &str, names: &mut Vec<String>) -> Option<Range<usize>> {
+    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (name, index) = match head.split_once('[') {
+        Some((name, index)) => (name, index.strip_suffix(']')?.parse::<usize>().ok()),
+        None => (head, None),
+    };
+    let (at, mut value) = table.iter().find(|(it, _)| it.get_ref() == name)?;
+    let mut span = at.span();
+    if let (Some(index), DeValue::Array(list)) = (index, value.get_ref()) {
+        value = list.get(index)?;
+        span = value.span();
+        let own = value
+            .get_ref()
+            .get("name")
+            .and_then(|it| it.get_ref().as_str());
+        if let (Some(own), true) = (own, ["tenant", "thread"].contains(&name)) {
+            names.push(format!("{name} `{}`", own.escape_debug()));
+        }
+    }
+    match value.get_ref() {
+        DeValue::Table(inner) if !rest.is_empty() => find(inner, rest, names).or(Some(span)),
+        _ => Some(span),
+    }
 }
 
 /// Reads TOML text as `T`. `file` is only for messages. Values are checked by `T`'s own rules
 /// (types, known keys); what spans keys is the caller's to check.
+///
+/// # Errors
+/// What is wrong, with its line.
 pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
-    let error = |e: &toml::de::Error, key: String| ConfigError {
-        file: file.into(),
-        line: e
-            .span()
-            .map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
-        key,
-        message: suggest(e.message().trim()),
+    parse_without(file, text, &[])
+}
+
+/// The same; these keys are known and not for this file: they are not suggested.
+pub(super) fn parse_without<T: DeserializeOwned>(
+    file: &Path,
+    text: &str,
+    unfit: &[&str],
+) -> Result<T, ConfigError> {
+    let error = |e: &toml::de::Error, key: String| {
+        let error = ConfigError {
+            file: file.into(),
+            line: e.span().map(|span| line_of(text, span.start)),
+            key,
+            message: suggest(e.message().trim(), unfit),
+        };
+        error.located(text)
     };
     let deserializer = toml::Deserializer::parse(text).map_err(|e| error(&e, String::new()))?;
     serde_path_to_error::deserialize(deserializer).map_err(|e| {
@@ -50,16 +112,27 @@ pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigEr
 }
 
 /// Adds the nearest known name to serde's "unknown field" and "unknown variant" messages.
-fn suggest(message: &str) -> String {
+fn suggest(message: &str, unfit: &[&str]) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
-    let (true, Some(given)) = (unknown, quoted.next()) else {
+    let kind = ["unknown field", "unknown variant"]
+        .into_iter()
+        .find(|it| message.starts_with(it));
+    let (Some(kind), Some(given)) = (kind, quoted.next()) else {
         return message.to_string();
     };
-    match nearest(given, quoted) {
-        Some(known) => format!("{message}; did you mean `{known}`?"),
-        None => message.to_string(),
+    let known: Vec<&str> = quoted.filter(|it| !unfit.contains(it)).collect();
+    let likely = match nearest(given, known.iter().copied()) {
+        Some(known) => format!("; did you mean `{known}`?"),
+        None => String::new(),
+    };
+    if known.is_empty() {
+        return message.to_string();
     }
+    let known: Vec<String> = known.iter().map(|it| format!("`{it}`")).collect();
+    format!(
+        "{kind} `{given}`, expected one of {}{likely}",
+        known.join(", ")
+    )
 }
 
 /// The known name most like the one given, if any is like it.
@@ -69,4 +142,44 @@ pub(super) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> 
         .filter(|(similarity, _)| *similarity > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "[agent]\nperiod_ms = 1\n[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\nexe = \"x\"\n[[tenant.thread]]\nname = \"t\"\nnice = 30\n";
+
+    #[test]
+    fn an_error_says_where_its_key_stands() {
+        for (key, line, message) in [
+            ("agent.period_ms", Some(2), "wrong"),
+            ("agent.guard", Some(1), "wrong"),
+            ("tenant[1].exe", Some(7), "wrong (tenant `b`)"),
+            ("tenant[1].weight", Some(5), "wrong (tenant `b`)"),
+            ("tenant[1].name", Some(6), "wrong"),
+            (
+                "tenant[1].thread[0].nice",
+                Some(10),
+                "wrong (tenant `b`, thread `t`)",
+            ),
+            ("nothing", None, "wrong"),
+            ("", None, "wrong"),
+        ] {
+            let error = ConfigError::at(Path::new("f"), key, "wrong").located(TEXT);
+            let expected = (line, message);
+            assert_eq!((error.line, error.message.as_str()), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_belong_there_is_not_suggested() {
+        let message = "unknown field `cunt`, expected one of `name`, `count`, `class`";
+        assert!(suggest(message, &[]).ends_with("did you mean `count`?"));
+        assert_eq!(
+            suggest(message, &["count"]),
+            "unknown field `cunt`, expected one of `name`, `class`"
+        );
+        assert_eq!(suggest("other `x`", &[]), "other `x`");
+    }
 }

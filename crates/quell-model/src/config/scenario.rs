@@ -234,8 +234,10 @@ impl Scenario {
     pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
         let mut scenario: Scenario = super::parse(file, text)?;
         scenario.file = file.into();
-        scenario.check(file)?;
-        Ok(scenario)
+        match scenario.check(file) {
+            Ok(()) => Ok(scenario),
+            Err(error) => Err(error.located(text)),
+        }
     }
 
     /// The tenants, one by one.

@@ -6,7 +6,9 @@ use super::group::CpuMax;
 use super::program::{Load, ThreadProgram};
 use super::server::Criticality;
 use crate::{CpuSet, TenantName, TenantWeight};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 use std::path::Path;
 
 /// One `[[tenant]]` table.
@@ -32,7 +34,7 @@ pub struct TenantSpec {
     /// threads' nice values) stays.
     pub weight: Option<TenantWeight>,
     /// Selector: processes of these ids, and their descendants.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "one_or_many")]
     pub pid: Vec<u32>,
     /// Selector: processes in cgroups matching this glob (path below the hierarchy's root, no
     /// leading `/`; `*` does not cross `/`, `**` does).
@@ -83,6 +85,39 @@ pub struct TenantSpec {
 
 fn one() -> u32 {
     1
+}
+
+/// `pid = 1234` and `pid = [1234, 1235]`.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    struct Pids;
+    impl<'de> Visitor<'de> for Pids {
+        type Value = Vec<u32>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a process id such as 1234, or several such as [1234, 1235]")
+        }
+
+        fn visit_i64<E: Error>(self, pid: i64) -> Result<Vec<u32>, E> {
+            let pid = u32::try_from(pid);
+            pid.map(|pid| vec![pid])
+                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+        }
+
+        fn visit_u64<E: Error>(self, pid: u64) -> Result<Vec<u32>, E> {
+            let pid = u32::try_from(pid);
+            pid.map(|pid| vec![pid])
+                .map_err(|_| E::custom("a process id is 1 to 4194304"))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
+            let mut pids = Vec::new();
+            while let Some(pid) = list.next_element()? {
+                pids.push(pid);
+            }
+            Ok(pids)
+        }
+    }
+    deserializer.deserialize_any(Pids)
 }
 
 /// Kind of tenant.
@@ -194,7 +229,14 @@ impl TenantSpec {
         };
         check_name(&self.name, file, key)?;
         if let Some(weight) = self.weight.filter(|w| !(1..=10_000).contains(&w.0)) {
-            return error("weight", format!("{weight} is outside 1 to 10000"));
+            let shares = match weight.0 {
+                11..=1_024_000 => format!(
+                    " (cpu.shares of {weight} are a weight of {})",
+                    weight.0 / 1024 * 100 + weight.0 % 1024 * 100 / 1024
+                ),
+                _ => String::new(),
+            };
+            return error("weight", format!("{weight} is outside 1 to 10000{shares}"));
         }
         if !(1..=1024).contains(&self.count) {
             return error("count", format!("{} is outside 1 to 1024", self.count));
