@@ -51,6 +51,8 @@ pub struct Boot {
     pub boot_limit: Duration,
     /// How long its command may take, on the host's clock.
     pub limit: Duration,
+    /// That time begins anew whenever the command says something: for studies, which say how far they are.
+    pub limits_silence: bool,
     /// Where booted guests are kept to start from, on the virtual clock: see [`crate::Lab::snapshots`]. Without it each one boots.
     pub snapshots: Option<PathBuf>,
 }
@@ -69,6 +71,7 @@ impl Default for Boot {
             append: String::new(),
             boot_limit: Duration::from_secs(300),
             limit: Duration::from_secs(3600),
+            limits_silence: true,
             snapshots: None,
         }
     }
@@ -172,6 +175,9 @@ pub fn boot(
         for (stream, tail) in &mut streams {
             let bytes = tail.new_bytes()?;
             if !bytes.is_empty() {
+                if options.limits_silence && report.ready_s.is_some() {
+                    deadline = Instant::now() + options.limit;
+                }
                 say(*stream, &bytes);
             }
         }
@@ -187,6 +193,7 @@ pub fn boot(
         if Instant::now() > deadline {
             if report.ready_s.is_some() {
                 return Err(LabError::TimedOut {
+                    silent: options.limits_silence,
                     seconds: options.limit.as_secs(),
                     console: console_tail(&folder.join("console")),
                 });

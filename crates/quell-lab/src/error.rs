@@ -136,9 +136,12 @@ pub enum LabError {
     },
     /// The command did not end in time.
     #[error(
-        "the guest's command did not end within {seconds} s and was stopped; the end of its console:\n{console}"
+        "the guest's command {} {seconds} s and was stopped; the end of its console:\n{console}",
+        if *.silent { "said nothing for" } else { "did not end within" }
     )]
     TimedOut {
+        /// Whether it is its silence that was too long.
+        silent: bool,
         /// The time limit.
         seconds: u64,
         /// The last lines of its console.

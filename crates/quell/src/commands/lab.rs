@@ -95,6 +95,7 @@ fn run_command(run: &LabRun) -> anyhow::Result<ExitCode> {
     prepared.image.command(&run.command);
     prepared.boot.seed = run.seed;
     prepared.boot.limit = Duration::from_secs(run.limit);
+    prepared.boot.limits_silence = false;
     let interrupt = interrupt_flag()?;
     let Prepared {
         qemu,
