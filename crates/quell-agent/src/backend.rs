@@ -393,6 +393,10 @@ impl<L: Loader> Act for Backends<L> {
         report
     }
 
+    fn unmet(&self) -> BTreeMap<TenantName, String> {
+        self.stock.unmet()
+    }
+
     fn broken(&self) -> &BTreeMap<TenantName, u64> {
         &self.broken
     }

@@ -9,6 +9,7 @@
 //! busy tenant does not push out a quiet one's.
 
 use crate::deserved::Accounts;
+use crate::remarks;
 use crate::totals::{Sums, TenantSums, Totals};
 use crate::usage;
 use crate::wire::{
@@ -81,6 +82,8 @@ pub struct Board {
 struct Inner {
     facts: Arc<Facts>,
     counts: Counts,
+    /// The end of the first period: what it took to come that far is not what the agent costs.
+    steady: usage::Mark,
     cost: PeriodCost,
     reload_error: Option<String>,
     last: Option<(Arc<Snapshot>, Arc<Plan>)>,
@@ -91,6 +94,8 @@ struct Inner {
     by_rule: BTreeMap<Rule, u64>,
     /// Promises of CPU time.
     broken: BTreeMap<TenantName, u64>,
+    /// Why weights do not hold.
+    unmet: BTreeMap<TenantName, String>,
     next_decision: u64,
     notes: VecDeque<String>,
 }
@@ -101,6 +106,7 @@ impl Board {
         let inner = Inner {
             facts: Arc::new(facts),
             counts: Counts::default(),
+            steady: usage::Mark::now(),
             cost: PeriodCost::default(),
             reload_error: None,
             last: None,
@@ -110,6 +116,7 @@ impl Board {
             by_tenant: BTreeMap::new(),
             by_rule: BTreeMap::new(),
             broken: BTreeMap::new(),
+            unmet: BTreeMap::new(),
             next_decision: 0,
             notes: VecDeque::new(),
         };
@@ -138,6 +145,9 @@ impl Board {
         let mut inner = self.lock();
         let inner = &mut *inner;
         inner.counts.periods += 1;
+        if inner.counts.periods == 1 {
+            inner.steady = usage::Mark::now();
+        }
         inner.cost = cost;
         inner.totals.add(&last.0);
         inner.accounts.add(&last.0);
@@ -196,6 +206,11 @@ impl Board {
         }
     }
 
+    /// The tenants whose weight does not hold, and why.
+    pub fn lacks(&self, unmet: BTreeMap<TenantName, String>) {
+        self.lock().unmet = unmet;
+    }
+
     /// The last plan; `None` before the first.
     pub fn plan(&self) -> Option<Arc<Plan>> {
         self.lock().last.as_ref().map(|(_, plan)| plan.clone())
@@ -231,16 +246,18 @@ impl Board {
 
     /// `GET /v1/status`, the tenants' figures over the last `window_s` seconds.
     pub fn status(&self, window_s: u32) -> Status {
-        let (facts, counts, cost, reload_error, last, window, broken, notes) = {
+        let (facts, counts, steady, cost, reload_error, last, window, broken, unmet, notes) = {
             let inner = self.lock();
             (
                 inner.facts.clone(),
                 inner.counts,
+                inner.steady,
                 inner.cost,
                 inner.reload_error.clone(),
                 inner.last.clone(),
                 inner.totals.window(u64::from(window_s) * 1_000_000_000),
                 inner.broken.clone(),
+                inner.unmet.clone(),
                 inner.notes.iter().cloned().collect(),
             )
         };
@@ -249,7 +266,9 @@ impl Board {
             let cpus = snapshot.host.cpus.len();
             let status = |tenant: &TenantSample| {
                 let broken = broken.get(&tenant.name).copied().unwrap_or(0);
-                tenant_status(tenant, plan, &window, cpus, broken)
+                let mut status = tenant_status(tenant, plan, &window, cpus, broken);
+                status.remarks.extend(unmet.get(&tenant.name).cloned());
+                status
             };
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
         });
@@ -277,7 +296,7 @@ impl Board {
             reload_error,
             changes: counts.changes,
             last_period: cost,
-            agent: usage::of_this_process(uptime),
+            agent: usage::of_this_process(steady),
             notes,
             pools,
             effects: effects.unwrap_or_default(),
@@ -302,14 +321,20 @@ impl Board {
 
     /// `GET /v1/explain/TENANT`; `Err` has the names of the tenants there are.
     pub fn explain(&self, name: &TenantName) -> Result<Explain, Vec<TenantName>> {
-        let (last, decisions, window) = {
+        let (last, decisions, window, unmet) = {
             let inner = self.lock();
             let decisions = inner
                 .by_tenant
                 .get(name)
                 .map(|d| d.iter().cloned().collect());
             let window = inner.accounts.last();
-            (inner.last.clone(), decisions.unwrap_or_default(), window)
+            let unmet = inner.unmet.get(name).cloned();
+            (
+                inner.last.clone(),
+                decisions.unwrap_or_default(),
+                window,
+                unmet,
+            )
         };
         let Some((snapshot, plan)) = last else {
             return Err(Vec::new());
@@ -330,6 +355,7 @@ impl Board {
                 state: thread.state,
                 run_ns: thread.run_ns,
                 ready_ns: thread.ready.as_ref().map(|ready| ready.sum_ns),
+                throttled_ns: thread.throttled_ns,
                 nice: thread.settings.nice.get(),
                 slice_ns: thread.settings.slice_ns,
                 cpus: thread.settings.affinity.clone(),
@@ -344,6 +370,9 @@ impl Board {
             seq: snapshot.seq,
             time_ns: snapshot.time_ns,
             period_ns: snapshot.period_ns,
+            remarks: remarks::of(tenant).into_iter().chain(unmet).collect(),
+            weight: tenant.spec.weight(),
+            cgroup: tenant.cgroup.clone(),
             threads: threads.collect(),
             share: window.and_then(|window| window.share(name)),
             promise: planned.and_then(|plan| plan.promise.clone()),
@@ -492,6 +521,8 @@ fn tenant_status(
         run_percent,
         cpu_share_percent: run_percent / cpus.max(1) as f64,
         ready_percent: sums.and_then(|s| s.ready_ns).map(percent),
+        throttled_percent: sums.and_then(|s| s.throttled_ns).map(percent),
+        remarks: remarks::of(tenant),
         wait_p50_us: sums.and_then(|s| s.wait_quantile_us(0.5)),
         wait_p99_us: sums.and_then(|s| s.wait_quantile_us(0.99)),
         latency_min_us: latencies().min().map(|ns| ns / 1000),

@@ -192,6 +192,7 @@ impl Controller {
                 self.board.acts_through(backend);
             }
             self.board.broke(actuator.broken());
+            self.board.lacks(actuator.unmet());
             if let Some(policy) = &mut self.parts.policy {
                 policy.carried_out(backend);
             }
@@ -279,7 +280,7 @@ impl Controller {
         self.effects = plan.effects.clone();
     }
 
-    /// A selector that matches nothing is often a typing mistake, so it is said, once.
+    /// A selector that matches nothing is often a typing mistake, so it is said in the log, once; while it holds it is a remark.
     fn warn_of_unmatched(&mut self, snapshot: &Snapshot) {
         let none = snapshot.tenants.iter().filter(|t| t.threads.is_empty());
         let names = none.map(|tenant| &tenant.name);
@@ -296,7 +297,6 @@ impl Controller {
             ),
         };
         warn!("{text}");
-        self.board.note(text);
         self.unmatched.extend(new);
     }
 

@@ -5,8 +5,9 @@
 //! Approach: the loop adds up what each thread ran and waited, over windows of [`WINDOW_NS`] that follow one another.
 //! Only who asks has the last one's ideal solved ([`quell_policy::share::ideal`]).
 //! Limits: a thread that slept in the window is taken to have got all that it wanted, one that never did to have wanted
-//! a CPU for as long as it was there. What the rest of the host used is taken as given. Tenants count as
-//! siblings, by the configuration's weights; their cgroups' parents and limits are not looked at.
+//! a CPU for as long as it was there, but for what a bandwidth limit stopped it. What the rest of the host used is taken as
+//! given. Tenants count as siblings, by the configuration's weights and with their cgroups' limits; their cgroups' parents' weights are not
+//! looked at. Threads that ended in the window wanted what they used.
 
 use crate::wire::ShareExplain;
 use quell_model::{CpuSet, Snapshot, TenantName, TenantWeight, ThreadId, ThreadSample};
@@ -42,6 +43,10 @@ pub struct Window {
 #[derive(Debug, Clone, Default)]
 struct Tenant {
     weight: TenantWeight,
+    /// The last seen, in CPUs.
+    limit: Option<f64>,
+    /// What threads used that ended.
+    ended_ns: u64,
     /// Ascending by id, as snapshots have them.
     threads: Vec<Used>,
 }
@@ -71,6 +76,8 @@ impl Accounts {
         for sample in &snapshot.tenants {
             let tenant = now.tenants.entry(sample.name.clone()).or_default();
             tenant.weight = sample.spec.weight.unwrap_or_default();
+            tenant.limit = sample.limit_cpus;
+            tenant.ended_ns += sample.ended.as_ref().map_or(0, |it| it.run_ns);
             let mut at = 0;
             for thread in &sample.threads {
                 let used = tenant.of(thread, &mut at);
@@ -98,7 +105,9 @@ impl Accounts {
 impl Tenant {
     /// A thread's sums, from place `at` on; `at` becomes the place after it, where the next thread's may be.
     fn of(&mut self, thread: &ThreadSample, at: &mut usize) -> &mut Used {
-        let later = self.threads[*at..].iter().take_while(|it| it.id < thread.id);
+        let later = self.threads[*at..]
+            .iter()
+            .take_while(|it| it.id < thread.id);
         let place = *at + later.count();
         if self.threads.get(place).is_none_or(|it| it.id != thread.id) {
             let none = Used {
@@ -128,7 +137,7 @@ impl Window {
             .sum();
         let deserved = ideal.groups[at];
         let run_ns: u64 = tenant.threads.iter().map(|used| used.run_ns).sum();
-        let received = run_ns as f64 / self.length_ns as f64;
+        let received = (run_ns + tenant.ended_ns) as f64 / self.length_ns as f64;
         Some(ShareExplain {
             window_ns: self.length_ns,
             weight: tenant.weight,
@@ -151,8 +160,14 @@ impl Window {
             problem.groups.push(Group {
                 parent: None,
                 weight: tenant.weight.0,
-                limit: None,
+                limit: tenant.limit,
             });
+            run_ns += tenant.ended_ns;
+            if tenant.ended_ns > 0 {
+                problem
+                    .threads
+                    .extend(self.anywhere(group, tenant.ended_ns));
+            }
             for used in &tenant.threads {
                 let wanted = used.run_ns + used.ready_ns?;
                 let asleep = (wanted as f64) < used.seen_ns as f64 * NEVER_ASLEEP;
@@ -174,21 +189,29 @@ impl Window {
             }
         }
         // The rest of the host: it wanted what it got, and goes before all.
-        let rest = self.busy_ns?.saturating_sub(run_ns) as f64 / length;
+        let rest = self.busy_ns?.saturating_sub(run_ns);
         problem.groups.push(Group {
             parent: None,
             weight: 10_000,
             limit: None,
         });
-        let cpus = self.cpus.len();
-        problem.threads.extend((0..cpus).map(|_| Thread {
-            group: Some(self.tenants.len()),
-            weight: TenantWeight::DEFAULT.0,
-            cpus: self.cpus.clone(),
-            demand: (rest / cpus as f64).min(1.0),
-        }));
+        problem
+            .threads
+            .extend(self.anywhere(self.tenants.len(), rest));
         let ideal = ideal(&problem).ok()?;
         Some((problem, ideal))
+    }
+
+    /// A group's threads that are not known one by one, and used so much: one for each CPU, as each may use one at most.
+    fn anywhere(&self, group: usize, run_ns: u64) -> impl Iterator<Item = Thread> {
+        let count = self.cpus.len();
+        let demand = run_ns as f64 / self.length_ns as f64 / count as f64;
+        (0..count).map(move |_| Thread {
+            group: Some(group),
+            weight: TenantWeight::DEFAULT.0,
+            cpus: self.cpus.clone(),
+            demand: demand.min(1.0),
+        })
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Choice {
 pub trait Stock {
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// The tenants whose weight does not hold, and why.
+    fn unmet(&self) -> BTreeMap<TenantName, String>;
     /// Puts everything back, except that these threads stay where they are bound to.
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
     /// Puts everything back.
@@ -58,6 +60,8 @@ pub trait Act {
     fn backend(&self) -> Backend;
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
+    /// The tenants whose weight does not hold, and why.
+    fn unmet(&self) -> BTreeMap<TenantName, String>;
     /// How many promises of CPU time were broken since the start, by tenant.
     fn broken(&self) -> &BTreeMap<TenantName, u64>;
     /// Puts back what a policy sees of the host, for one that begins: it must see what the owners chose. These threads stay
@@ -145,6 +149,10 @@ impl Observe for Asking {
 impl Stock for Actuator {
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         Actuator::apply(self, snapshot, plan)
+    }
+
+    fn unmet(&self) -> BTreeMap<TenantName, String> {
+        Actuator::unmet(self)
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {

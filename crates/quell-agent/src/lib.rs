@@ -19,6 +19,7 @@ mod metrics;
 mod notify;
 mod privileges;
 mod rarely;
+mod remarks;
 mod run;
 #[cfg(test)]
 mod testing;

@@ -303,6 +303,19 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
     let help = "Time the tenant's threads were ready and not served.";
     counters(to, "tenant_ready", help, Some(Unit::Seconds), &ready)?;
 
+    let throttled: Vec<_> = totals
+        .iter()
+        .filter_map(|t| Some(([("tenant", t.name.as_str())], t.throttled_ns? as f64 / 1e9)))
+        .collect();
+    let help = "Time for which a CPU bandwidth limit stopped the tenant's threads.";
+    counters(
+        to,
+        "tenant_throttled",
+        help,
+        Some(Unit::Seconds),
+        &throttled,
+    )?;
+
     let mut waits = Vec::new();
     for tenant in totals {
         let Some(by) = &tenant.waits else { continue };
@@ -323,7 +336,7 @@ fn tenants(to: &mut DescriptorEncoder, status: &Status, totals: &[TenantSums]) -
             add("tenant", other.as_str(), *ns);
         }
     }
-    let help = "The same by cause; `other` is the tenant that had the CPU, for cause `tenant`.";
+    let help = "Ready and throttled time by cause; `other` is the tenant that had the CPU, for cause `tenant`.";
     counters(to, "tenant_wait", help, Some(Unit::Seconds), &waits)
 }
 

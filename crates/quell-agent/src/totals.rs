@@ -50,10 +50,12 @@ pub struct Sums {
 pub struct TenantSums {
     /// The tenant.
     pub name: TenantName,
-    /// CPU time of its threads.
+    /// CPU time of its threads, those that ended included where the source sees them.
     pub run_ns: u64,
     /// Their time ready and not served.
     pub ready_ns: Option<u64>,
+    /// Time for which a bandwidth limit stopped them.
+    pub throttled_ns: Option<u64>,
     /// The same by cause.
     pub waits: Option<WaitBreakdown>,
     /// Ended waits by length, as [`quell_model::ReadyTime::histogram`].
@@ -157,6 +159,7 @@ impl TenantSums {
             name,
             run_ns: 0,
             ready_ns: None,
+            throttled_ns: None,
             waits: None,
             histogram: None,
             occasions: None,
@@ -177,8 +180,16 @@ impl TenantSums {
                 }
             }
         }
+        if let Some(ended) = &tenant.ended {
+            self.run_ns += ended.run_ns;
+            if let Some(histogram) = &ended.ready.histogram {
+                let counts = histogram.iter().map(|&n| u64::from(n));
+                add_each(self.histogram.get_or_insert_default(), counts);
+            }
+        }
         if let Some(waits) = &tenant.waits {
-            *self.ready_ns.get_or_insert(0) += waits.total_ns();
+            *self.ready_ns.get_or_insert(0) += waits.ready_ns();
+            *self.throttled_ns.get_or_insert(0) += waits.bandwidth_ns;
             let sum = self.waits.get_or_insert_default();
             sum.own_ns += waits.own_ns;
             sum.host_ns += waits.host_ns;
@@ -230,6 +241,7 @@ impl TenantSums {
             name: self.name.clone(),
             run_ns: self.run_ns - from.run_ns,
             ready_ns: self.ready_ns.map(|now| now - from.ready_ns.unwrap_or(0)),
+            throttled_ns: (self.throttled_ns).map(|now| now - from.throttled_ns.unwrap_or(0)),
             waits,
             histogram: list(&self.histogram, &from.histogram),
             occasions: list(&self.occasions, &from.occasions),

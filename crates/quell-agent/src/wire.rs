@@ -99,7 +99,7 @@ pub struct PeriodCost {
 pub struct AgentUse {
     /// CPU time since its start, user and system.
     pub cpu_ns: u64,
-    /// CPU time since its start, in percent of one CPU.
+    /// CPU time since its first period was complete, in percent of one CPU: starting is left out.
     pub cpu_percent: f64,
     /// Resident memory.
     pub rss_bytes: u64,
@@ -128,6 +128,12 @@ pub struct TenantStatus {
     pub cpu_share_percent: f64,
     /// Time ready and not served, in percent of one CPU.
     pub ready_percent: Option<f64>,
+    /// Time for which a CPU bandwidth limit of its cgroup stopped it, in percent of one CPU; not in `ready_percent`.
+    #[serde(default)]
+    pub throttled_percent: Option<f64>,
+    /// What holds now and the figures do not tell, a sentence each.
+    #[serde(default)]
+    pub remarks: Vec<String>,
     /// Median wait for a CPU (upper edge of its power-of-two bucket).
     pub wait_p50_us: Option<f64>,
     /// 99th percentile of the waits for a CPU (upper edge of its power-of-two bucket).
@@ -203,7 +209,7 @@ pub struct MatrixPart {
 pub struct MatrixRow {
     /// The tenant that waited.
     pub tenant: TenantName,
-    /// Its ready time by cause, in ns; `null` where the source does not see causes.
+    /// Its ready time, and what a limit stopped, by cause, in ns; `null` where the source does not see causes.
     pub waits: Option<WaitBreakdown>,
     /// For how long, in ns, some of its threads were ready and unserved while exactly `n` of its
     /// others were blocked (entry `n`; DASEC, Fig. 3); `null` where not seen.
@@ -221,6 +227,15 @@ pub struct Explain {
     pub time_ns: u64,
     /// The length of that period.
     pub period_ns: u64,
+    /// What holds now and the figures do not tell, a sentence each.
+    #[serde(default)]
+    pub remarks: Vec<String>,
+    /// Its weight among tenants, as configured.
+    #[serde(default)]
+    pub weight: TenantWeight,
+    /// The cgroup that holds exactly its threads, if any: there its weight is set, else by their nice values.
+    #[serde(default)]
+    pub cgroup: Option<CgroupPath>,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadExplain>,
     /// What it deserved of the host and what it received; `null` where the source does not show who waited, and until
@@ -273,6 +288,9 @@ pub struct ThreadExplain {
     pub run_ns: u64,
     /// Time ready and not served in the period.
     pub ready_ns: Option<u64>,
+    /// Time for which a CPU bandwidth limit stopped it in the period.
+    #[serde(default)]
+    pub throttled_ns: Option<u64>,
     /// Nice value as last seen.
     pub nice: i32,
     /// EEVDF slice as last seen.

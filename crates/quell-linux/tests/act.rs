@@ -258,6 +258,9 @@ impl Case {
                     spec: Arc::new(spec),
                     cgroup: None,
                     threads: Vec::new(),
+                    limit_cpus: None,
+                    taken_by: None,
+                    ended: None,
                     waits: None,
                     occasions: None,
                     guest: None,
@@ -291,6 +294,7 @@ impl Case {
             cpu: CpuId(0),
             run_ns: 0,
             ready: None,
+            throttled_ns: None,
             preemptions: None,
             wakeups: None,
             wakers: None,
@@ -1001,6 +1005,82 @@ fn a_tenants_weight_is_its_cgroups() {
             "{report}"
         );
         assert_eq!((actuator.restore().left_alone, read()), (1, 555));
+    }));
+    std::fs::remove_dir(&dir).unwrap();
+    result.unwrap();
+}
+
+#[test]
+fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_ends() {
+    let (_dir, path) = journal();
+    let mut actuator = open(&path).unwrap();
+    let name = format!("quell-test-idle-{}", std::process::id());
+    let dir = Path::new("/sys/fs/cgroup/cpu").join(&name);
+    let file = |name: &str| dir.join(name);
+    if !actuator.capabilities().cgroup_weight.available || std::fs::create_dir(&dir).is_err() {
+        eprintln!("skipped: no writable cgroup v1 CPU hierarchy at /sys/fs/cgroup/cpu");
+        return;
+    }
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        if std::fs::write(file("cpu.idle"), "1").is_err() {
+            eprintln!("skipped: the kernel has no idle cgroups");
+            return;
+        }
+        let read = || std::fs::read_to_string(file("cpu.shares")).unwrap();
+        let idle_weight = read();
+        let mut case = Case::new(std::process::id(), &[]);
+        case.snapshot.tenants[0].cgroup = Some(CgroupPath(format!("/{name}").into()));
+        case.plan.tenants[0].weight = Some(TenantWeight(300));
+        let first = case.apply(&mut actuator);
+        assert_eq!(
+            (first.writes.total(), first.notes.len(), read()),
+            (0, 1, idle_weight),
+            "{first}"
+        );
+        let tenant = case.plan.tenants[0].name.clone();
+        let why = |actuator: &Actuator| actuator.unmet().remove(&tenant);
+        assert!(
+            why(&actuator).unwrap().contains("cpu.idle = 1"),
+            "{:?}",
+            why(&actuator)
+        );
+        assert_eq!(case.apply(&mut actuator).notes.len(), 0, "said once");
+        // Nothing was written, so there is nothing to say at the end.
+        let restored = actuator.restore();
+        assert_eq!(
+            (restored.left_alone, restored.notes.len()),
+            (0, 0),
+            "{restored}"
+        );
+
+        case.apply(&mut actuator);
+        std::fs::write(file("cpu.idle"), "0").unwrap();
+        for _ in 0..2 {
+            case.apply(&mut actuator);
+        }
+        assert_eq!((read().trim(), why(&actuator)), ("3072", None));
+        // Idle again, and not: the kernel has forgotten the weight.
+        std::fs::write(file("cpu.idle"), "1").unwrap();
+        case.apply(&mut actuator);
+        assert!(why(&actuator).is_some());
+        std::fs::write(file("cpu.idle"), "0").unwrap();
+        for _ in 0..2 {
+            case.apply(&mut actuator);
+        }
+        assert_eq!((read().trim(), why(&actuator)), ("3072", None));
+
+        std::fs::write(file("cpu.shares"), "512").unwrap();
+        let taken = case.apply(&mut actuator);
+        assert!(
+            taken.notes[0].text.contains("someone else changed it"),
+            "{taken}"
+        );
+        assert!(
+            why(&actuator).unwrap().contains("left at 512"),
+            "{:?}",
+            why(&actuator)
+        );
+        assert_eq!((actuator.restore().left_alone, read().trim()), (1, "512"));
     }));
     std::fs::remove_dir(&dir).unwrap();
     result.unwrap();

@@ -5,7 +5,7 @@
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{gettid, pipe, read, write};
 use quell_linux::observe::monitor::{
-    Limits, Monitor, ProcessEvent, RawTenant, RawThread, Reading, TenantIndex, WAIT_BUCKETS,
+    Limits, Monitor, ProcessEvent, RawTenant, RawThread, Reading, TenantIndex, WAIT_BUCKETS, cause,
 };
 use quell_model::{Pid, ThreadState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,18 +113,18 @@ fn of_tid(reading: &Reading, tid: u32) -> RawThread {
         .unwrap()
 }
 
+/// How long a thread wanted to run and did not.
+fn waited_ns(thread: &RawThread) -> u64 {
+    thread.ready_ns + thread.throttled_ns
+}
+
 fn of_tenant(reading: &Reading, tenant: TenantIndex) -> &RawTenant {
     reading.tenants.iter().find(|t| t.tenant == tenant).unwrap()
 }
 
 /// A part of a reading's tenant charged to another tenant.
 fn charged_to(reading: &Reading, waiting: TenantIndex, running: TenantIndex) -> u64 {
-    let waits = &of_tenant(reading, waiting).waits;
-    waits
-        .tenants
-        .iter()
-        .find(|(tenant, _)| *tenant == running)
-        .map_or(0, |&(_, ns)| ns)
+    of_tenant(reading, waiting).waited_for(running.0.into())
 }
 
 /// Runs in the child processes that [`Process::role`] starts; does nothing as a test.
@@ -209,20 +209,18 @@ fn two_spinners_on_one_cpu_wait_for_each_other() {
     }
 
     // Whenever b runs on this CPU, a waits for b, and the other way round.
-    for (waiting, tenant, running, cause) in [(&a, A, &b, B), (&b, B, &a, A)] {
-        let charged = charged_to(&last, tenant, cause) - charged_to(&first, tenant, cause);
+    for (tenant, running, by) in [(A, &b, B), (B, &a, A)] {
+        let charged = charged_to(&last, tenant, by) - charged_to(&first, tenant, by);
         let (old, new) = delta(running);
         let ran = new.run_ns - old.run_ns;
-        let stolen = of_tenant(&last, tenant).waits.steal_ns;
-        let (_, waiter) = delta(waiting);
-        let open = waiter.ready_ns - waiter.charged_ns;
+        let stolen = of_tenant(&last, tenant).waited_for(cause::STEAL);
         assert!(
             charged <= ran + 50 * MS,
             "{charged} ns charged, ran {ran} ns"
         );
         assert!(
-            charged + stolen + open + 50 * MS >= ran,
-            "{charged} + {stolen} + {open} < {ran}"
+            charged + stolen + 50 * MS >= ran,
+            "{charged} + {stolen} < {ran}"
         );
         assert!(charged > 0);
     }
@@ -231,16 +229,16 @@ fn two_spinners_on_one_cpu_wait_for_each_other() {
     }
 }
 
-/// Every ns of ready time that was charged is in the matrix, and no other. Readings are not taken
+/// Every ns of ready time is in the matrix, waits that go on included, and no other. Readings are not taken
 /// at one instant, so a wait may end in between: hence the tolerance of a few.
 fn check_books(reading: &Reading) {
     for tenant in &reading.tenants {
         let threads = reading.threads.iter().filter(|t| t.tenant == tenant.tenant);
-        let charged: u64 = threads.map(|t| t.charged_ns).sum();
-        let total = tenant.waits.total_ns();
+        let waited: u64 = threads.map(waited_ns).sum();
+        let total = tenant.waited_ns();
         assert!(
-            total >= charged && total - charged < 100 * MS,
-            "tenant {:?}: {charged} ns waited, {total} ns in the matrix",
+            total >= waited && total - waited < 100 * MS,
+            "tenant {:?}: {waited} ns waited, {total} ns in the matrix",
             tenant.tenant
         );
     }
@@ -264,13 +262,10 @@ fn the_matrix_is_exactly_the_ready_time_once_all_is_quiet() {
     let reading = read_now(&mut monitor);
     for thread in &reading.threads {
         assert!(thread.ended, "{thread:?}");
-        *charged.entry(thread.tenant).or_default() += thread.charged_ns;
+        *charged.entry(thread.tenant).or_default() += waited_ns(thread);
     }
     for tenant in [A, B] {
-        assert_eq!(
-            of_tenant(&reading, tenant).waits.total_ns(),
-            charged[&tenant]
-        );
+        assert_eq!(of_tenant(&reading, tenant).waited_ns(), charged[&tenant]);
         assert!(charged[&tenant] > 0);
         assert_eq!(of_tenant(&reading, tenant).ready, 0);
         assert_eq!(of_tenant(&reading, tenant).blocked, 0);
@@ -679,9 +674,9 @@ impl Limited {
         let group = Limited(dir.clone());
         if v1.is_some() {
             write(dir.join("cpu.cfs_period_us"), "50000")?;
-            write(dir.join("cpu.cfs_quota_us"), "10000")?;
+            write(dir.join("cpu.cfs_quota_us"), "1000")?;
         } else {
-            write(dir.join("cpu.max"), "10000 50000")?;
+            write(dir.join("cpu.max"), "1000 50000")?;
         }
         Ok(group)
     }
@@ -708,13 +703,16 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     let first = read_now(&mut monitor);
     thread::sleep(Duration::from_millis(700));
     let last = read_now(&mut monitor);
-    let waits = |reading: &Reading| of_tenant(reading, A).waits.clone();
-    let bandwidth = waits(&last).bandwidth_ns - waits(&first).bandwidth_ns;
-    let total = waits(&last).total_ns() - waits(&first).total_ns();
-    // It may run 10 ms of 50; the rest of the time it is ready but for its limit. On a busy machine it
+    let waits = |reading: &Reading| of_tenant(reading, A).clone();
+    let limit = |reading: &Reading| waits(reading).waited_for(cause::BANDWIDTH);
+    let bandwidth = limit(&last) - limit(&first);
+    let total = waits(&last).waited_ns() - waits(&first).waited_ns();
+    // It may run 1 ms of 50; the rest of the time it is ready but for its limit. On a busy machine it
     // also waits for others, and comes to its limit less often.
     assert!(total > 100 * MS, "{:?}", waits(&last));
     assert!(bandwidth > 50 * MS, "{:?}", waits(&last));
+    let throttled: u64 = last.threads.iter().map(|it| it.throttled_ns).sum();
+    assert_eq!(throttled, limit(&last));
     drop(spinner);
 }
 
@@ -790,7 +788,7 @@ fn the_books_balance_while_everything_happens_at_once() {
             })
         })
         .collect();
-    let mut ended_charged: BTreeMap<TenantIndex, u64> = BTreeMap::new();
+    let mut ended_waited: BTreeMap<TenantIndex, u64> = BTreeMap::new();
     let mut before: BTreeMap<(u32, u32), RawThread> = BTreeMap::new();
     let mut busy_before = None;
     for _ in 0..40 {
@@ -802,11 +800,11 @@ fn the_books_balance_while_everything_happens_at_once() {
             let key = (thread.slot, thread.generation);
             if let Some(old) = before.insert(key, *thread) {
                 assert!(thread.run_ns >= old.run_ns, "{old:?} {thread:?}");
-                assert!(thread.ready_ns >= old.ready_ns, "{old:?} {thread:?}");
+                assert!(waited_ns(thread) >= waited_ns(&old), "{old:?} {thread:?}");
                 assert_eq!(thread.id, old.id);
             }
             if thread.ended {
-                *ended_charged.entry(thread.tenant).or_default() += thread.charged_ns;
+                *ended_waited.entry(thread.tenant).or_default() += waited_ns(thread);
             }
         }
         for tenant in [A, B] {
@@ -814,13 +812,13 @@ fn the_books_balance_while_everything_happens_at_once() {
                 .threads
                 .iter()
                 .filter(|t| t.tenant == tenant && !t.ended);
-            let charged = live.map(|t| t.charged_ns).sum::<u64>()
-                + ended_charged.get(&tenant).copied().unwrap_or(0);
-            let total = of_tenant(&reading, tenant).waits.total_ns();
+            let waited =
+                live.map(waited_ns).sum::<u64>() + ended_waited.get(&tenant).copied().unwrap_or(0);
+            let total = of_tenant(&reading, tenant).waited_ns();
             // Tenant and threads are not read at one instant: while the reader itself waits for a
             // CPU, each of at most 9 threads may add to the one and not to the other.
             let slack = 50 * MS + 9 * took;
-            assert!(total.abs_diff(charged) < slack, "{charged} {total} {slack}");
+            assert!(total.abs_diff(waited) < slack, "{waited} {total} {slack}");
         }
         let busy: u64 = reading.cpus.iter().filter_map(|c| c.busy_ns).sum();
         if let Some((old_busy, old_time)) = busy_before.replace((busy, reading.time_ns)) {

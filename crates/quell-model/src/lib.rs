@@ -24,7 +24,7 @@ pub use plan::{
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
 pub use snapshot::{
-    CpuSample, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
+    CpuSample, Ended, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
     TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,
 };
 pub use weight::{Nice, TenantWeight, Weight};

@@ -75,8 +75,18 @@ pub struct TenantSample {
     /// The cgroup that holds exactly this tenant's threads and has a CPU controller, if any:
     /// the place where a tenant's weight can be set without touching another's.
     pub cgroup: Option<CgroupPath>,
+    /// The CPUs that the bandwidth limit (`cpu.max`) of that cgroup, or the least of those above it, allows it; looked at once
+    /// a limit has stopped it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_cpus: Option<f64>,
+    /// The tenant, earlier in the configuration, that has what this one, which has no process, would have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_by: Option<TenantName>,
     /// Its threads, ascending by id.
     pub threads: Vec<ThreadSample>,
+    /// What its threads did in the period that ended within it, and so are not in `threads`; where seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     /// Who made its threads wait, and how much.
     pub waits: Option<WaitBreakdown>,
     /// The paper's occasion metric (DASEC, Fig. 3).
@@ -84,6 +94,19 @@ pub struct TenantSample {
     /// What its guest says, where it is a virtual machine that is asked and has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestSample>,
+}
+
+/// Threads of a tenant that ended within a period, from its start (or their first moment in it) to their end, summed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Ended {
+    /// How many.
+    pub threads: u64,
+    /// Time on a CPU, in ns.
+    pub run_ns: u64,
+    /// Time ready and not served.
+    pub ready: ReadyTime,
+    /// Time for which a bandwidth limit stopped them, in ns.
+    pub throttled_ns: u64,
 }
 
 /// What a virtual machine's guest said last. It is not to be trusted.
@@ -121,6 +144,11 @@ pub struct ThreadSample {
     pub run_ns: u64,
     /// Time ready and not served within the period.
     pub ready: Option<ReadyTime>,
+    /// Time within the period for which a CPU bandwidth limit (`cpu.max`) of its cgroup stopped it, in ns; where seen. The
+    /// kernel tells when such a stop ends: until then the time counts as ready, and later ready time counts as that
+    /// much less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_ns: Option<u64>,
     /// Times it lost its CPU while it still wanted to run.
     pub preemptions: Option<u64>,
     /// Times it was woken.
@@ -161,7 +189,7 @@ pub enum ThreadState {
     Blocked,
 }
 
-/// Ready time: from when a thread wanted a CPU until it got one.
+/// Ready time: from when a thread wanted a CPU until it got one, but for what a bandwidth limit stopped it.
 ///
 /// A wait counts in the period in which it ended; one still going on at the period's end adds the
 /// part of it within this period to `sum_ns` (and not to `count` or `histogram`).
@@ -228,7 +256,8 @@ pub enum SchedClass {
     Ext,
 }
 
-/// A tenant's ready time by who had the CPU meanwhile, in ns of the period, summed over its threads.
+/// A tenant's waiting by who had the CPU meanwhile, in ns of the period, summed over its threads. The sum is their ready and
+/// their throttled time, those that ended included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WaitBreakdown {
     /// Threads of the same tenant.
@@ -246,7 +275,12 @@ pub struct WaitBreakdown {
 }
 
 impl WaitBreakdown {
-    /// All ready time, in ns.
+    /// Time ready and not served, in ns: all but what a bandwidth limit stopped.
+    pub fn ready_ns(&self) -> u64 {
+        self.total_ns() - self.bandwidth_ns
+    }
+
+    /// All time waiting, in ns.
     pub fn total_ns(&self) -> u64 {
         self.own_ns
             + self.tenants.iter().map(|(_, ns)| ns).sum::<u64>()

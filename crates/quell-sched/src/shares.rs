@@ -20,8 +20,8 @@ const KEPT_NS: u64 = 1_000_000_000;
 const PLACES_NS: u64 = 1_000_000_000;
 /// The thread of a place that is being freed: no thread has that id.
 const FREED: u32 = u32::MAX;
-/// Groups deeper than the scheduler's GROUP_DEPTH count as in the root.
-const DEPTH_MOST: u32 = 16;
+/// The scheduler's GROUP_DEPTH: it ends where groups nest deeper.
+const DEPTH_MOST: u32 = 64;
 /// Rates' unit: share.h.
 const RATE_ONE: f64 = 65536.0;
 const RATE_LEAST: f64 = 16.0;

@@ -286,6 +286,9 @@ impl Monitor {
                 spec: spec.clone(),
                 cgroup: None,
                 threads: Vec::new(),
+                limit_cpus: None,
+                taken_by: None,
+                ended: None,
                 waits: None,
                 occasions: Some(occasions),
                 guest: None,
@@ -375,6 +378,7 @@ impl Monitor {
                 histogram: Some(seen.histogram),
                 ..seen.ready
             }),
+            throttled_ns: None,
             preemptions: Some(seen.preemptions),
             wakeups: Some(seen.wakeups),
             wakers: Some(wakers.collect()),

@@ -4,10 +4,10 @@ use super::{Loaded, Loader};
 use crate::edges::Stock;
 use quell_linux::act::{ApplyReport, RestoreReport};
 use quell_linux::observe::TracePoints;
-use quell_model::{Plan, Snapshot, TenantWeight, ThreadId, Tid};
+use quell_model::{Plan, Snapshot, TenantName, TenantWeight, ThreadId, Tid};
 use quell_sched::{Exit, Options, SchedError, ServerSetting, ServerStats, ThreadSetting};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// What was done, in order.
@@ -28,6 +28,10 @@ impl Stock for Recorder {
             format!("stock: {weights} tenants' weights, {threads} threads"),
         );
         ApplyReport::default()
+    }
+
+    fn unmet(&self) -> BTreeMap<TenantName, String> {
+        BTreeMap::new()
     }
 
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {

@@ -122,6 +122,10 @@ impl Act for Actor {
         }
     }
 
+    fn unmet(&self) -> BTreeMap<TenantName, String> {
+        BTreeMap::from([("a".into(), "its weight does not hold".into())])
+    }
+
     fn broken(&self) -> &BTreeMap<TenantName, u64> {
         static NONE: BTreeMap<TenantName, u64> = BTreeMap::new();
         &NONE
@@ -402,13 +406,25 @@ fn a_bad_reload_keeps_the_old_configuration_and_says_why() {
 }
 
 #[test]
-fn a_tenant_that_matches_nothing_is_said_once() {
-    let empty = |seq| Some(snapshot(seq, &[("a", 1), ("ghost", 0)]));
-    let observer = Box::new(Recording([empty(0), empty(1), empty(2)].into()));
-    let mut rig = rig(observer, None, NEVER);
-    play(&mut rig, periods(3)).unwrap();
-    let notes = rig.board.status(10).notes;
-    let said: Vec<_> = notes.iter().filter(|n| n.contains("ghost")).collect();
-    assert_eq!(said.len(), 1, "{notes:?}");
-    assert!(!notes.iter().any(|n| n.contains("tenant a")), "{notes:?}");
+fn what_a_tenant_lacks_is_said_as_long_as_it_does() {
+    let with = |seq, ghosts| Some(snapshot(seq, &[("a", 1), ("ghost", ghosts)]));
+    for (ghosts, expected) in [(0, vec!["no process matches its selectors"]), (1, vec![])] {
+        let observer = Box::new(Recording([with(0, 0), with(1, ghosts)].into()));
+        let mut rig = rig(observer, None, NEVER);
+        play(&mut rig, periods(2)).unwrap();
+        let status = rig.board.status(10);
+        let remarks: Vec<_> = status.tenants.iter().map(|it| &it.remarks).collect();
+        let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            remarks,
+            [&vec!["its weight does not hold".to_string()], &expected]
+        );
+        assert!(
+            !status.notes.iter().any(|n| n.contains("ghost")),
+            "{:?}",
+            status.notes
+        );
+        let explained = rig.board.explain(&"a".into()).unwrap();
+        assert_eq!(&explained.remarks, remarks[0]);
+    }
 }

@@ -58,6 +58,7 @@ struct cpumask {
 };
 
 struct rq {
+	u64 clock;
 	u64 prev_steal_time;	/* as of the last tick, in ns; with paravirtual time */
 	u64 prev_steal_time_rq; /* as of the run queue's last clock update, where counted */
 };
@@ -89,6 +90,10 @@ struct signal_struct {
 	int nr_threads;
 };
 
+struct sched_info {
+	unsigned long long last_arrival; /* when it was given a CPU last, by that run queue's clock */
+};
+
 struct sched_ext_entity { /* since 6.12 */
 	u64 slice;
 	u64 dsq_vtime;
@@ -112,6 +117,7 @@ struct task_struct {
 	unsigned int on_rq;
 	int prio;
 	int static_prio;
+	struct sched_info sched_info;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 	unsigned int policy;
@@ -219,6 +225,20 @@ static __always_inline u32 cpu_of(struct task_struct *task)
 	if (bpf_core_field_exists(old->cpu))
 		return old->cpu;
 	return bpf_get_smp_processor_id();
+}
+
+/* Since when a task that leaves its CPU now has been on it, as the kernel counts it: not before `first`. */
+static __always_inline u64 arrived_at(struct task_struct *task, u64 first, u64 now)
+{
+	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(task->sched_info.last_arrival))
+		return now;
+	struct cfs_rq *queue = task->se.cfs_rq;
+	struct rq *rq = queue ? queue->rq : NULL;
+	u64 arrived = task->sched_info.last_arrival;
+	if (!rq || !arrived)
+		return now;
+	u64 clock = rq->clock, ran = clock > arrived ? clock - arrived : 0;
+	return ran < now - first ? now - ran : first;
 }
 
 /*

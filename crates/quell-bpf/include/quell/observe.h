@@ -56,7 +56,7 @@ struct waker {
 struct thread_slot {
 	__u64 stamp;
 	__u64 run_ns;	   /* S */
-	__u64 ready_ns;	   /* S, all of it charged to causes */
+	__u64 ready_ns;	   /* S, charged to causes */
 	__u64 waits;	   /* S */
 	__u64 switches;	   /* S */
 	__u64 preemptions; /* S */
@@ -91,7 +91,7 @@ struct thread_slot {
 	struct {
 		__u64 from, upper, rest, ratio;
 	} walk; /* the monitor's own, see waits.bpf.h */
-	__u64 spare;
+	__u64 limited_ns; /* S, time for which bandwidth limits stopped it; charged, and not in ready_ns */
 };
 
 /* What a CPU ran: the last LOG_SEGMENTS changes of who had it. Written by that CPU only. */

@@ -167,24 +167,31 @@ static __always_inline void refresh_settings(struct thread_slot *slot, struct ta
 static __always_inline void wait_ended(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 				       u64 stamp, u64 now)
 {
-	u64 began = slot->wait_began_ns;
+	u64 waited = now > slot->wait_began_ns ? now - slot->wait_began_ns : 0;
+	u64 limited = slot->limited_ns;
 
 	charge(slot, task, cpu, stamp >> STATE_BITS, now);
 	slot->waits++;
-	slot->wait_histogram[log2_bucket(now > began ? now - began : 0)]++;
+	limited = slot->limited_ns - limited;
+	slot->wait_histogram[log2_bucket(waited > limited ? waited - limited : 0)]++;
 }
 
 /*
  * The thread was on a CPU until now. If it was ready as far as is known, then the switch to it was not told
- * (see switch_missed()): it counts, and all of the time is charged as waiting.
+ * (see switch_missed()): it waited until it arrived there.
  */
 static __always_inline void ran_until(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				      u64 stamp, u64 now)
+				      u64 stamp, u64 arrived, u64 now)
 {
 	if ((stamp & STATE_MASK) == STATE_RUNNING) {
 		slot->run_ns += since(stamp, now);
 	} else if ((stamp & STATE_MASK) == STATE_READY) {
-		wait_ended(slot, task, cpu, stamp, now);
+		u64 from = stamp >> STATE_BITS;
+
+		if (arrived < from)
+			arrived = from;
+		wait_ended(slot, task, cpu, stamp, arrived);
+		slot->run_ns += now > arrived ? now - arrived : 0;
 		slot->switches++;
 	}
 }
@@ -198,7 +205,7 @@ static __always_inline bool end_slot(struct thread_slot *slot, struct task_struc
 	if (!change_begin(slot, &old))
 		return false;
 	if (exits || (old & STATE_MASK) == STATE_RUNNING)
-		ran_until(slot, task, slot->cpu, old, now);
+		ran_until(slot, task, slot->cpu, old, now, now);
 	else if ((old & STATE_MASK) == STATE_READY)
 		charge(slot, task, slot->cpu, old >> STATE_BITS, now);
 	change_end(slot, old, STATE_ENDED, now, now);
@@ -271,15 +278,15 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 	return slot;
 }
 
-/* ready: it still wants to run. */
+/* ready: it still wants to run. arrived: since when it is on the CPU, where the switch to it was not told. */
 static __always_inline void switch_out(struct thread_slot *slot, struct task_struct *task,
-				       bool ready, u32 cpu, u64 now)
+				       bool ready, u32 cpu, u64 arrived, u64 now)
 {
 	u64 old;
 
 	if (!change_begin(slot, &old))
 		return;
-	ran_until(slot, task, cpu, old, now);
+	ran_until(slot, task, cpu, old, arrived, now);
 	refresh_settings(slot, task);
 	u32 state = STATE_BLOCKED;
 	if (ready) {
@@ -310,9 +317,7 @@ static __always_inline void switch_in(struct thread_slot *slot, struct task_stru
 /*
  * A switch away from this thread, which ran since then, was not told: seen on Linux 6.18 in a
  * virtual machine, once in some hundred switches, without the kernel counting a miss. What the
- * thread does now is unknown until its next event. It and the thread switched to are both charged
- * until now, the one with running and the other with waiting: that is too much, by at most the time
- * between two switches, but no counter goes backwards.
+ * thread does now is unknown until its next event. now: when the thread that is known to have had the CPU after it arrived there.
  */
 static __always_inline void switch_missed(u32 tid, u64 then, u64 now)
 {

@@ -10,7 +10,7 @@
  *          added to the waiting tenant's row. Time stolen by the hypervisor and time for
  *          which the bandwidth limit of its cgroup stopped the thread come from the kernel's own
  *          counters; they are taken off the others in proportion.
- *          A row's sum is exactly the ready time of the tenant's threads, as far as charged.
+ *          A row's sum is exactly what the tenant's threads were ready or stopped by limits, as far as charged.
  * Limits:  what lies further back than LOG_SEGMENTS changes is "unknown". The kernel updates steal
  *          at its tick or when a run queue's clock is read, so a short wait may see all or none of
  *          a stretch of steal. After a waiting thread changed CPU, neither steal nor bandwidth is
@@ -20,6 +20,14 @@
 #define QUELL_WAITS_BPF_H
 
 #define NOT_KNOWN (~0ULL)
+
+/* For how long bandwidth limits stopped a task, or its run queue: only differences count. A scheduler with limits of its own says it. */
+#ifndef QUELL_LIMITED_OF
+static __always_inline u64 limited_of(struct task_struct *task)
+{
+	return throttled_of(task);
+}
+#endif
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -68,7 +76,7 @@ static __always_inline void wait_on(struct thread_slot *slot, struct task_struct
 {
 	slot->cpu = cpu;
 	slot->steal_ns = steal_of(task);
-	slot->throttled_ns = throttled_of(task);
+	slot->throttled_ns = limited_of(task);
 }
 
 /* The same for a CPU whose run queue the task is not on yet. */
@@ -134,16 +142,18 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 	if (!row || now <= from)
 		return 0;
 	total = rest = now - from;
-	slot->ready_ns += total;
+	throttled = counted(slot->throttled_ns, throttled_ns, rest);
+	rest -= throttled;
+	slot->ready_ns += rest;
+	slot->limited_ns += throttled;
 	if (!log) {
-		charge_part(row, CAUSE_UNKNOWN, total);
+		charge_part(row, CAUSE_BANDWIDTH, throttled);
+		charge_part(row, CAUSE_UNKNOWN, rest);
 		return 0;
 	}
 
 	stolen = counted(slot->steal_ns, steal_ns, rest);
 	rest -= stolen;
-	throttled = counted(slot->throttled_ns, throttled_ns, rest);
-	rest -= throttled;
 	if (stolen | throttled) {
 		charge_part(row, CAUSE_STEAL, stolen);
 		charge_part(row, CAUSE_BANDWIDTH, throttled);
@@ -173,7 +183,7 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 }
 
 /*
- * Adds a wait on cpu, from until now, to the thread's ready time and charges it to who had that CPU.
+ * Adds a wait on cpu, from until now, to the thread's ready and limited time and charges it to who had that CPU.
  * The CPU's run queue is locked, so its log stands still.
  */
 static __always_inline void charge(struct thread_slot *slot, struct task_struct *task, u32 cpu,
@@ -181,7 +191,7 @@ static __always_inline void charge(struct thread_slot *slot, struct task_struct 
 {
 	slot->walk.from = from;
 	slot->walk.upper = now;
-	charge_wait(slot, cpu, steal_of(task), throttled_of(task));
+	charge_wait(slot, cpu, steal_of(task), limited_of(task));
 }
 
 #endif

@@ -71,6 +71,7 @@ impl Actuator {
     pub fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         self.period += 1;
         let mut period = Period::default();
+        self.look_at_a_weight(&mut period.report);
         let mut nth = 0;
         for tenant in &plan.tenants {
             let sample = snapshot
@@ -141,6 +142,8 @@ impl Actuator {
                         tenant,
                         setting,
                         planned: 0,
+                        unmet: None,
+                        idle: false,
                     };
                     self.state.cgroups.insert(path.clone(), cgroup);
                 }
@@ -168,7 +171,7 @@ impl Actuator {
             return;
         };
         cgroup.planned = self.period;
-        if cgroup.setting.hands_off.is_some() {
+        if cgroup.setting.hands_off.is_some() || cgroup.idle {
             period.report.left_alone += 1;
         } else if cgroup.setting.last == Value::Weight(want) {
             period.report.unchanged += 1;
@@ -760,25 +763,17 @@ impl Actuator {
         let Some(cgroup) = self.state.cgroups.get_mut(path) else {
             return;
         };
-        let now = cgroup::read_weight(&file);
-        let result = match now {
+        let result = match cgroup::read_weight(&file) {
             Ok((inode, _)) if inode != cgroup.inode => {
                 Err(io::Error::from_raw_os_error(libc::ENOENT))
             }
-            Ok((_, now)) if !cgroup.setting.expects(&Value::Weight(now)) => {
-                cgroup.setting.hands_off = Some(HandsOff::Foreign);
+            Ok(_) if cgroup::is_idle(&file) => {
                 report.left_alone += 1;
-                let text = format!(
-                    "weight left at {now} from now on: someone else changed it since Quell left it at {}",
-                    cgroup.setting.last
-                );
-                let (tenant, subject) = (cgroup.tenant.clone(), Subject::Cgroup(path.clone()));
-                report.notes.push(Note {
-                    tenant,
-                    subject,
-                    text,
-                });
-                return;
+                return idles(path, cgroup, report);
+            }
+            Ok((_, now)) if !cgroup.setting.expects(&Value::Weight(now)) => {
+                report.left_alone += 1;
+                return taken_over(path, cgroup, now, report);
             }
             Ok(_) => cgroup::write_weight(&file, to),
             Err(error) => Err(error),
@@ -786,6 +781,7 @@ impl Actuator {
         match result {
             Ok(()) => {
                 cgroup.setting.wrote(Value::Weight(to));
+                cgroup.unmet = None;
                 report.writes.cgroup_weight += 1;
             }
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
@@ -796,14 +792,50 @@ impl Actuator {
                 cgroup.setting.hands_off = Some(HandsOff::Refused);
                 report.left_alone += 1;
                 let text = format!("its weight cannot be set: {error}{}", hint(&error));
-                let (tenant, subject) = (cgroup.tenant.clone(), Subject::Cgroup(path.clone()));
-                report.notes.push(Note {
-                    tenant,
-                    subject,
-                    text,
-                });
+                does_not_hold(path, cgroup, text, report);
             }
         }
+    }
+
+    /// Looks, at one cgroup after the other, whether its weight is as Quell left it.
+    fn look_at_a_weight(&mut self, report: &mut ApplyReport) {
+        let count = self.state.cgroups.len() as u64;
+        let Some(hierarchy) = self.host.cgroups.cpu.as_ref().filter(|_| count > 0) else {
+            return;
+        };
+        let nth = (self.period % count) as usize;
+        let Some((path, cgroup)) = self.state.cgroups.iter_mut().nth(nth) else {
+            return;
+        };
+        let Some(file) = hierarchy.weight_file(path) else {
+            return;
+        };
+        let Ok((inode, now)) = cgroup::read_weight(&file) else {
+            return;
+        };
+        if inode != cgroup.inode || cgroup.setting.hands_off.is_some() {
+            return;
+        }
+        let idle = cgroup::is_idle(&file);
+        if idle && !cgroup.idle {
+            idles(path, cgroup, report);
+        } else if !idle && cgroup.idle {
+            // Its weight is the kernel's default now.
+            cgroup.idle = false;
+            cgroup.unmet = None;
+            cgroup.setting.wrote(Value::Weight(now));
+        } else if !idle && !cgroup.setting.expects(&Value::Weight(now)) {
+            taken_over(path, cgroup, now, report);
+        }
+    }
+
+    /// The tenants whose planned weight does not hold, and why.
+    pub fn unmet(&self) -> BTreeMap<TenantName, String> {
+        let cgroups = self.state.cgroups.values();
+        let planned = cgroups.filter(|it| it.planned == self.period);
+        planned
+            .filter_map(|it| Some((it.tenant.clone()?, it.unmet.clone()?)))
+            .collect()
     }
 
     /// Forgets what no longer matters, in memory and in the journal.
@@ -836,6 +868,34 @@ impl Actuator {
             .threads
             .retain(|_, t| !t.gone || t.planned + GONE_PERIODS > now);
     }
+}
+
+/// A cgroup's weight does not hold, which is said now, and is so until further notice.
+fn does_not_hold(path: &CgroupPath, cgroup: &mut Cgroup, text: String, report: &mut ApplyReport) {
+    let (tenant, subject) = (cgroup.tenant.clone(), Subject::Cgroup(path.clone()));
+    cgroup.unmet = Some(format!("cgroup {path}: {text}"));
+    report.notes.push(Note {
+        tenant,
+        subject,
+        text,
+    });
+}
+
+fn idles(path: &CgroupPath, cgroup: &mut Cgroup, report: &mut ApplyReport) {
+    cgroup.idle = true;
+    let text =
+        "its weight cannot be set as long as it is idle (cpu.idle = 1); it is when that ends";
+    does_not_hold(path, cgroup, text.to_string(), report);
+}
+
+/// Somebody else changed a cgroup's weight, who is to have it.
+fn taken_over(path: &CgroupPath, cgroup: &mut Cgroup, now: u64, report: &mut ApplyReport) {
+    cgroup.setting.hands_off = Some(HandsOff::Foreign);
+    let text = format!(
+        "weight left at {now} from now on: someone else changed it since Quell left it at {}",
+        cgroup.setting.last
+    );
+    does_not_hold(path, cgroup, text, report);
 }
 
 impl Change {

@@ -152,6 +152,12 @@ pub(super) fn read_weight(file: &Path) -> io::Result<(u64, u64)> {
     Ok((inode, weight))
 }
 
+/// Whether the cgroup is idle (`cpu.idle`, Linux 5.15): it has no weight then, and the kernel refuses one.
+pub(super) fn is_idle(weight_file: &Path) -> bool {
+    let idle = fs::read_to_string(weight_file.with_file_name("cpu.idle"));
+    idle.is_ok_and(|it| it.trim() == "1")
+}
+
 /// Writes the cgroup's weight.
 pub(super) fn write_weight(file: &Path, weight: u64) -> io::Result<()> {
     fs::OpenOptions::new()

@@ -77,6 +77,10 @@ pub(super) struct Cgroup {
     pub tenant: Option<TenantName>,
     pub setting: Setting,
     pub planned: u64,
+    /// Why the planned weight does not hold, if it does not.
+    pub unmet: Option<String>,
+    /// It was idle when it was last looked at.
+    pub idle: bool,
 }
 
 /// One virtual machine's guest that was told something.
@@ -336,6 +340,8 @@ impl State {
                             tenant: None,
                             setting,
                             planned: 0,
+                            unmet: None,
+                            idle: false,
                         };
                         state.cgroups.insert(path, cgroup);
                     }
@@ -688,7 +694,8 @@ pub(super) fn undo_cgroup(
     let now = Value::Weight(now);
     if inode != cgroup.inode {
         report.gone += 1;
-    } else if now == setting.original {
+    } else if now == setting.original || cgroup::is_idle(&file) {
+        // Of an idle cgroup the kernel forgets what was written before.
         report.unchanged += 1;
     } else if setting.hands_off == Some(HandsOff::Foreign) || !setting.expects(&now) {
         note(format!(

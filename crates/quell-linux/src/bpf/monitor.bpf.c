@@ -32,8 +32,13 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	/* A thread that has exited has no slot; the log knows whose it was. */
 	u32 who = out ? out->tenant : log->first_ns ? log->running : CAUSE_UNKNOWN;
 	u32 then = in ? in->tenant : next->pid ? CAUSE_HOST : CAUSE_IDLE;
-	if (log->tid != (u32)prev->pid)
-		switch_missed(log->tid, log->last_ns, now);
+	u64 arrived = now;
+	if (log->tid != (u32)prev->pid && log->first_ns) {
+		arrived = arrived_at(prev, log->last_ns, now);
+		switch_missed(log->tid, log->last_ns, arrived);
+		if (arrived > log->last_ns && arrived < now)
+			log_switch(log, log->running, who, log->steal_ns, arrived);
+	}
 	log->tid = next->pid;
 	log_switch(log, who, then, steal_of(next), now);
 	/*
@@ -42,7 +47,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	 * TASK_RUNNING only under this run queue's lock.
 	 */
 	if (out)
-		switch_out(out, prev, preempt || !prev->__state, cpu, now);
+		switch_out(out, prev, preempt || !prev->__state, cpu, arrived, now);
 	if (in)
 		switch_in(in, next, cpu, now);
 	return 0;

@@ -124,6 +124,31 @@ impl CpuHierarchy {
         self.mount.join(cgroup.trim_start_matches('/'))
     }
 
+    /// The CPUs that a cgroup's bandwidth limit, or the least of those above it, allows; `None`: there is none.
+    pub(crate) fn limit(&self, cgroup: &str) -> Option<f64> {
+        let directory = self.directory(cgroup);
+        let above = directory
+            .ancestors()
+            .take_while(|it| it.starts_with(&self.mount));
+        above.filter_map(|it| self.own_limit(it)).reduce(f64::min)
+    }
+
+    fn own_limit(&self, directory: &Path) -> Option<f64> {
+        let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
+        let (quota, period) = match self.version {
+            Version::V1 => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+            Version::V2 => {
+                let text = read("cpu.max")?;
+                let (quota, period) = text.split_once(' ')?;
+                (quota.to_string(), period.to_string())
+            }
+        };
+        // `max`, and -1, is none.
+        let quota: u64 = quota.trim().parse().ok()?;
+        let period: u64 = period.trim().parse().ok()?;
+        (period > 0).then(|| quota as f64 / period as f64)
+    }
+
     /// A process's path in this hierarchy.
     pub(crate) fn path_of<'a>(&self, paths: &Paths<'a>) -> Option<&'a str> {
         match self.version {

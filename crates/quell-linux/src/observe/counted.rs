@@ -6,21 +6,22 @@
 //! threads that are new, of which the monitor saw a setting change, or whose turn it is (one in
 //! 128 per period, which catches changes to threads that sleep).
 //!
-//! Waits are attributed when they end, so that a tenant's [`WaitBreakdown`] of one period may hold
-//! time from before it. Time in which the CPU was idle and being woken up counts as the host's.
+//! Waits that go on count up to the reading, and whom they are for is divided by [`causes`](super::causes). Threads that ended
+//! within the period are in no list: their sums are the tenant's [`Ended`]. Time in which the CPU was idle and being woken up counts as the host's.
 
 use super::ObserveError;
+use super::causes::Causes;
 use super::discover::Discovery;
 use super::host::CpuTimes;
 use super::monitor::{
-    Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, RawWaits, Reading,
-    TenantIndex as MonitorIndex, TracePoints,
+    Limits, Monitor, MonitorError, ProcessEvent, RawTenant, RawThread, Reading,
+    TenantIndex as MonitorIndex, TracePoints, WAIT_BUCKETS, cause,
 };
 use super::proc::{Reader, Stat};
 use super::selector::TenantIndex;
 use super::settings::SettingsReader;
 use quell_model::{
-    CpuId, Nice, Occasions, Pid, SchedClass, TenantName, ThreadId, ThreadRole, ThreadSample,
+    CpuId, Ended, Nice, Occasions, Pid, SchedClass, TenantName, ThreadId, ThreadRole, ThreadSample,
     ThreadSettings, ThreadState, Tid, WaitBreakdown, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -45,8 +46,8 @@ pub(crate) struct Counted {
     known: Vec<Option<Known>>,
     /// By slot.
     spots: Vec<Spot>,
-    /// By tenant, its counters in the reading before.
-    tenants: Vec<Option<RawTenant>>,
+    /// By the monitor's tenants, which are others' after a reload: their counters in the reading before, and for whom they waited.
+    tenants: Vec<(Option<RawTenant>, Causes)>,
     /// The [`Reading::membership`] that `known` and `lengths` are about.
     membership: u64,
     /// By tenant, how many threads it has.
@@ -64,6 +65,8 @@ pub(crate) struct Counted {
 /// What is remembered of a thread from one reading to the next.
 struct Known {
     raw: RawThread,
+    /// How much of its waiting counted as throttled so far.
+    throttled_ns: u64,
     name: Arc<str>,
     role: ThreadRole,
     settings: ThreadSettings,
@@ -108,10 +111,17 @@ pub(crate) struct Counts {
     pub(crate) time_ns: u64,
     /// By tenant, ascending by id.
     pub(crate) threads: Vec<Vec<ThreadSample>>,
-    pub(crate) waits: Vec<WaitBreakdown>,
-    pub(crate) occasions: Vec<Occasions>,
+    pub(crate) tenants: Vec<Explained>,
     /// Cumulative.
     pub(crate) cpus: BTreeMap<u32, CpuTimes>,
+}
+
+/// What one period showed of a tenant beside its threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Explained {
+    pub(crate) waits: WaitBreakdown,
+    pub(crate) occasions: Occasions,
+    pub(crate) ended: Ended,
 }
 
 impl Counted {
@@ -130,7 +140,7 @@ impl Counted {
             unsettled: false,
             known: Vec::new(),
             spots: Vec::new(),
-            tenants: vec![None; tenants],
+            tenants: vec![Default::default(); tenants],
             settings: SettingsReader::default(),
             names: Names::default(),
             membership: 0,
@@ -155,7 +165,8 @@ impl Counted {
         self.unsettled = true;
         self.known.clear();
         self.spots.clear();
-        self.tenants = vec![None; tenants];
+        let most = self.tenants.len().max(tenants);
+        self.tenants.resize_with(most, Default::default);
         self.membership = 0;
         self.lengths = vec![0; tenants];
         self.unbroken = 0;
@@ -269,8 +280,16 @@ impl Counted {
         let kinds_changed = self.kinds_epoch != discovery.kinds_epoch();
         self.kinds_epoch = discovery.kinds_epoch();
         let role = |raw: &RawThread, name: &str| discovery.role(raw.process.0, raw.id.tid.0, name);
+        let mut tenants = vec![Explained::default(); names.len()];
 
         if self.membership != reading.membership {
+            for raw in reading.threads.iter().filter(|raw| raw.ended) {
+                let known = self.known.get(raw.slot as usize).and_then(Option::as_ref);
+                let known = known.filter(|it| it.raw.generation == raw.generation);
+                if let Some(tenant) = tenants.get_mut(usize::from(raw.tenant.0)) {
+                    add_ended(&mut tenant.ended, raw, known, period_ns);
+                }
+            }
             self.lengths = place_threads(
                 &mut self.known,
                 &mut self.spots,
@@ -286,6 +305,7 @@ impl Counted {
                     let name = self.names.intern(&raw.name());
                     Ok(Some(Known {
                         raw: unseen(raw),
+                        throttled_ns: 0,
                         role: role(raw, &name),
                         name,
                         settings,
@@ -341,27 +361,30 @@ impl Counted {
                 }
             }
             fill(sample, known, before.as_ref(), period_ns);
+            known.throttled_ns += sample.throttled_ns.unwrap_or(0);
         }
 
-        let mut waits = vec![WaitBreakdown::default(); names.len()];
-        let mut occasions = vec![Occasions::default(); names.len()];
         for raw in &reading.tenants {
             let index = usize::from(raw.tenant.0);
-            let Some(before) = self.tenants.get_mut(index) else {
+            let Some((before, causes)) = self.tenants.get_mut(index) else {
                 continue;
             };
-            let none = RawWaits::default();
-            let earlier = before.as_ref().map_or(&none, |before| &before.waits);
-            waits[index] = breakdown(index, &raw.waits, earlier, names);
-            occasions[index] = since_occasions(raw, before.as_ref());
+            if let Some(tenant) = tenants.get_mut(index) {
+                let threads = lists.get(index).into_iter().flatten();
+                let waited: u64 = threads.map(waited_ns).sum();
+                let waited = waited + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
+                let counted = raw.by_cause.iter().copied();
+                let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
+                tenant.waits = breakdown(index, &parts, names);
+                tenant.occasions = since_occasions(raw, before.as_ref());
+            }
             *before = Some(raw.clone());
         }
         self.unbroken = unbroken.saturating_add(1);
         Ok(Counts {
             time_ns: reading.time_ns,
             threads: lists,
-            waits,
-            occasions,
+            tenants,
             cpus: cpu_times(reading),
         })
     }
@@ -431,7 +454,7 @@ fn unseen(raw: &RawThread) -> RawThread {
     RawThread {
         run_ns: 0,
         ready_ns: 0,
-        charged_ns: 0,
+        throttled_ns: 0,
         waits: 0,
         wait_histogram: Default::default(),
         switches: 0,
@@ -499,6 +522,7 @@ pub(crate) fn blank() -> ThreadSample {
         cpu: CpuId(0),
         run_ns: 0,
         ready: None,
+        throttled_ns: None,
         preemptions: None,
         wakeups: None,
         wakers: None,
@@ -521,8 +545,12 @@ fn fill(sample: &mut ThreadSample, known: &Known, before: Option<&RawThread>, pe
         before.map_or(0, |before| counter(now).saturating_sub(counter(before)))
     };
     let run_ns = since(|t| t.run_ns).min(period_ns);
+    let (ready_ns, throttled_ns) = before.map_or((0, 0), |before| {
+        waits(now, before, known.throttled_ns, period_ns - run_ns)
+    });
+    sample.throttled_ns = Some(throttled_ns);
     let ready = sample.ready.get_or_insert_default();
-    ready.sum_ns = since(|t| t.ready_ns).min(period_ns - run_ns);
+    ready.sum_ns = ready_ns;
     ready.count = Some(since(|t| t.waits));
     let histogram = ready.histogram.get_or_insert_default();
     histogram.clear();
@@ -577,36 +605,62 @@ fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
     list.sort_unstable_by_key(|waker| (std::cmp::Reverse(waker.count), waker.id));
 }
 
-/// A tenant's waits between two readings.
-fn breakdown(
-    own: TenantIndex,
-    now: &RawWaits,
-    before: &RawWaits,
-    names: &[TenantName],
-) -> WaitBreakdown {
-    let since = |now: u64, before: u64| now.saturating_sub(before);
-    let mut waits = WaitBreakdown {
-        host_ns: since(now.host_ns, before.host_ns) + since(now.idle_ns, before.idle_ns),
-        bandwidth_ns: since(now.bandwidth_ns, before.bandwidth_ns),
-        steal_ns: since(now.steal_ns, before.steal_ns),
-        unknown_ns: since(now.unknown_ns, before.unknown_ns),
-        ..WaitBreakdown::default()
-    };
-    // Both ascend, and what was once counted stays.
-    let mut earlier = before.tenants.iter().peekable();
-    for &(index, ns) in &now.tenants {
-        while earlier.next_if(|(other, _)| *other < index).is_some() {}
-        let earlier = earlier.next_if(|(other, _)| *other == index);
-        let ns = since(ns, earlier.map_or(0, |&(_, ns)| ns));
-        let index = usize::from(index.0);
-        if index == own {
-            waits.own_ns = ns;
-        } else if let (1.., Some(name)) = (ns, names.get(index)) {
-            waits.tenants.push((name.clone(), ns));
+/// A tenant's waits of a period, by cause.
+fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> WaitBreakdown {
+    let mut waits = WaitBreakdown::default();
+    for &(by, ns) in parts {
+        match usize::from(by) {
+            cause::HOST | cause::IDLE => waits.host_ns += ns,
+            cause::BANDWIDTH => waits.bandwidth_ns += ns,
+            cause::STEAL => waits.steal_ns += ns,
+            tenant if tenant == own => waits.own_ns += ns,
+            tenant => match names.get(tenant) {
+                Some(name) => waits.tenants.push((name.clone(), ns)),
+                // No cause, or a tenant of before a reload.
+                None => waits.unknown_ns += ns,
+            },
         }
     }
     waits.tenants.sort();
     waits
+}
+
+/// For how long a thread of a sample did not run though it wanted to.
+fn waited_ns(sample: &ThreadSample) -> u64 {
+    let ready = sample.ready.as_ref().map_or(0, |ready| ready.sum_ns);
+    ready + sample.throttled_ns.unwrap_or(0)
+}
+
+/// Adds a thread that ended since the reading before. `known`: as it was then, if it was there.
+fn add_ended(ended: &mut Ended, now: &RawThread, known: Option<&Known>, period_ns: u64) {
+    let none = unseen(now);
+    let before = known.map_or(&none, |known| &known.raw);
+    let run_ns = now.run_ns.saturating_sub(before.run_ns).min(period_ns);
+    let throttled_before = known.map_or(0, |known| known.throttled_ns);
+    let (ready_ns, throttled_ns) = waits(now, before, throttled_before, period_ns - run_ns);
+    ended.threads += 1;
+    ended.run_ns += run_ns;
+    ended.ready.sum_ns += ready_ns;
+    ended.throttled_ns += throttled_ns;
+    *ended.ready.count.get_or_insert(0) += now.waits.saturating_sub(before.waits);
+    let histogram = ended.ready.histogram.get_or_insert_default();
+    histogram.resize(WAIT_BUCKETS, 0);
+    let pairs = now.wait_histogram.iter().zip(&before.wait_histogram);
+    for (sum, (now, before)) in histogram.iter_mut().zip(pairs) {
+        *sum = sum.wrapping_add(now.wrapping_sub(*before));
+    }
+}
+
+/// Ready and throttled time between two readings, at most `most_ns`. A wait's end says how much of it a limit was: what
+/// had counted as ready until then is taken off what comes. `throttled_before`: what counted as throttled so far.
+fn waits(now: &RawThread, before: &RawThread, throttled_before: u64, most_ns: u64) -> (u64, u64) {
+    let all = |t: &RawThread| t.ready_ns + t.throttled_ns;
+    let waited = all(now).saturating_sub(all(before)).min(most_ns);
+    let throttled = now
+        .throttled_ns
+        .saturating_sub(throttled_before)
+        .min(waited);
+    (waited - throttled, throttled)
 }
 
 fn since_occasions(now: &RawTenant, before: Option<&RawTenant>) -> Occasions {
@@ -676,7 +730,7 @@ mod tests {
             cpu: 1,
             run_ns: 0,
             ready_ns: 0,
-            charged_ns: 0,
+            throttled_ns: 0,
             waits: 0,
             wait_histogram: Default::default(),
             switches: 0,
@@ -697,6 +751,7 @@ mod tests {
     fn known(raw: RawThread) -> Known {
         Known {
             raw,
+            throttled_ns: 0,
             name: raw.name().into(),
             role: ThreadRole::Ordinary,
             settings: ThreadSettings {
@@ -849,24 +904,18 @@ mod tests {
 
     #[test]
     fn waits_by_who_had_the_cpu() {
-        let names: Vec<TenantName> = vec!["own".into(), "zoo".into(), "bat".into(), "cat".into()];
-        let before = RawWaits {
-            tenants: vec![(MonitorIndex(0), 10), (MonitorIndex(3), 7)],
-            host_ns: 5,
-            idle_ns: 1,
-            ..RawWaits::default()
-        };
-        let now = RawWaits {
-            tenants: [(0, 30), (1, 4), (2, 6), (3, 7)]
-                .map(|(n, ns)| (MonitorIndex(n), ns))
-                .into(),
-            host_ns: 8,
-            idle_ns: 3,
-            bandwidth_ns: 11,
-            steal_ns: 12,
-            unknown_ns: 13,
-        };
-        let seen = breakdown(0, &now, &before, &names);
+        let names: Vec<TenantName> = vec!["own".into(), "zoo".into(), "bat".into()];
+        let parts = [
+            (0, 20),
+            (1, 4),
+            (2, 6),
+            (3, 5),
+            (256, 3),
+            (257, 2),
+            (258, 11),
+            (259, 12),
+            (260, 8),
+        ];
         let expected = WaitBreakdown {
             own_ns: 20,
             tenants: vec![("bat".into(), 6), ("zoo".into(), 4)],
@@ -875,8 +924,66 @@ mod tests {
             steal_ns: 12,
             unknown_ns: 13,
         };
-        assert_eq!(seen, expected);
-        assert_eq!(seen.total_ns(), now.total_ns() - before.total_ns());
+        assert_eq!(breakdown(0, &parts, &names), expected);
+        assert_eq!(
+            expected.total_ns(),
+            parts.iter().map(|(_, ns)| ns).sum::<u64>()
+        );
+    }
+
+    /// A period of 100: it waits from 40 on. At 150, the next reading is at 200, it is known that a limit had stopped it until then.
+    #[test]
+    fn throttled_time_is_not_ready_and_what_counted_as_ready_is_taken_off() {
+        let mut known = known(raw());
+        let mut periods = Vec::new();
+        for (ready_ns, throttled_ns, run_ns) in
+            [(60, 0, 0), (0, 110, 50), (30, 110, 70), (130, 110, 70)]
+        {
+            let before = known.raw;
+            (known.raw.ready_ns, known.raw.throttled_ns, known.raw.run_ns) =
+                (ready_ns, throttled_ns, run_ns);
+            let mut seen = blank();
+            fill(&mut seen, &known, Some(&before), 100);
+            known.throttled_ns += seen.throttled_ns.unwrap();
+            periods.push((
+                seen.run_ns,
+                seen.ready.unwrap().sum_ns,
+                seen.throttled_ns.unwrap(),
+            ));
+        }
+        assert_eq!(periods, [(0, 60, 0), (50, 0, 50), (20, 0, 30), (0, 70, 30)]);
+    }
+
+    #[test]
+    fn what_threads_did_that_ended_is_summed() {
+        let mut before = raw();
+        (
+            before.run_ns,
+            before.ready_ns,
+            before.waits,
+            before.wait_histogram[4],
+        ) = (500, 100, 3, 3);
+        let mut now = before;
+        (now.run_ns, now.ready_ns, now.throttled_ns) = (530, 120, 10);
+        (now.waits, now.wait_histogram[5]) = (5, 2);
+        let mut ended = Ended::default();
+        add_ended(&mut ended, &now, Some(&known(before)), 1000);
+        assert_eq!(
+            (ended.threads, ended.run_ns, ended.throttled_ns),
+            (1, 30, 10)
+        );
+        assert_eq!((ended.ready.sum_ns, ended.ready.count), (20, Some(2)));
+        // One that began within the period, too.
+        add_ended(&mut ended, &now, None, 1000);
+        assert_eq!(
+            (ended.threads, ended.run_ns, ended.ready.count),
+            (2, 560, Some(7))
+        );
+        let histogram = ended.ready.histogram.unwrap();
+        assert_eq!(
+            (histogram[4], histogram[5], histogram.iter().sum::<u32>()),
+            (3, 4, 7)
+        );
     }
 
     #[test]
@@ -884,10 +991,9 @@ mod tests {
         let tenant = |first: u64, third: u64| {
             let mut occasions_ns = [0; OCCASION_BUCKETS];
             (occasions_ns[0], occasions_ns[2]) = (first, third);
-            let waits = RawWaits::default();
             RawTenant {
                 tenant: MonitorIndex(0),
-                waits,
+                by_cause: Vec::new(),
                 occasions_ns,
                 busy_ns: 10 * first,
                 busy_periods: third,
@@ -921,16 +1027,18 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever two readings say, run and ready time fit into the period.
+        /// Whatever two readings say, run, ready and throttled time fit into the period.
         #[test]
         fn never_negative_and_never_more_than_the_period(
-            run: [u64; 2], ready: [u64; 2], waits: [u64; 2], period_ns in 0..u64::MAX / 2,
+            run: [u64; 2], ready: [u32; 2], throttled: [u32; 2], waits: [u64; 2], period_ns in 0..u64::MAX / 2,
         ) {
+            let (ready, throttled) = (ready.map(u64::from), throttled.map(u64::from));
             let (mut before, mut now) = (raw(), raw());
             (before.run_ns, before.ready_ns, before.waits) = (run[0], ready[0], waits[0]);
             (now.run_ns, now.ready_ns, now.waits) = (run[1], ready[1], waits[1]);
+            (before.throttled_ns, now.throttled_ns) = (throttled[0], throttled[1]);
             let seen = sample(now, Some(&before), period_ns);
-            prop_assert!(seen.run_ns + seen.ready.unwrap().sum_ns <= period_ns);
+            prop_assert!(seen.run_ns + waited_ns(&seen) <= period_ns);
         }
     }
 }

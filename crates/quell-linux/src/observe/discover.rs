@@ -65,6 +65,8 @@ pub(crate) struct Discovery {
     /// Start times of the processes that `pid` selectors took: a later process of the same id is
     /// another one.
     taken: BTreeMap<u32, u64>,
+    /// By tenant, a process that it would have if it were not an earlier tenant's; looked for where it has none.
+    elsewhere: Vec<Option<u32>>,
     /// To be looked at.
     pending: BTreeSet<u32>,
     /// Where the background stands, and the number of its passes so far.
@@ -100,6 +102,7 @@ impl Discovery {
             processes: BTreeMap::new(),
             members: vec![BTreeSet::new(); tenants],
             taken: BTreeMap::new(),
+            elsewhere: vec![None; tenants],
             pending: BTreeSet::new(),
             walk: NumberWalk::open(root)?,
             pass: 0,
@@ -122,6 +125,13 @@ impl Discovery {
     /// The processes of a tenant, ascending.
     pub(crate) fn members(&self, tenant: TenantIndex) -> &BTreeSet<u32> {
         &self.members[tenant]
+    }
+
+    /// The earlier tenant that has what a tenant without processes would have.
+    pub(crate) fn taken_by(&self, tenant: TenantIndex) -> Option<TenantIndex> {
+        let process = self.processes.get(&self.elsewhere[tenant]?)?;
+        let by = process.tenant.filter(|&by| by < tenant);
+        by.filter(|_| self.members[tenant].is_empty())
     }
 
     pub(crate) fn process(&self, pid: u32) -> Option<&Process> {
@@ -360,6 +370,14 @@ impl Discovery {
         };
         let tenant = self.selectors.classify(&facts);
         let (mut kind, mut nameless) = (Kind::Ordinary, false);
+        let members = &self.members;
+        let mut later = tenant.map_or(members.len(), |tenant| tenant + 1)..members.len();
+        while let Some(other) = self
+            .selectors
+            .first(&facts, later.by_ref().filter(|&it| members[it].is_empty()))
+        {
+            self.elsewhere[other] = Some(pid);
+        }
         if tenant.is_some() {
             if !needs.exe {
                 exe = executable(root, pid)?;
@@ -608,6 +626,29 @@ mod tests {
         discovery.exited(10);
         assert!(members(&discovery, 0).is_empty());
         assert_eq!(discovery.take_changed().len(), 1);
+    }
+
+    #[test]
+    fn who_has_what_a_later_tenant_without_processes_would_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let sleeper = Fake {
+            pid: 30,
+            cmdline: "sleep 30",
+            ..ORDINARY
+        };
+        write(root, &sleeper);
+        let specs = [
+            named("none", |it| it.cmdline = Some("nothing".to_string())),
+            named("first", |it| it.cmdline = Some("sleep".to_string())),
+            named("second", |it| it.pid = vec![30]),
+            named("third", |it| it.cmdline = Some("30".to_string())),
+        ];
+        let mut discovery = discover(root, &specs);
+        let taken = |discovery: &Discovery| [0, 1, 2, 3].map(|it| discovery.taken_by(it));
+        assert_eq!(taken(&discovery), [None, None, Some(1), Some(1)]);
+        discovery.exited(30);
+        assert_eq!(taken(&discovery), [None; 4]);
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! that way is `None`, never zero.
 //!
 //! Units: times in ns, CPU times within the period. Threads that exited within the period are not
-//! listed. Everything is seen from the initial pid namespace, where the agent has to run.
+//! listed; the BPF monitor has their sums. Everything is seen from the initial pid namespace, where the agent has to run.
 
+mod causes;
 mod cgroup;
 pub(crate) mod counted;
 mod discover;
@@ -32,15 +33,13 @@ pub use error::{ObserveError, SelectorError};
 pub use monitor::{MonitorError, TracePoints};
 pub use selector::check_selectors;
 
-use counted::Counted;
+use counted::{Counted, Explained};
 use discover::Discovery;
 use host::{CpuTimes, Host};
 use nix::time::{ClockId, clock_gettime};
 use own::OwnCgroups;
 use quell_model::config::TenantSpec;
-use quell_model::{
-    Occasions, Snapshot, Source, TenantName, TenantSample, ThreadSample, WaitBreakdown,
-};
+use quell_model::{Snapshot, Source, TenantName, TenantSample, ThreadSample};
 use sampler::{Period, Sampler};
 use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,7 +223,7 @@ impl Observer {
                 let counts =
                     counted.sample(&self.view.discovery, &self.view.names, before_ns, lists)?;
                 let period = (counts.time_ns.saturating_sub(before_ns), counts.time_ns);
-                let explained = Some((counts.waits, counts.occasions));
+                let explained = Some(counts.tenants);
                 (
                     period,
                     Seen {
@@ -266,20 +265,27 @@ impl Observer {
             .own_cgroups
             .step(&self.view.discovery, seen.changed)?;
 
-        let tenants = self.view.by_name.iter().map(|&index| TenantSample {
-            name: self.view.names[index].clone(),
-            spec: Arc::clone(&self.view.specs[index]),
-            cgroup: self.view.own_cgroups.of(index).cloned(),
-            threads: std::mem::take(&mut seen.threads[index]),
-            waits: seen
-                .explained
-                .as_mut()
-                .map(|(waits, _)| std::mem::take(&mut waits[index])),
-            occasions: seen
-                .explained
-                .as_mut()
-                .map(|(_, all)| std::mem::take(&mut all[index])),
-            guest: None,
+        let tenants = self.view.by_name.iter().map(|&index| {
+            let explained = seen.explained.as_mut();
+            let explained = explained.map(|all| std::mem::take(&mut all[index]));
+            let (ended, rest) = explained
+                .map(|it| (it.ended, (it.waits, it.occasions)))
+                .unzip();
+            let (waits, occasions) = rest.unzip();
+            let stopped = waits.as_ref().is_some_and(|it| it.bandwidth_ns > 0);
+            TenantSample {
+                taken_by: (self.view.discovery.taken_by(index))
+                    .map(|by| self.view.names[by].clone()),
+                limit_cpus: self.view.own_cgroups.limit(index, stopped),
+                name: self.view.names[index].clone(),
+                spec: Arc::clone(&self.view.specs[index]),
+                cgroup: self.view.own_cgroups.of(index).cloned(),
+                threads: std::mem::take(&mut seen.threads[index]),
+                ended,
+                waits,
+                occasions,
+                guest: None,
+            }
         });
         let tenants = tenants.collect();
         let seq = self.seq;
@@ -298,7 +304,7 @@ impl Observer {
 /// What one period showed, by tenant in the order of the configuration.
 struct Seen {
     threads: Vec<Vec<ThreadSample>>,
-    explained: Option<(Vec<WaitBreakdown>, Vec<Occasions>)>,
+    explained: Option<Vec<Explained>>,
     cpus: BTreeMap<u32, CpuTimes>,
     changed: BTreeSet<usize>,
 }

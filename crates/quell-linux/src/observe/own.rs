@@ -29,6 +29,9 @@ struct Own {
     cgroup: Option<CgroupPath>,
     changed: bool,
     looked: Option<u64>,
+    limit_cpus: Option<f64>,
+    /// The period in which its limit was last looked at.
+    limit_looked: Option<u64>,
 }
 
 impl OwnCgroups {
@@ -37,6 +40,8 @@ impl OwnCgroups {
             cgroup: None,
             changed: true,
             looked: None,
+            limit_cpus: None,
+            limit_looked: None,
         };
         OwnCgroups {
             hierarchy: CpuHierarchy::find(),
@@ -48,6 +53,19 @@ impl OwnCgroups {
 
     pub(crate) fn of(&self, tenant: usize) -> Option<&CgroupPath> {
         self.tenants[tenant].cgroup.as_ref()
+    }
+
+    /// The bandwidth limit of a tenant, in CPUs. Whether one stopped it in this period says whether it is worth looking at.
+    pub(crate) fn limit(&mut self, tenant: usize, stopped: bool) -> Option<f64> {
+        let own = &mut self.tenants[tenant];
+        let looked = own.limit_looked;
+        let rested = looked.is_none_or(|at| self.period - at >= PERIODS_BETWEEN);
+        if rested && (stopped || own.limit_cpus.is_some()) {
+            let place = self.hierarchy.as_ref().zip(own.cgroup.as_ref());
+            own.limit_cpus = place.and_then(|(hierarchy, cgroup)| hierarchy.limit(&cgroup.0));
+            own.limit_looked = Some(self.period);
+        }
+        own.limit_cpus
     }
 
     /// Looks at the tenants whose turn it is.

@@ -246,6 +246,7 @@ impl Sampler {
             cpu,
             run_ns,
             ready,
+            throttled_ns: None,
             preemptions,
             wakeups: None,
             wakers: None,

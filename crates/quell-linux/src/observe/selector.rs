@@ -120,8 +120,12 @@ impl Selectors {
         self.tenants.iter().position(|t| t.pids.contains(&pid))
     }
 
-    /// The tenant a process belongs to.
-    pub(crate) fn classify(&self, facts: &Facts<'_>) -> Option<TenantIndex> {
+    /// The first of these tenants that a process matches, `tenants` ascending; all of them: the one it belongs to.
+    pub(crate) fn first(
+        &self,
+        facts: &Facts<'_>,
+        mut tenants: impl Iterator<Item = TenantIndex>,
+    ) -> Option<TenantIndex> {
         // Both are wanted by several tenants, so they are made at most once.
         let cmdline = self.needs.cmdline.then(|| joined(facts.cmdline));
         let guest = match facts.exe {
@@ -131,7 +135,8 @@ impl Selectors {
             _ => None,
         };
         let exe = facts.exe.map(String::from_utf8_lossy);
-        self.tenants.iter().enumerate().position(|(index, tenant)| {
+        tenants.find(|&index| {
+            let tenant = &self.tenants[index];
             facts.lineage == Some(index)
                 || tenant.cgroup.as_ref().is_some_and(|glob| {
                     facts
@@ -165,6 +170,11 @@ impl Selectors {
                     .as_ref()
                     .is_some_and(|glob| guest.as_deref().is_some_and(|name| glob.is_match(name)))
         })
+    }
+
+    /// The tenant that a process belongs to.
+    pub(crate) fn classify(&self, facts: &Facts<'_>) -> Option<TenantIndex> {
+        self.first(facts, 0..self.tenants.len())
     }
 }
 

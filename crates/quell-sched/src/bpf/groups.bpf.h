@@ -6,14 +6,14 @@
  *          a cgroup.
  * How:     such a tenant is a group below the root as well, by a number that the agent gave it. A group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
  *          not any more; only the first and the last of a group tell its parent.
- * Limits:  groups count up to GROUP_DEPTH levels deep.
+ * Limits:  where cgroups nest deeper than GROUP_DEPTH levels the scheduler ends and says so.
  */
 #ifndef QUELL_GROUPS_BPF_H
 #define QUELL_GROUPS_BPF_H
 
 #include "state.bpf.h"
 
-#define GROUP_DEPTH 16
+#define GROUP_DEPTH 64
 
 /* CPU time that its threads get at most, see limit.bpf.h. */
 struct limit {

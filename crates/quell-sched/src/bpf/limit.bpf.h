@@ -95,6 +95,14 @@ static __always_inline u64 limit_of(struct thread *t)
 	return t->limit;
 }
 
+/* For how long limits stopped a thread: up to when it was last ready again, which it may have been for some moments before. */
+static __always_inline u64 limited_ns(struct thread *t)
+{
+	u64 parked_at = t->parked_at, again = t->woke_at;
+
+	return t->limited_ns + (parked_at && again > parked_at ? again - parked_at : 0);
+}
+
 /* A thread begins or ends to run, ran, or asks. Global, as limited_from() is. */
 __noinline int draw(struct thread *t, struct draw *draw, u64 now)
 {

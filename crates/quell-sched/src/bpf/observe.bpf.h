@@ -14,8 +14,18 @@
 #ifndef QUELL_SCHED_OBSERVE_BPF_H
 #define QUELL_SCHED_OBSERVE_BPF_H
 
-#include "state.bpf.h"
+#include "limit.bpf.h"
 #include <quell/observe.h>
+
+/* Limits are the scheduler's own: the kernel's counters stand still. */
+#define QUELL_LIMITED_OF
+static __always_inline u64 limited_of(struct task_struct *p)
+{
+	struct thread *t = limits.groups ? thread_of(p) : NULL;
+
+	return t ? limited_ns(t) : 0;
+}
+
 #include <quell/waits.bpf.h>
 #include <quell/occasions.bpf.h>
 #include <quell/wakers.bpf.h>
@@ -66,8 +76,10 @@ static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 	if (!slot)
 		return;
 	if (slot->cpu != cpu) {
+		u64 limited = slot->throttled_ns;
 		slot->migrations++;
 		wait_elsewhere(slot, cpu);
+		slot->throttled_ns = limited; /* the thread's own, whatever CPU it has */
 	}
 	switch_in(slot, p, cpu, now);
 }
@@ -82,7 +94,7 @@ static __always_inline void observe_stopping(struct task_struct *p, u32 cpu, boo
 	if (log)
 		log->left_ns = now;
 	if (slot)
-		switch_out(slot, p, runnable, cpu, now);
+		switch_out(slot, p, runnable, cpu, now, now);
 }
 
 static __always_inline void observe_idle(u32 cpu, bool idle)

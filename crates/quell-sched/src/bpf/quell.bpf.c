@@ -620,6 +620,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	t->running = 1;
 	begin_bound(t, d, cpu);
 	t->ran_at = now;
+	t->limited_ns = limited_ns(t);
 	t->parked_at = 0;
 	/* The kernel lets it go on, but with a turn of its own length. */
 	if (t->left && t->left < p->scx.slice)
@@ -832,6 +833,8 @@ s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
 	if (cgroup->level == 0)
 		return 0;
 	id = cgroup->kn->id;
+	if (cgroup->level > GROUP_DEPTH)
+		fail("cgroup %llu lies %d levels deep: weights and limits are followed for %d", id, cgroup->level, GROUP_DEPTH);
 	if (cgroup->level > 1) {
 		struct cgroup *parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
 		if (parent) {

@@ -111,6 +111,7 @@ struct thread {
 	u64 drawn_from;	/* since when */
 	u64 drawn_at;	/* up to when */
 	u64 parked_at;	/* since when it waits for its limit; 0: it does not */
+	u64 limited_ns;	/* for how long it did in all, before that */
 	u64 left;	/* of its turn, when a higher scheduling class took its CPU; 0: a new turn is to come */
 	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
 	u32 tenant;	/* set by the agent; 0: none */

@@ -22,14 +22,21 @@ pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
 }
 
 fn render(explain: &Explain) -> String {
+    let place = match &explain.cgroup {
+        Some(cgroup) => format!("of cgroup {cgroup}"),
+        None => {
+            "by the nice values of its threads, as no cgroup holds them and no others".to_string()
+        }
+    };
     let mut text = format!(
-        "tenant {}, {} threads\n",
+        "tenant {}, {} threads, weight {} {place}\n",
         explain.tenant,
-        explain.threads.len()
+        explain.threads.len(),
+        explain.weight
     );
     let headings = [
-        "THREAD", "NAME", "ROLE", "STATE", "RUN", "READY", "NICE", "SLICE", "WEIGHT", "LATENCY",
-        "CPUS",
+        "THREAD", "NAME", "ROLE", "STATE", "RUN", "READY", "STOPPED", "NICE", "SLICE", "WEIGHT",
+        "LATENCY", "CPUS",
     ];
     let mut table = table::new(headings, 4);
     for thread in &explain.threads {
@@ -38,10 +45,13 @@ fn render(explain: &Explain) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{table}\nRUN and READY in % of the last period ({}); NICE, SLICE and CPUS as the kernel has them, \
+        "{table}\nRUN, READY and STOPPED (by a CPU bandwidth limit) in % of the last period ({}); NICE, SLICE and CPUS as the kernel has them, \
          WEIGHT and LATENCY as planned",
         table::nanos(explain.period_ns)
     );
+    for remark in &explain.remarks {
+        let _ = writeln!(text, "\n{remark}");
+    }
     if let Some(promise) = &explain.promise {
         let _ = writeln!(text, "\n{}", promised(promise));
     }
@@ -86,7 +96,7 @@ fn render_share(share: &ShareExplain) -> String {
     )
 }
 
-fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 11] {
+fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 12] {
     let percent = |ns: u64| format!("{:.1} %", 100.0 * ns as f64 / period_ns.max(1) as f64);
     [
         thread.tid.to_string(),
@@ -100,6 +110,7 @@ fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 11] {
         format!("{:?}", thread.state).to_lowercase(),
         percent(thread.run_ns),
         or_dash(thread.ready_ns, percent),
+        or_dash(thread.throttled_ns, percent),
         thread.nice.to_string(),
         or_dash(thread.slice_ns, table::nanos),
         or_dash(thread.planned_weight, |w| w.to_string()),

@@ -27,7 +27,7 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
         .into_iter()
         .map(str::to_string)
         .chain(columns.iter().map(TenantName::to_string))
-        .chain(["others", "host", "limit", "steal", "unknown"].map(str::to_string))
+        .chain(["others", "host", "steal", "unknown", "limit"].map(str::to_string))
         .collect();
     let mut table = table::new(headings, 1);
     for row in &part.rows {
@@ -36,7 +36,7 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
             table.add_row(std::iter::once(row.tenant.to_string()).chain(blank));
             continue;
         };
-        let total = waits.total_ns();
+        let total = waits.ready_ns();
         let cell = |ns: u64| cell(ns, total, part.length_ns);
         let of = |name: &TenantName| {
             let at = waits.tenants.binary_search_by(|(other, _)| other.cmp(name));
@@ -53,20 +53,18 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
             true => String::new(),
             false => cell(of(name)),
         }));
-        let rest = [
-            all - shown,
-            waits.host_ns,
-            waits.bandwidth_ns,
-            waits.steal_ns,
-            waits.unknown_ns,
-        ];
+        let rest = [all - shown, waits.host_ns, waits.steal_ns, waits.unknown_ns];
         cells.extend(rest.map(cell));
+        cells.push(match waits.bandwidth_ns {
+            0 => ".".to_string(),
+            ns => per_second(ns, part.length_ns),
+        });
         table.add_row(cells);
     }
     format!(
         "{table}\nlast {:.0} s; ms that the row's threads waited for a CPU per second, and the share of their \
-         waiting, by who had it\nlimit: their own CPU bandwidth limit; steal: the hypervisor below this host; \
-         host: threads of no tenant",
+         waiting, by who had it\nsteal: the hypervisor below this host; host: threads of no tenant; \
+         limit: ms per second for which their own CPU bandwidth limit stopped them, which is not in TOTAL",
         part.length_ns as f64 / 1e9
     )
 }

@@ -41,6 +41,18 @@ pub fn render(status: &Status) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(text, "\n{}", tenants(status));
     for tenant in &status.tenants {
+        if let Some(stopped) = tenant.throttled_percent.filter(|it| *it >= 0.05) {
+            let _ = writeln!(
+                text,
+                "{}: its CPU bandwidth limit stopped it for {stopped:.1} % of one CPU",
+                tenant.name
+            );
+        }
+        for remark in &tenant.remarks {
+            let _ = writeln!(text, "{}: {remark}", tenant.name);
+        }
+    }
+    for tenant in &status.tenants {
         if let Some(promise) = &tenant.promise {
             let broken = match (status.backend, promise, tenant.broken_promises) {
                 (Backend::Stock, Promise::Kept { .. }, _) => {

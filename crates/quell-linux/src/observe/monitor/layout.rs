@@ -24,14 +24,20 @@ pub mod state {
     pub const BLOCKED: u64 = 6;
 }
 
-/// `enum cause`: below [`cause::HOST`] it is a tenant's number.
+/// For whom a thread waits, `enum cause`: below [`cause::HOST`] it is a tenant's number.
 pub mod cause {
+    /// Threads of no tenant had the CPU.
     pub const HOST: usize = 256;
+    /// The CPU was idle: it was being woken up (wakeup latency of the kernel and the hardware).
     pub const IDLE: usize = 257;
+    /// The thread's cgroup had used up its CPU bandwidth.
     pub const BANDWIDTH: usize = 258;
+    /// The hypervisor had taken the CPU.
     pub const STEAL: usize = 259;
+    /// No cause was recorded.
     pub const UNKNOWN: usize = 260;
-    pub const SPACE: usize = 512;
+    /// Rows have so much room.
+    pub(crate) const SPACE: usize = 512;
 }
 
 /// `enum process_event_kind`.
@@ -85,7 +91,7 @@ pub struct ThreadSlot {
     wakers: [Waker; WAKERS],
     wait_histogram: [AtomicU32; WAIT_BUCKETS],
     walk: [AtomicU64; 4],
-    spare: AtomicU64,
+    limited_ns: AtomicU64,
 }
 
 const LOG_SEGMENTS: usize = 128;
@@ -195,7 +201,6 @@ impl ThreadSlot {
             state::BLOCKED => (Some(ThreadState::Blocked), 0, 0),
             _ => (None, 0, 0),
         };
-        let charged_ns = self.ready_ns.load(Relaxed);
         let slice_ns = self.slice_ns.load(Relaxed);
         let mut name = [0; 16];
         for (bytes, word) in name.chunks_exact_mut(8).zip(&self.comm) {
@@ -213,8 +218,8 @@ impl ThreadSlot {
             since_ns,
             cpu: self.cpu.load(Relaxed),
             run_ns: self.run_ns.load(Relaxed) + running_ns,
-            ready_ns: charged_ns + waiting_ns,
-            charged_ns,
+            ready_ns: self.ready_ns.load(Relaxed) + waiting_ns,
+            throttled_ns: self.limited_ns.load(Relaxed),
             waits: self.waits.load(Relaxed),
             wait_histogram: std::array::from_fn(|i| self.wait_histogram[i].load(Relaxed)),
             switches: self.switches.load(Relaxed),
@@ -271,6 +276,37 @@ impl CpuLog {
             std::hint::spin_loop();
         }
         None
+    }
+}
+
+impl CpuLog {
+    /// Who had the CPU from `from_ns` until `until_ns`, the last first; all of it is told, what lies further back than the log as
+    /// unknown. As `charge_wait()` in waits.bpf.h. Where the CPU switches meanwhile a part may be told as another's.
+    pub fn who_had_it(&self, from_ns: u64, until_ns: u64, mut tell: impl FnMut(u16, u64)) {
+        let mut upper = until_ns;
+        let mut segment = |start_ns: u64, who: u64| {
+            let lower = start_ns.max(from_ns);
+            if lower < upper {
+                tell((who as usize).min(cause::UNKNOWN) as u16, upper - lower);
+                upper = lower;
+            }
+            upper > from_ns
+        };
+        let Some(now) = self.copy().filter(|now| now.first_ns > 0) else {
+            segment(from_ns, cause::UNKNOWN as u64);
+            return;
+        };
+        let mut more = segment(now.last_ns, now.running.into());
+        let head = self.head.load(Acquire);
+        for back in 1..LOG_SEGMENTS as u32 {
+            let at = |back: u32| &self.segments[(head.wrapping_sub(back)) as usize % LOG_SEGMENTS];
+            let start_ns = at(back + 1)[0].load(Relaxed);
+            if !more || start_ns == 0 {
+                break;
+            }
+            more = segment(start_ns, at(back)[1].load(Relaxed));
+        }
+        segment(from_ns, cause::UNKNOWN as u64);
     }
 }
 
@@ -363,15 +399,9 @@ mod tests {
     fn unfinished_time_goes_to_what_the_thread_is_doing() {
         let read = |state: u64| slot(100 << state::BITS | state).copy(3, 160).unwrap();
         let running = read(state::RUNNING);
-        assert_eq!(
-            (running.run_ns, running.ready_ns, running.charged_ns),
-            (1_060, 500, 500)
-        );
+        assert_eq!((running.run_ns, running.ready_ns), (1_060, 500));
         let ready = read(state::READY);
-        assert_eq!(
-            (ready.run_ns, ready.ready_ns, ready.charged_ns),
-            (1_000, 560, 500)
-        );
+        assert_eq!((ready.run_ns, ready.ready_ns), (1_000, 560));
         let blocked = read(state::BLOCKED);
         assert_eq!((blocked.run_ns, blocked.ready_ns), (1_000, 500));
         let ended = read(state::ENDED);
@@ -446,6 +476,35 @@ mod tests {
         assert_eq!(running.by_blocked_ns.iter().sum::<u64>(), 5);
         assert_eq!(running.busy_ns, 400);
         assert_eq!(OccasionsCopy::decode(&bytes[1..], 0), None);
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_is_for_who_had_the_cpu() {
+        // SAFETY: all fields are atomic integers, for which zero bytes are valid.
+        let log: CpuLog = unsafe { std::mem::zeroed() };
+        let had = |from_ns, until_ns| {
+            let mut list = Vec::new();
+            log.who_had_it(from_ns, until_ns, |who, ns| list.push((who, ns)));
+            list
+        };
+        let unknown = cause::UNKNOWN as u16;
+        assert_eq!(had(50, 80), [(unknown, 30)]);
+        // The first switch was at 100; until 130 it was 1, until 160 it idled, and 2 has it since then.
+        for (at, (end_ns, who)) in [(100, unknown), (130, 1), (160, 257)]
+            .into_iter()
+            .enumerate()
+        {
+            log.segments[at][0].store(end_ns, Relaxed);
+            log.segments[at][1].store(who.into(), Relaxed);
+        }
+        log.head.store(3, Relaxed);
+        log.first_ns.store(100, Relaxed);
+        log.last_ns.store(160, Relaxed);
+        log.running.store(2, Relaxed);
+        assert_eq!(had(170, 200), [(2, 30)]);
+        assert_eq!(had(120, 200), [(2, 40), (257, 30), (1, 10)]);
+        assert_eq!(had(90, 200), [(2, 40), (257, 30), (1, 30), (unknown, 10)]);
+        assert_eq!(had(200, 200), []);
     }
 
     #[test]

@@ -22,16 +22,18 @@ pub(crate) mod program;
 mod reading;
 
 pub use reading::{
-    OCCASION_BUCKETS, ProcessEvent, ProcessEvents, RawCpu, RawTenant, RawThread, RawWaits,
-    RawWaker, Reading, TenantIndex, WAIT_BUCKETS, WAKERS,
+    OCCASION_BUCKETS, ProcessEvent, ProcessEvents, RawCpu, RawTenant, RawThread, RawWaker, Reading,
+    TenantIndex, WAIT_BUCKETS, WAKERS,
 };
 
-use layout::{OccasionsCopy, cause, event};
+pub use layout::cause;
+use layout::{OccasionsCopy, event};
 use libbpf_rs::{MapCore, MapFlags};
 use nix::time::{ClockId, clock_gettime};
 pub use program::TracePoints;
 use program::{Programs, io_error, walk};
-use quell_model::Pid;
+use quell_model::{Pid, ThreadState};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -312,28 +314,25 @@ impl Monitor {
             .map_err(io_error("reading occasions"))?
             .take(count as usize)
             .enumerate();
+        let mut going_on = self.waits_that_go_on(time_ns).into_iter().peekable();
         // The memory of the previous reading is used again.
         let mut before = std::mem::take(&mut self.reading.tenants).into_iter();
         for &tenant in &self.tenants {
             let Some(row) = self.programs.wait_rows.get(tenant.0.into()) else {
                 continue;
             };
-            let ns = |cause: usize| row.ns[cause].load(Relaxed);
-            let mut charged = before.next().map_or_else(Vec::new, |raw| raw.waits.tenants);
-            charged.clear();
-            let pairs = self
-                .tenants
-                .iter()
-                .map(|&other| (other, ns(other.0.into())));
-            charged.extend(pairs.filter(|&(_, ns)| ns > 0));
-            let waits = RawWaits {
-                tenants: charged,
-                host_ns: ns(cause::HOST),
-                idle_ns: ns(cause::IDLE),
-                bandwidth_ns: ns(cause::BANDWIDTH),
-                steal_ns: ns(cause::STEAL),
-                unknown_ns: ns(cause::UNKNOWN),
-            };
+            let mut by_cause = before.next().map_or_else(Vec::new, |raw| raw.by_cause);
+            by_cause.clear();
+            let own = self.tenants.iter().map(|other| other.0);
+            for by in own.chain(cause::HOST as u16..=cause::UNKNOWN as u16) {
+                let at = (tenant.0, by);
+                while going_on.next_if(|(other, _)| *other < at).is_some() {}
+                let more = going_on.next_if(|(other, _)| *other == at);
+                let ns = row.ns[usize::from(by)].load(Relaxed) + more.map_or(0, |(_, ns)| ns);
+                if ns > 0 {
+                    by_cause.push((by, ns));
+                }
+            }
             let occasions = occasions
                 .find(|(index, _)| *index == usize::from(tenant.0))
                 .and_then(|(_, (_, bytes))| OccasionsCopy::decode(&bytes, time_ns))
@@ -343,7 +342,7 @@ impl Monitor {
                 })?;
             self.reading.tenants.push(RawTenant {
                 tenant,
-                waits,
+                by_cause,
                 occasions_ns: occasions.by_blocked_ns,
                 busy_ns: occasions.busy_ns,
                 busy_periods: occasions.busy_periods,
@@ -352,6 +351,22 @@ impl Monitor {
             });
         }
         Ok(())
+    }
+
+    /// Waits that go on, up to the reading, by the waiting tenant and by whom they are for. What the kernel tells only at a wait's
+    /// end, limits and stolen time, is not among it.
+    fn waits_that_go_on(&self, time_ns: u64) -> BTreeMap<(u16, u16), u64> {
+        let mut sums = BTreeMap::new();
+        let waiting = |thread: &&RawThread| thread.state == Some(ThreadState::Ready);
+        for thread in self.reading.threads.iter().filter(waiting) {
+            let Some(log) = self.programs.cpus.get(thread.cpu as usize) else {
+                continue;
+            };
+            log.who_had_it(thread.since_ns, time_ns, |who, ns| {
+                *sums.entry((thread.tenant.0, who)).or_default() += ns;
+            });
+        }
+        sums
     }
 
     fn read_cpus(&mut self, time_ns: u64) {

@@ -70,10 +70,11 @@ pub struct RawThread {
     pub cpu: u32,
     /// Time on a CPU, the unfinished part up to the reading included, in ns.
     pub run_ns: u64,
-    /// Time ready and not served, the unfinished part included, in ns.
+    /// Time ready and not served, in ns. Of a wait that goes on all up to the reading counts here: what a limit was of it is
+    /// known at its end.
     pub ready_ns: u64,
-    /// The part of `ready_ns` already charged to a cause (see [`RawWaits`]).
-    pub charged_ns: u64,
+    /// Time for which a bandwidth limit stopped it, of waits that ended, in ns.
+    pub throttled_ns: u64,
     /// Waits that ended.
     pub waits: u64,
     /// Context switches to it.
@@ -133,8 +134,10 @@ pub struct RawWaker {
 pub struct RawTenant {
     /// The tenant.
     pub tenant: TenantIndex,
-    /// Who made its threads wait.
-    pub waits: RawWaits,
+    /// Its threads' ready and throttled time by cause (a tenant's number, or one of [`cause`](super::cause)), in ns, waits that go
+    /// on included; ascending by cause, without those of 0 ns. Threads are read before this and waits end meanwhile, so the sum may be
+    /// a little more than theirs.
+    pub by_cause: Vec<(u16, u64)>,
     /// Entry `n`: ns in which at least one thread was ready and exactly `n` others were blocked
     /// (the last entry also more), the time up to the reading included.
     pub occasions_ns: [u64; OCCASION_BUCKETS],
@@ -148,29 +151,18 @@ pub struct RawTenant {
     pub blocked: u32,
 }
 
-/// Ready time by cause, in ns. A wait is charged when it ends or moves to another CPU; the sum
-/// over all causes is then exactly the sum of the tenant's threads' [`RawThread::charged_ns`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RawWaits {
-    /// Tenants that ran meanwhile (the own one among them), ascending; without those of 0 ns.
-    pub tenants: Vec<(TenantIndex, u64)>,
-    /// Threads of no tenant ran.
-    pub host_ns: u64,
-    /// The CPU was idle: it was being woken up (wakeup latency of the kernel and the hardware).
-    pub idle_ns: u64,
-    /// The thread's cgroup had used up its CPU bandwidth.
-    pub bandwidth_ns: u64,
-    /// The hypervisor had taken the CPU.
-    pub steal_ns: u64,
-    /// No cause was recorded.
-    pub unknown_ns: u64,
-}
+impl RawTenant {
+    /// What one cause has of its waiting, in ns.
+    pub fn waited_for(&self, cause: usize) -> u64 {
+        let at = self
+            .by_cause
+            .binary_search_by_key(&cause, |&(by, _)| usize::from(by));
+        at.map_or(0, |at| self.by_cause[at].1)
+    }
 
-impl RawWaits {
     /// Over all causes.
-    pub fn total_ns(&self) -> u64 {
-        let tenants: u64 = self.tenants.iter().map(|&(_, ns)| ns).sum();
-        tenants + self.host_ns + self.idle_ns + self.bandwidth_ns + self.steal_ns + self.unknown_ns
+    pub fn waited_ns(&self) -> u64 {
+        self.by_cause.iter().map(|(_, ns)| ns).sum()
     }
 }
 

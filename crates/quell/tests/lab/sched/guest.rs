@@ -130,10 +130,12 @@ fn limits_and_small() {
         &[],
         &[
             ("limits", limits),
+            ("deep", deep),
             ("idle cgroup", idle_cgroup),
             ("tiny weight", tiny_weight),
         ],
     );
+    too_deep();
 }
 
 #[test]
@@ -293,6 +295,59 @@ fn used_of(quota_ms: u64, group: &Cgroup, periods: u32) -> Vec<f64> {
 
 fn mean(parts: &[f64]) -> f64 {
     parts.iter().sum::<f64>() / parts.len() as f64
+}
+
+/// So many cgroups in each other, the outermost first.
+fn nested(name: &str, levels: usize, weight: u32) -> Vec<Cgroup> {
+    let mut path = name.to_string();
+    let mut groups = vec![Cgroup::new(&path, weight)];
+    for _ in 1..levels {
+        path += "/in";
+        groups.push(Cgroup::new(&path, 100));
+    }
+    groups
+}
+
+fn leave(mut groups: Vec<Cgroup>) {
+    while groups.pop().is_some() {}
+}
+
+/// Weights and limits count at any depth that is followed.
+fn deep(failures: &mut Failures, _: &mut Sched) {
+    let shallow = Cgroup::new("shallow", 100);
+    let groups = nested("deep", 40, 300);
+    let (top, leaf) = (&groups[0], &groups[39]);
+    let deep = spinners(2, &How::within(&leaf.0));
+    let other = spinners(2, &How::within(&shallow.0));
+    sleep_ms(500);
+    let got = sums(&[&deep, &other], 2000);
+    failures.expect(
+        "weight 300 of 400, 40 levels deep",
+        got[0] / (got[0] + got[1]),
+        0.74,
+        0.76,
+    );
+    drop(other);
+    top.limit(20_000, 100_000, 0);
+    sleep_ms(300);
+    let used = mean(&used_of(20, top, 10));
+    failures.expect("20 ms of every 100, 40 levels below", used, 0.98, 1.02);
+    drop((deep, shallow));
+    reap();
+    leave(groups);
+}
+
+/// What it cannot follow it does not take: it says so, and the kernel's scheduler stays.
+fn too_deep() {
+    let groups = nested("pit", 65, 100);
+    let ended = Command::new("quell").arg("sched").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        !ended.status.success() && said.contains("65 levels deep"),
+        "{said}"
+    );
+    wait_until("the kernel is in charge", || state() == "disabled");
+    leave(groups);
 }
 
 fn limits(failures: &mut Failures, _: &mut Sched) {
