@@ -6,7 +6,7 @@ use crate::table::{self, or_dash};
 use quell_agent::client::Client;
 use quell_agent::effects;
 use quell_agent::wire::{Explain, ShareExplain, ThreadExplain};
-use quell_model::ThreadRole;
+use quell_model::{ThreadRole, shown};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -23,7 +23,7 @@ pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
 
 fn render(explain: &Explain) -> String {
     let place = match &explain.cgroup {
-        Some(cgroup) => format!("of cgroup {cgroup}"),
+        Some(cgroup) => format!("of cgroup {}", shown(&cgroup.0)),
         None => {
             "by the nice values of its threads, as no cgroup holds them and no others".to_string()
         }
@@ -50,7 +50,7 @@ fn render(explain: &Explain) -> String {
         table::nanos(explain.period_ns)
     );
     for remark in &explain.remarks {
-        let _ = writeln!(text, "\n{remark}");
+        let _ = writeln!(text, "\n{}", shown(remark));
     }
     if let Some(promise) = &explain.promise {
         let _ = writeln!(text, "\n{}", promised(promise));
@@ -75,7 +75,10 @@ fn render(explain: &Explain) -> String {
         let _ = writeln!(
             text,
             "  {ago:6.1} s ago  {} {}  {}: {}",
-            decision.thread, decision.name, decision.rule, decision.text
+            decision.thread,
+            shown(&decision.name),
+            decision.rule,
+            shown(&decision.text)
         );
     }
     text
@@ -100,7 +103,7 @@ fn row(thread: &ThreadExplain, period_ns: u64) -> [String; 12] {
     let percent = |ns: u64| format!("{:.1} %", 100.0 * ns as f64 / period_ns.max(1) as f64);
     [
         thread.tid.to_string(),
-        thread.name.to_string(),
+        shown(&thread.name).into_owned(),
         match thread.role {
             ThreadRole::Ordinary => "-".to_string(),
             ThreadRole::Vcpu(n) => format!("vcpu {n}"),

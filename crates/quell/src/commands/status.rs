@@ -8,7 +8,7 @@ use quell_agent::client::Client;
 use quell_agent::effects;
 use quell_agent::wire::Status;
 use quell_model::config::Backend;
-use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf};
+use quell_model::{Advice, CpuId, CpuSet, GroupPlan, PoolsPlan, Promise, WhatIf, shown};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -49,7 +49,7 @@ pub fn render(status: &Status) -> String {
             );
         }
         for remark in &tenant.remarks {
-            let _ = writeln!(text, "{}: {remark}", tenant.name);
+            let _ = writeln!(text, "{}: {}", tenant.name, shown(remark));
         }
     }
     for tenant in &status.tenants {
@@ -74,12 +74,12 @@ pub fn render(status: &Status) -> String {
     }
     if !status.notes.is_empty() {
         let _ = writeln!(text, "\nnotes:");
-        let shown = status.notes.len().saturating_sub(10);
-        if shown > 0 {
-            let _ = writeln!(text, "  ({shown} earlier ones: --json)");
+        let earlier = status.notes.len().saturating_sub(10);
+        if earlier > 0 {
+            let _ = writeln!(text, "  ({earlier} earlier ones: --json)");
         }
-        for note in &status.notes[shown..] {
-            let _ = writeln!(text, "  {note}");
+        for note in &status.notes[earlier..] {
+            let _ = writeln!(text, "  {}", shown(note));
         }
     }
     text
