@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod effect;
 pub mod ids;
 pub mod plan;
+pub mod shown;
 pub mod snapshot;
 pub mod weight;
 
@@ -23,6 +24,7 @@ pub use plan::{
     Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
+pub use shown::shown;
 pub use snapshot::{
     CpuSample, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
     TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,

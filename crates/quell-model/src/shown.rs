@@ -1,0 +1,85 @@
+//! Text from outside on its way to somebody's eyes.
+//!
+//! Problem: names of threads, processes and cgroups are chosen by whoever runs them, and a terminal obeys what is in
+//! them. How: what a terminal or a page would obey, or hide, is written out. Limits: a backslash stays as it is, since
+//! cgroups' names have many: what is shown is for reading, not for turning back.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The text with everything in it written out that a terminal would obey and not show: control characters (C0, DEL,
+/// C1) as `\n` or `\x1b`, what turns or hides other text as `\u{202e}`. One line, whatever is in it.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        let written = match c {
+            '\n' | '\r' | '\t' => write!(shown, "{}", c.escape_default()),
+            _ if c.is_control() => write!(shown, "\\x{:02x}", u32::from(c)),
+            _ if obeyed(c) => write!(shown, "{}", c.escape_unicode()),
+            _ => shown.write_char(c),
+        };
+        debug_assert!(written.is_ok(), "a string takes all");
+    }
+    Cow::Owned(shown)
+}
+
+fn obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            // Directions: marks, embeddings, overrides, isolates.
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            // Ends of lines and paragraphs.
+            | '\u{2028}' | '\u{2029}'
+            // Without width.
+            | '\u{200b}' | '\u{2060}' | '\u{feff}'
+            // Tags, which are hidden letters.
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_stays_as_it_is() {
+        for text in [
+            "",
+            "kworker/0:1-events",
+            "system-getty\\x2dtty1.slice",
+            "naïve 数据 🦀 👩\u{200d}🚀",
+        ] {
+            assert!(matches!(shown(text), Cow::Borrowed(same) if same == text));
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_written_out() {
+        let cases = [
+            ("a\nb\r\tc", "a\\nb\\r\\tc"),
+            ("\x1b[2Jgone", "\\x1b[2Jgone"),
+            ("\x1b]0;title\x07bell\0", "\\x1b]0;title\\x07bell\\x00"),
+            ("del\x7f", "del\\x7f"),
+            ("c1\u{9b}2J\u{85}", "c1\\x9b2J\\x85"),
+            ("user\u{202e}txt.exe", "user\\u{202e}txt.exe"),
+            ("\u{2066}x\u{2069}\u{61c}", "\\u{2066}x\\u{2069}\\u{61c}"),
+            ("one\u{2028}two\u{feff}", "one\\u{2028}two\\u{feff}"),
+            ("é\x1bé", "é\\x1bé"),
+        ];
+        for (text, right) in cases {
+            assert_eq!(shown(text), right);
+        }
+    }
+
+    #[test]
+    fn no_character_that_is_obeyed_is_left_and_others_are() {
+        for c in '\0'..=char::MAX {
+            let text = c.to_string();
+            let out = shown(&text);
+            assert!(!out.contains(obeyed), "{c:?}");
+            assert!(obeyed(c) || out == text, "{c:?}");
+        }
+    }
+}
