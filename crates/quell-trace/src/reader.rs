@@ -298,12 +298,17 @@ impl<R: BufRead> Reader<R> {
         let others = tree.threads.into_iter();
         let others = others.filter_map(|t| Some((t.tid?, t.tgid?, t.name)));
         for (tid, pid, name) in leaders.chain(others) {
-            let thread = Thread {
-                tid: Tid(tid as u32),
-                pid: Pid(pid as u32),
-                name: text(&name.unwrap_or_default()),
+            let tid = Tid(tid as u32);
+            // Newer recorders leave names to events.
+            let name = match name {
+                Some(name) => text(&name),
+                None => self
+                    .threads
+                    .get(tid)
+                    .map_or("".into(), |it| it.name.clone()),
             };
-            self.give(at_ns, 0, Kind::Thread(thread));
+            let pid = Pid(pid as u32);
+            self.give(at_ns, 0, Kind::Thread(Thread { tid, pid, name }));
         }
     }
 

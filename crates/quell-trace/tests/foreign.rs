@@ -184,6 +184,25 @@ fn a_new_thread_is_ready_by_its_first_wakeup_unless_its_making_is_told() {
     assert_eq!(woken(&read(&both).unwrap().0), 0);
 }
 
+#[test]
+fn a_thread_that_is_told_without_a_name_keeps_that_of_its_events() {
+    let encoding = all()[0];
+    let mut events = second();
+    let whole = encodings::write(&events, encoding);
+    for event in &mut events {
+        if let Kind::Thread(thread) = &mut event.kind {
+            thread.name = "".into();
+        }
+    }
+    events.retain(|event| matches!(event.kind, Kind::Thread(_)));
+    let file = [whole, encodings::write(&events, encoding)].concat();
+    let (events, _) = read(&file).unwrap();
+    let analysis = analyse(&events);
+    let names: Vec<&str> = analysis.threads.iter().map(|it| &*it.thread.name).collect();
+    assert_eq!(names[0], "thread 0");
+    assert!(names.iter().all(|name| !name.is_empty()), "{names:?}");
+}
+
 /// Of this many bytes, which deflate to a thousandth.
 fn bomb(packed: usize) -> Vec<u8> {
     let mut filler = Vec::new();

@@ -195,7 +195,9 @@ pub fn write(events: &[Event], encoding: Encoding) -> Vec<u8> {
             let mut said = Vec::new();
             number(1, thread.tid.0.into(), &mut said);
             number(3, thread.pid.0.into(), &mut said);
-            bytes(2, thread.name.as_bytes(), &mut said);
+            if !thread.name.is_empty() {
+                bytes(2, thread.name.as_bytes(), &mut said);
+            }
             bytes(2, &said, &mut tree);
         }
     }
