@@ -451,7 +451,8 @@ impl fmt::Display for Side {
     }
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
+/// Every side that has a fixed name.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let simulated = Simulated::ALL.iter().map(|side| side.as_str());
     Side::NAMES.into_iter().chain(simulated)
 }

@@ -24,7 +24,7 @@ pub use plan::{
     Advice, GivenServer, GroupPlan, NextTerms, Plan, PoolsPlan, Promise, Reason, Rule, ServerPlan,
     ServerTerms, TenantPlan, ThreadPlan, Verdict, WhatIf,
 };
-pub use shown::shown;
+pub use shown::{shown, shown_json};
 pub use snapshot::{
     CpuSample, Ended, GuestSample, HostSample, Occasions, ReadyTime, SchedClass, Snapshot, Source,
     TenantSample, ThreadRole, ThreadSample, ThreadSettings, ThreadState, WaitBreakdown, Waker,

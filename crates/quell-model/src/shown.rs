@@ -26,6 +26,27 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A JSON document with the same characters escaped in its strings: it says the same, and a terminal shows it as it is.
+pub fn shown_json(json: &str) -> Cow<'_, str> {
+    // Those that serializers leave in strings; where there are others, they are the document's own layout.
+    let left = |c: char| obeyed(c) && !matches!(c, '\n' | '\r' | '\t');
+    if !json.contains(left) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len() + 8);
+    for c in json.chars() {
+        if !left(c) {
+            shown.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let written = write!(shown, "\\u{unit:04x}");
+            debug_assert!(written.is_ok(), "a string takes all");
+        }
+    }
+    Cow::Owned(shown)
+}
+
 fn obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -71,6 +92,21 @@ mod tests {
         for (text, right) in cases {
             assert_eq!(shown(text), right);
         }
+    }
+
+    #[test]
+    fn json_says_the_same_and_shows_nothing_that_is_obeyed() {
+        let names = ["plain é 🦀", "\x1b[2J\n\x7f\u{9b}2J\u{202e}\u{e0041}\"\\"];
+        let json = serde_json::to_string_pretty(&names).unwrap();
+        let text = shown_json(&json);
+        assert!(!text.replace('\n', "").contains(obeyed), "{text}");
+        assert!(
+            text.contains("\\u007f\\u009b2J\\u202e\\udb40\\udc41"),
+            "{text}"
+        );
+        let back: Vec<String> = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, names);
+        assert!(matches!(shown_json("{\n  \"a\": 1\n}"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub struct Delays {
 /// One process: the sum of its threads.
 #[derive(Debug, Clone)]
 pub struct ProcessStats {
-    /// Its id; 0 for threads whose process is not known.
+    /// Its id; that of the thread, where its process is not told.
     pub pid: Pid,
     /// Its first thread's name, or that of the first thread seen.
     pub name: Arc<str>,
@@ -498,8 +498,9 @@ impl Analysis {
         let mut processes: BTreeMap<Pid, ProcessStats> = BTreeMap::new();
         for stats in self.threads.iter().filter(|t| keep(&t.thread)) {
             let thread = &stats.thread;
-            let process = processes.entry(thread.pid).or_insert_with(|| ProcessStats {
-                pid: thread.pid,
+            let pid = thread.process();
+            let process = processes.entry(pid).or_insert_with(|| ProcessStats {
+                pid,
                 name: thread.name.clone(),
                 threads: 0,
                 run_ns: 0,
@@ -510,7 +511,7 @@ impl Analysis {
                 delays: Delays::default(),
                 occasions: Occasions::default(),
             });
-            if thread.tid.0 == thread.pid.0 {
+            if thread.tid.0 == pid.0 {
                 process.name = thread.name.clone();
             }
             process.threads += 1;

@@ -72,6 +72,16 @@ pub struct Thread {
     pub name: Arc<str>,
 }
 
+impl Thread {
+    /// Its process; where that is not told (0), the thread by itself.
+    pub fn process(&self) -> Pid {
+        match self.pid {
+            Pid(0) => Pid(self.tid.0),
+            pid => pid,
+        }
+    }
+}
+
 /// As what a thread leaves its CPU: the bits that the kernel's `sched_switch` trace point reports since 4.14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State(pub u16);

@@ -10,7 +10,9 @@
 //! Units: ns. A live host's times are CLOCK_BOOTTIME's, the simulator's count from its own beginning.
 
 mod analysis;
+mod compact;
 mod event;
+mod packets;
 mod proto;
 mod reader;
 mod threads;
@@ -18,5 +20,5 @@ mod writer;
 
 pub use analysis::{Analyser, Analysis, Delays, Gaps, ProcessStats, ThreadStats};
 pub use event::{Event, IDLE, Kind, State, Thread};
-pub use reader::{ReadError, Reader};
+pub use reader::{ReadError, Reader, Told};
 pub use writer::{Clocks, System, Writer};

@@ -34,6 +34,11 @@ pub struct TracePacket {
     pub trusted_packet_sequence_id: Option<u32>,
     #[prost(message, optional, tag = "45")]
     pub system_info: Option<SystemInfo>,
+    /// Packets, deflated, as a file has them.
+    #[prost(bytes = "bytes", optional, tag = "50")]
+    pub compressed_packets: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "133")]
+    pub zstd_compressed_packets: Option<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -46,8 +51,41 @@ pub struct FtraceEventBundle {
     /// Before the first of these.
     #[prost(bool, optional, tag = "3")]
     pub lost_events: Option<bool>,
-    #[prost(bytes = "bytes", optional, tag = "4")]
-    pub compact_sched: Option<Bytes>,
+    #[prost(message, optional, tag = "4")]
+    pub compact_sched: Option<CompactSched>,
+    /// A `FtraceClock`; none is CLOCK_BOOTTIME.
+    #[prost(int32, optional, tag = "5")]
+    pub ftrace_clock: Option<i32>,
+}
+
+/// `FtraceClock`: each CPU's own.
+pub const FTRACE_CLOCK_LOCAL: i32 = 3;
+
+/// Columns of switches and of wakings.
+#[derive(Clone, PartialEq, Message)]
+pub struct CompactSched {
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub intern_table: Vec<Bytes>,
+    #[prost(uint64, repeated, tag = "1")]
+    pub switch_timestamp: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    pub switch_prev_state: Vec<i64>,
+    #[prost(int32, repeated, tag = "3")]
+    pub switch_next_pid: Vec<i32>,
+    #[prost(int32, repeated, tag = "4")]
+    pub switch_next_prio: Vec<i32>,
+    #[prost(uint32, repeated, tag = "6")]
+    pub switch_next_comm_index: Vec<u32>,
+    #[prost(uint64, repeated, tag = "7")]
+    pub waking_timestamp: Vec<u64>,
+    #[prost(int32, repeated, tag = "8")]
+    pub waking_pid: Vec<i32>,
+    #[prost(int32, repeated, tag = "9")]
+    pub waking_target_cpu: Vec<i32>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub waking_comm_index: Vec<u32>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub waking_common_flags: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -61,8 +99,12 @@ pub struct FtraceEvent {
     pub sched_switch: Option<SchedSwitch>,
     #[prost(uint32, optional, tag = "5")]
     pub common_flags: Option<u32>,
+    #[prost(message, optional, tag = "17")]
+    pub sched_wakeup: Option<SchedWaking>,
     #[prost(message, optional, tag = "20")]
     pub sched_waking: Option<SchedWaking>,
+    #[prost(message, optional, tag = "114")]
+    pub sched_wakeup_new: Option<SchedWaking>,
     #[prost(message, optional, tag = "235")]
     pub task_newtask: Option<TaskNewtask>,
     #[prost(message, optional, tag = "236")]
@@ -85,6 +127,7 @@ pub struct SchedSwitch {
     pub next_prio: Option<i32>,
 }
 
+/// `SchedWakingFtraceEvent`, and those of `sched_wakeup` and `sched_wakeup_new`, which are alike.
 #[derive(Clone, PartialEq, Message)]
 pub struct SchedWaking {
     #[prost(bytes = "bytes", optional, tag = "1")]

@@ -1,23 +1,24 @@
 //! Reading a trace, an event at a time.
 
+use crate::compact::{self, Compact, What};
 use crate::event::{Event, IDLE, Kind, State, Thread};
+use crate::packets::{MOST_UNPACKED, Packets, Wrong, too_much, unpacked};
 use crate::proto::{
-    CLONE_THREAD, FLAG_HARDIRQ, FLAG_SOFTIRQ, FtraceEvent, FtraceEventBundle, ProcessTree,
-    TracePacket,
+    CLONE_THREAD, FLAG_HARDIRQ, FLAG_SOFTIRQ, FTRACE_CLOCK_LOCAL, FtraceEvent, FtraceEventBundle,
+    ProcessTree, SchedWaking, TracePacket,
 };
 use crate::threads::Threads;
 use prost::Message;
 use prost::bytes::Bytes;
-use prost::encoding::WireType;
 use quell_model::{Pid, Tid};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The longest packet that is taken for one, in bytes. Ours have some KiB, Perfetto's own seldom more than one MiB.
-const LONGEST_PACKET: u64 = 8 << 20;
+/// The most wakeups that are kept until it is known whether they are needed.
+const MOST_KEPT: usize = 1 << 26;
 
 /// Why a trace cannot be read on. What came before it is as written.
 #[derive(Debug, thiserror::Error)]
@@ -55,22 +56,61 @@ pub enum ReadError {
 /// Reads a trace: an iterator over its events in the order of the file, which is the order of their times in traces that
 /// [`Writer`](crate::Writer) wrote. Ends after the first error.
 ///
-/// Packets of other kinds are passed over. Where a thread's name is told by an event only, as in traces of
-/// other recorders, a [`Kind::Rename`] comes first. Memory is bounded by the threads alive and the longest packet.
+/// The file may be gzipped, its packets compressed, its switches in compact form; places in errors are those of the
+/// unpacked trace. Packets of other kinds are passed over. Where a thread's name is told by an event only, as in traces of
+/// other recorders, a [`Kind::Rename`] comes first. Memory is bounded by the threads alive and the longest packet, and
+/// by the wakeups of [`Reader::into_told`].
 #[derive(Debug)]
-pub struct Reader<R> {
-    input: R,
+pub struct Reader<R: BufRead> {
+    packets: Packets<R>,
+    /// What the packet at hand had compressed.
+    inner: Option<Packets<Cursor<Vec<u8>>>>,
+    /// How much that was, in all packets.
+    unpacked: u64,
     file: PathBuf,
-    /// Bytes read.
-    offset: u64,
-    /// Where the packet at hand begins.
-    packet_at: u64,
-    /// The bundle at hand: its CPU and the events still to come.
-    bundle: (u32, std::vec::IntoIter<Bytes>),
+    bundle: Bundle,
+    /// Who runs on each CPU, where compact switches do not say it.
+    runs: HashMap<u32, Tid>,
     ready: VecDeque<Event>,
     threads: Threads,
+    told: Told,
+    /// By `sched_wakeup`, as long as nothing better is known.
+    wakeups: Vec<Event>,
+    /// By `sched_wakeup_new`, likewise.
+    births: Vec<Event>,
     last_ns: u64,
     ended: bool,
+}
+
+/// The bundle at hand: what of it is still to come.
+#[derive(Debug, Default)]
+struct Bundle {
+    cpu: u32,
+    plain: std::vec::IntoIter<Bytes>,
+    /// The first of them.
+    next: Option<FtraceEvent>,
+    compact: VecDeque<Compact>,
+}
+
+/// What a trace has, as far as it was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Packets of any kind.
+    pub packets: u64,
+    /// Events of the kernel, of any kind.
+    pub kernel_events: u64,
+    /// Switches.
+    pub switches: u64,
+    /// `sched_waking`: somebody begins to wake a thread.
+    pub wakings: u64,
+    /// `sched_wakeup`: a woken thread is put in a queue.
+    pub wakeups: u64,
+    /// `task_newtask`: a thread is made.
+    pub births: u64,
+    /// Of `wakings` and `wakeups`, those that are said to be of interrupts.
+    pub interrupts: u64,
+    /// The CPUs' times are of clocks of their own, which need not agree.
+    pub local_clocks: bool,
 }
 
 impl Reader<BufReader<File>> {
@@ -94,124 +134,89 @@ impl<R: BufRead> Reader<R> {
     /// The trace that `input` gives; `file` names it in errors.
     pub fn new(input: R, file: impl Into<PathBuf>) -> Reader<R> {
         Reader {
-            input,
+            packets: Packets::new(input),
+            inner: None,
+            unpacked: 0,
             file: file.into(),
-            offset: 0,
-            packet_at: 0,
-            bundle: (0, Vec::new().into_iter()),
+            bundle: Bundle::default(),
+            runs: HashMap::new(),
             ready: VecDeque::new(),
             threads: Threads::default(),
+            told: Told::default(),
+            wakeups: Vec::new(),
+            births: Vec::new(),
             last_ns: 0,
             ended: false,
         }
     }
 
-    fn corrupt(&self, why: impl Into<String>) -> ReadError {
-        ReadError::Corrupt {
-            file: self.file.clone(),
-            offset: self.packet_at,
-            why: why.into(),
-        }
+    /// What the trace told up to here, and wakeups that were not given: a thread's `sched_wakeup` follows its
+    /// `sched_waking`, and its `sched_wakeup_new` its `task_newtask`, so that they count only if a trace has none of these.
+    pub fn into_told(self) -> (Told, Vec<Event>) {
+        let mut wakeups = self.wakeups;
+        wakeups.extend(self.births);
+        (self.told, wakeups)
     }
 
-    /// An error of the file, or its early end.
-    fn io(&self, source: io::Error) -> ReadError {
-        let file = self.file.clone();
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof => ReadError::Truncated {
+    fn corrupt(&self, why: impl Into<String>) -> ReadError {
+        self.wrong(Wrong::Corrupt(why.into()))
+    }
+
+    fn wrong(&self, wrong: Wrong) -> ReadError {
+        let (file, offset) = (self.file.clone(), self.packets.packet_at);
+        match wrong {
+            Wrong::Ends => ReadError::Truncated { file, offset },
+            Wrong::Corrupt(why) => ReadError::Corrupt { file, offset, why },
+            Wrong::Io(source) => ReadError::Io {
                 file,
-                offset: self.packet_at,
-            },
-            _ => ReadError::Io {
-                file,
-                offset: self.offset,
+                offset: self.packets.offset,
                 source,
             },
         }
     }
 
-    /// The next byte; none where the file ends.
-    fn byte(&mut self) -> Result<Option<u8>, ReadError> {
-        let mut byte = [0];
-        match self.input.read_exact(&mut byte) {
-            Ok(()) => {
-                self.offset += 1;
-                Ok(Some(byte[0]))
-            }
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(e) => Err(self.io(e)),
-        }
-    }
-
-    fn varint(&mut self, first: u8) -> Result<u64, ReadError> {
-        let (mut value, mut byte) = (0, first);
-        for shift in (0..64).step_by(7) {
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-            byte = self.some_byte()?;
-        }
-        Err(self.corrupt("a number of more than ten bytes"))
-    }
-
-    fn some_byte(&mut self) -> Result<u8, ReadError> {
-        match self.byte()? {
-            Some(byte) => Ok(byte),
-            None => Err(self.io(io::ErrorKind::UnexpectedEof.into())),
-        }
-    }
-
-    fn bytes(&mut self, length: u64) -> Result<Vec<u8>, ReadError> {
-        // Not allocated by what the length claims, but as bytes come.
-        let mut bytes = Vec::new();
-        let got = self.input.by_ref().take(length).read_to_end(&mut bytes);
-        let got = got.map_err(|e| self.io(e))? as u64;
-        self.offset += got;
-        if got < length {
-            return Err(self.io(io::ErrorKind::UnexpectedEof.into()));
-        }
-        Ok(bytes)
-    }
-
-    /// The next packet; none at the end of the file.
+    /// The next packet, of those that are compressed too; none at the end of the file.
     fn packet(&mut self) -> Result<Option<TracePacket>, ReadError> {
         loop {
-            self.packet_at = self.offset;
-            let Some(first) = self.byte()? else {
+            if let Some(inner) = &mut self.inner {
+                match inner.next() {
+                    Ok(Some(packet)) if packet.compressed_packets.is_some() => {
+                        return Err(self.corrupt("compressed packets within compressed packets"));
+                    }
+                    Ok(Some(packet)) => return Ok(Some(packet)),
+                    Ok(None) => self.inner = None,
+                    Err(Wrong::Corrupt(why)) => {
+                        return Err(self.corrupt(format!("compressed packets: {why}")));
+                    }
+                    Err(Wrong::Ends | Wrong::Io(_)) => {
+                        return Err(self.corrupt("compressed packets: they end within one"));
+                    }
+                }
+            }
+            let Some(packet) = self.packets.next().map_err(|e| self.wrong(e))? else {
                 return Ok(None);
             };
-            if self.packet_at == 0 && first == 0x1f {
-                return Err(self.corrupt("it is compressed (gunzip it)"));
+            if packet.zstd_compressed_packets.is_some() {
+                return Err(self.corrupt(
+                    "packets compressed with zstd, which is not read here \
+                     (record with `compression_type: COMPRESSION_TYPE_DEFLATE`, or without)",
+                ));
             }
-            let key = self.varint(first)?;
-            let wire = WireType::try_from(key & 7).map_err(|e| self.corrupt(e.to_string()))?;
-            let length = match wire {
-                WireType::LengthDelimited => {
-                    let first = self.some_byte()?;
-                    self.varint(first)?
-                }
-                WireType::Varint => {
-                    let first = self.some_byte()?;
-                    self.varint(first)?;
-                    0
-                }
-                WireType::SixtyFourBit => 8,
-                WireType::ThirtyTwoBit => 4,
-                WireType::StartGroup | WireType::EndGroup => {
-                    return Err(self.corrupt("no packet begins there"));
-                }
+            let Some(packed) = &packet.compressed_packets else {
+                return Ok(Some(packet));
             };
-            if length > LONGEST_PACKET {
-                return Err(self.corrupt(format!(
-                    "a packet of {length} bytes; {LONGEST_PACKET} are the most"
-                )));
+            let bytes = match unpacked(packed) {
+                Ok(bytes) => bytes,
+                Err(Wrong::Corrupt(why)) => {
+                    return Err(self.corrupt(format!("compressed packets: {why}")));
+                }
+                Err(other) => return Err(self.wrong(other)),
+            };
+            self.unpacked += bytes.len() as u64;
+            if self.unpacked > MOST_UNPACKED {
+                return Err(self.wrong(too_much(MOST_UNPACKED)));
             }
-            let bytes = self.bytes(length)?;
-            if key >> 3 == 1 && wire == WireType::LengthDelimited {
-                let packet = TracePacket::decode(Bytes::from(bytes));
-                return packet.map(Some).map_err(|e| self.corrupt(e.to_string()));
-            }
+            self.inner = Some(Packets::new(Cursor::new(bytes)));
         }
     }
 
@@ -230,17 +235,57 @@ impl<R: BufRead> Reader<R> {
         let Some(cpu) = bundle.cpu else {
             return Err(self.corrupt("events of no CPU"));
         };
-        if bundle.compact_sched.is_some_and(|bytes| !bytes.is_empty()) {
-            return Err(self.corrupt(
-                "switches in Perfetto's compact form, which is not read here \
-                 (record with `compact_sched { enabled: false }`)",
-            ));
-        }
+        self.told.local_clocks |= bundle.ftrace_clock == Some(FTRACE_CLOCK_LOCAL);
+        let compact = compact::events(bundle.compact_sched.unwrap_or_default());
+        self.bundle = Bundle {
+            cpu,
+            plain: bundle.event.into_iter(),
+            next: None,
+            compact: compact.map_err(|why| self.corrupt(why))?.into(),
+        };
         if bundle.lost_events == Some(true) {
-            self.give(at_ns.unwrap_or(self.last_ns), cpu, Kind::Lost);
+            // Of other recorders it has no time: they are missing before the first of these.
+            let at_ns = match at_ns {
+                Some(at_ns) => at_ns,
+                None => self.next_at()?.unwrap_or(self.last_ns),
+            };
+            self.runs.remove(&cpu);
+            self.give(at_ns, cpu, Kind::Lost);
         }
-        self.bundle = (cpu, bundle.event.into_iter());
         Ok(())
+    }
+
+    /// When the next event of the bundle was; none if there is none.
+    fn next_at(&mut self) -> Result<Option<u64>, ReadError> {
+        if self.bundle.next.is_none() {
+            if let Some(bytes) = self.bundle.plain.next() {
+                let event = FtraceEvent::decode(bytes).map_err(|e| self.corrupt(e.to_string()))?;
+                self.bundle.next = Some(event);
+            }
+        }
+        let (plain, last) = (self.bundle.next.as_ref(), self.last_ns);
+        let plain = plain.map(|event| event.timestamp.unwrap_or(last));
+        let compact = self.bundle.compact.front().map(|event| event.at_ns);
+        Ok([plain, compact].into_iter().flatten().min())
+    }
+
+    /// The bundle's next event; whether there was one.
+    fn next_event(&mut self) -> Result<bool, ReadError> {
+        let Some(at_ns) = self.next_at()? else {
+            return Ok(false);
+        };
+        self.told.kernel_events += 1;
+        let cpu = self.bundle.cpu;
+        let compact = &mut self.bundle.compact;
+        let first = compact.front().filter(|event| event.at_ns == at_ns);
+        if first.is_some() {
+            if let Some(event) = compact.pop_front() {
+                self.compact(cpu, event);
+            }
+        } else if let Some(event) = self.bundle.next.take() {
+            self.event(cpu, event)?;
+        }
+        Ok(true)
     }
 
     /// Who the threads are; a process's first thread goes without saying in traces of older recorders.
@@ -253,41 +298,118 @@ impl<R: BufRead> Reader<R> {
         let others = tree.threads.into_iter();
         let others = others.filter_map(|t| Some((t.tid?, t.tgid?, t.name)));
         for (tid, pid, name) in leaders.chain(others) {
-            let thread = Thread {
-                tid: Tid(tid as u32),
-                pid: Pid(pid as u32),
-                name: text(&name.unwrap_or_default()),
+            let tid = Tid(tid as u32);
+            // Newer recorders leave names to events.
+            let name = match name {
+                Some(name) => text(&name),
+                None => self
+                    .threads
+                    .get(tid)
+                    .map_or("".into(), |it| it.name.clone()),
             };
-            self.give(at_ns, 0, Kind::Thread(thread));
+            let pid = Pid(pid as u32);
+            self.give(at_ns, 0, Kind::Thread(Thread { tid, pid, name }));
         }
     }
 
-    fn event(&mut self, cpu: u32, bytes: Bytes) -> Result<(), ReadError> {
-        let event = FtraceEvent::decode(bytes).map_err(|e| self.corrupt(e.to_string()))?;
+    fn compact(&mut self, cpu: u32, event: Compact) {
+        let (at, thread) = (event.at_ns, event.thread);
+        self.called(at, cpu, thread, Some(event.name));
+        match event.what {
+            What::Switch {
+                prev_state,
+                priority,
+            } => {
+                // Nobody who is known, at a CPU's first switch and where events were lost.
+                let before = self.runs.get(&cpu).copied();
+                let (prev, prev_state) = match before {
+                    Some(prev) => (prev, prev_state),
+                    None => (IDLE, State::READY),
+                };
+                self.switch(at, cpu, prev, prev_state, thread, priority);
+            }
+            What::Waking { last_cpu, flags } => {
+                let by = self.runs.get(&cpu).copied().filter(|_| !interrupts(flags));
+                self.told.wakings += 1;
+                self.told.interrupts += u64::from(interrupts(flags));
+                self.wakeups = Vec::new();
+                self.give(
+                    at,
+                    cpu,
+                    Kind::Wakeup {
+                        thread,
+                        by,
+                        last_cpu,
+                    },
+                );
+            }
+        }
+    }
+
+    fn switch(
+        &mut self,
+        at: u64,
+        cpu: u32,
+        prev: Tid,
+        prev_state: State,
+        next: Tid,
+        priority: i32,
+    ) {
+        self.told.switches += 1;
+        self.runs.insert(cpu, next);
+        let kind = Kind::Switch {
+            prev,
+            prev_state,
+            next,
+            next_priority: priority,
+        };
+        self.give(at, cpu, kind);
+    }
+
+    /// A wakeup by one of the events that tell of them.
+    fn wakeup(&mut self, at_ns: u64, cpu: u32, by: Tid, flags: u32, event: SchedWaking) -> Event {
+        let thread = Tid(event.pid.unwrap_or(0) as u32);
+        self.called(at_ns, cpu, thread, event.comm);
+        self.told.interrupts += u64::from(interrupts(flags));
+        let kind = Kind::Wakeup {
+            thread,
+            by: (!interrupts(flags)).then_some(by),
+            last_cpu: event.target_cpu.unwrap_or(0) as u32,
+        };
+        Event { at_ns, cpu, kind }
+    }
+
+    fn event(&mut self, cpu: u32, event: FtraceEvent) -> Result<(), ReadError> {
         let at = event.timestamp.unwrap_or(self.last_ns);
         let by = Tid(event.pid.unwrap_or(0));
+        let flags = event.common_flags.unwrap_or(0);
+        if event.pid.is_some() && !interrupts(flags) {
+            self.runs.entry(cpu).or_insert(by);
+        }
         let tid = |pid: Option<i32>| Tid(pid.unwrap_or(0) as u32);
         if let Some(switch) = event.sched_switch {
             let (prev, next) = (tid(switch.prev_pid), tid(switch.next_pid));
             self.called(at, cpu, prev, switch.prev_comm);
             self.called(at, cpu, next, switch.next_comm);
-            let kind = Kind::Switch {
-                prev,
-                prev_state: State(switch.prev_state.unwrap_or(0) as u16),
-                next,
-                next_priority: switch.next_prio.unwrap_or(0),
-            };
-            self.give(at, cpu, kind);
+            let state = State(switch.prev_state.unwrap_or(0) as u16);
+            let priority = switch.next_prio.unwrap_or(0);
+            self.switch(at, cpu, prev, state, next, priority);
         } else if let Some(waking) = event.sched_waking {
-            let thread = tid(waking.pid);
-            self.called(at, cpu, thread, waking.comm);
-            let flags = event.common_flags.unwrap_or(0);
-            let kind = Kind::Wakeup {
-                thread,
-                by: (flags & (FLAG_HARDIRQ | FLAG_SOFTIRQ) == 0).then_some(by),
-                last_cpu: waking.target_cpu.unwrap_or(0) as u32,
-            };
-            self.give(at, cpu, kind);
+            let waking = self.wakeup(at, cpu, by, flags, waking);
+            self.told.wakings += 1;
+            self.wakeups = Vec::new();
+            self.give(at, cpu, waking.kind);
+        } else if let Some(wakeup) = event.sched_wakeup {
+            let wakeup = self.wakeup(at, cpu, by, flags, wakeup);
+            self.told.wakeups += 1;
+            if self.told.wakings == 0 {
+                self.wakeups.push(wakeup);
+            }
+        } else if let Some(wakeup) = event.sched_wakeup_new {
+            let wakeup = self.wakeup(at, cpu, by, flags, wakeup);
+            if self.told.births == 0 {
+                self.births.push(wakeup);
+            }
         } else if let Some(new) = event.task_newtask {
             let tid = tid(new.pid);
             let joins = new.clone_flags.unwrap_or(0) & CLONE_THREAD != 0;
@@ -297,11 +419,17 @@ impl<R: BufRead> Reader<R> {
                 pid: process.unwrap_or(Pid(tid.0)),
                 name: text(&new.comm.unwrap_or_default()),
             };
+            self.told.births += 1;
+            self.births = Vec::new();
             self.give(at, cpu, Kind::New { thread, by });
         } else if let Some(rename) = event.task_rename {
             let (tid, name) = (tid(rename.pid), rename.newcomm.unwrap_or_default());
             let name = text(&name);
             self.give(at, cpu, Kind::Rename { tid, name });
+        }
+        if self.wakeups.len() + self.births.len() > MOST_KEPT {
+            let why = format!("more than {MOST_KEPT} wakeups in a trace without `sched_waking`");
+            return Err(self.corrupt(why));
         }
         Ok(())
     }
@@ -323,13 +451,13 @@ impl<R: BufRead> Reader<R> {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
             }
-            if let Some(bytes) = self.bundle.1.next() {
-                self.event(self.bundle.0, bytes)?;
+            if self.next_event()? {
                 continue;
             }
             let Some(packet) = self.packet()? else {
                 return Ok(None);
             };
+            self.told.packets += 1;
             if let Some(tree) = packet.process_tree {
                 self.tree(packet.timestamp.unwrap_or(self.last_ns), tree);
             }
@@ -338,6 +466,11 @@ impl<R: BufRead> Reader<R> {
             }
         }
     }
+}
+
+/// Whether an event's flags say that an interrupt did it.
+fn interrupts(flags: u32) -> bool {
+    flags & (FLAG_HARDIRQ | FLAG_SOFTIRQ) != 0
 }
 
 fn text(bytes: &[u8]) -> Arc<str> {
@@ -354,5 +487,50 @@ impl<R: BufRead> Iterator for Reader<R> {
         let next = self.advance();
         self.ended = !matches!(next, Ok(Some(_)));
         next.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::read::{GzEncoder, ZlibEncoder};
+    use std::io::Read;
+
+    fn why(mut reader: Reader<&[u8]>) -> Option<String> {
+        reader.find_map(|event| event.err()).map(|e| e.to_string())
+    }
+
+    /// Files that unpack to so much take a while to unpack: it is begun near the end.
+    #[test]
+    fn a_trace_may_unpack_to_so_much_and_no_more() {
+        let packets = b"\x0a\x02\x40\x01".repeat(3);
+        let mut packed = Vec::new();
+        let mut encoder = ZlibEncoder::new(&packets[..], Compression::fast());
+        assert!(encoder.read_to_end(&mut packed).is_ok());
+        let file = TracePacket {
+            compressed_packets: Some(packed.into()),
+            ..TracePacket::default()
+        };
+        let mut framed = Vec::new();
+        prost::encoding::message::encode(1, &file, &mut framed);
+        let mut gzipped = Vec::new();
+        let mut encoder = GzEncoder::new(&packets[..], Compression::fast());
+        assert!(encoder.read_to_end(&mut gzipped).is_ok());
+        for (left, fits) in [(12, true), (11, false)] {
+            let mut reader = Reader::new(&framed[..], "t");
+            reader.unpacked = MOST_UNPACKED - left;
+            let error = why(reader);
+            assert_eq!(error.is_none(), fits, "{error:?}");
+            let mut reader = Reader::new(&gzipped[..], "t");
+            reader.packets.offset = MOST_UNPACKED - left;
+            let error = why(reader);
+            assert_eq!(error.is_none(), fits, "{error:?}");
+            let text = error.unwrap_or_default();
+            assert!(
+                fits || text.contains("more than 4294967296 bytes"),
+                "{text}"
+            );
+        }
     }
 }

@@ -61,7 +61,7 @@ pub struct Writer<W: Write> {
 enum Open {
     None,
     /// With a time where one has to be said.
-    Bundle(Option<u64>, FtraceEventBundle),
+    Bundle(Option<u64>, Box<FtraceEventBundle>),
     Tree(u64, ProcessTree),
 }
 
@@ -124,7 +124,7 @@ impl<W: Write> Writer<W> {
                     ..FtraceEventBundle::default()
                 };
                 // Its time says where events are missing even if none follow.
-                self.open = Open::Bundle(Some(event.at_ns), bundle);
+                self.open = Open::Bundle(Some(event.at_ns), Box::new(bundle));
             }
             _ => {
                 let bytes = self.ftrace(event).encode_to_vec().into();
@@ -173,7 +173,7 @@ impl<W: Write> Writer<W> {
                 cpu: Some(cpu),
                 ..FtraceEventBundle::default()
             };
-            self.open = Open::Bundle(None, bundle);
+            self.open = Open::Bundle(None, Box::new(bundle));
         }
         match &mut self.open {
             Open::Bundle(_, bundle) => Ok(bundle),
@@ -213,7 +213,7 @@ impl<W: Write> Writer<W> {
             Open::None => Ok(()),
             Open::Bundle(timestamp, bundle) => self.packet(TracePacket {
                 timestamp,
-                ftrace_events: Some(bundle),
+                ftrace_events: Some(*bundle),
                 ..TracePacket::default()
             }),
             Open::Tree(at_ns, tree) => self.packet(TracePacket {

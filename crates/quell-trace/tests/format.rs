@@ -242,8 +242,14 @@ fn errors_say_which_file_and_where() {
         ),
         (after(&[0xff; 12]), "more than ten bytes"),
         (after(&[0x0a, 2, 0x0a, 0x00]), "events of no CPU"),
-        (after(&[0x0a, 7, 0x0a, 5, 0x08, 0, 0x22, 1, 0]), "compact"),
-        (vec![0x1f, 0x8b, 8, 0], "from byte 0 on: it is compressed"),
+        (
+            after(&[0x0a, 7, 0x0a, 5, 0x08, 0, 0x22, 1, 0]),
+            "invalid tag",
+        ),
+        (
+            vec![0x1f, 0x8b, 8, 0],
+            "ends within the packet that begins at byte 0",
+        ),
         (b"name,value\n1,2\n".to_vec(), "from byte 0 on: "),
     ];
     for (bytes, says) in cases {

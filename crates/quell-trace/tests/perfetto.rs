@@ -1,6 +1,9 @@
 //! The file format against Perfetto's own definition of it.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+mod encodings;
+
+use encodings::{Wakeups, all, second, write};
 use quell_model::{Pid, Tid};
 use quell_trace::{Clocks, Event, IDLE, Kind, State, System, Thread, Writer};
 use std::process::Command;
@@ -103,25 +106,89 @@ info = {clock.clock_id: clock.timestamp for clock in trace.packet[0].clock_snaps
 print(info, trace.packet[1].system_info.utsname.release)
 "#;
 
-/// Needs Python's packages `perfetto` and `protobuf`.
-#[test]
-fn perfetto_own_definition_reads_what_is_written() {
+/// Counts with Perfetto's definition, within compressed packets, too: nothing may be left over.
+const COUNT: &str = r#"
+import collections, sys, zlib
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+counts = collections.Counter()
+
+def check(message):
+    assert not len(UnknownFieldSet(message)), message
+    for field, value in message.ListFields():
+        if field.message_type:
+            for m in value if field.is_repeated else [value]:
+                check(m)
+
+def count(trace):
+    check(trace)
+    for packet in trace.packet:
+        if packet.HasField("compressed_packets"):
+            count(Trace.FromString(zlib.decompress(packet.compressed_packets)))
+        counts["threads"] += len(packet.process_tree.threads)
+        compact = packet.ftrace_events.compact_sched
+        for columns in ("switch_timestamp switch_prev_state switch_next_pid switch_next_prio switch_next_comm_index",
+                        "waking_timestamp waking_pid waking_target_cpu waking_prio waking_comm_index waking_common_flags"):
+            lengths = {len(getattr(compact, column)) for column in columns.split()}
+            assert len(lengths) == 1, lengths
+            counts["sched_" + columns.split("_")[0]] += lengths.pop()
+        for event in packet.ftrace_events.event:
+            counts[event.WhichOneof("event")] += 1
+
+count(Trace.FromString(sys.stdin.buffer.read()))
+print(*(counts[name] for name in ("threads", "sched_switch", "sched_waking", "sched_wakeup")))
+"#;
+
+/// What a program for a Python that has Perfetto's definition says of a trace; none without such a Python.
+fn said(program: &str, trace: &[u8]) -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_string());
     let import = "import perfetto.protos.perfetto.trace.perfetto_trace_pb2";
     let there = Command::new(&python).args(["-c", import]).output();
     if !there.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: no Python with the package `perfetto` (set PYTHON to one that has it)");
-        return;
+        return None;
     }
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), trace()).unwrap();
+    std::fs::write(file.path(), trace).unwrap();
     let output = Command::new(&python)
-        .args(["-c", DECODE])
+        .args(["-c", program])
         .stdin(file.reopen().unwrap())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{output:?}");
+    Some(said.into_owned())
+}
+
+/// So that what the tests of the reader go by is what Perfetto writes.
+#[test]
+fn perfetto_own_definition_reads_the_encodings() {
+    let events = second();
+    let of = |kind: fn(&Kind) -> bool| events.iter().filter(|it| kind(&it.kind)).count();
+    let switches = of(|kind| matches!(kind, Kind::Switch { .. }));
+    let woken = of(|kind| matches!(kind, Kind::Wakeup { .. }));
+    for encoding in all().into_iter().filter(|it| !it.gzip) {
+        let Some(said) = said(COUNT, &write(&events, encoding)) else {
+            return;
+        };
+        let (wakings, wakeups) = match encoding.wakeups {
+            Wakeups::Waking => (woken, 0),
+            Wakeups::Wakeup => (0, woken),
+            Wakeups::Both => (woken, woken),
+            Wakeups::None => (0, 0),
+        };
+        let expected = format!("9 {switches} {wakings} {wakeups}");
+        assert_eq!(said.trim(), expected, "{encoding:?}");
+    }
+}
+
+/// Needs Python's packages `perfetto` and `protobuf`.
+#[test]
+fn perfetto_own_definition_reads_what_is_written() {
+    let Some(said) = said(DECODE, &trace()) else {
+        return;
+    };
     assert_eq!(
         said.lines().collect::<Vec<_>>(),
         [

@@ -322,7 +322,8 @@ pub struct Bench {
     /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
     /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `hunt` for
     /// random workloads on which somebody waits too long, `harm` for whether a side is worse than the default anywhere, `sim` for how fast the simulator is, or
-    /// `calibration` for how far it is from the kernel lab
+    /// `calibration` for how far it is from the kernel lab; without, the built-in ones are listed
+    #[arg(default_value = "", hide_default_value = true)]
     pub scenario: String,
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
@@ -564,9 +565,10 @@ pub struct Record {
 
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The trace
+    /// The trace: of `quell record`, `quell bench --trace`, or Perfetto's own recorder; it may be gzipped
     pub trace: PathBuf,
-    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo
+    /// The schedulers to run it under: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo;
+    /// NAME=quell sched OPTIONS for Quell's otherwise
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
     /// CPUs of the simulated machine; as many as the trace has unless given
@@ -722,10 +724,10 @@ pub struct Measure {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Also write a flat table, a row for each run, side and tenant, as CSV
+    /// Also write a flat table, a row for each run, side and tenant, as CSV (`-`: to stdout)
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
-    /// Also write the same as Parquet
+    /// Also write the same as Parquet (`-`: to stdout)
     #[arg(long, value_name = "FILE.parquet")]
     pub parquet: Option<PathBuf>,
 }

@@ -7,13 +7,14 @@
 
 mod recording;
 
+use crate::result::Substrate;
 use crate::run::simulated::{Names, Watch, engine, pid};
-use crate::side::{Side, Simulated};
+use crate::side::{Side, SideError, Simulated};
 use anyhow::Context;
 use quell_model::config::{HostScheduler, TenantClass, TenantSpec};
 use quell_model::{CpuId, Pid, Topology};
 use quell_sim::{Costs, Simulation};
-use quell_trace::{Analyser, Analysis, Delays, Event, ReadError, Reader};
+use quell_trace::{Analyser, Analysis, Delays, Event, Kind, ReadError, Reader, Told};
 use recording::{Recording, extract};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,12 @@ const STRIDE: u64 = 50_000_000;
 /// The most CPUs.
 const MOST_CPUS: usize = 4096;
 
+/// The most events, which are all in memory: some 4 GiB.
+const MOST_EVENTS: usize = 1 << 26;
+
+/// How long before everything else a thread may be told of, in ns, for that to be the trace's beginning.
+const LEAD: u64 = 1_000_000_000;
+
 /// Why a trace cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -34,10 +41,21 @@ pub enum ReplayError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// Nothing to do.
-    #[error("{}: nothing in it runs: it has no switches", .0.display())]
-    Empty(PathBuf),
+    #[error("{}: nothing in it runs: {why}", file.display())]
+    Empty {
+        /// Which.
+        file: PathBuf,
+        /// What it has instead.
+        why: String,
+    },
+    /// No scheduler of the simulator's.
+    #[error("`{0}` is nothing that a trace can be replayed under; there are: {taken}", taken = taken())]
+    NoSide(String),
+    /// Wrong options of one.
+    #[error(transparent)]
+    Policy(SideError),
     /// One that goes by what a trace does not tell.
-    #[error("side `{side}` goes by {by}, of which a trace does not tell")]
+    #[error("side `{side}` goes by {by}, of which a trace does not tell; there are: {taken}", taken = taken())]
     Side {
         /// Which.
         side: String,
@@ -146,6 +164,36 @@ pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<
     replay_events(file, &events, sides, cpus, costs(), notes)
 }
 
+/// The sides that these names, separated by commas, are, if a trace can be replayed under all of them.
+///
+/// # Errors
+/// [`ReplayError::NoSide`], [`ReplayError::Policy`], [`ReplayError::Side`]
+pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
+    let sides = Side::parse_list(policy).and_then(|sides| {
+        Side::check(&sides, Substrate::Sim)?;
+        Ok(sides)
+    });
+    let sides = sides.map_err(|error| match error {
+        SideError::Unknown(side) | SideError::NotSimulated(side) => ReplayError::NoSide(side),
+        other => ReplayError::Policy(other),
+    })?;
+    check(&sides)?;
+    Ok(sides)
+}
+
+/// The names of all that [`sides`] takes, beside Quell's scheduler with options.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    crate::side::names().filter(|name| {
+        let side = name.parse::<Side>().map(|side| [side]);
+        side.is_ok_and(|side| Side::check(&side, Substrate::Sim).is_ok() && check(&side).is_ok())
+    })
+}
+
+fn taken() -> String {
+    let names: Vec<&str> = names().collect();
+    format!("{}, and NAME=quell sched OPTIONS", names.join(", "))
+}
+
 /// Whether a trace tells what these sides need.
 ///
 /// # Errors
@@ -167,10 +215,16 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
 
 /// The events, in the order of their times.
 fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError> {
+    let mut reader = Reader::open(file)?;
     let mut events = Vec::new();
-    for event in Reader::open(file)? {
+    let too_many = || ReplayError::Beyond {
+        file: file.into(),
+        why: format!("it has more than {MOST_EVENTS} events, which are the most"),
+    };
+    for event in reader.by_ref() {
         match event {
-            Ok(event) => events.push(event),
+            Ok(event) if events.len() < MOST_EVENTS => events.push(event),
+            Ok(_) => return Err(too_many()),
             // Who recorded it was stopped: it is whole up to there.
             Err(error @ ReadError::Truncated { .. }) if !events.is_empty() => {
                 notes.push(format!("{error}; what came before it is replayed."));
@@ -178,9 +232,76 @@ fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError>
             Err(error) => return Err(error.into()),
         }
     }
+    let (told, mut all) = reader.into_told();
+    if told.switches == 0 {
+        let (file, why) = (file.into(), no_switches(&told));
+        return Err(ReplayError::Empty { file, why });
+    }
+    if all.len() + events.len() > MOST_EVENTS {
+        return Err(too_many());
+    }
+    notes.extend(untold(&told));
+    all.append(&mut events);
+    clamp(&mut all);
     // Other recorders write CPU by CPU.
-    events.sort_by_key(|event| event.at_ns);
-    Ok(events)
+    all.sort_by_key(|event| event.at_ns);
+    Ok(all)
+}
+
+/// Why a trace has none.
+fn no_switches(told: &Told) -> String {
+    let has = match (told.packets, told.kernel_events) {
+        (0, _) => "it is empty".to_string(),
+        (packets, 0) => format!(
+            "none of its {packets} packets has events of the kernel (Perfetto's data source `linux.ftrace`)"
+        ),
+        (_, events) => format!(
+            "its {events} events of the kernel are others (record `sched/sched_switch`, too)"
+        ),
+    };
+    format!("it has no switches: {has}")
+}
+
+/// What other recorders' traces do not tell.
+fn untold(told: &Told) -> Vec<String> {
+    let mut notes = Vec::new();
+    if told.wakings == 0 && told.wakeups > 0 {
+        notes.push(
+            "The trace has `sched_wakeup` and no `sched_waking`: threads count as ready from when they were put in a \
+             queue, which may be some us after somebody began to wake them, and by whom is not told where another CPU did."
+                .to_string(),
+        );
+    }
+    if told.wakings + told.wakeups > 0 && told.interrupts == 0 {
+        notes.push(
+            "The trace does not tell which wakeups were interrupts': all are taken for what the thread did that ran there."
+                .to_string(),
+        );
+    }
+    if told.local_clocks {
+        notes.push(
+            "Each CPU's times are of a clock of its own, which need not agree with the others' (the kernel's trace \
+             clock `local`): waits across CPUs are off by as much."
+                .to_string(),
+        );
+    }
+    notes
+}
+
+/// Other recorders say at any time who the threads are, and by another clock: that neither begins nor ends a trace.
+fn clamp(events: &mut [Event]) {
+    let said = |event: &Event| matches!(event.kind, Kind::Thread(_));
+    let did = events.iter().filter(|event| !said(event));
+    let times = did.map(|event| event.at_ns);
+    let (Some(first), Some(last)) = (times.clone().min(), times.max()) else {
+        return;
+    };
+    for event in events.iter_mut().filter(|event| said(event)) {
+        if event.at_ns.saturating_add(LEAD) < first {
+            event.at_ns = first;
+        }
+        event.at_ns = event.at_ns.min(last);
+    }
 }
 
 fn replay_events(
@@ -196,7 +317,10 @@ fn replay_events(
         (Some(first), Some(last)) if !recording.processes.is_empty() && recording.cpus > 0 => {
             (first.at_ns, last.at_ns)
         }
-        _ => return Err(ReplayError::Empty(file.into()).into()),
+        _ => {
+            let (file, why) = (file.into(), "its CPUs only idle".to_string());
+            return Err(ReplayError::Empty { file, why }.into());
+        }
     };
     let beyond = |why: String| ReplayError::Beyond {
         file: file.into(),
@@ -215,6 +339,20 @@ fn replay_events(
         notes.push(format!(
             "At {} places events are missing or contradict each other: threads go on there as if what is missing had happened.",
             recording.gaps
+        ));
+    }
+    if recording.unwoken > 0 {
+        notes.push(
+            "The trace has switches only. Of waits it tells those of threads that left their CPU while they still wanted \
+             to run; how long woken threads waited, who woke them, and turnarounds it cannot tell (record \
+             `sched/sched_waking`, too). Under the schedulers they are taken to be woken when they ran, and their waits count."
+                .to_string(),
+        );
+    }
+    if recording.alone > 0 {
+        notes.push(format!(
+            "Of {} threads the trace does not tell the process: each is one by itself (Perfetto's data source `linux.process_stats` tells).",
+            recording.alone
         ));
     }
     let mut analyser = Analyser::default();
@@ -385,6 +523,11 @@ fn times(delays: &Delays) -> Times {
     }
 }
 
+#[cfg(test)]
+#[path = "../../../quell-trace/tests/encodings/mod.rs"]
+mod encodings;
+#[cfg(test)]
+mod foreign;
 #[cfg(test)]
 mod predictions;
 #[cfg(test)]

@@ -24,6 +24,10 @@ pub(super) struct Recording {
     pub(super) cpus: usize,
     /// Events that are missing or contradict others.
     pub(super) gaps: u64,
+    /// Times that sleepers ran in a trace that has no wakeups.
+    pub(super) unwoken: u64,
+    /// Threads whose process is not told.
+    pub(super) alone: usize,
 }
 
 /// A process's threads, which are numbered on through all processes.
@@ -56,6 +60,10 @@ pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
         live: HashMap::new(),
         cpus: BTreeMap::new(),
         interrupts: Vec::new(),
+        has_wakeups: events
+            .iter()
+            .any(|it| matches!(it.kind, Kind::Wakeup { .. })),
+        unwoken: 0,
         gaps: 0,
         losses: 0,
     };
@@ -80,6 +88,8 @@ struct Extraction<'a> {
     cpus: BTreeMap<u32, Cpu>,
     /// When, on which CPU, and for whom.
     interrupts: Vec<(u64, u32, usize)>,
+    has_wakeups: bool,
+    unwoken: u64,
     gaps: u64,
     /// Times that events were lost.
     losses: u64,
@@ -378,7 +388,10 @@ impl Extraction<'_> {
                 self.threads[track].woken = Some((cause.at, self.losses));
             }
             (Phase::Blocked, None) => {
-                self.gaps += 1;
+                match self.has_wakeups {
+                    true => self.gaps += 1,
+                    false => self.unwoken += 1,
+                }
                 self.wake_unseen(track, cpu, at);
             }
             (Phase::Running | Phase::Ready | Phase::Unseen, _) => {}
@@ -403,9 +416,12 @@ impl Extraction<'_> {
     /// Processes in the order of their ids, with their threads in the order of their first events.
     fn sorted(self, cpus: &[u32]) -> Recording {
         let mut members: BTreeMap<Pid, Vec<usize>> = BTreeMap::new();
+        let mut alone = 0;
         for (number, track) in self.threads.iter().enumerate() {
             if track.phase != Phase::New {
-                members.entry(track.thread.pid).or_default().push(number);
+                let process = track.thread.process();
+                members.entry(process).or_default().push(number);
+                alone += usize::from(track.thread.pid == Pid(0));
             }
         }
         let mut numbers = vec![0; self.threads.len()];
@@ -428,8 +444,8 @@ impl Extraction<'_> {
         // A process is called as its first thread, which may have done nothing.
         let all = self.threads.iter().map(|track| &track.thread);
         let leaders: HashMap<Pid, &Arc<str>> = all
-            .filter(|it| it.tid.0 == it.pid.0)
-            .map(|it| (it.pid, &it.name))
+            .filter(|it| it.tid.0 == it.process().0)
+            .map(|it| (it.process(), &it.name))
             .collect();
         let mut processes = Vec::new();
         for (pid, members) in members {
@@ -456,6 +472,8 @@ impl Extraction<'_> {
             interrupts,
             cpus: cpus.len(),
             gaps: self.gaps,
+            unwoken: self.unwoken,
+            alone,
         }
     }
 }

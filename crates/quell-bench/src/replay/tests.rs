@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use quell_model::Tid;
-use quell_trace::{Kind, State};
+use quell_trace::State;
 
 const MS: u64 = 1_000_000;
 
@@ -356,6 +356,39 @@ fn sides_that_go_by_more_than_a_trace_tells_are_refused() {
     }
     for side in ["sched", "eevdf", "cfs", "fifo", "bvt"] {
         check(&[side.parse().unwrap()]).unwrap();
+    }
+}
+
+#[test]
+fn what_is_offered_is_taken_and_nothing_else() {
+    let all: Vec<&str> = names().collect();
+    assert_eq!(
+        all,
+        [
+            "sched",
+            "cfs",
+            "eevdf-6.12",
+            "eevdf",
+            "credit",
+            "credit2",
+            "bvt",
+            "fifo"
+        ]
+    );
+    assert_eq!(sides(&all.join(",")).unwrap().len(), all.len());
+    sides("sched,mine=quell sched --no-causal").unwrap();
+    for side in [
+        "nosuch",
+        "stock",
+        "weights",
+        "scx_lavd",
+        "quell",
+        "default",
+        "ideal",
+        "mine=/bin/scx",
+    ] {
+        let error = sides(side).unwrap_err().to_string();
+        assert!(error.ends_with("there are: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, and NAME=quell sched OPTIONS"), "{error}");
     }
 }
 

@@ -5,16 +5,13 @@
 //! never zero. Columns are made once and written either way.
 
 use crate::result::{BenchResult, Figures, Run, SchedulingFigures, TenantRun};
-use anyhow::Context;
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 use quell_model::config::TenantClass;
-use std::fs::File;
-use std::io::BufWriter;
-use std::path::Path;
+use std::io::Write;
 use std::sync::Arc;
 
 /// A result, and its place among several.
@@ -170,26 +167,23 @@ impl Flat {
     }
 
     /// Writes it as CSV: a line of names, then the rows; null is empty.
-    pub fn write_csv(&self, path: &Path) -> anyhow::Result<()> {
-        let said = || path.display().to_string();
-        let mut writer = csv::Writer::from_path(path).with_context(said)?;
+    pub fn write_csv(&self, out: impl Write) -> anyhow::Result<()> {
+        let mut writer = csv::Writer::from_writer(out);
         let names = self.columns.iter().map(|column| &column.name);
-        writer.write_record(names).with_context(said)?;
+        writer.write_record(names)?;
         for row in 0..self.len() {
             let cells = self.columns.iter().map(|column| column.values.cell(row));
-            writer.write_record(cells).with_context(said)?;
+            writer.write_record(cells)?;
         }
-        writer.flush().with_context(said)
+        Ok(writer.flush()?)
     }
 
     /// Writes it as Parquet: one row group, not compressed, which every reader can read.
-    pub fn write_parquet(&self, path: &Path) -> anyhow::Result<()> {
-        let said = || path.display().to_string();
-        let file = BufWriter::new(File::create(path).with_context(said)?);
-        self.put_parquet(file).with_context(said)
+    pub fn write_parquet(&self, out: impl Write + Send) -> anyhow::Result<()> {
+        Ok(self.put_parquet(out)?)
     }
 
-    fn put_parquet(&self, file: impl std::io::Write + Send) -> parquet::errors::Result<()> {
+    fn put_parquet(&self, file: impl Write + Send) -> parquet::errors::Result<()> {
         let fields = self.columns.iter().map(Column::schema);
         let fields = fields.collect::<parquet::errors::Result<Vec<_>>>()?;
         let schema = Type::group_type_builder("quell").with_fields(fields);
@@ -285,6 +279,7 @@ mod tests {
     use crate::report::sample;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
+    use std::fs::File;
 
     fn made() -> (Flat, BenchResult) {
         let mut result = sample();
@@ -306,7 +301,7 @@ mod tests {
         let (flat, result) = made();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.csv");
-        flat.write_csv(&path).unwrap();
+        flat.write_csv(File::create(&path).unwrap()).unwrap();
         let mut reader = csv::Reader::from_path(&path).unwrap();
         let names = reader.headers().unwrap().clone();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
@@ -345,7 +340,7 @@ mod tests {
         let (flat, _) = made();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
-        flat.write_parquet(&path).unwrap();
+        flat.write_parquet(File::create(&path).unwrap()).unwrap();
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
         assert_eq!(
             reader.metadata().file_metadata().num_rows() as usize,

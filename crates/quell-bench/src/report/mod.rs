@@ -28,7 +28,8 @@ use crate::sweep::Swept;
 use crate::workload::Interrupted;
 use anyhow::Context;
 use flat::{Flat, Point};
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 /// The result as the JSON of docs/bench-json.md.
@@ -43,9 +44,9 @@ pub struct Files<'a> {
     pub json: Option<&'a Path>,
     /// The page.
     pub html: Option<&'a Path>,
-    /// Every run as a flat table, as CSV.
+    /// Every run as a flat table, as CSV; `-` as of `json`.
     pub csv: Option<&'a Path>,
-    /// The same as Parquet.
+    /// The same as Parquet; `-` as of `json`.
     pub parquet: Option<&'a Path>,
 }
 
@@ -121,17 +122,27 @@ impl Files<'_> {
         }
         let flat = flat();
         if let Some(path) = self.csv {
-            make_folder(path)?;
-            flat.write_csv(path)?;
+            let out = output(path)?;
+            flat.write_csv(out).with_context(|| said(path))?;
         }
         if let Some(path) = self.parquet {
-            make_folder(path)?;
-            flat.write_parquet(path)?;
+            let out = output(path)?;
+            flat.write_parquet(out).with_context(|| said(path))?;
         }
         Ok(())
     }
 
-    /// Writes the files, and the text to the terminal: JSON that goes there takes its place, and it goes to standard error.
+    /// How many of them are to go to standard output, where there is room for one.
+    pub fn to_stdout(&self) -> usize {
+        let files = [self.json, self.csv, self.parquet];
+        files
+            .into_iter()
+            .flatten()
+            .filter(|it| is_stdout(it))
+            .count()
+    }
+
+    /// Writes the files, and the text to the terminal: a file that goes there takes its place, and it goes to standard error.
     pub(crate) fn hand_out(
         &self,
         json: &str,
@@ -140,7 +151,7 @@ impl Files<'_> {
     ) -> anyhow::Result<()> {
         let (json_file, page) = (self.json, self.html.zip(page));
         // The files first: a closed terminal must not cost the figures.
-        let json_to_stdout = json_file == Some(Path::new("-"));
+        let json_to_stdout = json_file.is_some_and(is_stdout);
         if let Some(path) = json_file.filter(|_| !json_to_stdout) {
             write(path, json)?;
         }
@@ -148,11 +159,13 @@ impl Files<'_> {
             write(path, page)?;
         }
         let plain = std::env::var_os("NO_COLOR").is_some();
-        if json_to_stdout {
+        if self.to_stdout() > 0 {
             eprint!("{}", text(std::io::stderr().is_terminal() && !plain));
-            std::io::stdout()
-                .write_all(json.as_bytes())
-                .context("standard output")?;
+            if json_to_stdout {
+                std::io::stdout()
+                    .write_all(json.as_bytes())
+                    .context("standard output")?;
+            }
         } else {
             let text = text(std::io::stdout().is_terminal() && !plain);
             std::io::stdout()
@@ -170,6 +183,28 @@ impl Files<'_> {
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     make_folder(path)?;
     std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// `-` is no file.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn said(path: &Path) -> String {
+    match is_stdout(path) {
+        true => "standard output".to_string(),
+        false => path.display().to_string(),
+    }
+}
+
+/// A file of that name in a folder that is there from then on, or standard output.
+fn output(path: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
+    if is_stdout(path) {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    make_folder(path)?;
+    let file = File::create(path).with_context(|| said(path))?;
+    Ok(Box::new(BufWriter::new(file)))
 }
 
 /// The folder that a file is to be in.

@@ -2,6 +2,7 @@
 
 use super::{InputError, vm};
 use crate::cli::{AgentCost, Bench, DEFAULT_SIDES, Demo, Guest, Measure};
+use crate::table;
 use anyhow::Context;
 use quell_bench::acceptance::{self, AcceptanceOptions};
 use quell_bench::agent_bench::{self, AgentBenchOptions};
@@ -17,6 +18,7 @@ use quell_bench::shares::{self, SharesOptions};
 use quell_bench::side::Side;
 use quell_bench::sim_bench;
 use quell_model::config::Scenario;
+use quell_model::shown_json;
 use quell_sched::Scheduler;
 use serde::Serialize;
 use std::io::Write;
@@ -29,6 +31,20 @@ use std::{env, fs, io};
 
 /// The repository's scenarios by name, each with its text.
 const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.rs"));
+
+/// What is measured besides scenarios.
+const OTHERS: &[&str] = &[
+    "standard",
+    "agent",
+    "overhead",
+    "shares",
+    "promises",
+    "acceptance",
+    "hunt",
+    "harm",
+    "sim",
+    "calibration",
+];
 
 /// Where the demo's report goes unless told otherwise.
 const DEMO_REPORT: &str = "quell-demo.html";
@@ -86,6 +102,9 @@ fn demo_guest() -> Guest {
 /// One scenario, several sides; or the agent's own cost.
 pub fn bench(args: &Bench) -> anyhow::Result<()> {
     let measure = &args.measure;
+    if args.scenario.is_empty() {
+        return Ok(io::stdout().write_all(scenarios().as_bytes())?);
+    }
     if args.scenario == "agent" {
         not_for("agent", args, &["seconds"])?;
         if matches!(args.on, Substrate::Vm) {
@@ -149,6 +168,21 @@ pub fn bench(args: &Bench) -> anyhow::Result<()> {
     job.second_baseline = args.baselines > 1;
     let result = job.run(args.on, &args.guest, &run::interrupt_flag()?)?;
     report::deliver(&result, measure.files())
+}
+
+/// The built-in scenarios, and what else there is to measure.
+fn scenarios() -> String {
+    let mut rows = table::new(["SCENARIO", ""], 2);
+    for (name, text) in BUILT_IN {
+        let scenario = Scenario::parse(Path::new(name), text);
+        let description = scenario.map(|it| it.description).unwrap_or_default();
+        rows.add_row([*name, description.as_str()]);
+    }
+    format!(
+        "{rows}\n\n`quell bench NAME` measures one, `quell bench FILE.toml` one of yours. Besides there are: {}; \
+         `quell bench --help` says what they are.\n",
+        OTHERS.join(", ")
+    )
 }
 
 /// The folder for traces, which is there.
@@ -490,7 +524,10 @@ pub(super) fn print(
     table: String,
     json: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let text = || serde_json::to_string_pretty(result).map(|json| json + "\n");
+    let text = || -> anyhow::Result<String> {
+        let json = serde_json::to_string_pretty(result)? + "\n";
+        Ok(shown_json(&json).into_owned())
+    };
     let text = match json {
         Some(file) if file.as_os_str() == "-" => text()?,
         Some(file) => {
@@ -505,6 +542,10 @@ pub(super) fn print(
 
 /// Found out before minutes of measuring and not after.
 pub(super) fn files_writable(files: Files<'_>) -> anyhow::Result<()> {
+    if files.to_stdout() > 1 {
+        let message = "`-`: only one of --json, --csv and --parquet can go to stdout";
+        return Err(InputError(message.to_string()).into());
+    }
     let files = [files.json, files.html, files.csv, files.parquet];
     files.into_iter().flatten().try_for_each(writable)
 }
@@ -588,6 +629,20 @@ fn folder_writable(folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_has_every_scenario_with_what_it_is_for() {
+        let text = scenarios();
+        for (name, _) in BUILT_IN {
+            let mut lines = text.lines();
+            let line = lines.find(|line| line.split_whitespace().next() == Some(name));
+            assert!(
+                line.is_some_and(|line| line.len() > name.len() + 10),
+                "{name}: {line:?}"
+            );
+        }
+        assert!(OTHERS.iter().all(|other| text.contains(other)));
+    }
 
     #[test]
     fn every_built_in_scenario_is_right() {

@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeVal;
 use nix::unistd::Pid as UnixPid;
 use quell_linux::record::{POLL, Recorder, Totals, hurry};
+use quell_model::{shown, shown_json};
 use quell_trace::{Analyser, Analysis, Delays, ProcessStats, Reader, Writer};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -140,7 +141,8 @@ pub fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let summary = summary(&args.out, &analysis, &totals, cost)?;
     let mut out = io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
+        let json = serde_json::to_string_pretty(&summary)?;
+        writeln!(out, "{}", shown_json(&json))?;
     } else {
         write!(out, "{}", text(&summary))?;
     }
@@ -156,6 +158,8 @@ fn run(
 ) -> anyhow::Result<(Totals, Option<ExitStatus>)> {
     let mut writer = Writer::new(file, &recorder.system()?)?;
     let mut command = Running::start(&args.command)?;
+    // Not on stdout, which is the summary's; and a closed stderr is no reason to end.
+    let _ = writeln!(io::stderr(), "{}", begun(args));
     // Not before: the command would inherit it.
     hurry();
     let began = Instant::now();
@@ -174,6 +178,22 @@ fn run(
     let totals = recorder.finish(|event| writer.write(event))?;
     writer.finish()?;
     Ok((totals, status))
+}
+
+/// That it records, and how to end it.
+fn begun(args: &Record) -> String {
+    let seconds = args.seconds.map(|seconds| format!("for {seconds} s"));
+    let command = args.command.first().map(|program| {
+        let program = program.to_string_lossy();
+        format!("while `{}` runs", shown(&program))
+    });
+    let how_long = match (command, seconds) {
+        (Some(command), Some(seconds)) => format!(" {command}, {seconds} at most"),
+        (Some(how), None) | (None, Some(how)) => format!(" {how}"),
+        (None, None) => String::new(),
+    };
+    let out = args.out.to_string_lossy();
+    format!("Recording into {}{how_long}; Ctrl-C ends it.", shown(&out))
 }
 
 /// The command that runs meanwhile; it does not outlive the recording.
@@ -295,7 +315,7 @@ fn text(summary: &Summary) -> String {
     let mut text = format!(
         "{}: {:.1} s of {} CPUs, {} events in {}; it opens at https://ui.perfetto.dev\n\
          {} threads, {} switches. The processes with the most CPU time, and how long their threads were ready without a CPU:\n",
-        summary.file,
+        shown(&summary.file),
         summary.seconds,
         summary.cpus,
         summary.events,
@@ -322,7 +342,7 @@ fn text(summary: &Summary) -> String {
         let delay = &process.run_delay;
         let time = |us| table::or_dash(us, table::micros);
         rows.add_row([
-            process.name.clone(),
+            shown(&process.name).into_owned(),
             process.pid.to_string(),
             process.threads.to_string(),
             format!("{:.1} %", process.cpu_percent),
@@ -352,4 +372,79 @@ fn text(summary: &Summary) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command as Subcommand};
+    use clap::Parser;
+
+    #[test]
+    fn it_says_that_it_records_and_how_to_end_it() {
+        let said = |args: &[&str]| {
+            let cli = Cli::parse_from([&["quell", "record", "-o", "t"], args].concat());
+            match cli.command {
+                Subcommand::Record(args) => begun(&args),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(said(&[]), "Recording into t; Ctrl-C ends it.");
+        assert_eq!(
+            said(&["--seconds", "10"]),
+            "Recording into t for 10 s; Ctrl-C ends it."
+        );
+        assert_eq!(
+            said(&["--seconds", "2.5", "--", "make", "-j8"]),
+            "Recording into t while `make` runs, for 2.5 s at most; Ctrl-C ends it."
+        );
+    }
+
+    #[test]
+    fn names_of_threads_are_shown_and_not_obeyed() {
+        let none = Delay {
+            count: 0,
+            sum_ms: 0.0,
+            mean_us: None,
+            p50_us: None,
+            p99_us: None,
+            max_us: None,
+        };
+        let process = Process {
+            pid: 7,
+            name: "\x1b[2J\x07\nx\u{9b}2J".to_string(),
+            threads: 1,
+            cpu_percent: 5.0,
+            switches: 1,
+            preemptions: 0,
+            migrations: 0,
+            wakeups: 0,
+            run_delay: none,
+        };
+        let summary = Summary {
+            file: "t".to_string(),
+            bytes: 1,
+            seconds: 1.0,
+            cpus: 1,
+            events: 1,
+            lost: 0,
+            gaps: Gaps {
+                lost_places: 0,
+                unseen_switches: 0,
+                unexplained_states: 0,
+                unattributed_ms: 0.0,
+            },
+            threads: 1,
+            switches: 1,
+            recorder: Cost {
+                pid: 8,
+                user_space_percent: 0.0,
+                kernel_percent: 0.0,
+            },
+            processes: vec![process],
+        };
+        let text = text(&summary);
+        assert!(text.contains("\\x1b[2J\\x07\\nx\\x9b2J"), "{text}");
+        assert_eq!(shown(&text.replace('\n', "")), text.replace('\n', ""));
+    }
 }

@@ -1,0 +1,258 @@
+//! The packets of a file, which may be gzipped, or of what was compressed within a packet.
+//!
+//! Memory is bounded by the longest packet, whatever lengths a file claims and however much it unpacks to.
+
+use crate::proto::TracePacket;
+use flate2::bufread::MultiGzDecoder;
+use flate2::read::ZlibDecoder;
+use prost::Message;
+use prost::bytes::Bytes;
+use prost::encoding::WireType;
+use std::io::{self, BufRead, BufReader, Read};
+
+/// The longest packet that is taken for one, in bytes. Ours have some KiB, Perfetto's own seldom more than one MiB.
+const LONGEST_PACKET: u64 = 8 << 20;
+
+/// What one packet's compressed packets may unpack to, in bytes. Perfetto's come to a few MiB.
+const MOST_PACKED: u64 = 64 << 20;
+
+/// What a whole trace may unpack to, in bytes. A small file can unpack to a thousand times as much.
+pub const MOST_UNPACKED: u64 = 4 << 30;
+
+/// Why there is no further packet.
+#[derive(Debug)]
+pub enum Wrong {
+    /// The file cannot be read.
+    Io(io::Error),
+    /// The file ends within a packet.
+    Ends,
+    /// There is no packet.
+    Corrupt(String),
+}
+
+impl From<io::Error> for Wrong {
+    fn from(error: io::Error) -> Wrong {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Wrong::Ends,
+            // What cannot be unpacked.
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+                Wrong::Corrupt(error.to_string())
+            }
+            _ => Wrong::Io(error),
+        }
+    }
+}
+
+/// Reads packets one by one.
+#[derive(Debug)]
+pub struct Packets<R: BufRead> {
+    input: Input<R>,
+    /// Bytes read, as unpacked.
+    pub offset: u64,
+    /// Where the packet at hand begins.
+    pub packet_at: u64,
+}
+
+#[derive(Debug)]
+enum Input<R: BufRead> {
+    /// Not looked at yet.
+    New(R),
+    Plain(R),
+    Gzip(BufReader<MultiGzDecoder<R>>),
+    None,
+}
+
+impl<R: BufRead> Read for Input<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Input::New(input) | Input::Plain(input) => input.read(into),
+            Input::Gzip(input) => input.read(into),
+            Input::None => Ok(0),
+        }
+    }
+}
+
+impl<R: BufRead> BufRead for Input<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        match self {
+            Input::New(input) | Input::Plain(input) => input.fill_buf(),
+            Input::Gzip(input) => input.fill_buf(),
+            Input::None => Ok(&[]),
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        match self {
+            Input::New(input) | Input::Plain(input) => input.consume(bytes),
+            Input::Gzip(input) => input.consume(bytes),
+            Input::None => {}
+        }
+    }
+}
+
+/// First bytes of files that people have besides: what they are.
+const OTHERS: &[(&[u8], &str)] = &[
+    (b"\x1f", "it is gzipped twice"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "it is compressed with zstd (unzstd it)",
+    ),
+    (b"\xfd7zXZ", "it is compressed with xz (unxz it)"),
+    (b"PK\x03\x04", "it is a zip archive (unzip it)"),
+    (
+        b"PERFILE2",
+        "it is of `perf record` (try `quell record`, or Perfetto's own recorder)",
+    ),
+    (
+        b"\x17\x08\x44",
+        "it is of trace-cmd (try `quell record`, or Perfetto's own recorder)",
+    ),
+    (b"# tracer", "it is ftrace's text"),
+    (b"{", "it is JSON"),
+    (b"[", "it is JSON"),
+    (b"<", "it is HTML, as of systrace"),
+];
+
+impl<R: BufRead> Packets<R> {
+    /// Of a file.
+    pub fn new(input: R) -> Packets<R> {
+        Packets {
+            input: Input::New(input),
+            offset: 0,
+            packet_at: 0,
+        }
+    }
+
+    /// Whether it is gzipped, and nothing else that it cannot be.
+    fn begin(&mut self) -> Result<(), Wrong> {
+        let gzipped = peek(&mut self.input)?.first() == Some(&0x1f);
+        self.input = match std::mem::replace(&mut self.input, Input::None) {
+            Input::New(input) if gzipped => Input::Gzip(BufReader::with_capacity(
+                1 << 16,
+                MultiGzDecoder::new(input),
+            )),
+            Input::New(input) => Input::Plain(input),
+            other => other,
+        };
+        let first = peek(&mut self.input)?;
+        match OTHERS.iter().find(|(magic, _)| first.starts_with(magic)) {
+            Some((_, what)) => Err(Wrong::Corrupt(what.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// The next byte; none where the file ends.
+    fn byte(&mut self) -> Result<Option<u8>, Wrong> {
+        let byte = peek(&mut self.input)?.first().copied();
+        if byte.is_some() {
+            self.input.consume(1);
+            self.offset += 1;
+        }
+        Ok(byte)
+    }
+
+    fn some_byte(&mut self) -> Result<u8, Wrong> {
+        self.byte()?.ok_or(Wrong::Ends)
+    }
+
+    fn varint(&mut self, first: u8) -> Result<u64, Wrong> {
+        let (mut value, mut byte) = (0, first);
+        for shift in (0..64).step_by(7) {
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+            byte = self.some_byte()?;
+        }
+        Err(Wrong::Corrupt(
+            "a number of more than ten bytes".to_string(),
+        ))
+    }
+
+    fn bytes(&mut self, length: u64) -> Result<Vec<u8>, Wrong> {
+        // Not allocated by what the length claims, but as bytes come.
+        let mut bytes = Vec::new();
+        let got = self.input.by_ref().take(length).read_to_end(&mut bytes)? as u64;
+        self.offset += got;
+        if got < length {
+            return Err(Wrong::Ends);
+        }
+        Ok(bytes)
+    }
+
+    /// The next packet; none at the end.
+    pub fn next(&mut self) -> Result<Option<TracePacket>, Wrong> {
+        if matches!(self.input, Input::New(_)) {
+            self.begin()?;
+        }
+        loop {
+            self.packet_at = self.offset;
+            if self.offset > MOST_UNPACKED && matches!(self.input, Input::Gzip(_)) {
+                return Err(too_much(MOST_UNPACKED));
+            }
+            let Some(first) = self.byte()? else {
+                return Ok(None);
+            };
+            let key = self.varint(first)?;
+            let wire = WireType::try_from(key & 7).map_err(|e| Wrong::Corrupt(e.to_string()))?;
+            if key >> 3 == 0 {
+                return Err(Wrong::Corrupt("no packet begins there".to_string()));
+            }
+            let length = match wire {
+                WireType::LengthDelimited => {
+                    let first = self.some_byte()?;
+                    self.varint(first)?
+                }
+                WireType::Varint => {
+                    let first = self.some_byte()?;
+                    self.varint(first)?;
+                    0
+                }
+                WireType::SixtyFourBit => 8,
+                WireType::ThirtyTwoBit => 4,
+                WireType::StartGroup | WireType::EndGroup => {
+                    return Err(Wrong::Corrupt("no packet begins there".to_string()));
+                }
+            };
+            if length > LONGEST_PACKET {
+                let why = format!("a packet of {length} bytes; {LONGEST_PACKET} are the most");
+                return Err(Wrong::Corrupt(why));
+            }
+            let bytes = self.bytes(length)?;
+            if key >> 3 == 1 && wire == WireType::LengthDelimited {
+                let packet = TracePacket::decode(Bytes::from(bytes));
+                return packet.map(Some).map_err(|e| Wrong::Corrupt(e.to_string()));
+            }
+        }
+    }
+}
+
+/// What comes next, at least a byte of it; nothing at the end.
+fn peek(input: &mut impl BufRead) -> io::Result<&[u8]> {
+    loop {
+        match input.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(_) => break,
+        }
+    }
+    // There already.
+    input.fill_buf()
+}
+
+pub fn too_much(most: u64) -> Wrong {
+    Wrong::Corrupt(format!(
+        "it unpacks to more than {most} bytes, which are the most"
+    ))
+}
+
+/// What a packet has compressed.
+pub fn unpacked(packed: &[u8]) -> Result<Vec<u8>, Wrong> {
+    let mut bytes = Vec::new();
+    let mut decoder = ZlibDecoder::new(packed).take(MOST_PACKED + 1);
+    match decoder.read_to_end(&mut bytes) {
+        Err(error) => Err(Wrong::Corrupt(error.to_string())),
+        Ok(_) if bytes.len() as u64 > MOST_PACKED => Err(too_much(MOST_PACKED)),
+        Ok(_) => Ok(bytes),
+    }
+}
