@@ -28,6 +28,9 @@ pub struct BenchResult {
     pub quell_version: String,
     /// The scenario's name.
     pub scenario: String,
+    /// What its figures do not show that they seem to, as the scenario says; empty: nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub caveat: String,
     /// What it ran on.
     pub substrate: Substrate,
     /// When it began, in seconds since 1970 (UTC).

@@ -245,17 +245,12 @@ fn machine(cpus: u32, side: &Side, tasks: &[Task]) -> anyhow::Result<Simulation>
     )?;
     let mut simulation = Simulation::new(topology, costs, class);
     for task in tasks {
-        let program = ThreadProgram {
-            name: "task".into(),
-            count: Count::Fixed(1),
-            spin_us: 0.0,
-            cpus: None,
-            program: vec![
-                Step::Request,
-                Step::RunUs(TimeUs::Constant(task.run_us as f64)),
-                Step::Respond,
-            ],
-        };
+        let steps = vec![
+            Step::Request,
+            Step::RunUs(TimeUs::Constant(task.run_us as f64)),
+            Step::Respond,
+        ];
+        let program = ThreadProgram::new("task", Count::Fixed(1), steps);
         let period = task.period_us * 1000;
         let load = (0..).map(move |number| Request {
             due: number * period,

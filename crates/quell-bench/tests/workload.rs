@@ -189,6 +189,96 @@ fn timers_reader_writer_locks_semaphores_and_events_play() {
     }
 }
 
+#[test]
+fn a_signal_goes_to_who_waits_already() {
+    let mut workload = start(
+        r#"
+[[tenant]]
+name = "a"
+class = "batch"
+[[tenant.thread]]
+name = "decoder"
+program = [{ timer_us = 10000 }, { signal = "q" }, { wait = "q" }, { run_us = 15 }]
+[[tenant.thread]]
+name = "other"
+program = [{ wait = "q" }, { run_us = 30 }, { signal = "q" }]
+[[tenant]]
+name = "b"
+class = "batch"
+[[tenant.thread]]
+name = "decoder"
+program = [{ lock = { name = "m", program = [{ signal = "q" }, { wait_next = "q" }] } }, { timer = { period_us = 10000 } }]
+[[tenant.thread]]
+name = "other"
+program = [{ lock = { name = "m", program = [{ wait_next = "q" }] } }, { run_us = 30 }, { lock = { name = "m", program = [{ signal = "q" }] } }]
+"#,
+    )
+    .unwrap();
+    let measured = measure(&mut workload, 3);
+    workload.stop().unwrap();
+    for it in &measured {
+        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more.
+        let (rounds, due) = (it.work.unwrap(), 2.0 * it.length_ns as f64 / 10e6);
+        assert!(
+            (2.0..=due + 4.0).contains(&rounds),
+            "{}: {rounds} of {due}",
+            it.tenant
+        );
+    }
+}
+
+#[test]
+fn threads_are_scheduled_as_the_scenario_says() {
+    let workload = start(
+        r#"
+[[tenant]]
+name = "a"
+class = "batch"
+[[tenant.thread]]
+name = "first"
+rounds = 1
+program = [{ run_us = 10 }]
+[[tenant.thread]]
+name = "nice"
+nice = 7
+program = [{ run_us = 10 }, { sleep_us = 1000 }]
+[[tenant.thread]]
+name = "idle"
+policy = "idle"
+program = [{ run_us = 10 }, { sleep_us = 1000 }]
+[[tenant.thread]]
+name = "batch"
+policy = "batch"
+delay_us = 1000
+program = [{ run_us = 10 }, { sleep_us = 1000 }]
+"#,
+    )
+    .unwrap();
+    let mut seen = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{}/task", pids(&workload)[0])).unwrap() {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (name, rest) = stat.split_once(") ").unwrap();
+        let fields: Vec<&str> = rest.split(' ').collect();
+        // nice and policy (proc_pid_stat(5)).
+        let name = name.split_once('(').unwrap().1.to_string();
+        seen.push((name, fields[16].to_string(), fields[38].to_string()));
+    }
+    seen.sort();
+    let own = &seen[2].1;
+    let expected = [
+        ("batch", own.as_str(), "3"),
+        ("first", own, "0"),
+        ("idle", own, "5"),
+        ("nice", "7", "0"),
+    ];
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|(a, b, c)| (a.as_str(), b.as_str(), c.as_str()))
+        .collect();
+    assert_eq!(seen, expected);
+    workload.stop().unwrap();
+}
+
 /// Runs one application for a second; every answer is verified by the load generator.
 fn application(name: &str, package: &str, table: &str) {
     let batch = if name == "xz" {

@@ -12,7 +12,7 @@ use crate::program::Code;
 use crate::recorded::Act;
 use crate::simulation::{Happening, Load, Observer};
 use crate::workload::{Answer, Effects, Next, Request, Workload};
-use quell_model::config::{Count, ThreadProgram};
+use quell_model::config::{Count, ThreadPolicy, ThreadProgram};
 use quell_model::{CpuId, CpuSet, Nice, ThreadRole};
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 use rand::{Rng, SeedableRng};
@@ -177,7 +177,8 @@ impl Kernel {
         kernel
     }
 
-    /// Adds a tenant of that number whose threads are ready from now on; gives its index.
+    /// Adds a tenant of that number whose threads are ready from now on, of that nice value unless their program has one; gives
+    /// its index.
     pub fn add_tenant(
         &mut self,
         number: usize,
@@ -194,7 +195,10 @@ impl Kernel {
             for _ in 0..spec.count.on(cpus) {
                 let spin = (spec.spin_us * 1e3) as Nanos;
                 self.workload.add_thread(tenant, program, index, spin);
+                let nice = spec.nice.and_then(Nice::new).unwrap_or(nice);
                 let thread = self.add_thread(leader, number, group, nice);
+                let it = self.machine.thread_mut(thread);
+                (it.policy, it.slice) = (spec.policy, spec.slice_ns());
                 self.wake(thread);
                 index += 1;
             }
@@ -226,13 +230,7 @@ impl Kernel {
         nice: Nice,
     ) -> ThreadId {
         // They step through no program; the workload numbers threads, so that they have a place there.
-        let none = ThreadProgram {
-            name: String::new(),
-            count: Count::Fixed(vcpus + emulators),
-            spin_us: 0.0,
-            cpus: None,
-            program: Vec::new(),
-        };
+        let none = ThreadProgram::new("", Count::Fixed(vcpus + emulators), Vec::new());
         let tenant = self.workload.add_tenant(Code::compile(&[none], 1));
         self.tenants.push(number);
         let vm = self.queues.len();
@@ -424,7 +422,9 @@ impl Kernel {
             leader,
             origin: ThreadId(number),
             group,
+            policy: ThreadPolicy::Other,
             nice,
+            slice: None,
             role: ThreadRole::Ordinary,
             allowed: self.online.clone(),
             state: State::Blocked,

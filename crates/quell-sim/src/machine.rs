@@ -1,7 +1,8 @@
 //! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
 
 use crate::events::Nanos;
-use quell_model::{CpuId, CpuSet, Nice, TenantWeight, ThreadRole, Topology};
+use quell_model::config::ThreadPolicy;
+use quell_model::{CpuId, CpuSet, Nice, TenantWeight, ThreadRole, Topology, Weight};
 use std::collections::BTreeMap;
 
 /// A simulated thread, by its number.
@@ -197,8 +198,12 @@ pub struct Thread {
     pub origin: ThreadId,
     /// Its cgroup.
     pub group: GroupId,
+    /// How its kernel schedules it.
+    pub policy: ThreadPolicy,
     /// Its nice value.
     pub nice: Nice,
+    /// The slice that it asks for; none: the kernel's own.
+    pub slice: Option<Nanos>,
     /// What it does in its process.
     pub role: ThreadRole,
 }
@@ -223,6 +228,11 @@ impl Thread {
             let time = (u128::from(self.left) * 100).div_ceil(speed.into());
             time.min(u128::from(FOREVER)) as Nanos
         }
+    }
+
+    /// Its weight.
+    pub fn weight(&self) -> Weight {
+        self.policy.weight(self.nice)
     }
 
     /// Whether it may run there.

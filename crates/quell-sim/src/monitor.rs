@@ -11,7 +11,7 @@ use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
 use crate::simulation::{Happening, Simulation};
 use crate::vm::VmId;
-use quell_model::config::TenantSpec;
+use quell_model::config::{TenantSpec, ThreadPolicy};
 use quell_model::{
     CpuSample, CpuSet, GuestSample, HostSample, Occasions, Pid, ReadyTime, SchedClass, Snapshot,
     Source, TenantName, TenantSample, ThreadSample, ThreadSettings, ThreadState, Tid, Topology,
@@ -385,9 +385,12 @@ impl Monitor {
             switches: Some(seen.switches),
             migrations: Some(seen.migrations),
             settings: ThreadSettings {
-                class: SchedClass::Fair,
+                class: match it.policy {
+                    ThreadPolicy::Idle => SchedClass::Idle,
+                    _ => SchedClass::Fair,
+                },
                 nice: it.nice,
-                slice_ns: None,
+                slice_ns: it.slice,
                 affinity,
             },
         }

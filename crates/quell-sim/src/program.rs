@@ -5,7 +5,7 @@
 
 use crate::events::Nanos;
 use crate::machine::ThreadId;
-use quell_model::config::{Count, Step, ThreadProgram, TimeUs, timer_period_ns};
+use quell_model::config::{Count, Missed, Step, ThreadProgram, TimeUs, timer_period_ns};
 use std::collections::BTreeMap;
 
 /// Index of an operation in [`Code::ops`].
@@ -22,6 +22,8 @@ pub enum Op {
     Exchange(u32),
     /// Sleeps until the next multiple of this, in ns.
     Timer(u64),
+    /// Sleeps until a period after the timer's last end: see [`Code::alarms`].
+    Alarm(u32),
     /// Waits for the tenant's next request.
     Request,
     /// Answers the request it holds.
@@ -44,6 +46,8 @@ pub enum Op {
     Up(u32),
     /// Waits for an event.
     Wait(u32),
+    /// Waits for what comes of it from now on.
+    WaitNext(u32),
     /// Lets one thread past.
     Signal(u32),
     /// Lets each thread past once.
@@ -92,6 +96,19 @@ pub enum Op {
     Again(At),
     /// Ends a round of the thread's program, which begins there.
     Round(At),
+    /// Ends one of so many.
+    Counted,
+}
+
+/// What an [`Op::Alarm`] is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Alarm {
+    /// Which of the thread's timers.
+    pub timer: u32,
+    /// The period.
+    pub period: Nanos,
+    /// What it does if the end has passed.
+    pub missed: Missed,
 }
 
 /// The programs of one tenant.
@@ -101,8 +118,14 @@ pub struct Code {
     pub ops: Vec<Op>,
     /// What operations draw times from.
     pub times: Vec<TimeUs>,
+    /// What wakes from timers of the threads' own.
+    pub alarms: Vec<Alarm>,
+    /// How many timers a thread has at the most.
+    pub timers: u32,
     /// Where each thread program begins.
     pub starts: Vec<At>,
+    /// When after the start its threads do, by program.
+    pub delays: Vec<Nanos>,
     /// Each thread program's threads' name, how many there are, and how many threads other programs have before.
     pub threads: Vec<(String, Count, u64)>,
     /// The locks' names, by their number.
@@ -130,10 +153,21 @@ impl Code {
         let mut before = 0;
         for program in programs {
             compiler.coming.clear();
+            compiler.timers.clear();
+            compiler.code.starts.push(compiler.code.ops.len() as At);
+            compiler.code.delays.push(program.delay_ns());
+            if program.delay_us > 0.0 {
+                let delay = compiler.time(TimeUs::Constant(program.delay_us));
+                compiler.code.ops.push(Op::Sleep(delay));
+            }
+            compiler.code.ops.extend(program.rounds.map(Op::Loop));
             let start = compiler.code.ops.len() as At;
-            compiler.code.starts.push(start);
             compiler.steps(&program.program);
-            compiler.code.ops.push(Op::Round(start));
+            match program.rounds {
+                Some(_) => (compiler.code.ops).extend([Op::Counted, Op::Again(start), Op::Exit]),
+                None => compiler.code.ops.push(Op::Round(start)),
+            }
+            compiler.code.timers = compiler.code.timers.max(compiler.timers.len() as u32);
             // Parts stand behind the program that forks them.
             while let Some((at, steps)) = compiler.bodies.pop() {
                 let start = compiler.code.ops.len() as At;
@@ -209,6 +243,10 @@ struct Compiler<'a> {
     code: Code,
     rwlocks: Names<'a>,
     semaphores: Names<'a>,
+    /// The present program's.
+    timers: Names<'a>,
+    /// The lock that is held, if there is only one.
+    held: Option<u32>,
     initial: BTreeMap<&'a str, u32>,
     events: Names<'a>,
     /// Threads that come to each barrier.
@@ -252,7 +290,9 @@ impl<'a> Compiler<'a> {
                 Step::Lock(critical) => {
                     let lock = number(&mut self.locks, &critical.name);
                     self.code.ops.push(Op::Acquire(lock));
+                    let outer = self.held.replace(lock);
                     self.steps(&critical.program);
+                    self.held = outer;
                     self.code.ops.push(Op::Release(lock));
                 }
                 Step::Read(critical) => {
@@ -284,6 +324,23 @@ impl<'a> Compiler<'a> {
                 Step::Wait(name) => {
                     let event = number(&mut self.events, name);
                     self.code.ops.push(Op::Wait(event));
+                }
+                Step::WaitNext(name) => {
+                    let event = number(&mut self.events, name);
+                    // The three take no time, so nothing comes between them.
+                    self.code.ops.extend(self.held.map(Op::Release));
+                    self.code.ops.push(Op::WaitNext(event));
+                    self.code.ops.extend(self.held.map(Op::Acquire));
+                }
+                Step::Timer(timer) => {
+                    let number = number(&mut self.timers, &timer.name);
+                    self.code.alarms.push(Alarm {
+                        timer: number,
+                        period: timer_period_ns(timer.period_us),
+                        missed: timer.missed,
+                    });
+                    let alarm = self.code.alarms.len() as u32 - 1;
+                    self.code.ops.push(Op::Alarm(alarm));
                 }
                 Step::Signal(name) => {
                     let event = number(&mut self.events, name);

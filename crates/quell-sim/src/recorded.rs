@@ -44,6 +44,7 @@ impl Code {
                 Act::Done => Op::Respond,
             };
             code.starts.push(code.ops.len() as At);
+            code.delays.push(0);
             code.ops.push(Op::Receive(number));
             code.ops.extend(acts.iter().map(op));
             let end = code.ops.len() as At;

@@ -3,14 +3,14 @@
 //! Problem: the same scenario runs on real threads (quell-bench's player) and here, and both must do the same work
 //! and wait for the same things. How: the same operations with the same meaning. A waiter is one of a list; who changes
 //! something wakes the first that is blocked, and lets those that spin look; a woken thread looks again when it
-//! runs and may find that another was faster. What is drawn depends on a request's own seed in the same way.
+//! runs and may find that another was faster. A signal is for who waits already, so nobody is faster there. What is drawn depends on a request's own seed in the same way.
 
 mod deadlock;
 
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
-use quell_model::config::{QUEUE_CAPACITY, next_holders_seed};
+use quell_model::config::{Missed, QUEUE_CAPACITY, next_holders_seed};
 use rand::distr::{Distribution, StandardUniform};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -160,11 +160,24 @@ struct Semaphore {
 
 #[derive(Debug, Default)]
 struct Happening {
-    /// Signals that nobody has taken.
+    /// Signals that nobody has taken, as nobody waited.
     signals: u64,
     /// So far.
     broadcasts: u64,
-    waiters: Waiters,
+    /// Who waits, first who has longest, and whether it is blocked or spins.
+    line: VecDeque<(ThreadId, bool)>,
+}
+
+impl Happening {
+    /// Takes the first out of the line: it may pass.
+    fn let_past(&mut self, effects: &mut Effects) -> Option<ThreadId> {
+        let (thread, blocked) = self.line.pop_front()?;
+        match blocked {
+            true => effects.woken.push((thread, None)),
+            false => effects.poked.push(thread),
+        }
+        Some(thread)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -247,6 +260,7 @@ enum Object {
     Write(u32),
     Semaphore(u32),
     Event(u32),
+    NextEvent(u32),
     Barrier(u32),
     Receive(u32),
     Send(u32),
@@ -329,6 +343,10 @@ struct Stack {
     came: Option<u64>,
     /// How many broadcasts it has seen of each of the tenant's events.
     seen: Vec<u64>,
+    /// The event that it waited for has let it past.
+    past: bool,
+    /// When each of its timers last ended.
+    timers: Vec<Nanos>,
     /// Which of the tenant's programs it runs, and which of its threads it is.
     program: usize,
     index: u64,
@@ -424,6 +442,8 @@ impl Workload {
             reaps: Waiters::default(),
             came: None,
             seen: vec![0; self.tenants[tenant].events.len()],
+            past: false,
+            timers: vec![self.codes[tenant].delays[program]; self.codes[tenant].timers as usize],
             program,
             index,
         });
@@ -538,6 +558,17 @@ impl Workload {
                 return Some(Next::Exchange(takes));
             }
             Op::Timer(period) => return Some(Next::Sleep(period - now % period)),
+            Op::Alarm(alarm) => {
+                let alarm = self.codes[frame.tenant].alarms[alarm as usize];
+                let end = &mut self.stacks[thread.index()].timers[alarm.timer as usize];
+                *end += alarm.period;
+                if *end > now {
+                    return Some(Next::Sleep(*end - now));
+                }
+                if alarm.missed == Missed::Restart {
+                    *end = now;
+                }
+            }
             Op::Request => match tenant.requests.take(effects) {
                 Some(request) => frame.hold(Some(request)),
                 None => return Some(self.wait(thread, at, Object::Requests)),
@@ -606,8 +637,10 @@ impl Workload {
             }
             Op::Wait(number) => {
                 let event = &mut tenant.events[number as usize];
-                let seen = &mut self.stacks[thread.index()].seen[number as usize];
-                if *seen < event.broadcasts {
+                let stack = &mut self.stacks[thread.index()];
+                let seen = &mut stack.seen[number as usize];
+                if std::mem::take(&mut stack.past) {
+                } else if *seen < event.broadcasts {
                     *seen = event.broadcasts;
                 } else if event.signals > 0 {
                     event.signals -= 1;
@@ -615,15 +648,26 @@ impl Workload {
                     return Some(self.wait(thread, at, Object::Event(number)));
                 }
             }
+            Op::WaitNext(number) => {
+                if !std::mem::take(&mut self.stacks[thread.index()].past) {
+                    return Some(self.wait(thread, at, Object::NextEvent(number)));
+                }
+            }
             Op::Signal(number) => {
                 let event = &mut tenant.events[number as usize];
-                event.signals += 1;
-                event.waiters.signal(None, effects);
+                match event.let_past(effects) {
+                    Some(first) => self.stacks[first.index()].past = true,
+                    None => event.signals += 1,
+                }
             }
             Op::Broadcast(number) => {
                 let event = &mut tenant.events[number as usize];
                 event.broadcasts += 1;
-                event.waiters.signal_all(effects);
+                while let Some(first) = event.let_past(effects) {
+                    let stack = &mut self.stacks[first.index()];
+                    stack.past = true;
+                    stack.seen[number as usize] = event.broadcasts;
+                }
             }
             Op::Barrier(number) => {
                 let barrier = &mut tenant.barriers[number as usize];
@@ -745,6 +789,7 @@ impl Workload {
                 frame.at = start;
                 tenant.rounds += 1;
             }
+            Op::Counted => tenant.rounds += 1,
         }
         // What it waited for, if it did, it has.
         let frame = &mut self.frames[thread.index()];
@@ -760,14 +805,27 @@ impl Workload {
         frame.waits = Some(object);
         let spins = frame.spin_left.replace(0).unwrap_or(frame.spin);
         let tenant = &mut self.tenants[frame.tenant];
+        let next = if spins > 0 {
+            Next::Spin(spins)
+        } else {
+            Next::Block
+        };
         let waiters = match object {
+            Object::Event(number) | Object::NextEvent(number) => {
+                let line = &mut tenant.events[number as usize].line;
+                let blocked = spins == 0;
+                match line.iter_mut().find(|it| it.0 == thread) {
+                    Some(own) => own.1 = blocked,
+                    None => line.push_back((thread, blocked)),
+                }
+                return next;
+            }
             Object::Requests => &mut tenant.requests.receivers,
             Object::Lock(number) => &mut tenant.locks[number as usize].waiters,
             Object::Read(number) | Object::Write(number) => {
                 &mut tenant.rwlocks[number as usize].waiters
             }
             Object::Semaphore(number) => &mut tenant.semaphores[number as usize].waiters,
-            Object::Event(number) => &mut tenant.events[number as usize].waiters,
             Object::Barrier(number) => &mut tenant.barriers[number as usize].waiters,
             Object::Receive(number) => &mut tenant.queues[number as usize].receivers,
             Object::Send(number) => &mut tenant.queues[number as usize].senders,
@@ -778,11 +836,10 @@ impl Workload {
         waiters.spinning.retain(|&other| other != thread);
         if spins > 0 {
             waiters.spinning.push(thread);
-            Next::Spin(spins)
         } else {
             waiters.blocked.push(thread);
-            Next::Block
         }
+        next
     }
 
     /// A spinning thread is to look, with so much of its spinning left.

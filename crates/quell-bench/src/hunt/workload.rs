@@ -290,13 +290,7 @@ impl Kind {
 }
 
 fn program(name: &str, count: u32, program: Vec<Step>) -> ThreadProgram {
-    ThreadProgram {
-        name: name.to_string(),
-        count: Count::Fixed(count),
-        spin_us: 0.0,
-        cpus: None,
-        program,
-    }
+    ThreadProgram::new(name, Count::Fixed(count), program)
 }
 
 /// Threads that pass a message on; the last one answers the first, which sleeps then.

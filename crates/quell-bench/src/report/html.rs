@@ -180,6 +180,15 @@ fn findings(page: &mut String, result: &BenchResult) {
         );
     }
     page.push_str("</div>\n");
+    if !result.caveat.is_empty() {
+        put(
+            page,
+            format_args!(
+                "<p><strong>Caveat: {}</strong></p>\n",
+                escape(&result.caveat)
+            ),
+        );
+    }
     for sentence in words::findings(result) {
         put(page, format_args!("<p>{}</p>\n", escape(&sentence)));
     }

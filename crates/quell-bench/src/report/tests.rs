@@ -171,6 +171,7 @@ pub(crate) fn sample() -> BenchResult {
         schema: SCHEMA,
         quell_version: "0.1.0".into(),
         scenario: "co-located".into(),
+        caveat: String::new(),
         substrate: Substrate::Host,
         started_unix_s: 1_780_000_000,
         complete: true,

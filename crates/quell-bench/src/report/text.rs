@@ -18,6 +18,9 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
         words::host(&result.host)
     ));
     line(&format!("{}.", words::method(result)));
+    if !result.caveat.is_empty() {
+        line(&format!("\nCAVEAT: {}\n", result.caveat));
+    }
     line(&figures(result, styled).to_string());
     let compared = |side: &&String| result.comparisons.iter().any(|it| it.baseline == **side);
     for baseline in result.options.sides.iter().filter(compared) {

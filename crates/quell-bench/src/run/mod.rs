@@ -236,6 +236,7 @@ impl Measured<'_> {
             schema: SCHEMA,
             quell_version: env!("CARGO_PKG_VERSION").to_string(),
             scenario: options.scenario.name.clone(),
+            caveat: options.scenario.caveat.clone(),
             substrate,
             started_unix_s: self.started_unix_s,
             complete: pairs_done == options.pairs,

@@ -102,6 +102,18 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
             let message = "the simulator runs thread programs (`[[tenant.thread]]`) only, yet";
             return Err(input(&format!("tenant[{index}]"), message).into());
         }
+        let realtime = |it: &ThreadProgram| it.policy.is_realtime();
+        if let Some(number) = tenant.threads.iter().position(realtime) {
+            let thread = &tenant.threads[number];
+            let message = format!(
+                "is \"{}\" for thread `{}` of tenant `{}`; the simulator has no real-time class: --on host or vm",
+                thread.policy.name(),
+                thread.name,
+                tenant.name
+            );
+            let key = format!("tenant[{index}].thread[{number}].policy");
+            return Err(input(&key, &message).into());
+        }
         if tenant.kind == TenantKind::Vm && tenant.vcpus.is_none() {
             let message = "is missing; the simulator needs to know how many a VM has";
             return Err(input(&format!("tenant[{index}].vcpus"), message).into());

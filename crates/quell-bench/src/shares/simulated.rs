@@ -52,13 +52,7 @@ pub(super) fn simulate(
             Wants::Always => vec![run],
             _ => vec![Step::Request, run, Step::Respond],
         };
-        let program = [ThreadProgram {
-            name: "t".to_string(),
-            count: Count::Fixed(1),
-            spin_us: 0.0,
-            cpus: None,
-            program,
-        }];
+        let program = [ThreadProgram::new("t", Count::Fixed(1), program)];
         let requests = (0..).map(move |number| Request {
             due: before + first_ms * 1_000_000 + number * period_us * 1000,
             seed: number,

@@ -1,12 +1,12 @@
 //! What must hold between the steps of a tenant's thread programs.
 //!
 //! Locks, barriers, queues and pools are not declared, they exist by being named. So a mistyped
-//! name shows as a thing with one side only: a queue that is filled and never emptied, a lock that
-//! one thread alone takes. These are errors, as is whatever would deadlock, spin for ever or lose a
-//! request.
+//! name shows as a thing with one side only: a queue that is filled and never emptied, an event that is waited for
+//! and never signalled. These are errors, as is whatever would deadlock, spin for ever or lose a request. What does
+//! no harm is none: a signal that nobody waits for, a lock that one thread alone takes.
 
 use super::ConfigError;
-use super::program::{Count, MAX_TIME_US, Step, ThreadProgram, TimeUs};
+use super::program::{Count, MAX_TIME_US, Step, ThreadPolicy, ThreadProgram, TimeUs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -49,12 +49,15 @@ struct Checker<'a> {
     /// How many each semaphore has at the start, where a step says so.
     initial: BTreeMap<String, u32>,
     takes_requests: bool,
+    /// In how many locks' programs and parallel parts the step stands that is being checked.
+    within: u32,
 }
 
-/// Checks a tenant's thread programs; `key` is where the tenant stands. Returns whether they take
+/// Checks the thread programs of a tenant of that name; `key` is where it stands. Returns whether they take
 /// requests.
 pub(super) fn check_threads(
     threads: &[ThreadProgram],
+    tenant: &str,
     file: &Path,
     key: &str,
 ) -> Result<bool, ConfigError> {
@@ -66,6 +69,7 @@ pub(super) fn check_threads(
         lock_order: BTreeMap::new(),
         initial: BTreeMap::new(),
         takes_requests: false,
+        within: 0,
     };
     let mut names = BTreeSet::new();
     let mut total = 0u32;
@@ -102,6 +106,7 @@ pub(super) fn check_threads(
                 format!("{} is outside 0 to 60000000", thread.spin_us),
             );
         }
+        check_scheduling(thread, tenant, file, &key)?;
         checker.thread = index;
         // One thread per CPU counts as several: that is what it is nearly everywhere.
         checker.threads = thread.count.on(2);
@@ -112,11 +117,12 @@ pub(super) fn check_threads(
             let message = "ends without `respond` or `send` for the request it took";
             return Err(ConfigError::at(file, key, message));
         }
-        if !thread.program.iter().any(takes_time) {
-            let message =
-                "would spin for ever; it needs a step that takes time or waits, such as run_us";
-            return Err(ConfigError::at(file, key, message));
-        }
+    }
+    if let Some(index) = spins(threads) {
+        let key = format!("{key}.thread[{index}].program");
+        let message =
+            "would spin for ever; it needs a step that takes time or waits, such as run_us";
+        return Err(ConfigError::at(file, key, message));
     }
     if total > MAX_THREADS {
         let message = format!("{total} threads in one tenant are more than {MAX_THREADS}");
@@ -127,11 +133,125 @@ pub(super) fn check_threads(
     Ok(checker.takes_requests)
 }
 
+/// Checks how a program's threads are scheduled, when they begin and how often they do it.
+fn check_scheduling(
+    thread: &ThreadProgram,
+    tenant: &str,
+    file: &Path,
+    key: &str,
+) -> Result<(), ConfigError> {
+    let error = |field: &str, message: String| {
+        let whose = format!("(thread `{}` of tenant `{tenant}`)", thread.name);
+        let key = format!("{key}.{field}");
+        Err(ConfigError::at(file, key, format!("{message} {whose}")))
+    };
+    let policy = thread.policy;
+    let weighs = matches!(policy, ThreadPolicy::Other | ThreadPolicy::Batch);
+    if let Some(nice) = thread.nice {
+        if !(-20..=19).contains(&nice) {
+            return error("nice", format!("{nice} is outside -20 to 19"));
+        }
+        if !weighs {
+            let message = format!("does nothing under policy = \"{}\"", policy.name());
+            return error("nice", message);
+        }
+    }
+    if let Some(us) = thread.slice_us {
+        if !(100.0..=100_000.0).contains(&us) {
+            return error("slice_us", format!("{us} is outside 100 to 100000"));
+        }
+        if !weighs {
+            let message = format!("does nothing under policy = \"{}\"", policy.name());
+            return error("slice_us", message);
+        }
+    }
+    match thread.priority {
+        Some(priority) if !(1..=99).contains(&priority) => {
+            return error("priority", format!("{priority} is outside 1 to 99"));
+        }
+        Some(_) if !policy.is_realtime() => {
+            let message = "is for policy = \"fifo\" or \"rr\"; others have `nice`";
+            return error("priority", message.to_string());
+        }
+        None if policy.is_realtime() => {
+            let message = format!(
+                "is missing; policy = \"{}\" needs it, 1 to 99",
+                policy.name()
+            );
+            return error("priority", message);
+        }
+        _ => {}
+    }
+    if !(0.0..=3600e6).contains(&thread.delay_us) {
+        return error(
+            "delay_us",
+            format!("{} is outside 0 to 3600000000", thread.delay_us),
+        );
+    }
+    match thread.rounds {
+        Some(rounds) if !(1..=1_000_000_000).contains(&rounds) => {
+            error("rounds", format!("{rounds} is outside 1 to 1000000000"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The first program whose threads might go round and round in no time: it takes none, and no wait of it is for
+/// what only programs do that do take time.
+fn spins(threads: &[ThreadProgram]) -> Option<usize> {
+    let mut paced: Vec<bool> = threads
+        .iter()
+        .map(|it| it.rounds.is_some() || it.program.iter().any(takes_time))
+        .collect();
+    let sides: Vec<(BTreeSet<_>, BTreeSet<_>)> = threads
+        .iter()
+        .map(|it| {
+            let mut sides = (BTreeSet::new(), BTreeSet::new());
+            waits_and_signals(&it.program, &mut sides);
+            sides
+        })
+        .collect();
+    loop {
+        let waits_for_paced = |name: &(bool, &str)| {
+            let mut signallers = sides.iter().zip(&paced);
+            signallers.all(|((_, signals), paced)| *paced || !signals.contains(name))
+        };
+        let next =
+            (0..threads.len()).find(|&it| !paced[it] && sides[it].0.iter().any(waits_for_paced));
+        match next {
+            Some(next) => paced[next] = true,
+            None => return paced.iter().position(|paced| !paced),
+        }
+    }
+}
+
+/// The semaphores (true) and events (false) that steps wait for, and those that they signal.
+fn waits_and_signals<'a>(
+    steps: &'a [Step],
+    (waits, signals): &mut (BTreeSet<(bool, &'a str)>, BTreeSet<(bool, &'a str)>),
+) {
+    let mut stack: Vec<&Step> = steps.iter().collect();
+    while let Some(step) = stack.pop() {
+        match step {
+            Step::Acquire(acquire) => _ = waits.insert((true, acquire.name.as_str())),
+            Step::Release(name) => _ = signals.insert((true, name)),
+            Step::Wait(name) | Step::WaitNext(name) => _ = waits.insert((false, name)),
+            Step::Signal(name) | Step::Broadcast(name) => _ = signals.insert((false, name)),
+            Step::Lock(it) | Step::Read(it) | Step::Write(it) => stack.extend(&it.program),
+            Step::Repeat(repeat) => stack.extend(&repeat.program),
+            Step::ForkJoin(fork) => stack.extend(&fork.program),
+            _ => {}
+        }
+    }
+}
+
 /// Whether a step certainly takes time or waits for something.
 fn takes_time(step: &Step) -> bool {
     match step {
         Step::RunUs(time) | Step::SleepUs(time) | Step::ExchangeUs(time) => time.mean_us() > 0.0,
         Step::TimerUs(_)
+        // Who is late goes on at once, but no more often than periods have gone by.
+        | Step::Timer(_)
         | Step::Request
         | Step::Barrier(_)
         | Step::Help(_)
@@ -145,7 +265,7 @@ fn takes_time(step: &Step) -> bool {
         Step::Spawn(spawn) => spawn.program.iter().any(takes_time),
         // Semaphores and events may be ready each time, and among threads that do nothing else they are.
         Step::Acquire(_) | Step::Release(_) => false,
-        Step::Wait(_) | Step::Signal(_) | Step::Broadcast(_) => false,
+        Step::Wait(_) | Step::WaitNext(_) | Step::Signal(_) | Step::Broadcast(_) => false,
         Step::Respond | Step::Send(_) => false,
     }
 }
@@ -228,6 +348,13 @@ impl Checker<'_> {
                     return self.error(&format!("{key}.timer_us"), message);
                 }
             }
+            Step::Timer(timer) => {
+                let period = timer.period_us;
+                if !(1.0..=MAX_TIME_US).contains(&period) {
+                    let message = format!("{period} is outside 1 to {MAX_TIME_US}");
+                    return self.error(&format!("{key}.timer.period_us"), message);
+                }
+            }
             Step::Acquire(acquire) => {
                 let key = format!("{key}.acquire");
                 self.use_name("semaphore", &acquire.name, &format!("{key}.name"), 0)?;
@@ -243,6 +370,7 @@ impl Checker<'_> {
                 self.use_name("semaphore", name, &format!("{key}.release"), 1)?;
             }
             Step::Wait(name) => self.use_name("event", name, &format!("{key}.wait"), 0)?,
+            Step::WaitNext(name) => self.use_name("event", name, &format!("{key}.wait_next"), 0)?,
             Step::Signal(name) => self.use_name("event", name, &format!("{key}.signal"), 1)?,
             Step::Broadcast(name) => {
                 self.use_name("event", name, &format!("{key}.broadcast"), 1)?;
@@ -256,12 +384,10 @@ impl Checker<'_> {
                 let key = format!("{key}.{word}");
                 self.use_name(kind, &critical.name, &format!("{key}.name"), side)?;
                 let named = format!("{kind} `{}`", critical.name);
-                self.inner(
-                    &critical.program,
-                    &format!("{key}.program"),
-                    Some(&named),
-                    depth,
-                )?;
+                let key = format!("{key}.program");
+                self.within += 1;
+                self.inner(&critical.program, &key, Some((kind, &named)), depth)?;
+                self.within -= 1;
             }
             Step::ForkJoin(fork) => {
                 let key = format!("{key}.fork_join");
@@ -272,7 +398,9 @@ impl Checker<'_> {
                 }
                 // The parts run on several threads at once, whoever forks them.
                 let threads = std::mem::replace(&mut self.threads, fork.parts);
+                self.within += 1;
                 self.inner(&fork.program, &format!("{key}.program"), None, depth)?;
+                self.within -= 1;
                 self.threads = threads;
             }
             Step::Spawn(spawn) => {
@@ -304,25 +432,28 @@ impl Checker<'_> {
     }
 
     /// Checks a program that runs with a lock held or as a part of a fork-join: it must not wait
-    /// for other threads except for a lock.
+    /// for other threads, except for a lock, and with one `lock` held for an event: it gives that back meanwhile.
     fn inner(
         &mut self,
         steps: &[Step],
         key: &str,
-        lock: Option<&str>,
+        lock: Option<(&str, &str)>,
         depth: usize,
     ) -> Result<(), ConfigError> {
-        let mut stack: Vec<(&Step, String)> = steps
+        let alone = self.within == 1 && lock.is_some_and(|(kind, _)| kind == "lock");
+        let mut stack: Vec<(&Step, String, bool)> = steps
             .iter()
             .enumerate()
-            .map(|(i, step)| (step, format!("{key}[{i}]")))
+            .map(|(i, step)| (step, format!("{key}[{i}]"), alone))
             .collect();
-        while let Some((step, key)) = stack.pop() {
+        while let Some((step, key, alone)) = stack.pop() {
             match step {
-                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) | Step::TimerUs(_) => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) => {}
+                Step::TimerUs(_) | Step::Timer(_) => {}
                 Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
+                Step::WaitNext(_) if alone => {}
                 Step::Repeat(repeat) => {
-                    stack.extend(repeat.program.iter().map(|step| (step, key.clone())));
+                    stack.extend(repeat.program.iter().map(|it| (it, key.clone(), alone)));
                 }
                 Step::Lock(inner) | Step::Read(inner) | Step::Write(inner) => {
                     let (word, kind) = match step {
@@ -330,7 +461,7 @@ impl Checker<'_> {
                         Step::Read(_) => ("read", "rwlock"),
                         _ => ("lock", "lock"),
                     };
-                    if let Some(outer) = lock {
+                    if let Some((_, outer)) = lock {
                         let taken = self.lock_order.entry(outer.to_string()).or_default();
                         taken
                             .entry(format!("{kind} `{}`", inner.name))
@@ -338,7 +469,7 @@ impl Checker<'_> {
                     }
                     // What stands inside is checked when that lock's own turn comes, below; here
                     // it counts as taken under the outer one too.
-                    stack.extend(inner.program.iter().map(|step| (step, key.clone())));
+                    stack.extend(inner.program.iter().map(|it| (it, key.clone(), false)));
                 }
                 _ => {
                     let place = if lock.is_some() {
@@ -347,7 +478,8 @@ impl Checker<'_> {
                         "in a parallel part"
                     };
                     let message = format!(
-                        "cannot stand {place}; run_us, sleep_us, lock, repeat and what does not wait can"
+                        "cannot stand {place}; run_us, sleep_us, lock, repeat and what does not wait can, \
+                         and wait_next with one `lock` held"
                     );
                     return self.error(&key, message);
                 }
@@ -457,12 +589,9 @@ impl Checker<'_> {
     fn both_sides(&self) -> Result<(), ConfigError> {
         for ((kind, name), users) in &self.named {
             let fault = match (*kind, users.first, users.second) {
-                ("lock", 1, _) => "is taken by one thread only",
                 ("rwlock", 0, _) => "is never written",
                 ("rwlock", _, 0) => "is never read",
-                ("semaphore", 0, _) => "is never acquired",
                 ("semaphore", _, 0) => "is never released",
-                ("event", 0, _) => "is never waited for",
                 ("event", _, 0) => "is never signalled",
                 ("barrier", 1, _) => "has one thread only, which waits for nobody",
                 ("queue", 0, _) => "is never sent to",

@@ -21,8 +21,9 @@ pub use app::{App, Memcached, Nginx, Redis, RedisCommand, Xz};
 pub use group::{Cgroup, Cgroups, CpuMax, GroupSpec};
 pub use parse::{ConfigError, parse};
 pub use program::{
-    Acquire, Arrival, Count, Critical, ForkJoin, Load, PARETO_BOUND, QUEUE_CAPACITY, Repeat, Spawn,
-    Step, ThreadProgram, TimeUs, next_holders_seed, timer_period_ns,
+    Acquire, Arrival, Count, Critical, ForkJoin, Load, Missed, PARETO_BOUND, QUEUE_CAPACITY,
+    Repeat, Spawn, Step, ThreadPolicy, ThreadProgram, TimeUs, Timer, next_holders_seed,
+    timer_period_ns,
 };
 pub use scenario::{
     CostsSpec, HostScheduler, HostSpec, Scenario, TenantInstance, TopologySpec, Trace,

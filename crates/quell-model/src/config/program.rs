@@ -1,6 +1,6 @@
 //! What a scenario's tenants do: thread programs and the load they get.
 //!
-//! A tenant's threads each repeat a small program for ever. A program is a list of steps; the few
+//! A tenant's threads each repeat a small program, most for ever. A program is a list of steps; the few
 //! steps there are compose into the patterns of the papers:
 //!
 //! ```toml
@@ -21,7 +21,7 @@
 //!
 //! Times are microseconds (`_us`), fixed or drawn from a distribution ([`TimeUs`]).
 
-use crate::CpuSet;
+use crate::{CpuSet, Nice, Weight};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -52,11 +52,97 @@ pub struct ThreadProgram {
     /// The CPUs that they may run on; not given: the tenant's.
     #[serde(default, deserialize_with = "super::cpus::deserialize")]
     pub cpus: Option<CpuSet>,
-    /// The steps, repeated for ever.
+    /// How the kernel schedules them.
+    #[serde(default)]
+    pub policy: ThreadPolicy,
+    /// Their nice value, -20 to 19 (policies `other` and `batch`); not given: what the tenant's process has, 0.
+    pub nice: Option<i32>,
+    /// Their real-time priority, 1 to 99 (policies `fifo` and `rr`, which need it).
+    pub priority: Option<u32>,
+    /// The slice that they ask EEVDF for, in µs, 100 to 100 000 (policies `other` and `batch`; Linux 6.12 and newer); not given: the
+    /// kernel's own.
+    pub slice_us: Option<f64>,
+    /// How long after the tenant's start they begin, in µs.
+    #[serde(default)]
+    pub delay_us: f64,
+    /// How often they do the program before they end, 1 to 1 000 000 000; not given: for ever.
+    pub rounds: Option<u32>,
+    /// The steps, repeated.
     pub program: Vec<Step>,
 }
 
+/// How the kernel schedules a thread (sched(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadPolicy {
+    /// By weight, which its nice value says.
+    #[default]
+    Other,
+    /// The same; it preempts nobody when it wakes.
+    Batch,
+    /// By the least weight there is: for what has to wait for all others.
+    Idle,
+    /// Before all of the above, by priority, until it waits.
+    Fifo,
+    /// The same, in turns with others of its priority.
+    Rr,
+}
+
+impl ThreadPolicy {
+    /// As it stands in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            ThreadPolicy::Other => "other",
+            ThreadPolicy::Batch => "batch",
+            ThreadPolicy::Idle => "idle",
+            ThreadPolicy::Fifo => "fifo",
+            ThreadPolicy::Rr => "rr",
+        }
+    }
+
+    /// Whether it goes before all threads that are scheduled by weight.
+    pub fn is_realtime(self) -> bool {
+        matches!(self, ThreadPolicy::Fifo | ThreadPolicy::Rr)
+    }
+
+    /// The weight of a thread of that nice value.
+    pub fn weight(self, nice: Nice) -> Weight {
+        match self {
+            // WEIGHT_IDLEPRIO (kernel/sched/sched.h); nice values do not matter.
+            ThreadPolicy::Idle => Weight::from_load(3),
+            _ => nice.weight(),
+        }
+    }
+}
+
 impl ThreadProgram {
+    /// Threads that repeat a program for ever, with the default of everything else.
+    pub fn new(name: &str, count: Count, program: Vec<Step>) -> ThreadProgram {
+        ThreadProgram {
+            name: name.to_string(),
+            count,
+            spin_us: 0.0,
+            cpus: None,
+            policy: ThreadPolicy::Other,
+            nice: None,
+            priority: None,
+            slice_us: None,
+            delay_us: 0.0,
+            rounds: None,
+            program,
+        }
+    }
+
+    /// The slice that its threads ask for, in ns.
+    pub fn slice_ns(&self) -> Option<u64> {
+        self.slice_us.map(|us| (us * 1e3) as u64)
+    }
+
+    /// How long after the start its threads begin, in ns.
+    pub fn delay_ns(&self) -> u64 {
+        (self.delay_us * 1e3) as u64
+    }
+
     /// Whether its threads start processes ([`Step::Spawn`]).
     pub fn spawns(&self) -> bool {
         fn spawns(step: &Step) -> bool {
@@ -84,6 +170,8 @@ pub enum Step {
     /// Sleeps until the next multiple of this period since the threads' start, in µs: what was done since the last one
     /// and the sleep are one period together, and never drift. Periods that went by meanwhile are skipped.
     TimerUs(f64),
+    /// Sleeps until a period after the timer's last end, which was the thread's start at first.
+    Timer(Timer),
     /// Waits for the tenant's next request.
     Request,
     /// Answers the request it holds.
@@ -101,9 +189,12 @@ pub enum Step {
     /// Waits for an event: a `signal` that nobody has taken, or a `broadcast` since this thread last waited. Nothing
     /// that comes before is lost.
     Wait(String),
-    /// Lets one thread past its `wait`: one that waits, or the next that does.
+    /// Waits for the next `signal` or `broadcast` of an event; those that came before are not for it (a POSIX condition). With a lock
+    /// held it gives the lock back meanwhile, and takes it again.
+    WaitNext(String),
+    /// Lets one thread past its wait: who has waited longest, or if nobody does the next that comes to a `wait`.
     Signal(String),
-    /// Lets every thread past its `wait` once, now or when it next waits.
+    /// Lets every thread past its wait: those that wait now, and each other one once when it next comes to a `wait`.
     Broadcast(String),
     /// Waits until every thread whose program names this barrier has come to it.
     Barrier(String),
@@ -134,6 +225,31 @@ pub struct Critical {
     pub name: String,
     /// What is done with the lock held.
     pub program: Vec<Step>,
+}
+
+/// The parameters of [`Step::Timer`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timer {
+    /// The period, in µs.
+    pub period_us: f64,
+    /// Which of the thread's timers; those of one name count on from each other.
+    #[serde(default)]
+    pub name: String,
+    /// What it does if the end has passed. In both cases it does not sleep.
+    #[serde(default)]
+    pub missed: Missed,
+}
+
+/// What a [`Timer`] does whose end has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// The next period begins now.
+    #[default]
+    Restart,
+    /// The next period began when this one should have ended.
+    CatchUp,
 }
 
 /// The parameters of [`Step::Acquire`].

@@ -23,6 +23,9 @@ pub struct Scenario {
     /// What it is for, in a sentence or two.
     #[serde(default)]
     pub description: String,
+    /// What its figures do not show that they seem to, in a sentence; it stands over every result.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub caveat: String,
     /// The paper's figure or table it follows, if any (`DASEC, Fig. 9`).
     pub figure: Option<String>,
     /// How long each side is measured unless the command line says otherwise, in seconds: 0.1 to 3600.
@@ -387,7 +390,7 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
             app.check(file, &format!("{key}.app"))?;
             app.takes_requests()
         }
-        (None, false) => check_threads(&tenant.threads, file, key)?,
+        (None, false) => check_threads(&tenant.threads, &tenant.name, file, key)?,
         (None, true) => {
             return error(
                 "",

@@ -524,6 +524,68 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[0].thread[1].count",
         "1 to 1024",
     ),
+    (
+        "spin_us = 20",
+        "nice = 20",
+        "tenant[0].thread[0].nice",
+        "20 is outside -20 to 19 (thread `main` of tenant `img`)",
+    ),
+    (
+        "spin_us = 20",
+        "slice_us = 50",
+        "tenant[0].thread[0].slice_us",
+        "50 is outside 100 to 100000",
+    ),
+    (
+        "spin_us = 20",
+        "policy = \"idle\"
+nice = 5",
+        "tenant[0].thread[0].nice",
+        "does nothing under policy = \"idle\"",
+    ),
+    (
+        "spin_us = 20",
+        "policy = \"idel\"",
+        "tenant[0].thread[0].policy",
+        "did you mean `idle`?",
+    ),
+    (
+        "spin_us = 20",
+        "policy = \"fifo\"",
+        "tenant[0].thread[0].priority",
+        "needs it, 1 to 99",
+    ),
+    (
+        "spin_us = 20",
+        "policy = \"rr\"
+priority = 100",
+        "tenant[0].thread[0].priority",
+        "outside 1 to 99",
+    ),
+    (
+        "spin_us = 20",
+        "priority = 5",
+        "tenant[0].thread[0].priority",
+        "others have `nice`",
+    ),
+    (
+        "spin_us = 20",
+        "delay_us = -1",
+        "tenant[0].thread[0].delay_us",
+        "outside 0 to",
+    ),
+    (
+        "spin_us = 20",
+        "rounds = 0",
+        "tenant[0].thread[0].rounds",
+        "outside 1 to",
+    ),
+    (
+        "{ timer_us = 500 }",
+        "{ timer = { period_us = 0 } }",
+        "tenant[3].thread[0].program[0].timer.period_us",
+        "outside 1 to",
+    ),
     // Steps.
     (
         "{ run_us = 10 }",
@@ -671,12 +733,6 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "has no thread that helps; did you mean `pp`?",
     ),
     (
-        "{ help = \"p\" }, { lock = { name = \"m\"",
-        "{ help = \"p\" }, { lock = { name = \"o\"",
-        "lock.name",
-        "is taken by one thread only",
-    ),
-    (
         "count = \"cpus\"",
         "count = 1",
         "tenant[2].thread[0].program[1].barrier",
@@ -744,6 +800,55 @@ fn mistakes_name_file_key_and_remedy() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// A batch tenant whose threads have these programs.
+fn programs(programs: &[&str]) -> Result<Scenario, ConfigError> {
+    let mut text = "name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\n".to_string();
+    for (number, program) in programs.iter().enumerate() {
+        text += &format!("[[tenant.thread]]\nname = \"t{number}\"\nprogram = [{program}]\n");
+    }
+    parse(&text)
+}
+
+#[test]
+fn threads_may_pass_on_what_takes_time_elsewhere() {
+    let tick = "{ run_us = 100 }, { signal = \"f\" }, { release = \"g\" }";
+    let forward = "{ wait = \"f\" }, { signal = \"w\" }";
+    let again = "{ acquire = { name = \"g\" } }, { signal = \"f\" }";
+    let worker = "{ wait = \"w\" }, { run_us = 500 }";
+    programs(&[tick, forward, worker]).unwrap();
+    programs(&[forward, worker, tick, again]).unwrap();
+    // Two that only answer each other never come to an end.
+    let (ping, pong) = (
+        "{ wait = \"a\" }, { signal = \"b\" }",
+        "{ wait = \"b\" }, { signal = \"a\" }",
+    );
+    let error = programs(&[ping, pong]).unwrap_err();
+    assert!(error.message.contains("spin for ever"), "{error}");
+}
+
+#[test]
+fn what_nobody_else_uses_is_no_mistake_where_it_does_no_harm() {
+    programs(&[
+        "{ run_us = 100 }, { signal = \"nobody\" }, { broadcast = \"no\" }, { release = \"s\" }",
+    ])
+    .unwrap();
+    programs(&["{ lock = { name = \"m\", program = [{ run_us = 100 }] } }"]).unwrap();
+    let error = programs(&["{ run_us = 1 }, { wait_next = \"e\" }"]).unwrap_err();
+    assert!(error.message.contains("is never signalled"), "{error}");
+    // One lock can be given back meanwhile, two are not.
+    let waits = |outer: &str| {
+        let inner =
+            "{ lock = { name = \"m\", program = [{ wait_next = \"e\" }, { run_us = 1 }] } }";
+        programs(&[
+            &outer.replace('_', inner),
+            "{ run_us = 1 }, { signal = \"e\" }",
+        ])
+    };
+    waits("_").unwrap();
+    let error = waits("{ lock = { name = \"n\", program = [_] } }").unwrap_err();
+    assert!(error.message.contains("with a lock held"), "{error}");
 }
 
 #[test]

@@ -156,9 +156,7 @@ impl SchedExt {
                 leader: (it.leader.index() != number).then_some(it.leader.0),
                 forked: it.origin.index() != number,
                 group: (it.group != GroupId::ROOT).then_some(it.group.0.into()),
-                weight: (it.nice.weight().as_load() * 100.0 / 1024.0)
-                    .round()
-                    .max(1.0) as u32,
+                weight: (it.weight().as_load() * 100.0 / 1024.0).round().max(1.0) as u32,
                 allowed,
             };
             self.core.tasks.push(Task {

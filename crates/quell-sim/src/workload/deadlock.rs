@@ -147,10 +147,12 @@ impl<'a> Search<'a> {
                 tenant.semaphores[number as usize].count > 0
                     || somebody(&|op| *op == Op::Up(number))
             }
-            Object::Event(number) => {
+            Object::Event(number) | Object::NextEvent(number) => {
                 let event = &tenant.events[number as usize];
-                event.signals > 0
-                    || self.stack(thread).seen[number as usize] < event.broadcasts
+                let kept = event.signals > 0
+                    || self.stack(thread).seen[number as usize] < event.broadcasts;
+                kept && matches!(object, Object::Event(_))
+                    || self.stack(thread).past
                     || somebody(&|op| [Op::Signal(number), Op::Broadcast(number)].contains(op))
             }
             Object::Barrier(number) => {
@@ -214,7 +216,7 @@ impl<'a> Search<'a> {
                 let name = &code.semaphores[number as usize].0;
                 format!("semaphore `{name}`, which nobody {nobody} releases")
             }
-            Object::Event(number) => {
+            Object::Event(number) | Object::NextEvent(number) => {
                 let name = &code.events[number as usize];
                 format!("event `{name}`, which nobody {nobody} signals")
             }

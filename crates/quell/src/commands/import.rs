@@ -14,5 +14,8 @@ pub fn import(args: &Import) -> anyhow::Result<()> {
         let _ = writeln!(io::stderr(), "quell: {note}");
     }
     io::stdout().write_all(imported.toml.as_bytes())?;
+    if let Some(caveat) = imported.caveat {
+        let _ = writeln!(io::stderr(), "quell: CAVEAT: {caveat}");
+    }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::sync::{Barrier, Happening, Join, Lock, Queue, RwLock, Semaphore};
 use super::{Rounds, Ticket};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use quell_model::config::{Step, ThreadProgram, next_holders_seed, timer_period_ns};
+use quell_model::config::{Missed, Step, ThreadProgram, next_holders_seed, timer_period_ns};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -95,7 +95,10 @@ impl Shared {
                     let none = || Semaphore::new(0);
                     self.semaphores.entry(name).or_insert_with(none);
                 }
-                Step::Wait(event) => {
+                Step::Wait(event)
+                | Step::WaitNext(event)
+                | Step::Signal(event)
+                | Step::Broadcast(event) => {
                     self.events.entry(event).or_insert_with(Happening::new);
                 }
                 Step::Barrier(name) => barriers.push(name),
@@ -110,10 +113,13 @@ impl Shared {
                     self.queues.entry(queue).or_insert_with(Queue::new);
                 }
                 Step::Repeat(repeat) => self.find_names(&repeat.program, barriers),
-                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) | Step::TimerUs(_) => {}
+                Step::RunUs(_) | Step::SleepUs(_) | Step::ExchangeUs(_) => {}
+                Step::TimerUs(_) | Step::Timer(_) => {}
                 Step::Request | Step::Respond => {}
-                // Checked programs also acquire what they release and wait for what they signal.
-                Step::Release(_) | Step::Signal(_) | Step::Broadcast(_) => {}
+                Step::Release(name) => {
+                    let none = || Semaphore::new(0);
+                    self.semaphores.entry(name).or_insert_with(none);
+                }
                 Step::Spawn(_) => {}
             }
         }
@@ -157,7 +163,7 @@ impl Shared {
 /// One thread and where it is.
 pub struct Thread {
     shared: &'static Shared,
-    program: &'static [Step],
+    program: &'static ThreadProgram,
     spin: Duration,
     /// The request it holds.
     ticket: Option<Ticket>,
@@ -165,6 +171,10 @@ pub struct Thread {
     burner: Burner,
     /// How many of each event's broadcasts it has seen.
     seen: BTreeMap<&'static str, u64>,
+    /// When each of its timers last ended, since the start.
+    timers: BTreeMap<&'static str, u64>,
+    /// The lock that it holds, if it is one.
+    held: Option<&'static Lock>,
 }
 
 impl Thread {
@@ -172,21 +182,35 @@ impl Thread {
     pub fn new(shared: &'static Shared, program: &'static ThreadProgram, index: u64) -> Thread {
         Thread {
             shared,
-            program: &program.program,
+            program,
             spin: Duration::from_nanos((program.spin_us * 1e3) as u64),
             ticket: None,
             rng: ChaCha8Rng::seed_from_u64(index),
             burner: shared.burner,
             seen: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            held: None,
         }
     }
 
-    /// Repeats the program for ever.
-    pub fn play(&mut self) -> ! {
-        loop {
-            self.run(self.program);
+    /// Repeats the program, as often as it says or for ever.
+    pub fn play(&mut self) {
+        self.sleep_until(self.program.delay_ns());
+        let mut rounds = 0;
+        while self.program.rounds.is_none_or(|it| rounds < it) {
+            self.run(&self.program.program);
             self.shared.rounds.count();
+            rounds = rounds.saturating_add(1);
         }
+    }
+
+    /// Sleeps until so many ns after the start; says when after it is now.
+    fn sleep_until(&self, end: u64) -> u64 {
+        let now = self.shared.start.elapsed().as_nanos() as u64;
+        if end > now {
+            std::thread::sleep(Duration::from_nanos(end - now));
+        }
+        now
     }
 
     fn run(&mut self, steps: &'static [Step]) {
@@ -204,6 +228,16 @@ impl Thread {
                     let elapsed = shared.start.elapsed().as_nanos() as u64;
                     std::thread::sleep(Duration::from_nanos(period - elapsed % period));
                 }
+                Step::Timer(timer) => {
+                    let start = self.program.delay_ns();
+                    let last = *self.timers.get(timer.name.as_str()).unwrap_or(&start);
+                    let mut end = last + timer_period_ns(timer.period_us);
+                    let now = self.sleep_until(end);
+                    if now >= end && timer.missed == Missed::Restart {
+                        end = now;
+                    }
+                    self.timers.insert(&timer.name, end);
+                }
                 Step::Request => self.hold(Some(shared.request(self.spin))),
                 Step::Respond => {
                     if let Some(ticket) = self.ticket.take() {
@@ -213,7 +247,9 @@ impl Thread {
                 Step::Lock(critical) => {
                     let lock = &shared.locks[critical.name.as_str()];
                     lock.acquire(self.spin);
+                    let outer = self.held.replace(lock);
                     self.run(&critical.program);
+                    self.held = outer;
                     lock.release();
                 }
                 Step::Read(critical) => {
@@ -233,6 +269,18 @@ impl Thread {
                 Step::Wait(name) => {
                     let seen = self.seen.entry(name).or_default();
                     *seen = shared.events[name.as_str()].wait(*seen, self.spin);
+                }
+                Step::WaitNext(name) => {
+                    let event = &shared.events[name.as_str()];
+                    // In the line before others can take the lock.
+                    let place = event.stand();
+                    if let Some(lock) = self.held {
+                        lock.release();
+                    }
+                    event.wait_at(&place, self.spin);
+                    if let Some(lock) = self.held {
+                        lock.acquire(self.spin);
+                    }
                 }
                 Step::Signal(name) => shared.events[name.as_str()].signal(),
                 Step::Broadcast(name) => shared.events[name.as_str()].broadcast(),

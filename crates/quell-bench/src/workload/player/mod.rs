@@ -10,6 +10,7 @@
 
 mod burn;
 mod interpret;
+mod scheduling;
 mod sync;
 
 pub use burn::{Burner, thread_cpu_ns};
@@ -24,6 +25,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 
 /// The id of the message that says the player is ready.
 pub const READY: u64 = u64::MAX;
@@ -133,13 +135,13 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
                 _ => format!("{}-{n}", program.name),
             };
             let thread = Thread::new(shared, program, threads.len() as u64);
-            threads.push((name, program.cpus.as_ref(), thread));
+            threads.push((name, program, thread));
         }
     }
     let mut threads = threads.into_iter();
     // The process's first thread plays too, so that a tenant has the threads its programs say and
     // no other.
-    let (first_name, first_cpus, mut first) = threads.next().context("no threads")?;
+    let (first_name, first_program, mut first) = threads.next().context("no threads")?;
     // A thread inherits its CPUs from who starts it, and so never runs elsewhere. Where no program names any, none are set.
     let limited = programs.iter().any(|program| program.cpus.is_some());
     let inherited = place::affinity().context("cannot find out our CPUs")?;
@@ -150,16 +152,32 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         let cpus = cpus.unwrap_or(&inherited);
         place::set_affinity(cpus).with_context(|| format!("cannot run on CPUs {cpus}"))
     };
-    for (name, cpus, mut thread) in threads {
-        limit(cpus)?;
+    let (scheduled, results) = mpsc::channel();
+    let mut others = 0;
+    for (name, program, mut thread) in threads {
+        limit(program.cpus.as_ref())?;
+        let scheduled = scheduled.clone();
         std::thread::Builder::new()
             .name(name)
             .stack_size(128 << 10)
-            .spawn(move || thread.play())
+            .spawn(move || {
+                // Each does that itself: what it would inherit might not be given up without privileges.
+                let _ = scheduled.send(scheduling::set(program));
+                thread.play();
+            })
             .context("cannot start a thread")?;
+        others += 1;
     }
-    limit(first_cpus)?;
+    for result in results.iter().take(others) {
+        result?;
+    }
+    limit(first_program.cpus.as_ref())?;
+    scheduling::set(first_program)?;
     fs::write("/proc/thread-self/comm", first_name).context("cannot name the first thread")?;
     shared.answer(Ticket { id: READY, seed: 0 });
-    first.play()
+    first.play();
+    // The process is there as long as the workload, whatever its threads have done.
+    loop {
+        std::thread::park();
+    }
 }

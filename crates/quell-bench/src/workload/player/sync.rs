@@ -6,7 +6,8 @@
 
 use quell_model::config::QUEUE_CAPACITY;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A value that threads wait on.
@@ -154,35 +155,115 @@ impl Semaphore {
     }
 }
 
-/// An event: signals that nobody has taken, and broadcasts so far.
-pub struct Happening(Monitor<(u64, u64)>);
+/// An event. A signal is for who waits already, so those stand in a line, each in a place of its own.
+pub struct Happening(Mutex<Line>);
+
+#[derive(Default)]
+struct Line {
+    /// Signals that nobody has taken, as nobody waited.
+    signals: u64,
+    /// Broadcasts so far.
+    broadcasts: u64,
+    /// First who has waited longest.
+    places: VecDeque<Arc<Place>>,
+}
+
+/// A thread that waits for an event.
+pub struct Place {
+    /// What broadcasts it has seen when it goes on.
+    seen: AtomicU64,
+    /// It may go on.
+    past: AtomicBool,
+    changed: Condvar,
+}
+
+impl Place {
+    /// Called with the line's mutex held.
+    fn let_past(&self) {
+        self.past.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
+}
 
 impl Happening {
     /// One that has not happened.
     pub fn new() -> Happening {
-        Happening(Monitor::new((0, 0)))
+        Happening(Mutex::default())
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // As with monitors.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a signal, or for a broadcast that the thread has not `seen`; gives the broadcasts it has seen then.
     pub fn wait(&self, seen: u64, spin: Duration) -> u64 {
-        self.0.wait(spin, |(signals, broadcasts)| {
-            if *broadcasts == seen {
-                *signals = signals.checked_sub(1)?;
-            }
-            Some(*broadcasts)
-        })
+        let mut line = self.line();
+        if line.broadcasts != seen {
+            return line.broadcasts;
+        }
+        if line.signals > 0 {
+            line.signals -= 1;
+            return seen;
+        }
+        let place = line.stand(seen);
+        drop(line);
+        self.wait_at(&place, spin)
     }
 
-    /// Lets one thread past.
+    /// Takes a place in the line: what comes from now on is for this thread too.
+    pub fn stand(&self) -> Arc<Place> {
+        self.line().stand(0)
+    }
+
+    /// Waits to be let past; gives the broadcasts it has seen then.
+    pub fn wait_at(&self, place: &Place, spin: Duration) -> u64 {
+        let past = || place.past.load(Ordering::Acquire);
+        if !spin.is_zero() {
+            let end = Instant::now() + spin;
+            while !past() && Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        }
+        if !past() {
+            let line = self.line();
+            let waits = |_: &mut Line| !past();
+            let line = place.changed.wait_while(line, waits);
+            drop(line);
+        }
+        place.seen.load(Ordering::Relaxed)
+    }
+
+    /// Lets one thread past: the first in the line, or if there is none the next that waits.
     pub fn signal(&self) {
-        self.0.lock().0 += 1;
-        self.0.changed.notify_one();
+        let mut line = self.line();
+        match line.places.pop_front() {
+            Some(first) => first.let_past(),
+            None => line.signals += 1,
+        }
     }
 
     /// Lets every thread past, once.
     pub fn broadcast(&self) {
-        self.0.lock().1 += 1;
-        self.0.changed.notify_all();
+        let mut line = self.line();
+        line.broadcasts += 1;
+        let seen = line.broadcasts;
+        for place in line.places.drain(..) {
+            place.seen.store(seen, Ordering::Relaxed);
+            place.let_past();
+        }
+    }
+}
+
+impl Line {
+    fn stand(&mut self, seen: u64) -> Arc<Place> {
+        let place = Arc::new(Place {
+            seen: AtomicU64::new(seen),
+            past: AtomicBool::new(false),
+            changed: Condvar::new(),
+        });
+        self.places.push_back(Arc::clone(&place));
+        place
     }
 }
 
@@ -292,7 +373,6 @@ impl Join {
 mod tests {
     use super::*;
     use std::cell::UnsafeCell;
-    use std::sync::Arc;
     use std::thread;
 
     /// A counter that only a lock protects.
@@ -374,6 +454,35 @@ mod tests {
             scope.spawn(|| event.wait(1, Duration::ZERO));
             event.signal();
         });
+    }
+
+    #[test]
+    fn a_signal_is_for_who_waits_and_not_for_who_comes_next() {
+        for spin in [Duration::ZERO, Duration::from_micros(20)] {
+            let event = Happening::new();
+            thread::scope(|scope| {
+                for _ in 0..500 {
+                    let place = event.stand();
+                    let other = scope.spawn(|| event.wait(0, spin));
+                    while event.line().places.len() < 2 {
+                        thread::yield_now();
+                    }
+                    event.signal();
+                    // Who stood first has it, however late it comes; who signals does not take its own.
+                    event.wait_at(&place, spin);
+                    assert_eq!((event.line().places.len(), event.line().signals), (1, 0));
+                    event.signal();
+                    other.join().unwrap();
+                }
+            });
+            event.broadcast();
+            assert_eq!((event.wait(0, spin), event.line().places.len()), (1, 0));
+            event.signal();
+            let place = event.stand();
+            assert!(!place.past.load(Ordering::Relaxed));
+            event.broadcast();
+            assert_eq!(event.wait_at(&place, spin), 2);
+        }
     }
 
     #[test]

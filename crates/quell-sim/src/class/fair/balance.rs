@@ -304,9 +304,12 @@ impl Fair {
         let now = machine.now;
         self.advance_blocked(now, cpu);
         let (mut who, mut due) = (who, now + 15_000 * TICK);
+        // Who runs nothing but the idle policy looks as often as an idle CPU.
+        let often = self.has_only_idle(cpu);
+        let at = |who| if often { Who::Idle } else { who };
         for level in 0..self.cpus[cpu].balancing.levels.len() {
             let it = &self.cpus[cpu].balancing.levels[level];
-            if now >= it.last + self.interval(it, who) {
+            if now >= it.last + self.interval(it, at(who)) {
                 let domain = it.domain;
                 if machine.costs.tick > 0 {
                     let look = self.map.domains[domain].look();
@@ -318,9 +321,16 @@ impl Fair {
                 self.cpus[cpu].balancing.levels[level].last = now;
             }
             let it = &self.cpus[cpu].balancing.levels[level];
-            due = due.min(it.last + self.interval(it, who));
+            due = due.min(it.last + self.interval(it, at(who)));
         }
         self.cpus[cpu].balancing.due = due;
+    }
+
+    /// Nothing but threads of the idle policy is left on a CPU: it looks for others at its next tick.
+    pub(super) fn look_soon(&mut self, now: Nanos, cpu: usize) {
+        if self.has_only_idle(cpu) {
+            self.cpus[cpu].balancing.due = now;
+        }
     }
 
     /// From one look at a domain to the next.

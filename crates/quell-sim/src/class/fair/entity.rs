@@ -45,6 +45,10 @@ pub enum Id {
 pub struct Entity {
     /// With extra precision.
     pub weight: u64,
+    /// EEVDF's; of a group's the shortest of what is in it.
+    pub slice: Nanos,
+    /// A thread of the idle policy.
+    pub idle: bool,
     pub vruntime: i64,
     pub deadline: i64,
     /// How far it was behind the average when it left a queue.

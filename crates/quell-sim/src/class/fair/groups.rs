@@ -302,6 +302,6 @@ fn scaled(time: i64, old: u64, new: u64) -> i64 {
 }
 
 /// A thread's weight, with extra precision.
-pub(super) fn weight_of(nice: quell_model::Nice) -> u64 {
-    nice.weight().0 * (NICE_0 / 1024) / 1000
+pub(super) fn weight_of(weight: quell_model::Weight) -> u64 {
+    weight.0 * (NICE_0 / 1024) / 1000
 }

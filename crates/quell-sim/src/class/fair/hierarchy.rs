@@ -5,10 +5,11 @@
 //! average itself by its lag, so that is scaled up to be left with it. Who sleeps while it is ahead stays in the queue
 //! until it is not (DELAY_DEQUEUE), but nobody gets ahead by that (DELAY_ZERO). Groups' entities likewise.
 
-use super::entity::{Id, QueueId, down, virtually};
-use super::{Fair, groups};
+use super::entity::{Entity, Id, QueueId, down, virtually};
+use super::{Fair, TICK, Version, groups};
 use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
+use quell_model::config::ThreadPolicy;
 
 /// How an entity comes to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,13 +22,27 @@ pub(super) enum Enter {
 impl Fair {
     /// Its slice in its virtual time.
     fn virtual_slice(&self, id: Id) -> i64 {
-        virtually(self.slice, self.entity(id).weight)
+        let entity = self.entity(id);
+        virtually(entity.slice, entity.weight)
+    }
+
+    /// The shortest slice in a queue.
+    fn shortest_slice(&self, queue: QueueId) -> Nanos {
+        let it = &self.queues[queue];
+        let all = it.waiting.iter().map(|it| it.id).chain(it.current);
+        all.map(|id| self.entity(id).slice)
+            .min()
+            .unwrap_or(self.slice)
     }
 
     /// How far an entity is behind the average, within what is kept.
     pub(super) fn lag(&self, queue: QueueId, id: Id) -> i64 {
         let entity = self.entity(id);
-        let limit = virtually(self.lag_limit, entity.weight);
+        let limit = match self.version {
+            Version::Eevdf72 => entity.slice.max(self.slice) + TICK,
+            _ => (2 * entity.slice).max(TICK),
+        };
+        let limit = virtually(limit, entity.weight);
         (self.average(queue) - entity.vruntime).clamp(-limit, limit)
     }
 
@@ -68,8 +83,13 @@ impl Fair {
     pub(super) fn enqueue(&mut self, machine: &Machine, thread: usize, how: Enter) {
         let now = machine.now;
         let mut id = Id::Thread(thread);
-        let nice = machine.threads[thread].nice;
-        self.tasks[thread].entity.weight = groups::weight_of(nice);
+        let it = &machine.threads[thread];
+        let entity = &mut self.tasks[thread].entity;
+        entity.weight = groups::weight_of(it.weight());
+        entity.slice = it.slice.unwrap_or(self.slice);
+        entity.idle = it.policy == ThreadPolicy::Idle;
+        self.has_slices |= it.slice.is_some();
+        self.has_idle |= entity.idle;
         if !std::mem::replace(&mut self.tasks[thread].attached, true) {
             self.first_averages(now, thread);
             self.attach(now, thread, 1.0);
@@ -88,6 +108,10 @@ impl Fair {
             }
             if let Id::Queue(own) = id {
                 self.update_share(own);
+                self.queues[own].entity.slice = match self.has_slices {
+                    true => self.shortest_slice(own),
+                    false => self.slice,
+                };
             }
             if joins {
                 if self.version.is_eevdf() || how != Enter::Moved {
@@ -394,8 +418,9 @@ impl Fair {
                 let it = &mut self.queues[queue];
                 it.current = Some(id);
                 it.last = it.last.filter(|&last| last != id);
+                let protected = self.protection(queue, id);
                 let entity = self.entity_mut(id);
-                entity.protected = entity.deadline;
+                entity.protected = protected;
                 entity.ran_before = entity.ran;
             }
             if let Id::Queue(own) = id {
@@ -405,6 +430,29 @@ impl Fair {
         if self.path.is_empty() {
             self.put_back(now, cpu);
         }
+    }
+
+    /// Until when in its virtual time an entity that is picked is not preempted: for its slice, since 7.2 for no longer than the
+    /// shortest in its queue.
+    fn protection(&self, queue: QueueId, id: Id) -> i64 {
+        let entity = self.entity(id);
+        if !self.has_slices || !self.version.is_precise() {
+            return entity.deadline;
+        }
+        let shortest = self.shortest_slice(queue).min(entity.slice);
+        match shortest < entity.slice {
+            true => (entity.deadline).min(entity.vruntime + virtually(shortest, entity.weight)),
+            false => entity.deadline,
+        }
+    }
+
+    /// EEVDF: an entity that asks for a shorter slice than what runs, and has the earlier deadline, ends the protection of that.
+    pub(super) fn cuts_short(&self, queue: QueueId, id: Id, current: Id) -> bool {
+        let (entity, other) = (self.entity(id), self.entity(current));
+        let eligible = |it: &Entity| self.queues[queue].eligible(self.current(queue), it.vruntime);
+        entity.slice < other.slice
+            && eligible(entity)
+            && (entity.deadline < other.deadline || !eligible(other))
     }
 
     /// CFS: how long an entity may run before others have waited for long enough.

@@ -22,7 +22,8 @@
 //! there (6.12, 7.2), and may be preempted there.
 //!
 //! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
-//! balanced. Not modelled: bandwidth limits, idle and batch policies, custom slices, autogroups, NUMA balancing,
+//! balanced. Threads of the idle policy weigh 3, are preempted by all others, and a CPU that has only such is as good as idle for
+//! who wakes; slices of threads' own count since 6.12. Not modelled: bandwidth limits, idle groups, autogroups, NUMA balancing,
 //! capacities that differ or sink by interrupts, energy, core scheduling, clusters of cores below a cache, WF_SYNC
 //! wakeups.
 
@@ -40,6 +41,7 @@ use crate::machine::{Machine, State, ThreadId};
 use entity::{Entity, Id, NICE_0, Queue, QueueId, virtually};
 use hierarchy::Enter;
 use quell_model::CpuId;
+use quell_model::config::ThreadPolicy;
 
 /// The jiffy: ticks and the intervals of balancing.
 const TICK: Nanos = 4_000_000;
@@ -137,8 +139,9 @@ pub struct Fair {
     latency: Nanos,
     min_granularity: Nanos,
     wakeup_granularity: Nanos,
-    /// How much lag is kept.
-    lag_limit: Nanos,
+    /// Some thread has asked for a slice of its own, or is of the idle policy.
+    has_slices: bool,
+    has_idle: bool,
     tasks: Vec<Task>,
     queues: Vec<Queue>,
     groups: Vec<groups::Shares>,
@@ -173,7 +176,8 @@ impl Fair {
             latency: 0,
             min_granularity: 0,
             wakeup_granularity: 0,
-            lag_limit: 0,
+            has_slices: false,
+            has_idle: false,
             tasks: Vec::new(),
             queues: Vec::new(),
             groups: Vec::new(),
@@ -193,10 +197,6 @@ impl Fair {
         self.latency = 6_000_000 * factor;
         self.min_granularity = 750_000 * factor;
         self.wakeup_granularity = 1_000_000 * factor;
-        self.lag_limit = match self.version {
-            Version::Eevdf72 => self.slice + TICK,
-            _ => (2 * self.slice).max(TICK),
-        };
         self.cpus = vec![Cpu::default(); cpus];
         self.map = map::Map::new(&machine.topology);
         for cpu in 0..cpus {
@@ -224,7 +224,6 @@ impl Fair {
         }
         let (mut queue, mut resched) = (cpu, false);
         while let Some(id) = self.queues[queue].current {
-            let slice = self.slice;
             let entity = self.entity_mut(id);
             entity.ran += ran;
             entity.vruntime += virtually(ran, entity.weight);
@@ -232,7 +231,7 @@ impl Fair {
                 let entity = self.entity_mut(id);
                 let over = entity.vruntime >= entity.deadline;
                 if over {
-                    entity.deadline = entity.vruntime + virtually(slice, entity.weight);
+                    entity.deadline = entity.vruntime + virtually(entity.slice, entity.weight);
                 }
                 if self.queues[queue].entities > 1 && (over || self.is_fair_game(queue, id)) {
                     resched = true;
@@ -338,7 +337,25 @@ impl Fair {
         if current == id || !self.entity(current).queued {
             return;
         }
+        match (self.entity(current).idle, self.entity(id).idle) {
+            (true, false) => {
+                self.entity_mut(current).protected = i64::MIN;
+                if !self.version.is_eevdf() {
+                    self.set_next(id);
+                }
+                return self.resched(machine, cpu);
+            }
+            (false, true) => return,
+            _ => {}
+        }
+        // Who computes in the background preempts nobody.
+        if machine.threads[thread].policy != ThreadPolicy::Other {
+            return;
+        }
         if self.version.is_eevdf() {
+            if self.has_slices && self.cuts_short(queue, id, current) {
+                self.entity_mut(current).protected = i64::MIN;
+            }
             let buddies = self.version.wakes_as_it_picks();
             while let Some(first) = self.first(queue, buddies) {
                 if first == id {
@@ -476,6 +493,7 @@ impl Class for Fair {
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.update_current(machine, cpu.0 as usize);
         self.dequeue(machine, thread.index(), true);
+        self.look_soon(machine.now, cpu.0 as usize);
     }
 
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {

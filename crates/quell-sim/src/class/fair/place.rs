@@ -73,6 +73,18 @@ impl Fair {
         machine.cpus[cpu].current.is_none() && self.queues[cpu].entities == 0
     }
 
+    /// Threads of the idle policy run or wait there, and no others.
+    pub(super) fn has_only_idle(&self, cpu: usize) -> bool {
+        let tasks = &self.cpus[cpu].tasks;
+        let is_idle = |&it: &usize| self.tasks[it].entity.idle;
+        self.has_idle && !tasks.is_empty() && tasks.iter().all(is_idle)
+    }
+
+    /// Whether a thread that wakes need not wait there.
+    fn is_free_for(&self, machine: &Machine, thread: usize, cpu: usize) -> bool {
+        self.is_idle(machine, cpu) || !self.tasks[thread].entity.idle && self.has_only_idle(cpu)
+    }
+
     /// A CPU where it may run, of the same cache if possible.
     pub(super) fn any_allowed(&self, machine: &Machine, thread: usize, near: usize) -> usize {
         let it = &machine.threads[thread];
@@ -158,7 +170,8 @@ impl Fair {
     fn near(&mut self, machine: &Machine, thread: usize, before: usize, target: usize) -> usize {
         let recent = std::mem::replace(&mut self.tasks[thread].recent, before);
         let it = &machine.threads[thread];
-        let idle = |cpu: usize| it.may_use(CpuId(cpu as u32)) && self.is_idle(machine, cpu);
+        let idle =
+            |cpu: usize| it.may_use(CpuId(cpu as u32)) && self.is_free_for(machine, thread, cpu);
         for cpu in [target, before, recent] {
             if self.map.share_cache(cpu, target) && idle(cpu) {
                 return cpu;
