@@ -14,7 +14,7 @@ use quell_model::config::{Missed, QUEUE_CAPACITY, next_holders_seed};
 use rand::distr::{Distribution, StandardUniform};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A request that a tenant gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,8 +160,8 @@ struct Semaphore {
 
 #[derive(Debug, Default)]
 struct Happening {
-    /// Signals that nobody has taken, as nobody waited.
-    signals: u64,
+    /// Signals that nobody has taken, as nobody waited, by who gave them: they are for others.
+    signals: BTreeMap<ThreadId, u64>,
     /// So far.
     broadcasts: u64,
     /// Who waits, first who has longest, and whether it is blocked or spins.
@@ -169,6 +169,23 @@ struct Happening {
 }
 
 impl Happening {
+    /// Whether a signal was kept for that thread.
+    fn has_signal_for(&self, thread: ThreadId) -> bool {
+        self.signals.keys().any(|&by| by != thread)
+    }
+
+    /// Takes one.
+    fn take_signal(&mut self, thread: ThreadId) -> bool {
+        let Some((&by, count)) = self.signals.iter_mut().find(|it| *it.0 != thread) else {
+            return false;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.signals.remove(&by);
+        }
+        true
+    }
+
     /// Takes the first out of the line: it may pass.
     fn let_past(&mut self, effects: &mut Effects) -> Option<ThreadId> {
         let (thread, blocked) = self.line.pop_front()?;
@@ -642,9 +659,7 @@ impl Workload {
                 if std::mem::take(&mut stack.past) {
                 } else if *seen < event.broadcasts {
                     *seen = event.broadcasts;
-                } else if event.signals > 0 {
-                    event.signals -= 1;
-                } else {
+                } else if !event.take_signal(thread) {
                     return Some(self.wait(thread, at, Object::Event(number)));
                 }
             }
@@ -657,7 +672,7 @@ impl Workload {
                 let event = &mut tenant.events[number as usize];
                 match event.let_past(effects) {
                     Some(first) => self.stacks[first.index()].past = true,
-                    None => event.signals += 1,
+                    None => *event.signals.entry(thread).or_default() += 1,
                 }
             }
             Op::Broadcast(number) => {

@@ -270,6 +270,14 @@ fn who_waits_for_the_next_does_not_take_what_came_before() {
         it.run_until(10 * MS);
         assert_eq!(ran_us(&it), [1000, 10 * rounds], "{wait}");
     }
+    // One's own signal is for others, also where nobody waited yet.
+    let own = "{ signal = \"o\" }, { run_us = 10 }, { wait = \"o\" }";
+    let mut it = simulation(&[own, own]);
+    it.run_until(MS);
+    assert_eq!(ran_us(&it), [1000, 1000]);
+    let mut it = simulation(&[own, "{ run_us = 10 }"]);
+    it.run_until(MS);
+    assert!(it.deadlock().unwrap().1.contains("event `o`"));
     let never = "{ wait_next = \"e\" }, { run_us = 10 }, { signal = \"e\" }";
     let mut it = simulation(&[never, never]);
     it.run_until(MS);

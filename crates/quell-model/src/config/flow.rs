@@ -203,10 +203,10 @@ fn spins(threads: &[ThreadProgram]) -> Option<usize> {
         .iter()
         .map(|it| it.rounds.is_some() || it.program.iter().any(takes_time))
         .collect();
-    let sides: Vec<(BTreeSet<_>, BTreeSet<_>)> = threads
+    let sides: Vec<(Waited<'_>, Waited<'_>)> = threads
         .iter()
         .map(|it| {
-            let mut sides = (BTreeSet::new(), BTreeSet::new());
+            let mut sides = (Waited::new(), Waited::new());
             waits_and_signals(&it.program, &mut sides);
             sides
         })
@@ -225,11 +225,11 @@ fn spins(threads: &[ThreadProgram]) -> Option<usize> {
     }
 }
 
-/// The semaphores (true) and events (false) that steps wait for, and those that they signal.
-fn waits_and_signals<'a>(
-    steps: &'a [Step],
-    (waits, signals): &mut (BTreeSet<(bool, &'a str)>, BTreeSet<(bool, &'a str)>),
-) {
+/// Names of semaphores (true) and events (false).
+type Waited<'a> = BTreeSet<(bool, &'a str)>;
+
+/// What steps wait for, and what they signal.
+fn waits_and_signals<'a>(steps: &'a [Step], (waits, signals): &mut (Waited<'a>, Waited<'a>)) {
     let mut stack: Vec<&Step> = steps.iter().collect();
     while let Some(step) = stack.pop() {
         match step {

@@ -186,13 +186,13 @@ pub enum Step {
     Acquire(Acquire),
     /// Adds one to a counting semaphore.
     Release(String),
-    /// Waits for an event: a `signal` that nobody has taken, or a `broadcast` since this thread last waited. Nothing
+    /// Waits for an event: a `signal` of another thread that nobody has taken, or a `broadcast` since this thread last waited. Nothing
     /// that comes before is lost.
     Wait(String),
     /// Waits for the next `signal` or `broadcast` of an event; those that came before are not for it (a POSIX condition). With a lock
     /// held it gives the lock back meanwhile, and takes it again.
     WaitNext(String),
-    /// Lets one thread past its wait: who has waited longest, or if nobody does the next that comes to a `wait`.
+    /// Lets one thread past its wait: who has waited longest, or if nobody does the next other thread that comes to a `wait`.
     Signal(String),
     /// Lets every thread past its wait: those that wait now, and each other one once when it next comes to a `wait`.
     Broadcast(String),

@@ -180,6 +180,7 @@ impl<K: Ord + Copy> Global<K> {
 mod tests {
     use super::*;
     use crate::machine::{Costs, GroupId, State};
+    use quell_model::config::ThreadPolicy;
     use quell_model::{Nice, Topology};
 
     #[test]
@@ -190,7 +191,9 @@ mod tests {
             leader: ThreadId(0),
             origin: ThreadId(0),
             group: GroupId::ROOT,
+            policy: ThreadPolicy::Other,
             nice: Nice::default(),
+            slice: None,
             role: quell_model::ThreadRole::Ordinary,
             allowed: None,
             state: State::Blocked,

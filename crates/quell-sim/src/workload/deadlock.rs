@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
             }
             Object::Event(number) | Object::NextEvent(number) => {
                 let event = &tenant.events[number as usize];
-                let kept = event.signals > 0
+                let kept = event.has_signal_for(thread)
                     || self.stack(thread).seen[number as usize] < event.broadcasts;
                 kept && matches!(object, Object::Event(_))
                     || self.stack(thread).past

@@ -89,20 +89,12 @@ pub fn import(text: &str) -> anyhow::Result<Imported> {
 }
 
 /// The tenant that a task's threads are of.
-#[derive(Debug, Clone, PartialEq, PartialOrd)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Home {
     /// Its task group.
     group: Option<String>,
-    /// With SCHED_DEADLINE, its task's name, how many threads that has, and what each is promised: budget and period in ms.
-    promised: Option<(String, u32, f64, f64)>,
-}
-
-impl Eq for Home {}
-
-impl Ord for Home {
-    fn cmp(&self, other: &Home) -> std::cmp::Ordering {
-        self.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal)
-    }
+    /// With SCHED_DEADLINE, its task's name, how many threads that has, and what each is promised: budget and period in us.
+    promised: Option<(String, u32, u64, u64)>,
 }
 
 impl Home {
@@ -115,8 +107,8 @@ impl Home {
             } => Some((
                 task.name.clone(),
                 task.instances,
-                runtime_us / 1e3,
-                period_us / 1e3,
+                runtime_us as u64,
+                period_us as u64,
             )),
             _ => None,
         };
@@ -137,7 +129,8 @@ impl Home {
             (None, None) => "name = \"rt-app\"\n".to_string(),
         };
         table += "class = \"batch\"\n";
-        if let Some((_, threads, budget, period)) = &self.promised {
+        if let Some((_, threads, budget_us, period_us)) = &self.promised {
+            let (budget, period) = (*budget_us as f64 / 1e3, *period_us as f64 / 1e3);
             table += &format!(
                 "criticality = \"high\"\nvcpus = {threads}\nbudget_ms = {budget:?}\npessimistic_budget_ms = {budget:?}\nperiod_ms = {period:?}\n"
             );
@@ -347,7 +340,8 @@ impl Importer {
                         }
                     }
                     Act::Barrier(name) => {
-                        if !use_it(Kind::Barrier, name)? {
+                        let new = use_it(Kind::Barrier, name)?;
+                        if !new {
                             let message = format!(
                                 "comes to `{name}` twice in this task; each name is one point, to which all its users come \
                                  (rt-app counts more than there are, and waits for ever)"

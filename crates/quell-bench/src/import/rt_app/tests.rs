@@ -256,9 +256,12 @@ fn percents(text: &str, cpus: u32) -> BTreeMap<String, f64> {
         .collect()
 }
 
+/// Threads, and what they use in percent of a CPU.
+type Uses = &'static [(&'static str, f64)];
+
 /// Files, CPUs, and what threads use by hand.
 #[rustfmt::skip]
-const USES: &[(&str, u32, &[(&str, f64)])] = &[
+const USES: &[(&str, u32, Uses)] = &[
     (r#"{"tasks":{"a":{"run":1000,"sleep":9000}}} // 10 %"#, 2, &[("a", 10.0)]),
     (r#"{"tasks":{"a":{"run":1000,"sleep":9000,}}}"#, 2, &[("a", 10.0)]),
     // Nobody listens; a lock of one thread.

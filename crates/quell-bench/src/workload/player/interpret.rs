@@ -164,6 +164,8 @@ impl Shared {
 pub struct Thread {
     shared: &'static Shared,
     program: &'static ThreadProgram,
+    /// Which of the tenant's threads it is.
+    index: u64,
     spin: Duration,
     /// The request it holds.
     ticket: Option<Ticket>,
@@ -183,6 +185,7 @@ impl Thread {
         Thread {
             shared,
             program,
+            index,
             spin: Duration::from_nanos((program.spin_us * 1e3) as u64),
             ticket: None,
             rng: ChaCha8Rng::seed_from_u64(index),
@@ -268,7 +271,7 @@ impl Thread {
                 Step::Release(name) => shared.semaphores[name.as_str()].release(),
                 Step::Wait(name) => {
                     let seen = self.seen.entry(name).or_default();
-                    *seen = shared.events[name.as_str()].wait(*seen, self.spin);
+                    *seen = shared.events[name.as_str()].wait(self.index, *seen, self.spin);
                 }
                 Step::WaitNext(name) => {
                     let event = &shared.events[name.as_str()];
@@ -282,7 +285,7 @@ impl Thread {
                         lock.acquire(self.spin);
                     }
                 }
-                Step::Signal(name) => shared.events[name.as_str()].signal(),
+                Step::Signal(name) => shared.events[name.as_str()].signal(self.index),
                 Step::Broadcast(name) => shared.events[name.as_str()].broadcast(),
                 Step::Barrier(name) => shared.barriers[name.as_str()].wait(self.spin),
                 Step::ForkJoin(fork) => {

@@ -5,7 +5,7 @@
 //! few lines. A waiter spins by trying the mutex, then blocks in the condition.
 
 use quell_model::config::QUEUE_CAPACITY;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -160,8 +160,8 @@ pub struct Happening(Mutex<Line>);
 
 #[derive(Default)]
 struct Line {
-    /// Signals that nobody has taken, as nobody waited.
-    signals: u64,
+    /// Signals that nobody has taken, as nobody waited, by who gave them: they are for others.
+    signals: BTreeMap<u64, u64>,
     /// Broadcasts so far.
     broadcasts: u64,
     /// First who has waited longest.
@@ -196,14 +196,13 @@ impl Happening {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a signal, or for a broadcast that the thread has not `seen`; gives the broadcasts it has seen then.
-    pub fn wait(&self, seen: u64, spin: Duration) -> u64 {
+    /// Thread `me` waits for another's signal, or for a broadcast that it has not `seen`; gives the broadcasts it has seen then.
+    pub fn wait(&self, me: u64, seen: u64, spin: Duration) -> u64 {
         let mut line = self.line();
         if line.broadcasts != seen {
             return line.broadcasts;
         }
-        if line.signals > 0 {
-            line.signals -= 1;
+        if line.take_signal(me) {
             return seen;
         }
         let place = line.stand(seen);
@@ -234,12 +233,12 @@ impl Happening {
         place.seen.load(Ordering::Relaxed)
     }
 
-    /// Lets one thread past: the first in the line, or if there is none the next that waits.
-    pub fn signal(&self) {
+    /// Thread `me` lets one past: the first in the line, or if there is none the next other one that waits.
+    pub fn signal(&self, me: u64) {
         let mut line = self.line();
         match line.places.pop_front() {
             Some(first) => first.let_past(),
-            None => line.signals += 1,
+            None => *line.signals.entry(me).or_default() += 1,
         }
     }
 
@@ -256,6 +255,17 @@ impl Happening {
 }
 
 impl Line {
+    fn take_signal(&mut self, me: u64) -> bool {
+        let Some((&by, count)) = self.signals.iter_mut().find(|it| *it.0 != me) else {
+            return false;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.signals.remove(&by);
+        }
+        true
+    }
+
     fn stand(&mut self, seen: u64) -> Arc<Place> {
         let place = Arc::new(Place {
             seen: AtomicU64::new(seen),
@@ -445,14 +455,14 @@ mod tests {
             }
         });
         // Both before anybody waits: the signal for one, the broadcast for each once.
-        event.signal();
+        event.signal(0);
         event.broadcast();
-        let seen = event.wait(0, Duration::ZERO);
+        let seen = event.wait(1, 0, Duration::ZERO);
         assert_eq!(seen, 1);
-        assert_eq!(event.wait(seen, Duration::ZERO), 1);
+        assert_eq!(event.wait(1, seen, Duration::ZERO), 1);
         thread::scope(|scope| {
-            scope.spawn(|| event.wait(1, Duration::ZERO));
-            event.signal();
+            scope.spawn(|| event.wait(1, 1, Duration::ZERO));
+            event.signal(0);
         });
     }
 
@@ -463,21 +473,24 @@ mod tests {
             thread::scope(|scope| {
                 for _ in 0..500 {
                     let place = event.stand();
-                    let other = scope.spawn(|| event.wait(0, spin));
+                    let other = scope.spawn(|| event.wait(1, 0, spin));
                     while event.line().places.len() < 2 {
                         thread::yield_now();
                     }
-                    event.signal();
+                    event.signal(0);
                     // Who stood first has it, however late it comes; who signals does not take its own.
                     event.wait_at(&place, spin);
-                    assert_eq!((event.line().places.len(), event.line().signals), (1, 0));
-                    event.signal();
+                    assert_eq!(
+                        (event.line().places.len(), event.line().signals.len()),
+                        (1, 0)
+                    );
+                    event.signal(0);
                     other.join().unwrap();
                 }
             });
             event.broadcast();
-            assert_eq!((event.wait(0, spin), event.line().places.len()), (1, 0));
-            event.signal();
+            assert_eq!((event.wait(1, 0, spin), event.line().places.len()), (1, 0));
+            event.signal(0);
             let place = event.stand();
             assert!(!place.past.load(Ordering::Relaxed));
             event.broadcast();
