@@ -25,7 +25,7 @@ use crate::{
 use quell_model::{CpuId, CpuSet, Topology};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
@@ -741,6 +741,14 @@ mod callbacks {
     #[unsafe(no_mangle)]
     extern "C" fn bpf_task_from_pid(pid: c_int) -> *mut c_void {
         pointer(Some((pid as u32).wrapping_sub(1)))
+    }
+
+    /// Ends the program: a panic cannot pass through C.
+    #[unsafe(no_mangle)]
+    extern "C" fn quell_native_failed(why: *const c_char) {
+        // SAFETY: one of the C source's string literals.
+        let why = unsafe { CStr::from_ptr(why) };
+        panic!("the scheduler gave up: {}", why.to_string_lossy());
     }
 
     #[unsafe(no_mangle)]

@@ -28,6 +28,7 @@ struct native_task {
 struct group *quell_native_group(u64 id);
 void quell_native_add_group(u64 id, const struct group *group);
 void quell_native_arm(u32 index, u64 ns);
+void quell_native_failed(const char *why);
 
 /* Of domains' patience, of CPUs' steps, of domains' parked threads, of their room, of CPUs' budgets. */
 #define FIRST_STEP MAX_DOMAINS
@@ -155,6 +156,8 @@ void scx_bpf_put_idle_cpumask(const struct cpumask *mask) { (void)mask; }
 void bpf_task_release(struct task_struct *p) { (void)p; }
 void bpf_rcu_read_lock(void) {}
 void bpf_rcu_read_unlock(void) {}
+/* A simulation has no other scheduler that could take over. */
+void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 size) { quell_native_failed(fmt); }
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 size) { (void)fmt; }
 u32 scx_bpf_reenqueue_local(void) { return 0; }
 
