@@ -480,10 +480,9 @@ mod tests {
                     event.signal(0);
                     // Who stood first has it, however late it comes; who signals does not take its own.
                     event.wait_at(&place, spin);
-                    assert_eq!(
-                        (event.line().places.len(), event.line().signals.len()),
-                        (1, 0)
-                    );
+                    let line = event.line();
+                    assert_eq!((line.places.len(), line.signals.len()), (1, 0));
+                    drop(line);
                     event.signal(0);
                     other.join().unwrap();
                 }
