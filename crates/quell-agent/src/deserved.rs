@@ -134,7 +134,8 @@ impl Window {
         let demand = demands
             .filter(|thread| thread.group == Some(at))
             .map(|thread| thread.demand)
-            .sum();
+            // A sum of nothing is -0.0.
+            .fold(0.0, |sum, demand| sum + demand);
         let deserved = ideal.groups[at];
         let run_ns: u64 = tenant.threads.iter().map(|used| used.run_ns).sum();
         let received = (run_ns + tenant.ended_ns) as f64 / self.length_ns as f64;

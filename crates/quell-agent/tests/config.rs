@@ -129,7 +129,10 @@ fn mistakes_are_named_with_file_key_and_remedy() {
             &["tenant[0]", "at least one of `pid`, `cgroup`, `unit`"],
         ),
         (tenant("pid = [-1]"), &["tenant[0].pid", "-1"]),
-        (tenant("pid = 1"), &["tenant[0].pid", "sequence"]),
+        (
+            tenant("pid = \"x\""),
+            &["tenant[0].pid", "a process id such as 1234"],
+        ),
         (
             tenant("pid = [1]\nweight = 0"),
             &["tenant[0].weight", "0 is outside 1 to 10000"],
