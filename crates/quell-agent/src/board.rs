@@ -371,7 +371,7 @@ impl Board {
             time_ns: snapshot.time_ns,
             period_ns: snapshot.period_ns,
             remarks: remarks::of(tenant).into_iter().chain(unmet).collect(),
-            weight: tenant.spec.weight(),
+            weight: tenant.spec.weight,
             cgroup: tenant.cgroup.clone(),
             threads: threads.collect(),
             share: window.and_then(|window| window.share(name)),

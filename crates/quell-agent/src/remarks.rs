@@ -1,6 +1,6 @@
 //! What holds of a tenant now and its figures do not tell: why it has nothing, or cannot have what it was to have.
 //!
-//! Remarks are made from the last snapshot, so each ends when its cause does; what happened once is a note.
+//! They are made from the last snapshot: what happened once is a note.
 
 use quell_model::{SchedClass, TenantSample};
 
@@ -9,7 +9,9 @@ pub fn of(tenant: &TenantSample) -> Vec<String> {
     let mut remarks = Vec::new();
     if tenant.threads.is_empty() {
         remarks.push(match &tenant.taken_by {
-            Some(by) => format!("all processes that match its selectors are {by}'s, which comes first in the configuration"),
+            Some(by) => format!(
+                "what matches its selectors is {by}'s, which comes first in the configuration"
+            ),
             None => "no process matches its selectors".to_string(),
         });
         let globs = [&tenant.spec.cgroup, &tenant.spec.exe, &tenant.spec.libvirt];
@@ -70,7 +72,7 @@ mod tests {
         let none = tenant(0, |_| ());
         assert_eq!(none, ["no process matches its selectors"]);
         let taken = tenant(0, |it| it.taken_by = Some("web".into()));
-        assert!(taken[0].contains("are web's"), "{taken:?}");
+        assert!(taken[0].contains("is web's"), "{taken:?}");
         let escaped = tenant(0, |it| {
             let spec = std::sync::Arc::make_mut(&mut it.spec);
             spec.cgroup = Some("machine-qemu\\x2d1.scope/**".to_string());

@@ -230,9 +230,9 @@ pub struct Explain {
     /// What holds now and the figures do not tell, a sentence each.
     #[serde(default)]
     pub remarks: Vec<String>,
-    /// Its weight among tenants, as configured.
+    /// Its weight among tenants, as configured; `null`: none is, what its owner set stays.
     #[serde(default)]
-    pub weight: TenantWeight,
+    pub weight: Option<TenantWeight>,
     /// The cgroup that holds exactly its threads, if any: there its weight is set, else by their nice values.
     #[serde(default)]
     pub cgroup: Option<CgroupPath>,

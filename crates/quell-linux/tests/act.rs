@@ -1069,6 +1069,11 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
         }
         assert_eq!((read().trim(), why(&actuator)), ("3072", None));
 
+        // What it had while it was idle is not what it is given back.
+        assert!(actuator.restore().is_complete());
+        assert_eq!(read().trim(), "1024");
+        case.apply(&mut actuator);
+
         std::fs::write(file("cpu.shares"), "512").unwrap();
         let taken = case.apply(&mut actuator);
         assert!(

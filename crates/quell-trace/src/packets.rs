@@ -123,6 +123,15 @@ impl<R: BufRead> Packets<R> {
         }
     }
 
+    /// Of what was packed in a packet: it is not packed again.
+    pub fn within(input: R) -> Packets<R> {
+        Packets {
+            input: Input::Plain(input),
+            offset: 0,
+            packet_at: 0,
+        }
+    }
+
     /// Whether it is gzipped, and nothing else that it cannot be.
     fn begin(&mut self) -> Result<(), Wrong> {
         let gzipped = peek(&mut self.input)?.first() == Some(&0x1f);

@@ -216,7 +216,7 @@ impl<R: BufRead> Reader<R> {
             if self.unpacked > MOST_UNPACKED {
                 return Err(self.wrong(too_much(MOST_UNPACKED)));
             }
-            self.inner = Some(Packets::new(Cursor::new(bytes)));
+            self.inner = Some(Packets::within(Cursor::new(bytes)));
         }
     }
 

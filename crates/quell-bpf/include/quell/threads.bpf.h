@@ -317,7 +317,8 @@ static __always_inline void switch_in(struct thread_slot *slot, struct task_stru
 /*
  * A switch away from this thread, which ran since then, was not told: seen on Linux 6.18 in a
  * virtual machine, once in some hundred switches, without the kernel counting a miss. What the
- * thread does now is unknown until its next event. now: when the thread that is known to have had the CPU after it arrived there.
+ * thread does now is unknown until its next event. now: when the thread that is known
+ * to have had the CPU after it arrived there, but no time that was told of already, so that no counter goes back.
  */
 static __always_inline void switch_missed(u32 tid, u64 then, u64 now)
 {

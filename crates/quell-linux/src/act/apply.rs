@@ -12,7 +12,7 @@ use super::{Actuator, capabilities, parts};
 use crate::guest::Bound;
 use quell_model::{
     CgroupPath, CpuSet, Nice, Plan, SchedClass, Snapshot, TenantName, TenantPlan, TenantSample,
-    ThreadId, ThreadPlan, ThreadSample,
+    TenantWeight, ThreadId, ThreadPlan, ThreadSample,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -135,16 +135,17 @@ impl Actuator {
         if !self.state.cgroups.contains_key(path) && !self.unreadable.contains(path) {
             match cgroup::read_weight(&file) {
                 Ok((inode, now)) => {
-                    let setting = Setting::new(Value::Weight(now), Value::Weight(now));
-                    let tenant = Some(tenant.name.clone());
-                    let cgroup = Cgroup {
+                    let mut cgroup = Cgroup {
                         inode,
-                        tenant,
-                        setting,
+                        tenant: Some(tenant.name.clone()),
+                        setting: Setting::new(Value::Weight(now), Value::Weight(now)),
                         planned: 0,
                         unmet: None,
                         idle: false,
                     };
+                    if cgroup::is_idle(&file) {
+                        idles(path, &mut cgroup, &mut period.report);
+                    }
                     self.state.cgroups.insert(path.clone(), cgroup);
                 }
                 Err(error) => {
@@ -820,10 +821,17 @@ impl Actuator {
         if idle && !cgroup.idle {
             idles(path, cgroup, report);
         } else if !idle && cgroup.idle {
-            // Its weight is the kernel's default now.
             cgroup.idle = false;
             cgroup.unmet = None;
-            cgroup.setting.wrote(Value::Weight(now));
+            if !cgroup.setting.touched() {
+                // What it had while it was idle was no weight.
+                cgroup.setting = Setting::new(Value::Weight(now), Value::Weight(now));
+            } else if now == hierarchy.units(TenantWeight::DEFAULT) {
+                // The kernel's own, when idle ends.
+                cgroup.setting.wrote(Value::Weight(now));
+            } else if !cgroup.setting.expects(&Value::Weight(now)) {
+                taken_over(path, cgroup, now, report);
+            }
         } else if !idle && !cgroup.setting.expects(&Value::Weight(now)) {
             taken_over(path, cgroup, now, report);
         }

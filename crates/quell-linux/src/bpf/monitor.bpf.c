@@ -18,6 +18,14 @@
 #include <quell/threads.bpf.h>
 #include <quell/processes.bpf.h>
 
+/* When all was read last: what was told of the time before does not change any more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} told SEC(".maps");
+
 /* Linux 5.18 added a fourth argument, the previous state: not needed, see below. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
@@ -34,7 +42,11 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	u32 then = in ? in->tenant : next->pid ? CAUSE_HOST : CAUSE_IDLE;
 	u64 arrived = now;
 	if (log->tid != (u32)prev->pid && log->first_ns) {
+		u32 zero = 0;
+		u64 *read = bpf_map_lookup_elem(&told, &zero);
 		arrived = arrived_at(prev, log->last_ns, now);
+		if (read && arrived < *read)
+			arrived = *read < now ? *read : now;
 		switch_missed(log->tid, log->last_ns, arrived);
 		if (arrived > log->last_ns && arrived < now)
 			log_switch(log, log->running, who, log->steal_ns, arrived);

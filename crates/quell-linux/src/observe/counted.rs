@@ -319,6 +319,7 @@ impl Counted {
         for (list, &length) in lists.iter_mut().zip(&self.lengths) {
             list.resize_with(length, blank);
         }
+        let mut waited = vec![0; names.len()];
         for raw in reading.threads.iter().filter(|raw| !raw.ended) {
             let slot = raw.slot as usize;
             let list = lists.get_mut(usize::from(raw.tenant.0));
@@ -341,7 +342,7 @@ impl Counted {
             let Some(known) = self.known.get_mut(slot).and_then(Option::as_mut) else {
                 continue;
             };
-            spot.copied = Some(raw.copied);
+            let first = spot.copied.replace(raw.copied).is_none();
             let before = moved.then(|| std::mem::replace(&mut known.raw, *raw));
             let renamed = before
                 .as_ref()
@@ -361,7 +362,12 @@ impl Counted {
                 }
             }
             fill(sample, known, before.as_ref(), period_ns);
-            known.throttled_ns += sample.throttled_ns.unwrap_or(0);
+            // Of what it was stopped for before it was followed here nothing is left to tell.
+            match first {
+                true => known.throttled_ns = known.raw.throttled_ns,
+                false => known.throttled_ns += sample.throttled_ns.unwrap_or(0),
+            }
+            waited[usize::from(raw.tenant.0)] += waited_ns(sample);
         }
 
         for raw in &reading.tenants {
@@ -370,9 +376,7 @@ impl Counted {
                 continue;
             };
             if let Some(tenant) = tenants.get_mut(index) {
-                let threads = lists.get(index).into_iter().flatten();
-                let waited: u64 = threads.map(waited_ns).sum();
-                let waited = waited + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
+                let waited = waited[index] + tenant.ended.ready.sum_ns + tenant.ended.throttled_ns;
                 let counted = raw.by_cause.iter().copied();
                 let parts = causes.divide(counted, waited, cause::UNKNOWN as u16);
                 tenant.waits = breakdown(index, &parts, names);

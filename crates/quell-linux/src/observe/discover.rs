@@ -370,6 +370,8 @@ impl Discovery {
         };
         let tenant = self.selectors.classify(&facts);
         let (mut kind, mut nameless) = (Kind::Ordinary, false);
+        let before = self.elsewhere.iter_mut().filter(|it| **it == Some(pid));
+        before.for_each(|it| *it = None);
         let members = &self.members;
         let mut later = tenant.map_or(members.len(), |tenant| tenant + 1)..members.len();
         while let Some(other) = self

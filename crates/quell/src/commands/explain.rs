@@ -22,17 +22,17 @@ pub fn explain(args: &cli::Explain) -> anyhow::Result<()> {
 }
 
 fn render(explain: &Explain) -> String {
-    let place = match &explain.cgroup {
-        Some(cgroup) => format!("of cgroup {}", shown(&cgroup.0)),
-        None => {
-            "by the nice values of its threads, as no cgroup holds them and no others".to_string()
-        }
+    let weight = match (explain.weight, &explain.cgroup) {
+        (None, _) => "no weight of Quell's".to_string(),
+        (Some(weight), Some(cgroup)) => format!("weight {weight} of cgroup {}", shown(&cgroup.0)),
+        (Some(weight), None) => format!(
+            "weight {weight} by the nice values of its threads, as no cgroup holds them and no others"
+        ),
     };
     let mut text = format!(
-        "tenant {}, {} threads, weight {} {place}\n",
+        "tenant {}, {} threads, {weight}\n",
         explain.tenant,
         explain.threads.len(),
-        explain.weight
     );
     let headings = [
         "THREAD", "NAME", "ROLE", "STATE", "RUN", "READY", "STOPPED", "NICE", "SLICE", "WEIGHT",

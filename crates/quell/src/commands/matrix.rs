@@ -139,7 +139,7 @@ mod tests {
             own_ns: 20_000_000,
             tenants: vec![("img".into(), 100_000_000), ("tiny".into(), 1_000_000)],
             host_ns: 40_000_000,
-            bandwidth_ns: 0,
+            bandwidth_ns: 3_000_000,
             steal_ns: 39_000_000,
             unknown_ns: 0,
         };
@@ -155,12 +155,12 @@ mod tests {
             .collect();
         assert_eq!(
             lines[0],
-            "WAITED TOTAL ms/s itself img others host limit steal unknown"
+            "WAITED TOTAL ms/s itself img others host steal unknown limit"
         );
         assert_eq!(lines[1], "img 1.0 . 1.0 100 % . . . .");
         assert_eq!(
             lines[2],
-            "web 100.0 10.0 10 % 50.0 50 % 0.5 0 % 20.0 20 % . 19.5 20 % ."
+            "web 100.0 10.0 10 % 50.0 50 % 0.5 0 % 20.0 20 % 19.5 20 % . 1.5"
         );
     }
 

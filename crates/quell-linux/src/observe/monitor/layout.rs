@@ -282,12 +282,12 @@ impl CpuLog {
 impl CpuLog {
     /// Who had the CPU from `from_ns` until `until_ns`, the last first; all of it is told, what lies further back than the log as
     /// unknown. As `charge_wait()` in waits.bpf.h. Where the CPU switches meanwhile a part may be told as another's.
-    pub fn who_had_it(&self, from_ns: u64, until_ns: u64, mut tell: impl FnMut(u16, u64)) {
+    pub fn who_had_it(&self, from_ns: u64, until_ns: u64, mut tell: impl FnMut(usize, u64)) {
         let mut upper = until_ns;
         let mut segment = |start_ns: u64, who: u64| {
             let lower = start_ns.max(from_ns);
             if lower < upper {
-                tell((who as usize).min(cause::UNKNOWN) as u16, upper - lower);
+                tell((who as usize).min(cause::UNKNOWN), upper - lower);
                 upper = lower;
             }
             upper > from_ns
@@ -487,7 +487,7 @@ mod tests {
             log.who_had_it(from_ns, until_ns, |who, ns| list.push((who, ns)));
             list
         };
-        let unknown = cause::UNKNOWN as u16;
+        let unknown = cause::UNKNOWN;
         assert_eq!(had(50, 80), [(unknown, 30)]);
         // The first switch was at 100; until 130 it was 1, until 160 it idled, and 2 has it since then.
         for (at, (end_ns, who)) in [(100, unknown), (130, 1), (160, 257)]
@@ -495,7 +495,7 @@ mod tests {
             .enumerate()
         {
             log.segments[at][0].store(end_ns, Relaxed);
-            log.segments[at][1].store(who.into(), Relaxed);
+            log.segments[at][1].store(who as u64, Relaxed);
         }
         log.head.store(3, Relaxed);
         log.first_ns.store(100, Relaxed);

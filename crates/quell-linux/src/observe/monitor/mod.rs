@@ -214,6 +214,10 @@ impl Monitor {
         }
 
         let time_ns = monotonic_ns()?;
+        self.programs
+            .told
+            .update(&0u32.to_ne_bytes(), &time_ns.to_ne_bytes(), MapFlags::ANY)
+            .map_err(io_error("saying when it was read"))?;
         self.reading.time_ns = time_ns;
         self.read_threads(time_ns)?;
         self.read_tenants(time_ns)?;
@@ -314,7 +318,7 @@ impl Monitor {
             .map_err(io_error("reading occasions"))?
             .take(count as usize)
             .enumerate();
-        let mut going_on = self.waits_that_go_on(time_ns).into_iter().peekable();
+        let going_on = self.waits_that_go_on(time_ns);
         // The memory of the previous reading is used again.
         let mut before = std::mem::take(&mut self.reading.tenants).into_iter();
         for &tenant in &self.tenants {
@@ -324,11 +328,10 @@ impl Monitor {
             let mut by_cause = before.next().map_or_else(Vec::new, |raw| raw.by_cause);
             by_cause.clear();
             let own = self.tenants.iter().map(|other| other.0);
+            let going_on = going_on.get(&tenant);
             for by in own.chain(cause::HOST as u16..=cause::UNKNOWN as u16) {
-                let at = (tenant.0, by);
-                while going_on.next_if(|(other, _)| *other < at).is_some() {}
-                let more = going_on.next_if(|(other, _)| *other == at);
-                let ns = row.ns[usize::from(by)].load(Relaxed) + more.map_or(0, |(_, ns)| ns);
+                let at = usize::from(by);
+                let ns = row.ns[at].load(Relaxed) + going_on.map_or(0, |it| it[at]);
                 if ns > 0 {
                     by_cause.push((by, ns));
                 }
@@ -355,16 +358,16 @@ impl Monitor {
 
     /// Waits that go on, up to the reading, by the waiting tenant and by whom they are for. What the kernel tells only at a wait's
     /// end, limits and stolen time, is not among it.
-    fn waits_that_go_on(&self, time_ns: u64) -> BTreeMap<(u16, u16), u64> {
+    fn waits_that_go_on(&self, time_ns: u64) -> BTreeMap<TenantIndex, Vec<u64>> {
         let mut sums = BTreeMap::new();
         let waiting = |thread: &&RawThread| thread.state == Some(ThreadState::Ready);
         for thread in self.reading.threads.iter().filter(waiting) {
             let Some(log) = self.programs.cpus.get(thread.cpu as usize) else {
                 continue;
             };
-            log.who_had_it(thread.since_ns, time_ns, |who, ns| {
-                *sums.entry((thread.tenant.0, who)).or_default() += ns;
-            });
+            let row: &mut Vec<u64> = sums.entry(thread.tenant).or_default();
+            row.resize(cause::UNKNOWN + 1, 0);
+            log.who_had_it(thread.since_ns, time_ns, |who, ns| row[who] += ns);
         }
         sums
     }

@@ -43,6 +43,7 @@ pub struct Programs {
     pub stats: View<Stats>,
     pub occasions: MapHandle,
     pub free_slots: MapHandle,
+    pub told: MapHandle,
     pub processes: MapHandle,
     pub process_events: MapHandle,
     /// Attachment of the pass over all tasks.
@@ -199,6 +200,7 @@ impl Programs {
         let stats = View::new(map("stats", stats)?, 1)?;
         let occasions = map("occasions", OCCASIONS_BYTES)?;
         let free_slots = map("free_slots", 4)?;
+        let told = map("told", 8)?;
         let processes = map("processes", 4)?;
         let process_events = map("process_events", EVENT_BYTES)?;
 
@@ -228,6 +230,7 @@ impl Programs {
             stats,
             occasions,
             free_slots,
+            told,
             processes,
             process_events,
             sync,
