@@ -317,8 +317,8 @@ fn deep(failures: &mut Failures, _: &mut Sched) {
     let shallow = Cgroup::new("shallow", 100);
     let groups = nested("deep", 40, 300);
     let (top, leaf) = (&groups[0], &groups[39]);
-    let deep = spinners(2, &How::within(&leaf.0));
-    let other = spinners(2, &How::within(&shallow.0));
+    let deep = spinners(cpus(), &How::within(&leaf.0));
+    let other = spinners(cpus(), &How::within(&shallow.0));
     sleep_ms(500);
     let got = sums(&[&deep, &other], 2000);
     failures.expect(
