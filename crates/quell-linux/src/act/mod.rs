@@ -58,7 +58,7 @@ pub(crate) mod thread;
 pub use report::{
     ApplyReport, Capabilities, Capability, Note, RestoreReport, Subject, Writes, list,
 };
-pub use thread::set_nice;
+pub use thread::{SchedAttr, set_nice};
 
 use crate::guest::Guests;
 use apply::Said;

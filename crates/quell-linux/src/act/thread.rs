@@ -18,16 +18,54 @@ const MASK_WORDS: usize = 8192 / 64;
 /// `struct sched_attr` without utilisation clamps (SCHED_ATTR_SIZE_VER0), so writing it keeps them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    /// For fair threads: the slice in ns; 0 means the kernel's own (Linux >= 6.12).
-    runtime: u64,
-    deadline: u64,
-    period: u64,
+pub struct SchedAttr {
+    /// Filled in by [`SchedAttr::give`] and the kernel.
+    pub size: u32,
+    /// `SCHED_OTHER`, ...
+    pub policy: u32,
+    /// `SCHED_FLAG_KEEP_POLICY`, ...
+    pub flags: u64,
+    /// -20 to 19, of threads with a weight.
+    pub nice: i32,
+    /// 1 to 99, of real-time threads.
+    pub priority: u32,
+    /// Of threads with a weight the slice in ns; 0: the kernel's own (Linux 6.12).
+    pub runtime: u64,
+    /// Of SCHED_DEADLINE, in ns.
+    pub deadline: u64,
+    /// Of SCHED_DEADLINE, in ns.
+    pub period: u64,
+}
+
+impl SchedAttr {
+    /// A thread's; `tid` 0 is the calling thread.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn of(tid: Tid) -> io::Result<SchedAttr> {
+        let mut attr = SchedAttr::default();
+        // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns
+        // are valid for its integer fields.
+        check(unsafe {
+            let size = size_of::<SchedAttr>();
+            libc::syscall(libc::SYS_sched_getattr, tid.0, &raw mut attr, size, 0)
+        })?;
+        Ok(attr)
+    }
+
+    /// Has the kernel schedule a thread so; `tid` 0 is the calling thread.
+    ///
+    /// # Errors
+    /// The thread has ended, the caller may not, or the kernel refuses these values.
+    pub fn give(self, tid: Tid) -> io::Result<()> {
+        let attr = SchedAttr {
+            size: size_of::<SchedAttr>() as u32,
+            ..self
+        };
+        // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`.
+        check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid.0, &raw const attr, 0) })?;
+        Ok(())
+    }
 }
 
 /// How a thread is scheduled.
@@ -58,18 +96,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
 
 /// Reads how a thread is scheduled.
 pub(super) fn sched(tid: Tid) -> io::Result<Sched> {
-    let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns
-    // are valid for its integer fields.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_sched_getattr,
-            tid.0,
-            &raw mut attr,
-            size_of::<SchedAttr>(),
-            0,
-        )
-    })?;
+    let attr = SchedAttr::of(tid)?;
     let policy = attr.policy as i32;
     let fair = policy == libc::SCHED_OTHER || policy == libc::SCHED_BATCH;
     Ok(Sched {
@@ -83,15 +110,12 @@ pub(super) fn sched(tid: Tid) -> io::Result<Sched> {
 /// A slice of 0 gives back the kernel's own. `EINVAL` if the thread has become real-time.
 pub(super) fn set_sched(tid: Tid, nice: i32, slice_ns: u64) -> io::Result<()> {
     let attr = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
         flags: SCHED_FLAG_KEEP_POLICY,
         nice,
         runtime: slice_ns,
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`.
-    check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid.0, &raw const attr, 0) })?;
-    Ok(())
+    attr.give(tid)
 }
 
 /// Sets the nice value only. `sched_setattr` would also set the slice: to the kernel's own, or to a

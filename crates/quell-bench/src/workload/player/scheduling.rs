@@ -1,23 +1,12 @@
 //! How a thread is scheduled: policy, nice value or priority, and slice, as its program says.
 
 use anyhow::{Context, ensure};
+use quell_linux::act::SchedAttr;
+use quell_model::Tid;
 use quell_model::config::{ThreadPolicy, ThreadProgram};
 use std::io;
 
-/// `struct sched_attr` without utilisation clamps (SCHED_ATTR_SIZE_VER0).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    /// Of threads with a weight the slice in ns; 0: the kernel's own.
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
+const THIS_THREAD: Tid = Tid(0);
 
 /// Has the kernel schedule the calling thread as the program says. Where that says nothing, nothing is changed.
 pub fn set(program: &ThreadProgram) -> anyhow::Result<()> {
@@ -36,7 +25,8 @@ pub fn set(program: &ThreadProgram) -> anyhow::Result<()> {
         ),
     })?;
     if let Some(slice) = program.slice_ns() {
-        let got = attr().context("cannot find out how a thread is scheduled")?;
+        let got =
+            SchedAttr::of(THIS_THREAD).context("cannot find out how a thread is scheduled")?;
         ensure!(
             got.runtime == slice,
             "thread `{name}` did not get its slice_us: this kernel has no slices of threads' own (Linux 6.12 and newer have)"
@@ -53,36 +43,15 @@ fn set_attr(program: &ThreadProgram) -> io::Result<()> {
         ThreadPolicy::Fifo => libc::SCHED_FIFO,
         ThreadPolicy::Rr => libc::SCHED_RR,
     };
-    let before = attr()?;
+    let before = SchedAttr::of(THIS_THREAD)?;
     let attr = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
         policy: policy as u32,
         nice: program.nice.unwrap_or(before.nice),
         priority: program.priority.unwrap_or(0),
         runtime: program.slice_ns().unwrap_or(0),
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads `attr.size` bytes, which is the size of `attr`; 0 is this thread.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// How the calling thread is scheduled.
-fn attr() -> io::Result<SchedAttr> {
-    let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns are valid for its
-    // integer fields; 0 is this thread.
-    let rc = unsafe {
-        let size = size_of::<SchedAttr>();
-        libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0)
-    };
-    match rc {
-        0 => Ok(attr),
-        _ => Err(io::Error::last_os_error()),
-    }
+    attr.give(THIS_THREAD)
 }
 
 #[cfg(test)]
@@ -94,7 +63,7 @@ mod tests {
     fn after(program: ThreadProgram) -> anyhow::Result<SchedAttr> {
         let set = move || {
             set(&program)?;
-            Ok(attr()?)
+            Ok(SchedAttr::of(THIS_THREAD)?)
         };
         std::thread::spawn(set).join().unwrap()
     }
