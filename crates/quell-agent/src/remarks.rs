@@ -2,10 +2,10 @@
 //!
 //! They are made from the last snapshot: what happened once is a note.
 
-use quell_model::{SchedClass, TenantSample};
+use quell_model::{CpuSet, SchedClass, TenantPlan, TenantSample, ThreadState};
 
-/// A sentence each, without the tenant's name.
-pub fn of(tenant: &TenantSample) -> Vec<String> {
+/// A sentence each, without the tenant's name; `plan`: what was decided for it.
+pub fn of(tenant: &TenantSample, plan: Option<&TenantPlan>) -> Vec<String> {
     let mut remarks = Vec::new();
     if tenant.threads.is_empty() {
         remarks.push(match &tenant.taken_by {
@@ -40,6 +40,19 @@ pub fn of(tenant: &TenantSample) -> Vec<String> {
         true => "all its threads are".to_string(),
         false => format!("{count} of its {threads} threads are"),
     };
+    let state = |state| tenant.threads.iter().filter(|it| it.state == state).count();
+    if let stopped @ 1.. = state(ThreadState::Stopped) {
+        remarks.push(format!(
+            "{} stopped, by a signal (SIGSTOP) or a debugger: they want no CPU until they are continued",
+            of(stopped)
+        ));
+    }
+    if let frozen @ 1.. = state(ThreadState::Frozen) {
+        remarks.push(format!(
+            "{} frozen with their cgroup: they want no CPU until it is thawed",
+            of(frozen)
+        ));
+    }
     if let real_time @ 1.. = count(SchedClass::RealTime) {
         remarks.push(format!(
             "{} real-time (SCHED_FIFO, SCHED_RR or SCHED_DEADLINE): they are left alone, and weights do not count for them",
@@ -52,7 +65,30 @@ pub fn of(tenant: &TenantSample) -> Vec<String> {
             of(idle)
         ));
     }
+    remarks.extend(plan.and_then(|plan| narrowed(tenant, plan)));
     remarks
+}
+
+/// Threads that have fewer CPUs than were chosen for them.
+fn narrowed(tenant: &TenantSample, plan: &TenantPlan) -> Option<String> {
+    let (mut count, mut chosen, mut allowed) = (0, CpuSet::new(), CpuSet::new());
+    for thread in &tenant.threads {
+        let planned = plan.threads.binary_search_by_key(&thread.id, |it| it.id);
+        let cpus = planned.ok().and_then(|at| plan.threads[at].cpus.as_ref());
+        let has = &thread.settings.affinity;
+        if let Some(cpus) = cpus.filter(|cpus| has.is_subset(cpus) && **has != **cpus) {
+            count += 1;
+            chosen = chosen.iter().chain(cpus.iter()).collect();
+            allowed = allowed.iter().chain(has.iter()).collect();
+        }
+    }
+    let threads = tenant.threads.len();
+    (count > 0).then(|| {
+        format!(
+            "{count} of its {threads} threads run on CPUs {allowed} only, of {chosen} that were chosen for them: their cpuset, or who owns \
+             them, allows no more"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -63,7 +99,7 @@ mod tests {
     fn tenant(threads: u32, change: impl Fn(&mut TenantSample)) -> Vec<String> {
         let mut tenant = snapshot(0, &[("a", threads)]).tenants.remove(0);
         change(&mut tenant);
-        of(&tenant)
+        of(&tenant, None)
     }
 
     #[test]
@@ -92,5 +128,12 @@ mod tests {
             "{some:?}"
         );
         assert!(class(2, SchedClass::Idle)[0].contains("SCHED_IDLE"));
+        let state = |state| tenant(2, |it| it.threads[1].state = state);
+        let stopped = state(ThreadState::Stopped);
+        assert!(
+            stopped[0].starts_with("1 of its 2 threads are stopped"),
+            "{stopped:?}"
+        );
+        assert!(state(ThreadState::Frozen)[0].contains("frozen with their cgroup"));
     }
 }

@@ -186,12 +186,20 @@ fn start(options: &AgentOptions, proves: bool) -> Result<(Ready, SystemClock), A
         not_acting,
         proves,
     };
+    let limits = (assembler.capabilities.as_ref()).map(|it| it.notes.clone());
     let observer = Box::new(Observer::new(&config.tenants, options.source)?);
     let observer = Box::new(Asking::new(observer, guests, &config));
     let parts = match &mut actuator {
         Some(actuator) => assembler.make(config, observer.as_ref(), Some(actuator.as_mut()), &[]),
         None => assembler.make(config, observer.as_ref(), None, &[]),
     }?;
+    // They are of the stock interfaces only.
+    let stock = actuator
+        .as_ref()
+        .filter(|it| it.backend() == Backend::Stock);
+    for note in stock.and(limits.as_ref()).into_iter().flatten() {
+        info!("{note}");
+    }
     for missing in &parts.facts.missing {
         warn!("{} is missing: {}", missing.what, missing.remedy);
     }
@@ -222,9 +230,6 @@ fn open(options: &AgentOptions) -> Result<Actuator, AgentError> {
     let actuator = Actuator::open(&options.journal)?;
     if let Some(report) = actuator.recovered() {
         info!("an earlier run had not ended well: {report}");
-    }
-    for note in &actuator.capabilities().notes {
-        info!("{note}");
     }
     Ok(actuator)
 }

@@ -459,7 +459,7 @@ fn children_follow_their_tenant_and_are_told() {
                 assert_eq!((parent, tenant), (own_pid(), B));
                 forked += 1;
             }
-            ProcessEvent::Executed { process, tenant } if pids.contains(&process.0) => {
+            ProcessEvent::Changed { process, tenant } if pids.contains(&process.0) => {
                 assert_eq!(tenant, Some(B));
                 executed += 1;
             }

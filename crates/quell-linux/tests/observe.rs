@@ -347,20 +347,11 @@ fn a_child_leaves_its_tenant_when_it_runs_another_program() {
 
 #[test]
 fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
-    let Some(hierarchy) = CpuHierarchy::find() else {
-        return eprintln!("skipped: no cgroup hierarchy has the cpu controller");
+    let Some((name, cgroup)) = Cgroup::new("own") else {
+        return;
     };
-    let name = format!("quell-test-{}", std::process::id());
-    let directory = hierarchy.directory(&name);
-    if let Err(error) = std::fs::create_dir(&directory) {
-        return eprintln!("skipped: cannot make a cgroup: {error}");
-    }
-    let cgroup = Cgroup(directory);
-    if !cgroup.0.join(hierarchy.weight_file()).exists() {
-        return eprintln!("skipped: the root does not delegate the cpu controller");
-    }
     let inside = Started::new(Command::new("sleep").arg("1000"));
-    std::fs::write(cgroup.0.join("cgroup.procs"), inside.pid().to_string()).unwrap();
+    cgroup.take(&inside);
     let outside = Started::new(Command::new("sleep").arg("1000"));
     let specs = [
         spec("inside", |s| s.cgroup = Some(format!("{name}/**"))),
@@ -384,7 +375,7 @@ fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
         assert_eq!(tenant(&snapshot, "outside").cgroup, None);
     }
     // With a stranger in it, it is nobody's.
-    std::fs::write(cgroup.0.join("cgroup.procs"), outside.pid().to_string()).unwrap();
+    cgroup.take(&outside);
     let specs = [spec("inside", |s| s.pid = vec![inside.pid()])];
     for mut observer in observers(&specs) {
         assert_eq!(tenant(&observer.sample().unwrap(), "inside").cgroup, None);
@@ -394,6 +385,113 @@ fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
 
 /// A scratch cgroup, removed when its processes are gone.
 struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// And its name; `None`, and said, where that cannot be.
+    fn new(what: &str) -> Option<(String, Cgroup)> {
+        let skip = |why: String| -> Option<(String, Cgroup)> {
+            eprintln!("skipped: {why}");
+            None
+        };
+        let Some(hierarchy) = CpuHierarchy::find() else {
+            return skip("no cgroup hierarchy has the cpu controller".to_string());
+        };
+        let name = format!("quell-test-{what}-{}", std::process::id());
+        let directory = hierarchy.directory(&name);
+        if let Err(error) = std::fs::create_dir(&directory) {
+            return skip(format!("cannot make a cgroup: {error}"));
+        }
+        let cgroup = Cgroup(directory);
+        if !cgroup.0.join(hierarchy.weight_file()).exists() {
+            return skip("the root does not delegate the cpu controller".to_string());
+        }
+        Some((name, cgroup))
+    }
+
+    fn take(&self, process: &Started) {
+        std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).unwrap();
+    }
+
+    /// CPU time that the kernel charged it for, in ns; `None` where it does not say.
+    fn used_ns(&self) -> Option<u64> {
+        if let Ok(text) = std::fs::read_to_string(self.0.join("cpuacct.usage")) {
+            return Some(text.trim().parse().unwrap());
+        }
+        let text = std::fs::read_to_string(self.0.join("cpu.stat")).ok()?;
+        let us = text
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "))?;
+        Some(us.parse::<u64>().unwrap() * 1000)
+    }
+}
+
+/// Nothing that discovery looks at from time to time: the move itself tells.
+#[test]
+fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
+    let Some((name, cgroup)) = Cgroup::new("moved") else {
+        return;
+    };
+    let root = CpuHierarchy::find().unwrap().directory("");
+    let moves = Started::new(Command::new("sleep").arg("1000"));
+    let specs = [spec("late", |s| s.cgroup = Some(name.clone()))];
+    let mut observer = match Observer::new(&specs, Preference::Bpf) {
+        Ok(observer) => observer,
+        Err(error) => return eprintln!("skipped: with BPF: {error}"),
+    };
+    for _ in 0..3 {
+        assert!(pids(tenant(&observer.sample().unwrap(), "late")).is_empty());
+        cgroup.take(&moves);
+        assert_eq!(
+            pids(tenant(&observer.sample().unwrap(), "late")),
+            [moves.pid()]
+        );
+        std::fs::write(root.join("cgroup.procs"), moves.pid().to_string()).unwrap();
+    }
+    drop(moves);
+}
+
+/// Some hundred processes a second that are made elsewhere, move in, and end after some ms.
+#[test]
+fn what_processes_used_that_nobody_saw_counts() {
+    let Some((name, cgroup)) = Cgroup::new("short") else {
+        return;
+    };
+    let stays = Started::new(Command::new("sleep").arg("1000"));
+    cgroup.take(&stays);
+    let specs = [spec("short", |s| s.cgroup = Some(name.clone()))];
+    for mut observer in observers(&specs) {
+        let burn = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
+        let procs = cgroup.0.join("cgroup.procs");
+        let script = format!(
+            "while :; do sh -c 'echo $$ > {}; {burn}'; done",
+            procs.display()
+        );
+        let _churn = Started::new(Command::new("sh").args(["-c", &script]));
+        let mut got = 0;
+        let begin = Instant::now();
+        observer.sample().unwrap();
+        let Some(before) = cgroup.used_ns() else {
+            return eprintln!("skipped: the kernel does not say what a cgroup used");
+        };
+        while begin.elapsed() < Duration::from_secs(4) {
+            sleep(Duration::from_millis(40));
+            let snapshot = observer.sample().unwrap();
+            let sample = tenant(&snapshot, "short");
+            got += sample.threads.iter().map(|it| it.run_ns).sum::<u64>();
+            got += sample.ended.as_ref().map_or(0, |it| it.run_ns);
+            assert_eq!(
+                sample.cgroup.as_ref().map(|it| it.0.to_string()),
+                Some(format!("/{name}")),
+                "who is not known yet is no stranger"
+            );
+        }
+        let used = cgroup.used_ns().unwrap() - before;
+        let part = got as f64 / used as f64;
+        assert!(used > 400_000_000, "{used}");
+        assert!((0.97..1.03).contains(&part), "{got} of {used}");
+    }
+    drop(stays);
+}
 
 impl Drop for Cgroup {
     fn drop(&mut self) {

@@ -96,12 +96,13 @@ pub struct TenantSample {
     pub guest: Option<GuestSample>,
 }
 
-/// Threads of a tenant that ended within a period, from its start (or their first moment in it) to their end, summed.
+/// Threads of a tenant that ended within a period, from its start (or their first moment in it) to their end, summed; and what its own cgroup was
+/// charged for that no thread is known to have run, about once a second.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ended {
     /// How many.
     pub threads: u64,
-    /// Time on a CPU, in ns.
+    /// Time on a CPU, in ns; with that of threads which are not counted, as they were moved into the cgroup and ended before they were seen.
     pub run_ns: u64,
     /// Time ready and not served.
     pub ready: ReadyTime,
@@ -187,6 +188,10 @@ pub enum ThreadState {
     Ready,
     /// Sleeps: waits for an event, a lock, a timer.
     Blocked,
+    /// A signal (SIGSTOP, Ctrl-Z) or a debugger stopped it.
+    Stopped,
+    /// Its cgroup is frozen.
+    Frozen,
 }
 
 /// Ready time: from when a thread wanted a CPU until it got one, but for what a bandwidth limit stopped it.

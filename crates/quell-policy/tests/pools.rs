@@ -6,8 +6,8 @@ mod common;
 use common::{MS, id, snapshot, tenant, thread};
 use quell_model::config::{AgentFile, Criticality, TenantSpec};
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Pid, Plan, Promise, Rule, Snapshot, TenantSample, TenantWeight,
-    ThreadRole, Topology,
+    CpuSet, GroupPlan, GuestSample, Pid, Plan, Promise, Rule, SchedClass, Snapshot, TenantSample,
+    TenantWeight, ThreadRole, Topology,
 };
 use quell_policy::{Policy, composed};
 use std::path::Path;
@@ -121,6 +121,36 @@ fn of_one_tenants_machines_the_bound_one_has_its_cpus() {
     assert!(matches!(group(&plan, "a"), GroupPlan::Left { why } if why.contains("0-1")));
     assert_eq!(plan.pools.as_ref().unwrap().left, CpuSet::first(2));
     assert_eq!(own(&plan, "b").0.len(), 1);
+}
+
+#[test]
+fn a_machine_that_is_real_time_in_part_is_left_alone_and_the_others_share_what_they_did() {
+    let mut mixed = vm("a", 10, 4, 0.9, 12);
+    let mut vcpus = mixed.threads.iter_mut();
+    let mut vcpus = vcpus
+        .by_ref()
+        .filter(|it| matches!(it.role, ThreadRole::Vcpu(_)));
+    for _ in 0..2 {
+        vcpus.next().unwrap().settings.class = SchedClass::RealTime;
+    }
+    let tenants = [mixed.clone(), vm("b", 30, 2, 0.9, 12)];
+    let mut policy = policy();
+    let plan = after(policy.as_mut(), 10, &tenants, 12);
+    assert!(
+        matches!(group(&plan, "a"), GroupPlan::Left { why } if why.starts_with("2 of its virtual CPUs are real-time")),
+        "{:?}",
+        group(&plan, "a")
+    );
+    for thread in &mixed.threads {
+        assert_eq!(cpus_of(&plan, thread.id.tid.0), None, "{thread:?}");
+    }
+    assert_eq!(own(&plan, "b").0.len(), 2);
+    // They are ordinary again: it has a group.
+    for thread in &mut mixed.threads {
+        thread.settings.class = SchedClass::Fair;
+    }
+    let plan = after(policy.as_mut(), 10, &[mixed, vm("b", 30, 2, 0.9, 12)], 12);
+    assert!(matches!(group(&plan, "a"), GroupPlan::Own { .. }));
 }
 
 #[test]

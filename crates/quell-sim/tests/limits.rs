@@ -86,6 +86,40 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
     }
 }
 
+/// What a limit leaves is far less than a turn of each: those that it stops go on in the order in which they lack their shares.
+#[test]
+fn what_a_tight_limit_leaves_is_had_by_all_alike() {
+    for share in [false, true] {
+        for (cpus, threads, others, quota) in [
+            (2, 50, 0, 1),
+            (2, 50, 2, 1),
+            (2, 150, 0, 5),
+            (4, 9, 4, 2),
+            (8, 50, 0, 10),
+        ] {
+            let case = (share, cpus, threads, others, quota);
+            let mut it = under_sched(cpus, share);
+            let group = limited(&mut it, GroupId::ROOT, ms(quota, 100, 0));
+            let first = add_threads(&mut it, group, 0, threads, BUSY);
+            if others > 0 {
+                let group = it.add_group(GroupId::ROOT, TenantWeight(100));
+                add_threads(&mut it, group, 0, others, BUSY);
+            }
+            it.run_until(5 * S);
+            let before = ran(&it);
+            it.run_until(45 * S);
+            let had = ran(&it).into_iter().zip(before).skip(first);
+            let had: Vec<f64> = had
+                .take(threads as usize)
+                .map(|(now, then)| (now - then) as f64 / MS as f64)
+                .collect();
+            let least = had.iter().fold(f64::INFINITY, |one, other| one.min(*other));
+            let most = had.iter().fold(0.0f64, |one, other| one.max(*other));
+            assert!(most <= 2.0 * least, "{case:?}: {least:.2} to {most:.2} ms");
+        }
+    }
+}
+
 /// Others come and go so often that one that is not urgent would wait until its period is over.
 #[test]
 fn a_limit_that_is_less_than_a_share_is_had_in_every_period() {

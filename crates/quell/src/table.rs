@@ -1,6 +1,7 @@
 //! Text for terminals: tables and figures with units.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use std::borrow::Cow;
 
 /// A table with these headings; all columns but the first `left` are right-aligned.
 pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>, left: usize) -> Table {
@@ -21,6 +22,21 @@ pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>, left: usize) 
 /// A figure, or `-` where it was not seen.
 pub fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_string(), text)
+}
+
+/// Characters of a name in a table.
+const NAME_MOST: usize = 32;
+
+/// A name for a column beside figures: where it is long its begin and end, which number what is alike, so that the figures stay in sight.
+pub fn name(name: &str) -> Cow<'_, str> {
+    let length = name.chars().count();
+    if length <= NAME_MOST {
+        return Cow::Borrowed(name);
+    }
+    let half = NAME_MOST / 2;
+    let begin = name.chars().take(half - 1);
+    let end = name.chars().skip(length - half);
+    Cow::Owned(begin.chain(['…']).chain(end).collect())
 }
 
 /// A time given in µs, with a unit that keeps it short.
@@ -69,6 +85,14 @@ mod tests {
             ["5 s", "5 min", "2 h 1 min", "2 days"]
         );
         assert_eq!(bytes(3 << 19), "1.5 MiB");
+    }
+
+    #[test]
+    fn long_names_keep_what_tells_them_apart() {
+        assert_eq!(name("web"), "web");
+        let pod = "kubepods-burstable-pod-0123456789-memcached-17";
+        assert_eq!(name(pod), "kubepods-bursta…89-memcached-17");
+        assert_eq!(name(pod).chars().count(), NAME_MOST);
     }
 
     #[test]

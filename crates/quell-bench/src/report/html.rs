@@ -6,13 +6,18 @@ use super::words;
 use crate::result::{ALL, AgentLog, BenchResult, Comparison, Metric, SideResult};
 use plotters::style::RGBColor;
 use quell_model::config::TenantClass;
+use quell_model::shown::shown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Text made safe inside elements and quoted attributes.
+/// Text made safe inside elements and quoted attributes, and in it written out what turns or hides other text; lines stay lines.
 pub(crate) fn escape(text: &str) -> String {
-    text.chars()
-        .fold(String::with_capacity(text.len()), |mut out, c| {
+    let mut out = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        for c in shown(line).chars() {
             match c {
                 '&' => out.push_str("&amp;"),
                 '<' => out.push_str("&lt;"),
@@ -21,8 +26,9 @@ pub(crate) fn escape(text: &str) -> String {
                 '\'' => out.push_str("&#39;"),
                 c => out.push(c),
             }
-            out
-        })
+        }
+    }
+    out
 }
 
 /// The page.

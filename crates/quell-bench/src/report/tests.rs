@@ -363,6 +363,12 @@ fn the_page_stands_alone_and_is_escaped() {
 }
 
 #[test]
+fn what_hides_other_text_is_written_out_on_the_page() {
+    let escaped = super::html::escape("a\u{1b}[2J\u{202e}<b>\nc");
+    assert_eq!(escaped, "a\\x1b[2J\\u{202e}&lt;b&gt;\nc");
+}
+
+#[test]
 fn a_result_with_next_to_nothing_still_renders() {
     let mut result = sample();
     result.comparisons.clear();

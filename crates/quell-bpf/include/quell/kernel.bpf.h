@@ -133,6 +133,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
+	unsigned frozen : 1; /* by cgroup v2's freezer, since 5.2 */
 };
 
 struct task_struct___v5_15 {

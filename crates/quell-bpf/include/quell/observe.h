@@ -37,6 +37,13 @@ enum thread_state {
 	STATE_MASK = 7,
 };
 
+/* Why a thread is blocked that waits for nothing. */
+enum halt {
+	HALT_NONE = 0,
+	HALT_STOPPED = 1,
+	HALT_FROZEN = 2,
+};
+
 /* Who had the CPU: a tenant's number, or one of these. */
 enum cause {
 	CAUSE_HOST = 256,
@@ -76,7 +83,8 @@ struct thread_slot {
 	__u64 slice_ns; /* 0: not known */
 	__u8 static_prio;
 	__u8 policy;
-	__u16 unused;
+	__u8 halted; /* enum halt, while it is blocked */
+	__u8 unused;
 	__u32 tid;
 	/* The monitor's own. */
 	__u64 start_ns;	     /* the task's start_boottime */
@@ -124,7 +132,7 @@ struct monitor_stats {
 };
 
 enum process_event_kind {
-	PROCESS_EXECUTED = 1,
+	PROCESS_CHANGED = 1, /* it executed a program, or came to another cgroup */
 	PROCESS_FORKED = 2,
 	PROCESS_EXITED = 3,
 };

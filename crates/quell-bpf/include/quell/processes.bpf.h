@@ -5,10 +5,11 @@
  * Problem: looking through /proc for new processes is late (a short-lived one is never seen) and
  *          costs more than everything else the agent does.
  * How:     user space assigns processes; the kernel adds the children they fork, removes those that
- *          exit, and queues one small event for each fork, exit and program execution, so that
- *          user space looks at those processes only.
+ *          exit, and queues one small event for each fork, exit, program execution and move to another cgroup,
+ *          so that user space looks at those processes only.
  * Limits:  the queue holds PROCESS_EVENTS; with it full, events are counted as lost and
- *          user space looks through /proc. A process that changes its cgroup does neither.
+ *          user space looks through /proc. A process that was made in another cgroup than its creator's
+ *          (CLONE_INTO_CGROUP) tells that by the program that it executes.
  */
 #ifndef QUELL_PROCESSES_BPF_H
 #define QUELL_PROCESSES_BPF_H

@@ -149,6 +149,22 @@ static __always_inline u32 log2_bucket(u64 ns)
 	return bucket & (WAIT_BUCKETS - 1);
 }
 
+/* Stopped and traced; frozen by cgroup v1's freezer, since 6.1 (include/linux/sched.h). */
+#define STATES_STOPPED 0x000c
+#define STATE_FROZEN 0x8000
+
+/* Why a thread that is not ready is blocked, if it waits for nothing. */
+static __always_inline u8 halt_of(struct task_struct *task)
+{
+	u32 state = task->__state;
+
+	if (state & STATES_STOPPED)
+		return HALT_STOPPED;
+	if (state & STATE_FROZEN)
+		return HALT_FROZEN;
+	return bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen) ? HALT_FROZEN : HALT_NONE;
+}
+
 /* What the thread's owner (or Quell) has set. Read at switches, where the task is in the cache. */
 static __always_inline void refresh_settings(struct thread_slot *slot, struct task_struct *task)
 {
@@ -294,6 +310,8 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 		slot->preemptions++;
 		slot->wait_began_ns = now;
 		wait_on(slot, task, cpu);
+	} else {
+		slot->halted = halt_of(task);
 	}
 	change_end(slot, old, state, now, now);
 }

@@ -127,7 +127,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 	u32 tgid = task->tgid, tenant = tenant_of(tgid), former = old_tid;
 	struct thread_slot *slot = slot_of(task);
 
-	tell(PROCESS_EXECUTED, tgid, 0, tenant);
+	tell(PROCESS_CHANGED, tgid, 0, tenant);
 	if (tenant == NO_TENANT)
 		return 0;
 	if (slot) {
@@ -148,6 +148,17 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 	u64 stamp;
 	if (slot && change_begin(slot, &stamp))
 		change_end(slot, stamp, STATE_RUNNING, now, now);
+	return 0;
+}
+
+/* Once for each hierarchy, and with all its threads or only this one. */
+SEC("tp_btf/cgroup_attach_task")
+int BPF_PROG(on_attach, struct cgroup *to, const char *path, struct task_struct *task)
+{
+	u32 tgid = task->tgid;
+
+	if ((u32)task->pid == tgid)
+		tell(PROCESS_CHANGED, tgid, 0, tenant_of(tgid));
 	return 0;
 }
 
@@ -191,6 +202,7 @@ static __always_inline void see(struct thread_slot *slot, struct task_struct *ta
 		slot->wait_began_ns = now;
 		wait_on(slot, task, cpu_of(task));
 	}
+	slot->halted = halt_of(task);
 	if (state != STATE_UNSEEN &&
 	    __sync_val_compare_and_swap(&slot->stamp, unseen, now << STATE_BITS | state) == unseen)
 		occasion_change(tenant, STATE_UNSEEN, state, now);

@@ -385,7 +385,7 @@ impl One {
     /// It cannot be asked, which is to be said.
     fn not(&mut self, why: &str) {
         self.news = Some(format!(
-            "its guest cannot be asked: {why}; its CPUs are chosen by what it uses"
+            "its guest cannot be asked: {why}; what it uses is all that its CPUs can be chosen by"
         ));
     }
 
@@ -531,7 +531,9 @@ impl One {
             if silent != self.silent {
                 self.news = Some(match failed {
                     Some(error) => {
-                        format!("{error}; until it answers its CPUs are chosen by what it uses")
+                        format!(
+                            "{error}; until it answers what it uses is all that its CPUs can be chosen by"
+                        )
                     }
                     None => "its guest answers".to_string(),
                 });

@@ -6,8 +6,7 @@
 //! where the `cpu` controller is ([`CpuHierarchy`]), and only in a cgroup that holds all of the
 //! tenant's threads and nobody else's: see [`CpuHierarchy::exclusive`].
 
-use super::proc;
-use std::collections::BTreeSet;
+use super::proc::{self, Reader};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -157,15 +156,32 @@ impl CpuHierarchy {
         }
     }
 
-    /// The cgroup that holds these processes and no others: the highest above all of `paths` that
-    /// has a weight and no process outside `pids` in it or below it. The highest, because a weight
+    /// CPU time that a cgroup and those below it used, in ns; `None`: the kernel does not tell.
+    pub(crate) fn used_ns(&self, cgroup: &str, reader: &mut Reader) -> Option<u64> {
+        let directory = self.directory(cgroup);
+        let file = match self.version {
+            Version::V1 => "cpuacct.usage",
+            Version::V2 => "cpu.stat",
+        };
+        let text = reader.read(format_args!("{}/{file}", directory.display()));
+        used_ns(self.version, text.ok()??)
+    }
+
+    /// Whether a cgroup has a weight and no stranger in it or below it.
+    pub(crate) fn is_exclusive(&self, cgroup: &str, stranger: &dyn Fn(u32) -> bool) -> bool {
+        let directory = self.directory(cgroup);
+        directory.join(self.weight_file()).exists() && !holds(&directory, stranger)
+    }
+
+    /// The cgroup that holds a tenant's processes and no others: the highest above all of `paths` that
+    /// has a weight and no stranger in it or below it. The highest, because a weight
     /// counts among siblings, and those below it have only siblings of the same tenant.
     ///
     /// The root is never a tenant's. `None` also while processes move.
     pub(crate) fn exclusive<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
-        pids: &BTreeSet<u32>,
+        stranger: &dyn Fn(u32) -> bool,
     ) -> Option<String> {
         let mut common = common_ancestor(paths)?;
         let mut highest = None;
@@ -175,7 +191,7 @@ impl CpuHierarchy {
             let threaded = fs::read_to_string(directory.join("cgroup.type"))
                 .is_ok_and(|kind| kind.trim() == "threaded");
             if !threaded {
-                if !holds_only(&directory, pids) {
+                if holds(&directory, stranger) {
                     break; // and neither does any above it
                 }
                 if directory.join(self.weight_file()).exists() {
@@ -185,6 +201,18 @@ impl CpuHierarchy {
             common.truncate(common.rfind('/').unwrap_or(0));
         }
         highest
+    }
+}
+
+/// What a cgroup's file says of its CPU time.
+fn used_ns(version: Version, text: &[u8]) -> Option<u64> {
+    match version {
+        Version::V1 => proc::number(text.trim_ascii()),
+        Version::V2 => {
+            let mut lines = text.split(|&b| b == b'\n');
+            let us = lines.find_map(|line| line.strip_prefix(b"usage_usec "))?;
+            proc::number::<u64>(us)?.checked_mul(1000)
+        }
     }
 }
 
@@ -210,26 +238,32 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty())
 }
 
-/// Whether every process in this cgroup and those below it is one of `pids`.
-fn holds_only(directory: &Path, pids: &BTreeSet<u32>) -> bool {
+/// Whether some process in this cgroup or those below it is a stranger, or cannot be told.
+fn holds(directory: &Path, stranger: &dyn Fn(u32) -> bool) -> bool {
     let listed = match fs::read(directory.join("cgroup.procs")) {
         Ok(listed) => listed,
         // A threaded cgroup below a domain; the domain's own list has its processes.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
-        Err(_) => return false,
+        Err(error) if gone(&error) => return false,
+        Err(_) => return true,
     };
-    let all_ours = listed
+    let here = listed
         .split(|&b| b == b'\n')
         .filter_map(proc::number::<u32>)
-        .all(|pid| pid != 0 && pids.contains(&pid));
-    let Ok(entries) = fs::read_dir(directory) else {
-        return false;
+        .any(|pid| pid == 0 || stranger(pid));
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => return here || !gone(&error),
     };
-    all_ours
-        && entries
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .all(|entry| holds_only(&entry.path(), pids))
+    here || entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .any(|entry| holds(&entry.path(), stranger))
+}
+
+/// Whether a cgroup was removed meanwhile.
+fn gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
 }
 
 /// Undoes mountinfo's octal escapes for blank, tab, newline and backslash.
@@ -257,6 +291,15 @@ mod tests {
         let v2 = b"0::/system.slice/a.service (deleted)\n";
         assert_eq!(Paths::parse(v2).unified, Some("/system.slice/a.service"));
         assert_eq!(Paths::parse(b"7:cpuset:/x\nnonsense\n\n"), Paths::default());
+    }
+
+    #[test]
+    fn what_a_cgroup_used() {
+        assert_eq!(used_ns(Version::V1, b"123456789\n"), Some(123_456_789));
+        let stat = b"usage_usec 51\nuser_usec 50\nsystem_usec 1\n";
+        assert_eq!(used_ns(Version::V2, stat), Some(51_000));
+        assert_eq!(used_ns(Version::V2, b"nr_periods 3\n"), None);
+        assert_eq!(used_ns(Version::V1, b""), None);
     }
 
     #[test]
@@ -318,7 +361,7 @@ mod tests {
             ("s/b", "20\n"),
         ]);
         let own = |paths: &[&str], pids: &[u32]| {
-            hierarchy.exclusive(paths.iter().copied(), &pids.iter().copied().collect())
+            hierarchy.exclusive(paths.iter().copied(), &|pid| !pids.contains(&pid))
         };
         assert_eq!(
             own(&["/s/a", "/s/a/x"], &[10, 11, 12]).as_deref(),
@@ -354,7 +397,7 @@ mod tests {
         ]);
         let own = || {
             let paths = ["/machine/vm/libvirt/vcpu0"].into_iter();
-            hierarchy.exclusive(paths, &BTreeSet::from([10]))
+            hierarchy.exclusive(paths, &|pid| pid != 10)
         };
         assert_eq!(own().as_deref(), Some("/machine/vm"));
         let vm = dir.path().join("machine/vm");
@@ -380,8 +423,7 @@ mod tests {
             )
             .unwrap();
         }
-        let pids = BTreeSet::from([10]);
-        let found = hierarchy.exclusive(["/vm/emulator"].into_iter(), &pids);
+        let found = hierarchy.exclusive(["/vm/emulator"].into_iter(), &|pid| pid != 10);
         assert_eq!(found.as_deref(), Some("/vm"));
     }
 

@@ -187,7 +187,7 @@ impl Counted {
         let mut touched = BTreeSet::new();
         for event in happened.events {
             match event {
-                ProcessEvent::Executed { process, .. } => discovery.execed(process.0),
+                ProcessEvent::Changed { process, .. } => discovery.look_again(process.0),
                 ProcessEvent::Forked {
                     process,
                     parent,
@@ -449,6 +449,7 @@ fn first_state(reader: &mut Reader, raw: &RawThread) -> Result<Option<ThreadStat
     ))?;
     Ok(text.and_then(Stat::parse).map(|stat| match stat.state {
         b'R' => ThreadState::Running,
+        b'T' | b't' => ThreadState::Stopped,
         _ => ThreadState::Blocked,
     }))
 }

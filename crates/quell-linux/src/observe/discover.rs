@@ -5,11 +5,11 @@
 //! is known only from its ancestors, also when they are long gone.
 //!
 //! A first scan reads all of `/proc`. Later changes come from the monitor's events
-//! ([`Discovery::forked`], [`Discovery::execed`], [`Discovery::exited`]) or, without it, from
+//! ([`Discovery::forked`], [`Discovery::look_again`], [`Discovery::exited`]) or, without it, from
 //! listing `/proc` ([`Discovery::relist`]). A process that forks has the same executable, command
 //! line and cgroup in its child, so the child joins the same tenant without being looked at; after
-//! exec it is looked at anew. Being moved to another cgroup raises no event, and events may get
-//! lost, so that [`Discovery::step`] also looks again at a slice of all processes each period.
+//! exec, and in another cgroup, it is looked at anew. Events may get lost, and a thread that moves without its
+//! process raises none, so that [`Discovery::step`] also looks again at a slice of all processes each period.
 
 use super::ObserveError;
 use super::cgroup::Paths;
@@ -213,8 +213,8 @@ impl Discovery {
         }
     }
 
-    /// A process runs another program now.
-    pub(crate) fn execed(&mut self, pid: u32) {
+    /// A process runs another program now, or is in another cgroup.
+    pub(crate) fn look_again(&mut self, pid: u32) {
         self.pending.insert(pid);
     }
 
@@ -579,7 +579,7 @@ mod tests {
             },
         );
         discovery.relist().unwrap();
-        discovery.execed(7);
+        discovery.look_again(7);
         discovery.step().unwrap();
         assert_eq!(members(&discovery, 0), [7, 8]);
 
@@ -621,7 +621,7 @@ mod tests {
                 ..ORDINARY
             },
         );
-        discovery.execed(11);
+        discovery.look_again(11);
         discovery.step().unwrap();
         assert_eq!(members(&discovery, 0), [10]);
 

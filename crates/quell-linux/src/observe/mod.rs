@@ -10,8 +10,9 @@
 //! that way is `None`, never zero.
 //!
 //! Units: times in ns, CPU times within the period. Threads that exited within the period are not
-//! listed; the BPF monitor has their sums. Everything is seen from the initial pid namespace, where the agent has to run.
+//! listed; the BPF monitor has their sums, and a tenant's own cgroup what nobody known used. Everything is seen from the initial pid namespace, where the agent has to run.
 
+mod account;
 mod causes;
 mod cgroup;
 pub(crate) mod counted;
@@ -268,10 +269,17 @@ impl Observer {
         let tenants = self.view.by_name.iter().map(|&index| {
             let explained = seen.explained.as_mut();
             let explained = explained.map(|all| std::mem::take(&mut all[index]));
-            let (ended, rest) = explained
+            let (mut ended, rest) = explained
                 .map(|it| (it.ended, (it.waits, it.occasions)))
                 .unzip();
             let (waits, occasions) = rest.unzip();
+            let threads = std::mem::take(&mut seen.threads[index]);
+            let ran = threads.iter().map(|thread| thread.run_ns).sum::<u64>();
+            let ran = ran + ended.as_ref().map_or(0, |it| it.run_ns);
+            let unknown_ns = self.view.own_cgroups.unknown_ns(index, ran);
+            if unknown_ns > 0 {
+                ended.get_or_insert_default().run_ns += unknown_ns;
+            }
             let stopped = waits.as_ref().is_some_and(|it| it.bandwidth_ns > 0);
             TenantSample {
                 taken_by: (self.view.discovery.taken_by(index))
@@ -280,7 +288,7 @@ impl Observer {
                 name: self.view.names[index].clone(),
                 spec: Arc::clone(&self.view.specs[index]),
                 cgroup: self.view.own_cgroups.of(index).cloned(),
-                threads: std::mem::take(&mut seen.threads[index]),
+                threads,
                 ended,
                 waits,
                 occasions,

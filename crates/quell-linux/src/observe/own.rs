@@ -5,6 +5,7 @@
 //! the others in turn, so that a stranger in a tenant's cgroup is noticed within about 10 s.
 
 use super::ObserveError;
+use super::account::Account;
 use super::cgroup::{CpuHierarchy, Paths};
 use super::discover::{Discovery, Kind};
 use super::proc::{self, Reader};
@@ -32,6 +33,7 @@ struct Own {
     limit_cpus: Option<f64>,
     /// The period in which its limit was last looked at.
     limit_looked: Option<u64>,
+    account: Account,
 }
 
 impl OwnCgroups {
@@ -42,6 +44,7 @@ impl OwnCgroups {
             looked: None,
             limit_cpus: None,
             limit_looked: None,
+            account: Account::default(),
         };
         OwnCgroups {
             hierarchy: CpuHierarchy::find(),
@@ -66,6 +69,20 @@ impl OwnCgroups {
             own.limit_looked = Some(self.period);
         }
         own.limit_cpus
+    }
+
+    /// What others than the known threads of a tenant's cgroup used since that was last asked, in ns; its known threads ran for so long in this
+    /// period.
+    pub(crate) fn unknown_ns(&mut self, tenant: usize, known_ns: u64) -> u64 {
+        let own = &mut self.tenants[tenant];
+        let Some((hierarchy, cgroup)) = self.hierarchy.as_ref().zip(own.cgroup.as_ref()) else {
+            return 0;
+        };
+        if !own.account.ran(known_ns) {
+            return 0;
+        }
+        own.account
+            .read(hierarchy.used_ns(&cgroup.0, &mut self.reader))
     }
 
     /// Looks at the tenants whose turn it is.
@@ -102,6 +119,7 @@ impl OwnCgroups {
             let own = &mut self.tenants[tenant];
             if own.cgroup.as_ref().map(|c| &*c.0) != cgroup.as_deref() {
                 own.cgroup = cgroup.map(|path| CgroupPath(path.into()));
+                own.account = Account::default();
             }
             (own.changed, own.looked) = (false, Some(period));
         }
@@ -140,6 +158,14 @@ impl OwnCgroups {
                 }
             }
         }
-        Ok(hierarchy.exclusive(paths.iter().map(String::as_str), pids))
+        // Who is not known yet is looked at soon, and is a stranger then if it is one.
+        let stranger = |pid| !pids.contains(&pid) && discovery.process(pid).is_some();
+        let before = self.tenants[tenant].cgroup.as_ref().map(|it| &*it.0);
+        if let Some(before) = before.filter(|_| paths.is_empty()) {
+            // Its processes come and go.
+            let stays = hierarchy.is_exclusive(before, &stranger);
+            return Ok(stays.then(|| before.to_string()));
+        }
+        Ok(hierarchy.exclusive(paths.iter().map(String::as_str), &stranger))
     }
 }

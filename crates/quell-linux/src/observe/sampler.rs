@@ -112,7 +112,9 @@ impl Sampler {
                     list.push(seen.sample);
                 }
             }
-            renamed.into_iter().for_each(|pid| discovery.execed(pid));
+            renamed
+                .into_iter()
+                .for_each(|pid| discovery.look_again(pid));
             list.sort_unstable_by_key(|thread| thread.id);
             lists.push(list);
         }
@@ -169,7 +171,12 @@ impl Sampler {
             tid: Tid(tid),
             start_ticks: stat.starttime,
         };
-        let wants_cpu = stat.state == b'R';
+        let state = match stat.state {
+            b'R' => ThreadState::Ready,
+            b'T' | b't' => ThreadState::Stopped,
+            _ => ThreadState::Blocked,
+        };
+        let wants_cpu = state == ThreadState::Ready;
         let cpu = CpuId(stat.processor);
         let known = self.threads.get(&id);
         let same_name = known.filter(|t| t.name.as_bytes() == stat.comm);
@@ -238,11 +245,7 @@ impl Sampler {
             name: Arc::clone(&name),
             role,
             forked_by: None,
-            state: if wants_cpu {
-                ThreadState::Ready
-            } else {
-                ThreadState::Blocked
-            },
+            state,
             cpu,
             run_ns,
             ready,

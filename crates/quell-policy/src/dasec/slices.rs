@@ -78,7 +78,7 @@ fn factor(tenant: &TenantSample) -> f64 {
 fn is_depleted(thread: &Thread, seen: &ThreadSample) -> bool {
     let preempted = match seen.preemptions {
         Some(count) => count > 0,
-        None => seen.state != ThreadState::Blocked,
+        None => matches!(seen.state, ThreadState::Ready | ThreadState::Running),
     };
     preempted && seen.run_ns >= thread.slice_ns
 }

@@ -6,14 +6,17 @@
 //! Two kinds of CPUs are not divided (ours): those on which CPU time is promised, as promises say where they are kept, and those to which an
 //! operator bound a virtual machine, seen from its virtual CPUs' affinity when it came. Such a machine is left alone, and said. What promises
 //! leave of theirs is for all that is in the idle pool.
+//!
+//! A machine of which some virtual CPUs are real-time or SCHED_IDLE is left alone as well: those are not moved, and the others' group would be
+//! sized, and their number online chosen, by what part of it does.
 
 use super::predict::Settings;
 use super::{Division, Pools, Says, Seen};
 use crate::Policy;
 use quell_model::config::TenantClass;
 use quell_model::{
-    CpuSet, GroupPlan, GuestSample, Lever, Pid, Plan, PoolsPlan, Promise, Reason, Rule, Snapshot,
-    TenantName, TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
+    CpuSet, GroupPlan, GuestSample, Lever, Pid, Plan, PoolsPlan, Promise, Reason, Rule, SchedClass,
+    Snapshot, TenantName, TenantPlan, TenantSample, ThreadRole, ThreadSample, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +48,8 @@ pub struct Pooled {
 struct Vm {
     /// Each of its machines, and the CPUs that an operator had bound it to when it came.
     machines: BTreeMap<Pid, Option<CpuSet>>,
+    /// How many of its virtual CPUs are real-time or SCHED_IDLE, and so left alone.
+    alone: usize,
     /// It has another number of CPUs than before, and why; for the next plan.
     reason: Option<Reason>,
     /// How many CPUs it had when that was said.
@@ -126,7 +131,7 @@ impl Pooled {
                 continue;
             };
             let says = vm.says(now);
-            if vm.bound().is_some() || is_promised(plan, &sample.name) {
+            if vm.is_left() || is_promised(plan, &sample.name) {
                 continue;
             }
             seen.push(Seen {
@@ -211,6 +216,10 @@ impl Pooled {
             let why = match (&vm, bound, &self.division) {
                 (Some(_), ..) if promised => Some("CPU time is promised to it".into()),
                 (Some(_), Some(cpus), _) => Some(format!("it is bound to CPUs {cpus}")),
+                (Some(vm), ..) if vm.alone > 0 => Some(format!(
+                    "{} of its virtual CPUs are real-time or SCHED_IDLE, which are left where they are, and so are the others",
+                    vm.alone
+                )),
                 (Some(_), None, None) => {
                     Some(format!("no CPUs are divided: CPUs {left} have other uses"))
                 }
@@ -289,6 +298,9 @@ impl Vm {
     fn count(&mut self, sample: &TenantSample, online: &CpuSet) {
         let vcpus = || sample.threads.iter().filter(|it| is_vcpu(it));
         let here: BTreeSet<Pid> = vcpus().map(|it| it.process).collect();
+        let managed =
+            |it: &&ThreadSample| matches!(it.settings.class, SchedClass::Fair | SchedClass::Ext);
+        self.alone = vcpus().count() - vcpus().filter(managed).count();
         self.machines.retain(|process, _| here.contains(process));
         for process in here {
             let own = || vcpus().filter(|it| it.process == process);
@@ -296,6 +308,11 @@ impl Vm {
                 .entry(process)
                 .or_insert_with(|| bound(own, online));
         }
+    }
+
+    /// Whether it is left where it is.
+    fn is_left(&self) -> bool {
+        self.alone > 0 || self.bound().is_some()
     }
 
     /// The CPUs that machines of it are bound to, if any is.

@@ -23,17 +23,18 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
         );
     }
     let columns = columns(part, most);
+    let short = |name: &TenantName| table::name(name.as_str()).into_owned();
     let headings: Vec<String> = ["WAITED", "TOTAL ms/s", "itself"]
         .into_iter()
         .map(str::to_string)
-        .chain(columns.iter().map(TenantName::to_string))
+        .chain(columns.iter().map(short))
         .chain(["others", "host", "steal", "unknown", "limit"].map(str::to_string))
         .collect();
     let mut table = table::new(headings, 1);
     for row in &part.rows {
         let Some(waits) = &row.waits else {
             let blank = std::iter::repeat_n("-".to_string(), columns.len() + 7);
-            table.add_row(std::iter::once(row.tenant.to_string()).chain(blank));
+            table.add_row(std::iter::once(short(&row.tenant)).chain(blank));
             continue;
         };
         let total = waits.ready_ns();
@@ -45,7 +46,7 @@ pub fn render(matrix: &Matrix, most: usize) -> String {
         let all: u64 = waits.tenants.iter().map(|(_, ns)| ns).sum();
         let shown: u64 = columns.iter().map(of).sum();
         let mut cells = vec![
-            row.tenant.to_string(),
+            short(&row.tenant),
             per_second(total, part.length_ns),
             cell(waits.own_ns),
         ];

@@ -262,7 +262,7 @@ pub fn tenants(status: &Status) -> String {
                 }
             });
         table.add_row([
-            tenant.name.to_string(),
+            table::name(tenant.name.as_str()).into_owned(),
             format!("{:?}", tenant.class).to_lowercase(),
             tenant.weight.to_string(),
             tenant.threads.to_string(),

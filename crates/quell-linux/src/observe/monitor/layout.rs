@@ -42,7 +42,7 @@ pub mod cause {
 
 /// `enum process_event_kind`.
 pub mod event {
-    pub const EXECUTED: u32 = 1;
+    pub const CHANGED: u32 = 1;
     pub const FORKED: u32 = 2;
     pub const EXITED: u32 = 3;
     pub const NO_TENANT: u32 = u32::MAX;
@@ -85,7 +85,8 @@ pub struct ThreadSlot {
     slice_ns: AtomicU64,
     static_prio: AtomicU8,
     policy: AtomicU8,
-    unused: AtomicU16,
+    halted: AtomicU8,
+    unused: AtomicU8,
     tid: AtomicU32,
     own: [AtomicU64; 6],
     wakers: [Waker; WAKERS],
@@ -95,6 +96,12 @@ pub struct ThreadSlot {
 }
 
 const LOG_SEGMENTS: usize = 128;
+
+/// `enum halt`.
+mod halt {
+    pub const STOPPED: u8 = 1;
+    pub const FROZEN: u8 = 2;
+}
 
 /// `struct cpu_log`.
 #[derive(Debug)]
@@ -164,7 +171,11 @@ impl ThreadSlot {
     /// the same: nothing counts on while a thread is blocked.
     pub fn still_sleeps(&self, earlier: &RawThread) -> bool {
         let asleep = earlier.since_ns << state::BITS | state::BLOCKED;
-        earlier.state == Some(ThreadState::Blocked) && self.stamp.load(Acquire) == asleep
+        let slept = matches!(
+            earlier.state,
+            Some(ThreadState::Blocked | ThreadState::Stopped | ThreadState::Frozen)
+        );
+        slept && self.stamp.load(Acquire) == asleep
     }
 
     /// A consistent copy as of `time_ns`. `None` if the slot is free, or was being written for so
@@ -192,13 +203,22 @@ impl ThreadSlot {
         None
     }
 
+    /// In what way a blocked thread is.
+    fn blocked(&self) -> ThreadState {
+        match self.halted.load(Relaxed) {
+            halt::STOPPED => ThreadState::Stopped,
+            halt::FROZEN => ThreadState::Frozen,
+            _ => ThreadState::Blocked,
+        }
+    }
+
     fn decode(&self, slot: u32, stamp: u64, time_ns: u64) -> RawThread {
         let since_ns = stamp >> state::BITS;
         let unfinished_ns = time_ns.saturating_sub(since_ns);
         let (state, running_ns, waiting_ns) = match stamp & state::MASK {
             state::RUNNING => (Some(ThreadState::Running), unfinished_ns, 0),
             state::READY => (Some(ThreadState::Ready), 0, unfinished_ns),
-            state::BLOCKED => (Some(ThreadState::Blocked), 0, 0),
+            state::BLOCKED => (Some(self.blocked()), 0, 0),
             _ => (None, 0, 0),
         };
         let slice_ns = self.slice_ns.load(Relaxed);

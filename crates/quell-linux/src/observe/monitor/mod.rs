@@ -175,7 +175,7 @@ impl Monitor {
         }
     }
 
-    /// Processes that executed, forked or exited since the last call.
+    /// Processes that changed, forked or exited since the last call.
     pub fn process_events(&mut self) -> Result<ProcessEvents, MonitorError> {
         let mut events = std::mem::take(&mut self.stillborn);
         loop {
@@ -415,7 +415,7 @@ fn decode_event(bytes: &[u8]) -> Option<ProcessEvent> {
     let (kind, process, parent, tenant) = (word(0)?, Pid(word(1)?), Pid(word(2)?), word(3)?);
     let tenant = (tenant != event::NO_TENANT).then_some(TenantIndex(tenant as u16));
     match (kind, tenant) {
-        (event::EXECUTED, tenant) => Some(ProcessEvent::Executed { process, tenant }),
+        (event::CHANGED, tenant) => Some(ProcessEvent::Changed { process, tenant }),
         (event::FORKED, Some(tenant)) => Some(ProcessEvent::Forked {
             process,
             parent,

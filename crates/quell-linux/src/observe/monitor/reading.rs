@@ -181,11 +181,11 @@ pub struct RawCpu {
 /// A process's life, as far as it concerns who belongs to which tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// Some process of the host, in a tenant or not, runs a new program.
-    Executed {
+    /// Some process of the host, in a tenant or not, runs a new program, or came to another cgroup.
+    Changed {
         /// Which.
         process: Pid,
-        /// Its tenant, if it has one; it keeps it.
+        /// Its tenant, if it has one; it keeps it until it is assigned to another.
         tenant: Option<TenantIndex>,
     },
     /// A process of a tenant forked; the child is in the tenant already.
