@@ -8,7 +8,7 @@ use quell_model::{Snapshot, Source, TenantSample, ThreadRole, ThreadState};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -425,6 +425,61 @@ impl Cgroup {
     }
 }
 
+#[test]
+fn who_is_stopped_or_frozen_does_not_merely_sleep() {
+    let spins = Started::spinner("stopped");
+    let specs = [spec("stopped", |s| s.pid = vec![spins.pid()])];
+    let state = |snapshot: &Snapshot| tenant(snapshot, "stopped").threads[0].state;
+    let signal = |signal| {
+        let pid = nix::unistd::Pid::from_raw(spins.pid() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+    };
+    for mut observer in observers(&specs) {
+        signal(nix::sys::signal::Signal::SIGSTOP);
+        until(&mut observer, |it| state(it) == ThreadState::Stopped);
+        // A period of its own: neither run nor ready.
+        sleep(Duration::from_millis(20));
+        let thread = tenant(&observer.sample().unwrap(), "stopped").threads[0].clone();
+        assert_eq!(
+            (thread.run_ns, thread.ready.map(|it| it.sum_ns)),
+            (0, Some(0))
+        );
+        signal(nix::sys::signal::Signal::SIGCONT);
+        until(&mut observer, |it| {
+            matches!(state(it), ThreadState::Running | ThreadState::Ready)
+        });
+    }
+    let Ok(mut observer) = Observer::new(&specs, Preference::Bpf) else {
+        return eprintln!("skipped: only BPF sees what is frozen");
+    };
+    let (v1, v2) = (
+        Path::new("/sys/fs/cgroup/freezer"),
+        Path::new("/sys/fs/cgroup"),
+    );
+    let name = format!("quell-test-frozen-{}", std::process::id());
+    let v1_is_there = v1.join("tasks").exists();
+    let directory = if v1_is_there { v1 } else { v2 }.join(name);
+    if let Err(error) = std::fs::create_dir(&directory) {
+        return eprintln!("skipped: cannot make a cgroup: {error}");
+    }
+    let cgroup = Cgroup(directory);
+    let freeze = |on: bool| match v1_is_there {
+        true => std::fs::write(
+            cgroup.0.join("freezer.state"),
+            if on { "FROZEN" } else { "THAWED" },
+        ),
+        false => std::fs::write(cgroup.0.join("cgroup.freeze"), if on { "1" } else { "0" }),
+    };
+    cgroup.take(&spins);
+    freeze(true).unwrap();
+    until(&mut observer, |it| state(it) == ThreadState::Frozen);
+    freeze(false).unwrap();
+    until(&mut observer, |it| {
+        matches!(state(it), ThreadState::Running | ThreadState::Ready)
+    });
+    drop(spins);
+}
+
 /// Nothing that discovery looks at from time to time: the move itself tells.
 #[test]
 fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
@@ -459,7 +514,12 @@ fn what_processes_used_that_nobody_saw_counts() {
     let stays = Started::new(Command::new("sleep").arg("1000"));
     cgroup.take(&stays);
     let specs = [spec("short", |s| s.cgroup = Some(name.clone()))];
-    for mut observer in observers(&specs) {
+    for preference in [Preference::Procfs, Preference::Bpf] {
+        // One after the other: what is used while nobody looks is found as well.
+        let mut observer = match Observer::new(&specs, preference) {
+            Ok(observer) => observer,
+            Err(error) => return eprintln!("skipped: with BPF: {error}"),
+        };
         let burn = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
         let procs = cgroup.0.join("cgroup.procs");
         let script = format!(

@@ -10,6 +10,7 @@ use super::cgroup::{CpuHierarchy, Paths};
 use super::discover::{Discovery, Kind};
 use super::proc::{self, Reader};
 use quell_model::CgroupPath;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Periods in which every tenant has its turn, and the least number between two looks at one.
@@ -34,6 +35,8 @@ struct Own {
     /// The period in which its limit was last looked at.
     limit_looked: Option<u64>,
     account: Account,
+    /// Strangers that were in its cgroup when it was last looked at, and may have been on their way into the tenant.
+    suspects: BTreeSet<u32>,
 }
 
 impl OwnCgroups {
@@ -45,6 +48,7 @@ impl OwnCgroups {
             limit_cpus: None,
             limit_looked: None,
             account: Account::default(),
+            suspects: BTreeSet::new(),
         };
         OwnCgroups {
             hierarchy: CpuHierarchy::find(),
@@ -121,7 +125,7 @@ impl OwnCgroups {
                 own.cgroup = cgroup.map(|path| CgroupPath(path.into()));
                 own.account = Account::default();
             }
-            (own.changed, own.looked) = (false, Some(period));
+            (own.changed, own.looked) = (!own.suspects.is_empty(), Some(period));
         }
         Ok(())
     }
@@ -160,12 +164,33 @@ impl OwnCgroups {
         }
         // Who is not known yet is looked at soon, and is a stranger then if it is one.
         let stranger = |pid| !pids.contains(&pid) && discovery.process(pid).is_some();
-        let before = self.tenants[tenant].cgroup.as_ref().map(|it| &*it.0);
-        if let Some(before) = before.filter(|_| paths.is_empty()) {
-            // Its processes come and go.
-            let stays = hierarchy.is_exclusive(before, &stranger);
-            return Ok(stays.then(|| before.to_string()));
+        let found = hierarchy.exclusive(paths.iter().map(String::as_str), &stranger);
+        let own = &mut self.tenants[tenant];
+        let suspects = std::mem::take(&mut own.suspects);
+        // Processes come and go. What it had stays its while its own are there, if any are, and no stranger is there twice: at the first time that
+        // may have moved in since it was looked at.
+        let within = |path: &str, above: &str| {
+            path.strip_prefix(above)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let before = own.cgroup.as_ref().map(|it| &*it.0).filter(|before| {
+            let lower = |found: &str| found != *before && within(found, before);
+            found.as_deref().is_none_or(lower) && paths.iter().all(|it| within(it, before))
+        });
+        if let Some(before) = before {
+            let seen = RefCell::new(BTreeSet::new());
+            let again = |pid| {
+                if stranger(pid) {
+                    seen.borrow_mut().insert(pid);
+                }
+                suspects.contains(&pid)
+            };
+            if hierarchy.is_exclusive(before, &again) {
+                let before = before.to_string();
+                own.suspects = seen.into_inner();
+                return Ok(Some(before));
+            }
         }
-        Ok(hierarchy.exclusive(paths.iter().map(String::as_str), &stranger))
+        Ok(found)
     }
 }

@@ -270,6 +270,39 @@ fn the_simulator_tells_what_the_kernel_does() {
     );
 }
 
+/// Whoever ends the lab by a signal has nothing to clean up.
+#[test]
+fn a_run_that_is_ended_leaves_nothing() {
+    if !common::lab_is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["lab", "run", "--cpus", "1", "--memory", "512M", "--"])
+        .args(["sh", "-c", "echo up; sleep 1000"])
+        .env("TMPDIR", folder.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut out = std::io::BufReader::new(run.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut said).unwrap();
+    assert_eq!(said, "up\n");
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(children).unwrap();
+    let children: Vec<&str> = children.split_whitespace().collect();
+    assert!(!children.is_empty());
+    let pid = nix::unistd::Pid::from_raw(run.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(!run.wait().unwrap().success());
+    for child in children {
+        let there = std::path::Path::new("/proc").join(child);
+        assert!(!there.exists(), "{child} is still there");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 /// Nested cgroups and threads' CPUs, made in the guest's cgroup v2, and on the simulator: each thread gets the same.
 #[test]
 fn nested_groups_share_in_a_guest_as_on_the_simulator() {

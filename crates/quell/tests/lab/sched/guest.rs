@@ -2,6 +2,8 @@
 
 use super::load::*;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -115,6 +117,7 @@ fn shares() {
             ("woken by real time", woken_by_real_time),
             ("restricted", restricted),
             ("forks", forks),
+            ("short-lived", short_lived),
         ],
     );
 }
@@ -180,6 +183,57 @@ fn four_threads(failures: &mut Failures, _: &mut Sched) {
     failures.expect("two busy threads", got[0], 0.96, 1.04);
     failures.expect("one, and one of 30 %", got[1], 0.96, 1.04);
     drop((p0, p1));
+    drop(groups);
+}
+
+/// Some hundred processes a second that somebody starts elsewhere, each of which moves into a cgroup of its own below one of weight 100, and ends
+/// after 2 ms: whoever starts them may use the share that it has beside these.
+fn short_lived(failures: &mut Failures, _: &mut Sched) {
+    let groups = [Cgroup::new("web", 500), Cgroup::new("jobs", 100)];
+    let all = [
+        spinners(cpus(), &How::within(&groups[0].0)),
+        spinners(cpus(), &How::within(&groups[1].0)),
+    ];
+    let (counts, jobs) = (shared(), groups[1].0.clone());
+    // A process of its own makes and removes cgroups; it allocates, so it forks while it has one thread only.
+    let starter = start(&How::default(), move || {
+        let number = counts[0].fetch_add(1, Ordering::Relaxed);
+        let cgroup = jobs.join(format!("c{number}"));
+        fs::create_dir(&cgroup).unwrap();
+        // SAFETY: this process has one thread; the child writes a file, burns CPU time, and exits.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+                burn(2_000_000);
+                // SAFETY: nothing of the process is needed any more.
+                unsafe { libc::_exit(0) };
+            }
+            ForkResult::Parent { child } => {
+                waitpid(child, None).unwrap();
+            }
+        }
+        while fs::remove_dir(&cgroup).is_err() {
+            nap(500_000);
+        }
+    });
+    sleep_ms(500);
+    let began = counts[0].load(Ordering::Relaxed);
+    let got = sums(&[&all[0], &all[1]], 2000);
+    let started = (counts[0].load(Ordering::Relaxed) - began) as f64 / 2.0;
+    failures.expect("short processes a second", started, 50.0, 1e4);
+    // As 500 of 600, less what the starter is due as a third.
+    let part = got[0] / cpus() as f64;
+    let due = [500.0 / 700.0 - 0.03, 500.0 / 600.0 + 0.03];
+    failures.expect("weight 500 beside 100 that churns", part, due[0], due[1]);
+    drop((starter, all));
+    reap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    for entry in fs::read_dir(&groups[1].0).unwrap().flatten() {
+        while entry.path().is_dir() && fs::remove_dir(entry.path()).is_err() {
+            assert!(Instant::now() < deadline, "{entry:?}");
+            sleep_ms(10);
+        }
+    }
     drop(groups);
 }
 
@@ -353,11 +407,26 @@ fn too_deep() {
 fn limits(failures: &mut Failures, _: &mut Sched) {
     let (group, other) = (Cgroup::new("limited", 100), Cgroup::new("other", 100));
     group.limit(1000, 100_000, 0);
-    let loads = spinners(4, &How::within(&group.0));
+    let loads = spinners(20, &How::within(&group.0));
     sleep_ms(500);
+    let spent = || {
+        loads
+            .iter()
+            .map(|load| times(load.pid).0)
+            .collect::<Vec<u64>>()
+    };
+    let before = spent();
     // Some ms may be owed at either end (20 periods had 0.79, once): of 80 within the bounds.
     let used = mean(&used_of(1, &group, 80));
-    failures.expect("four threads, 1 ms of every 100", used, 0.85, 1.15);
+    failures.expect("twenty threads, 1 ms of every 100", used, 0.85, 1.15);
+    let had = spent()
+        .into_iter()
+        .zip(before)
+        .map(|(now, then)| now - then);
+    let had: Vec<u64> = had.collect();
+    let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
+    let apart = *most as f64 / *least as f64;
+    failures.expect("who had most, against who had least", apart, 1.0, 2.0);
     drop(loads);
     let busy = spinners(6, &How::within(&other.0));
     for (quota, threads) in [(100, 8), (20, 1)] {
