@@ -21,6 +21,7 @@ agent() { # LOG ARGUMENTS: starts one
 }
 doze() { sh -c 'while :; do sleep 0.05; done' & }
 sh -c 'while :; do :; done' & a=$!; doze; b=$!; doze; c=$!; doze; d=$!
+short=/sys/fs/cgroup/short; mkdir $short; doze; e=$!; echo $e > $short/cgroup.procs
 cat > quell.toml <<EOF
 [agent]
 guard = "off"
@@ -35,6 +36,9 @@ name = "b"
 class = "batch"
 weight = 50
 pid = [$c, $d]
+[[tenant]]
+name = "short"
+cgroup = "short"
 EOF
 nices() { for p in $a $b $c $d; do cut -d' ' -f19 /proc/$p/stat; done | tr '\n' ' '; }
 before=$(nices)
@@ -46,6 +50,18 @@ const ENDS: &str = r#"
 # Only this one has the BPF monitor: loading it takes long.
 agent first; await enabled; sleep 2; look loaded
 echo "nice $([ "$before" = "$(nices)" ] && echo same)"
+
+# Processes that are made elsewhere, move into a tenant's cgroup, and end after a ms or two.
+churn() {
+    while :; do
+        (read -r p rest < /proc/self/stat; echo $p > $short/cgroup.procs; i=0; while [ $i -lt 99 ]; do i=$((i + 1)); done)
+        echo >> $OUT/churned
+    done
+}
+used() { sed -n 's/^usage_usec //p' $short/cpu.stat; wc -l < $OUT/churned; }
+churn & churner=$!; sleep 2; used > $OUT/used_before; sleep 2; used > $OUT/used_after
+quell status --json --window 2 --socket /run/q.sock > $OUT/churn.json || cat $OUT/first.log
+kill $churner
 
 # The scheduler ends: the agent goes on, says why, and loads it again.
 echo S > /proc/sysrq-trigger
@@ -65,7 +81,7 @@ ran > $OUT/killed_before_ns; sleep 1; ran > $OUT/killed_after_ns
 kill -STOP $a; agent next --source procfs; await enabled; kill -CONT $a; sleep 1; look next
 kill -TERM $agent; wait $agent; echo "SIGTERM: $?"; await disabled
 echo "nice $([ "$before" = "$(nices)" ] && echo same)"
-kill $a $b $c $d
+kill $a $b $c $d $e
 "#;
 
 /// Agents of other policies and backends.
@@ -324,6 +340,15 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         (&loaded["source"], &loaded["fallback_reason"]),
         (&"bpf".into(), &Value::Null)
     );
+    // What nobody lived to see counts.
+    let used = spent(folder.path(), "used_before", "used_after");
+    let (due, rate) = (used[0] / 20_000.0, used[1] / 2.0);
+    let churn = status("churn");
+    let short = &churn["tenants"][2];
+    let shown = short["run_percent"].as_f64().unwrap();
+    println!("{rate} processes a second: {shown:.1} % of a CPU shown, {due:.1} % used");
+    assert!(rate > 50.0 && due > 10.0, "{rate} {due}");
+    assert!((shown - due).abs() < 2.0, "{due}: {short}");
     assert!(loaded["changes"].as_u64().unwrap() >= 4, "{loaded}");
     let thrown_out = status("thrown_out");
     assert_eq!(thrown_out["backend"], "stock");
