@@ -17,6 +17,8 @@
 //! switch without the monitor): 0.1 us more per switch for threads of no tenant, 0.2 us for threads
 //! of a tenant, their wakeups included.
 
+#[cfg(test)]
+mod books;
 mod layout;
 pub(crate) mod program;
 mod reading;
