@@ -211,14 +211,25 @@ program = [{ lock = { name = "m", program = [{ signal = "q" }, { wait_next = "q"
 [[tenant.thread]]
 name = "other"
 program = [{ lock = { name = "m", program = [{ wait_next = "q" }] } }, { run_us = 30 }, { lock = { name = "m", program = [{ signal = "q" }] } }]
+[[tenant]]
+name = "c"
+class = "batch"
+[[tenant.thread]]
+name = "tells-all"
+program = [{ timer_us = 10000 }, { broadcast = "e" }]
+[[tenant.thread]]
+name = "twice"
+program = [{ wait_next = "e" }, { run_us = 10 }, { wait = "e" }]
 "#,
     )
     .unwrap();
     let measured = measure(&mut workload, 3);
     workload.stop().unwrap();
     for it in &measured {
-        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more.
-        let (rounds, due) = (it.work.unwrap(), 2.0 * it.length_ns as f64 / 10e6);
+        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more. The third's second thread has seen what let it
+        // past, so it has a round in two.
+        let per_period = if it.tenant.as_str() == "c" { 1.5 } else { 2.0 };
+        let (rounds, due) = (it.work.unwrap(), per_period * it.length_ns as f64 / 10e6);
         assert!(rounds <= due + 4.0, "{}: {rounds} of {due}", it.tenant);
         // Where a signal is lost that comes too early, as the second tenant's may be, both wait for ever.
         assert!(

@@ -270,6 +270,12 @@ fn who_waits_for_the_next_does_not_take_what_came_before() {
         it.run_until(10 * MS);
         assert_eq!(ran_us(&it), [1000, 10 * rounds], "{wait}");
     }
+    // What let it past it has seen.
+    let all = "{ broadcast = \"a\" }, { run_us = 100 }, { timer_us = 1000 }";
+    let twice = "{ wait_next = \"a\" }, { run_us = 10 }, { wait = \"a\" }, { run_us = 20 }";
+    let mut it = simulation(&[twice, all]);
+    it.run_until(10 * MS);
+    assert_eq!(ran_us(&it), [150, 1000]);
     // One's own signal is for others, also where nobody waited yet.
     let own = "{ signal = \"o\" }, { run_us = 10 }, { wait = \"o\" }";
     let mut it = simulation(&[own, own]);

@@ -92,6 +92,7 @@ struct signal_struct {
 
 struct sched_info {
 	unsigned long long last_arrival; /* when it was given a CPU last, by that run queue's clock */
+	unsigned long long last_queued;	 /* since when it waits there for one; 0: it does not */
 };
 
 struct sched_ext_entity { /* since 6.12 */
@@ -240,6 +241,20 @@ static __always_inline u64 arrived_at(struct task_struct *task, u64 first, u64 n
 		return now;
 	u64 clock = rq->clock, ran = clock > arrived ? clock - arrived : 0;
 	return ran < now - first ? now - ran : first;
+}
+
+/* Since when a task that is given a CPU now has waited in that run queue, as the kernel counts it: not before `first`; now: it has not. */
+static __always_inline u64 queued_at(struct task_struct *task, u64 first, u64 now)
+{
+	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(task->sched_info.last_queued))
+		return now;
+	struct cfs_rq *queue = task->se.cfs_rq;
+	struct rq *rq = queue ? queue->rq : NULL;
+	u64 queued = task->sched_info.last_queued;
+	if (!rq || !queued || first >= now)
+		return now;
+	u64 clock = rq->clock, waited = clock > queued ? clock - queued : 0;
+	return waited < now - first ? now - waited : first;
 }
 
 /*

@@ -316,8 +316,24 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 	change_end(slot, old, state, now, now);
 }
 
+/*
+ * A thread that begins to run was not known to be ready: its wakeup, or the switch away from it, was not told. It has waited since the kernel queued
+ * it, but no time that was told of already counts, so that no counter goes back.
+ */
+static __always_inline void wait_untold(struct thread_slot *slot, struct task_struct *task, u32 cpu, u64 since, u64 told, u64 now)
+{
+	u64 from = queued_at(task, since > told ? since : told, now);
+
+	if (from >= now)
+		return;
+	slot->wait_began_ns = from;
+	slot->steal_ns = slot->throttled_ns = -1;
+	wait_ended(slot, task, cpu, from << STATE_BITS, now);
+}
+
+/* told: up to when all that was counted was read. */
 static __always_inline void switch_in(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				      u64 now)
+				      u64 told, u64 now)
 {
 	u64 old;
 
@@ -327,6 +343,8 @@ static __always_inline void switch_in(struct thread_slot *slot, struct task_stru
 		wait_ended(slot, task, cpu, old, now);
 	else if ((old & STATE_MASK) == STATE_RUNNING)
 		slot->run_ns += since(old, now); /* came under the monitor during a switch */
+	else
+		wait_untold(slot, task, cpu, old >> STATE_BITS, told, now);
 	slot->switches++;
 	slot->cpu = cpu;
 	change_end(slot, old, STATE_RUNNING, now, now);

@@ -40,10 +40,10 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	/* A thread that has exited has no slot; the log knows whose it was. */
 	u32 who = out ? out->tenant : log->first_ns ? log->running : CAUSE_UNKNOWN;
 	u32 then = in ? in->tenant : next->pid ? CAUSE_HOST : CAUSE_IDLE;
+	u32 zero = 0;
+	u64 *read = bpf_map_lookup_elem(&told, &zero);
 	u64 arrived = now;
 	if (log->tid != (u32)prev->pid && log->first_ns) {
-		u32 zero = 0;
-		u64 *read = bpf_map_lookup_elem(&told, &zero);
 		arrived = arrived_at(prev, log->last_ns, now);
 		if (read && arrived < *read)
 			arrived = *read < now ? *read : now;
@@ -61,7 +61,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (out)
 		switch_out(out, prev, preempt || !prev->__state, cpu, arrived, now);
 	if (in)
-		switch_in(in, next, cpu, now);
+		switch_in(in, next, cpu, read ? *read : now, now);
 	return 0;
 }
 

@@ -81,7 +81,7 @@ static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 		wait_elsewhere(slot, cpu);
 		slot->throttled_ns = limited; /* the thread's own, whatever CPU it has */
 	}
-	switch_in(slot, p, cpu, now);
+	switch_in(slot, p, cpu, now, now);
 }
 
 static __always_inline void observe_stopping(struct task_struct *p, u32 cpu, bool runnable)

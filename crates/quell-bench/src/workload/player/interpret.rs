@@ -280,7 +280,10 @@ impl Thread {
                     if let Some(lock) = self.held {
                         lock.release();
                     }
-                    event.wait_at(&place, self.spin);
+                    // A broadcast that let it past it has seen: a `wait` after it waits for the next.
+                    let past = event.wait_at(&place, self.spin);
+                    let seen = self.seen.entry(name).or_default();
+                    *seen = past.max(*seen);
                     if let Some(lock) = self.held {
                         lock.acquire(self.spin);
                     }
