@@ -13,7 +13,7 @@ mod interpret;
 mod scheduling;
 mod sync;
 
-pub use burn::{Burner, thread_cpu_ns};
+pub use burn::{Burner, do_nothing, thread_cpu_ns};
 
 use super::place;
 use anyhow::Context;

@@ -3,6 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
+use quell_bench::workload::player::do_nothing;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -217,9 +218,7 @@ pub fn start(how: &How, mut work: impl FnMut()) -> Load {
 }
 
 pub fn spin(how: &How) -> Load {
-    // Not spin_loop(): the pause instruction is slow in emulation.
-    let mut count = 0u64;
-    start(how, move || count = std::hint::black_box(count + 1))
+    start(how, do_nothing)
 }
 
 /// A process that maps so many pages, and exits on a sign: the kernel has something to do then.
@@ -271,7 +270,10 @@ pub fn now_ns(clock: libc::clockid_t) -> u64 {
 /// Runs for so much CPU time.
 pub fn burn(ns: u64) {
     let until = now_ns(libc::CLOCK_THREAD_CPUTIME_ID) + ns;
-    while now_ns(libc::CLOCK_THREAD_CPUTIME_ID) < until {}
+    while let left @ 1.. = until.saturating_sub(now_ns(libc::CLOCK_THREAD_CPUTIME_ID)) {
+        // Half of it, and at most 10 us, before it looks again.
+        (0..(left / 1000).clamp(1, 20)).for_each(|_| do_nothing());
+    }
 }
 
 pub fn nap(ns: u64) {
