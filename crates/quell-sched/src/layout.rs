@@ -71,6 +71,7 @@ pub struct Sharer {
     pub wants: AtomicU32,
     pub allowed: AtomicU16,
     pub cpu: AtomicU16,
+    pub born: AtomicU32,
 }
 
 /// `struct places`: as that.
@@ -275,6 +276,7 @@ const _: () = {
     assert!(size_of::<Sharer>() == 64);
     assert!(offset_of!(Sharer, served) == 40);
     assert!(offset_of!(Sharer, cpu) == 58);
+    assert!(offset_of!(Sharer, born) == 60);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 56);

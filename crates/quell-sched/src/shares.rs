@@ -20,6 +20,8 @@ const KEPT_NS: u64 = 1_000_000_000;
 const PLACES_NS: u64 = 1_000_000_000;
 /// The thread of a place that is being freed: no thread has that id.
 const FREED: u32 = u32::MAX;
+/// What a thread wants that has ended: the scheduler's SHARER_ENDED.
+const ENDED: u32 = 2;
 /// The scheduler's GROUP_DEPTH: it ends where groups nest deeper.
 const DEPTH_MOST: u32 = 64;
 /// Rates' unit: share.h.
@@ -79,14 +81,15 @@ impl Shares {
                 next = next.or(Some(key));
                 continue;
             }
-            let wants = sharer.wants.load(Relaxed) != 0;
+            let wants = sharer.wants.load(Relaxed);
+            let (wants, ended) = (wants != 0 && wants != ENDED, wants == ENDED);
             let since = sharer.since.load(Relaxed);
             if since == 0 {
                 end = key + 1;
                 continue; // it is being taken
             }
             let passed = now.saturating_sub(since);
-            if !wants && passed > KEPT_NS {
+            if !wants && !ended && passed > KEPT_NS {
                 self.places.remove(&key);
                 if free(sharer, tid) {
                     next = next.or(Some(key));
@@ -103,6 +106,8 @@ impl Shares {
                 used_ns: sharer.used.load(Relaxed),
                 wanted_ns: wanted.wrapping_add(if wants { passed } else { 0 }),
                 wants,
+                ended,
+                born: sharer.born.load(Relaxed) != 0,
             });
             // Before what it uses meanwhile, which counts the next time.
             let as_of = if wants { now } else { since };
@@ -117,7 +122,15 @@ impl Shares {
             return;
         };
         for ((seen, due), (as_of, served)) in seen.iter().zip(dues).zip(served) {
-            let (Some(due), Some(sharer)) = (due, sharers.get(seen.key as usize)) else {
+            let Some(sharer) = sharers.get(seen.key as usize) else {
+                continue;
+            };
+            if seen.ended {
+                self.places.remove(&seen.key);
+                clear(sharer);
+                continue;
+            }
+            let Some(due) = due else {
                 continue;
             };
             let rate = (due.rate * RATE_ONE).clamp(RATE_LEAST, RATE_ONE);
@@ -193,14 +206,19 @@ fn free(sharer: &Sharer, tid: u32) -> bool {
         let _ = exchange(FREED, tid);
         return false;
     }
+    clear(sharer);
+    true
+}
+
+/// A place becomes nobody's.
+fn clear(sharer: &Sharer) {
     for field in [&sharer.used, &sharer.wanted, &sharer.served, &sharer.since] {
         field.store(0, Relaxed);
     }
-    for field in [&sharer.rate, &sharer.wants] {
+    for field in [&sharer.rate, &sharer.wants, &sharer.born] {
         field.store(0, Relaxed);
     }
-    let _ = exchange(FREED, 0);
-    true
+    sharer.tid.store(0, SeqCst);
 }
 
 /// The groups that threads are in, and those around them.
@@ -377,6 +395,20 @@ mod tests {
         step(&mut shares, &sharers, &mut machine, &[0]);
         assert_eq!(sharers[0].tid.load(Relaxed), 0);
         assert_eq!(sharers[0].used.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn who_has_ended_loses_its_place_at_once() {
+        let (mut shares, mut machine) = (Shares::default(), machine());
+        let sharers = [wants(1, 7, 2, machine.now), wants(2, 7, 2, machine.now)];
+        step(&mut shares, &sharers, &mut machine, &[30, 50]);
+        sharers[0].wants.store(ENDED, Relaxed);
+        step(&mut shares, &sharers, &mut machine, &[20, 50]);
+        assert_eq!(sharers.each_ref().map(|it| it.tid.load(Relaxed)), [0, 2]);
+        assert_eq!(sharers[0].wants.load(Relaxed), 0);
+        // What it had too much is nobody's.
+        step(&mut shares, &sharers, &mut machine, &[0, 50]);
+        assert_eq!(percent(&sharers[1]), 100);
     }
 
     #[test]

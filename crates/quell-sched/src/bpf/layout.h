@@ -59,7 +59,7 @@ struct cpu_slot {
 
 /*
  * A thread that wants CPUs, or did of late: what it used, and what the loader says it is due (see share.h). The loader frees it once the
- * thread has wanted none for long.
+ * thread has ended, or has wanted none for long.
  */
 struct sharer {
 	u32 tid;    /* whose; 0: nobody's */
@@ -70,10 +70,13 @@ struct sharer {
 	u64 since;  /* since when it is, or is not */
 	u64 served; /* up to which time it has been served, as of since where it is not */
 	u32 rate;   /* of a CPU, while it wants one; by the loader */
-	u32 wants;
+	u32 wants;  /* SHARER_ENDED: it has ended, and wants none ever */
 	u16 allowed; /* how many CPUs it may use */
 	u16 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
+	u32 born;   /* the thread began when it took the place */
 } __attribute__((aligned(64)));
+
+#define SHARER_ENDED 2
 
 /* Which of these are taken: about. The loader sets both anew each time that it looks. */
 struct places {

@@ -754,6 +754,8 @@ void BPF_PROG(quell_disable, struct task_struct *p)
 		return;
 	note_queue(t, QUEUE_NONE, 0);
 	leave_load(t);
+	if (options.share)
+		leave_place(t, p->pid);
 	leave_server(t);
 	leave_group(t);
 	t->running = 0;

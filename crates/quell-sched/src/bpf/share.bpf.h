@@ -135,6 +135,7 @@ __noinline int take_place(struct thread *t, u32 tid, u64 now)
 		places.next = number + 1;
 		t->sharer = number + 1;
 		s->wants = 0;
+		s->born = !t->known;
 		s->served = now - t->lag;
 		t->lag = 0;
 		/* Last: from here on the loader looks at it. */
@@ -198,6 +199,16 @@ static __always_inline void end_share(struct thread *t)
 	s->since = now;
 	/* Last: the loader takes who wants none, and has not for long, for one that is not needed. */
 	__sync_lock_test_and_set(&s->wants, 0);
+}
+
+/* And never will again: the loader is to forget it. */
+static __always_inline void leave_place(struct thread *t, u32 tid)
+{
+	struct sharer *s = sharer_of(t);
+
+	t->sharer = 0;
+	if (s && s->tid == tid)
+		__sync_lock_test_and_set(&s->wants, SHARER_ENDED);
 }
 
 /*
