@@ -22,6 +22,9 @@ const VICTIMS: [(&str, u32, u32, bool, bool); 6] = [
     ("10 ms", 10_000, 100_000, false, false),
 ];
 
+/// When a thread woke that does not run yet, and how long its waits before were.
+type Waits = (Option<Nanos>, Vec<Nanos>);
+
 /// How late a thread began what it woke for, in ms, and how often it did all of it.
 #[derive(Debug)]
 struct Late {
@@ -84,7 +87,7 @@ fn late(
         }
     }
     crowd(&mut it);
-    let waits: Rc<RefCell<Vec<(Option<Nanos>, Vec<Nanos>)>>> = Rc::default();
+    let waits: Rc<RefCell<Vec<Waits>>> = Rc::default();
     let told = waits.clone();
     told.borrow_mut().resize(VICTIMS.len(), (None, Vec::new()));
     it.run_until(S);
