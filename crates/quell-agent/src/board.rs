@@ -370,10 +370,7 @@ impl Board {
             seq: snapshot.seq,
             time_ns: snapshot.time_ns,
             period_ns: snapshot.period_ns,
-            remarks: remarks::of(tenant, planned)
-                .into_iter()
-                .chain(unmet)
-                .collect(),
+            remarks: remarks::of(tenant).into_iter().chain(unmet).collect(),
             weight: tenant.spec.weight,
             cgroup: tenant.cgroup.clone(),
             threads: threads.collect(),
@@ -525,7 +522,7 @@ fn tenant_status(
         cpu_share_percent: run_percent / cpus.max(1) as f64,
         ready_percent: sums.and_then(|s| s.ready_ns).map(percent),
         throttled_percent: sums.and_then(|s| s.throttled_ns).map(percent),
-        remarks: remarks::of(tenant, plan),
+        remarks: remarks::of(tenant),
         wait_p50_us: sums.and_then(|s| s.wait_quantile_us(0.5)),
         wait_p99_us: sums.and_then(|s| s.wait_quantile_us(0.99)),
         latency_min_us: latencies().min().map(|ns| ns / 1000),

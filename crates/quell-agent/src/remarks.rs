@@ -2,10 +2,10 @@
 //!
 //! They are made from the last snapshot: what happened once is a note.
 
-use quell_model::{CpuSet, SchedClass, TenantPlan, TenantSample, ThreadState};
+use quell_model::{SchedClass, TenantSample, ThreadState};
 
-/// A sentence each, without the tenant's name; `plan`: what was decided for it.
-pub fn of(tenant: &TenantSample, plan: Option<&TenantPlan>) -> Vec<String> {
+/// A sentence each, without the tenant's name.
+pub fn of(tenant: &TenantSample) -> Vec<String> {
     let mut remarks = Vec::new();
     if tenant.threads.is_empty() {
         remarks.push(match &tenant.taken_by {
@@ -65,30 +65,7 @@ pub fn of(tenant: &TenantSample, plan: Option<&TenantPlan>) -> Vec<String> {
             of(idle)
         ));
     }
-    remarks.extend(plan.and_then(|plan| narrowed(tenant, plan)));
     remarks
-}
-
-/// Threads that have fewer CPUs than were chosen for them.
-fn narrowed(tenant: &TenantSample, plan: &TenantPlan) -> Option<String> {
-    let (mut count, mut chosen, mut allowed) = (0, CpuSet::new(), CpuSet::new());
-    for thread in &tenant.threads {
-        let planned = plan.threads.binary_search_by_key(&thread.id, |it| it.id);
-        let cpus = planned.ok().and_then(|at| plan.threads[at].cpus.as_ref());
-        let has = &thread.settings.affinity;
-        if let Some(cpus) = cpus.filter(|cpus| has.is_subset(cpus) && **has != **cpus) {
-            count += 1;
-            chosen = chosen.iter().chain(cpus.iter()).collect();
-            allowed = allowed.iter().chain(has.iter()).collect();
-        }
-    }
-    let threads = tenant.threads.len();
-    (count > 0).then(|| {
-        format!(
-            "{count} of its {threads} threads run on CPUs {allowed} only, of {chosen} that were chosen for them: their cpuset, or who owns \
-             them, allows no more"
-        )
-    })
 }
 
 #[cfg(test)]
@@ -99,7 +76,7 @@ mod tests {
     fn tenant(threads: u32, change: impl Fn(&mut TenantSample)) -> Vec<String> {
         let mut tenant = snapshot(0, &[("a", threads)]).tenants.remove(0);
         change(&mut tenant);
-        of(&tenant, None)
+        of(&tenant)
     }
 
     #[test]

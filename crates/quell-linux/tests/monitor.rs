@@ -729,7 +729,6 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     drop(spinner);
 }
 
-/// As when a scheduler stands in for the trace points and ends.
 /// Time adds up for each thread in each reading, and in the end is what the kernel's own counters say. For a longer study than the usual 3 s:
 /// `QUELL_BOOKS_SECONDS=600 cargo test -p quell-linux --test monitor as_the_kernel -- --nocapture`.
 #[test]
@@ -836,6 +835,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
     assert!(beyond <= 30, "{beyond}");
 }
 
+/// As when a scheduler stands in for the trace points and ends.
 #[test]
 fn trace_points_that_were_off_for_a_while_go_on_where_threads_are_then() {
     let Some((mut monitor, _guard)) = monitor(Limits::default()) else {

@@ -91,7 +91,7 @@ mod tests {
     fn long_names_keep_what_tells_them_apart() {
         assert_eq!(name("web"), "web");
         let pod = "kubepods-burstable-pod-0123456789-memcached-17";
-        assert_eq!(name(pod), "kubepods-bursta…89-memcached-17");
+        assert_eq!(name(pod), "kubepods-bursta…789-memcached-17");
         assert_eq!(name(pod).chars().count(), NAME_MOST);
     }
 

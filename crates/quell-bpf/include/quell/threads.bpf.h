@@ -150,6 +150,7 @@ static __always_inline u32 log2_bucket(u64 ns)
 }
 
 /* Stopped and traced; frozen by cgroup v1's freezer, since 6.1 (include/linux/sched.h). */
+#define STATE_INTERRUPTIBLE 0x0001
 #define STATES_STOPPED 0x000c
 #define STATE_FROZEN 0x8000
 
@@ -162,7 +163,10 @@ static __always_inline u8 halt_of(struct task_struct *task)
 		return HALT_STOPPED;
 	if (state & STATE_FROZEN)
 		return HALT_FROZEN;
-	return bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen) ? HALT_FROZEN : HALT_NONE;
+	/* Who waits for a vfork()ed child counts as frozen as well, but sleeps until it is killed. */
+	if (!(state & STATE_INTERRUPTIBLE) || !bpf_core_field_exists(task->frozen))
+		return HALT_NONE;
+	return BPF_CORE_READ_BITFIELD(task, frozen) ? HALT_FROZEN : HALT_NONE;
 }
 
 /* What the thread's owner (or Quell) has set. Read at switches, where the task is in the cache. */

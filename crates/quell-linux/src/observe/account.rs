@@ -58,7 +58,8 @@ impl Account {
             return left_ns as u64;
         }
         self.some = false;
-        self.left_ns = left_ns.max(-signed(slack_ns));
+        // Where the kernel charges seldom (CPUs without ticks) what is missing now comes later.
+        self.left_ns = left_ns.max(-signed(slack_ns + known_ns));
         0
     }
 }

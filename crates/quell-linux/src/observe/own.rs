@@ -138,6 +138,7 @@ impl OwnCgroups {
         let Some(hierarchy) = &self.hierarchy else {
             return Ok(None);
         };
+        let suspects = std::mem::take(&mut self.tenants[tenant].suspects);
         let pids = discovery.members(tenant);
         let mut paths: Vec<String> = Vec::new();
         for &pid in pids {
@@ -166,7 +167,6 @@ impl OwnCgroups {
         let stranger = |pid| !pids.contains(&pid) && discovery.process(pid).is_some();
         let found = hierarchy.exclusive(paths.iter().map(String::as_str), &stranger);
         let own = &mut self.tenants[tenant];
-        let suspects = std::mem::take(&mut own.suspects);
         // Processes come and go. What it had stays its while its own are there, if any are, and no stranger is there twice: at the first time that
         // may have moved in since it was looked at.
         let within = |path: &str, above: &str| {
@@ -180,10 +180,10 @@ impl OwnCgroups {
         if let Some(before) = before {
             let seen = RefCell::new(BTreeSet::new());
             let again = |pid| {
-                if stranger(pid) {
+                stranger(pid) && {
                     seen.borrow_mut().insert(pid);
+                    suspects.contains(&pid)
                 }
-                suspects.contains(&pid)
             };
             if hierarchy.is_exclusive(before, &again) {
                 let before = before.to_string();

@@ -122,7 +122,8 @@ impl Resolver {
             for (i, thread) in tenant.threads.iter().enumerate() {
                 let seen = &sample.threads[thread.sample];
                 let was_ready = seen.ready.as_ref().is_some_and(|ready| ready.sum_ns > 0);
-                if seen.run_ns == 0 && seen.state == ThreadState::Blocked && !was_ready {
+                let wants = matches!(seen.state, ThreadState::Ready | ThreadState::Running);
+                if seen.run_ns == 0 && !wants && !was_ready {
                     continue;
                 }
                 let Some(c) = find(&self.cores, thread.core(seen)) else {

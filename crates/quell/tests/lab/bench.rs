@@ -296,8 +296,16 @@ fn a_run_that_is_ended_leaves_nothing() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert!(!run.wait().unwrap().success());
     for child in children {
-        let there = std::path::Path::new("/proc").join(child);
-        assert!(!there.exists(), "{child} is still there");
+        // Gone, or only not waited for yet by whoever inherited it.
+        let there = || {
+            std::fs::read_to_string(format!("/proc/{child}/stat"))
+                .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap().starts_with('Z'))
+        };
+        let deadline = Instant::now() + std::time::Duration::from_secs(5);
+        while there() {
+            assert!(Instant::now() < deadline, "{child} is still there");
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
