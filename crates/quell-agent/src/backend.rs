@@ -393,7 +393,7 @@ impl<L: Loader> Act for Backends<L> {
         report
     }
 
-    fn unmet(&self) -> BTreeMap<TenantName, String> {
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         self.stock.unmet()
     }
 

@@ -95,7 +95,7 @@ struct Inner {
     /// Promises of CPU time.
     broken: BTreeMap<TenantName, u64>,
     /// Why weights do not hold.
-    unmet: BTreeMap<TenantName, String>,
+    unmet: BTreeMap<TenantName, Vec<String>>,
     next_decision: u64,
     notes: VecDeque<String>,
 }
@@ -206,8 +206,8 @@ impl Board {
         }
     }
 
-    /// The tenants whose weight does not hold, and why.
-    pub fn lacks(&self, unmet: BTreeMap<TenantName, String>) {
+    /// The tenants of whose plan something does not hold, and what and why.
+    pub fn lacks(&self, unmet: BTreeMap<TenantName, Vec<String>>) {
         self.lock().unmet = unmet;
     }
 
@@ -267,7 +267,8 @@ impl Board {
             let status = |tenant: &TenantSample| {
                 let broken = broken.get(&tenant.name).copied().unwrap_or(0);
                 let mut status = tenant_status(tenant, plan, &window, cpus, broken);
-                status.remarks.extend(unmet.get(&tenant.name).cloned());
+                let unmet = unmet.get(&tenant.name);
+                status.remarks.extend(unmet.into_iter().flatten().cloned());
                 status
             };
             snapshot.tenants.iter().map(status).collect::<Vec<_>>()
@@ -370,7 +371,10 @@ impl Board {
             seq: snapshot.seq,
             time_ns: snapshot.time_ns,
             period_ns: snapshot.period_ns,
-            remarks: remarks::of(tenant).into_iter().chain(unmet).collect(),
+            remarks: remarks::of(tenant)
+                .into_iter()
+                .chain(unmet.into_iter().flatten())
+                .collect(),
             weight: tenant.spec.weight,
             cgroup: tenant.cgroup.clone(),
             threads: threads.collect(),
@@ -474,11 +478,8 @@ fn decisions_of(snapshot: &Snapshot, plan: &Plan) -> Vec<Decision> {
             .iter()
             .filter(|thread| !thread.reasons.is_empty())
         {
-            let name = sample.and_then(|sample| {
-                let at = sample.threads.binary_search_by(|t| t.id.cmp(&thread.id));
-                at.ok().map(|at| sample.threads[at].name.clone())
-            });
-            let name = name.unwrap_or_else(|| "".into());
+            let seen = sample.and_then(|sample| sample.thread(thread.id));
+            let name = seen.map_or_else(|| "".into(), |it| it.name.clone());
             decisions.extend(thread.reasons.iter().map(|reason| Decision {
                 number: 0,
                 seq: plan.seq,

@@ -44,8 +44,8 @@ pub struct Choice {
 pub trait Stock {
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
-    /// The tenants whose weight does not hold, and why.
-    fn unmet(&self) -> BTreeMap<TenantName, String>;
+    /// The tenants of whose plan something does not hold, and what and why.
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
     /// Puts everything back, except that these threads stay where they are bound to.
     fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport;
     /// Puts everything back.
@@ -60,8 +60,8 @@ pub trait Act {
     fn backend(&self) -> Backend;
     /// Makes the plan hold.
     fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport;
-    /// The tenants whose weight does not hold, and why.
-    fn unmet(&self) -> BTreeMap<TenantName, String>;
+    /// The tenants of whose plan something does not hold, and what and why.
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>>;
     /// How many promises of CPU time were broken since the start, by tenant.
     fn broken(&self) -> &BTreeMap<TenantName, u64>;
     /// Puts back what a policy sees of the host, for one that begins: it must see what the owners chose. These threads stay
@@ -151,7 +151,7 @@ impl Stock for Actuator {
         Actuator::apply(self, snapshot, plan)
     }
 
-    fn unmet(&self) -> BTreeMap<TenantName, String> {
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         Actuator::unmet(self)
     }
 

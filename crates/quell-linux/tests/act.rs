@@ -774,6 +774,69 @@ fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
     result.unwrap();
 }
 
+#[test]
+fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
+    let (_dir, path) = journal();
+    let mut actuator = open(&path).unwrap();
+    let name = format!("quell-test-narrow-{}", std::process::id());
+    let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
+    if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
+        eprintln!("skipped: needs two CPUs and a cgroup v1 cpuset hierarchy");
+        return;
+    }
+    let victim = Victim::start(2);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let (t, all) = (&victim.tids, format!("0-{}", last_cpu()));
+        let cpuset = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+        cpuset("cpuset.cpus", &all);
+        cpuset("cpuset.mems", "0");
+        t.iter().for_each(|tid| cpuset("tasks", &tid.to_string()));
+        let mut case = Case::new(victim.pid(), t);
+        // The snapshot tells what the threads have by now.
+        let apply = |case: &mut Case, actuator: &mut Actuator| {
+            for thread in &mut case.snapshot.tenants[0].threads {
+                thread.settings.affinity = Arc::new(seen(thread.id.tid.0).affinity);
+            }
+            let report = case.apply(actuator);
+            let unmet = actuator.unmet().remove(&TenantName::from("t"));
+            (report, unmet.unwrap_or_default().join("\n"))
+        };
+        let told = format!("2 of its threads can have CPUs 0 only, not {all} as planned");
+        t.iter()
+            .for_each(|&tid| case.set(tid, None, None, Some(&all)));
+        let (_, unmet) = apply(&mut case, &mut actuator);
+        assert_eq!(unmet, "");
+        // It shrinks below what Quell gave,
+        cpuset("cpuset.cpus", "0");
+        let (report, unmet) = apply(&mut case, &mut actuator);
+        assert!(unmet.starts_with(&told), "{unmet:?} {report}");
+        assert_eq!(report.notes.len(), 0, "{report}");
+        let (_, again) = apply(&mut case, &mut actuator);
+        assert_eq!(again, unmet);
+        // and grows back.
+        cpuset("cpuset.cpus", &all);
+        let (_, unmet) = apply(&mut case, &mut actuator);
+        assert_eq!(unmet, "");
+        // Somebody else chooses: that is theirs from then on, and no cpuset's doing.
+        pin(t[0], "0");
+        let (report, unmet) = apply(&mut case, &mut actuator);
+        assert_eq!(unmet, "");
+        assert!(report.notes[0].text.contains("someone else"), "{report}");
+        let (report, _) = apply(&mut case, &mut actuator);
+        assert_eq!(report.notes.len(), 0, "said once: {report}");
+        actuator.restore();
+        assert_eq!(seen(t[0]).affinity.to_string(), "0");
+    }));
+    drop(victim);
+    for _ in 0..100 {
+        if std::fs::remove_dir(&dir).is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    result.unwrap();
+}
+
 /// Writes as much as it can of everything until it is killed.
 fn act_until_killed(path: &Path, tids: &[&str]) {
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
@@ -1038,7 +1101,7 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
             "{first}"
         );
         let tenant = case.plan.tenants[0].name.clone();
-        let why = |actuator: &Actuator| actuator.unmet().remove(&tenant);
+        let why = |actuator: &Actuator| actuator.unmet().remove(&tenant).map(|it| it.join("\n"));
         assert!(
             why(&actuator).unwrap().contains("cpu.idle = 1"),
             "{:?}",

@@ -33,6 +33,14 @@ impl Snapshot {
     }
 }
 
+impl TenantSample {
+    /// The tenant's thread of that id; its threads are sorted by it.
+    pub fn thread(&self, id: ThreadId) -> Option<&ThreadSample> {
+        let at = self.threads.binary_search_by_key(&id, |it| it.id);
+        at.ok().map(|at| &self.threads[at])
+    }
+}
+
 /// Where a snapshot's figures come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -30,7 +30,7 @@ impl Stock for Recorder {
         ApplyReport::default()
     }
 
-    fn unmet(&self) -> BTreeMap<TenantName, String> {
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         BTreeMap::new()
     }
 

@@ -122,8 +122,8 @@ impl Act for Actor {
         }
     }
 
-    fn unmet(&self) -> BTreeMap<TenantName, String> {
-        BTreeMap::from([("a".into(), "its weight does not hold".into())])
+    fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
+        BTreeMap::from([("a".into(), vec!["its weight does not hold".into()])])
     }
 
     fn broken(&self) -> &BTreeMap<TenantName, u64> {

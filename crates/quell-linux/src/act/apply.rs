@@ -289,6 +289,18 @@ impl Actuator {
                         continue;
                     }
                     let holds = thread.cpus_requested.as_ref().unwrap_or(last) == &want;
+                    let seen = sample.and_then(|it| it.thread(plan.id));
+                    if holds
+                        && let Some(seen) = seen
+                        && let Err(now) =
+                            cpus_hold(&self.host, seen, setting, &want, &mut thread.narrowed)
+                    {
+                        setting.hands_off = Some(HandsOff::Foreign);
+                        period.report.left_alone += 1;
+                        let note = foreign(Some(&tenant.name), plan.id, setting, &now);
+                        period.report.notes.push(note);
+                        continue;
+                    }
                     change.cpus = (!holds).then_some(want);
                     change.cpus.is_some()
                 }
@@ -312,10 +324,7 @@ impl Actuator {
         id: ThreadId,
         period: &mut Period,
     ) -> bool {
-        let Some(sample) = sample.and_then(|tenant| {
-            let index = tenant.threads.binary_search_by_key(&id, |t| t.id).ok()?;
-            Some(&tenant.threads[index])
-        }) else {
+        let Some(sample) = sample.and_then(|tenant| tenant.thread(id)) else {
             period.report.gone += 1;
             return false;
         };
@@ -507,7 +516,7 @@ impl Actuator {
                 thread.settings[attr as usize] = None;
             }
             if attr == Attr::Cpus {
-                thread.cpus_requested = None;
+                (thread.cpus_requested, thread.narrowed) = (None, None);
             }
         }
         if unplanned && thread.settings.iter().all(Option::is_none) {
@@ -718,9 +727,11 @@ impl Actuator {
                 let held = thread::affinity(id.tid).unwrap_or_else(|_| want.clone());
                 setting.wrote(Value::Cpus(held.clone()));
                 report.writes.affinity += 1;
+                thread.narrowed = None;
                 if held != want {
                     // The cpuset allows less; say in the journal what really holds.
-                    after.extend(thread.record(id, Attr::Cpus, Value::Cpus(held)));
+                    after.extend(thread.record(id, Attr::Cpus, Value::Cpus(held.clone())));
+                    thread.narrowed = Some((held, want.clone()));
                 }
                 thread.cpus_requested = Some(want);
             }
@@ -837,13 +848,32 @@ impl Actuator {
         }
     }
 
-    /// The tenants whose planned weight does not hold, and why.
-    pub fn unmet(&self) -> BTreeMap<TenantName, String> {
-        let cgroups = self.state.cgroups.values();
-        let planned = cgroups.filter(|it| it.planned == self.period);
-        planned
-            .filter_map(|it| Some((it.tenant.clone()?, it.unmet.clone()?)))
-            .collect()
+    /// The tenants of whose plan something does not hold, and what and why: weights that are not written, and threads that have
+    /// fewer CPUs than was asked for.
+    pub fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
+        let mut unmet: BTreeMap<TenantName, Vec<String>> = BTreeMap::new();
+        for cgroup in self.state.cgroups.values() {
+            if let (Some(tenant), Some(text)) = (&cgroup.tenant, &cgroup.unmet)
+                && cgroup.planned == self.period
+            {
+                unmet.entry(tenant.clone()).or_default().push(text.clone());
+            }
+        }
+        let mut narrowed: BTreeMap<_, usize> = BTreeMap::new();
+        for thread in self.state.threads.values() {
+            if let (Some(tenant), Some((has, wanted))) = (&thread.tenant, &thread.narrowed)
+                && thread.planned == self.period
+                && !thread.gone
+            {
+                *narrowed.entry((tenant, has, wanted)).or_default() += 1;
+            }
+        }
+        for ((tenant, has, wanted), threads) in narrowed {
+            unmet.entry(tenant.clone()).or_default().push(format!(
+                "{threads} of its threads can have CPUs {has} only, not {wanted} as planned: the cpuset of their cgroup is smaller, or CPUs are offline"
+            ));
+        }
+        unmet
     }
 
     /// Forgets what no longer matters, in memory and in the journal.
@@ -960,6 +990,38 @@ fn gone(id: ThreadId, thread: &mut Thread, report: &mut ApplyReport, after: &mut
     after.push(Record::DropThread(id));
 }
 
+/// Looks whether a thread has the CPUs that it was given, `want`, and keeps in `narrowed` both if it has others.
+///
+/// # Errors
+/// The CPUs that somebody else gave it since.
+fn cpus_hold(
+    host: &state::Host,
+    seen: &ThreadSample,
+    setting: &Setting,
+    want: &CpuSet,
+    narrowed: &mut Option<(CpuSet, CpuSet)>,
+) -> Result<(), Value> {
+    let tid = seen.id.tid;
+    // What was seen may be older than what Quell wrote, so the kernel is asked.
+    if *seen.settings.affinity == *narrowed.as_ref().map_or(want, |(has, _)| has) {
+        return Ok(());
+    }
+    let Ok(now) = thread::affinity(tid) else {
+        return Ok(());
+    };
+    if now == *want {
+        *narrowed = None;
+        return Ok(());
+    }
+    let value = Value::Cpus(now.clone());
+    if !host.is_as_left(tid, setting, &value) {
+        return Err(value);
+    }
+    *narrowed = Some((now, want.clone()));
+    Ok(())
+}
+
+/// Leaves a setting alone that somebody else has changed.
 fn foreign(tenant: Option<&TenantName>, id: ThreadId, setting: &Setting, now: &Value) -> Note {
     let text = format!(
         "{} left at {now} from now on: someone else changed it since Quell left it at {}",

@@ -12,9 +12,7 @@ use super::state::{Domain, State};
 use super::thread::is_there;
 use crate::guest::watch::Question;
 use crate::guest::{Bound, GuestError, Guests, Part, Pins, Way};
-use quell_model::{
-    CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole, ThreadSample,
-};
+use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole};
 use std::collections::BTreeSet;
 
 /// Whether a thread belongs to a part, so that its affinity is not Quell's to set. Workers in the kernel are in the emulator's cpuset.
@@ -22,20 +20,15 @@ pub(super) fn has(bound: Bound, sample: Option<&TenantSample>, id: ThreadId) -> 
     let (Bound::Parts(process) | Bound::NotYet(process)) = bound else {
         return false;
     };
-    let thread = sample.and_then(|it| thread_of(it, id));
+    let thread = sample.and_then(|it| it.thread(id));
     thread.is_some_and(|it| it.process == process || it.role == ThreadRole::Io)
-}
-
-fn thread_of(sample: &TenantSample, id: ThreadId) -> Option<&ThreadSample> {
-    let at = sample.threads.binary_search_by_key(&id, |it| it.id).ok()?;
-    Some(&sample.threads[at])
 }
 
 /// Where the plan has the virtual CPUs' threads, by number, and all others.
 fn planned(plan: &TenantPlan, sample: &TenantSample) -> (Pins, Option<CpuSet>) {
     let (mut vcpus, mut others) = (Pins::default(), None);
     for thread in &plan.threads {
-        let (Some(cpus), Some(seen)) = (&thread.cpus, thread_of(sample, thread.id)) else {
+        let (Some(cpus), Some(seen)) = (&thread.cpus, sample.thread(thread.id)) else {
             continue;
         };
         match seen.role {

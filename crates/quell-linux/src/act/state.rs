@@ -63,6 +63,8 @@ pub(super) struct Thread {
     pub settings: [Option<Setting>; 3],
     /// What was last asked of the kernel, which may have given less (cpusets).
     pub cpus_requested: Option<CpuSet>,
+    /// The CPUs that it has and those that it was to have, where they differ: its cpuset is smaller, or CPUs went offline.
+    pub narrowed: Option<(CpuSet, CpuSet)>,
     pub diffuser: super::diffusion::Diffuser,
     /// The last period in which it was in the plan.
     pub planned: u64,
@@ -210,6 +212,7 @@ impl Thread {
             tenant,
             settings: [None, None, None],
             cpus_requested: None,
+            narrowed: None,
             diffuser: Default::default(),
             planned: 0,
             gone: false,

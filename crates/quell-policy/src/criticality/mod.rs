@@ -621,8 +621,7 @@ impl Promises {
             });
             let places = held.places();
             for thread in &mut tenant.threads {
-                let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
-                let seen = seen.ok().map(|at| &sample.threads[at]);
+                let seen = sample.thread(thread.id);
                 let number = seen.and_then(|it| vcpu_of(sample, it, places));
                 let Some(vcpu) = number.map(|number| &mut held.vcpus[number]) else {
                     continue;

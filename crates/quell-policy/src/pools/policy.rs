@@ -248,8 +248,7 @@ impl Pooled {
             }
             let mut reason = vm.and_then(|vm| vm.reason.take());
             for thread in &mut tenant.threads {
-                let seen = sample.threads.binary_search_by_key(&thread.id, |it| it.id);
-                let vcpu = seen.is_ok_and(|at| is_vcpu(&sample.threads[at]));
+                let vcpu = sample.thread(thread.id).is_some_and(is_vcpu);
                 let cpus = match (group, vcpu) {
                     (Some(group), true) => &group.cpus,
                     (Some(_), false) => &division.emulators,
