@@ -66,11 +66,14 @@ impl Process {
                 .spawn()
                 .unwrap(),
         );
-        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        // The pipe stays open: after a minute the test harness in the process writes to it, and would end without.
+        let stdout = process.0.stdout.as_mut().unwrap();
+        let mut lines = BufReader::new(stdout).lines();
         assert!(
             lines.any(|line| line.unwrap().contains("ready")),
             "{role} did not start"
         );
+        drop(lines);
         process
     }
 }
