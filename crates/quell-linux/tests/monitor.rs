@@ -133,7 +133,15 @@ fn charged_to(reading: &Reading, waiting: TenantIndex, running: TenantIndex) -> 
 /// Runs in the child processes that [`Process::role`] starts; does nothing as a test.
 #[test]
 fn child_role() {
-    let forever = || thread::sleep(Duration::from_secs(600));
+    let forever = || {
+        loop {
+            thread::park();
+        }
+    };
+    if std::env::var_os("QUELL_TEST_ROLE").is_some() {
+        // However the test ends, this process ends with it.
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
     match std::env::var("QUELL_TEST_ROLE").as_deref() {
         Ok("one spins on cpu 0, five sleep") => {
             for _ in 0..5 {

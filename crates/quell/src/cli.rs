@@ -24,10 +24,12 @@ use std::path::PathBuf;
     Try it: quell demo"
 )]
 pub struct Cli {
+    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure real co-located tenants on this machine: the kernel's default, the same
@@ -59,10 +61,6 @@ pub enum Command {
     Check(Check),
     /// Measure a scenario under several schedulers, interleaved
     Bench(Box<Bench>),
-    /// Redo a paper's experiment and print its numbers beside those measured here
-    ///
-    /// In the kernel lab's guest unless told otherwise, where it takes minutes to an hour.
-    Reproduce(Reproduce),
     /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each scheduler
     ///
     /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
@@ -108,35 +106,27 @@ pub enum Command {
         /// The folder; made if it is not there
         folder: PathBuf,
     },
-    /// Be one tenant of many threads (started by `bench agent`)
-    #[command(hide = true)]
-    Fleet {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
-    /// Be a victim or a load (started by `bench standard`)
-    #[command(hide = true)]
-    StandardPart {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
     /// Play a scenario's thread programs (started by `bench`)
     #[command(hide = true)]
     Player {
+        /// Its description
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
 }
 
+/// Arguments of `quell demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Where to run it: host, or vm
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
+    /// How it is measured.
     #[command(flatten)]
     pub measure: Measure,
 }
 
+/// Arguments of `quell run`.
 #[derive(Debug, Args)]
 pub struct Run {
     /// The configuration
@@ -145,6 +135,7 @@ pub struct Run {
     /// Observe and decide, explain on request, change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
     /// Where the values to put back are kept
@@ -161,6 +152,7 @@ pub struct Run {
     pub log_format: LogFormat,
 }
 
+/// Arguments of `quell prove`.
 #[derive(Debug, Args)]
 pub struct Prove {
     /// The configuration
@@ -175,6 +167,7 @@ pub struct Prove {
     /// Write a page with a plot
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
     /// Where the values to put back are kept
@@ -182,6 +175,7 @@ pub struct Prove {
     pub journal: PathBuf,
 }
 
+/// How the agent observes.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub enum Source {
     /// BPF where it loads, else /proc
@@ -193,6 +187,7 @@ pub enum Source {
     Procfs,
 }
 
+/// How much is logged.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub enum LogLevel {
     /// Only what ends the agent
@@ -208,6 +203,7 @@ pub enum LogLevel {
     Trace,
 }
 
+/// How it is logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people
@@ -217,6 +213,7 @@ pub enum LogFormat {
     Json,
 }
 
+/// Where the agent listens.
 #[derive(Debug, Args)]
 pub struct Socket {
     /// Where the agent listens
@@ -233,6 +230,7 @@ pub struct Window {
     pub window: u32,
 }
 
+/// Arguments of `quell status`.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Show who made whom wait, and how much
@@ -241,20 +239,26 @@ pub struct Status {
     /// Write the agent's answer as JSON
     #[arg(long)]
     pub json: bool,
+    /// The time that the figures cover.
     #[command(flatten)]
     pub window: Window,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
 }
 
+/// Arguments of `quell top`.
 #[derive(Debug, Args)]
 pub struct Top {
+    /// The time that the figures cover.
     #[command(flatten)]
     pub window: Window,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
 }
 
+/// Arguments of `quell explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The tenant's name
@@ -262,10 +266,12 @@ pub struct Explain {
     /// Write the agent's answer as JSON
     #[arg(long)]
     pub json: bool,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
 }
 
+/// Arguments of `quell admit`.
 #[derive(Debug, Args)]
 pub struct Admit {
     /// The host, and the tenants that are on it
@@ -277,6 +283,7 @@ pub struct Admit {
     /// Ask for room on this host, as the running agent has it: `quell admit --running TENANTS.toml`
     #[arg(long, conflicts_with_all = ["tenants", "test"])]
     pub running: bool,
+    /// Where the agent listens.
     #[command(flatten)]
     pub socket: Socket,
     /// Which test decides, whatever the host's file says
@@ -289,6 +296,7 @@ pub struct Admit {
     pub json: bool,
 }
 
+/// From what a scenario is made.
 #[derive(Debug, Subcommand)]
 pub enum Import {
     /// From rt-app's JSON
@@ -299,6 +307,7 @@ pub enum Import {
     },
 }
 
+/// Arguments of `quell restore`.
 #[derive(Debug, Args)]
 pub struct Restore {
     /// The journal of the agent that was killed
@@ -306,6 +315,7 @@ pub struct Restore {
     pub journal: PathBuf,
 }
 
+/// Arguments of `quell check`.
 #[derive(Debug, Args)]
 pub struct Check {
     /// The configuration
@@ -316,13 +326,10 @@ pub struct Check {
 /// What `bench` compares unless told otherwise.
 pub const DEFAULT_SIDES: &str = "default,quell";
 
+/// Arguments of `quell bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A scenario file, the name of a built-in scenario, `standard` for the tests that everybody runs on a scheduler, `agent` for the agent's own cost, `overhead` for what
-    /// a wakeup and a switch cost on each side, `shares` for how exactly random hosts are shared by weight, `promises` for whether what is
-    /// promised on random hosts is kept, `acceptance` for how much each admission test accepts, `hunt` for
-    /// random workloads on which somebody waits too long, `harm` for whether a side is worse than the default anywhere, `sim` for how fast the simulator is, or
-    /// `calibration` for how far it is from the kernel lab; without, the built-in ones are listed
+    /// A scenario file, or the name of a built-in scenario; without, the built-in ones are listed
     #[arg(default_value = "", hide_default_value = true)]
     pub scenario: String,
     /// Where to run it
@@ -343,136 +350,18 @@ pub struct Bench {
     /// On the simulator: measure at each of these values, all of them at once; several times for every combination
     #[arg(long, value_name = "KEY=V1,V2")]
     pub sweep: Vec<Sweep>,
-    /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace; of `promises`, of each host on which one
-    /// was broken or enforced late, beside its scenario: SIDE-SEED.perfetto-trace, SIDE-SEED.toml
+    /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
+    /// How it is measured.
     #[command(flatten)]
     pub measure: Measure,
-    #[command(flatten)]
-    pub guest: Guest,
-    #[command(flatten)]
-    pub cost: AgentCost,
-    /// Of `calibration` this scenario only, of `standard` and `harm` cases with this in their names; may be given several times
-    #[arg(
-        long,
-        value_name = "NAME",
-        help_heading = "Options of `bench calibration`, `harm` and `standard`"
-    )]
-    pub only: Vec<String>,
-    /// List the cases
-    #[arg(long, help_heading = "Options of `bench harm` and `standard`")]
-    pub list: bool,
-    /// How many cgroups the threads are in, one in the other
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(0..=16),
-        help_heading = "Options of `bench overhead`"
-    )]
-    pub nesting: u32,
-    /// How many random hosts
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 100,
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
-        help_heading = "Options of `bench shares` and `promises`"
-    )]
-    pub hosts: u32,
-    /// How many random workloads
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..=100_000_000),
-        help_heading = "Options of `bench hunt`"
-    )]
-    pub workloads: u64,
-    /// Begin no more workloads after so long
-    #[arg(long, value_name = "N", value_parser = minutes, help_heading = "Options of `bench hunt`")]
-    pub minutes: Option<f64>,
-    /// Write each find, made smaller, into this folder: SIDE-SEED.toml
-    #[arg(long, value_name = "FOLDER", help_heading = "Options of `bench hunt`")]
-    pub keep: Option<PathBuf>,
-    /// The most CPUs of a simulated host; a real one has all of its machine's
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(1..=1024),
-        help_heading = "Options of `bench shares` and `promises`"
-    )]
-    pub most_cpus: u32,
-    /// The most groups on a host
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(2..=1024),
-        help_heading = "Options of `bench shares`"
-    )]
-    pub most_groups: u32,
-    /// Draw and begin simulated hosts as on a real machine: all have --most-cpus CPUs, bursts begin at once, periods are 10 ms at
-    /// least, and threads that always want a CPU have run for 3 s before
-    #[arg(long, help_heading = "Options of `bench shares`")]
-    pub like_real: bool,
-    /// How many CPUs of a simulated host share a last-level cache; all if not given
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1024),
-        help_heading = "Options of `bench shares`"
-    )]
-    pub cache_cpus: Option<u32>,
-    /// How many random sets for each utilization
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
-        help_heading = "Options of `bench acceptance`"
-    )]
-    pub sets: u32,
-    /// A Python that has the package simso, to measure that beside the simulator
-    #[arg(
-        long,
-        value_name = "PYTHON",
-        env = "QUELL_SIMSO_PYTHON",
-        help_heading = "Options of `bench sim`"
-    )]
-    pub simso: Option<PathBuf>,
-}
-
-fn minutes(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok();
-    let number = number.filter(|it| (0.01..=10_000.0).contains(it));
-    number.ok_or_else(|| "must be 0.01 to 10000".to_string())
-}
-
-#[derive(Debug, Args)]
-pub struct Reproduce {
-    /// The figure; without one, or with --list, all are listed
-    pub figure: Option<String>,
-    /// List the figures
-    #[arg(long)]
-    pub list: bool,
-    /// Where to run it; the first place that --list names for it unless given
-    #[arg(long, value_enum)]
-    pub on: Option<Substrate>,
-    /// The sides to compare, the baseline first; the figure's own unless given, and only these where it is set for each of them
-    #[arg(long, value_name = "SIDE,SIDE")]
-    pub policy: Option<String>,
-    /// Set a value of every point's scenario otherwise than its file: warmup_seconds=2
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<Setting>,
-    #[command(flatten)]
-    pub measure: Measure,
+    /// What the guest is made of.
     #[command(flatten)]
     pub guest: Guest,
 }
 
+/// Arguments of `quell capacity`.
 #[derive(Debug, Args)]
 pub struct Capacity {
     /// A scenario file, or the name of a built-in scenario
@@ -480,12 +369,9 @@ pub struct Capacity {
     /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
-    /// Only this tenant grows, from 1; the others stay as the scenario has them
-    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    /// Only this tenant grows, from 1; the others stay as the scenario has them [default: the whole mix grows]
+    #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// The whole mix grows; the default
-    #[arg(long)]
-    pub all: bool,
     /// What latency tenants that state no objective must keep, in ms
     #[arg(long, value_name = "p99_ms=N", value_parser = objective)]
     pub objective: Option<f64>,
@@ -495,6 +381,7 @@ pub struct Capacity {
     /// Set a value of the scenario otherwise than its file: host.cpus=16
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// How it is measured.
     #[command(flatten)]
     pub measure: Measure,
 }
@@ -506,27 +393,7 @@ fn objective(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "must be p99_ms=N, N from 0.001 to 60000".to_string())
 }
 
-/// What `bench agent` measures.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Options of `bench agent`")]
-pub struct AgentCost {
-    /// Threads altogether [default: 1000; with --vms 250]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=30_000))]
-    pub threads: Option<u32>,
-    /// Tenants they belong to [default: 50]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub tenants: Option<u32>,
-    /// Share of the threads that wake and run, in percent [default: 10]
-    #[arg(long, value_name = "PERCENT")]
-    pub active: Option<f64>,
-    /// Tenants are virtual machines, under the pools mechanism: all of their threads but one are virtual CPUs, and guest agents answer, the first one after 5 s
-    #[arg(long)]
-    pub vms: bool,
-    /// How the cost grows, from 100 to 10,000 threads
-    #[arg(long, conflicts_with = "threads")]
-    pub growth: bool,
-}
-
+/// Arguments of `quell sched`.
 #[derive(Debug, Args)]
 pub struct Sched {
     /// Write one JSON object a line
@@ -535,10 +402,12 @@ pub struct Sched {
     /// How often to write what happened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
+    /// The scheduler's own options.
     #[command(flatten)]
     pub scheduler: quell_sched::Arguments,
 }
 
+/// Arguments of `quell record`.
 #[derive(Debug, Args)]
 pub struct Record {
     /// How long to record, in seconds; a COMMAND that still runs then is ended
@@ -563,6 +432,7 @@ pub struct Record {
     pub command: Vec<OsString>,
 }
 
+/// Arguments of `quell replay`.
 #[derive(Debug, Args)]
 pub struct Replay {
     /// The trace: of `quell record`, `quell bench --trace`, or Perfetto's own recorder; it may be gzipped
@@ -582,6 +452,7 @@ pub struct Replay {
     pub json: Option<PathBuf>,
 }
 
+/// What to do in the kernel lab.
 #[derive(Debug, Subcommand)]
 pub enum Lab {
     /// Fetch QEMU and kernels, or newer ones if there are
@@ -604,13 +475,16 @@ pub enum Lab {
     Run(LabRun),
     /// Boot a kernel and open a shell under it; `exit` ends it, as Ctrl-A X does
     Shell {
+        /// What the guest is made of.
         #[command(flatten)]
         guest: Guest,
     },
 }
 
+/// Arguments of `quell lab run`.
 #[derive(Debug, Args)]
 pub struct LabRun {
+    /// What the guest is made of.
     #[command(flatten)]
     pub guest: Guest,
     /// Seed of the guest's own random numbers
@@ -680,6 +554,7 @@ impl Default for Guest {
     }
 }
 
+/// The guest's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LabClock {
     /// One instruction is one nanosecond: the same image gives the same numbers, on any machine
@@ -744,7 +619,8 @@ impl Measure {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+/// A number of seconds, 0.1 to 3600.
+pub fn seconds(text: &str) -> Result<f64, String> {
     let number = text
         .parse::<f64>()
         .ok()

@@ -91,7 +91,7 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
         (&["run", "--source", "magic"], &["magic", "procfs"]),
         (
             &["bench", "no-such-scenario"],
-            &["no-such-scenario", "built-in", "demo", "agent"],
+            &["no-such-scenario", "built-in", "demo"],
         ),
         (&["bench", &absent], &["absent.toml", "cannot be read"]),
         (
@@ -115,21 +115,6 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["`fifo`", "--on sim"],
         ),
         (
-            &["bench", "overhead", "--policy", "default,fifo"],
-            &["`fifo`", "--on sim"],
-        ),
-        (
-            &[
-                "reproduce",
-                "dasec-fig7",
-                "--on",
-                "vm",
-                "--policy",
-                "default,ideal",
-            ],
-            &["`ideal`", "--on sim"],
-        ),
-        (
             &["bench", "demo", "--on", "sim", "--policy", "fifo,ideal"],
             &["demo.toml", "`host`", "topology"],
         ),
@@ -144,14 +129,6 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["dasc", "did you mean `dasec`"],
         ),
         (&["bench", "demo", "--policy", ","], &["at least one"]),
-        (
-            &["bench", "agent", "--set", "a=1"],
-            &["--set", "not for", "agent"],
-        ),
-        (
-            &["bench", "overhead", "--seconds", "2"],
-            &["--seconds", "not for", "overhead"],
-        ),
         (
             &["bench", "demo", "--seconds", "0"],
             &["--seconds", "0.1 to 3600"],
@@ -224,16 +201,8 @@ fn wrong_input_is_exit_code_2_and_says_what_would_be_right() {
             &["--sweep", "--on sim"],
         ),
         (
-            &["bench", "sim", "--sweep", "host.cpus=4,8"],
-            &["--sweep", "not for", "sim"],
-        ),
-        (
             &["bench", "mixed", "--sweep", "host.cpus=4,,8"],
             &["--sweep", "between commas"],
-        ),
-        (
-            &["bench", "agent", "--csv", "x.csv"],
-            &["--csv", "not for", "agent"],
         ),
         (
             &[

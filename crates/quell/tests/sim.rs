@@ -47,50 +47,6 @@ fn a_scenario_on_the_simulator_gives_what_its_seed_says() {
     assert_ne!(bench("2")["results"], first["results"]);
 }
 
-fn hunt(policy: &str, more: &[&str]) -> std::process::Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-    command.args(["bench", "hunt", "--workloads", "12", "--seconds", "2"]);
-    command
-        .args(["--policy", policy])
-        .args(more)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn a_hunt_ends_with_what_it_found() {
-    // Who is compared with whom, and the exit code says whether somebody waits too long.
-    let none = hunt("fifo,eevdf", &["--json", "-"]);
-    let result: Value = serde_json::from_slice(&none.stdout).unwrap();
-    let side = &result["sides"][0];
-    assert_eq!(
-        (&result["reference"], &side["side"]),
-        (&"fifo".into(), &"eevdf".into())
-    );
-    assert_eq!(side["workloads"], 12);
-    assert_eq!(none.status.success(), side["exceeding"] == 0, "{none:?}");
-    // First come, first served with turns of 3 ms: somebody waits for many.
-    let keep = tempfile::tempdir().unwrap();
-    let folder = keep.path().to_string_lossy().into_owned();
-    let found = hunt("eevdf,fifo", &["--keep", &folder]);
-    let told = String::from_utf8_lossy(&found.stderr).into_owned();
-    assert_eq!(found.status.code(), Some(1), "{told}");
-    assert!(told.contains("somebody light waits too long on"), "{told}");
-    let kept: Vec<_> = std::fs::read_dir(keep.path()).unwrap().collect();
-    assert!(
-        !kept.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&found.stdout)
-    );
-    let text = std::fs::read_to_string(kept[0].as_ref().unwrap().path()).unwrap();
-    assert!(
-        text.contains("under fifo") && text.contains("[workload]"),
-        "{text}"
-    );
-    let alone = hunt("eevdf", &[]);
-    assert_eq!(alone.status.code(), Some(2));
-}
-
 /// Latency does not pay for shares: the scenarios of asymmetry, with them and without.
 #[test]
 fn shares_cost_no_latency() {
@@ -252,39 +208,6 @@ fn a_trace_is_replayed_under_other_schedulers() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(says), "{error}");
     }
-}
-
-/// The figure of four threads in groups: each thread's CPU time beside the ideal, and CFS's collapse where wakeups never
-/// preempt.
-#[test]
-fn the_figure_of_four_threads_shows_each_and_the_ideal() {
-    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args(["reproduce", "groups-fig3", "--pairs", "1", "--seconds", "5"])
-        .args(["--policy", "cfs,eevdf", "--json", "-"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let claims = result["claims"].as_array().unwrap();
-    let number = |of: &str, what: &str| {
-        let mut claims = claims.iter();
-        let claim = claims.find(|it| it["of"] == of && it["what"] == what);
-        let claim = claim.unwrap_or_else(|| panic!("{of}: {what}"));
-        (claim["ideal"].as_f64(), claim["here"][0]["value"].as_f64())
-    };
-    for (of, what, ideal, cfs, tolerance) in [
-        ("group", "T0 and T1", 100.0, 109.0, 1.5),
-        ("group, short cycles", "T3", 30.0, 27.0, 2.0),
-        ("group, short cycles, weight 50", "T3", 30.0, 0.3, 0.2),
-        ("individual", "T0 and T1", 120.0, 120.0, 1.0),
-        ("dedicated", "T2 and T3", 100.0, 100.0, 0.5),
-    ] {
-        let (expected, got) = number(of, what);
-        assert!((expected.unwrap() - ideal).abs() < 1e-6, "{of}: {what}");
-        let got = got.unwrap();
-        assert!((got - cfs).abs() < tolerance, "{of}: {what}: {got}");
-    }
-    assert!(String::from_utf8_lossy(&output.stderr).contains("ideal"));
 }
 
 /// All four mechanisms on one host: what each adds to those before it, and what each promises holds beside the others.

@@ -12,23 +12,23 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Text.
-pub(super) const INK: RGBColor = RGBColor(2, 0, 0);
+pub const INK: RGBColor = RGBColor(2, 0, 0);
 /// Lines of the grid.
-pub(super) const GRID: RGBColor = RGBColor(3, 0, 0);
+pub const GRID: RGBColor = RGBColor(3, 0, 0);
 
 /// A limit: the sixth series' colour, which is a red one.
 const LIMIT: RGBColor = RGBColor(1, 0, 5);
 
 /// The `n`-th colour of a series, from 0; they repeat after [`SERIES`].
-pub(crate) fn series(n: usize) -> RGBColor {
+pub fn series(n: usize) -> RGBColor {
     RGBColor(1, 0, (n % SERIES) as u8)
 }
 
 /// How many series colours the style sheet has.
-pub(super) const SERIES: usize = 8;
+pub const SERIES: usize = 8;
 
 /// The placeholder as the style sheet names it.
-pub(super) fn placeholder(RGBColor(r, g, b): RGBColor) -> String {
+pub fn placeholder(RGBColor(r, g, b): RGBColor) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
@@ -137,7 +137,7 @@ fn tick_latency(log_us: f64) -> String {
 
 /// Latency over percentile, with an axis that spreads the tail: each further nine has equal room.
 /// Curves come with their colours.
-pub(super) fn percentiles(
+pub fn percentiles(
     title: &str,
     curves: &[(&LatencyCurve, RGBColor)],
     size: (u32, u32),
@@ -197,7 +197,7 @@ pub(super) fn percentiles(
 type Line = (Vec<(f64, f64)>, RGBColor);
 
 /// Latencies in µs over consolidation ratios, the former on a logarithmic axis.
-pub(super) fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+pub fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let logarithmic = |&(x, us): &(f64, f64)| (x, us.max(0.1).log10());
     let lines: Vec<Line> = lines
         .iter()
@@ -219,7 +219,7 @@ pub(super) fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Re
 }
 
 /// Counts over loads, both from 0 on.
-pub(super) fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+pub fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let all = || lines.iter().flat_map(|(line, _)| line);
     let right = all().map(|p| p.0).fold(1.0, f64::max);
     let top = all().map(|p| p.1).fold(1.0, f64::max);
@@ -229,7 +229,7 @@ pub(super) fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::R
 }
 
 /// Parts of a whole, 0 to 1, over counts from 0 on.
-pub(super) fn parts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
+pub fn parts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let last = lines.iter().flat_map(|(line, _)| line).map(|p| p.0);
     let right = last.fold(1.0, f64::max);
     let x = Ticked::new(0.0, right * 1.03, count_ticks(right));
@@ -284,19 +284,19 @@ fn graph(
 }
 
 /// One number for each series in [`bars`], and what it should be.
-pub(super) struct Bars {
+pub struct Bars {
     /// What it is of.
-    pub(super) label: String,
+    pub label: String,
     /// By series, where there is one.
-    pub(super) values: Vec<Option<f64>>,
+    pub values: Vec<Option<f64>>,
     /// The ideal: a line.
-    pub(super) ideal: Option<f64>,
+    pub ideal: Option<f64>,
     /// What a paper says: a ring.
-    pub(super) paper: Option<f64>,
+    pub paper: Option<f64>,
 }
 
 /// Numbers of 0 and more as bars, those of one thing side by side.
-pub(super) fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<String> {
+pub fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<String> {
     let values = all.iter().flat_map(|bars| {
         let marks = [bars.ideal, bars.paper];
         bars.values.iter().copied().chain(marks).flatten()
@@ -350,24 +350,24 @@ pub(super) fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Resul
 }
 
 /// A policy in [`capacity`].
-pub(super) struct CapacityLine {
+pub struct CapacityLine {
     /// What it is called where its limit is marked.
-    pub(super) label: String,
+    pub label: String,
     /// How many fit.
-    pub(super) fits: u32,
+    pub fits: u32,
     /// Numbers tried, rising, and for each pair the worst tenant's 99th percentile over its objective.
-    pub(super) points: Vec<(u32, Vec<f64>)>,
+    pub points: Vec<(u32, Vec<f64>)>,
 }
 
 /// Above so many times the objective it does not matter how many.
 const FAR_OVER: f64 = 10.0;
 
 /// What stands for a series where there is no colour; they repeat.
-pub(super) const MARKERS: [char; 4] = ['●', '▲', '×', '○'];
+pub const MARKERS: [char; 4] = ['●', '▲', '×', '○'];
 
 /// The worst 99th percentile over its objective by number of tenants, the latter named by `what`. Lines go through the
 /// worst pair, dots are the others.
-pub(super) fn capacity(
+pub fn capacity(
     title: &str,
     what: &str,
     lines: &[CapacityLine],
@@ -496,22 +496,22 @@ fn percentile_name(nines: f64) -> String {
 }
 
 /// One row of [`ratios`].
-pub(crate) struct RatioRow {
+pub struct RatioRow {
     /// What it is of.
-    pub(crate) label: String,
+    pub label: String,
     /// The estimate.
-    pub(crate) ratio: f64,
+    pub ratio: f64,
     /// Its interval.
-    pub(crate) interval: Option<(f64, f64)>,
+    pub interval: Option<(f64, f64)>,
     /// Each one's ratio, of a pair or a victim, and whether it breaks a limit.
-    pub(crate) each: Vec<(f64, bool)>,
+    pub each: Vec<(f64, bool)>,
     /// The side's colour.
-    pub(crate) colour: RGBColor,
+    pub colour: RGBColor,
 }
 
 /// Ratios against the baseline: each of several a dot, the interval a bar, the estimate a tick. A ratio that is a
 /// limit has a line of its own.
-pub(crate) fn ratios(
+pub fn ratios(
     title: &str,
     rows: &[RatioRow],
     limit: Option<f64>,
@@ -610,7 +610,7 @@ fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
 
 /// What a timeline shows of each thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Track {
+pub enum Track {
     /// Planned rescheduling latency.
     Latency,
     /// Planned weight.
@@ -619,7 +619,7 @@ pub(super) enum Track {
 
 /// The threads' planned settings over time, as steps. Tracks come with their colours; `end_ms` is
 /// the run's end, `window_ms` where its measured part begins.
-pub(super) fn timeline(
+pub fn timeline(
     what: Track,
     tracks: &[(&ThreadTrack, RGBColor)],
     window_ms: f64,

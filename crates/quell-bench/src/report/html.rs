@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Text made safe inside elements and quoted attributes, and in it written out what turns or hides other text; lines stay lines.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (number, line) in text.split('\n').enumerate() {
         if number > 0 {
@@ -67,7 +67,7 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
 }
 
 /// A page's beginning, up to its first section.
-pub(crate) fn open(title: &str, text: &str) -> String {
+pub fn open(title: &str, text: &str) -> String {
     let mut page = String::new();
     page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -96,7 +96,7 @@ pub(crate) fn open(title: &str, text: &str) -> String {
 }
 
 /// A page's end.
-pub(crate) fn close(page: &mut String) {
+pub fn close(page: &mut String) {
     page.push_str("</main>\n</body>\n</html>\n");
 }
 
@@ -113,11 +113,12 @@ const WAITS_TEXT: &str = "Time that a tenant's threads were ready and had no CPU
     during one run of {side}. Share of each tenant's total.";
 
 /// Writing to a String cannot fail.
-pub(crate) fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+pub fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = page.write_fmt(text);
 }
 
-pub(crate) fn section(page: &mut String, title: &str, text: &str, body: &str) {
+/// A section of a page: its heading, a line of text, and what is in it as HTML.
+pub fn section(page: &mut String, title: &str, text: &str, body: &str) {
     if body.is_empty() {
         return;
     }
@@ -307,7 +308,8 @@ fn side_index(result: &BenchResult, side: &str) -> usize {
         .unwrap_or(0)
 }
 
-pub(super) fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
+/// Which colour is whose, as HTML.
+pub fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
     let mut html = String::from("<p class=\"legend\">");
     for (colour, name) in entries {
         let colour = colour % charts::SERIES;
@@ -323,7 +325,8 @@ pub(super) fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> Str
     html
 }
 
-pub(crate) fn figure(title: &str, svg: &str) -> String {
+/// A drawing with its title, as HTML.
+pub fn figure(title: &str, svg: &str) -> String {
     format!(
         "<figure><figcaption>{}</figcaption>{svg}</figure>\n",
         escape(title)

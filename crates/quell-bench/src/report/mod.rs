@@ -3,26 +3,19 @@
 //! All three are made from the same result and nothing else, so a saved JSON file gives the same
 //! table and page again.
 
-mod acceptance;
 mod capacity;
-mod cells;
-pub(crate) mod charts;
+pub mod charts;
 pub mod flat;
-mod html;
-mod reproduction;
+pub mod html;
 mod sweep;
-mod text;
-pub(crate) mod words;
+pub mod text;
+pub mod words;
 
-pub use html::html;
-pub(crate) use html::{close, escape, figure, open, put, section};
-pub(crate) use text::table;
-pub use text::text;
-pub(crate) use words::{change, host, interval, latency};
+pub use html::{close, escape, figure, html, open, put, section};
+pub use text::{table, text};
+pub use words::{change, host, interval, latency};
 
-use crate::acceptance::Acceptance;
 use crate::capacity::Capacity;
-use crate::reproduce::Reproduction;
 use crate::result::BenchResult;
 use crate::sweep::Swept;
 use crate::workload::Interrupted;
@@ -62,21 +55,6 @@ pub fn deliver(result: &BenchResult, files: Files<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same for a reproduced figure.
-pub fn deliver_reproduction(result: &Reproduction, files: Files<'_>) -> anyhow::Result<()> {
-    let page = files.html.map(|_| reproduction::html(result)).transpose()?;
-    let json = serde_json::to_string_pretty(result)? + "\n";
-    let text = |styled| reproduction::text(result, styled);
-    let points = result.points.iter().map(|point| Point {
-        ratio: Some(point.ratio),
-        ..Point::of(&point.result)
-    });
-    files.put_flat(|| Flat::new(points, &[]))?;
-    files.hand_out(&json, page, text)?;
-    anyhow::ensure!(result.complete, Interrupted);
-    Ok(())
-}
-
 /// The same for a capacity.
 pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| capacity::html(result)).transpose()?;
@@ -95,15 +73,6 @@ pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<(
     Ok(())
 }
 
-/// The same for what admission tests accept, which has no runs for a flat table.
-pub fn deliver_acceptance(result: &Acceptance, files: Files<'_>) -> anyhow::Result<()> {
-    let page = files.html.map(|_| acceptance::html(result)).transpose()?;
-    let json = serde_json::to_string_pretty(result)? + "\n";
-    files.hand_out(&json, page, |styled| acceptance::text(result, styled))?;
-    anyhow::ensure!(result.complete, Interrupted);
-    Ok(())
-}
-
 /// The same for a sweep, which has no page; its flat table has the varied keys first.
 pub fn deliver_sweep(result: &Swept, files: Files<'_>) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(result)? + "\n";
@@ -116,7 +85,7 @@ pub fn deliver_sweep(result: &Swept, files: Files<'_>) -> anyhow::Result<()> {
 
 impl Files<'_> {
     /// Makes the flat table only where it is wanted.
-    fn put_flat(&self, flat: impl FnOnce() -> Flat) -> anyhow::Result<()> {
+    pub fn put_flat(&self, flat: impl FnOnce() -> Flat) -> anyhow::Result<()> {
         if self.csv.is_none() && self.parquet.is_none() {
             return Ok(());
         }
@@ -143,7 +112,7 @@ impl Files<'_> {
     }
 
     /// Writes the files, and the text to the terminal: a file that goes there takes its place, and it goes to standard error.
-    pub(crate) fn hand_out(
+    pub fn hand_out(
         &self,
         json: &str,
         page: Option<String>,
@@ -219,6 +188,6 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 #[cfg(test)]
-pub(crate) use tests::sample;
+use tests::sample;

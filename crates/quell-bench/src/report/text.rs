@@ -56,7 +56,7 @@ pub fn text(result: &BenchResult, styled: bool) -> String {
 }
 
 /// An empty table in the style of all reports; `styled` for a terminal that shows colours.
-pub(crate) fn table(styled: bool, header: &[&str]) -> Table {
+pub fn table(styled: bool, header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     for lines_between_rows in [
@@ -80,7 +80,8 @@ pub(crate) fn table(styled: bool, header: &[&str]) -> Table {
     table
 }
 
-pub(super) fn right_align(table: &mut Table) {
+/// Aligns all columns but the first to the right.
+pub fn right_align(table: &mut Table) {
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -4,7 +4,7 @@ use crate::result::{ALL, BenchResult, Comparison, Figures, Host, Metric};
 use quell_model::config::TenantClass;
 
 /// A latency with a fitting unit, about three digits.
-pub(crate) fn latency(us: f64) -> String {
+pub fn latency(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 999.5 => (us, "µs"),
         us if us < 999_500.0 => (us / 1e3, "ms"),
@@ -14,7 +14,7 @@ pub(crate) fn latency(us: f64) -> String {
 }
 
 /// About three significant digits, without an exponent.
-pub(super) fn three_digits(value: f64) -> String {
+pub fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => thousands(value),
         v if v >= 9.995 => format!("{value:.1}"),
@@ -40,7 +40,7 @@ fn thousands(value: f64) -> String {
 }
 
 /// What a tenant got done: batch work, else requests, per second.
-pub(super) fn throughput(figures: &Figures) -> Option<String> {
+pub fn throughput(figures: &Figures) -> Option<String> {
     if let Some(work) = figures.work_per_s {
         return Some(match figures.work_unit.as_deref() {
             Some("bytes") => format!("{} MB/s", three_digits(work / 1e6)),
@@ -53,7 +53,7 @@ pub(super) fn throughput(figures: &Figures) -> Option<String> {
 }
 
 /// A tenant's or class's name.
-pub(super) fn tenant(name: &str, class: TenantClass) -> &str {
+pub fn tenant(name: &str, class: TenantClass) -> &str {
     match (name, class) {
         (ALL, TenantClass::Latency) => "all latency",
         (ALL, TenantClass::Batch) => "all batch",
@@ -62,7 +62,7 @@ pub(super) fn tenant(name: &str, class: TenantClass) -> &str {
 }
 
 /// A ratio as a signed change: `-41 %`, `+2.3 %`, `x 4.2`.
-pub(crate) fn change(ratio: f64) -> String {
+pub fn change(ratio: f64) -> String {
     if ratio >= 3.0 {
         return format!("x {}", three_digits(ratio));
     }
@@ -79,12 +79,12 @@ pub(crate) fn change(ratio: f64) -> String {
 }
 
 /// An interval of ratios as `-45 to -37 %`.
-pub(crate) fn interval(low: f64, high: f64) -> String {
+pub fn interval(low: f64, high: f64) -> String {
     format!("{} to {}", change(low).trim_end_matches(" %"), change(high))
 }
 
 /// A comparison as `-41 %` and `-45 to -37 %`; the latter empty without an interval.
-pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
+pub fn change_and_interval(comparison: &Comparison) -> (String, String) {
     let interval = comparison
         .ci_low
         .zip(comparison.ci_high)
@@ -93,7 +93,7 @@ pub(super) fn change_and_interval(comparison: &Comparison) -> (String, String) {
 }
 
 /// The findings that matter most, a sentence each, for every side against each baseline.
-pub(super) fn findings(result: &BenchResult) -> Vec<String> {
+pub fn findings(result: &BenchResult) -> Vec<String> {
     let mut sentences = Vec::new();
     let sides = &result.options.sides;
     let against = |at: usize| {
@@ -180,7 +180,7 @@ fn magnitude(ratio: f64) -> String {
 }
 
 /// How it was measured, in a sentence.
-pub(super) fn method(result: &BenchResult) -> String {
+pub fn method(result: &BenchResult) -> String {
     let options = &result.options;
     let set = match &options.set[..] {
         [] => String::new(),
@@ -199,7 +199,7 @@ pub(super) fn method(result: &BenchResult) -> String {
 }
 
 /// The machine, in a sentence.
-pub(crate) fn host(host: &Host) -> String {
+pub fn host(host: &Host) -> String {
     let virtualized = if host.virtualized {
         ", a virtual machine"
     } else {
@@ -212,7 +212,7 @@ pub(crate) fn host(host: &Host) -> String {
 }
 
 /// The agent's cost, in a sentence.
-pub(super) fn agent(result: &BenchResult) -> Option<String> {
+pub fn agent(result: &BenchResult) -> Option<String> {
     let agent = result.agent?;
     Some(format!(
         "The agent itself used {:.2} % of one CPU and at most {:.1} MiB of memory.",
@@ -222,7 +222,7 @@ pub(super) fn agent(result: &BenchResult) -> Option<String> {
 }
 
 /// Seconds since 1970 as date and time of day (UTC).
-pub(super) fn date(unix_s: u64) -> String {
+pub fn date(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Days since 1 March of year 0: years that begin in March put the leap day last (Gregorian
     // eras of 400 years have 146 097 days).
@@ -238,7 +238,7 @@ pub(super) fn date(unix_s: u64) -> String {
 }
 
 /// How busy the CPUs were, in a sentence.
-pub(super) fn busy(result: &BenchResult) -> String {
+pub fn busy(result: &BenchResult) -> String {
     let busy: Vec<String> = result
         .sides
         .iter()
@@ -256,7 +256,7 @@ pub(super) fn busy(result: &BenchResult) -> String {
 }
 
 /// What the machine below did, in a sentence; `None` if nothing.
-pub(super) fn pauses(result: &BenchResult) -> Option<String> {
+pub fn pauses(result: &BenchResult) -> Option<String> {
     let of_side = |side: &str| {
         let runs = result.runs.iter().filter(|run| run.side == side);
         runs.filter_map(|run| run.pauses)

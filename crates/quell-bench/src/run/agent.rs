@@ -26,7 +26,7 @@ const READY: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(15);
 
 /// A running agent with its own socket, journal and configuration in a temporary folder.
-pub(crate) struct AgentChild {
+pub struct AgentChild {
     child: Child,
     client: Client,
     exe: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct AgentChild {
 impl AgentChild {
     /// Starts an agent for these tenants and waits until it has completed its first period, or
     /// ends it with [`Interrupted`] when that is set.
-    pub(crate) fn start(
+    pub fn start(
         exe: &Path,
         settings: AgentFile,
         tenants: Vec<TenantSpec>,
@@ -86,28 +86,23 @@ impl AgentChild {
     }
 
     /// The process.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// What the agent says of itself.
-    pub(crate) fn status(&self) -> anyhow::Result<Status> {
+    pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.client.status()?)
     }
 
     /// Peak resident memory in bytes.
-    pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
+    pub fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
         host::peak_rss_bytes(self.pid())
     }
 
     /// What it decided and saw since `start_ns` (CLOCK_MONOTONIC), and how many decisions it has
     /// already forgotten.
-    pub(crate) fn log(
-        &self,
-        pair: u32,
-        side: &str,
-        start_ns: u64,
-    ) -> anyhow::Result<(AgentLog, u64)> {
+    pub fn log(&self, pair: u32, side: &str, start_ns: u64) -> anyhow::Result<(AgentLog, u64)> {
         let mut decisions = Vec::new();
         let (mut since, mut lost) = (0, 0);
         loop {
@@ -156,7 +151,7 @@ impl AgentChild {
     }
 
     /// Ends it with SIGTERM and waits; an error unless it exits with success.
-    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+    pub fn stop(mut self) -> anyhow::Result<()> {
         self.terminate()
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Cumulative CPU time of all CPUs, in ticks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HostTimes {
+pub struct HostTimes {
     busy: u64,
     steal: u64,
     all: u64,
@@ -36,7 +36,7 @@ fn times(cpu: &procfs::CpuTime) -> (u64, u64, u64) {
 
 impl HostTimes {
     /// Reads /proc/stat.
-    pub(crate) fn read() -> anyhow::Result<HostTimes> {
+    pub fn read() -> anyhow::Result<HostTimes> {
         let stat = procfs::KernelStats::current().context("/proc/stat")?;
         let (busy, steal, idle) = times(&stat.total);
         let each = stat.cpu_time.iter().map(|cpu| {
@@ -52,12 +52,12 @@ impl HostTimes {
     }
 
     /// What all CPUs together were not idle since boot, in s.
-    pub(crate) fn taken_s(&self) -> f64 {
+    pub fn taken_s(&self) -> f64 {
         (self.busy + self.steal) as f64 / procfs::ticks_per_second() as f64
     }
 
     /// Busy and steal since `earlier`, in percent of all CPUs.
-    pub(crate) fn percent_since(&self, earlier: &HostTimes) -> (f64, f64) {
+    pub fn percent_since(&self, earlier: &HostTimes) -> (f64, f64) {
         let all = self.all.saturating_sub(earlier.all).max(1) as f64;
         let busy = self.busy.saturating_sub(earlier.busy) as f64;
         let steal = self.steal.saturating_sub(earlier.steal) as f64;
@@ -65,7 +65,7 @@ impl HostTimes {
     }
 
     /// How many CPUs were idle since `earlier`.
-    pub(crate) fn idle_since(&self, earlier: &HostTimes) -> u32 {
+    pub fn idle_since(&self, earlier: &HostTimes) -> u32 {
         let both = self.each.iter().zip(&earlier.each);
         idle_cpus(
             both.map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1))),
@@ -75,7 +75,7 @@ impl HostTimes {
 
 /// CPU time that a process with all its threads has used, user and system, in ns. The process's CPU
 /// clock counts what /proc/PID/stat does, in ns and not in ticks of 10 ms.
-pub(crate) fn cpu_ns(pid: u32) -> anyhow::Result<u64> {
+pub fn cpu_ns(pid: u32) -> anyhow::Result<u64> {
     let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(pid as i32));
     let time = clock
         .and_then(clock_gettime)
@@ -84,7 +84,7 @@ pub(crate) fn cpu_ns(pid: u32) -> anyhow::Result<u64> {
 }
 
 /// Peak resident memory of a process, in bytes.
-pub(crate) fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
+pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
     let status = procfs::process::Process::new(pid as i32)
         .and_then(|process| process.status())
         .with_context(|| format!("/proc/{pid}/status"))?;
@@ -92,14 +92,14 @@ pub(crate) fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
 }
 
 /// CLOCK_MONOTONIC in ns, the agent's time.
-pub(crate) fn monotonic_ns() -> anyhow::Result<u64> {
+pub fn monotonic_ns() -> anyhow::Result<u64> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?
         .num_nanoseconds()
         .unsigned_abs())
 }
 
 /// What machine this is.
-pub(crate) fn describe() -> anyhow::Result<Host> {
+pub fn describe() -> anyhow::Result<Host> {
     let text = |path: &str| {
         std::fs::read_to_string(path)
             .ok()

@@ -10,14 +10,14 @@
 //!
 //! Units: seconds in options, as users give them; `Duration` inside.
 
-pub(crate) mod agent;
+pub mod agent;
 mod haste;
-pub(crate) mod host;
+pub mod host;
 pub mod rates;
 mod scheduler;
-pub(crate) mod settings;
+pub mod settings;
 pub mod simulated;
-pub(crate) mod started;
+pub mod started;
 mod summary;
 mod trace;
 mod watch;
@@ -30,7 +30,7 @@ use crate::workload::{Interrupted, Measurement, Stillness, Workload};
 use agent::AgentChild;
 use anyhow::{Context, bail, ensure};
 use host::HostTimes;
-pub(crate) use host::describe as describe_host;
+pub use host::describe as describe_host;
 use quell_model::Finding;
 use quell_model::config::{Scenario, TenantSpec};
 use settings::Inventory;
@@ -265,7 +265,7 @@ impl Measured<'_> {
 }
 
 /// The order of the sides in a pair: as given in even pairs, reversed in odd ones.
-pub(crate) fn order(sides: usize, pair: u32) -> Vec<usize> {
+pub fn order(sides: usize, pair: u32) -> Vec<usize> {
     if pair % 2 == 0 {
         (0..sides).collect()
     } else {

@@ -13,7 +13,7 @@ use std::{fmt, io};
 
 /// A thread's scheduling settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Settings {
+pub struct Settings {
     policy: u32,
     nice: i32,
     /// `sched_runtime`: EEVDF's slice in ns (Linux >= 6.12), 0 before.
@@ -39,14 +39,14 @@ impl fmt::Display for Settings {
 /// The settings of every thread of some processes, by process and thread id, and the CPU weights of
 /// their cgroups, by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Inventory {
+pub struct Inventory {
     threads: BTreeMap<i32, BTreeMap<i32, Settings>>,
     weights: BTreeMap<PathBuf, String>,
 }
 
 impl Inventory {
     /// Reads all threads of the processes; those that are gone or go meanwhile are left out.
-    pub(crate) fn read(processes: impl IntoIterator<Item = Pid>) -> anyhow::Result<Inventory> {
+    pub fn read(processes: impl IntoIterator<Item = Pid>) -> anyhow::Result<Inventory> {
         let mut inventory = Inventory::default();
         for Pid(pid) in processes {
             let pid = pid as i32;
@@ -65,7 +65,7 @@ impl Inventory {
     }
 
     /// What is not as it was in `before`, one line for each thread; empty when all is.
-    pub(crate) fn differences(&self, before: &Inventory) -> Vec<String> {
+    pub fn differences(&self, before: &Inventory) -> Vec<String> {
         let mut lines = Vec::new();
         for (file, now) in &self.weights {
             if let Some(was) = before.weights.get(file).filter(|was| *was != now) {
@@ -95,7 +95,7 @@ impl Inventory {
     }
 
     /// How many threads were read.
-    pub(crate) fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         self.threads.values().map(BTreeMap::len).sum()
     }
 }

@@ -5,6 +5,7 @@ mod control;
 mod cores;
 mod course;
 mod observe;
+pub mod random;
 
 use self::course::{Course, Reading, late};
 use super::host::idle_cpus;
@@ -273,7 +274,7 @@ fn own(scheduler: HostScheduler) -> Box<dyn Class> {
 
 /// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own work takes, which is
 /// nothing on the ideal one.
-pub(crate) fn engine(
+pub fn engine(
     side: &Side,
     scheduler: HostScheduler,
     topology: &Topology,

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// What makes a side what it is; nothing for the kernel's default. Dropping ends it.
-pub(crate) struct Started {
+pub struct Started {
     label: String,
     scheduler: Option<SchedulerChild>,
     /// The agent, on sides that have one.
-    pub(crate) agent: Option<AgentChild>,
+    pub agent: Option<AgentChild>,
     /// What it acted through when that was asked first.
     backend: Option<Backend>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Started {
 impl Started {
     /// Starts a side, for those tenants and with those settings where it has an agent, and waits until it is in charge; ends it with
     /// [`crate::workload::Interrupted`] when that is set. `exe` is the `quell` program; errors name `label`.
-    pub(crate) fn start(
+    pub fn start(
         side: &Side,
         label: &str,
         exe: &Path,
@@ -64,7 +64,7 @@ impl Started {
     }
 
     /// An error where it is not in charge any more: the scheduler, or what the agent acted through when this was asked first.
-    pub(crate) fn in_charge(&mut self) -> anyhow::Result<()> {
+    pub fn in_charge(&mut self) -> anyhow::Result<()> {
         let asked = match (&self.agent, &mut self.scheduler) {
             (Some(agent), _) => agent.status().and_then(|now| {
                 let first = *self.backend.get_or_insert(now.backend);
@@ -82,7 +82,7 @@ impl Started {
     }
 
     /// Ends it; an error where it was not in charge any more.
-    pub(crate) fn stop(self) -> anyhow::Result<()> {
+    pub fn stop(self) -> anyhow::Result<()> {
         let stopped = match (self.agent, self.scheduler) {
             (Some(agent), _) => agent.stop(),
             (None, Some(scheduler)) => scheduler.stop(),

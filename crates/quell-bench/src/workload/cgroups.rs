@@ -166,7 +166,7 @@ fn settings(cgroup: &Cgroup, version: CgroupVersion) -> Vec<(&'static str, Strin
 }
 
 /// Writes to a file of the kernel's, which must be there.
-pub(crate) fn write(file: &Path, value: &str) -> anyhow::Result<()> {
+pub fn write(file: &Path, value: &str) -> anyhow::Result<()> {
     let opened = OpenOptions::new().write(true).open(file);
     let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));
     written.with_context(|| format!("cannot write {value} to {}", file.display()))

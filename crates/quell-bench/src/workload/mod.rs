@@ -7,7 +7,7 @@
 
 mod apps;
 mod cgroups;
-pub(crate) mod load;
+pub mod load;
 mod measurement;
 mod pauses;
 mod place;
@@ -20,15 +20,15 @@ pub use measurement::{GeneratorReport, GuestCounts, Measurement, Scheduling, lat
 
 use anyhow::Context;
 use apps::Started;
-pub(crate) use apps::text as prose;
-pub(crate) use apps::{Launch, start as start_app};
-pub(crate) use cgroups::{Cgroups, write as write_to_kernel};
+pub use apps::text as prose;
+pub use apps::{Launch, start as start_app};
+pub use cgroups::{Cgroups, write as write_to_kernel};
 use load::{Outcome, Plan, Request, Window, become_realtime, generate, tenant_seed};
 use pauses::Pauses;
 
-pub(crate) use place::{Place, affinity, set_affinity};
+pub use place::{Place, affinity, set_affinity};
 pub use process::find_program;
-pub(crate) use process::{Nursery, Process, family};
+pub use process::{Nursery, Process, family};
 use quell_model::config::{Scenario, TenantInstance, TenantKind, TenantSpec};
 use quell_model::{Pid, TenantName};
 use std::collections::BTreeMap;

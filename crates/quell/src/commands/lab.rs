@@ -1,13 +1,13 @@
 //! `quell lab`: commands under other kernels.
 
 use super::InputError;
+use super::bench::this_program;
 use crate::cli::{Guest, Lab as LabCommand, LabClock, LabRun};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quell_bench::run::interrupt_flag;
 use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Peer, Progress, Qemu, Stream};
 use quell_model::config::HostSpec;
 use std::cell::RefCell;
-use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -130,17 +130,22 @@ fn shell(guest: &Guest) -> anyhow::Result<()> {
 }
 
 /// A guest that only lacks its command.
-pub(super) struct Prepared {
-    pub(super) qemu: Qemu,
-    pub(super) kernel: Kernel,
-    pub(super) image: Image,
-    pub(super) boot: Boot,
-    pub(super) peers: Vec<Peer>,
+pub struct Prepared {
+    /// The emulator.
+    pub qemu: Qemu,
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// Its files.
+    pub image: Image,
+    /// Its machine.
+    pub boot: Boot,
+    /// Published schedulers that it has.
+    pub peers: Vec<Peer>,
     lab: Lab,
 }
 
 /// Puts published schedulers into the guest, on its path.
-pub(super) fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Result<()> {
+pub fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Result<()> {
     let progress = Bar::new();
     prepared.peers = prepared.lab.peers(names, &progress)?;
     progress.finish();
@@ -152,7 +157,7 @@ pub(super) fn add_peers(prepared: &mut Prepared, names: &[&str]) -> anyhow::Resu
 }
 
 /// Gets what a guest needs; `host` is the scenario's, for what the user does not say.
-pub(super) fn prepare(
+pub fn prepare(
     guest: &Guest,
     clock: LabClock,
     host: Option<&HostSpec>,
@@ -165,7 +170,7 @@ pub(super) fn prepare(
     let qemu = lab.qemu(&progress)?;
     let mut image = Image::new(&kernel, &lab.busybox(&progress)?)?;
     progress.finish();
-    image.program(&env::current_exe()?, Path::new("/usr/bin/quell"))?;
+    image.program(&this_program()?, Path::new("/usr/bin/quell"))?;
     for file in &guest.files {
         image.add(file)?;
     }

@@ -2,24 +2,20 @@
 
 mod admit;
 mod agent;
-mod bench;
-mod calibration;
+pub mod bench;
 mod capacity;
 mod explain;
-mod harm;
 mod import;
-mod lab;
+pub mod lab;
 mod matrix;
 mod pages;
 mod prove;
 mod record;
 mod replay;
-mod reproduce;
 mod sched;
-mod standard;
 mod status;
 mod top;
-mod vm;
+pub mod vm;
 
 use crate::cli::Command;
 use quell_agent::AgentError;
@@ -31,11 +27,16 @@ use quell_model::config::ConfigError;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Shows warnings of libraries on stderr.
+pub fn init_warnings() {
+    crate::log::init_warnings();
+}
+
 /// Does what the user asked for, and says what to exit with.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     // A service says more, and how.
     if !matches!(command, Command::Run(_)) {
-        crate::log::init_warnings();
+        init_warnings();
     }
     let done = match command {
         // These can end as something else did, or say no.
@@ -51,15 +52,12 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Restore(restore) => agent::restore(&restore),
         Command::Check(check) => agent::check(&check),
         Command::Bench(bench) => bench::bench(&bench),
-        Command::Reproduce(args) => reproduce::reproduce(&args),
         Command::Capacity(args) => capacity::capacity(&args),
         Command::Import(args) => import::import(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Sched(args) => sched::sched(&args),
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
-        Command::Fleet { args } => quell_bench::agent_bench::fleet_main(&args),
-        Command::StandardPart { args } => quell_bench::standard::part_main(&args),
         Command::Player { args } => quell_bench::workload::player::main(args),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -8,38 +8,29 @@ use super::bench::Job;
 use super::lab::{self, Prepared};
 use crate::cli::{Guest, LabClock, Measure};
 use anyhow::Context;
-use quell_bench::overhead::Overhead;
-use quell_bench::promises::{Promises, PromisesOptions};
 use quell_bench::result::{BenchResult, LabGuest, Substrate};
-use quell_bench::shares::{Shares, SharesOptions};
 use quell_bench::side::Side;
-use quell_bench::standard::program::Program;
-use quell_bench::standard::{Standard, StandardOptions, cases};
 use quell_lab::{Clock, Stream};
 use quell_model::config::{App, Scenario};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// The scenario's folder in the guest.
 const FOLDER: &str = "/lab/scenario";
 
 /// Measures a scenario in a guest.
-pub(super) fn bench(
-    job: &Job,
-    guest: &Guest,
-    interrupt: &AtomicBool,
-) -> anyhow::Result<BenchResult> {
+pub fn bench(job: &Job, guest: &Guest, interrupt: &AtomicBool) -> anyhow::Result<BenchResult> {
     let mut prepared = lab::prepare(guest, LabClock::Virtual, job.scenario.host.as_ref())?;
     prepared.boot.seed = job.measure.seed;
     bring_programs(&mut prepared, &job.scenario)?;
     bring_schedulers(&mut prepared, &job.sides)?;
     let file = format!("{FOLDER}/{}.toml", job.scenario.name);
     prepared.image.text(Path::new(&file), &job.text);
-    let mut command = command(&file, &job.sides, job.measure);
+    let mut command = command(&["quell", "bench", &file], &job.sides, job.measure);
     if job.second_baseline {
         command.extend(["--baselines".to_string(), "2".to_string()]);
     }
@@ -50,95 +41,8 @@ pub(super) fn bench(
     Ok(result)
 }
 
-/// Measures what waking and switching cost in a guest.
-pub(super) fn overhead(
-    sides: &[Side],
-    nesting: u32,
-    measure: &Measure,
-    guest: &Guest,
-    interrupt: &AtomicBool,
-) -> anyhow::Result<Overhead> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
-    prepared.boot.seed = measure.seed;
-    bring_schedulers(&mut prepared, sides)?;
-    let mut command = command("overhead", sides, measure);
-    command.extend(["--nesting".to_string(), nesting.to_string()]);
-    let (mut result, guest): (Overhead, LabGuest) = run(prepared, &command, interrupt)?;
-    result.lab = Some(guest);
-    Ok(result)
-}
-
-/// Runs the standard suite in a guest.
-pub(super) fn standard(
-    options: &StandardOptions,
-    measure: &Measure,
-    guest: &Guest,
-    interrupt: &AtomicBool,
-) -> anyhow::Result<Standard> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
-    prepared.boot.seed = measure.seed;
-    bring_schedulers(&mut prepared, &options.sides)?;
-    // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
-    // the guest either, which then says so.
-    let needs = cases::cases(prepared.boot.cpus).into_iter();
-    let needs: Vec<Program> = needs
-        .flat_map(|case| case.needs().collect::<Vec<_>>())
-        .collect();
-    for file in needs
-        .into_iter()
-        .flat_map(Program::files)
-        .collect::<BTreeSet<PathBuf>>()
-    {
-        let place = file.display();
-        prepared.image.add(&format!("{place}:{place}"))?;
-    }
-    let mut command = command("standard", &options.sides, measure);
-    let only = options.only.iter().flat_map(|name| ["--only", name]);
-    command.extend(only.map(str::to_string));
-    let (mut result, guest): (Standard, LabGuest) = run(prepared, &command, interrupt)?;
-    result.lab = Some(guest);
-    Ok(result)
-}
-
-/// Measures how exactly random hosts are shared in a guest.
-pub(super) fn shares(
-    options: &SharesOptions,
-    measure: &Measure,
-    guest: &Guest,
-    interrupt: &AtomicBool,
-) -> anyhow::Result<Shares> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
-    prepared.boot.seed = measure.seed;
-    bring_schedulers(&mut prepared, &options.sides)?;
-    let mut command = command("shares", &options.sides, measure);
-    command.extend(["--hosts".to_string(), options.hosts.to_string()]);
-    command.extend(["--most-groups".to_string(), options.most_groups.to_string()]);
-    let (mut result, guest): (Shares, LabGuest) = run(prepared, &command, interrupt)?;
-    result.substrate = Substrate::Vm;
-    result.lab = Some(guest);
-    Ok(result)
-}
-
-/// Measures in a guest whether promises on random hosts are kept.
-pub(super) fn promises(
-    options: &PromisesOptions,
-    measure: &Measure,
-    guest: &Guest,
-    interrupt: &AtomicBool,
-) -> anyhow::Result<Promises> {
-    let mut prepared = lab::prepare(guest, LabClock::Virtual, None)?;
-    prepared.boot.seed = measure.seed;
-    bring_schedulers(&mut prepared, &options.sides)?;
-    let mut command = command("promises", &options.sides, measure);
-    command.extend(["--hosts".to_string(), options.hosts.to_string()]);
-    let (mut result, guest): (Promises, LabGuest) = run(prepared, &command, interrupt)?;
-    result.substrate = Substrate::Vm;
-    result.lab = Some(guest);
-    Ok(result)
-}
-
-/// Runs `quell bench` in a guest that has all it needs, and takes its result.
-fn run<T: DeserializeOwned>(
+/// Runs a command in a guest that has all it needs, and takes the result that it writes (see [`command`]).
+pub fn run<T: DeserializeOwned>(
     mut prepared: Prepared,
     command: &[String],
     interrupt: &AtomicBool,
@@ -164,7 +68,13 @@ fn run<T: DeserializeOwned>(
     let json = folder.path().join("result.json");
     if finished.exit_code != 0 && !json.exists() {
         let code = finished.exit_code;
-        anyhow::bail!("`quell bench` ended with {code} in the guest; it says above why");
+        let command = command
+            .iter()
+            .take(2)
+            .map(String::as_str)
+            .collect::<Vec<_>>();
+        let command = command.join(" ");
+        anyhow::bail!("`{command}` ended with {code} in the guest; it says above why");
     }
     let text = fs::read_to_string(&json).context("the guest's result")?;
     let result = serde_json::from_str(&text).context("the guest's result")?;
@@ -208,7 +118,7 @@ fn bring_programs(prepared: &mut Prepared, scenario: &Scenario) -> anyhow::Resul
 }
 
 /// Puts the sides' schedulers into the guest.
-fn bring_schedulers(prepared: &mut Prepared, sides: &[Side]) -> anyhow::Result<()> {
+pub fn bring_schedulers(prepared: &mut Prepared, sides: &[Side]) -> anyhow::Result<()> {
     let names: Vec<&str> = sides
         .iter()
         .filter(|side| side.is_peer())
@@ -243,10 +153,10 @@ fn program(app: &App) -> &'static str {
     }
 }
 
-/// The guest's command.
-fn command(what: &str, sides: &[Side], measure: &Measure) -> Vec<String> {
+/// The guest's command: the words, and what is measured and how.
+pub fn command(words: &[&str], sides: &[Side], measure: &Measure) -> Vec<String> {
     let sides: Vec<String> = sides.iter().map(Side::argument).collect();
-    let mut words = vec!["quell", "bench", what, "--on", "host", "--policy"];
+    let mut words = [words, &["--on", "host", "--policy"]].concat();
     let sides = sides.join(",");
     let seed = measure.seed.to_string();
     words.extend([

@@ -249,27 +249,6 @@ fn short_requests_go_before_long_ones_on_the_simulator() {
     assert!(wide < 1.1 * wide_alike, "{wide_alike} -> {wide}");
 }
 
-/// The same scenario on the simulator and under the real kernel: run delays, latencies, switches, wakeups and shares, under
-/// EEVDF and under Quell's scheduler, within what docs/simulator.md says.
-#[test]
-fn the_simulator_tells_what_the_kernel_does() {
-    if !common::lab_is_ready() {
-        return;
-    }
-    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
-        .args(["bench", "calibration", "--only", "fork-join-short-60"])
-        .args(["--seconds", "6"])
-        .output()
-        .unwrap();
-    let table = String::from_utf8_lossy(&output.stdout);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{table}\n{said}");
-    assert!(
-        table.contains("run delay, p99") && table.contains("sched"),
-        "{table}"
-    );
-}
-
 /// Whoever ends the lab by a signal has nothing to clean up.
 #[test]
 fn a_run_that_is_ended_leaves_nothing() {

@@ -11,4 +11,3 @@ mod common;
 mod agent;
 mod bench;
 mod sched;
-mod standard;

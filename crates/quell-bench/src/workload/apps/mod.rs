@@ -140,7 +140,7 @@ fn free_port() -> anyhow::Result<u16> {
 
 /// Text much like prose to a compressor, the same for the same seed: words of a small vocabulary,
 /// frequent ones much more often.
-pub(crate) fn text(seed: u64, length: usize) -> Vec<u8> {
+pub fn text(seed: u64, length: usize) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let words: Vec<Vec<u8>> = (0..2048)
         .map(|_| {

@@ -8,7 +8,7 @@ use crate::observe::counted::blank;
 use proptest::prelude::*;
 use quell_model::config::TenantSpec;
 use quell_model::{
-    CpuId, HostSample, Pid, Source, TenantName, ThreadPlan, ThreadSettings, Topology,
+    CpuId, HostSample, Pid, Source, TenantName, ThreadPlan, ThreadSample, ThreadSettings, Topology,
 };
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,7 +1,7 @@
 use super::super::cores::tests::{course, server};
+use super::super::random;
 use super::super::{engine, owners};
 use super::*;
-use crate::promises::drawn;
 use quell_model::Plan;
 use quell_model::config::{Criticality, HostScheduler, Server, TenantSpec};
 use quell_policy::admission::audit::{Audit, Event};
@@ -75,7 +75,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
     let cpus = rng.random_range(1..=4);
     let mut text = format!("name = \"t\"\n[host]\ncpus = {cpus}\n[criticality]\ntemperature = 0\n");
     let servers: Vec<Server> = (0..5 * cpus)
-        .map(|_| drawn::server(&mut rng, 2 * MS))
+        .map(|_| random::server(&mut rng, 2 * MS))
         .collect();
     for (number, server) in servers.iter().enumerate() {
         let steps = (0..16).map(|_| {
@@ -145,7 +145,7 @@ fn with_changes(seed: u64) -> (u64, usize) {
             let tenant = rng.random_range(0..servers.len());
             let mut spec: TenantSpec = instances[tenant].spec.clone();
             if rng.random_bool(0.7) {
-                let server = drawn::server(&mut rng, 2 * MS);
+                let server = random::server(&mut rng, 2 * MS);
                 let ms = |ns: u64| Some(ns as f64 / 1e6);
                 let high = server.criticality == Criticality::High;
                 spec.criticality = Some(server.criticality);

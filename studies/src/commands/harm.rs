@@ -1,0 +1,70 @@
+//! `quell-studies harm`: whether a side is worse than the kernel's default anywhere.
+
+use crate::cli;
+use crate::harm::{self, CASES, Harm};
+use quell::commands::InputError;
+use quell::commands::bench::{Job, files_writable, print, sides};
+use quell_bench::run;
+use quell_bench::set::Setting;
+use std::io::{self, Write};
+
+/// Runs every scenario, and shows what each side does to it. An error where one is beyond its limits.
+pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
+    let sides = sides(&args.policy, args.on)?;
+    if sides.len() < 2 {
+        let message = "`--policy`: a baseline and at least one side, as default,quell".to_string();
+        return Err(InputError(message).into());
+    }
+    let wanted = |name: &&(&str, Option<&str>)| {
+        args.only.is_empty() || args.only.iter().any(|it| name.0.contains(it.as_str()))
+    };
+    let cases: Vec<_> = CASES.iter().filter(wanted).collect();
+    if cases.is_empty() {
+        let message = format!(
+            "`--only`: no scenario has `{}` in its name",
+            args.only.join("` or `")
+        );
+        return Err(InputError(message).into());
+    }
+    if args.list {
+        for (scenario, set) in &cases {
+            writeln!(io::stdout(), "{}", name(scenario, *set))?;
+        }
+        return Ok(());
+    }
+    files_writable(args.common.files())?;
+    let interrupt = run::interrupt_flag()?;
+    let mut measure = args.common.measure(args.seconds, args.pairs);
+    measure.scheduling = args.scheduling;
+    let mut rows = Vec::new();
+    for (number, (scenario, set)) in cases.iter().enumerate() {
+        let name = name(scenario, *set);
+        writeln!(io::stderr(), "{name} ({} of {})", number + 1, cases.len())?;
+        let settings = set.iter().map(|text| text.parse::<Setting>());
+        let mut settings = settings
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(anyhow::Error::msg)?;
+        settings.extend(args.set.iter().cloned());
+        let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
+        let result = job.run(args.on, &args.guest, &interrupt);
+        match result {
+            Ok(result) => rows.extend(harm::rows(&name, &result)),
+            // The simulator has no real applications.
+            Err(error) if quell::commands::is_users(&error) => {
+                writeln!(io::stderr(), "left out: {error:#}")?
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let harm = Harm::new(rows);
+    print(&harm, harm::table(&harm), args.common.json.as_deref())?;
+    anyhow::ensure!(harm.holds(), "a side does harm: see HARMS above");
+    Ok(())
+}
+
+fn name(scenario: &str, set: Option<&str>) -> String {
+    match set {
+        Some(set) => format!("{scenario} {}", set.trim_start_matches("tenant.svc.")),
+        None => scenario.to_string(),
+    }
+}

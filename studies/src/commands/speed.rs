@@ -1,0 +1,19 @@
+//! `quell-studies speed`: how fast the simulator is.
+
+use crate::{cli, sim_bench};
+use quell::commands::bench::{files_writable, print, sides};
+use quell_bench::progress::Progress;
+use quell_bench::result::Substrate;
+use quell_bench::run;
+use std::time::Duration;
+
+/// Measures it, and shows a table.
+pub fn run(args: &cli::Speed) -> anyhow::Result<()> {
+    let sides = sides(&args.policy, Substrate::Sim)?;
+    files_writable(args.common.files())?;
+    let interrupt = run::interrupt_flag()?;
+    let progress = Progress::stderr(Duration::ZERO);
+    let result = sim_bench::run(&sides, args.seconds, &interrupt, &progress)?;
+    let json = args.common.json.as_deref();
+    print(&result, sim_bench::table(&result), json)
+}

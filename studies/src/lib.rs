@@ -1,0 +1,33 @@
+//! What Quell itself is measured by. None of it is installed: `quell` is the product, `quell-studies` its laboratory.
+//!
+//! [`standard`] is what everybody runs on a new scheduler, [`harm`] whether a side is worse than the kernel's default on any
+//! scenario, [`hunt`] a search for workloads on which a light task waits too long. [`shares`] and [`promises`] are random
+//! hosts, [`acceptance`] what admission tests accept, [`calibration`] the simulator beside real kernels. [`overhead`],
+//! [`agent_bench`] and [`sim_bench`] are costs, [`reproduce`] papers' figures.
+
+pub mod acceptance;
+pub mod agent_bench;
+pub mod calibration;
+pub mod cli;
+pub mod commands;
+pub mod harm;
+pub mod hosts;
+pub mod hunt;
+pub mod overhead;
+pub mod promises;
+pub mod report;
+pub mod reproduce;
+pub mod shares;
+pub mod sim_bench;
+pub mod standard;
+
+#[cfg(test)]
+mod testing {
+    use quell_bench::result::BenchResult;
+
+    /// A result of two latency tenants and a batch tenant, sides `default` and `quell`.
+    pub fn sample() -> BenchResult {
+        let json = include_str!("../../crates/quell-bench/testdata/result.json");
+        serde_json::from_str(json).unwrap()
+    }
+}
