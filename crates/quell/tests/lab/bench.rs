@@ -250,7 +250,7 @@ fn short_requests_go_before_long_ones_on_the_simulator() {
 }
 
 /// The same scenario on the simulator and under the real kernel: run delays, latencies, switches, wakeups and shares, under
-/// EEVDF and under Quell's scheduler, within what docs/design/simulator.md says.
+/// EEVDF and under Quell's scheduler, within what docs/results/simulator.md says.
 #[test]
 fn the_simulator_tells_what_the_kernel_does() {
     if !common::lab_is_ready() {
