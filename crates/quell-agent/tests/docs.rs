@@ -194,3 +194,24 @@ fn the_reference_names_the_default_socket() {
     assert!(read("docs/reference/api.md").contains(&client.socket().display().to_string()));
     assert!(read("docs/reference/configuration.md").contains(quell_agent::DEFAULT_CONFIG));
 }
+
+/// The names that follow where metrics are written, without prefix and suffix.
+#[test]
+fn every_metric_is_in_its_reference() {
+    let code = read("crates/quell-agent/src/metrics.rs");
+    let code = code.split("#[cfg(test)]").next().unwrap();
+    let reference = read("docs/reference/metrics.md");
+    let mut metrics = 0;
+    for after in code.split("to,").skip(1) {
+        let Some(name) = after.trim_start().strip_prefix('"') else {
+            continue;
+        };
+        let name = name.split('"').next().unwrap();
+        assert!(
+            reference.contains(&format!("`quell_{name}")),
+            "docs/reference/metrics.md does not tell of `quell_{name}`"
+        );
+        metrics += 1;
+    }
+    assert!(metrics > 20, "{metrics}");
+}

@@ -5,6 +5,8 @@
 
 mod cli;
 mod commands;
+#[cfg(test)]
+mod guide_tests;
 mod log;
 mod table;
 
