@@ -1,7 +1,7 @@
 //! Whether the simulator tells what the real kernel does: the same scenarios in the kernel lab and on the simulator.
 //!
 //! The lab's clock counts instructions, so what the kernel's own work takes there is known from a benchmark of its
-//! own (`quell-studies overhead --on vm`, docs/scheduler.md): the simulator gets these figures, and none from the scenarios that
+//! own (`quell-studies overhead --on vm`, docs/results/scheduler.md): the simulator gets these figures, and none from the scenarios that
 //! it is checked with. What the two may differ by was written down before they were compared: [`Figure::tolerance`].
 
 use comfy_table::{CellAlignment, Table, presets};

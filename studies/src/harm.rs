@@ -1,7 +1,7 @@
 //! Whether a side does harm: every scenario of the repository that tenants share, against the kernel's default
 //! (`quell-studies harm`).
 //!
-//! With `--scheduling` each row also has what could stand for latency without asking the application (docs/guard.md): how the
+//! With `--scheduling` each row also has what could stand for latency without asking the application (docs/design/guard.md): how the
 //! guard's figure moves where the tenants' true latency does.
 
 use quell_bench::report;

@@ -104,7 +104,7 @@ fn servers_tell_what_their_clients_waited() {
 }
 
 /// The same scenario on the simulator and under the real kernel: run delays, latencies, switches, wakeups and shares, under
-/// EEVDF and under Quell's scheduler, within what docs/simulator.md says.
+/// EEVDF and under Quell's scheduler, within what docs/results/simulator.md says.
 #[test]
 fn the_simulator_tells_what_the_kernel_does() {
     if !common::lab_is_ready() {

@@ -3,7 +3,7 @@
 //! It runs on a thread of its own with a single-threaded runtime, reads the [`Board`] and nothing
 //! else, and changes nothing. Limits: [`MAX_CONNECTIONS`] at a time (more wait to be accepted), one
 //! request per connection, 16 KiB of request head, [`HEAD_TIME`] to send it and
-//! [`CONNECTION_TIME`] for the whole exchange. `docs/api.md` describes the API for users.
+//! [`CONNECTION_TIME`] for the whole exchange. `docs/reference/api.md` describes the API for users.
 
 use crate::board::Board;
 use crate::totals::MAX_WINDOW_S;

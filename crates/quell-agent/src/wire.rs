@@ -2,7 +2,7 @@
 //!
 //! Version 1. Fields are only ever added to it; a field's meaning or unit never changes. Times are
 //! nanoseconds (`_ns`), microseconds (`_us`) or seconds (`_s`) as the names say; whatever the
-//! source cannot see is `null`, never zero. `docs/api.md` is the reference for users.
+//! source cannot see is `null`, never zero. `docs/reference/api.md` is the reference for users.
 
 use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantClass, TenantKind};
 use quell_model::{

@@ -51,19 +51,19 @@ fn every_key_of_quell_toml_is_in_its_reference() {
     };
     let keys = keys(&file);
     assert!(keys.len() > 30, "{keys:?}");
-    let reference = read("docs/quell.toml.md");
+    let reference = read("docs/reference/configuration.md");
     for key in keys {
         let told = [format!("`{key}`"), format!("[{key}]"), format!(" {key} = ")];
         assert!(
             told.iter().any(|t| reference.contains(t)),
-            "docs/quell.toml.md does not tell of `{key}`"
+            "docs/reference/configuration.md does not tell of `{key}`"
         );
     }
 }
 
 #[test]
 fn every_default_in_the_reference_is_the_default() {
-    let reference = read("docs/quell.toml.md");
+    let reference = read("docs/reference/configuration.md");
     let defaults = [
         serde_json::to_value(AgentSettings::default()).unwrap(),
         serde_json::to_value(AsymmetrySettings::default()).unwrap(),
@@ -88,11 +88,11 @@ fn the_examples_are_right() {
         &read("packaging/quell.toml"),
     )
     .unwrap();
-    let reference = read("docs/quell.toml.md");
+    let reference = read("docs/reference/configuration.md");
     let mut examples = 0;
     for example in reference.split("```toml\n").skip(1) {
         let example = example.split("```").next().unwrap();
-        parse(Path::new("docs/quell.toml.md"), example).unwrap();
+        parse(Path::new("docs/reference/configuration.md"), example).unwrap();
         examples += 1;
     }
     assert!(examples > 0);
@@ -137,7 +137,7 @@ fn every_field_of_the_api_is_in_its_reference() {
         ..Default::default()
     };
     let admission: wire::Admission = serde_json::from_str(ADMISSION).unwrap();
-    let reference = read("docs/api.md");
+    let reference = read("docs/reference/api.md");
     let all = [
         keys(&admission),
         keys(&status),
@@ -150,7 +150,7 @@ fn every_field_of_the_api_is_in_its_reference() {
     for key in all {
         assert!(
             reference.contains(&format!("`{key}`")),
-            "docs/api.md does not tell of `{key}`"
+            "docs/reference/api.md does not tell of `{key}`"
         );
     }
 }
@@ -191,6 +191,27 @@ const EXPLAIN: &str = r#"{
 #[test]
 fn the_reference_names_the_default_socket() {
     let client = Client::new(quell_agent::DEFAULT_SOCKET);
-    assert!(read("docs/api.md").contains(&client.socket().display().to_string()));
-    assert!(read("docs/quell.toml.md").contains(quell_agent::DEFAULT_CONFIG));
+    assert!(read("docs/reference/api.md").contains(&client.socket().display().to_string()));
+    assert!(read("docs/reference/configuration.md").contains(quell_agent::DEFAULT_CONFIG));
+}
+
+/// The names that follow where metrics are written, without prefix and suffix.
+#[test]
+fn every_metric_is_in_its_reference() {
+    let code = read("crates/quell-agent/src/metrics.rs");
+    let code = code.split("#[cfg(test)]").next().unwrap();
+    let reference = read("docs/reference/metrics.md");
+    let mut metrics = 0;
+    for after in code.split("to,").skip(1) {
+        let Some(name) = after.trim_start().strip_prefix('"') else {
+            continue;
+        };
+        let name = name.split('"').next().unwrap();
+        assert!(
+            reference.contains(&format!("`quell_{name}")),
+            "docs/reference/metrics.md does not tell of `quell_{name}`"
+        );
+        metrics += 1;
+    }
+    assert!(metrics > 20, "{metrics}");
 }

@@ -1,6 +1,6 @@
 //! What a benchmark found, in the form that `--json` writes and the reports read.
 //!
-//! docs/bench-json.md describes every field for readers of the file; the names here are the names
+//! docs/reference/json.md describes every field for readers of the file; the names here are the names
 //! there. Whatever was not measured is `null`, never zero. Latency is in microseconds, shares are
 //! fractions of the whole host (1 = every CPU), percentages say so in their name.
 

@@ -63,7 +63,7 @@ pub struct Options {
     /// Put threads of short requests before those of long ones that came at the same time.
     pub requests: bool,
     /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
-    /// Off by default until it holds what it promises everywhere: docs/scheduler.md.
+    /// Off by default, as it costs latency where CPUs lack: docs/results/scheduler.md.
     pub share: bool,
     /// Serve those who have servers ([`Scheduler::set_server`]) before all that has a weight; what they leave is shared. Needs
     /// `share`.

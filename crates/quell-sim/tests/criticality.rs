@@ -217,7 +217,7 @@ fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCe
     (servers, audit)
 }
 
-/// `QUELL_SETS`: how many; `QUELL_TEST`: by which test, of which `demand` accepts some that miss (docs/criticality.md).
+/// `QUELL_SETS`: how many; `QUELL_TEST`: by which test, of which `demand` accepts some that miss (docs/design/criticality.md).
 #[test]
 fn no_accepted_set_misses() {
     let given = |name: &str| std::env::var(name).ok();

@@ -10,13 +10,13 @@ const ON_KERNELS: &[Substrate] = &[Substrate::Vm, Substrate::Host];
 /// The paper's two baselines, what became of them, and Quell.
 const SIDES: &str = "cfs,eevdf,credit,credit2,akita,quell";
 
-const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of Linux 6.12 (docs/simulator.md). CFS is that of Linux 6.1, the paper's of 3.6; \
-    `akita` is the paper's mechanism in Quell's sched_ext scheduler, with what docs/criticality.md says is ours.";
+const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of Linux 6.12 (docs/design/simulator.md). CFS is that of Linux 6.1, the paper's of 3.6; \
+    `akita` is the paper's mechanism in Quell's sched_ext scheduler, with what docs/design/criticality.md says is ours.";
 /// The kernel's own scheduler, the paper's mechanism alone, and Quell.
 const SIDES_REALLY: &str = "default,akita,quell";
 
 const PROCESSES: &str = "Processes, not VMs: threads of a virtual CPU and of anything else are served alike. `default` is the kernel's EEVDF; `akita` is the paper's \
-    mechanism in Quell's sched_ext scheduler, with what docs/criticality.md says is ours.";
+    mechanism in Quell's sched_ext scheduler, with what docs/design/criticality.md says is ours.";
 const REQUESTS: &str =
     "Requests are as long as the paper's rates and CPU use tell, and arrive without a network.";
 const WEIGHTED: &str = "What no promise covers is shared by weight, also with those whose budget is spent: the paper serves these one after the other.";

@@ -23,7 +23,7 @@ const HIGH: (f64, f64) = (3.2, 3.2);
 /// The paper's own pair first, then the kernel of today and Quell.
 const SIDES: &str = "cfs,dasec,eevdf,sched,quell";
 
-const MACHINE: &str = "A simulated machine of four sockets with 20 CPUs each; guests have EEVDF of Linux 6.12 (docs/simulator.md). CFS is that of \
+const MACHINE: &str = "A simulated machine of four sockets with 20 CPUs each; guests have EEVDF of Linux 6.12 (docs/design/simulator.md). CFS is that of \
     Linux 6.1, the paper's of 5.3.";
 const SCHEDULER: &str = "`dasec` is the paper's mechanism on Quell's sched_ext scheduler, which replaces CFS where the paper's version \
     changes its weights and wakeups: what that scheduler does by itself (one order for each cache, private latencies) is in it. `sched` adds \

@@ -3,7 +3,7 @@
 //! Problem: a scheduler is to be judged by the load that a host has, and not by a scenario's. How: what threads did by
 //! themselves is taken out of the trace ([`recording`]) and done again in virtual time under each scheduler. Interrupts
 //! come at their times: the load is open-loop, as recorded. Limits: a wait for a lock is a wait for the wakeup that ended it;
-//! who did what is as it was; docs/replay.md has them all, and how far off the answers are.
+//! who did what is as it was; docs/reference/replay.md has them all, docs/results/replay.md how far off the answers are.
 
 mod recording;
 

@@ -1,7 +1,7 @@
 //! Results as one flat table, a row for each run, side and tenant, as CSV and as Parquet: for spreadsheets, notebooks and
 //! databases, which nested JSON does not suit.
 //!
-//! There is one schema for every command (docs/bench-json.md): what a command or a run does not have is null in its rows,
+//! There is one schema for every command (docs/reference/json.md): what a command or a run does not have is null in its rows,
 //! never zero. Columns are made once and written either way.
 
 use crate::result::{BenchResult, Figures, Run, SchedulingFigures, TenantRun};

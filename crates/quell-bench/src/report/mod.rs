@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 
-/// The result as the JSON of docs/bench-json.md.
+/// The result as the JSON of docs/reference/json.md.
 pub fn json(result: &BenchResult) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(result)? + "\n")
 }

@@ -98,7 +98,7 @@ pub enum HostScheduler {
 }
 
 /// What a simulated machine's own work takes. What is not given is as on a server of today
-/// (docs/simulator.md has the figures and where they are from). Real machines have their own.
+/// (docs/design/simulator.md has the figures and where they are from). Real machines have their own.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostsSpec {

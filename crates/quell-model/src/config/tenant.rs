@@ -50,9 +50,9 @@ pub struct TenantSpec {
     pub libvirt: Option<String>,
     /// Virtual CPUs (kind `vm`); for admission the number of CPUs at once of any kind, 1 unless given.
     pub vcpus: Option<u32>,
-    /// How critical it is: it has a budget in every period then, not a weight. For `quell admit`.
+    /// How critical it is: it has a budget in every period then, not a weight. For the agent and `quell admit`.
     pub criticality: Option<Criticality>,
-    /// The period of each of its virtual CPUs, in ms, 1 to 10 000.
+    /// The period of each of its virtual CPUs, in ms, 1 to 4000.
     pub period_ms: Option<f64>,
     /// The CPU time that each of them usually needs in a period, in ms, 0.1 to the period.
     pub budget_ms: Option<f64>,

@@ -9,7 +9,7 @@ use quell_bench::result::{Metric, Substrate};
 const ON: &[Substrate] = &[Substrate::Sim];
 
 const MACHINE: &str = "A simulated machine: hosts with CFS of Linux 6.1 (the paper's: 5.10), guests with EEVDF of 6.12, exits, halt polling and \
-    an emulator thread for each of 8 queues of a VM's network card (docs/simulator.md). `--set host.scheduler=eevdf` is the host of today.";
+    an emulator thread for each of 8 queues of a VM's network card (docs/design/simulator.md). `--set host.scheduler=eevdf` is the host of today.";
 const APPLICATIONS: &str = "Applications are thread programs: a request's CPU time is the one at which a VM alone answers the paper's max load \
     within the paper's objective on 8 hyperthreads. MySQL's requests are transactions of 20 queries, each a message from the client, 50 us after \
     the last one's answer; the paper counts queries.";

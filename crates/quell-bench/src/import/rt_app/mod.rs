@@ -4,7 +4,7 @@
 //! read with its keys in their order, repeated ones too, since that is the order of the events ([`json`]), and checked
 //! ([`read`]); then each event becomes a step, and each task a thread with its policy, nice value, slice and CPUs. What
 //! would make another load of it is refused, with its line; what a scenario does not have and the load may do without
-//! is the scenario's caveat, which stands over its results. docs/simulator.md has the table of what becomes what.
+//! is the scenario's caveat, which stands over its results. docs/reference/rt-app.md has the table of what becomes what.
 
 mod json;
 mod read;
