@@ -13,12 +13,12 @@ mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
-mod shares;
+mod rate_solver;
 mod stats;
-mod teller;
+mod rate_loop;
 
 pub use arguments::Arguments;
-pub use shares::EVERY as SHARES_EVERY;
+pub use rate_solver::EVERY as SHARES_EVERY;
 pub use stats::{CpuStats, Stats};
 
 use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
-use teller::Teller;
+use rate_loop::Teller;
 
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
@@ -414,7 +414,7 @@ impl Scheduler {
         let exit = map(&object, ".bss.exit")?;
         let teller = match raw.share {
             0 => None,
-            _ => Some(teller::Ready::open(
+            _ => Some(rate_loop::Ready::open(
                 &map(&object, ".bss.places")?,
                 &map(&object, ".bss.sharers")?,
                 map(&object, ".bss.cpus")?,
@@ -434,7 +434,7 @@ impl Scheduler {
             log: String::new(),
         })?;
         let numbers: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let teller = teller.map(teller::Ready::start).transpose()?;
+        let teller = teller.map(rate_loop::Ready::start).transpose()?;
         let scheduler = Scheduler {
             cpus,
             domains,

@@ -18,7 +18,7 @@ use crate::layout::{
     self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Options as RawOptions, Places,
     ServerSlot, Sharer,
 };
-use crate::shares::{Host, Shares};
+use crate::rate_solver::{Host, Shares};
 use crate::{
     Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, domains, raw_options,
 };

@@ -578,7 +578,7 @@ mod tests {
             prop_assert!(pull.unsigned_abs() <= lag.unsigned_abs() + 1_024_000 && pull as i128 * lag as i128 >= 0);
         }
 
-        /// order.h, bound (1).
+        /// deadline.h, bound (1).
         #[test]
         fn nobody_that_becomes_ready_later_goes_before_for_long(
             (weight, lag) in weight_and_lag(), load in any_time(), cpus in 0u64..=1024, woke in 0u64..1 << 60,

@@ -11,14 +11,14 @@
  *          A chain is also busy: for what was run in it, along the way by which threads woke each other, less what they slept meanwhile. So work
  *          without end is told from requests, in however small parts it is done.
  * Bounds:  age makes deadlines earlier by a few times the work at most (urgency.h), and only while threads are within their shares
- *          (order.h). A chain that has been busy for many times its threads' work is no request's.
+ *          (deadline.h). A chain that has been busy for many times its threads' work is no request's.
  * Limits:  a server that finds its next request waiting goes on without sleeping, and so with the
  *          age of the one before. Wakeups in softirq begin a chain even where a local sender caused them.
  */
 #ifndef QUELL_CAUSAL_BPF_H
 #define QUELL_CAUSAL_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 /* The thread whose work makes the current code wake somebody; none where the event comes from outside. */
 static __always_inline struct task_struct *waker(void)

@@ -372,7 +372,7 @@ static __always_inline u64 times_of(struct thread *t, struct domain *d)
 	return order_times(load, cpus);
 }
 
-/* The deadline of a thread that is up to date, see ../policy/order.h. Global, as charge_ran() is. */
+/* The deadline of a thread that is up to date, see ../policy/deadline.h. Global, as charge_ran() is. */
 __noinline int update_deadline(struct thread *t, u64 now)
 {
 	struct domain *d = t ? domain_at(t->domain) : NULL;

@@ -11,11 +11,11 @@
 #ifndef QUELL_GROUPS_BPF_H
 #define QUELL_GROUPS_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 #define GROUP_DEPTH 64
 
-/* CPU time that its threads get at most, see limit.bpf.h. */
+/* CPU time that its threads get at most, see bandwidth.bpf.h. */
 struct limit {
 	u64 quota; /* 0: it has no limit */
 	u64 period;

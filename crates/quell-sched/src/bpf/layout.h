@@ -34,13 +34,13 @@ struct options {
 
 /* What a CPU does, and counters since loading. */
 struct cpu_slot {
-	u64 deadline; /* of what runs, see order.h */
+	u64 deadline; /* of what runs, see deadline.h */
 	u64 until;    /* when it begins to become later */
 	u64 pace;     /* how fast */
 	u64 began;    /* when what runs got the CPU, or another turn */
 	u32 pinned;  /* threads in its pinned queue and its servers' */
 	u8 offline;
-	u8 movable; /* what runs there, see room.bpf.h */
+	u8 movable; /* what runs there, see migrate.bpf.h */
 	u8 aside;   /* it goes on elsewhere, see there */
 	u8 visited; /* the domain that it looked at last */
 	u64 runs;	   /* times a thread got this CPU */

@@ -14,7 +14,7 @@
 #ifndef QUELL_SCHED_OBSERVE_BPF_H
 #define QUELL_SCHED_OBSERVE_BPF_H
 
-#include "limit.bpf.h"
+#include "bandwidth.bpf.h"
 #include <quell/observe.h>
 
 /* Limits are the scheduler's own: the kernel's counters stand still. */

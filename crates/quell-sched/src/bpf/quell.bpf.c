@@ -6,12 +6,12 @@
  *   share.bpf.h       which thread is furthest behind what it is due of the host
  *   causal.bpf.h      since when its work waits
  *   request.bpf.h     how much work its requests are
- *   asymmetry.bpf.h   whom it preempts, and when turns end
+ *   preempt.bpf.h   whom it preempts, and when turns end
  *   starvation.bpf.h  that it waits no longer than that
  *   server.bpf.h      what it is promised in every period
- *   room.bpf.h        that it makes way for threads bound to some CPUs
- *   limit.bpf.h       what CPU time its cgroups may still use,
- *   park.bpf.h        and where it waits for that
+ *   migrate.bpf.h        that it makes way for threads bound to some CPUs
+ *   bandwidth.bpf.h       what CPU time its cgroups may still use,
+ *   throttle.bpf.h        and where it waits for that
  *   observe.bpf.h     what threads did, for the agent
  *
  * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a place in its domain's queue. One that is bound to a CPU
@@ -19,15 +19,15 @@
  * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
  * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
  */
-#include "state.bpf.h"
+#include "task.bpf.h"
 #include "fair.bpf.h"
 #include "causal.bpf.h"
 #include "request.bpf.h"
-#include "asymmetry.bpf.h"
+#include "preempt.bpf.h"
 #include "starvation.bpf.h"
 #include "server.bpf.h"
-#include "room.bpf.h"
-#include "park.bpf.h"
+#include "migrate.bpf.h"
+#include "throttle.bpf.h"
 #include "observe.bpf.h"
 
 /* Blocked to ready. Global, so that the verifier looks at it once. */

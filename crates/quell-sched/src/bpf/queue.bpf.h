@@ -5,7 +5,7 @@
 #ifndef QUELL_QUEUE_BPF_H
 #define QUELL_QUEUE_BPF_H
 
-#include "asymmetry.bpf.h"
+#include "preempt.bpf.h"
 #include "fair.bpf.h"
 #include "server.bpf.h"
 

@@ -7,7 +7,7 @@
  * How:     a request comes in when something outside a process wakes one of its threads: an
  *          interrupt, a timer, another process. The CPU time that the process spends from one to the next is
  *          averaged, in its first thread's state; it is part of what its threads' requests are (../policy/urgency.h).
- * Bounds:  it only orders within what order.h allows. Who has itself woken often for nothing seems to serve
+ * Bounds:  it only orders within what deadline.h allows. Who has itself woken often for nothing seems to serve
  *          short requests, and wins no CPU time by that.
  * Limits:  the average is one for a process, whatever it serves. A server that finds its next request waiting
  *          is not woken for it: behind such a queue requests seem longer than they are.

@@ -22,7 +22,7 @@
 #ifndef QUELL_SERVER_BPF_H
 #define QUELL_SERVER_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 #define NEVER (-1ULL)
 /* What a switch takes at most. Else the CPU idled, or a higher scheduling class had it. */

@@ -14,7 +14,7 @@
 #ifndef QUELL_SHARE_BPF_H
 #define QUELL_SHARE_BPF_H
 
-#include "limit.bpf.h"
+#include "bandwidth.bpf.h"
 
 /* Whose order differs by less is left where it is. */
 #define ORDER_NOTICED (1 * NS_PER_MS)

@@ -13,7 +13,7 @@
 #ifndef QUELL_STARVATION_BPF_H
 #define QUELL_STARVATION_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 #define STARVATION_EVERY (500 * NS_PER_MS)
 

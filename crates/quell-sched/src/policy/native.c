@@ -3,8 +3,8 @@
  * The policy headers as a native library, for tests: one function for each of theirs. The same source that the
  * kernel runs.
  */
-#include "limit.h"
-#include "order.h"
+#include "bandwidth.h"
+#include "deadline.h"
 #include "share.h"
 
 u64 quell_fair_virtual(u64 ns, u64 weight) { return fair_virtual(ns, weight); }

@@ -5,7 +5,7 @@
  * Problem: who shares each CPU by weight serves a tenant wrongly as a whole: where one of its tasks sleeps a
  *          lot, or may run on one CPU only, nobody makes up for that elsewhere (Ishiguro et al., Toward
  *          Accurate Group Scheduling in Multi-core Environments). And no CPU can tell from what it sees what would be right.
- * How:     the loader solves, every 50 ms (shares.rs), for what is due to each task: weighted max-min fairness over the whole host, by what
+ * How:     the loader solves, every 50 ms (rate_solver.rs), for what is due to each task: weighted max-min fairness over the whole host, by what
  *          each wanted and where it may run (quell_policy::share). It gives each a rate, of a CPU while it wants one, and moves the time
  *          up to which it has been *served*, so that it lacks what it had less than was due. From there on a task that runs is served by
  *          its CPU time over its rate, and one that sleeps as time passes. So the clock is time itself, on every CPU, and a
@@ -19,7 +19,7 @@
 #ifndef QUELL_POLICY_SHARE_H
 #define QUELL_POLICY_SHARE_H
 
-#include "order.h"
+#include "deadline.h"
 
 /* CPU time that a task uses before it is charged. */
 #define SHARE_STEP (500 * NS_PER_US)
@@ -114,7 +114,7 @@ static inline u64 share_pace(u32 rate)
 }
 
 /*
- * Whether a task is light that wakes (order.h): it is due a CPU while it wants one, as those are that want less than their share, and not ahead
+ * Whether a task is light that wakes (deadline.h): it is due a CPU while it wants one, as those are that want less than their share, and not ahead
  * by more than half of a turn.
  */
 static inline bool share_is_light(u32 rate, s64 lag)

@@ -4,7 +4,7 @@
  *
  * Problem: a tenant's latency is that of its critical path; serving all threads in turn delays it for
  *          work that nobody waits for. But each preemption costs two switches, and most waits are short.
- * How:     each activation of a thread has a deadline (../policy/order.h). Where no CPU is idle, a thread that
+ * How:     each activation of a thread has a deadline (../policy/deadline.h). Where no CPU is idle, a thread that
  *          wakes takes at once the CPU of the thread with the latest deadline, if that is later than its own by the margin.
  *          At once means straight to that CPU's local queue, so that one interrupt is all it costs. But a thread that another one woke waits until who runs
  *          has run for ORDER_RUN: who sends many messages sends them before they are read, and who sends one and sleeps leaves it the CPU.
@@ -12,10 +12,10 @@
  *          while somebody waits.
  * Limits:  the search looks at the CPUs of one domain, the one the thread ran in.
  */
-#ifndef QUELL_ASYMMETRY_BPF_H
-#define QUELL_ASYMMETRY_BPF_H
+#ifndef QUELL_PREEMPT_BPF_H
+#define QUELL_PREEMPT_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 /* The deadline of what runs there as of now. */
 static __always_inline u64 running_deadline(const struct cpu_slot *slot, u64 now)

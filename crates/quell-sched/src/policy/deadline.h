@@ -31,8 +31,8 @@
  *          most, then ORDER_EARLIEST, and for what (2) and (3) allow. Nothing in this depends on how tasks came to be, or who woke whom.
  * Units:   ns of CLOCK_MONOTONIC, from ORDER_START.
  */
-#ifndef QUELL_POLICY_ORDER_H
-#define QUELL_POLICY_ORDER_H
+#ifndef QUELL_POLICY_DEADLINE_H
+#define QUELL_POLICY_DEADLINE_H
 
 #include "fair.h"
 #include "urgency.h"

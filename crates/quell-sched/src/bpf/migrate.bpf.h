@@ -13,10 +13,10 @@
  * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
  */
-#ifndef QUELL_ROOM_BPF_H
-#define QUELL_ROOM_BPF_H
+#ifndef QUELL_MIGRATE_BPF_H
+#define QUELL_MIGRATE_BPF_H
 
-#include "asymmetry.bpf.h"
+#include "preempt.bpf.h"
 #include "fair.bpf.h"
 
 /* In step with nobody: looks that fall where a thread with a period begins to run never see its CPU idle. */

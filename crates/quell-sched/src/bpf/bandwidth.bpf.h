@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Limits: keeps what ../policy/limit.h computes with.
+ * Limits: keeps what ../policy/bandwidth.h computes with.
  *
  * Problem: a group's pool is used on all CPUs at once, in steps far below a tick, and groups with limits lie in each other.
  * How:     whoever runs draws what it ran from the pools of all that it is in and that have limits, when it leaves the CPU or is
@@ -8,11 +8,11 @@
  *          leaves interrupts and stolen time out); a timer draws what that probably is. Pools are filled by who looks at them.
  * Limits:  before Linux 6.17 the kernel does not tell cgroups' limits.
  */
-#ifndef QUELL_LIMIT_BPF_H
-#define QUELL_LIMIT_BPF_H
+#ifndef QUELL_BANDWIDTH_BPF_H
+#define QUELL_BANDWIDTH_BPF_H
 
 #include "groups.bpf.h"
-#include "../policy/limit.h"
+#include "../policy/bandwidth.h"
 
 /* Threads of a queue that are looked at at once. */
 #define LOOKED_AT 16

@@ -5,7 +5,7 @@
  * A domain is the CPUs that share a last-level cache (at most DOMAIN_CPUS; larger caches are split).
  *
  *   queue             holds                                    ordered by
- *   ready(domain)     threads that may run on several CPUs     deadline (order.h)
+ *   ready(domain)     threads that may run on several CPUs     deadline (deadline.h)
  *   pinned(cpu)       threads that may run on this CPU only    the same
  *   server(number)    those of them that a server serves       the same
  *   starved(domain)   threads that have waited for too long    since when they wait
@@ -18,11 +18,11 @@
  * and made ready again without. So what is counted for a thread elsewhere is exchanged: whoever does it takes back what was counted, once.
  * The rest is written by atomics. Counters of a CPU are written by whoever holds its run queue's lock.
  */
-#ifndef QUELL_STATE_BPF_H
-#define QUELL_STATE_BPF_H
+#ifndef QUELL_TASK_BPF_H
+#define QUELL_TASK_BPF_H
 
 #include "sched_ext.bpf.h"
-#include "../policy/order.h"
+#include "../policy/deadline.h"
 #include "../policy/share.h"
 #include "layout.h"
 
@@ -55,7 +55,7 @@ ARRAY_PER_SCHEDULER(struct domain, domains, MAX_DOMAINS) SEC(".bss.domains");
 /* Of the threads that may run on this CPU only. */
 ARRAY_PER_SCHEDULER(struct pinned_clock, pinned_clocks, MAX_CPUS);
 
-/* Cgroups' limits, see limit.bpf.h. */
+/* Cgroups' limits, see bandwidth.bpf.h. */
 PER_SCHEDULER struct limits {
 	u32 groups;  /* how many have one */
 	u32 changes; /* how often one began or ceased to have one */
@@ -95,11 +95,11 @@ struct thread {
 	u64 age;	/* of its work when it woke, see causal.bpf.h */
 	u64 woke_at;	/* when that was */
 	u64 ready_at;
-	u64 deadline;	/* see ../policy/order.h */
+	u64 deadline;	/* see ../policy/deadline.h */
 	u64 pace;	/* how fast it becomes later while the thread runs */
 	u64 present;	/* CPU time since it woke */
 	u64 usual;	/* and on average */
-	u64 busy;	/* for how long its chain is, see ../policy/order.h */
+	u64 busy;	/* for how long its chain is, see ../policy/deadline.h */
 	u64 latency;	/* set by the agent; 0: not */
 	u64 worst_wait;
 	u64 runs;
@@ -113,7 +113,7 @@ struct thread {
 	u64 parked_at;	/* since when it waits for its limit; 0: it does not */
 	u64 limited_ns;	/* for how long it did in all, before that */
 	u64 left;	/* of its turn, when a higher scheduling class took its CPU; 0: a new turn is to come */
-	u64 moved_at;	/* when it looked for another CPU last, see room.bpf.h */
+	u64 moved_at;	/* when it looked for another CPU last, see migrate.bpf.h */
 	u32 tenant;	/* set by the agent; 0: none */
 	u32 server;	/* the same */
 	u32 served;	/* the server that counts it as ready; 0: none */
@@ -123,13 +123,13 @@ struct thread {
 	u32 weight;	/* effective */
 	u32 load;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
 	u32 active;	/* what its group counts for it; 0: nothing */
-	u32 limit_pace;	/* see limit.h */
+	u32 limit_pace;	/* see bandwidth.h */
 	u32 limit_seen;	/* limit is as of so many changes */
 	u32 sharer;	/* its number there, plus one; 0: none */
 	u16 domain;
 	u16 only_cpu;	/* the only one that it may use, plus one; 0: it may use several */
-	u16 displaces;	/* a CPU that it claimed, plus one; see room.bpf.h */
-	u8 light;	/* see ../policy/order.h */
+	u16 displaces;	/* a CPU that it claimed, plus one; see migrate.bpf.h */
+	u8 light;	/* see ../policy/deadline.h */
 	u8 idle;	/* SCHED_IDLE */
 	u8 invited;	/* a task woke it */
 	u8 known;	/* it has slept since it began, or was there before the scheduler */

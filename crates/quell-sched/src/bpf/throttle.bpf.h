@@ -3,13 +3,13 @@
  * Parking: where threads wait whose groups have used up their limits.
  *
  * Problem: they are ready to the kernel, but must neither run nor count as what CPUs are shared among.
- * How:     each domain has a queue of them, ordered by when their groups' pools will hold something (limit.bpf.h), and a timer for
+ * How:     each domain has a queue of them, ordered by when their groups' pools will hold something (bandwidth.bpf.h), and a timer for
  *          the first. Then they are ready again, with the lag that they had. Who was queued before its group's pool was empty is parked when it
  *          comes to the front.
  * Limits:  whose limit is changed while they wait, wait until the period ends that they are parked for, or a second.
  */
-#ifndef QUELL_PARK_BPF_H
-#define QUELL_PARK_BPF_H
+#ifndef QUELL_THROTTLE_BPF_H
+#define QUELL_THROTTLE_BPF_H
 
 #include "queue.bpf.h"
 

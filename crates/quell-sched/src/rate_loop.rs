@@ -6,7 +6,7 @@
 )]
 
 use crate::layout::{CpuSlot, Group, MAX_SHARERS, Places, Sharer, from_bytes};
-use crate::shares::{EVERY, Host, Shares};
+use crate::rate_solver::{EVERY, Host, Shares};
 use crate::{SchedError, io};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};

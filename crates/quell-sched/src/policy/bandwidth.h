@@ -9,8 +9,8 @@
  *          until they are looked at: a quarter of a quota divided by their number, each, or LIMIT_LEAST.
  * Units:   ns.
  */
-#ifndef QUELL_POLICY_LIMIT_H
-#define QUELL_POLICY_LIMIT_H
+#ifndef QUELL_POLICY_BANDWIDTH_H
+#define QUELL_POLICY_BANDWIDTH_H
 
 #include "types.h"
 
