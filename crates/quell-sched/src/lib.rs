@@ -408,15 +408,15 @@ impl Scheduler {
         }
         let mut object = open.load().map_err(refused)?;
         let cpus = map(&object, ".bss.cpus")?;
-        let domains = map(&object, ".bss.domains")?;
+        let domains = map(&object, ".bss.llcs")?;
         let servers = map(&object, ".bss.servers")?;
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
         let teller = match raw.share {
             0 => None,
             _ => Some(rate_loop::Ready::open(
-                &map(&object, ".bss.places")?,
-                &map(&object, ".bss.sharers")?,
+                &map(&object, ".bss.share_hints")?,
+                &map(&object, ".bss.share_slots")?,
                 map(&object, ".bss.cpus")?,
                 map(&object, "groups")?,
                 possible,

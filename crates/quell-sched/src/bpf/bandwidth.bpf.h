@@ -15,205 +15,205 @@
 #include "../policy/bandwidth.h"
 
 /* Threads of a queue that are looked at at once. */
-#define LOOKED_AT 16
+#define DSQ_SCAN_MAX 16
 
 /* A thread whose groups' pools were empty for so long gets a turn, and they owe it: else the kernel ended the scheduler. */
-#define LIMIT_LONGEST (10 * NS_PER_S)
+#define THROTTLED_MAX (10 * NS_PER_S)
 
 /* The nearest group that has a limit, from this one up; 0: none. Global, so that the verifier looks at it once. */
-__noinline u64 limited_from(u64 id)
+__noinline u64 find_limited_group(u64 id)
 {
 	for (int level = 0; level < GROUP_DEPTH && id; level++) {
 		struct group *g = bpf_map_lookup_elem(&groups, &id);
 		if (!g)
 			return 0;
-		if (g->limit.quota)
+		if (g->bw.quota_ns)
 			return id;
-		id = g->parent;
+		id = g->parent_id;
 	}
 	return 0;
 }
 
 /* On the way from a thread up through all that it is in and that have limits. */
-struct draw {
-	u64 id;	   /* the next group; 0: there is none */
-	s64 ran;   /* what is drawn, or given back */
-	s32 begin; /* 1: it begins to run there; -1: it ends */
+struct bw_walk {
+	u64 group_id;	   /* the next group; 0: there is none */
+	s64 runtime_ns;   /* what is drawn, or given back */
+	s32 nr_delta; /* 1: it begins to run there; -1: it ends */
 	u32 unused;
-	u64 until; /* when all pools will hold something; 0: they do */
-	u64 step;  /* see limit_step() */
+	u64 throttled_until_ns; /* when all pools will hold something; 0: they do */
+	u64 slice_ns;  /* see limit_step() */
 };
 
 /* Goes through a group. Global, as limited_from() is. */
-__noinline int draw_from(struct draw *draw, u64 now)
+__noinline int charge_group(struct bw_walk *walk, u64 now)
 {
-	u64 id = draw ? draw->id : 0;
+	u64 id = walk ? walk->group_id : 0;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
-	if (!draw)
+	if (!walk)
 		return 0;
-	draw->id = 0;
-	if (!g || !g->limit.quota)
+	walk->group_id = 0;
+	if (!g || !g->bw.quota_ns)
 		return 0;
-	u64 began = g->limit.began, period = g->limit.period;
-	u64 periods = limit_periods(began, period, now);
-	if (periods && __sync_val_compare_and_swap(&g->limit.began, began, began + periods * period) == began)
-		__sync_fetch_and_add(&g->limit.left, limit_added(g->limit.left, periods, g->limit.quota, g->limit.burst));
-	if (draw->ran)
-		__sync_fetch_and_add(&g->limit.left, -draw->ran);
-	if (draw->begin)
-		__sync_fetch_and_add(&g->limit.running, draw->begin);
-	s64 left = g->limit.left;
-	s32 running = g->limit.running;
-	u64 until = limit_until(left, g->limit.began, period, g->limit.quota);
-	u64 step = limit_step(left, g->limit.quota, running > 1 ? running : 1);
-	if (until > draw->until)
-		draw->until = until;
-	if (step < draw->step)
-		draw->step = step;
+	u64 period_start = g->bw.period_start_ns, period = g->bw.period_ns;
+	u64 periods = bw_periods(period_start, period, now);
+	if (periods && __sync_val_compare_and_swap(&g->bw.period_start_ns, period_start, period_start + periods * period) == period_start)
+		__sync_fetch_and_add(&g->bw.runtime_ns, bw_refill(g->bw.runtime_ns, periods, g->bw.quota_ns, g->bw.burst_ns));
+	if (walk->runtime_ns)
+		__sync_fetch_and_add(&g->bw.runtime_ns, -walk->runtime_ns);
+	if (walk->nr_delta)
+		__sync_fetch_and_add(&g->bw.nr_running, walk->nr_delta);
+	s64 runtime = g->bw.runtime_ns;
+	s32 nr_running = g->bw.nr_running;
+	u64 until = bw_throttled_until(runtime, g->bw.period_start_ns, period, g->bw.quota_ns);
+	u64 slice = bw_slice(runtime, g->bw.quota_ns, nr_running > 1 ? nr_running : 1);
+	if (until > walk->throttled_until_ns)
+		walk->throttled_until_ns = until;
+	if (slice < walk->slice_ns)
+		walk->slice_ns = slice;
 	/* As for limit_of(). */
-	u32 changes = limits.changes;
-	if (g->limit.seen != changes) {
-		g->limit.above = limited_from(g->parent);
-		g->limit.seen = changes;
+	u32 generation = bandwidth.generation;
+	if (g->bw.generation != generation) {
+		g->bw.next_group_id = find_limited_group(g->parent_id);
+		g->bw.generation = generation;
 	}
-	draw->id = g->limit.above;
+	walk->group_id = g->bw.next_group_id;
 	return 0;
 }
 
 /* The nearest group with a limit that a thread is in; 0: none. */
-static __always_inline u64 limit_of(struct thread *t)
+static __always_inline u64 limited_group_of(struct task_ctx *t)
 {
-	u32 changes = limits.changes;
+	u32 generation = bandwidth.generation;
 
-	if (!limits.groups)
+	if (!bandwidth.nr_groups)
 		return 0;
-	if (t->limit_seen != changes) {
-		t->limit = limited_from(t->cgroup);
-		t->limit_seen = changes;
+	if (t->bw_generation != generation) {
+		t->bw_group_id = find_limited_group(t->cgroup_id);
+		t->bw_generation = generation;
 	}
-	return t->limit;
+	return t->bw_group_id;
 }
 
 /* For how long limits stopped a thread: up to when it was last ready again, which it may have been for some moments before. */
-static __always_inline u64 limited_ns(struct thread *t)
+static __always_inline u64 throttled_time(struct task_ctx *t)
 {
-	u64 parked_at = t->parked_at, again = t->woke_at;
+	u64 parked_at = t->throttled_since_ns, woke_at = t->woke_at_ns;
 
-	return t->limited_ns + (parked_at && again > parked_at ? again - parked_at : 0);
+	return t->throttled_ns + (parked_at && woke_at > parked_at ? woke_at - parked_at : 0);
 }
 
 /* A thread begins or ends to run, ran, or asks. Global, as limited_from() is. */
-__noinline int draw(struct thread *t, struct draw *draw, u64 now)
+__noinline int charge_groups(struct task_ctx *t, struct bw_walk *walk, u64 now)
 {
-	if (!t || !draw)
+	if (!t || !walk)
 		return 0;
-	draw->id = limit_of(t);
-	draw->step = -1;
-	for (int level = 0; level < GROUP_DEPTH && draw->id; level++)
-		draw_from(draw, now);
+	walk->group_id = limited_group_of(t);
+	walk->slice_ns = -1;
+	for (int level = 0; level < GROUP_DEPTH && walk->group_id; level++)
+		charge_group(walk, now);
 	return 0;
 }
 
 /* As limited_until(). However much is owed, it is asked again after a second. Global, as limited_from() is. */
-__noinline u64 asked_until(struct thread *t, u64 now)
+__noinline u64 throttled_until_slow(struct task_ctx *t, u64 now)
 {
-	struct draw asked = {};
+	struct bw_walk walk = {};
 
 	if (!t)
 		return 0;
-	u64 parked_at = t->parked_at;
-	if (parked_at && now > parked_at + LIMIT_LONGEST)
+	u64 parked_at = t->throttled_since_ns;
+	if (parked_at && now > parked_at + THROTTLED_MAX)
 		return 0;
-	draw(t, &asked, now);
-	return asked.until > now + NS_PER_S ? now + NS_PER_S : asked.until;
+	charge_groups(t, &walk, now);
+	return walk.throttled_until_ns > now + NS_PER_S ? now + NS_PER_S : walk.throttled_until_ns;
 }
 
 /* Until when a thread may not run; 0: it may. */
-static __always_inline u64 limited_until(struct thread *t, u64 now)
+static __always_inline u64 throttled_until(struct task_ctx *t, u64 now)
 {
-	return limits.groups ? asked_until(t, now) : 0;
+	return bandwidth.nr_groups ? throttled_until_slow(t, now) : 0;
 }
 
 /* A thread ran, in all, and goes on or leaves its CPU. Global, as limited_from() is. */
-__noinline int draw_rest(struct thread *t, u64 ran_in_all, bool leaves, u64 now)
+__noinline int charge_exec(struct task_ctx *t, u64 exec, bool stops, u64 now)
 {
 	if (!t)
 		return 0;
-	u64 ran = ran_in_all - t->ran_before;
-	struct draw rest = { .ran = ran - t->drawn, .begin = leaves ? -1 : 0 };
+	u64 ran = exec - t->bw_exec_start_ns;
+	struct bw_walk walk = { .runtime_ns = ran - t->bw_charged_ns, .nr_delta = stops ? -1 : 0 };
 
-	t->limit_pace = limit_pace(t->limit_pace, ran, now - t->drawn_from);
-	t->drawn = ran;
-	t->drawn_at = now;
-	if (leaves)
-		t->drawing = 0;
-	draw(t, &rest, now);
+	t->bw_exec_ratio = bw_exec_ratio(t->bw_exec_ratio, ran, now - t->bw_since_ns);
+	t->bw_charged_ns = ran;
+	t->bw_charged_until_ns = now;
+	if (stops)
+		t->bw_charging = 0;
+	charge_groups(t, &walk, now);
 	return 0;
 }
 
-static __always_inline void draw_ran(struct thread *t, struct task_struct *p, bool leaves, u64 now)
+static __always_inline void charge_bandwidth(struct task_ctx *t, struct task_struct *p, bool stops, u64 now)
 {
-	if (t->drawing)
-		draw_rest(t, p->se.sum_exec_runtime, leaves, now);
+	if (t->bw_charging)
+		charge_exec(t, p->se.sum_exec_runtime, stops, now);
 }
 
 /* What a cgroup's files say, in us; a quota of -1: it has no limit. */
-static __always_inline void set_limit(struct group *g, u64 period, u64 quota, u64 burst, u64 now)
+static __always_inline void set_bandwidth(struct group *g, u64 period, u64 quota, u64 burst, u64 now)
 {
-	bool had = g->limit.quota, has = quota != -1ULL && quota && period;
+	bool had = g->bw.quota_ns, has = quota != -1ULL && quota && period;
 
 	if (!has)
 		period = quota = burst = 0;
-	g->limit.period = period * NS_PER_US;
-	g->limit.burst = burst * NS_PER_US;
-	g->limit.began = now;
-	g->limit.left = quota * NS_PER_US;
-	g->limit.quota = quota * NS_PER_US;
-	g->limit.running = 0;
+	g->bw.period_ns = period * NS_PER_US;
+	g->bw.burst_ns = burst * NS_PER_US;
+	g->bw.period_start_ns = now;
+	g->bw.runtime_ns = quota * NS_PER_US;
+	g->bw.quota_ns = quota * NS_PER_US;
+	g->bw.nr_running = 0;
 	if (had == has)
 		return;
-	__sync_fetch_and_add(&limits.groups, has ? 1 : -1);
-	__sync_fetch_and_add(&limits.changes, 1);
+	__sync_fetch_and_add(&bandwidth.nr_groups, has ? 1 : -1);
+	__sync_fetch_and_add(&bandwidth.generation, 1);
 }
 
-TIMERS(steps, MAX_CPUS);
+TIMERS(bandwidth_timers, MAX_CPUS);
 
 /* Looks at a thread that runs there: for how long it may go on; 0: it must leave. Global, as limited_from() is. */
-__noinline u64 look_at_drawing(struct thread *t, u64 now)
+__noinline u64 charge_running(struct task_ctx *t, u64 now)
 {
-	if (!t || !t->drawing)
+	if (!t || !t->bw_charging)
 		return 0;
-	u64 at = t->drawn_at, ran = now > at ? now - at : 0;
+	u64 at = t->bw_charged_until_ns, ran = now > at ? now - at : 0;
 
-	t->drawn_at = at + ran;
-	ran = limit_ran(t->limit_pace, ran);
-	t->drawn += ran;
-	struct draw drawn = { .ran = ran };
-	draw(t, &drawn, now);
-	return drawn.until ? 0 : drawn.step;
+	t->bw_charged_until_ns = at + ran;
+	ran = bw_exec_estimate(t->bw_exec_ratio, ran);
+	t->bw_charged_ns += ran;
+	struct bw_walk walk = { .runtime_ns = ran };
+	charge_groups(t, &walk, now);
+	return walk.throttled_until_ns ? 0 : walk.slice_ns;
 }
 
-static int on_step(void *map, u32 *key, struct timer *value)
+static int on_bandwidth_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct turn *turn = &turns[bounded(cpu, MAX_CPUS)];
-	u64 ends = turn->ends, now = time_ns(), ns = 0;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct cpu_dispatch *cpud = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)];
+	u64 charge_at = cpud->charge_at_ns, now = time_ns(), ns = 0;
 
-	if (!ends || !slot)
+	if (!charge_at || !cpuc)
 		return 0;
-	if (now < ends) {
-		ns = ends - now;
+	if (now < charge_at) {
+		ns = charge_at - now;
 	} else {
-		struct task_struct *p = bpf_task_from_pid(slot->tid);
-		struct thread *t = p ? thread_of(p) : NULL;
+		struct task_struct *p = bpf_task_from_pid(cpuc->curr_tid);
+		struct task_ctx *t = p ? lookup_task_ctx(p) : NULL;
 		if (t)
-			ns = look_at_drawing(t, now);
+			ns = charge_running(t, now);
 		if (p)
 			bpf_task_release(p);
 		if (ns)
-			turn->ends = now + ns;
+			cpud->charge_at_ns = now + ns;
 	}
 	if (ns)
 		bpf_timer_start(&value->timer, ns, 0);
@@ -223,35 +223,35 @@ static int on_step(void *map, u32 *key, struct timer *value)
 }
 
 /* A thread begins to run, or goes on; it had so much in all. Global, as limited_from() is. */
-__noinline int begin_draw(struct thread *t, u64 ran_in_all, u32 cpu, u64 now)
+__noinline int start_bandwidth(struct task_ctx *t, u64 exec, u32 cpu, u64 now)
 {
-	struct timer *step = bpf_map_lookup_elem(&steps, &cpu);
-	struct draw draws = {};
+	struct timer *timer = bpf_map_lookup_elem(&bandwidth_timers, &cpu);
+	struct bw_walk walk = {};
 
-	if (!t || !step)
+	if (!t || !timer)
 		return 0;
-	if (!t->drawing) {
-		t->drawing = 1;
-		t->ran_before = ran_in_all;
-		t->drawn = 0;
-		t->drawn_at = t->drawn_from = now;
-		t->limit_pace = t->limit_pace ?: LIMIT_PACE_ONE;
-		draws.begin = 1;
+	if (!t->bw_charging) {
+		t->bw_charging = 1;
+		t->bw_exec_start_ns = exec;
+		t->bw_charged_ns = 0;
+		t->bw_charged_until_ns = t->bw_since_ns = now;
+		t->bw_exec_ratio = t->bw_exec_ratio ?: BW_RATIO_ONE;
+		walk.nr_delta = 1;
 	}
-	draw(t, &draws, now);
-	turns[bounded(cpu, MAX_CPUS)].ends = now + draws.step;
-	bpf_timer_start(&step->timer, draws.step, 0);
+	charge_groups(t, &walk, now);
+	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].charge_at_ns = now + walk.slice_ns;
+	bpf_timer_start(&timer->timer, walk.slice_ns, 0);
 	return 0;
 }
 
-static __always_inline void begin_drawing(struct thread *t, struct task_struct *p, u32 cpu, u64 now)
+static __always_inline void start_bandwidth_if_limited(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 now)
 {
-	struct turn *turn = &turns[bounded(cpu, MAX_CPUS)];
+	struct cpu_dispatch *cpud = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)];
 
-	if (limit_of(t))
-		begin_draw(t, p->se.sum_exec_runtime, cpu, now);
-	else if (turn->ends)
-		turn->ends = 0;
+	if (limited_group_of(t))
+		start_bandwidth(t, p->se.sum_exec_runtime, cpu, now);
+	else if (cpud->charge_at_ns)
+		cpud->charge_at_ns = 0;
 }
 
 #endif

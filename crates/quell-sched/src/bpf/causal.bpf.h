@@ -32,19 +32,19 @@ static __always_inline struct task_struct *waker(void)
 }
 
 /* A thread is woken: it continues its waker's chain, or begins one. */
-static __always_inline void continue_chain(struct thread *t, struct task_struct *waker, u64 now)
+static __always_inline void inherit_chain(struct task_ctx *t, struct task_struct *waker, u64 now)
 {
-	struct thread *by = options.causal && waker ? thread_of(waker) : NULL;
+	struct task_ctx *wakerc = options.causal && waker ? lookup_task_ctx(waker) : NULL;
 
-	t->age = 0;
-	t->busy = order_slept(t->busy, now - t->ran_at);
-	if (!by)
+	t->chain_age_ns = 0;
+	t->chain_busy_ns = deadline_chain_slept(t->chain_busy_ns, now - t->charged_until_ns);
+	if (!wakerc)
 		return;
-	u64 ran = by->running && now > by->ran_at ? now - by->ran_at : 0;
-	u64 busy = order_busy(by->busy, ran);
-	if (busy > t->busy)
-		t->busy = busy;
-	t->age = urgency_age(by->woke_at - by->age, by->present + ran, now);
+	u64 ran = wakerc->running && now > wakerc->charged_until_ns ? now - wakerc->charged_until_ns : 0;
+	u64 busy = deadline_chain_ran(wakerc->chain_busy_ns, ran);
+	if (busy > t->chain_busy_ns)
+		t->chain_busy_ns = busy;
+	t->chain_age_ns = urgency_age(wakerc->woke_at_ns - wakerc->chain_age_ns, wakerc->burst_ns + ran, now);
 }
 
 #endif

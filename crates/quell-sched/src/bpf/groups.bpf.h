@@ -16,25 +16,25 @@
 #define GROUP_DEPTH 64
 
 /* CPU time that its threads get at most, see bandwidth.bpf.h. */
-struct limit {
-	u64 quota; /* 0: it has no limit */
-	u64 period;
-	u64 burst;
-	u64 began; /* the period */
-	s64 left;  /* what its pool holds */
-	u64 above; /* the next group that has one; 0: none */
-	u32 seen;  /* as of so many changes */
-	s32 running; /* about how many draw from it */
+struct bandwidth {
+	u64 quota_ns; /* 0: it has no limit */
+	u64 period_ns;
+	u64 burst_ns;
+	u64 period_start_ns; /* the period */
+	s64 runtime_ns;  /* what its pool holds */
+	u64 next_group_id; /* the next group that has one; 0: none */
+	u32 generation;  /* as of so many changes */
+	s32 nr_running; /* about how many draw from it */
 };
 
 struct group {
-	u64 parent; /* its id; 0: the root */
+	u64 parent_id; /* its id; 0: the root */
 	u32 weight;  /* as set */
-	u32 counted; /* what its parent's active counts for it */
-	u64 active;  /* sum of its members' own weights, as far as they have something ready */
-	u64 share;   /* weight that its members share */
-	u64 at;	     /* as of then */
-	struct limit limit;
+	u32 counted_weight; /* what its parent's active counts for it */
+	u64 active_weight;  /* sum of its members' own weights, as far as they have something ready */
+	u64 share_weight;   /* weight that its members share */
+	u64 share_weight_at_ns;	     /* as of then */
+	struct bandwidth bw;
 };
 
 _Static_assert(sizeof(struct group) == 96, "loader's layout");
@@ -51,88 +51,88 @@ struct {
 #define TENANT_GROUP (1ULL << 63)
 
 /* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
-static __always_inline u64 due_group(struct thread *t)
+static __always_inline u64 target_group(struct task_ctx *t)
 {
 	u32 tenant = t->tenant;
 
-	return tenant ? TENANT_GROUP | tenant : t->cgroup;
+	return tenant ? TENANT_GROUP | tenant : t->cgroup_id;
 }
 
 /* A thread's weight among its siblings. */
-static __always_inline u64 own_weight(struct thread *t)
+static __always_inline u64 task_weight(struct task_ctx *t)
 {
-	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
+	return (u64)(t->agent_weight ?: t->nice_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
 /* Makes a group's parent count it for what is due; the parent, if that began or ended to be ready, else 0. Global, so that the verifier looks at it once. */
-__noinline u64 settle_one(u64 id)
+__noinline u64 propagate_weight_once(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	bool turned = false;
+	bool toggled = false;
 
 	if (!g)
 		return 0;
-	u64 above = g->parent;
-	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
+	u64 parent_id = g->parent_id;
+	struct group *parent = parent_id ? bpf_map_lookup_elem(&groups, &parent_id) : NULL;
 	/* The root counts nothing. */
 	if (!parent)
 		return 0;
 	for (int attempt = 0; attempt < 8; attempt++) {
-		u32 due = g->active ? g->weight : 0;
-		u32 counted = __sync_lock_test_and_set(&g->counted, due);
-		if (counted != due) {
-			u64 by = (u64)due - counted;
-			u64 before = __sync_fetch_and_add(&parent->active, by);
+		u32 target = g->active_weight ? g->weight : 0;
+		u32 counted = __sync_lock_test_and_set(&g->counted_weight, target);
+		if (counted != target) {
+			u64 by = (u64)target - counted;
+			u64 before = __sync_fetch_and_add(&parent->active_weight, by);
 			if (!before || !(before + by))
-				turned = true;
+				toggled = true;
 		}
-		if (due == (g->active ? g->weight : 0))
+		if (target == (g->active_weight ? g->weight : 0))
 			break;
 	}
-	return turned ? above : 0;
+	return toggled ? parent_id : 0;
 }
 
 /*
  * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
  * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, as settle_one() is.
  */
-__noinline int settle(u64 id)
+__noinline int propagate_weight(u64 id)
 {
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
-		id = settle_one(id);
+		id = propagate_weight_once(id);
 	return 0;
 }
 
-static __always_inline void leave_group(struct thread *t)
+static __always_inline void dequeue_group(struct task_ctx *t)
 {
-	u64 id = t->group, own = t->active ? __sync_lock_test_and_set(&t->active, 0) : 0;
+	u64 id = t->group_id, own = t->group_counted_weight ? __sync_lock_test_and_set(&t->group_counted_weight, 0) : 0;
 
 	if (!own)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	if (g && __sync_fetch_and_add(&g->active, -own) == own)
-		settle(id);
+	if (g && __sync_fetch_and_add(&g->active_weight, -own) == own)
+		propagate_weight(id);
 }
 
 /* A group that is no more; its threads are, or have left. */
-static __always_inline void end_group(u64 id)
+static __always_inline void delete_group(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (g) {
-		g->active = 0;
-		settle(id);
+		g->active_weight = 0;
+		propagate_weight(id);
 	}
 	bpf_map_delete_elem(&groups, &id);
 }
 
-static __always_inline void set_weight(u64 id, u32 weight)
+static __always_inline void set_group_weight(u64 id, u32 weight)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (g) {
 		g->weight = weight;
-		settle(id);
+		propagate_weight(id);
 	}
 }
 

@@ -8,12 +8,12 @@
 #include "../policy/server.h"
 
 #define MAX_CPUS 1024
-#define MAX_DOMAINS 256
-#define DOMAIN_CPUS 64
+#define MAX_LLCS 256
+#define LLC_CPUS 64
 #define OFFLINE 0x8000
 #define MAX_SERVERS 1024
-#define CPU_SERVERS 32
-#define MAX_SHARERS 16384
+#define CPU_SERVERS_MAX 32
+#define MAX_SHARE_SLOTS 16384
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 
@@ -23,26 +23,26 @@ struct options {
 	u32 causal;		 /* causal age: on or off */
 	u32 asymmetry;		 /* latencies and preemption: on or off */
 	u32 share;		 /* tenants' shares of the host: on or off */
-	u32 domains;		 /* how many there are */
-	u32 cpus;		 /* possible CPUs */
+	u32 nr_llcs;		 /* how many there are */
+	u32 nr_cpus;		 /* possible CPUs */
 	u32 observe;		 /* counts for the agent's monitor */
 	u32 requests;		 /* tell short requests from long ones: on or off */
 	u32 criticality;	 /* budgets of servers: on or off */
 	u32 unused;
-	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
+	u16 llc_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
 };
 
 /* What a CPU does, and counters since loading. */
-struct cpu_slot {
-	u64 deadline; /* of what runs, see deadline.h */
-	u64 until;    /* when it begins to become later */
-	u64 pace;     /* how fast */
-	u64 began;    /* when what runs got the CPU, or another turn */
-	u32 pinned;  /* threads in its pinned queue and its servers' */
+struct cpu_ctx {
+	u64 curr_deadline; /* of what runs, see deadline.h */
+	u64 deadline_fixed_until_ns;    /* when it begins to become later */
+	u64 deadline_pace;     /* how fast */
+	u64 curr_since_ns;    /* when what runs got the CPU, or another turn */
+	u32 nr_pinned;  /* threads in its pinned queue and its servers' */
 	u8 offline;
-	u8 movable; /* what runs there, see migrate.bpf.h */
-	u8 aside;   /* it goes on elsewhere, see there */
-	u8 visited; /* the domain that it looked at last */
+	u8 curr_mobility; /* what runs there, see migrate.bpf.h */
+	u8 migrate_state;   /* it goes on elsewhere, see there */
+	u8 llc_visited; /* the domain that it looked at last */
 	u64 runs;	   /* times a thread got this CPU */
 	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
 	u64 wakeups_preempting; /* wakeups that preempted at once */
@@ -51,7 +51,7 @@ struct cpu_slot {
 	u64 wait_ns;  /* ready time of the threads that got this CPU */
 	u64 worst_wait_ns;
 	u32 worst_wait_tid;
-	u32 tid; /* who runs there, or did last */
+	u32 curr_tid; /* who runs there, or did last */
 	u64 late; /* turns that were ended for a thread that waited */
 	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
 	u64 unused;
@@ -61,56 +61,56 @@ struct cpu_slot {
  * A thread that wants CPUs, or did of late: what it used, and what the loader says it is due (see share.h). The loader frees it once the
  * thread has ended, or has wanted none for long.
  */
-struct sharer {
+struct share_slot {
 	u32 tid;    /* whose; 0: nobody's */
 	u32 weight; /* among its siblings, as cgroup v2's */
-	u64 group;  /* that it competes as part of; 0: the root */
-	u64 used;   /* CPU time */
-	u64 wanted; /* time in which it was ready or ran, up to since if it is */
-	u64 since;  /* since when it is, or is not */
-	u64 served; /* up to which time it has been served, as of since where it is not */
+	u64 group_id;  /* that it competes as part of; 0: the root */
+	u64 used_ns;   /* CPU time */
+	u64 wanted_ns; /* time in which it was ready or ran, up to since if it is */
+	u64 since_ns;  /* since when it is, or is not */
+	u64 served_until_ns; /* up to which time it has been served, as of since where it is not */
 	u32 rate;   /* of a CPU, while it wants one; by the loader */
-	u32 wants;  /* SHARER_ENDED: it has ended, and wants none ever */
-	u16 allowed; /* how many CPUs it may use */
-	u16 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
-	u32 born;   /* the thread began when it took the place */
+	u32 wants;  /* SHARE_SLOT_ENDED: it has ended, and wants none ever */
+	u16 nr_cpus_allowed; /* how many CPUs it may use */
+	u16 pinned_cpu_plus1;    /* the only CPU that it may use, plus one; 0: it may use several */
+	u32 is_new;   /* the thread began when it took the place */
 } __attribute__((aligned(64)));
 
-#define SHARER_ENDED 2
+#define SHARE_SLOT_ENDED 2
 
 /* Which of these are taken: about. The loader sets both anew each time that it looks. */
-struct places {
-	u32 end;  /* none is from here on */
-	u32 next; /* where to look for one that is free */
+struct share_slot_hints {
+	u32 used_end;  /* none is from here on */
+	u32 next_free; /* where to look for one that is free */
 };
 
 /* Of the threads that may run on one CPU only, see fair.h. */
-struct pinned_clock {
+struct pinned_vclock {
 	u64 behind; /* their domain's clock */
-	u64 load;   /* sum of the weights of those that are ready or run; part of their domain's as well */
-	u64 mean;   /* of their virtual times, by weight */
-	u64 seen;   /* their domain's clock, when what the one that runs there ran was counted last; 0: none of them runs there */
+	u64 weight_sum;   /* sum of the weights of those that are ready or run; part of their domain's as well */
+	u64 vtime_avg;   /* of their virtual times, by weight */
+	u64 llc_vclock_frozen;   /* their domain's clock, when what the one that runs there ran was counted last; 0: none of them runs there */
 };
 
 /* CPUs that share a last-level cache. */
-struct domain {
-	u64 clock;	 /* virtual time, see fair.h */
-	s64 owed;	 /* what threads brought along, less what they left */
-	u64 load;	 /* sum of the weights of the ready and running threads */
-	u64 served_at;	 /* when one that had waited for too long got a CPU last */
-	u64 room_at;	 /* when room was last looked for */
-	u64 room_due;	 /* whether its timer runs */
-	u64 look_at;	 /* when its timer goes off; 0: it does not run */
-	u64 release_at;	 /* the same of the one for parked threads */
-	u64 starved_at;	 /* when threads that waited for too long were last looked for */
-	u64 sorted_at;	 /* when those of its queue were put in order, see share.bpf.h */
-	u32 queued;	 /* threads in its queues */
-	u32 starved;	 /* of these, in the one of those that waited for too long */
-	u32 pinned;	 /* threads in its CPUs' pinned queues */
-	u32 parked;	 /* threads whose cgroups have used up their limits */
-	u32 online;	 /* its CPUs that are online */
-	u32 size;
-	u16 cpu[DOMAIN_CPUS];
+struct llc_ctx {
+	u64 vclock;	 /* virtual time, see fair.h */
+	s64 lag_owed;	 /* what threads brought along, less what they left */
+	u64 weight_sum;	 /* sum of the weights of the ready and running threads */
+	u64 starved_dispatched_at_ns;	 /* when one that had waited for too long got a CPU last */
+	u64 migrate_scan_at_ns;	 /* when room was last looked for */
+	u64 migrate_timer_armed;	 /* whether its timer runs */
+	u64 preempt_timer_at_ns;	 /* when its timer goes off; 0: it does not run */
+	u64 unthrottle_timer_at_ns;	 /* the same of the one for parked threads */
+	u64 starved_scan_at_ns;	 /* when threads that waited for too long were last looked for */
+	u64 resorted_at_ns;	 /* when those of its queue were put in order, see share.bpf.h */
+	u32 nr_queued;	 /* threads in its queues */
+	u32 nr_starved;	 /* of these, in the one of those that waited for too long */
+	u32 nr_pinned;	 /* threads in its CPUs' pinned queues */
+	u32 nr_throttled;	 /* threads whose cgroups have used up their limits */
+	u32 nr_online;	 /* its CPUs that are online */
+	u32 nr_cpus;
+	u16 cpus[LLC_CPUS];
 } __attribute__((aligned(64)));
 
 struct exit_record {
@@ -138,42 +138,42 @@ struct server_setting {
 };
 
 /* A server of a CPU. */
-struct server_slot {
-	struct server now;
-	struct server_terms next; /* from its next period on */
+struct server_ctx {
+	struct server cur;
+	struct server_terms next_terms; /* from its next period on */
 	u64 missed;  /* periods that ended before it had what it was promised */
-	u32 version; /* of the terms that are next; odd: they are being written */
-	u32 applied; /* of those that hold */
+	u32 terms_seq; /* of the terms that are next; odd: they are being written */
+	u32 terms_seq_applied; /* of those that hold */
 	u32 cpu;
-	u32 ready;   /* its threads that are ready or run */
-	u32 woke;    /* that some are was not looked at yet */
+	u32 nr_ready;   /* its threads that are ready or run */
+	u32 wakeup_pending;    /* that some are was not looked at yet */
 	u32 ended;
 } __attribute__((aligned(64)));
 
 /* What a CPU has promised. */
-struct reservation {
-	struct server rest; /* all that no server serves */
-	u64 charged_at;	    /* up to when what runs is charged */
-	u64 began_at;	    /* since when it runs */
-	u64 event_at;	    /* when it looks again, whoever runs; found with chosen */
-	u64 timer_at;	    /* when its timer goes off; 0: it does not run */
-	u64 hot_until;	    /* of all of its servers */
-	u64 order;	    /* of best */
-	u64 switches;	    /* to HI mode */
-	u32 charged;	    /* the server whose budget pays for what runs; 0: the rest's */
-	u32 chosen;	    /* whose turn it is; 0: the rest's */
-	u32 best;	    /* whose it is among servers; 0: none has a budget and wants it */
-	u32 count;	    /* its servers */
-	u8 occupied;	    /* something runs */
-	u8 leaves;	    /* and is charged until the next one runs */
-	u8 critical;	    /* HI mode */
-	u8 wanted;	    /* one of high criticality has a budget and wants it */
-	u8 left;	    /* one wants CPU time and has no budget */
-	u8 resumes;	    /* LO mode begins */
-	u8 rest_wants;
-	u8 joined;	    /* who waits in the pinned queue may be served by now */
-	u8 kicked;	    /* for budgets, so many times since it looked for work, 2 at most */
-	u16 server[CPU_SERVERS];
+struct server_rq {
+	struct server best_effort; /* all that no server serves */
+	u64 charged_until_ns;	    /* up to when what runs is charged */
+	u64 curr_since_ns;	    /* since when it runs */
+	u64 next_event_ns;	    /* when it looks again, whoever runs; found with chosen */
+	u64 timer_at_ns;	    /* when its timer goes off; 0: it does not run */
+	u64 hi_until_ns;	    /* of all of its servers */
+	u64 best_deadline_ns;	    /* of best */
+	u64 nr_hi_switches;	    /* to HI mode */
+	u32 charged_server;	    /* the server whose budget pays for what runs; 0: the rest's */
+	u32 picked_server;	    /* whose turn it is; 0: the rest's */
+	u32 best_server;	    /* whose it is among servers; 0: none has a budget and wants it */
+	u32 nr_servers;	    /* its servers */
+	u8 curr_runs;	    /* something runs */
+	u8 curr_leaving;	    /* and is charged until the next one runs */
+	u8 hi_mode;	    /* HI mode */
+	u8 hi_wanted;	    /* one of high criticality has a budget and wants it */
+	u8 exhausted_waits;	    /* one wants CPU time and has no budget */
+	u8 lo_resumes;	    /* LO mode begins */
+	u8 best_effort_wants;
+	u8 rescan_pinned;	    /* who waits in the pinned queue may be served by now */
+	u8 nr_kicks;	    /* for budgets, so many times since it looked for work, 2 at most */
+	u16 servers[CPU_SERVERS_MAX];
 } __attribute__((aligned(64)));
 
 /* Argument of the program that makes or ends a tenant's group. */
@@ -183,16 +183,16 @@ struct tenant_setting {
 };
 
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
-_Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
-_Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct places) == 8, "loader's layout");
-_Static_assert(sizeof(struct sharer) == 64, "loader's layout");
-_Static_assert(sizeof(struct domain) == 256, "loader's layout");
+_Static_assert(sizeof(struct cpu_ctx) == 128, "loader's layout");
+_Static_assert(MAX_LLCS <= 256, "what was visited is in 8 bits");
+_Static_assert(sizeof(struct share_slot_hints) == 8, "loader's layout");
+_Static_assert(sizeof(struct share_slot) == 64, "loader's layout");
+_Static_assert(sizeof(struct llc_ctx) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 _Static_assert(sizeof(struct server_setting) == 56, "loader's layout");
-_Static_assert(sizeof(struct server_slot) == 192, "loader's layout");
-_Static_assert(sizeof(struct reservation) == 320, "loader's layout");
+_Static_assert(sizeof(struct server_ctx) == 192, "loader's layout");
+_Static_assert(sizeof(struct server_rq) == 320, "loader's layout");
 _Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
 
 #endif

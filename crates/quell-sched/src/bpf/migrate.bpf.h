@@ -8,7 +8,7 @@
  *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
  *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU. Where the idle CPU is for
  *          a third thread only, that one moves there first.
- * Bounds:  a domain's CPUs are looked at once in ROOM_EVERY at most, by a timer if need be, and once in MOVES_EVERY for each thread
+ * Bounds:  a domain's CPUs are looked at once in MIGRATE_SCAN_PERIOD at most, by a timer if need be, and once in MIGRATE_INTERVAL_MIN for each thread
  *          that makes way.
  * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
  *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
@@ -20,103 +20,103 @@
 #include "fair.bpf.h"
 
 /* In step with nobody: looks that fall where a thread with a period begins to run never see its CPU idle. */
-#define ROOM_EVERY (973 * NS_PER_US)
+#define MIGRATE_SCAN_PERIOD (973 * NS_PER_US)
 /* A move costs some 10 us; and who loses its CPU again and again is to have one that it is due as often. */
-#define MOVES_EVERY (400 * NS_PER_US)
-#define ROOM_LEAST (100 * NS_PER_US)
+#define MIGRATE_INTERVAL_MIN (400 * NS_PER_US)
+#define MIGRATE_TIMER_MIN (100 * NS_PER_US)
 
 /* So many CPUs' threads are looked at for one that makes way for another that would. */
-#define ASKED 4
+#define TWO_HOP_TRIES 4
 
 /* What is later by less is not worth a move. */
-#define MOVES_FOR (20 * NS_PER_MS)
+#define MIGRATE_GAIN_MIN (20 * NS_PER_MS)
 
 /* Of who runs on a CPU that it leaves to one that will leave its own to one that waits. */
-enum aside {
-	STAYS,
-	GOES,
-	GONE, /* an idle CPU was told to take it */
+enum migrate_state {
+	MIGRATE_NONE,
+	MIGRATE_PENDING,
+	MIGRATE_KICKED, /* an idle CPU was told to take it */
 };
 
-enum movable {
-	BOUND,	   /* to one CPU */
-	MOVABLE,   /* may run on some others */
-	ANYWHERE,
+enum mobility {
+	MOBILITY_PINNED,	   /* to one CPU */
+	MOBILITY_RESTRICTED,   /* may run on some others */
+	MOBILITY_ANY,
 };
 
 /* Who runs on a CPU now. */
-static __always_inline void note_movable(struct cpu_slot *slot, struct task_struct *p)
+static __always_inline void set_mobility(struct cpu_ctx *cpuc, struct task_struct *p)
 {
 	u32 allowed = p->nr_cpus_allowed;
 
-	slot->movable = allowed == 1 ? BOUND : allowed < options.cpus ? MOVABLE : ANYWHERE;
+	cpuc->curr_mobility = allowed == 1 ? MOBILITY_PINNED : allowed < options.nr_cpus ? MOBILITY_RESTRICTED : MOBILITY_ANY;
 }
 
 /* Preempts what runs there, if that can go on elsewhere. */
-static __always_inline bool clear_cpu(u32 cpu)
+static __always_inline bool push_curr(u32 cpu)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	bool clears;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	bool push;
 
-	if (!slot || slot->deadline == ORDER_NONE || slot->movable == BOUND)
+	if (!cpuc || cpuc->curr_deadline == DEADLINE_NONE || cpuc->curr_mobility == MOBILITY_PINNED)
 		return false;
-	clears = slot->movable == ANYWHERE;
-	if (!clears) {
-		struct task_struct *runs = bpf_task_from_pid(slot->tid);
-		if (runs) {
-			clears = idles_for(runs);
-			bpf_task_release(runs);
+	push = cpuc->curr_mobility == MOBILITY_ANY;
+	if (!push) {
+		struct task_struct *curr = bpf_task_from_pid(cpuc->curr_tid);
+		if (curr) {
+			push = has_idle_cpu(curr);
+			bpf_task_release(curr);
 		}
 	}
-	if (clears)
+	if (push)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	return clears;
+	return push;
 }
 
-static __always_inline bool clear_one_of(struct task_struct *p, struct domain *d)
+static __always_inline bool push_curr_for(struct task_struct *p, struct llc_ctx *llc)
 {
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u32 cpu = d->cpu[i];
-		if (may_use(p, cpu) && clear_cpu(cpu))
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u32 cpu = llc->cpus[i];
+		if (task_may_use(p, cpu) && push_curr(cpu))
 			return true;
 	}
 	return false;
 }
 
 /* The first of a domain's queues, where it can be looked at. */
-static __always_inline struct task_struct *first_waiting(struct domain *d, u32 index)
+static __always_inline struct task_struct *llc_dsq_peek(struct llc_ctx *llc, u32 llc_id)
 {
-	if (!d->queued || !can_peek())
+	if (!llc->nr_queued || !can_peek_dsq())
 		return NULL;
-	return scx_bpf_dsq_peek(ready_queue(index));
+	return scx_bpf_dsq_peek(llc_dsq(llc_id));
 }
 
 /*
  * Whether a thread waits for a CPU whose thread would come to this one, if that were left to it. Global, so that the verifier looks
  * at it once.
  */
-__noinline int waits_for_two(u32 index, u32 cpu)
+__noinline int two_hop_helps(u32 llc_id, u32 cpu)
 {
-	struct domain *d = domain_at(index);
+	struct llc_ctx *llc = lookup_llc(llc_id);
 	bool found = false;
 
-	if (!d)
+	if (!llc)
 		return false;
 	bpf_rcu_read_lock();
-	struct task_struct *p = first_waiting(d, index);
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u32 other = d->cpu[i];
-		struct cpu_slot *slot = cpu_at(other);
-		if (!slot)
+	struct task_struct *p = llc_dsq_peek(llc, llc_id);
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u32 other = llc->cpus[i];
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(other);
+		if (!cpuc)
 			break;
-		if (slot->deadline == ORDER_NONE || slot->movable != MOVABLE ||
-		    !(slot->pinned || (p && may_use(p, other))))
+		if (cpuc->curr_deadline == DEADLINE_NONE || cpuc->curr_mobility != MOBILITY_RESTRICTED ||
+		    !(cpuc->nr_pinned || (p && task_may_use(p, other))))
 			continue;
-		struct task_struct *runs = bpf_task_from_pid(slot->tid);
-		if (!runs)
+		struct task_struct *curr = bpf_task_from_pid(cpuc->curr_tid);
+		if (!curr)
 			continue;
-		found = may_use(runs, cpu);
-		bpf_task_release(runs);
+		found = task_may_use(curr, cpu);
+		bpf_task_release(curr);
 		if (found)
 			break;
 	}
@@ -128,37 +128,37 @@ __noinline int waits_for_two(u32 index, u32 cpu)
  * Where a CPU idles and who waits may not use it, makes a thread move there: one that runs where that could, or where one could that
  * would leave its CPU to it. Global, as that is.
  */
-__noinline int find_room(u32 index)
+__noinline int migrate_scan(u32 llc_id)
 {
-	struct domain *d = domain_at(index);
-	u32 asked = 0;
+	struct llc_ctx *llc = lookup_llc(llc_id);
+	u32 nr_tried = 0;
 
-	if (!d || !(d->pinned || d->queued) || !idles_for(NULL))
+	if (!llc || !(llc->nr_pinned || llc->nr_queued) || !has_idle_cpu(NULL))
 		return 0;
 	bool done = false;
 	bpf_rcu_read_lock();
-	for (u32 i = 0; d->pinned && !done && i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = cpu_at(cpu);
-		if (!slot)
+	for (u32 i = 0; llc->nr_pinned && !done && i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u32 cpu = llc->cpus[i];
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+		if (!cpuc)
 			break;
-		done = slot->pinned && clear_cpu(cpu);
+		done = cpuc->nr_pinned && push_curr(cpu);
 	}
-	struct task_struct *p = done ? NULL : first_waiting(d, index);
+	struct task_struct *p = done ? NULL : llc_dsq_peek(llc, llc_id);
 	if (p)
-		done = idles_for(p) || clear_one_of(p, d);
+		done = has_idle_cpu(p) || push_curr_for(p, llc);
 	bpf_rcu_read_unlock();
 	if (done)
 		return 0;
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size && asked < ASKED; i++) {
-		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = cpu_at(cpu);
-		if (!slot)
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus && nr_tried < TWO_HOP_TRIES; i++) {
+		u32 cpu = llc->cpus[i];
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+		if (!cpuc)
 			break;
-		if (slot->deadline == ORDER_NONE || slot->movable != ANYWHERE)
+		if (cpuc->curr_deadline == DEADLINE_NONE || cpuc->curr_mobility != MOBILITY_ANY)
 			continue;
-		asked++;
-		if (waits_for_two(index, cpu)) {
+		nr_tried++;
+		if (two_hop_helps(llc_id, cpu)) {
 			scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 			break;
 		}
@@ -166,90 +166,90 @@ __noinline int find_room(u32 index)
 	return 0;
 }
 
-TIMERS(rooms, MAX_DOMAINS);
+TIMERS(migrate_timers, MAX_LLCS);
 
-static int on_room(void *map, u32 *key, struct timer *value)
+static int on_migrate_timer(void *map, u32 *key, struct timer *value)
 {
-	struct domain *d = domain_at(*key);
+	struct llc_ctx *llc = lookup_llc(*key);
 
-	if (!d)
+	if (!llc)
 		return 0;
-	d->room_due = 0;
-	if (idles_for(NULL)) {
-		d->room_at = time_ns();
-		find_room(*key);
+	llc->migrate_timer_armed = 0;
+	if (has_idle_cpu(NULL)) {
+		llc->migrate_scan_at_ns = time_ns();
+		migrate_scan(*key);
 	}
 	return 0;
 }
 
 /* Looks for room as soon as it may, if nobody does. */
-static __always_inline void look_for_room(struct domain *d, u32 index, u64 now)
+static __always_inline void arm_migrate_timer(struct llc_ctx *llc, u32 llc_id, u64 now)
 {
-	struct timer *room = bpf_map_lookup_elem(&rooms, &index);
-	u64 at = d->room_at + ROOM_EVERY, least = now + ROOM_LEAST;
+	struct timer *timer = bpf_map_lookup_elem(&migrate_timers, &llc_id);
+	u64 at = llc->migrate_scan_at_ns + MIGRATE_SCAN_PERIOD, earliest = now + MIGRATE_TIMER_MIN;
 
-	if (room && !d->room_due && !__sync_val_compare_and_swap(&d->room_due, 0, 1) &&
-	    bpf_timer_start(&room->timer, (at > least ? at : least) - now, 0))
-		d->room_due = 0;
+	if (timer && !llc->migrate_timer_armed && !__sync_val_compare_and_swap(&llc->migrate_timer_armed, 0, 1) &&
+	    bpf_timer_start(&timer->timer, (at > earliest ? at : earliest) - now, 0))
+		llc->migrate_timer_armed = 0;
 }
 
 /* A thread has to wait for CPUs that it may use. It is not in its queue yet, and whom it had to make way for does not run yet. */
-static __always_inline void make_room(struct task_struct *p, u32 index, u64 now)
+static __always_inline void migrate_on_enqueue(struct task_struct *p, u32 llc_id, u64 now)
 {
-	struct domain *d = domain_at(index);
+	struct llc_ctx *llc = lookup_llc(llc_id);
 
-	if (d && p->nr_cpus_allowed < options.cpus)
-		look_for_room(d, index, now);
+	if (llc && p->nr_cpus_allowed < options.nr_cpus)
+		arm_migrate_timer(llc, llc_id, now);
 }
 
 /*
  * A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. left: one made way for
  * another to come here.
  */
-static __always_inline void use_room(struct domain *d, u32 index, bool left)
+static __always_inline void migrate_on_idle(struct llc_ctx *llc, u32 llc_id, bool migrated_here)
 {
-	u64 at = d->room_at, now = time_ns();
+	u64 at = llc->migrate_scan_at_ns, now = time_ns();
 
-	if (!left && !(d->pinned || d->queued))
+	if (!migrated_here && !(llc->nr_pinned || llc->nr_queued))
 		return;
-	if (left || (now - at > ROOM_EVERY && __sync_val_compare_and_swap(&d->room_at, at, now) == at))
-		find_room(index);
+	if (migrated_here || (now - at > MIGRATE_SCAN_PERIOD && __sync_val_compare_and_swap(&llc->migrate_scan_at_ns, at, now) == at))
+		migrate_scan(llc_id);
 	else
-		look_for_room(d, index, now);
+		arm_migrate_timer(llc, llc_id, now);
 }
 
 /*
  * Whether a thread that runs here can go on elsewhere, and one that waits for this CPU, or for one whose thread would come here
  * then, cannot.
  */
-static __always_inline bool makes_way(struct task_struct *prev, u32 cpu, struct domain *d, u32 index)
+static __always_inline bool should_migrate(struct task_struct *prev, u32 cpu, struct llc_ctx *llc, u32 llc_id)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 	struct task_struct *p;
 
 	/* One that may not migrate now; what BPF counts for itself is one. */
-	if (!slot || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 ||
-	    !(d->pinned || d->queued) || !idles_for(prev))
+	if (!cpuc || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 ||
+	    !(llc->nr_pinned || llc->nr_queued) || !has_idle_cpu(prev))
 		return false;
-	if (slot->pinned)
+	if (cpuc->nr_pinned)
 		return true;
-	p = first_waiting(d, index);
-	if (p && idles_for(p))
+	p = llc_dsq_peek(llc, llc_id);
+	if (p && has_idle_cpu(p))
 		return false;
-	if (p && may_use(p, cpu))
+	if (p && task_may_use(p, cpu))
 		return true;
-	slot->aside = waits_for_two(index, cpu) ? GOES : STAYS;
-	return slot->aside == GOES;
+	cpuc->migrate_state = two_hop_helps(llc_id, cpu) ? MIGRATE_PENDING : MIGRATE_NONE;
+	return cpuc->migrate_state == MIGRATE_PENDING;
 }
 
 /* Claims for a thread a CPU of the domain that runs what is later than that; it is told once the thread is queued. */
-static __always_inline bool displaces(struct task_struct *p, struct thread *t, u64 least, u32 index, u64 now)
+static __always_inline bool claim_later_cpu(struct task_struct *p, struct task_ctx *t, u64 later_than, u32 llc_id, u64 now)
 {
-	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->moved_at <= MOVES_EVERY)
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->migrated_at_ns <= MIGRATE_INTERVAL_MIN)
 		return false;
-	t->moved_at = now;
-	s32 cpu = preemptible_cpu(p, t, least, now);
-	t->displaces = cpu + 1;
+	t->migrated_at_ns = now;
+	s32 cpu = claim_preemptible_cpu(p, t, later_than, now);
+	t->claimed_cpu_plus1 = cpu + 1;
 	return cpu >= 0;
 }
 
@@ -257,21 +257,21 @@ static __always_inline bool displaces(struct task_struct *p, struct thread *t, u
  * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (limited: its deadline), and
  * another CPU runs what is later than that one by enough.
  */
-static __always_inline bool moves_on(struct task_struct *prev, struct thread *t, u64 limited, u32 index, u64 now)
+static __always_inline bool should_displace(struct task_struct *prev, struct task_ctx *t, u64 restricted_deadline, u32 llc_id, u64 now)
 {
-	return displaces(prev, t, limited + MOVES_FOR, index, now);
+	return claim_later_cpu(prev, t, restricted_deadline + MIGRATE_GAIN_MIN, llc_id, now);
 }
 
 /* A thread that had to make way is queued: elsewhere somebody may be later. */
-static __always_inline void displace(struct task_struct *p, struct thread *t, u64 now)
+static __always_inline void kick_displaced_cpu(struct task_struct *p, struct task_ctx *t, u64 now)
 {
-	u32 index = t->domain;
+	u32 llc_id = t->llc;
 
-	if (!domain_at(index))
+	if (!lookup_llc(llc_id))
 		return;
-	if (t->displaces || displaces(p, t, t->deadline + MOVES_FOR, index, now))
-		scx_bpf_kick_cpu(t->displaces - 1, SCX_KICK_PREEMPT);
-	t->displaces = 0;
+	if (t->claimed_cpu_plus1 || claim_later_cpu(p, t, t->deadline + MIGRATE_GAIN_MIN, llc_id, now))
+		scx_bpf_kick_cpu(t->claimed_cpu_plus1 - 1, SCX_KICK_PREEMPT);
+	t->claimed_cpu_plus1 = 0;
 }
 
 #endif

@@ -21,9 +21,9 @@
 #define QUELL_LIMITED_OF
 static __always_inline u64 limited_of(struct task_struct *p)
 {
-	struct thread *t = limits.groups ? thread_of(p) : NULL;
+	struct task_ctx *t = bandwidth.nr_groups ? lookup_task_ctx(p) : NULL;
 
-	return t ? limited_ns(t) : 0;
+	return t ? throttled_time(t) : 0;
 }
 
 #include <quell/waits.bpf.h>
@@ -32,7 +32,7 @@ static __always_inline u64 limited_of(struct task_struct *p)
 #include <quell/threads.bpf.h>
 
 /* Longer than this between two threads, somebody else had the CPU. */
-#define SWITCH_MOST (20 * NS_PER_US)
+#define SWITCH_TIME_MAX (20 * NS_PER_US)
 
 static __always_inline void observe_wake(struct task_struct *p)
 {
@@ -56,7 +56,7 @@ static __always_inline void log_others(struct cpu_log *log, u64 now)
 	u64 left = log->left_ns;
 
 	log->left_ns = 0;
-	if (left && now - left > SWITCH_MOST && log->first_ns)
+	if (left && now - left > SWITCH_TIME_MAX && log->first_ns)
 		log_switch(log, log->running, CAUSE_HOST, log->steal_ns, left);
 }
 

@@ -7,8 +7,8 @@
  * How:     each activation of a thread has a deadline (../policy/deadline.h). Where no CPU is idle, a thread that
  *          wakes takes at once the CPU of the thread with the latest deadline, if that is later than its own by the margin.
  *          At once means straight to that CPU's local queue, so that one interrupt is all it costs. But a thread that another one woke waits until who runs
- *          has run for ORDER_RUN: who sends many messages sends them before they are read, and who sends one and sleeps leaves it the CPU.
- *          Else it waits in its queue, and whoever runs has its turn, FAIR_TURN. A timer ends turns then, one for each domain, which runs only
+ *          has run for WAKEUP_MIN_RUN: who sends many messages sends them before they are read, and who sends one and sleeps leaves it the CPU.
+ *          Else it waits in its queue, and whoever runs has its turn, FAIR_SLICE. A timer ends turns then, one for each domain, which runs only
  *          while somebody waits.
  * Limits:  the search looks at the CPUs of one domain, the one the thread ran in.
  */
@@ -18,158 +18,158 @@
 #include "task.bpf.h"
 
 /* The deadline of what runs there as of now. */
-static __always_inline u64 running_deadline(const struct cpu_slot *slot, u64 now)
+static __always_inline u64 curr_deadline_now(const struct cpu_ctx *cpuc, u64 now)
 {
-	u64 deadline = slot->deadline;
+	u64 deadline = cpuc->curr_deadline;
 
-	return deadline == ORDER_NONE ? ORDER_NONE : order_running(deadline, slot->until, slot->pace, now);
+	return deadline == DEADLINE_NONE ? DEADLINE_NONE : deadline_running(deadline, cpuc->deadline_fixed_until_ns, cpuc->deadline_pace, now);
 }
 
 /* For how long who runs is left alone by a thread that woke. */
-static __always_inline u64 least_run(struct thread *t)
+static __always_inline u64 wakeup_min_run(struct task_ctx *t)
 {
-	return t->invited ? ORDER_RUN : 0;
+	return t->woken_by_task ? WAKEUP_MIN_RUN : 0;
 }
 
 /*
  * The CPU to preempt for a thread: the one whose thread has the latest deadline, if that is later than least; claimed; negative if there is none.
  * Global, so that the verifier looks at it once.
  */
-__noinline s32 preemptible_cpu(struct task_struct *p __arg_trusted, struct thread *t, u64 least, u64 now)
+__noinline s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct task_ctx *t, u64 later_than, u64 now)
 {
-	struct domain *d = t ? domain_at(t->domain) : NULL;
-	bool anywhere = p->nr_cpus_allowed >= options.cpus;
-	u64 latest = least;
+	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
+	bool any_cpu = p->nr_cpus_allowed >= options.nr_cpus;
+	u64 latest = later_than;
 	s32 best = -1;
 
-	if (!t || !d || !options.asymmetry)
+	if (!t || !llc || !options.asymmetry)
 		return -1;
-	u64 before = now - least_run(t);
+	u64 since_before = now - wakeup_min_run(t);
 	/* As a function of its own it may, to the verifier, be called where threads' masks are not protected. */
 	bpf_rcu_read_lock();
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = cpu_at(cpu);
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u32 cpu = llc->cpus[i];
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 
-		if (!slot)
+		if (!cpuc)
 			break;
-		if (slot->began > before)
+		if (cpuc->curr_since_ns > since_before)
 			continue;
-		u64 running = running_deadline(slot, now);
-		if (running == ORDER_NONE || !order_earlier(latest, running))
+		u64 curr = curr_deadline_now(cpuc, now);
+		if (curr == DEADLINE_NONE || !deadline_before(latest, curr))
 			continue;
-		if (!anywhere && !may_use(p, cpu))
+		if (!any_cpu && !task_may_use(p, cpu))
 			continue;
-		latest = running;
+		latest = curr;
 		best = cpu;
 	}
 	bpf_rcu_read_unlock();
-	struct cpu_slot *slot = cpu_at(best);
-	if (best < 0 || !slot)
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(best);
+	if (best < 0 || !cpuc)
 		return -1;
-	u64 present = slot->deadline;
-	if (present == ORDER_NONE || !order_earlier(least, running_deadline(slot, now)) ||
-	    __sync_val_compare_and_swap(&slot->deadline, present, t->deadline) != present)
+	u64 expected = cpuc->curr_deadline;
+	if (expected == DEADLINE_NONE || !deadline_before(later_than, curr_deadline_now(cpuc, now)) ||
+	    __sync_val_compare_and_swap(&cpuc->curr_deadline, expected, t->deadline) != expected)
 		return -1;
-	slot->until = now + FAIR_TURN;
+	cpuc->deadline_fixed_until_ns = now + FAIR_SLICE;
 	return best;
 }
 
-TIMERS(patience, MAX_DOMAINS);
+TIMERS(preempt_timers, MAX_LLCS);
 
 /* No more often than so, so that a crowd of waiting threads costs little. */
-#define PATIENCE_LEAST (100 * NS_PER_US)
-static __always_inline void start_patience(struct domain *d, u32 index, u64 ns, u64 now)
+#define PREEMPT_TIMER_MIN (100 * NS_PER_US)
+static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id, u64 ns, u64 now)
 {
-	struct timer *p = bpf_map_lookup_elem(&patience, &index);
+	struct timer *p = bpf_map_lookup_elem(&preempt_timers, &llc_id);
 
 	if (!p)
 		return;
-	if (ns < PATIENCE_LEAST)
-		ns = PATIENCE_LEAST;
-	d->look_at = now + ns;
+	if (ns < PREEMPT_TIMER_MIN)
+		ns = PREEMPT_TIMER_MIN;
+	llc->preempt_timer_at_ns = now + ns;
 	if (bpf_timer_start(&p->timer, ns, 0))
-		d->look_at = 0;
+		llc->preempt_timer_at_ns = 0;
 }
 
 /* A thread has to wait. */
-static __always_inline void be_patient(struct thread *t, u64 now)
+static __always_inline void arm_preempt_timer(struct task_ctx *t, u64 now)
 {
-	struct domain *d = domain_at(t->domain);
+	struct llc_ctx *llc = lookup_llc(t->llc);
 	u64 at;
 
-	if (!d)
+	if (!llc)
 		return;
-	at = d->look_at;
-	if (!at || (!t->by_share && at > now + ORDER_RUN))
-		start_patience(d, t->domain, ORDER_RUN, now);
+	at = llc->preempt_timer_at_ns;
+	if (!at || (!t->deadline_is_share && at > now + WAKEUP_MIN_RUN))
+		start_preempt_timer(llc, t->llc, WAKEUP_MIN_RUN, now);
 }
 
 /* The first deadline in a queue, where the verifier asks for protection. */
-static __always_inline u64 first_protected(u64 dsq)
+static __always_inline u64 dsq_first_vtime_rcu(u64 dsq)
 {
-	u64 order;
+	u64 vtime;
 
-	if (!can_peek())
-		return first_order(dsq);
+	if (!can_peek_dsq())
+		return dsq_first_vtime(dsq);
 	bpf_rcu_read_lock();
-	order = first_order(dsq);
+	vtime = dsq_first_vtime(dsq);
 	bpf_rcu_read_unlock();
-	return order;
+	return vtime;
 }
 
 /* The first deadline in one of a CPU's own queues, if it is earlier. Global, as preemptible_cpu() is. */
-__noinline u64 first_own(u32 cpu, u64 first)
+__noinline u64 first_pinned_deadline(u32 cpu, u64 first)
 {
-	for (u32 at = 0; at < OWN_QUEUES; at++) {
-		u64 queue = own_queue(cpu, at);
-		u64 order = queue ? first_protected(queue) : 0;
-		if (order && (!first || order_earlier(order, first)))
-			first = order;
+	for (u32 nth = 0; nth < CPU_DSQS; nth++) {
+		u64 dsq = cpu_dsq(cpu, nth);
+		u64 vtime = dsq ? dsq_first_vtime_rcu(dsq) : 0;
+		if (vtime && (!first || deadline_before(vtime, first)))
+			first = vtime;
 	}
 	return first;
 }
 
 /* Ends the turn of who runs there, if it has had it, and first goes before it; returns when to look again, in ns; 0: nobody waits. */
-static __always_inline u64 look_at_turn(u32 cpu, u64 first, u64 now)
+static __always_inline u64 preempt_overdue(u32 cpu, u64 first, u64 now)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 
-	if (!slot || slot->deadline == ORDER_NONE)
+	if (!cpuc || cpuc->curr_deadline == DEADLINE_NONE)
 		return 0;
-	if (slot->pinned)
-		first = first_own(cpu, first);
+	if (cpuc->nr_pinned)
+		first = first_pinned_deadline(cpu, first);
 	if (!first)
 		return 0;
-	u64 had = now > slot->began ? now - slot->began : 0;
-	u64 running = running_deadline(slot, now);
-	u64 least = order_earlier(first + options.margin_ns, running) && options.asymmetry ? ORDER_RUN : FAIR_TURN;
-	if (had < least)
-		return least - had;
-	if (order_earlier(first, running)) {
-		__sync_fetch_and_add(&slot->late, 1);
+	u64 ran = now > cpuc->curr_since_ns ? now - cpuc->curr_since_ns : 0;
+	u64 curr = curr_deadline_now(cpuc, now);
+	u64 min_run = deadline_before(first + options.margin_ns, curr) && options.asymmetry ? WAKEUP_MIN_RUN : FAIR_SLICE;
+	if (ran < min_run)
+		return min_run - ran;
+	if (deadline_before(first, curr)) {
+		__sync_fetch_and_add(&cpuc->late, 1);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
-	return FAIR_TURN;
+	return FAIR_SLICE;
 }
 
-static int on_patience(void *map, u32 *key, struct timer *value)
+static int on_preempt_timer(void *map, u32 *key, struct timer *value)
 {
-	u32 index = *key;
-	struct domain *d = domain_at(index);
+	u32 llc_id = *key;
+	struct llc_ctx *llc = lookup_llc(llc_id);
 	u64 now = time_ns(), next = 0;
 
-	if (!d)
+	if (!llc)
 		return 0;
-	d->look_at = 0;
-	u64 first = d->queued ? first_protected(ready_queue(index)) : 0;
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u64 again = look_at_turn(d->cpu[i], first, now);
+	llc->preempt_timer_at_ns = 0;
+	u64 first = llc->nr_queued ? dsq_first_vtime_rcu(llc_dsq(llc_id)) : 0;
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u64 again = preempt_overdue(llc->cpus[i], first, now);
 		if (again && (!next || again < next))
 			next = again;
 	}
 	if (next)
-		start_patience(d, index, next, now);
+		start_preempt_timer(llc, llc_id, next, now);
 	return 0;
 }
 

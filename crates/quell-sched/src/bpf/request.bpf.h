@@ -18,18 +18,18 @@
 #include "causal.bpf.h"
 
 /* A thread is woken; by: see waker(). Requests that come in at the same time on several CPUs may count as one. */
-static __always_inline void note_request(struct thread *t, struct task_struct *p, struct task_struct *by)
+static __always_inline void count_request(struct task_ctx *t, struct task_struct *p, struct task_struct *by)
 {
-	struct thread *first;
+	struct task_ctx *first;
 
 	if (!options.requests || (by && by->group_leader == p->group_leader))
 		return;
-	first = first_of(t, p);
+	first = leader_ctx(t, p);
 	if (!first)
 		return;
-	u64 spent = __sync_lock_test_and_set(&first->spent, 0);
-	first->request = t->request = urgency_spent(first->request, spent, first->requests);
-	first->requests++;
+	u64 spent = __sync_lock_test_and_set(&first->request_spent_ns, 0);
+	first->request_avg_ns = t->request_avg_ns = urgency_request_avg(first->request_avg_ns, spent, first->nr_requests);
+	first->nr_requests++;
 }
 
 #endif

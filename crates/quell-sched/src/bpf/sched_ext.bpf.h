@@ -231,13 +231,13 @@ static __always_inline u64 time_ns(void)
 	return bpf_ktime_get_ns();
 }
 
-static __always_inline bool may_use(const struct task_struct *p, u32 cpu)
+static __always_inline bool task_may_use(const struct task_struct *p, u32 cpu)
 {
 	return IS_TRUE(bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 }
 
 /* Whether a CPU idles that the thread may use; NULL: any. */
-static __always_inline bool idles_for(struct task_struct *p)
+static __always_inline bool has_idle_cpu(struct task_struct *p)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
 	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle)) : !IS_TRUE(bpf_cpumask_empty(idle));
@@ -247,12 +247,12 @@ static __always_inline bool idles_for(struct task_struct *p)
 }
 
 /* Claims a CPU, if it idles. */
-static __always_inline bool claim_idle(s32 cpu)
+static __always_inline bool claim_idle_cpu(s32 cpu)
 {
 	return IS_TRUE(scx_bpf_test_and_clear_cpu_idle(cpu));
 }
 
-static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
+static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___q))
 		scx_bpf_dsq_insert___v2___q(p, dsq, slice, flags);
@@ -262,25 +262,25 @@ static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slic
 		scx_bpf_dispatch(p, dsq, slice, flags);
 }
 
-static __always_inline void insert_ordered(struct task_struct *p, u64 dsq, u64 slice, u64 order,
+static __always_inline void dsq_insert_vtime(struct task_struct *p, u64 dsq, u64 slice, u64 vtime,
 					   u64 flags)
 {
 	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime)) {
 		struct scx_bpf_dsq_insert_vtime_args args = {
 			.dsq_id = dsq,
 			.slice = slice,
-			.vtime = order,
+			.vtime = vtime,
 			.enq_flags = flags,
 		};
 		__scx_bpf_dsq_insert_vtime(p, &args);
 	} else if (bpf_ksym_exists(scx_bpf_dsq_insert_vtime)) {
-		scx_bpf_dsq_insert_vtime(p, dsq, slice, order, flags);
+		scx_bpf_dsq_insert_vtime(p, dsq, slice, vtime, flags);
 	} else {
-		scx_bpf_dispatch_vtime(p, dsq, slice, order, flags);
+		scx_bpf_dispatch_vtime(p, dsq, slice, vtime, flags);
 	}
 }
 
-static __always_inline bool take_first(u64 dsq)
+static __always_inline bool dsq_move_to_local(u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q))
 		return IS_TRUE(scx_bpf_dsq_move_to_local___v2___q(dsq, 0));
@@ -293,29 +293,29 @@ static __always_inline bool take_first(u64 dsq)
  * Puts a thread of the queue that is iterated into a queue, perhaps the same; it does not come again. Whether it was still there.
  * Within dispatch, or a timer.
  */
-static __always_inline bool move_ordered(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 order)
+static __always_inline bool dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 vtime)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
-		scx_bpf_dsq_move_set_vtime(it, order);
+		scx_bpf_dsq_move_set_vtime(it, vtime);
 		return IS_TRUE(scx_bpf_dsq_move_vtime(it, p, dsq, 0));
 	}
-	scx_bpf_dispatch_from_dsq_set_vtime(it, order);
+	scx_bpf_dispatch_from_dsq_set_vtime(it, vtime);
 	return IS_TRUE(scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0));
 }
 
 /* The same, with another turn. */
-static __always_inline bool move_queued(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
-					u64 order)
+static __always_inline bool dsq_move_vtime_slice(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
+					u64 vtime)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_set_slice))
 		scx_bpf_dsq_move_set_slice(it, slice);
 	else
 		scx_bpf_dispatch_from_dsq_set_slice(it, slice);
-	return move_ordered(it, p, dsq, order);
+	return dsq_move_vtime(it, p, dsq, vtime);
 }
 
 /* Whether a queue's first thread can be looked at; the function and its safe version are told apart by another change of 7.1. */
-static __always_inline bool can_peek(void)
+static __always_inline bool can_peek_dsq(void)
 {
 	return bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q);
 }
@@ -329,23 +329,23 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 }
 
 /* The order value of a queue's first thread, 0 where it is empty (no order is 0). */
-static __always_inline u64 first_order(u64 dsq)
+static __always_inline u64 dsq_first_vtime(u64 dsq)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
-	u64 order = 0;
+	u64 vtime = 0;
 
-	if (can_peek()) {
+	if (can_peek_dsq()) {
 		p = scx_bpf_dsq_peek(dsq);
 		return p ? p->scx.dsq_vtime : 0;
 	}
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		p = bpf_iter_scx_dsq_next(&it);
 		if (p)
-			order = p->scx.dsq_vtime;
+			vtime = p->scx.dsq_vtime;
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	return order;
+	return vtime;
 }
 
 /* A timer for each CPU or domain. */

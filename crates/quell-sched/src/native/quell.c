@@ -9,7 +9,7 @@
  *          belongs to it behind it; the simulator knows it by its number, which is its id less one. What CPUs a thread
  *          may use the simulator knows as well, so that a pointer to a mask is one to the thread.
  */
-#define HOLDS(condition)                                                                           \
+#define ASSERT_INVARIANT(condition)                                                                           \
 	({                                                                                         \
 		if (!(condition)) {                                                                \
 			__builtin_printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
@@ -21,7 +21,7 @@
 struct native_task {
 	struct task_struct task;
 	struct signal_struct signal;
-	struct thread thread;
+	struct task_ctx thread;
 };
 
 /* Kept by the simulator. */
@@ -31,12 +31,12 @@ void quell_native_arm(u32 index, u64 ns);
 void quell_native_failed(const char *why);
 
 /* Of domains' patience, of CPUs' steps, of domains' parked threads, of their room, of CPUs' budgets. */
-#define FIRST_STEP MAX_DOMAINS
-#define FIRST_RELEASE (MAX_DOMAINS + MAX_CPUS)
-#define FIRST_ROOM (FIRST_RELEASE + MAX_DOMAINS)
-#define FIRST_BUDGET (FIRST_ROOM + MAX_DOMAINS)
+#define FIRST_BANDWIDTH_TIMER MAX_LLCS
+#define FIRST_UNTHROTTLE_TIMER (MAX_LLCS + MAX_CPUS)
+#define FIRST_MIGRATE_TIMER (FIRST_UNTHROTTLE_TIMER + MAX_LLCS)
+#define FIRST_BUDGET_TIMER (FIRST_MIGRATE_TIMER + MAX_LLCS)
 /* For their addresses: nothing is kept there. */
-static struct bpf_timer timers[FIRST_BUDGET + MAX_CPUS];
+static struct bpf_timer timers[FIRST_BUDGET_TIMER + MAX_CPUS];
 
 void *quell_native_storage(struct task_struct *p)
 {
@@ -47,16 +47,16 @@ void *quell_native_lookup(const void *map, const void *key)
 {
 	if (map == &groups)
 		return quell_native_group(*(const u64 *)key);
-	if (map == &patience)
+	if (map == &preempt_timers)
 		return &timers[*(const u32 *)key];
-	if (map == &steps)
-		return &timers[FIRST_STEP + *(const u32 *)key];
-	if (map == &releases)
-		return &timers[FIRST_RELEASE + *(const u32 *)key];
-	if (map == &rooms)
-		return &timers[FIRST_ROOM + *(const u32 *)key];
-	if (map == &budgets)
-		return &timers[FIRST_BUDGET + *(const u32 *)key];
+	if (map == &bandwidth_timers)
+		return &timers[FIRST_BANDWIDTH_TIMER + *(const u32 *)key];
+	if (map == &unthrottle_timers)
+		return &timers[FIRST_UNTHROTTLE_TIMER + *(const u32 *)key];
+	if (map == &migrate_timers)
+		return &timers[FIRST_MIGRATE_TIMER + *(const u32 *)key];
+	if (map == &budget_timers)
+		return &timers[FIRST_BUDGET_TIMER + *(const u32 *)key];
 	return NULL;
 }
 
@@ -74,9 +74,9 @@ long quell_native_start_timer(const void *timer, unsigned long long ns)
 	return 0;
 }
 
-#define EACH_STATE(what) what(options) what(exit_record) what(limits) what(places)
-#define EACH_ARRAY(what) what(cpus, MAX_CPUS) what(domains, MAX_DOMAINS) what(pinned_clocks, MAX_CPUS) what(turns, MAX_CPUS) \
-	what(servers, MAX_SERVERS) what(reservations, MAX_CPUS) what(sharers, MAX_SHARERS)
+#define EACH_STATE(what) what(options) what(exit_record) what(bandwidth) what(share_slot_hints)
+#define EACH_ARRAY(what) what(cpu_ctxs, MAX_CPUS) what(llcs, MAX_LLCS) what(pinned_vclocks, MAX_CPUS) what(cpu_dispatch_states, MAX_CPUS) \
+	what(servers, MAX_SERVERS) what(server_rqs, MAX_CPUS) what(share_slots, MAX_SHARE_SLOTS)
 
 #define ARRAY_SIZE(array, count) +((sizeof(*array) * (count) + 127) & ~127ULL)
 u64 quell_native_arrays_size(void) { return 0 EACH_ARRAY(ARRAY_SIZE); }
@@ -101,7 +101,7 @@ void quell_native_save(char *to) { EACH_STATE(SAVE) }
 void quell_native_load(const char *from) { EACH_STATE(LOAD) }
 
 void quell_native_set_options(const struct options *to) { options = *to; }
-const struct cpu_slot *quell_native_cpus(void) { return cpus; }
+const struct cpu_ctx *quell_native_cpus(void) { return cpu_ctxs; }
 
 /* Goes through a queue as it was at the beginning: who is inserted or moved meanwhile is not met, nor met again. */
 struct native_iterator {
@@ -271,25 +271,25 @@ void quell_native_timer(u32 index)
 	void *timer = &timers[index];
 	u32 key = index;
 
-	if (index < FIRST_STEP) {
-		on_patience(&patience, &key, timer);
-	} else if (index < FIRST_RELEASE) {
-		key -= FIRST_STEP;
-		on_step(&steps, &key, timer);
-	} else if (index < FIRST_ROOM) {
-		key -= FIRST_RELEASE;
-		on_release(&releases, &key, timer);
-	} else if (index < FIRST_BUDGET) {
-		key -= FIRST_ROOM;
-		on_room(&rooms, &key, timer);
+	if (index < FIRST_BANDWIDTH_TIMER) {
+		on_preempt_timer(&preempt_timers, &key, timer);
+	} else if (index < FIRST_UNTHROTTLE_TIMER) {
+		key -= FIRST_BANDWIDTH_TIMER;
+		on_bandwidth_timer(&bandwidth_timers, &key, timer);
+	} else if (index < FIRST_MIGRATE_TIMER) {
+		key -= FIRST_UNTHROTTLE_TIMER;
+		on_unthrottle_timer(&unthrottle_timers, &key, timer);
+	} else if (index < FIRST_BUDGET_TIMER) {
+		key -= FIRST_MIGRATE_TIMER;
+		on_migrate_timer(&migrate_timers, &key, timer);
 	} else {
-		key -= FIRST_BUDGET;
-		on_budget(&budgets, &key, timer);
+		key -= FIRST_BUDGET_TIMER;
+		on_budget_timer(&budget_timers, &key, timer);
 	}
 }
 
 s32 quell_native_set_thread(struct thread_setting *setting) { return quell_set_thread(setting); }
 s32 quell_native_set_server(struct server_setting *setting) { return quell_set_server(setting); }
-const struct server_slot *quell_native_servers(void) { return servers; }
-struct places *quell_native_places(void) { return &places; }
-struct sharer *quell_native_sharers(void) { return sharers; }
+const struct server_ctx *quell_native_servers(void) { return servers; }
+struct share_slot_hints *quell_native_places(void) { return &share_slot_hints; }
+struct share_slot *quell_native_sharers(void) { return share_slots; }

@@ -8,7 +8,7 @@
  *          spends on a client's request. The latency is what the agent set for this task (DASEC's private rescheduling latency).
  *          Where it set none, it follows from the task itself: as long as it usually runs before it sleeps.
  *          The work has an age: how long it had waited already before the task became ready (causal.bpf.h).
- * Bounds:  work is at most 2 x URGENCY_MOST. An age counts for at most URGENCY_AGE_MOST, and URGENCY_AGE times the work: tasks whose
+ * Bounds:  work is at most 2 x URGENCY_WORK_MAX. An age counts for at most URGENCY_AGE_MAX, and URGENCY_AGE_RATIO times the work: tasks whose
  *          work is short gain nothing by being woken by others.
  * Source:  latencies are the DASEC paper's; age and what clients' requests usually take are ours.
  */
@@ -18,12 +18,12 @@
 #include "types.h"
 
 /* A longer latency, or a longer request of a client's, counts as this. */
-#define URGENCY_MOST (50 * NS_PER_MS)
-#define URGENCY_LEAST (50 * NS_PER_US)
-#define URGENCY_AGE_MOST (200 * NS_PER_MS)
-#define URGENCY_AGE 4
+#define URGENCY_WORK_MAX (50 * NS_PER_MS)
+#define URGENCY_WORK_MIN (50 * NS_PER_US)
+#define URGENCY_AGE_MAX (200 * NS_PER_MS)
+#define URGENCY_AGE_RATIO 4
 /* Requests that an average is over. */
-#define URGENCY_REQUESTS 128
+#define URGENCY_AVG_REQUESTS 128
 
 /* How long work has waited since then, when the task that does it has run for so long of the time. */
 static inline u64 urgency_age(u64 since, u64 ran, u64 now)
@@ -32,30 +32,30 @@ static inline u64 urgency_age(u64 since, u64 ran, u64 now)
 }
 
 /* What counts of the age of so much work. */
-static inline u64 urgency_counted(u64 age, u64 work)
+static inline u64 urgency_age_credit(u64 age, u64 work)
 {
-	u64 most = URGENCY_AGE * work;
+	u64 max = URGENCY_AGE_RATIO * work;
 
-	if (most > URGENCY_AGE_MOST)
-		most = URGENCY_AGE_MOST;
-	return age < most ? age : most;
+	if (max > URGENCY_AGE_MAX)
+		max = URGENCY_AGE_MAX;
+	return age < max ? age : max;
 }
 
 /*
  * A task's work: the latency that is set, or as long as it usually runs, and what its process usually spends on a client's request;
  * stretch in 1/16.
  */
-static inline u64 urgency_work(u64 set, u64 usual, u64 request, u64 stretch)
+static inline u64 urgency_work(u64 latency_set, u64 burst_avg, u64 request_avg, u64 stretch)
 {
-	u64 latency = set ? set : usual, most = URGENCY_MOST;
+	u64 latency = latency_set ? latency_set : burst_avg, max = URGENCY_WORK_MAX;
 
-	latency = (latency < most ? latency : most) * (set ? 16 : stretch) / 16;
-	if (latency < URGENCY_LEAST)
-		latency = URGENCY_LEAST;
-	if (latency > most)
-		latency = most;
-	request = (request < most ? request : most) * stretch / 16;
-	return latency + (request < most ? request : most);
+	latency = (latency < max ? latency : max) * (latency_set ? 16 : stretch) / 16;
+	if (latency < URGENCY_WORK_MIN)
+		latency = URGENCY_WORK_MIN;
+	if (latency > max)
+		latency = max;
+	request_avg = (request_avg < max ? request_avg : max) * stretch / 16;
+	return latency + (request_avg < max ? request_avg : max);
 }
 
 /*
@@ -63,17 +63,17 @@ static inline u64 urgency_work(u64 set, u64 usual, u64 request, u64 stretch)
  * before; seen: how many came in until then. Slow, since requests overlap, so that some of this is for others, and since
  * processes that serve the like should be treated alike.
  */
-static inline u64 urgency_spent(u64 usual, u64 spent, u64 seen)
+static inline u64 urgency_request_avg(u64 avg, u64 spent, u64 nr_seen)
 {
-	u64 parts = seen < URGENCY_REQUESTS ? seen + 1 : URGENCY_REQUESTS;
+	u64 n = nr_seen < URGENCY_AVG_REQUESTS ? nr_seen + 1 : URGENCY_AVG_REQUESTS;
 
-	return usual - usual / parts + spent / parts;
+	return avg - avg / n + spent / n;
 }
 
 /* How long a task usually runs before it sleeps, after it did so for this long. */
-static inline u64 urgency_usual(u64 usual, u64 ran)
+static inline u64 urgency_burst_avg(u64 avg, u64 ran)
 {
-	return usual - usual / 4 + ran / 4;
+	return avg - avg / 4 + ran / 4;
 }
 
 #endif
