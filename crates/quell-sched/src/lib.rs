@@ -13,15 +13,15 @@ mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
+mod rate_loop;
 mod rate_solver;
 mod stats;
-mod rate_loop;
 
 pub use arguments::Arguments;
-pub use rate_solver::EVERY as SHARES_EVERY;
+pub use rate_solver::PERIOD as RATE_PERIOD;
 pub use stats::{CpuStats, Stats};
 
-use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
+use layout::{CpuCtx, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
@@ -29,11 +29,11 @@ use quell_model::config::{AgentFile, Criticality, Mechanism};
 use quell_model::{
     CpuId, ServerPlan, ServerTerms, TenantWeight, ThreadPlan, Tid, Topology, Weight,
 };
+use rate_loop::RateLoop;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
-use rate_loop::Teller;
 
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
@@ -136,14 +136,14 @@ pub enum SchedError {
     #[error("another sched_ext scheduler runs (`{0}`): stop it first")]
     Occupied(String),
     /// More CPUs, or more caches, than it is made for.
-    #[error("{what} {value}: this scheduler handles up to {most}")]
+    #[error("{what} {value}: this scheduler handles up to {max}")]
     Limit {
         /// What there is too much of.
         what: &'static str,
         /// How much.
         value: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// The kernel refused it.
     #[error("the kernel refused the scheduler: {reason}{log}")]
@@ -217,9 +217,9 @@ pub struct ServerSetting {
 
 /// What a scheduler was told to promise, for who tells it: a plan's servers before its threads, and what it has no more after them.
 #[derive(Debug, Default)]
-pub struct ToldServers(BTreeMap<(u32, CpuId), ServerTerms>);
+pub struct PromisedServers(BTreeMap<(u32, CpuId), ServerTerms>);
 
-impl ToldServers {
+impl PromisedServers {
     /// Tells what is new. What the scheduler refuses is told again with the next plan; gives why.
     pub fn promise<E>(
         &mut self,
@@ -270,16 +270,16 @@ impl ServerSetting {
         let terms =
             self.terms
                 .map_or_else(layout::ServerTerms::default, |it| layout::ServerTerms {
-                    period: it.server.period_ns,
-                    optimistic: it.server.budget_ns,
-                    pessimistic: it.server.pessimistic_ns,
-                    shortened: it.virtual_deadline_ns,
-                    part: match it.parts {
+                    period_ns: it.server.period_ns,
+                    budget_lo_ns: it.server.budget_ns,
+                    budget_hi_ns: it.server.pessimistic_ns,
+                    rel_vdeadline_ns: it.virtual_deadline_ns,
+                    chunk_ns: match it.parts {
                         0 | 1 => 0,
                         parts => it.server.budget_ns.div_ceil(parts.into()),
                     },
-                    high: (it.server.criticality == Criticality::High).into(),
-                    temperature: it.temperature,
+                    hi_crit: (it.server.criticality == Criticality::High).into(),
+                    hi_periods: it.temperature,
                 });
         layout::ServerSetting {
             server: self.number,
@@ -329,7 +329,7 @@ impl ThreadSetting {
 #[derive(Debug)]
 pub struct Scheduler {
     cpus: MapHandle,
-    domains: MapHandle,
+    llcs: MapHandle,
     servers: MapHandle,
     groups: MapHandle,
     exit: MapHandle,
@@ -337,7 +337,7 @@ pub struct Scheduler {
     // Before the object: ends the scheduler.
     _link: Link,
     // After it: that does not wait for a step.
-    _teller: Option<Teller>,
+    _rate_loop: Option<RateLoop>,
     object: Object,
 }
 
@@ -381,7 +381,7 @@ impl Scheduler {
             return Err(SchedError::Occupied(name));
         }
         let possible = libbpf_rs::num_possible_cpus().map_err(io("counting CPUs"))?;
-        let domain_of = domains(topology, possible)?;
+        let llc_of = llcs_of_cpus(topology, possible)?;
         let log = Log::capture();
         let refused = |error: libbpf_rs::Error| SchedError::Refused {
             reason: error.to_string(),
@@ -394,7 +394,7 @@ impl Scheduler {
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
         quell_bpf::set_preempt_count(&mut open).map_err(refused)?;
-        let mut raw = raw_options(options, &domain_of, possible);
+        let mut raw = raw_options(options, &llc_of, possible);
         raw.observe = (!maps.is_empty()).into();
         for mut map in open.maps_mut() {
             let name = map.name().to_str().unwrap_or_default();
@@ -408,13 +408,13 @@ impl Scheduler {
         }
         let mut object = open.load().map_err(refused)?;
         let cpus = map(&object, ".bss.cpus")?;
-        let domains = map(&object, ".bss.llcs")?;
+        let llcs = map(&object, ".bss.llcs")?;
         let servers = map(&object, ".bss.servers")?;
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
-        let teller = match raw.share {
+        let rate_inputs = match raw.share {
             0 => None,
-            _ => Some(rate_loop::Ready::open(
+            _ => Some(rate_loop::RateInputs::open(
                 &map(&object, ".bss.share_hints")?,
                 &map(&object, ".bss.share_slots")?,
                 map(&object, ".bss.cpus")?,
@@ -434,15 +434,15 @@ impl Scheduler {
             log: String::new(),
         })?;
         let numbers: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let teller = teller.map(rate_loop::Ready::start).transpose()?;
+        let rate_loop = rate_inputs.map(rate_loop::RateInputs::start).transpose()?;
         let scheduler = Scheduler {
             cpus,
-            domains,
+            llcs,
             servers,
             groups,
             exit,
             numbers,
-            _teller: teller,
+            _rate_loop: rate_loop,
             _link: link,
             object,
         };
@@ -543,16 +543,16 @@ impl Scheduler {
     /// As [`Scheduler::stats`].
     pub fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
         let bytes = value(&self.servers, "reading the servers")?;
-        let slots = bytes.chunks_exact(size_of::<layout::ServerSlot>());
-        let slots = slots.map(from_bytes::<layout::ServerSlot>);
+        let slots = bytes.chunks_exact(size_of::<layout::ServerCtx>());
+        let slots = slots.map(from_bytes::<layout::ServerCtx>);
         Ok(slots.map(|slot| slot.stats()).collect())
     }
 
     /// What it counted since it was loaded.
     pub fn stats(&self) -> Result<Stats, SchedError> {
         let bytes = value(&self.cpus, "reading the CPUs' counters")?;
-        let slots: Vec<CpuSlot> = bytes
-            .chunks_exact(size_of::<CpuSlot>())
+        let slots: Vec<CpuCtx> = bytes
+            .chunks_exact(size_of::<CpuCtx>())
             .map(from_bytes)
             .collect();
         let known = self
@@ -560,18 +560,18 @@ impl Scheduler {
             .iter()
             .filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?)));
         let mut stats = Stats::of(known);
-        let bytes = value(&self.domains, "reading the domains")?;
-        for bytes in bytes.chunks_exact(size_of::<layout::Domain>()) {
-            let domain: layout::Domain = from_bytes(bytes);
-            stats.load += layout::weight(domain.load);
-            stats.queued += u64::from(domain.queued);
+        let bytes = value(&self.llcs, "reading the LLCs")?;
+        for bytes in bytes.chunks_exact(size_of::<layout::LlcCtx>()) {
+            let llc: layout::LlcCtx = from_bytes(bytes);
+            stats.load += layout::weight(llc.weight_sum);
+            stats.queued += u64::from(llc.nr_queued);
         }
         for key in self.groups.keys() {
             // Gone since: it had no threads.
             let found = self.groups.lookup(&key, MapFlags::ANY);
             if let Some(bytes) = found.map_err(io("reading the groups"))? {
                 let group: layout::Group = from_bytes(&bytes);
-                stats.group_load += layout::weight(group.active);
+                stats.group_load += layout::weight(group.active_weight);
             }
         }
         Ok(stats)
@@ -622,15 +622,15 @@ fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {
 
 /// The domain of each possible CPU: those that share a last-level cache, in parts of at most 64; CPUs
 /// that are offline belong where there is room, from the last one on.
-fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
+fn llcs_of_cpus(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
     if possible > layout::MAX_CPUS {
         return Err(SchedError::Limit {
             what: "possible CPUs:",
             value: possible,
-            most: layout::MAX_CPUS,
+            max: layout::MAX_CPUS,
         });
     }
-    let mut domain_of = vec![layout::NO_DOMAIN; layout::MAX_CPUS];
+    let mut llc_of = vec![layout::NO_LLC; layout::MAX_CPUS];
     let mut caches: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
     for cpu in &topology.cpus {
         caches.entry(cpu.llc).or_default().push(cpu.id);
@@ -638,58 +638,58 @@ fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError>
     let mut next = 0u16;
     let mut room = 0;
     for cpus in caches.values() {
-        for part in cpus.chunks(layout::DOMAIN_CPUS) {
+        for part in cpus.chunks(layout::LLC_CPUS) {
             for cpu in part {
-                if let Some(entry) = domain_of.get_mut(cpu.0 as usize) {
+                if let Some(entry) = llc_of.get_mut(cpu.0 as usize) {
                     *entry = next;
                 }
             }
-            room = layout::DOMAIN_CPUS - part.len();
+            room = layout::LLC_CPUS - part.len();
             next += 1;
         }
     }
-    for entry in domain_of.iter_mut().take(possible) {
-        if *entry == layout::NO_DOMAIN {
+    for entry in llc_of.iter_mut().take(possible) {
+        if *entry == layout::NO_LLC {
             if room == 0 {
                 next += 1;
-                room = layout::DOMAIN_CPUS;
+                room = layout::LLC_CPUS;
             }
             room -= 1;
             *entry = (next - 1) | layout::OFFLINE;
         }
     }
-    if usize::from(next) > layout::MAX_DOMAINS {
+    if usize::from(next) > layout::MAX_LLCS {
         return Err(SchedError::Limit {
             what: "last-level caches:",
             value: next.into(),
-            most: layout::MAX_DOMAINS,
+            max: layout::MAX_LLCS,
         });
     }
-    Ok(domain_of)
+    Ok(llc_of)
 }
 
-fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOptions {
+fn raw_options(options: &Options, llc_of: &[u16], possible: usize) -> RawOptions {
     let mut raw = RawOptions {
         margin_ns: options.margin_ns,
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
         causal: options.causal.into(),
         asymmetry: options.asymmetry.into(),
         share: options.share.into(),
-        domains: domains
+        nr_llcs: llc_of
             .iter()
-            .filter(|domain| **domain != layout::NO_DOMAIN)
-            .map(|domain| u32::from(domain & !layout::OFFLINE) + 1)
+            .filter(|llc| **llc != layout::NO_LLC)
+            .map(|llc| u32::from(llc & !layout::OFFLINE) + 1)
             .max()
             .unwrap_or(0),
-        cpus: possible as u32,
+        nr_cpus: possible as u32,
         observe: 0,
         // They only move deadlines: nothing need count them where there are none.
         requests: (options.requests && options.asymmetry).into(),
         criticality: (options.criticality && options.share).into(),
         unused: 0,
-        domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
+        llc_of: [layout::NO_LLC; layout::MAX_CPUS],
     };
-    raw.domain_of.copy_from_slice(domains);
+    raw.llc_of.copy_from_slice(llc_of);
     raw
 }
 
@@ -699,7 +699,7 @@ mod tests {
     use quell_model::Cpu;
 
     #[test]
-    fn domains_are_caches_in_parts() {
+    fn llcs_are_split_into_parts() {
         let mut topology = Topology::flat(70);
         topology.cpus.push(Cpu {
             id: CpuId(70),
@@ -707,18 +707,18 @@ mod tests {
             llc: 1,
             socket: 0,
         });
-        let found = domains(&topology, 73).unwrap();
+        let found = llcs_of_cpus(&topology, 73).unwrap();
         assert_eq!(found[0], 0);
         assert_eq!((found[63], found[64], found[69], found[70]), (0, 1, 1, 2));
         assert_eq!(found[72], 2 | layout::OFFLINE);
-        assert_eq!(found[73], layout::NO_DOMAIN);
-        assert_eq!(raw_options(&Options::default(), &found, 73).domains, 3);
+        assert_eq!(found[73], layout::NO_LLC);
+        assert_eq!(raw_options(&Options::default(), &found, 73).nr_llcs, 3);
     }
 
     #[test]
     fn too_many_cpus_are_an_error() {
         assert!(matches!(
-            domains(&Topology::flat(1), 2000),
+            llcs_of_cpus(&Topology::flat(1), 2000),
             Err(SchedError::Limit { value: 2000, .. })
         ));
     }

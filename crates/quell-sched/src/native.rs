@@ -15,12 +15,13 @@
 )]
 
 use crate::layout::{
-    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Options as RawOptions, Places,
-    ServerSlot, Sharer,
+    self, CpuCtx, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARE_SLOTS, Options as RawOptions, ServerCtx,
+    ShareSlot, ShareSlotHints,
 };
-use crate::rate_solver::{Host, Shares};
+use crate::rate_solver::{Host, RateSolver};
 use crate::{
-    Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, domains, raw_options,
+    Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, llcs_of_cpus,
+    raw_options,
 };
 use quell_model::{CpuId, CpuSet, Topology};
 use std::cell::{Cell, RefCell};
@@ -42,24 +43,24 @@ pub trait Kernel {
     /// The CPU that a thread is on or was last.
     fn cpu_of(&self, thread: u32) -> u32;
     /// CPU time that it has had.
-    fn ran(&self, thread: u32) -> u64;
+    fn cpu_time(&self, thread: u32) -> u64;
     /// Whether it may run there.
     fn may_use(&self, thread: u32, cpu: u32) -> bool;
     /// Makes a queue of that number.
     fn create_queue(&mut self, queue: u64);
     /// Puts a thread that is being enqueued, or for which a CPU is being selected, into a queue; with an order the least
     /// goes first. `flags` as the kernel's.
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64);
+    fn insert(&mut self, thread: u32, queue: u64, slice: u64, vtime: Option<u64>, flags: u64);
     /// Takes the first of a queue that may run on the CPU that is being dispatched to; whether there was one.
-    fn take(&mut self, queue: u64) -> bool;
+    fn move_to_local(&mut self, queue: u64) -> bool;
     /// The first of a queue, and its order.
-    fn first(&self, queue: u64) -> Option<u32>;
+    fn peek(&self, queue: u64) -> Option<u32>;
     /// The insertion that was last, of all queues.
     fn newest(&self) -> u64;
     /// The next of a queue after a place, of those inserted no later than `newest`; and its place: order and insertion.
     fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
     /// Moves a thread from a queue into another one, or elsewhere in the same.
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64);
+    fn move_queued(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
     /// How many are in it.
     fn queued(&self, queue: u64) -> u32;
     /// Gives a thread another slice.
@@ -71,7 +72,7 @@ pub trait Kernel {
     /// Claims one that idles and that the thread may use.
     fn claim_any_idle(&mut self, thread: u32) -> Option<u32>;
     /// Whether one idles that the thread may use; none: any.
-    fn idles_for(&self, thread: Option<u32>) -> bool;
+    fn has_idle_cpu(&self, thread: Option<u32>) -> bool;
     /// Makes a CPU look. `flags` as the kernel's.
     fn kick(&mut self, cpu: u32, flags: u64);
     /// Calls [`Native::timer`] after so long, and not as asked before.
@@ -108,7 +109,7 @@ pub struct NewThread {
 
 /// A cgroup's `cpu.max` and `cpu.max.burst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupLimit {
+pub struct GroupBandwidth {
     /// How often it may use its quota.
     pub period_us: u64,
     /// CPU time of all its threads together.
@@ -159,7 +160,7 @@ pub struct Native {
     cgroups: HashMap<u64, Memory>,
     groups: HashMap<u64, Box<Group>>,
     numbers: Vec<CpuId>,
-    shares: Shares,
+    solver: RateSolver,
 }
 
 thread_local! {
@@ -182,7 +183,7 @@ impl Native {
         kernel: &mut dyn Kernel,
     ) -> Result<Native, SchedError> {
         let cpus = topology.cpus.len();
-        let raw = raw_options(options, &domains(topology, cpus)?, cpus);
+        let raw = raw_options(options, &llcs_of_cpus(topology, cpus)?, cpus);
         // SAFETY: these only tell sizes.
         let (size, arrays, task) = unsafe {
             (
@@ -199,7 +200,7 @@ impl Native {
             cgroups: HashMap::new(),
             groups: HashMap::new(),
             numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
-            shares: Shares::default(),
+            solver: RateSolver::default(),
         };
         let error = native.call(kernel, |_| {
             // SAFETY: `raw` is a `struct options`; the state is this scheduler's and fresh.
@@ -285,18 +286,18 @@ impl Native {
     }
 
     /// A limit (`cpu.max`, `cpu.max.burst`) for a cgroup that was added.
-    pub fn limit_group(&mut self, kernel: &mut dyn Kernel, id: u64, limit: GroupLimit) {
+    pub fn set_bandwidth(&mut self, kernel: &mut dyn Kernel, id: u64, limit: GroupBandwidth) {
         let Some(group) = self.cgroups.get(&id).map(Memory::pointer) else {
             return;
         };
         self.call(kernel, |_| {
-            let GroupLimit {
+            let GroupBandwidth {
                 period_us,
                 quota_us,
                 burst_us,
             } = limit;
             // SAFETY: a cgroup of this scheduler's, whose state is loaded.
-            unsafe { quell_native_limit(group, period_us, quota_us, burst_us) }
+            unsafe { quell_native_set_bandwidth(group, period_us, quota_us, burst_us) }
         });
     }
 
@@ -365,15 +366,15 @@ impl Native {
     }
 
     /// Tells what a thread has run, before it is asked for.
-    fn count(&self, kernel: &dyn Kernel, thread: u32) {
+    fn tell_cpu_time(&self, kernel: &dyn Kernel, thread: u32) {
         // SAFETY: a task of this scheduler's.
-        unsafe { quell_native_set_ran(self.task(thread), kernel.ran(thread)) }
+        unsafe { quell_native_set_exec(self.task(thread), kernel.cpu_time(thread)) }
     }
 
     /// The operation of that name: a CPU needs a thread; `ran` ran there.
     pub fn dispatch(&mut self, kernel: &mut dyn Kernel, cpu: u32, ran: Option<u32>) {
         if let Some(ran) = ran {
-            self.count(kernel, ran);
+            self.tell_cpu_time(kernel, ran);
         }
         self.call(kernel, |native| {
             let ran = ran.map_or(ptr::null_mut(), |thread| native.task(thread));
@@ -384,7 +385,7 @@ impl Native {
 
     /// The operation of that name: a thread begins to run.
     pub fn running(&mut self, kernel: &mut dyn Kernel, thread: u32) {
-        self.count(kernel, thread);
+        self.tell_cpu_time(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_running(native.task(thread))
@@ -393,7 +394,7 @@ impl Native {
 
     /// The operation of that name: it stops running.
     pub fn stopping(&mut self, kernel: &mut dyn Kernel, thread: u32, ready: bool) {
-        self.count(kernel, thread);
+        self.tell_cpu_time(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_stopping(native.task(thread), ready)
@@ -439,40 +440,39 @@ impl Native {
         }
     }
 
-    /// Tells threads what they are due: to be called every [`crate::SHARES_EVERY`], where shares are on.
-    pub fn tell_shares(&mut self, kernel: &dyn Kernel) {
+    /// Tells threads what they are due: to be called every [`crate::RATE_PERIOD`], where shares are on.
+    pub fn solve_rates(&mut self, kernel: &dyn Kernel) {
         self.load();
         // SAFETY: the array of all sharers, whose fields are atomics of the same size, and which C does not use before this returns.
-        let sharers: &[Sharer] =
-            unsafe { std::slice::from_raw_parts(quell_native_sharers(), MAX_SHARERS) };
+        let slots: &[ShareSlot] =
+            unsafe { std::slice::from_raw_parts(quell_native_share_slots(), MAX_SHARE_SLOTS) };
         // SAFETY: as above.
-        let places: &Places = unsafe { &*quell_native_places() };
-        let mut shares = std::mem::take(&mut self.shares);
-        shares.step(places, sharers, &mut Simulated(self, kernel));
-        self.shares = shares;
+        let hints: &ShareSlotHints = unsafe { &*quell_native_share_slot_hints() };
+        let mut solver = std::mem::take(&mut self.solver);
+        solver.step(hints, slots, &mut Simulated(self, kernel));
+        self.solver = solver;
     }
 
     /// What a server got.
     pub fn server(&self, number: u32) -> Option<ServerStats> {
         self.load();
         // SAFETY: the array of all servers, which nobody changes while it is borrowed here.
-        let slots: &[ServerSlot] =
+        let slots: &[ServerCtx] =
             unsafe { std::slice::from_raw_parts(quell_native_servers(), MAX_SERVERS) };
-        slots.get(number as usize).map(ServerSlot::stats)
+        slots.get(number as usize).map(ServerCtx::stats)
     }
 
     /// What it counted so far.
     pub fn stats(&self) -> Stats {
         self.load();
         // SAFETY: the array of all CPUs' counters, which nobody changes while it is borrowed here.
-        let slots: &[CpuSlot] =
-            unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
+        let slots: &[CpuCtx] = unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
         let known = self.numbers.iter();
         Stats::of(known.filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?))))
     }
 }
 
-/// A simulated kernel, for [`Shares`]. A thread's id is its number and one.
+/// A simulated kernel, for [`RateSolver`]. A thread's id is its number and one.
 struct Simulated<'a>(&'a Native, &'a dyn Kernel);
 
 impl Host for Simulated<'_> {
@@ -517,7 +517,7 @@ unsafe extern "C" {
     fn quell_native_save(to: *mut c_char);
     fn quell_native_load(from: *const c_char);
     fn quell_native_set_options(options: *const RawOptions);
-    fn quell_native_cpus() -> *const CpuSlot;
+    fn quell_native_cpus() -> *const CpuCtx;
     fn quell_native_task_size() -> u64;
     fn quell_native_task(
         zeroed: *mut c_void,
@@ -528,8 +528,8 @@ unsafe extern "C" {
     ) -> *mut c_void;
     fn quell_native_pid(task: *const c_void) -> u32;
     fn quell_native_allow(task: *mut c_void, allowed: u32);
-    fn quell_native_set_ran(task: *mut c_void, ns: u64);
-    fn quell_native_set_order(task: *mut c_void, order: u64);
+    fn quell_native_set_exec(task: *mut c_void, ns: u64);
+    fn quell_native_set_vtime(task: *mut c_void, vtime: u64);
     fn quell_native_set_queued(task: *mut c_void, queued: bool);
     fn quell_native_init() -> c_int;
     fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void, fork: bool) -> c_int;
@@ -538,7 +538,12 @@ unsafe extern "C" {
     fn quell_native_cgroup_size() -> u64;
     fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)
     -> c_int;
-    fn quell_native_limit(cgroup: *mut c_void, period_us: u64, quota_us: u64, burst_us: u64);
+    fn quell_native_set_bandwidth(
+        cgroup: *mut c_void,
+        period_us: u64,
+        quota_us: u64,
+        burst_us: u64,
+    );
     fn quell_native_select_cpu(task: *mut c_void, before: c_int, flags: u64) -> c_int;
     fn quell_native_enqueue(task: *mut c_void, wakes: bool);
     fn quell_native_dispatch(cpu: c_int, ran: *mut c_void);
@@ -548,9 +553,9 @@ unsafe extern "C" {
     fn quell_native_timer(index: u32);
     fn quell_native_set_thread(setting: *const layout::ThreadSetting) -> c_int;
     fn quell_native_set_server(setting: *const layout::ServerSetting) -> c_int;
-    fn quell_native_servers() -> *const ServerSlot;
-    fn quell_native_places() -> *const Places;
-    fn quell_native_sharers() -> *const Sharer;
+    fn quell_native_servers() -> *const ServerCtx;
+    fn quell_native_share_slot_hints() -> *const ShareSlotHints;
+    fn quell_native_share_slots() -> *const ShareSlot;
 }
 
 /// The functions that the C source calls, by its names for them.
@@ -631,38 +636,35 @@ mod callbacks {
 
     /// `struct scx_bpf_dsq_insert_vtime_args`.
     #[repr(C)]
-    struct InsertOrdered {
+    struct InsertVtime {
         queue: u64,
         slice: u64,
-        order: u64,
+        vtime: u64,
         flags: u64,
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn __scx_bpf_dsq_insert_vtime(
-        task: *mut c_void,
-        args: *const InsertOrdered,
-    ) -> bool {
+    extern "C" fn __scx_bpf_dsq_insert_vtime(task: *mut c_void, args: *const InsertVtime) -> bool {
         // SAFETY: the C source passes on tasks that it was given, and its own arguments.
         let args = unsafe {
-            quell_native_set_order(task, (*args).order);
+            quell_native_set_vtime(task, (*args).vtime);
             &*args
         };
         kernel(|kernel| {
-            let order = Some(args.order);
-            kernel.insert(number(task), args.queue, args.slice, order, args.flags);
+            let vtime = Some(args.vtime);
+            kernel.insert(number(task), args.queue, args.slice, vtime, args.flags);
         });
         true
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_move_to_local___v2___q(queue: u64, _flags: u64) -> bool {
-        kernel(|kernel| kernel.take(queue))
+        kernel(|kernel| kernel.move_to_local(queue))
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
-        pointer(kernel(|kernel| kernel.first(queue)))
+        pointer(kernel(|kernel| kernel.peek(queue)))
     }
 
     #[unsafe(no_mangle)]
@@ -683,19 +685,19 @@ mod callbacks {
 
     #[unsafe(no_mangle)]
     extern "C" fn bpf_cpumask_intersects(mask: *const c_void, _idle: *const c_void) -> bool {
-        kernel(|kernel| kernel.idles_for(Some(number(mask))))
+        kernel(|kernel| kernel.has_idle_cpu(Some(number(mask))))
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn bpf_cpumask_empty(_idle: *const c_void) -> bool {
-        kernel(|kernel| !kernel.idles_for(None))
+        kernel(|kernel| !kernel.has_idle_cpu(None))
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, order: u64) {
+    extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, vtime: u64) {
         // SAFETY: a thread that was added.
-        unsafe { quell_native_set_order(task, order) };
-        kernel(|kernel| kernel.move_queued(number(task), from, to, order));
+        unsafe { quell_native_set_vtime(task, vtime) };
+        kernel(|kernel| kernel.move_queued(number(task), from, to, vtime));
     }
 
     #[unsafe(no_mangle)]

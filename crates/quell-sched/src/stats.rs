@@ -1,6 +1,6 @@
 //! What the scheduler counts.
 
-use crate::layout::CpuSlot;
+use crate::layout::CpuCtx;
 use quell_model::CpuId;
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -64,7 +64,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn of<'a>(slots: impl Iterator<Item = (CpuId, &'a CpuSlot)>) -> Stats {
+    pub(crate) fn of<'a>(slots: impl Iterator<Item = (CpuId, &'a CpuCtx)>) -> Stats {
         let mut stats = Stats::default();
         for (cpu, slot) in slots {
             let one = CpuStats {

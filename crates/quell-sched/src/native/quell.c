@@ -108,12 +108,12 @@ struct native_iterator {
 	u64 dsq;
 	u64 newest; /* insertion */
 	u64 place[2]; /* order and insertion of who was met last */
-	u64 order;
+	u64 vtime;
 	u64 slice;
 };
 _Static_assert(sizeof(struct native_iterator) == sizeof(struct bpf_iter_scx_dsq), "libbpf's");
 
-void quell_native_move(struct task_struct *p, u64 from, u64 to, u64 order);
+void quell_native_move(struct task_struct *p, u64 from, u64 to, u64 vtime);
 u64 quell_native_newest(void);
 struct task_struct *quell_native_next(u64 dsq, u64 newest, u64 *place);
 
@@ -129,9 +129,9 @@ struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
 	return quell_native_next(native->dsq, native->newest, native->place);
 }
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) { (void)it; }
-void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 order)
+void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime)
 {
-	((struct native_iterator *)it)->order = order;
+	((struct native_iterator *)it)->vtime = vtime;
 }
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice)
 {
@@ -141,7 +141,7 @@ bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, 
 {
 	struct native_iterator *native = (struct native_iterator *)it;
 
-	quell_native_move(p, native->dsq, dsq, native->order);
+	quell_native_move(p, native->dsq, dsq, native->vtime);
 	if (native->slice)
 		scx_bpf_task_set_slice(p, native->slice);
 	native->slice = 0;
@@ -183,8 +183,8 @@ struct task_struct *quell_native_task(void *zeroed, u32 pid, void *leader, u32 w
 
 u32 quell_native_pid(const struct task_struct *p) { return p->pid; }
 void quell_native_allow(struct task_struct *p, u32 allowed) { p->nr_cpus_allowed = allowed; }
-void quell_native_set_ran(struct task_struct *p, u64 ns) { p->se.sum_exec_runtime = ns; }
-void quell_native_set_order(struct task_struct *p, u64 order) { p->scx.dsq_vtime = order; }
+void quell_native_set_exec(struct task_struct *p, u64 ns) { p->se.sum_exec_runtime = ns; }
+void quell_native_set_vtime(struct task_struct *p, u64 vtime) { p->scx.dsq_vtime = vtime; }
 void quell_native_set_queued(struct task_struct *p, bool queued)
 {
 	p->scx.flags = queued ? SCX_TASK_QUEUED : 0;
@@ -237,7 +237,7 @@ s32 quell_native_cgroup(void *zeroed, u64 id, struct cgroup *parent, u32 weight)
 	return quell_ops.cgroup_init(&it->cgroup, &args);
 }
 
-void quell_native_limit(struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
+void quell_native_set_bandwidth(struct cgroup *cgroup, u64 period_us, u64 quota_us, u64 burst_us)
 {
 	quell_ops.cgroup_set_bandwidth(cgroup, period_us, quota_us, burst_us);
 }
@@ -291,5 +291,5 @@ void quell_native_timer(u32 index)
 s32 quell_native_set_thread(struct thread_setting *setting) { return quell_set_thread(setting); }
 s32 quell_native_set_server(struct server_setting *setting) { return quell_set_server(setting); }
 const struct server_ctx *quell_native_servers(void) { return servers; }
-struct share_slot_hints *quell_native_places(void) { return &share_slot_hints; }
-struct share_slot *quell_native_sharers(void) { return share_slots; }
+struct share_slot_hints *quell_native_share_slot_hints(void) { return &share_slot_hints; }
+struct share_slot *quell_native_share_slots(void) { return share_slots; }

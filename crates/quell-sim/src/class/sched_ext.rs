@@ -11,16 +11,16 @@ use super::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
-use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
-use quell_sched::{Options, SHARES_EVERY, SchedError, ServerSetting, Stats, ThreadSetting};
+use quell_sched::native::{GroupBandwidth, Kernel, Native, NewThread, flags};
+use quell_sched::{Options, RATE_PERIOD, SchedError, ServerSetting, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 /// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
-const DISPATCH_MOST: usize = 32;
+const DISPATCH_MAX: usize = 32;
 
 /// The timer of what the loader does, which is none of the scheduler's.
-const SHARES: u32 = u32::MAX;
+const RATE_TIMER: u32 = u32::MAX;
 
 /// The class.
 pub struct SchedExt {
@@ -28,7 +28,7 @@ pub struct SchedExt {
     core: Core,
     groups: usize,
     /// That the loader is to tell threads what they are due, and does not yet.
-    tells: bool,
+    solves_rates: bool,
 }
 
 /// A queue of the scheduler's, in its order; those of one order as they came.
@@ -111,7 +111,7 @@ impl SchedExt {
             native,
             core,
             groups: 1,
-            tells: options.share,
+            solves_rates: options.share,
         })
     }
 
@@ -139,12 +139,12 @@ impl SchedExt {
             let (native, mut context) = self.parts(machine);
             native.add_group(&mut context, id.0.into(), parent, group.weight.0);
             if let Some(limit) = group.limit {
-                let limit = GroupLimit {
+                let limit = GroupBandwidth {
                     period_us: limit.period / 1000,
                     quota_us: limit.quota / 1000,
                     burst_us: limit.burst / 1000,
                 };
-                native.limit_group(&mut context, id.0.into(), limit);
+                native.set_bandwidth(&mut context, id.0.into(), limit);
             }
             self.groups += 1;
         }
@@ -178,8 +178,8 @@ impl SchedExt {
     /// A thread becomes ready, because it wakes or because it is new: a new one is enqueued without
     /// SCX_ENQ_WAKEUP.
     fn make_ready(&mut self, machine: &mut Machine, thread: ThreadId, wakes: bool) {
-        if std::mem::take(&mut self.tells) {
-            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+        if std::mem::take(&mut self.solves_rates) {
+            machine.set_timer(machine.now + RATE_PERIOD.as_nanos() as Nanos, RATE_TIMER);
         }
         self.know(machine, thread);
         let (native, mut context) = self.parts(machine);
@@ -369,7 +369,7 @@ impl Kernel for Context<'_> {
         self.core.tasks[thread as usize].cpu.0
     }
 
-    fn ran(&self, thread: u32) -> u64 {
+    fn cpu_time(&self, thread: u32) -> u64 {
         self.machine.cpu_time(ThreadId(thread))
     }
 
@@ -384,7 +384,7 @@ impl Kernel for Context<'_> {
         }
     }
 
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64) {
+    fn insert(&mut self, thread: u32, queue: u64, slice: u64, vtime: Option<u64>, flags: u64) {
         let thread = ThreadId(thread);
         let core = &mut *self.core;
         core.task(thread).slice = slice;
@@ -392,7 +392,7 @@ impl Kernel for Context<'_> {
         if queue != flags::DSQ_LOCAL {
             core.direct = selecting.then_some(Direct::Queue);
             core.inserted += 1;
-            let key = (order.unwrap_or(core.inserted), core.inserted);
+            let key = (vtime.unwrap_or(core.inserted), core.inserted);
             core.queues[queue as usize].insert(key, thread);
         } else if selecting {
             core.direct = Some(Direct::Local(flags));
@@ -402,7 +402,7 @@ impl Kernel for Context<'_> {
         }
     }
 
-    fn take(&mut self, queue: u64) -> bool {
+    fn move_to_local(&mut self, queue: u64) -> bool {
         let cpu = CpuId(self.core.dispatching);
         let queue = &mut self.core.queues[queue as usize];
         let may =
@@ -416,7 +416,7 @@ impl Kernel for Context<'_> {
         true
     }
 
-    fn first(&self, queue: u64) -> Option<u32> {
+    fn peek(&self, queue: u64) -> Option<u32> {
         let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
         Some(thread.0)
     }
@@ -433,7 +433,7 @@ impl Kernel for Context<'_> {
             .map(|(key, thread)| (thread.0, [key.0, key.1]))
     }
 
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64) {
+    fn move_queued(&mut self, thread: u32, from: u64, to: u64, vtime: u64) {
         let core = &mut *self.core;
         let it = &mut core.queues[from as usize];
         let key = it
@@ -443,7 +443,7 @@ impl Kernel for Context<'_> {
         if let Some(key) = key {
             it.remove(&key);
             core.inserted += 1;
-            core.queues[to as usize].insert((order, core.inserted), ThreadId(thread));
+            core.queues[to as usize].insert((vtime, core.inserted), ThreadId(thread));
         }
     }
 
@@ -490,7 +490,7 @@ impl Kernel for Context<'_> {
         Some(found.0)
     }
 
-    fn idles_for(&self, thread: Option<u32>) -> bool {
+    fn has_idle_cpu(&self, thread: Option<u32>) -> bool {
         let idle = &self.core.idle;
         let may = |cpu| thread.is_none_or(|it| self.may_use(it, cpu));
         self.core.idles > 0 && (self.machine.cpu_ids()).any(|cpu| idles(idle, cpu) && may(cpu.0))
@@ -563,7 +563,7 @@ impl Class for SchedExt {
                 return keep(ran);
             }
         }
-        for _ in 0..DISPATCH_MOST {
+        for _ in 0..DISPATCH_MAX {
             if !self.core.locals[cpu.0 as usize].is_empty() {
                 break;
             }
@@ -639,7 +639,7 @@ impl Class for SchedExt {
     }
 
     fn expects_timer(&self, token: u32) -> bool {
-        if token == SHARES {
+        if token == RATE_TIMER {
             return true;
         }
         let (timer, armed) = (token & 0xffff, token >> 16);
@@ -647,10 +647,10 @@ impl Class for SchedExt {
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
-        if token == SHARES {
+        if token == RATE_TIMER {
             let (native, context) = self.parts(machine);
-            native.tell_shares(&context);
-            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+            native.solve_rates(&context);
+            machine.set_timer(machine.now + RATE_PERIOD.as_nanos() as Nanos, RATE_TIMER);
             return;
         }
         let timer = token & 0xffff;
