@@ -31,6 +31,9 @@ typedef __s64 s64;
 #define false 0
 #define NULL ((void *)0)
 
+/* A BPF global function: the verifier checks it once, with unknown arguments, and not at each call. */
+#define __global_subprog __noinline
+
 /* include/uapi/linux/bpf.h */
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2

@@ -129,7 +129,7 @@ static __always_inline bool charge_segment(struct thread_slot *slot, struct wait
  * charge() without what needs the task; from and now are in the slot's walk. Global, so that the verifier looks at it
  * once, and not wherever a wait can end.
  */
-__noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
+__global_subprog int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
 {
 	if (!slot)
 		return 0;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Limits: keeps what ../policy/bandwidth.h computes with.
+ * Bandwidth limits: keeps what ../policy/bandwidth.h computes with.
  *
- * Problem: a group's pool is used on all CPUs at once, in steps far below a tick, and groups with limits lie in each other.
- * How:     whoever runs draws what it ran from the pools of all that it is in and that have limits, when it leaves the CPU or is
- *          looked at by a timer of that CPU, the more often the less there is. What the kernel counts as run is drawn in the end (it
- *          leaves interrupts and stolen time out); a timer draws what that probably is. Pools are filled by who looks at them.
- * Limits:  before Linux 6.17 the kernel does not tell cgroups' limits.
+ * Problem: All CPUs use a group's runtime pool at once, in steps far below a tick, and groups with limits are
+ *          nested.
+ * How:     A task charges what it ran to the pools of all limited groups that it is in, when it stops and
+ *          when a timer of its CPU expires; the less runtime is left, the sooner the timer. In the end the
+ *          charge is sum_exec_runtime, which leaves out interrupts and stolen time; the timer charges an
+ *          estimate of it. A pool is refilled by the first task that looks at it in a new period.
+ * Limits:  Before Linux 6.17 the kernel does not tell the scheduler of cgroups' limits.
  */
 #ifndef QUELL_BANDWIDTH_BPF_H
 #define QUELL_BANDWIDTH_BPF_H
@@ -14,14 +16,17 @@
 #include "groups.bpf.h"
 #include "../policy/bandwidth.h"
 
-/* Threads of a queue that are looked at at once. */
+/* How many tasks of a DSQ are looked at in one scan. */
 #define DSQ_SCAN_MAX 16
 
-/* A thread whose groups' pools were empty for so long gets a turn, and they owe it: else the kernel ended the scheduler. */
+/*
+ * A task that has been throttled for this long gets a slice, which its groups owe: else the kernel's watchdog
+ * would end the scheduler.
+ */
 #define THROTTLED_MAX (10 * NS_PER_S)
 
-/* The nearest group that has a limit, from this one up; 0: none. Global, so that the verifier looks at it once. */
-__noinline u64 find_limited_group(u64 id)
+/* The nearest group with a limit, from this group upwards; 0: none. */
+__global_subprog u64 find_limited_group(u64 id)
 {
 	for (int level = 0; level < GROUP_DEPTH && id; level++) {
 		struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -34,18 +39,18 @@ __noinline u64 find_limited_group(u64 id)
 	return 0;
 }
 
-/* On the way from a thread up through all that it is in and that have limits. */
+/* State of a walk from a task up through the limited groups that it is in. */
 struct bw_walk {
-	u64 group_id;	   /* the next group; 0: there is none */
-	s64 runtime_ns;   /* what is drawn, or given back */
-	s32 nr_delta; /* 1: it begins to run there; -1: it ends */
+	u64 group_id; /* the next group; 0: the walk is over */
+	s64 runtime_ns; /* runtime to charge; negative: to give back */
+	s32 nr_delta; /* 1: the task begins to run; -1: it stops */
 	u32 unused;
-	u64 throttled_until_ns; /* when all pools will hold something; 0: they do */
-	u64 slice_ns;  /* see limit_step() */
+	u64 throttled_until_ns; /* when all pools will hold runtime; 0: all do now */
+	u64 slice_ns; /* for how long the task may run until it is charged next, see bw_slice() */
 };
 
-/* Goes through a group. Global, as limited_from() is. */
-__noinline int charge_group(struct bw_walk *walk, u64 now)
+/* Charges one group, and goes to the next. */
+__global_subprog int charge_group(struct bw_walk *walk, u64 now)
 {
 	u64 id = walk ? walk->group_id : 0;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -57,8 +62,10 @@ __noinline int charge_group(struct bw_walk *walk, u64 now)
 		return 0;
 	u64 period_start = g->bw.period_start_ns, period = g->bw.period_ns;
 	u64 periods = bw_periods(period_start, period, now);
-	if (periods && __sync_val_compare_and_swap(&g->bw.period_start_ns, period_start, period_start + periods * period) == period_start)
-		__sync_fetch_and_add(&g->bw.runtime_ns, bw_refill(g->bw.runtime_ns, periods, g->bw.quota_ns, g->bw.burst_ns));
+	if (periods && __sync_val_compare_and_swap(&g->bw.period_start_ns, period_start,
+						   period_start + periods * period) == period_start)
+		__sync_fetch_and_add(&g->bw.runtime_ns,
+				     bw_refill(g->bw.runtime_ns, periods, g->bw.quota_ns, g->bw.burst_ns));
 	if (walk->runtime_ns)
 		__sync_fetch_and_add(&g->bw.runtime_ns, -walk->runtime_ns);
 	if (walk->nr_delta)
@@ -71,7 +78,7 @@ __noinline int charge_group(struct bw_walk *walk, u64 now)
 		walk->throttled_until_ns = until;
 	if (slice < walk->slice_ns)
 		walk->slice_ns = slice;
-	/* As for limit_of(). */
+	/* Cached as in limited_group_of(). */
 	u32 generation = bandwidth.generation;
 	if (g->bw.generation != generation) {
 		g->bw.next_group_id = find_limited_group(g->parent_id);
@@ -81,7 +88,7 @@ __noinline int charge_group(struct bw_walk *walk, u64 now)
 	return 0;
 }
 
-/* The nearest group with a limit that a thread is in; 0: none. */
+/* The nearest group with a limit that the task is in; 0: none. */
 static __always_inline u64 limited_group_of(struct task_ctx *t)
 {
 	u32 generation = bandwidth.generation;
@@ -95,7 +102,10 @@ static __always_inline u64 limited_group_of(struct task_ctx *t)
 	return t->bw_group_id;
 }
 
-/* For how long limits stopped a thread: up to when it was last ready again, which it may have been for some moments before. */
+/*
+ * For how long the task was throttled. The present throttling counts up to the last wakeup, which
+ * unthrottling sets.
+ */
 static __always_inline u64 throttled_time(struct task_ctx *t)
 {
 	u64 parked_at = t->throttled_since_ns, woke_at = t->woke_at_ns;
@@ -103,8 +113,8 @@ static __always_inline u64 throttled_time(struct task_ctx *t)
 	return t->throttled_ns + (parked_at && woke_at > parked_at ? woke_at - parked_at : 0);
 }
 
-/* A thread begins or ends to run, ran, or asks. Global, as limited_from() is. */
-__noinline int charge_groups(struct task_ctx *t, struct bw_walk *walk, u64 now)
+/* Charges all limited groups of a task, as walk says. */
+__global_subprog int charge_groups(struct task_ctx *t, struct bw_walk *walk, u64 now)
 {
 	if (!t || !walk)
 		return 0;
@@ -115,8 +125,8 @@ __noinline int charge_groups(struct task_ctx *t, struct bw_walk *walk, u64 now)
 	return 0;
 }
 
-/* As limited_until(). However much is owed, it is asked again after a second. Global, as limited_from() is. */
-__noinline u64 throttled_until_slow(struct task_ctx *t, u64 now)
+/* As throttled_until(). However much is owed, the task is looked at again after a second. */
+__global_subprog u64 throttled_until_slow(struct task_ctx *t, u64 now)
 {
 	struct bw_walk walk = {};
 
@@ -129,14 +139,17 @@ __noinline u64 throttled_until_slow(struct task_ctx *t, u64 now)
 	return walk.throttled_until_ns > now + NS_PER_S ? now + NS_PER_S : walk.throttled_until_ns;
 }
 
-/* Until when a thread may not run; 0: it may. */
+/* Until when the task is throttled; 0: it may run. */
 static __always_inline u64 throttled_until(struct task_ctx *t, u64 now)
 {
 	return bandwidth.nr_groups ? throttled_until_slow(t, now) : 0;
 }
 
-/* A thread ran, in all, and goes on or leaves its CPU. Global, as limited_from() is. */
-__noinline int charge_exec(struct task_ctx *t, u64 exec, bool stops, u64 now)
+/*
+ * Charges what the task ran by sum_exec_runtime, less what was charged already. stops: the task leaves its
+ * CPU.
+ */
+__global_subprog int charge_exec(struct task_ctx *t, u64 exec, bool stops, u64 now)
 {
 	if (!t)
 		return 0;
@@ -158,7 +171,7 @@ static __always_inline void charge_bandwidth(struct task_ctx *t, struct task_str
 		charge_exec(t, p->se.sum_exec_runtime, stops, now);
 }
 
-/* What a cgroup's files say, in us; a quota of -1: it has no limit. */
+/* Sets the limit of a group, in us as in cpu.max and cpu.max.burst; quota -1: no limit. */
 static __always_inline void set_bandwidth(struct group *g, u64 period, u64 quota, u64 burst, u64 now)
 {
 	bool had = g->bw.quota_ns, has = quota != -1ULL && quota && period;
@@ -179,8 +192,8 @@ static __always_inline void set_bandwidth(struct group *g, u64 period, u64 quota
 
 TIMERS(bandwidth_timers, MAX_CPUS);
 
-/* Looks at a thread that runs there: for how long it may go on; 0: it must leave. Global, as limited_from() is. */
-__noinline u64 charge_running(struct task_ctx *t, u64 now)
+/* Charges a running task by estimate. Returns for how long the task may go on, in ns; 0: it is throttled. */
+__global_subprog u64 charge_running(struct task_ctx *t, u64 now)
 {
 	if (!t || !t->bw_charging)
 		return 0;
@@ -222,8 +235,11 @@ static int on_bandwidth_timer(void *map, u32 *key, struct timer *value)
 	return 0;
 }
 
-/* A thread begins to run, or goes on; it had so much in all. Global, as limited_from() is. */
-__noinline int start_bandwidth(struct task_ctx *t, u64 exec, u32 cpu, u64 now)
+/*
+ * A task begins to run, or goes on: begins to charge it and arms the CPU's timer. exec: the task's
+ * sum_exec_runtime.
+ */
+__global_subprog int start_bandwidth(struct task_ctx *t, u64 exec, u32 cpu, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&bandwidth_timers, &cpu);
 	struct bw_walk walk = {};
@@ -244,7 +260,8 @@ __noinline int start_bandwidth(struct task_ctx *t, u64 exec, u32 cpu, u64 now)
 	return 0;
 }
 
-static __always_inline void start_bandwidth_if_limited(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 now)
+static __always_inline void start_bandwidth_if_limited(struct task_ctx *t, struct task_struct *p, u32 cpu,
+						       u64 now)
 {
 	struct cpu_dispatch *cpud = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)];
 

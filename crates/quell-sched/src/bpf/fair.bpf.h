@@ -2,13 +2,14 @@
 /*
  * Fair shares: keeps what ../policy/fair.h computes with.
  *
- * Problem: virtual times need a clock that all CPUs of a domain agree on, and weights depend on how many threads of a cgroup are ready.
- * How:     a domain's clock and its load are sums that a thread enters when it becomes ready and leaves when it sleeps; the clock is
- *          moved on by what threads ran when that is counted: at the end of a turn. A group's members, which are
- *          threads and groups, share its weight by theirs, as far as something of them is ready; groups
- *          and threads of the root compete with their own weights.
- * Limits:  a thread's weight is what it was when it last woke, ended a turn or began to run, and its group's what it was
- *          up to GROUP_SHARE_TTL before. The clock lacks what is being run.
+ * Problem: Virtual times need a clock that all CPUs of an LLC agree on, and a task's weight depends on how
+ *          many tasks of its cgroup are runnable.
+ * How:     The vclock and the weight sum of an LLC are sums that a task enters when it becomes runnable and
+ *          leaves when it sleeps. At the end of a slice the vclock advances by what the task ran. The members
+ *          of a group, tasks and groups, share the group's weight by their own weights, as far as they have
+ *          runnable tasks; groups and tasks of the root compete with their own weights.
+ * Limits:  A task's weight is as of its last wakeup, end of slice or begin of a run, and its group's weight
+ *          up to GROUP_SHARE_TTL older. The vclock lacks what running tasks have not been charged for.
  */
 #ifndef QUELL_FAIR_BPF_H
 #define QUELL_FAIR_BPF_H
@@ -17,7 +18,7 @@
 
 #define GROUP_SHARE_TTL (500 * NS_PER_US)
 
-/* The clock of the CPU that a thread is bound to; NULL: the thread may use several. */
+/* The vclock of the CPU that the task is pinned to; NULL: the task may use several CPUs. */
 static __always_inline struct pinned_vclock *pinned_vclock_of(struct task_ctx *t)
 {
 	u32 cpu = t->pinned_cpu_plus1;
@@ -25,7 +26,7 @@ static __always_inline struct pinned_vclock *pinned_vclock_of(struct task_ctx *t
 	return cpu && cpu <= MAX_CPUS ? &pinned_vclocks[bounded(cpu - 1, MAX_CPUS)] : NULL;
 }
 
-/* The clock that counts for a thread. */
+/* The vclock that the task's lag is measured by. */
 static __always_inline u64 task_vclock(struct task_ctx *t)
 {
 	struct llc_ctx *llc = lookup_llc(t->llc);
@@ -37,27 +38,31 @@ static __always_inline u64 task_vclock(struct task_ctx *t)
 	return pinned ? (*(volatile u64 *)&pinned->llc_vclock_frozen ?: clock) - pinned->behind : clock;
 }
 
-/* A thread begins to run on a CPU, or goes on there. */
+/*
+ * A task begins to run on a CPU, or goes on there. While a pinned task runs, its vclock stands still between
+ * charges.
+ */
 static __always_inline void freeze_pinned_vclock(struct task_ctx *t, struct llc_ctx *llc, u32 cpu)
 {
 	if (!options.share)
-		pinned_vclocks[bounded(cpu, MAX_CPUS)].llc_vclock_frozen = t->pinned_cpu_plus1 ? llc->vclock : 0;
+		pinned_vclocks[bounded(cpu, MAX_CPUS)].llc_vclock_frozen = t->pinned_cpu_plus1 ? llc->vclock
+											       : 0;
 }
 
-/* Whoever ran there leaves. */
+/* The task that ran on the CPU stops. */
 static __always_inline void thaw_pinned_vclock(u32 cpu)
 {
 	if (!options.share)
 		pinned_vclocks[bounded(cpu, MAX_CPUS)].llc_vclock_frozen = 0;
 }
 
-/* A thread's lag. */
+/* The lag of a task: how far its vtime is behind its vclock. */
 static __always_inline s64 task_lag(struct task_ctx *t, u64 now)
 {
 	return options.share ? (s64)(VCLOCK_START + now - t->vtime) : (s64)(task_vclock(t) - t->vtime);
 }
 
-/* The weight that the members of a group share. */
+/* The weight that the members of a group share: the group's part of its ancestors' weights. */
 static __noinline u64 group_share_weight(struct group *group, u64 now)
 {
 	struct group *g = group;
@@ -80,8 +85,8 @@ static __noinline u64 group_share_weight(struct group *group, u64 now)
 	return weight;
 }
 
-/* A thread comes to the group that it is to compete as part of. Global, so that the verifier looks at it once. */
-__noinline int move_to_group(struct task_ctx *t)
+/* Moves a task to the group that it is to compete in. */
+__global_subprog int move_to_group(struct task_ctx *t)
 {
 	if (!t)
 		return 0;
@@ -90,7 +95,7 @@ __noinline int move_to_group(struct task_ctx *t)
 	return 0;
 }
 
-/* The weight now of a thread that is ready; its group counts it. */
+/* Computes the present weight of a runnable task, and makes its group count it. */
 static __always_inline void update_weight(struct task_ctx *t, u64 now)
 {
 	if (t->group_id != target_group(t))
@@ -112,7 +117,7 @@ static __always_inline void update_weight(struct task_ctx *t, u64 now)
 	t->weight = fair_member_weight(group_share_weight(g, now), own, g->active_weight);
 }
 
-/* What its domain's load becomes. */
+/* Changes the weight sum of the task's LLC; returns the new sum. */
 static __always_inline u64 add_weight_sum(struct task_ctx *t, struct llc_ctx *llc, u64 delta)
 {
 	struct pinned_vclock *pinned = pinned_vclock_of(t);
@@ -122,21 +127,22 @@ static __always_inline u64 add_weight_sum(struct task_ctx *t, struct llc_ctx *ll
 	return __sync_fetch_and_add(&llc->weight_sum, delta) + delta;
 }
 
-/* A thread brings lag along, or leaves some. */
+/* A task brings weighted lag to the LLC, or takes some away (negative). */
 static __always_inline void add_lag_owed(struct llc_ctx *llc, s64 owed)
 {
 	if (owed)
 		__sync_fetch_and_add(&llc->lag_owed, owed);
 }
 
-/* The mean of the virtual times of those that are bound to a CPU, as one of a weight has moved by so much. */
-static __always_inline void shift_pinned_avg(struct pinned_vclock *pinned, s64 shift, s64 weight, u64 weight_sum)
+/* Updates the average vtime of the tasks pinned to a CPU after a task of that weight has moved by shift. */
+static __always_inline void shift_pinned_avg(struct pinned_vclock *pinned, s64 shift, s64 weight,
+					     u64 weight_sum)
 {
 	if (weight_sum)
 		__sync_fetch_and_add(&pinned->vtime_avg, fair_avg_shift(shift, weight, weight_sum));
 }
 
-/* A thread that is counted moves on in virtual time. */
+/* Moves the vtime of an enqueued task. */
 static __always_inline void shift_vtime(struct task_ctx *t, s64 shift)
 {
 	struct pinned_vclock *pinned = pinned_vclock_of(t);
@@ -146,7 +152,9 @@ static __always_inline void shift_vtime(struct task_ctx *t, s64 shift)
 		shift_pinned_avg(pinned, shift, t->counted_weight, pinned->weight_sum);
 }
 
-/* A thread is counted by so much more among those that are bound to a CPU. Before it is. */
+/*
+ * Updates the average vtime of the tasks pinned to a CPU before a task's weight among them changes by delta.
+ */
 static __always_inline void update_pinned_avg(struct task_ctx *t, s64 delta)
 {
 	struct pinned_vclock *pinned = pinned_vclock_of(t);
@@ -160,7 +168,7 @@ static __always_inline void update_pinned_avg(struct task_ctx *t, s64 delta)
 		shift_pinned_avg(pinned, t->vtime - pinned->vtime_avg, delta, weight_sum);
 }
 
-/* What threads ran advances the clock. */
+/* Advances the vclock for what a task ran, and repays lag that tasks brought or took away. */
 static __always_inline void advance_vclock(struct llc_ctx *llc, u64 by, u64 load)
 {
 	s64 paid = fair_lag_repaid(llc->lag_owed, load, by);
@@ -169,7 +177,7 @@ static __always_inline void advance_vclock(struct llc_ctx *llc, u64 by, u64 load
 	__sync_fetch_and_add(&llc->vclock, by - (paid << 10));
 }
 
-/* A thread is not one of those that compete any more. */
+/* A task is no longer one of those that compete for its LLC. */
 static __always_inline void dequeue_weight(struct task_ctx *t)
 {
 	u64 counted = t->counted_weight ? __sync_lock_test_and_set(&t->counted_weight, 0) : 0;
@@ -178,10 +186,11 @@ static __always_inline void dequeue_weight(struct task_ctx *t)
 	if (!counted || !llc)
 		return;
 	if (options.share) {
-		/* Its place is its own while it is counted. */
+		/* First: the task owns its share slot only while it is counted. */
 		share_dequeue(t);
 	} else {
-		add_lag_owed(llc, -fair_weighted_lag(fair_clamp_lag(task_vclock(t) - t->vtime, counted), counted));
+		add_lag_owed(llc,
+			     -fair_weighted_lag(fair_clamp_lag(task_vclock(t) - t->vtime, counted), counted));
 		update_pinned_avg(t, -(s64)counted);
 	}
 	u64 weight_left = add_weight_sum(t, llc, -counted);
@@ -189,8 +198,9 @@ static __always_inline void dequeue_weight(struct task_ctx *t)
 		llc->lag_owed = 0;
 }
 
-/* It becomes one of them, with its lag; woken: it was asleep. */
-static __always_inline void enqueue_weight(struct task_ctx *t, struct task_struct *p, u32 llc_id, u32 cpu, bool woken, u64 now)
+/* A task begins to compete for an LLC, with its lag. woken: the task slept before. */
+static __always_inline void enqueue_weight(struct task_ctx *t, struct task_struct *p, u32 llc_id, u32 cpu,
+					   bool woken, u64 now)
 {
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
 	struct llc_ctx *llc = lookup_llc(llc_id);
@@ -215,10 +225,7 @@ static __always_inline void enqueue_weight(struct task_ctx *t, struct task_struc
 		add_lag_owed(llc, fair_weighted_lag(lag, weight));
 }
 
-/*
- * A thread that was counted before, and is up to date: its weight, or where it may run, may have
- * changed.
- */
+/* Updates the weight and the affinity of an enqueued task that has been charged up to now. */
 static __always_inline void reweight_task(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 now)
 {
 	u32 only_cpu = p->nr_cpus_allowed == 1 ? cpu + 1 : 0;
@@ -233,7 +240,7 @@ static __always_inline void reweight_task(struct task_ctx *t, struct task_struct
 	enqueue_weight(t, p, t->llc, cpu, false, now);
 }
 
-/* What a thread's process spent, and usually spends on a request. */
+/* Counts what the task ran for the present request of its process, and copies the process's average. */
 static __always_inline void count_request_time(struct task_ctx *t, struct task_struct *p, u64 ran)
 {
 	struct task_ctx *first = options.requests ? leader_ctx(t, p) : NULL;
@@ -245,8 +252,8 @@ static __always_inline void count_request_time(struct task_ctx *t, struct task_s
 		__sync_fetch_and_add(&first->request_spent_ns, ran);
 }
 
-/* What a thread ran moves its virtual time, and the clock. Global, so that the verifier looks at it once. */
-__noinline int charge_vtime(struct task_ctx *t, u64 ran)
+/* Advances the vtime of a task, and the vclock of its LLC, by what the task ran. */
+__global_subprog int charge_vtime(struct task_ctx *t, u64 ran)
 {
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 
@@ -264,13 +271,21 @@ __noinline int charge_vtime(struct task_ctx *t, u64 ran)
 		u64 weight_sum = pinned->weight_sum, clock = llc->vclock, seen = pinned->llc_vclock_frozen;
 		if (weight_sum < weight)
 			weight_sum = weight;
-		__sync_fetch_and_add(&pinned->vtime_avg, fair_vtime(ran, weight_sum) - fair_vclock_pull(pinned->vtime_avg - t->vtime, ran));
+		__sync_fetch_and_add(&pinned->vtime_avg,
+				     fair_vtime(ran, weight_sum) -
+					     fair_vclock_pull(pinned->vtime_avg - t->vtime, ran));
 		if (seen) {
-			/* Where there are no others nobody takes anything from them. */
-			u64 behind = weight_sum < load ? fair_pinned_behind(clock - pinned->behind - pinned->vtime_avg, clock - seen, ran, weight_sum) : 0;
+			/*
+			 * Where the CPU's pinned tasks are alone in the LLC, no other task takes anything
+			 * from them.
+			 */
+			u64 behind = weight_sum < load
+					     ? fair_pinned_behind(clock - pinned->behind - pinned->vtime_avg,
+								  clock - seen, ran, weight_sum)
+					     : 0;
 			pinned->llc_vclock_frozen = clock;
 			pinned->behind += behind;
-			/* What their CPU could not give is due to none of them. */
+			/* No task is due what the CPU could not give. */
 			add_lag_owed(llc, -fair_weighted_lag(behind, weight_sum));
 		}
 	}
@@ -280,7 +295,7 @@ __noinline int charge_vtime(struct task_ctx *t, u64 ran)
 	return 0;
 }
 
-/* A thread ran, and perhaps leaves its CPU. */
+/* Charges a task for what it ran since it was last charged. stops: the task leaves its CPU. */
 static __always_inline void charge_task(struct task_ctx *t, struct task_struct *p, bool stops, u64 now)
 {
 	u64 ran = now > t->charged_until_ns ? now - t->charged_until_ns : 0;
@@ -290,7 +305,7 @@ static __always_inline void charge_task(struct task_ctx *t, struct task_struct *
 	t->chain_busy_ns = deadline_chain_ran(t->chain_busy_ns, ran);
 	charge_bandwidth(t, p, stops, now);
 	count_request_time(t, p, ran);
-	/* What is promised is no part of what is shared. */
+	/* CPU time that a server pays for is not part of what is shared. */
 	if (options.criticality && t->server_pays)
 		share_account_server(t, p, ran);
 	else if (options.share)
@@ -299,8 +314,9 @@ static __always_inline void charge_task(struct task_ctx *t, struct task_struct *
 		charge_vtime(t, ran);
 }
 
-/* A thread that came to a CPU of another domain: its lag and its load come along. */
-static __always_inline bool change_llc(struct task_ctx *t, struct task_struct *p, u32 llc_id, u32 cpu, u64 now)
+/* A task has come to a CPU of another LLC: its lag and its weight move with it. True if it has. */
+static __always_inline bool change_llc(struct task_ctx *t, struct task_struct *p, u32 llc_id, u32 cpu,
+				       u64 now)
 {
 	if (!t->counted_weight || t->llc == llc_id || !lookup_llc(llc_id))
 		return false;
@@ -309,8 +325,8 @@ static __always_inline bool change_llc(struct task_ctx *t, struct task_struct *p
 	return true;
 }
 
-/* The lag that a new task begins with; its parent gives away what it was due. Global, as charge_ran() is. */
-__noinline s64 inherit_lag(struct task_ctx *parent, u64 now)
+/* The lag that a new task begins with. A parent with positive lag gives that lag to the child. */
+__global_subprog s64 inherit_lag(struct task_ctx *parent, u64 now)
 {
 	struct llc_ctx *llc = parent ? lookup_llc(parent->llc) : NULL;
 
@@ -327,10 +343,10 @@ __noinline s64 inherit_lag(struct task_ctx *parent, u64 now)
 }
 
 /*
- * A task that waited for its child, which ends, goes on with the child's lag: what it had itself it gave the child. Both are ready, and up to
- * date. Global, as charge_ran() is.
+ * A task has waited for a child that exits: it goes on with the child's lag, since it gave its own lag to the
+ * child. Both tasks are enqueued and charged up to now.
  */
-__noinline int inherit_child_lag(struct task_ctx *t, struct task_ctx *child, u64 now)
+__global_subprog int inherit_child_lag(struct task_ctx *t, struct task_ctx *child, u64 now)
 {
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 
@@ -341,7 +357,8 @@ __noinline int inherit_child_lag(struct task_ctx *t, struct task_ctx *child, u64
 		update_vtime(child, now);
 		update_vtime(t, now);
 	}
-	s64 lag = options.share ? task_lag(child, now) : fair_wakeup_lag(task_lag(child, now), t->counted_weight);
+	s64 lag = options.share ? task_lag(child, now)
+				: fair_wakeup_lag(task_lag(child, now), t->counted_weight);
 	s64 shift = task_lag(t, now) - lag;
 	if (options.share) {
 		if (shift <= 0)
@@ -358,13 +375,13 @@ __noinline int inherit_child_lag(struct task_ctx *t, struct task_ctx *child, u64
 	return 0;
 }
 
-/* How many times as long as its lag a thread has to wait for it. */
+/* How much longer than its lag a task has to wait to make up for the lag, see deadline_lag_scale(). */
 static __always_inline u64 task_lag_scale(struct task_ctx *t, struct llc_ctx *llc)
 {
 	u64 weight_sum = llc->weight_sum, nr_cpus = llc->nr_online;
 	struct pinned_vclock *pinned = pinned_vclock_of(t);
 
-	/* Who may run on one CPU only shares that, if that is less. */
+	/* A pinned task shares one CPU, where that is the smaller part. */
 	if (pinned && pinned->weight_sum * nr_cpus > weight_sum) {
 		weight_sum = pinned->weight_sum;
 		nr_cpus = 1;
@@ -372,8 +389,8 @@ static __always_inline u64 task_lag_scale(struct task_ctx *t, struct llc_ctx *ll
 	return deadline_lag_scale(weight_sum, nr_cpus);
 }
 
-/* The deadline of a thread that is up to date, see ../policy/deadline.h. Global, as charge_ran() is. */
-__noinline int update_deadline(struct task_ctx *t, u64 now)
+/* Computes the deadline of a task that has been charged up to now, see ../policy/deadline.h. */
+__global_subprog int update_deadline(struct task_ctx *t, u64 now)
 {
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 
@@ -383,32 +400,40 @@ __noinline int update_deadline(struct task_ctx *t, u64 now)
 		update_vtime(t, now);
 	s64 lag = task_lag(t, now);
 	u64 scale = options.share ? deadline_lag_scale(0, 1) : task_lag_scale(t, llc);
-	/* With shares where it stands is by the middle of its turn. */
-	u64 share = options.share ? deadline_share(lag, SHARE_DEADLINE_DELAY, scale, now) :
-				    deadline_share(lag - deadline_slice_lag(t->weight), DEADLINE_SHARE_DELAY, scale, now);
+	/* With shares the vtime is already taken at the middle of the next slice, see share_vtime(). */
+	u64 share = options.share ? deadline_share(lag, SHARE_DEADLINE_DELAY, scale, now)
+				  : deadline_share(lag - deadline_slice_lag(t->weight), DEADLINE_SHARE_DELAY,
+						   scale, now);
 	u64 deadline = share;
-	/* Nobody is urgent of whom nothing is known. */
+	/*
+	 * A task that has not slept yet, or that the rate solver does not know yet, has no request deadline.
+	 */
 	if (options.asymmetry && !t->sched_idle && t->has_slept && !(options.share && rate_is_unknown(t))) {
 		u64 work = urgency_work(t->latency_ns, t->burst_avg_ns, t->request_avg_ns, options.stretch);
-		u64 start = options.share ? t->woke_at_ns : deadline_request_start(t->woke_at_ns, lag, work, scale, now);
+		u64 start = options.share ? t->woke_at_ns
+					  : deadline_request_start(t->woke_at_ns, lag, work, scale, now);
 		bool endless = deadline_chain_endless(t->chain_busy_ns, work);
 		if (!options.share || share_is_urgent(lag, llc->nr_online))
-			deadline = deadline_request(deadline, start, work, t->chain_age_ns, t->burst_ns, t->burst_avg_ns, endless);
-		bool messages = options.share ? share_passes_messages(t->burst_avg_ns, t->burst_ns) : deadline_passes_messages(t->burst_avg_ns, t->burst_ns);
+			deadline = deadline_request(deadline, start, work, t->chain_age_ns, t->burst_ns,
+						    t->burst_avg_ns, endless);
+		bool messages = options.share ? share_passes_messages(t->burst_avg_ns, t->burst_ns)
+					      : deadline_passes_messages(t->burst_avg_ns, t->burst_ns);
 		if (endless && messages)
 			deadline = deadline_min(deadline, deadline_message(t->woke_at_ns, lag, scale, now));
 		else if (t->light && t->burst_ns < FAIR_SLICE)
 			deadline = deadline_light(t->woke_at_ns);
 	}
-	/* Bound (1). */
-	ASSERT_INVARIANT(t->light || !deadline_before(deadline, DEADLINE_BASE + t->woke_at_ns - DEADLINE_LEAD_MAX));
+	/* Bound (1) of deadline.h. */
+	ASSERT_INVARIANT(t->light ||
+			 !deadline_before(deadline, DEADLINE_BASE + t->woke_at_ns - DEADLINE_LEAD_MAX));
 	ASSERT_INVARIANT(!deadline_before(share, deadline));
 	t->deadline = deadline;
 	t->deadline_is_share = deadline == share;
 	if (!t->deadline_is_share)
 		t->deadline_pace = 1 << DEADLINE_PACE_SHIFT;
 	else
-		t->deadline_pace = options.share ? share_deadline_pace(task_rate(t, share_slot_of(t))) : deadline_pace(t->weight, scale);
+		t->deadline_pace = options.share ? share_deadline_pace(task_rate(t, share_slot_of(t)))
+						 : deadline_pace(t->weight, scale);
 	return 0;
 }
 

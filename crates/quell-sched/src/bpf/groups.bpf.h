@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Groups: what is in them that is ready.
+ * Groups: the weight of a group counts while the group has runnable tasks.
  *
- * Problem: a cgroup's weight counts while it has something ready, in it or below it; and so does that of a tenant without
- *          a cgroup.
- * How:     such a tenant is a group below the root as well, by a number that the agent gave it. A group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
- *          not any more; only the first and the last of a group tell its parent.
- * Limits:  where cgroups nest deeper than GROUP_DEPTH levels the scheduler ends and says so.
+ * Problem: The weight of a cgroup counts while a task is runnable in the cgroup or below it. A tenant without
+ *          a cgroup has a weight as well.
+ * How:     A tenant without a cgroup is a group below the root, with a number from the agent. The active
+ *          weight of a group is a sum that a member, task or group, enters when it becomes runnable and
+ *          leaves when it sleeps; only the first and the last runnable member of a group make the group tell
+ *          its parent.
+ * Limits:  Where cgroups nest deeper than GROUP_DEPTH levels, the scheduler exits with an error.
  */
 #ifndef QUELL_GROUPS_BPF_H
 #define QUELL_GROUPS_BPF_H
@@ -15,25 +17,25 @@
 
 #define GROUP_DEPTH 64
 
-/* CPU time that its threads get at most, see bandwidth.bpf.h. */
+/* Bandwidth limit of a group, see bandwidth.bpf.h. */
 struct bandwidth {
-	u64 quota_ns; /* 0: it has no limit */
+	u64 quota_ns; /* 0: no limit */
 	u64 period_ns;
 	u64 burst_ns;
-	u64 period_start_ns; /* the period */
-	s64 runtime_ns;  /* what its pool holds */
-	u64 next_group_id; /* the next group that has one; 0: none */
-	u32 generation;  /* as of so many changes */
-	s32 nr_running; /* about how many draw from it */
+	u64 period_start_ns;
+	s64 runtime_ns; /* runtime left in the pool; negative: owed */
+	u64 next_group_id; /* the nearest ancestor that has a limit; 0: none */
+	u32 generation; /* bandwidth.generation that next_group_id is of */
+	s32 nr_running; /* tasks that draw from the pool, approximately */
 };
 
 struct group {
-	u64 parent_id; /* its id; 0: the root */
-	u32 weight;  /* as set */
-	u32 counted_weight; /* what its parent's active counts for it */
-	u64 active_weight;  /* sum of its members' own weights, as far as they have something ready */
-	u64 share_weight;   /* weight that its members share */
-	u64 share_weight_at_ns;	     /* as of then */
+	u64 parent_id; /* 0: the root */
+	u32 weight; /* weight set for the group */
+	u32 counted_weight; /* weight that the parent's active_weight includes for the group */
+	u64 active_weight; /* sum of the weights of the members that have runnable tasks */
+	u64 share_weight; /* weight that the members share, by group_share_weight() */
+	u64 share_weight_at_ns; /* when share_weight was computed */
 	struct bandwidth bw;
 };
 
@@ -47,10 +49,13 @@ struct {
 	__type(value, struct group);
 } groups SEC(".maps");
 
-/* The group of a tenant that is no cgroup; no cgroup has such an id. */
+/* Bit of the group ids of tenants without a cgroup; no cgroup id has it. */
 #define TENANT_GROUP (1ULL << 63)
 
-/* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
+/*
+ * The group that the task is to compete in. The task moves there when its weight is next updated, under its
+ * run queue's lock.
+ */
 static __always_inline u64 target_group(struct task_ctx *t)
 {
 	u32 tenant = t->tenant;
@@ -58,14 +63,17 @@ static __always_inline u64 target_group(struct task_ctx *t)
 	return tenant ? TENANT_GROUP | tenant : t->cgroup_id;
 }
 
-/* A thread's weight among its siblings. */
+/* The weight of a task among its siblings. */
 static __always_inline u64 task_weight(struct task_ctx *t)
 {
 	return (u64)(t->agent_weight ?: t->nice_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
-/* Makes a group's parent count it for what is due; the parent, if that began or ended to be ready, else 0. Global, so that the verifier looks at it once. */
-__noinline u64 propagate_weight_once(u64 id)
+/*
+ * Makes the parent of a group count the weight that the group has now: its weight while it is active, else 0.
+ * Returns the parent if the parent became active or inactive, else 0.
+ */
+__global_subprog u64 propagate_weight_once(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	bool toggled = false;
@@ -74,7 +82,7 @@ __noinline u64 propagate_weight_once(u64 id)
 		return 0;
 	u64 parent_id = g->parent_id;
 	struct group *parent = parent_id ? bpf_map_lookup_elem(&groups, &parent_id) : NULL;
-	/* The root counts nothing. */
+	/* The root keeps no active weight. */
 	if (!parent)
 		return 0;
 	for (int attempt = 0; attempt < 8; attempt++) {
@@ -93,10 +101,10 @@ __noinline u64 propagate_weight_once(u64 id)
 }
 
 /*
- * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
- * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, as settle_one() is.
+ * Propagates the weight of a group to its ancestors, as far up as groups become active or inactive. Several
+ * CPUs may do this for a group at once: the last one leaves what holds.
  */
-__noinline int propagate_weight(u64 id)
+__global_subprog int propagate_weight(u64 id)
 {
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
 		id = propagate_weight_once(id);
@@ -105,7 +113,8 @@ __noinline int propagate_weight(u64 id)
 
 static __always_inline void dequeue_group(struct task_ctx *t)
 {
-	u64 id = t->group_id, own = t->group_counted_weight ? __sync_lock_test_and_set(&t->group_counted_weight, 0) : 0;
+	u64 id = t->group_id,
+	    own = t->group_counted_weight ? __sync_lock_test_and_set(&t->group_counted_weight, 0) : 0;
 
 	if (!own)
 		return;
@@ -114,7 +123,7 @@ static __always_inline void dequeue_group(struct task_ctx *t)
 		propagate_weight(id);
 }
 
-/* A group that is no more; its threads are, or have left. */
+/* Deletes a group. Its tasks have exited or left. */
 static __always_inline void delete_group(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Room: who may run anywhere makes way for who may not.
+ * Active migration for tasks of restricted affinity.
  *
- * Problem: a thread waits for the CPUs that it may use, while others idle; and one of its own runs a thread that may
- *          use the idle ones.
- * How:     where somebody has to wait or a CPU goes idle, such a thread is looked for and preempted, whatever its deadline.
- *          Its CPU takes who waits for it; then it is queued again, and an idle CPU is told to take it.
- *          Where none idles, it displaces what is further ahead than who waits for it, on another CPU. Where the idle CPU is for
- *          a third thread only, that one moves there first.
- * Bounds:  a domain's CPUs are looked at once in MIGRATE_SCAN_PERIOD at most, by a timer if need be, and once in MIGRATE_INTERVAL_MIN for each thread
- *          that makes way.
- * Limits:  two threads move in turn, no more. Looks at the CPUs of one domain; of
- *          a queue at its first thread, and before Linux 7.1 at threads bound to one CPU only.
+ * Problem: A task waits for a CPU of its affinity mask while other CPUs idle, and a CPU of the mask runs a
+ *          task that may use the idle ones.
+ * How:     Where a task of restricted affinity has to wait, or a CPU goes idle, the scheduler looks for such
+ *          a running task and preempts it, whatever its deadline. The CPU then takes the waiting task; the
+ *          preempted task is queued again, and an idle CPU is told to take it. If no CPU idles, the preempted
+ *          task displaces a task with a later deadline on another CPU. If the idle CPU is only of use to a
+ *          third task, that task migrates there first (two-hop migration).
+ * Bounds:  The CPUs of an LLC are scanned once in MIGRATE_SCAN_PERIOD at most, by a timer if need be, and
+ *          once in MIGRATE_INTERVAL_MIN for each task that makes way.
+ * Limits:  Chains of two migrations, no longer. Looks at the CPUs of one LLC; at the first task of a DSQ
+ *          only, and before Linux 7.1 at pinned tasks only.
  */
 #ifndef QUELL_MIGRATE_BPF_H
 #define QUELL_MIGRATE_BPF_H
@@ -19,40 +20,51 @@
 #include "preempt.bpf.h"
 #include "fair.bpf.h"
 
-/* In step with nobody: looks that fall where a thread with a period begins to run never see its CPU idle. */
+/*
+ * No round number: a scan in step with a periodic task would look each time when the task has just begun to
+ * run, and never see its CPU idle.
+ */
 #define MIGRATE_SCAN_PERIOD (973 * NS_PER_US)
-/* A move costs some 10 us; and who loses its CPU again and again is to have one that it is due as often. */
+/*
+ * A migration costs some 10 us. A task that loses its CPU over and over has to get one that it is due as
+ * often.
+ */
 #define MIGRATE_INTERVAL_MIN (400 * NS_PER_US)
 #define MIGRATE_TIMER_MIN (100 * NS_PER_US)
 
-/* So many CPUs' threads are looked at for one that makes way for another that would. */
+/* How many CPUs a scan tries for a two-hop migration. */
 #define TWO_HOP_TRIES 4
 
-/* What is later by less is not worth a move. */
+/* The displaced task's deadline must be later by at least this, for the migration to be worth its cost. */
 #define MIGRATE_GAIN_MIN (20 * NS_PER_MS)
 
-/* Of who runs on a CPU that it leaves to one that will leave its own to one that waits. */
+/*
+ * Two-hop migration of the task that runs on a CPU: it leaves the CPU to a second task, which leaves its own
+ * CPU to a waiting task.
+ */
 enum migrate_state {
 	MIGRATE_NONE,
 	MIGRATE_PENDING,
-	MIGRATE_KICKED, /* an idle CPU was told to take it */
+	MIGRATE_KICKED, /* an idle CPU was told to take the task */
 };
 
 enum mobility {
-	MOBILITY_PINNED,	   /* to one CPU */
-	MOBILITY_RESTRICTED,   /* may run on some others */
+	MOBILITY_PINNED, /* may run on one CPU */
+	MOBILITY_RESTRICTED, /* may run on some CPUs */
 	MOBILITY_ANY,
 };
 
-/* Who runs on a CPU now. */
+/* Records where the task that runs on the CPU may run. */
 static __always_inline void set_mobility(struct cpu_ctx *cpuc, struct task_struct *p)
 {
 	u32 allowed = p->nr_cpus_allowed;
 
-	cpuc->curr_mobility = allowed == 1 ? MOBILITY_PINNED : allowed < options.nr_cpus ? MOBILITY_RESTRICTED : MOBILITY_ANY;
+	cpuc->curr_mobility = allowed == 1		  ? MOBILITY_PINNED
+			      : allowed < options.nr_cpus ? MOBILITY_RESTRICTED
+							  : MOBILITY_ANY;
 }
 
-/* Preempts what runs there, if that can go on elsewhere. */
+/* Preempts the CPU's task, if the task can go on elsewhere at once. True if it can. */
 static __always_inline bool push_curr(u32 cpu)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
@@ -83,7 +95,7 @@ static __always_inline bool push_curr_for(struct task_struct *p, struct llc_ctx 
 	return false;
 }
 
-/* The first of a domain's queues, where it can be looked at. */
+/* The first task of the LLC's DSQ, where the kernel has a safe peek; else NULL. */
 static __always_inline struct task_struct *llc_dsq_peek(struct llc_ctx *llc, u32 llc_id)
 {
 	if (!llc->nr_queued || !can_peek_dsq())
@@ -91,11 +103,8 @@ static __always_inline struct task_struct *llc_dsq_peek(struct llc_ctx *llc, u32
 	return scx_bpf_dsq_peek(llc_dsq(llc_id));
 }
 
-/*
- * Whether a thread waits for a CPU whose thread would come to this one, if that were left to it. Global, so that the verifier looks
- * at it once.
- */
-__noinline int two_hop_helps(u32 llc_id, u32 cpu)
+/* True if a task waits for another CPU whose present task could migrate to this CPU, were this CPU free. */
+__global_subprog int two_hop_helps(u32 llc_id, u32 cpu)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
 	bool found = false;
@@ -125,10 +134,10 @@ __noinline int two_hop_helps(u32 llc_id, u32 cpu)
 }
 
 /*
- * Where a CPU idles and who waits may not use it, makes a thread move there: one that runs where that could, or where one could that
- * would leave its CPU to it. Global, as that is.
+ * While a CPU idles and no waiting task may use it: makes a running task migrate, either one on a CPU that a
+ * waiting task may use, or one whose CPU such a task could migrate to (two hops).
  */
-__noinline int migrate_scan(u32 llc_id)
+__global_subprog int migrate_scan(u32 llc_id)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
 	u32 nr_tried = 0;
@@ -137,7 +146,8 @@ __noinline int migrate_scan(u32 llc_id)
 		return 0;
 	bool done = false;
 	bpf_rcu_read_lock();
-	for (u32 i = 0; llc->nr_pinned && !done && i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+	for (u32 i = 0; llc->nr_pinned && !done && i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus;
+	     i++) {
 		u32 cpu = llc->cpus[i];
 		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 		if (!cpuc)
@@ -150,7 +160,8 @@ __noinline int migrate_scan(u32 llc_id)
 	bpf_rcu_read_unlock();
 	if (done)
 		return 0;
-	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus && nr_tried < TWO_HOP_TRIES; i++) {
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus && nr_tried < TWO_HOP_TRIES;
+	     i++) {
 		u32 cpu = llc->cpus[i];
 		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 		if (!cpuc)
@@ -182,18 +193,22 @@ static int on_migrate_timer(void *map, u32 *key, struct timer *value)
 	return 0;
 }
 
-/* Looks for room as soon as it may, if nobody does. */
+/* Arms the migration timer for the earliest time that MIGRATE_SCAN_PERIOD allows. */
 static __always_inline void arm_migrate_timer(struct llc_ctx *llc, u32 llc_id, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&migrate_timers, &llc_id);
 	u64 at = llc->migrate_scan_at_ns + MIGRATE_SCAN_PERIOD, earliest = now + MIGRATE_TIMER_MIN;
 
-	if (timer && !llc->migrate_timer_armed && !__sync_val_compare_and_swap(&llc->migrate_timer_armed, 0, 1) &&
+	if (timer && !llc->migrate_timer_armed &&
+	    !__sync_val_compare_and_swap(&llc->migrate_timer_armed, 0, 1) &&
 	    bpf_timer_start(&timer->timer, (at > earliest ? at : earliest) - now, 0))
 		llc->migrate_timer_armed = 0;
 }
 
-/* A thread has to wait for CPUs that it may use. It is not in its queue yet, and whom it had to make way for does not run yet. */
+/*
+ * A task of restricted affinity is about to be queued. By timer, since the task is not in its DSQ yet, nor
+ * does the task run yet that has to make way.
+ */
 static __always_inline void migrate_on_enqueue(struct task_struct *p, u32 llc_id, u64 now)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
@@ -203,8 +218,8 @@ static __always_inline void migrate_on_enqueue(struct task_struct *p, u32 llc_id
 }
 
 /*
- * A CPU of the domain goes idle: those that wait may not use it, or have just been queued and will be seen. left: one made way for
- * another to come here.
+ * A CPU of the LLC goes idle: tasks that wait may not use it, or have just been queued and will be found.
+ * migrated_here: a task made way so that another one migrates here.
  */
 static __always_inline void migrate_on_idle(struct llc_ctx *llc, u32 llc_id, bool migrated_here)
 {
@@ -212,22 +227,23 @@ static __always_inline void migrate_on_idle(struct llc_ctx *llc, u32 llc_id, boo
 
 	if (!migrated_here && !(llc->nr_pinned || llc->nr_queued))
 		return;
-	if (migrated_here || (now - at > MIGRATE_SCAN_PERIOD && __sync_val_compare_and_swap(&llc->migrate_scan_at_ns, at, now) == at))
+	if (migrated_here || (now - at > MIGRATE_SCAN_PERIOD &&
+			      __sync_val_compare_and_swap(&llc->migrate_scan_at_ns, at, now) == at))
 		migrate_scan(llc_id);
 	else
 		arm_migrate_timer(llc, llc_id, now);
 }
 
 /*
- * Whether a thread that runs here can go on elsewhere, and one that waits for this CPU, or for one whose thread would come here
- * then, cannot.
+ * True if the CPU's task can go on elsewhere at once, and cannot be replaced there by the task that waits for
+ * this CPU, or for a CPU whose task would migrate to this one.
  */
 static __always_inline bool should_migrate(struct task_struct *prev, u32 cpu, struct llc_ctx *llc, u32 llc_id)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 	struct task_struct *p;
 
-	/* One that may not migrate now; what BPF counts for itself is one. */
+	/* Migration may be disabled; BPF's own section counts as 1. */
 	if (!cpuc || prev->nr_cpus_allowed == 1 || prev->migration_disabled > 1 ||
 	    !(llc->nr_pinned || llc->nr_queued) || !has_idle_cpu(prev))
 		return false;
@@ -242,10 +258,15 @@ static __always_inline bool should_migrate(struct task_struct *prev, u32 cpu, st
 	return cpuc->migrate_state == MIGRATE_PENDING;
 }
 
-/* Claims for a thread a CPU of the domain that runs what is later than that; it is told once the thread is queued. */
-static __always_inline bool claim_later_cpu(struct task_struct *p, struct task_ctx *t, u64 later_than, u32 llc_id, u64 now)
+/*
+ * Claims for a task a CPU of the LLC whose task's deadline is later than later_than. The CPU is kicked once
+ * the task is queued.
+ */
+static __always_inline bool claim_later_cpu(struct task_struct *p, struct task_ctx *t, u64 later_than,
+					    u32 llc_id, u64 now)
 {
-	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 || now - t->migrated_at_ns <= MIGRATE_INTERVAL_MIN)
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1 ||
+	    now - t->migrated_at_ns <= MIGRATE_INTERVAL_MIN)
 		return false;
 	t->migrated_at_ns = now;
 	s32 cpu = claim_preemptible_cpu(p, t, later_than, now);
@@ -254,15 +275,20 @@ static __always_inline bool claim_later_cpu(struct task_struct *p, struct task_c
 }
 
 /*
- * Whether the thread that runs here goes on elsewhere, as one waits for this CPU that may not run everywhere (limited: its deadline), and
- * another CPU runs what is later than that one by enough.
+ * True if the CPU's task goes on on another CPU: a task of restricted affinity waits for this CPU, and the
+ * other CPU's task has a deadline that is later than the waiting task's (restricted_deadline) by
+ * MIGRATE_GAIN_MIN.
  */
-static __always_inline bool should_displace(struct task_struct *prev, struct task_ctx *t, u64 restricted_deadline, u32 llc_id, u64 now)
+static __always_inline bool should_displace(struct task_struct *prev, struct task_ctx *t,
+					    u64 restricted_deadline, u32 llc_id, u64 now)
 {
 	return claim_later_cpu(prev, t, restricted_deadline + MIGRATE_GAIN_MIN, llc_id, now);
 }
 
-/* A thread that had to make way is queued: elsewhere somebody may be later. */
+/*
+ * A task that made way has been queued: preempts the CPU that the task claimed, or else a CPU whose task has
+ * a later deadline.
+ */
 static __always_inline void kick_displaced_cpu(struct task_struct *p, struct task_ctx *t, u64 now)
 {
 	u32 llc_id = t->llc;

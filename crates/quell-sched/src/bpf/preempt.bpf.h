@@ -1,41 +1,47 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Asymmetry: threads that must not wait, do not.
+ * Wakeup preemption: urgent tasks do not wait for others.
  *
- * Problem: a tenant's latency is that of its critical path; serving all threads in turn delays it for
- *          work that nobody waits for. But each preemption costs two switches, and most waits are short.
- * How:     each activation of a thread has a deadline (../policy/deadline.h). Where no CPU is idle, a thread that
- *          wakes takes at once the CPU of the thread with the latest deadline, if that is later than its own by the margin.
- *          At once means straight to that CPU's local queue, so that one interrupt is all it costs. But a thread that another one woke waits until who runs
- *          has run for WAKEUP_MIN_RUN: who sends many messages sends them before they are read, and who sends one and sleeps leaves it the CPU.
- *          Else it waits in its queue, and whoever runs has its turn, FAIR_SLICE. A timer ends turns then, one for each domain, which runs only
- *          while somebody waits.
- * Limits:  the search looks at the CPUs of one domain, the one the thread ran in.
+ * Problem: The latency of a tenant is that of its critical path; a round-robin over all tasks delays the
+ *          critical path for work that nobody waits for. But each preemption costs two switches, and most
+ *          waits are short.
+ * How:     Each activation of a task has a deadline (../policy/deadline.h). Where no CPU is idle, a waking
+ *          task preempts the CPU whose task has the latest deadline, if that is later than its own by
+ *          options.margin_ns. The waking task goes straight to the CPU's local DSQ, which costs one
+ *          interrupt. A task that another task woke does not preempt a task before that has run for
+ *          WAKEUP_MIN_RUN: so a sender of many messages sends them before they are read, and a sender of one
+ *          that then sleeps leaves its CPU to the reader. In all other cases the waking task is queued, and
+ *          the running task keeps its slice of FAIR_SLICE. A timer ends slices; each LLC has one, armed only
+ *          while tasks wait.
+ * Limits:  The search looks at the CPUs of one LLC only, that of the task's previous CPU.
  */
 #ifndef QUELL_PREEMPT_BPF_H
 #define QUELL_PREEMPT_BPF_H
 
 #include "task.bpf.h"
 
-/* The deadline of what runs there as of now. */
+/* The deadline of the task that runs on the CPU, as of now; DEADLINE_NONE: none, or not preemptible. */
 static __always_inline u64 curr_deadline_now(const struct cpu_ctx *cpuc, u64 now)
 {
 	u64 deadline = cpuc->curr_deadline;
 
-	return deadline == DEADLINE_NONE ? DEADLINE_NONE : deadline_running(deadline, cpuc->deadline_fixed_until_ns, cpuc->deadline_pace, now);
+	return deadline == DEADLINE_NONE
+		       ? DEADLINE_NONE
+		       : deadline_running(deadline, cpuc->deadline_fixed_until_ns, cpuc->deadline_pace, now);
 }
 
-/* For how long who runs is left alone by a thread that woke. */
+/* For how long a task must have run before a waking task may preempt it. */
 static __always_inline u64 wakeup_min_run(struct task_ctx *t)
 {
 	return t->woken_by_task ? WAKEUP_MIN_RUN : 0;
 }
 
 /*
- * The CPU to preempt for a thread: the one whose thread has the latest deadline, if that is later than least; claimed; negative if there is none.
- * Global, so that the verifier looks at it once.
+ * Finds the CPU whose task has the latest deadline, if that is later than later_than, and claims the CPU for
+ * a task. Returns -1 if there is no such CPU.
  */
-__noinline s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct task_ctx *t, u64 later_than, u64 now)
+__global_subprog s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct task_ctx *t,
+					   u64 later_than, u64 now)
 {
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 	bool any_cpu = p->nr_cpus_allowed >= options.nr_cpus;
@@ -45,7 +51,10 @@ __noinline s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct
 	if (!t || !llc || !options.asymmetry)
 		return -1;
 	u64 since_before = now - wakeup_min_run(t);
-	/* As a function of its own it may, to the verifier, be called where threads' masks are not protected. */
+	/*
+	 * A global function is verified for callers outside RCU sections too, where p->cpus_ptr is not
+	 * protected.
+	 */
 	bpf_rcu_read_lock();
 	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
 		u32 cpu = llc->cpus[i];
@@ -77,7 +86,7 @@ __noinline s32 claim_preemptible_cpu(struct task_struct *p __arg_trusted, struct
 
 TIMERS(preempt_timers, MAX_LLCS);
 
-/* No more often than so, so that a crowd of waiting threads costs little. */
+/* At least this long between two expiries, so that a crowd of waiting tasks costs little. */
 #define PREEMPT_TIMER_MIN (100 * NS_PER_US)
 static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id, u64 ns, u64 now)
 {
@@ -92,7 +101,7 @@ static __always_inline void start_preempt_timer(struct llc_ctx *llc, u32 llc_id,
 		llc->preempt_timer_at_ns = 0;
 }
 
-/* A thread has to wait. */
+/* A task has been queued: makes sure that the preemption timer of its LLC expires soon enough. */
 static __always_inline void arm_preempt_timer(struct task_ctx *t, u64 now)
 {
 	struct llc_ctx *llc = lookup_llc(t->llc);
@@ -105,7 +114,7 @@ static __always_inline void arm_preempt_timer(struct task_ctx *t, u64 now)
 		start_preempt_timer(llc, t->llc, WAKEUP_MIN_RUN, now);
 }
 
-/* The first deadline in a queue, where the verifier asks for protection. */
+/* dsq_first_vtime() for a caller outside RCU sections, where the verifier asks for one. */
 static __always_inline u64 dsq_first_vtime_rcu(u64 dsq)
 {
 	u64 vtime;
@@ -118,8 +127,8 @@ static __always_inline u64 dsq_first_vtime_rcu(u64 dsq)
 	return vtime;
 }
 
-/* The first deadline in one of a CPU's own queues, if it is earlier. Global, as preemptible_cpu() is. */
-__noinline u64 first_pinned_deadline(u32 cpu, u64 first)
+/* The earliest deadline in the CPU's own DSQs, or first if that is earlier (0: none). */
+__global_subprog u64 first_pinned_deadline(u32 cpu, u64 first)
 {
 	for (u32 nth = 0; nth < CPU_DSQS; nth++) {
 		u64 dsq = cpu_dsq(cpu, nth);
@@ -130,7 +139,10 @@ __noinline u64 first_pinned_deadline(u32 cpu, u64 first)
 	return first;
 }
 
-/* Ends the turn of who runs there, if it has had it, and first goes before it; returns when to look again, in ns; 0: nobody waits. */
+/*
+ * Preempts the CPU's task if the task has had its slice and the first queued task (first: the earliest
+ * deadline of the LLC's DSQ, 0: none) precedes it. Returns after how many ns to look again; 0: no task waits.
+ */
 static __always_inline u64 preempt_overdue(u32 cpu, u64 first, u64 now)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
@@ -143,7 +155,8 @@ static __always_inline u64 preempt_overdue(u32 cpu, u64 first, u64 now)
 		return 0;
 	u64 ran = now > cpuc->curr_since_ns ? now - cpuc->curr_since_ns : 0;
 	u64 curr = curr_deadline_now(cpuc, now);
-	u64 min_run = deadline_before(first + options.margin_ns, curr) && options.asymmetry ? WAKEUP_MIN_RUN : FAIR_SLICE;
+	u64 min_run = deadline_before(first + options.margin_ns, curr) && options.asymmetry ? WAKEUP_MIN_RUN
+											    : FAIR_SLICE;
 	if (ran < min_run)
 		return min_run - ran;
 	if (deadline_before(first, curr)) {

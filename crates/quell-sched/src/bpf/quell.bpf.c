@@ -2,22 +2,25 @@
 /*
  * Quell's scheduler: the sched_ext operations, which join the features.
  *
- *   fair.bpf.h        what a thread is due, by weight, and its deadline
- *   share.bpf.h       which thread is furthest behind what it is due of the host
- *   causal.bpf.h      since when its work waits
- *   request.bpf.h     how much work its requests are
- *   preempt.bpf.h   whom it preempts, and when turns end
- *   starvation.bpf.h  that it waits no longer than that
- *   server.bpf.h      what it is promised in every period
- *   migrate.bpf.h        that it makes way for threads bound to some CPUs
- *   bandwidth.bpf.h       what CPU time its cgroups may still use,
- *   throttle.bpf.h        and where it waits for that
- *   observe.bpf.h     what threads did, for the agent
+ *   fair.bpf.h        vtime, lag and weight of a task, and its deadline
+ *   groups.bpf.h      weights of groups
+ *   share.bpf.h       shares of the whole host, with rates from the loader
+ *   causal.bpf.h      age of the causal chain that a task's work is part of
+ *   request.bpf.h     CPU time of a process's requests
+ *   queue.bpf.h       the DSQ of a runnable task
+ *   preempt.bpf.h     wakeup preemption and the end of slices
+ *   starvation.bpf.h  bound on the wait of tasks of little weight
+ *   server.bpf.h      constant-bandwidth servers
+ *   migrate.bpf.h     active migration for tasks of restricted affinity
+ *   bandwidth.bpf.h   bandwidth limits of cgroups
+ *   throttle.bpf.h    throttled tasks
+ *   observe.bpf.h     counters for the agent's monitor
  *
- * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a place in its domain's queue. One that is bound to a CPU
- * also takes it from a thread that can go on elsewhere at once. A CPU that has nothing to do takes the first of its domain's queues,
- * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
- * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
+ * A waking task gets a deadline. Then it gets an idle CPU, or preempts a task with a later deadline, or is
+ * queued in its LLC's DSQ. A pinned task also preempts a task that can go on on an idle CPU. A CPU that
+ * dispatches takes the first task of its own and its LLC's DSQs, then of other LLCs': no CPU stays idle while
+ * a runnable task may use it. A CPU that queues a task looks for an idle CPU afterwards, and a CPU that is
+ * about to idle looks at the DSQs afterwards, so that neither misses the other.
  */
 #include "task.bpf.h"
 #include "fair.bpf.h"
@@ -30,8 +33,8 @@
 #include "throttle.bpf.h"
 #include "observe.bpf.h"
 
-/* Blocked to ready. Global, so that the verifier looks at it once. */
-__noinline int wakeup_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* A blocked task becomes runnable. */
+__global_subprog int wakeup_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct task_struct *by = waker();
 
@@ -54,18 +57,17 @@ __noinline int wakeup_task(struct task_ctx *t, struct task_struct *p __arg_trust
 	return 0;
 }
 
-/*
- * Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. Global, as
- * wake() is.
- */
-__noinline int enqueue_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* Puts a runnable task into its DSQ, and kicks an idle CPU to take it. True if there was one. */
+__global_subprog int enqueue_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	if (!t)
 		return 0;
 	struct dsq_target target = select_dsq(t, p, cpu);
 
 	dsq_insert_vtime(p, target.dsq, target.slice_ns, target.vtime, 0);
-	/* On a busy host nobody idles, and to search for nobody costs several times as much as to look. */
+	/*
+	 * On a busy host no CPU idles, and a failing search costs several times as much as reading the mask.
+	 */
 	s32 idle = p->nr_cpus_allowed > 1 && has_idle_cpu(NULL) ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
@@ -78,9 +80,10 @@ __noinline int enqueue_task(struct task_ctx *t, struct task_struct *p __arg_trus
 }
 
 /*
- * Whether this CPU goes offline. What is put off there until interrupts are on again, as kicks and timers are, is never done, and what is left over
- * blocks all that is put off on this CPU once it is online again (seen with 7.2: four idle CPUs beside threads that waited for ever). So who
- * becomes ready there goes straight to a local queue, which takes none of this.
+ * True if this CPU is going offline. Work that this CPU defers until interrupts are enabled again, as kicks
+ * and timers do, is then never done, and blocks all deferred work once the CPU is online again (seen with
+ * 7.2: four idle CPUs beside tasks that waited for ever). So a task that becomes runnable on this CPU goes
+ * straight to a local DSQ, which defers nothing.
  */
 static __always_inline bool cpu_goes_offline(struct cpu_ctx *this_cpuc)
 {
@@ -97,7 +100,7 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 
 	if (cpu_goes_offline(this_cpuc))
 		return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
-	/* Whose cgroups have used up their limits is parked when it is enqueued. */
+	/* A throttled task goes to its DSQ in ops.enqueue(). */
 	if (!t || !this_cpuc || throttled_until(t, now))
 		return prev_cpu;
 	wakeup_task(t, p, prev_cpu, now);
@@ -116,13 +119,16 @@ s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 		return victim;
 	}
 	this_cpuc->wakeups_queued++;
-	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
+	/* A task that may run anywhere belongs in its LLC's DSQ, whichever CPU this is. */
 	if (p->nr_cpus_allowed >= options.nr_cpus)
 		enqueue_task(t, p, 0, now);
 	return prev_cpu;
 }
 
-/* A thread that can run on one CPU only becomes ready. */
+/*
+ * A pinned task becomes runnable: gives it its CPU at once, if the CPU idles or its task may be preempted.
+ * True if so.
+ */
 static __always_inline bool wakeup_pinned(struct task_ctx *t, struct task_struct *p, s32 cpu, u64 now)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
@@ -133,13 +139,17 @@ static __always_inline bool wakeup_pinned(struct task_ctx *t, struct task_struct
 		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, 0);
 		return true;
 	}
-	/* While a higher scheduling class has the CPU, what that interrupted would go on with its turn, and this would wait for its end. */
+	/*
+	 * While a higher scheduling class has the CPU, the interrupted task would go on with its slice, and
+	 * the pinned task would wait for the end of that slice.
+	 */
 	u64 *resumed = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline;
 	u64 curr = curr_deadline_now(cpuc, now) ?: *resumed;
-	/* A CPU's own kernel threads are part of the machine: they wait for no margin. */
+	/* Kernel threads pinned to a CPU are part of the machine: they need no margin to preempt. */
 	u64 margin = p->flags & PF_KTHREAD ? 0 : options.margin_ns;
-	bool first = deadline_before(t->deadline + margin, curr) && (!margin || now - cpuc->curr_since_ns >= wakeup_min_run(t));
-	/* Whoever can go on elsewhere at once leaves the CPU to one that cannot. */
+	bool first = deadline_before(t->deadline + margin, curr) &&
+		     (!margin || now - cpuc->curr_since_ns >= wakeup_min_run(t));
+	/* A task that can go on elsewhere at once leaves the CPU to a task that cannot. */
 	bool yields = cpuc->curr_mobility == MOBILITY_ANY && has_idle_cpu(NULL);
 	if (curr != DEADLINE_NONE && (options.asymmetry || !margin) && (first || yields)) {
 		cpuc->curr_deadline = *resumed = DEADLINE_NONE;
@@ -149,7 +159,10 @@ static __always_inline bool wakeup_pinned(struct task_ctx *t, struct task_struct
 	return false;
 }
 
-/* A served thread woke: runs it, if its server goes before all that its CPU could run. Whether it does. */
+/*
+ * A pinned task with a server has woken: runs the task at once, if its server precedes all that the CPU could
+ * run. True if so.
+ */
 static __always_inline bool wakeup_served(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
 	struct server_rq *srq = options.criticality && t->on_server ? lookup_server_rq(cpu) : NULL;
@@ -159,7 +172,10 @@ static __always_inline bool wakeup_served(struct task_ctx *t, struct task_struct
 		return false;
 	u32 picked = pick_server(cpu, best_effort_waits(cpu));
 	if (picked != t->on_server) {
-		/* Its waking began HI mode, in which who runs has no budget, but the rest is owed something first. */
+		/*
+		 * The wakeup began HI mode, in which the running task has no budget, but best effort is
+		 * served first.
+		 */
 		if (srq->curr_runs && picked != srq->charged_server)
 			kick_for_budget(srq, cpu);
 		else
@@ -170,7 +186,7 @@ static __always_inline bool wakeup_served(struct task_ctx *t, struct task_struct
 		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, 0);
 		return true;
 	}
-	/* Inside a server one waits for the other. */
+	/* Tasks of the same server do not preempt each other. */
 	if (srq->curr_runs && srq->charged_server == t->on_server)
 		return false;
 	cpuc->curr_deadline = cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = DEADLINE_NONE;
@@ -209,7 +225,7 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		return;
 	}
 	change_llc(t, p, cpu_llc_id(cpu), cpu, now);
-	if (!t->counted_weight) { /* its first time, or it came from another scheduling class */
+	if (!t->counted_weight) { /* the task's first time, or it came from another scheduling class */
 		wakeup_task(t, p, cpu, now);
 	} else if (!(flags & ENQ_WAKEUP)) {
 		reweight_task(t, p, cpu, now);
@@ -221,7 +237,10 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 		if (cpuc && cpuc->migrate_state == MIGRATE_PENDING)
 			cpuc->migrate_state = taken ? MIGRATE_KICKED : MIGRATE_NONE;
-		/* Else it would take from another what it does not need, and the other would do the same, for ever. */
+		/*
+		 * A task that an idle CPU takes drops its claim on another CPU: else two tasks would displace
+		 * each other for ever. Otherwise the claimed CPU, or another one, is preempted for the task.
+		 */
 		if (taken)
 			t->claimed_cpu_plus1 = 0;
 		else
@@ -229,7 +248,10 @@ void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 	}
 }
 
-/* Parks those at the front of a domain's queues that must not run. */
+/*
+ * Throttles the tasks at the heads of the LLC's DSQs whose groups have no runtime. Call only from
+ * ops.dispatch().
+ */
 static __always_inline void throttle_llc_dsqs(struct llc_ctx *llc, u32 llc_id)
 {
 	if (!bandwidth.nr_groups || !llc->nr_queued)
@@ -239,7 +261,7 @@ static __always_inline void throttle_llc_dsqs(struct llc_ctx *llc, u32 llc_id)
 		throttle_dsq_head(starved_dsq(llc_id), llc_id);
 }
 
-/* Takes one from a domain that this CPU does not belong to. */
+/* Dispatches a task of another LLC. True if there was one. */
 static __always_inline bool steal_from_llc(u32 llc_id)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
@@ -250,10 +272,10 @@ static __always_inline bool steal_from_llc(u32 llc_id)
 	return dsq_move_to_local(llc_dsq(llc_id)) || dsq_move_to_local(starved_dsq(llc_id));
 }
 
-/* Other domains that are looked at, one after the other, for one where threads wait. */
+/* How many other LLCs a dispatch looks at, in turn, for one with queued tasks. */
 #define LLC_VISITS_MAX 8
 
-/* Another domain where threads wait, each in turn; its own: none of those that were looked at. */
+/* The next other LLC with queued tasks, in turn; the CPU's own LLC: none of those looked at has any. */
 static __always_inline u32 next_busy_llc(struct cpu_ctx *cpuc, u32 llc_id)
 {
 	u32 other = cpuc->llc_visited;
@@ -274,29 +296,30 @@ static __always_inline u32 next_busy_llc(struct cpu_ctx *cpuc, u32 llc_id)
 	return llc_id;
 }
 
-/* Where threads wait while each CPU of ours has less to do: takes one of these. */
+/* Dispatches a task of another LLC whose load per CPU is higher than that of this CPU's LLC. */
 static __always_inline bool balance_llc(struct llc_ctx *llc, u32 other)
 {
 	struct llc_ctx *remote = lookup_llc(other);
 
 	if (!remote || remote->nr_queued <= remote->nr_starved)
 		return false;
-	/* By more than one of its threads, which all its CPUs run while some wait. */
+	/* Higher by more than the weight of one of its tasks, on average. */
 	u64 one = remote->weight_sum / (remote->nr_queued + remote->nr_online);
 	if (remote->weight_sum * llc->nr_online <= (llc->weight_sum + one) * remote->nr_online)
 		return false;
 	return steal_from_llc(other);
 }
 
-/* Whether a queue is to be put in order; who asks does it. */
+/* True if a DSQ is due to be put in order; exactly one caller gets true, and does it. */
 static __always_inline bool resort_due(u64 *resorted_at, u64 now)
 {
 	u64 last = *resorted_at;
 
-	return options.share && now > last + RESORT_PERIOD && __sync_val_compare_and_swap(resorted_at, last, now) == last;
+	return options.share && now > last + RESORT_PERIOD &&
+	       __sync_val_compare_and_swap(resorted_at, last, now) == last;
 }
 
-/* Who is to go first on a CPU of a queue's threads. */
+/* The first task of a DSQ that may run on the CPU. */
 static __always_inline struct dsq_candidate first_candidate(u64 dsq, s32 cpu, u32 all)
 {
 	struct dsq_candidate cand = { .cpu = cpu, .resort = all };
@@ -314,18 +337,21 @@ static __always_inline struct dsq_candidate first_candidate(u64 dsq, s32 cpu, u3
 	return cand;
 }
 
-/* Who waits for a CPU: its own threads, and its domain's. Deadlines; 0: nobody. */
+/* The first tasks that wait for a CPU, by deadline; 0: no task. */
 struct dispatch_candidates {
-	u64 pinned_deadline;      /* the first of its own queues */
-	u64 pinned_dsq;    /* the one that this is in */
-	u64 llc_deadline;    /* the first of its domain's that may run there */
-	u64 restricted_deadline;  /* of one who waits for this CPU and may not run everywhere */
+	u64 pinned_deadline; /* of the CPU's own DSQs */
+	u64 pinned_dsq; /* the DSQ that pinned_deadline is from */
+	u64 llc_deadline; /* of the LLC's DSQ, among tasks that may run on the CPU */
+	u64 restricted_deadline; /* of a task that waits for this CPU and may not run on all CPUs */
 	s32 cpu;
-	u32 resort;      /* its own threads that wait are to be put in order */
+	u32 resort; /* bool: put the CPU's own DSQs in order */
 };
 
-/* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as find_waiting() is. */
-__noinline int find_pinned_candidate(struct dispatch_candidates *cands, u32 nth)
+/*
+ * Looks at the nth of the CPU's own DSQs. Skips the DSQ of a server with budget: pick_server() has decided on
+ * those before.
+ */
+__global_subprog int find_pinned_candidate(struct dispatch_candidates *cands, u32 nth)
 {
 	struct server_rq *srq = cands && nth ? lookup_server_rq(cands->cpu) : NULL;
 	struct server_ctx *s = NULL;
@@ -346,8 +372,8 @@ __noinline int find_pinned_candidate(struct dispatch_candidates *cands, u32 nth)
 	return 0;
 }
 
-/* Global, so that the verifier looks at it once. */
-__noinline int find_candidates(struct dispatch_candidates *cands, u32 llc_id, u64 now)
+/* Finds the first tasks that wait for a CPU in its own DSQs and in its LLC's. */
+__global_subprog int find_candidates(struct dispatch_candidates *cands, u32 llc_id, u64 now)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
 	struct cpu_ctx *cpuc = cands ? lookup_cpu_ctx(cands->cpu) : NULL;
@@ -357,7 +383,8 @@ __noinline int find_candidates(struct dispatch_candidates *cands, u32 llc_id, u6
 	s32 cpu = cands->cpu;
 	struct dsq_candidate cand = {};
 	cands->pinned_deadline = 0;
-	cands->resort = cpuc->nr_pinned && resort_due(&cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resorted_at_ns, now);
+	cands->resort = cpuc->nr_pinned &&
+			resort_due(&cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resorted_at_ns, now);
 	for (u32 nth = 0; cpuc->nr_pinned && nth < CPU_DSQS; nth++)
 		find_pinned_candidate(cands, nth);
 	if (llc->nr_queued > llc->nr_starved)
@@ -368,28 +395,34 @@ __noinline int find_candidates(struct dispatch_candidates *cands, u32 llc_id, u6
 }
 
 /*
- * Takes a thread that waits in another domain, and is further behind than all that wait here or run (mine; 0: nobody does): whoever is furthest
- * behind goes first on every CPU, whatever domain it happened to come to. Within dispatch only. Global, as find_waiting() is.
+ * Dispatches a task of another LLC whose deadline is earlier by SHARE_STEAL_LAG_MIN than those of all tasks
+ * that wait here and of the running task (curr_deadline; 0: none): with shares the task that is furthest
+ * behind runs first, whichever LLC it is in. Call only from ops.dispatch().
  */
-__noinline int steal_lagging(struct dispatch_candidates *cands, u32 other, u64 curr_deadline, u64 now)
+__global_subprog int steal_lagging(struct dispatch_candidates *cands, u32 other, u64 curr_deadline, u64 now)
 {
 	struct llc_ctx *remote = lookup_llc(other);
 
 	if (!cands || !remote || remote->nr_queued <= remote->nr_starved)
 		return 0;
-	if (cands->pinned_deadline && (!curr_deadline || deadline_before(cands->pinned_deadline, curr_deadline)))
+	if (cands->pinned_deadline &&
+	    (!curr_deadline || deadline_before(cands->pinned_deadline, curr_deadline)))
 		curr_deadline = cands->pinned_deadline;
 	if (cands->llc_deadline && (!curr_deadline || deadline_before(cands->llc_deadline, curr_deadline)))
 		curr_deadline = cands->llc_deadline;
 	throttle_llc_dsqs(remote, other);
 	struct dsq_candidate cand = first_candidate(llc_dsq(other), cands->cpu, 0);
-	if (!cand.deadline || (curr_deadline && !deadline_before(cand.deadline + SHARE_STEAL_LAG_MIN, curr_deadline)))
+	if (!cand.deadline ||
+	    (curr_deadline && !deadline_before(cand.deadline + SHARE_STEAL_LAG_MIN, curr_deadline)))
 		return 0;
 	return dsq_move_to_local(llc_dsq(other));
 }
 
-/* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
-__noinline int move_to_servers(u32 cpu)
+/*
+ * Moves tasks that wait in the CPU's pinned DSQ to the DSQs of servers that they have got since. Call only
+ * from ops.dispatch().
+ */
+__global_subprog int move_to_servers(u32 cpu)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 	struct bpf_iter_scx_dsq it;
@@ -414,21 +447,28 @@ __noinline int move_to_servers(u32 cpu)
 	return 0;
 }
 
-/* What a CPU shows of the thread that runs there, and has just begun or got another turn. */
+/* Publishes the deadline of the task that has begun to run on the CPU, or got another slice. */
 static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpuc, u64 now)
 {
-	u64 burst_left = !t->deadline_is_share && t->burst_avg_ns > t->burst_ns ? t->burst_avg_ns - t->burst_ns : 0;
+	u64 burst_left = !t->deadline_is_share && t->burst_avg_ns > t->burst_ns
+				 ? t->burst_avg_ns - t->burst_ns
+				 : 0;
 
 	if (t->light && t->burst_ns < FAIR_SLICE)
 		burst_left = FAIR_SLICE - t->burst_ns;
 	cpuc->curr_deadline = t->deadline;
-	cpuc->deadline_fixed_until_ns = now + (burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
+	cpuc->deadline_fixed_until_ns = now +
+					(burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
 	cpuc->curr_since_ns = now;
 	cpuc->deadline_pace = t->deadline_pace;
 }
 
-/* The same of one that has waited for too long: it runs for its short turn, whoever is light; else others would claim the CPU before it did anything. */
-static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id, u64 now)
+/*
+ * Publishes a light deadline for a starved task that has begun to run: the task runs for its short slice, and
+ * no waking task claims the CPU before.
+ */
+static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id,
+						 u64 now)
 {
 	cpuc->curr_deadline = deadline_light(now);
 	cpuc->deadline_fixed_until_ns = now + FAIR_STARVED_SLICE;
@@ -436,8 +476,8 @@ static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct ll
 	start_preempt_timer(llc, llc_id, FAIR_STARVED_SLICE, now);
 }
 
-/* A thread gets another turn on its CPU. Global, as find_waiting() is. */
-__noinline int renew_slice(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* Renews the slice of the CPU's task. */
+__global_subprog int renew_slice(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
@@ -455,7 +495,7 @@ __noinline int renew_slice(struct task_ctx *t, struct task_struct *p __arg_trust
 	return 0;
 }
 
-/* Whether a thread that runs goes before the first of its server's queue. */
+/* True if the running task precedes the first task in its server's DSQ. */
 static __always_inline bool precedes_server_dsq(struct task_ctx *t, u32 server)
 {
 	u64 first = dsq_first_vtime(server_dsq(server));
@@ -485,7 +525,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			throttled = throttled_until(t, now);
 		}
 	}
-	/* It is parked when it is enqueued. */
+	/* The task goes to the throttled DSQ in ops.enqueue(). */
 	if (throttled)
 		t = NULL;
 	if (cpuc->nr_pinned && bandwidth.nr_groups)
@@ -500,16 +540,17 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		u32 server = pick_server(cpu, (t && !t->on_server) || best_effort_waits(cpu));
 		if (server) {
 			bool keep = t && t->on_server == server;
-			if (!(keep && precedes_server_dsq(t, server)) && dsq_move_to_local(server_dsq(server)))
+			if (!(keep && precedes_server_dsq(t, server)) &&
+			    dsq_move_to_local(server_dsq(server)))
 				return;
 			if (keep) {
 				renew_slice(t, prev, cpu, now);
 				return;
 			}
-			/* It is on its way. */
+			/* The picked server has no task in its DSQ: its task is just being enqueued. */
 			srq->picked_server = 0;
 		}
-		/* From here on it is the rest's turn. */
+		/* From here on best effort is served. */
 		if (t && server_pays_task(t, srq)) {
 			served_prev = t;
 			t = NULL;
@@ -526,20 +567,25 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	struct dispatch_candidates cands = { .cpu = cpu };
 	find_candidates(&cands, llc_id, now);
-	u64 earliest = cands.pinned_deadline && cands.llc_deadline ? deadline_min(cands.pinned_deadline, cands.llc_deadline) : cands.pinned_deadline ?: cands.llc_deadline;
+	u64 earliest = cands.pinned_deadline && cands.llc_deadline ?
+			       deadline_min(cands.pinned_deadline, cands.llc_deadline) :
+			       cands.pinned_deadline ?: cands.llc_deadline;
 	if (t && (!earliest || deadline_before(prev_deadline, earliest)))
 		earliest = prev_deadline;
 	if (dispatch_starved(llc, llc_id, earliest, now))
 		return;
 	if (options.share && other != llc_id && steal_lagging(&cands, other, t ? prev_deadline : 0, now))
 		return;
-	if (options.share && t && cands.restricted_deadline && should_displace(prev, t, cands.restricted_deadline, llc_id, now))
+	if (options.share && t && cands.restricted_deadline &&
+	    should_displace(prev, t, cands.restricted_deadline, llc_id, now))
 		t = NULL;
 	if (t && cands.pinned_deadline && !deadline_before(cands.pinned_deadline, prev_deadline))
 		cands.pinned_deadline = 0;
 	if (t && cands.llc_deadline && !deadline_before(cands.llc_deadline, prev_deadline))
 		cands.llc_deadline = 0;
-	bool pinned_first = cands.pinned_deadline && !(cands.llc_deadline && deadline_before(cands.llc_deadline, cands.pinned_deadline));
+	bool pinned_first = cands.pinned_deadline &&
+			    !(cands.llc_deadline &&
+			      deadline_before(cands.llc_deadline, cands.pinned_deadline));
 	if (pinned_first && dsq_move_to_local(cands.pinned_dsq))
 		return;
 	if (cands.llc_deadline && dsq_move_to_local(llc_dsq(llc_id)))
@@ -550,7 +596,7 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 	if (t)
 		t->claimed_cpu_plus1 = 0;
 	if (!t) {
-		/* Who was not looked at, as others could not run here. */
+		/* Tasks that the scan did not reach, behind tasks that may not run on this CPU. */
 		if (llc->nr_queued && steal_from_llc(llc_id))
 			return;
 		for (u32 i = 1; i < MAX_LLCS && i < options.nr_llcs; i++) {
@@ -560,20 +606,23 @@ void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 			if (steal_from_llc(other))
 				return;
 		}
-		/* What waits may not run here. */
-		if (srq && srq->nr_servers && srq->best_server && dsq_move_to_local(server_dsq(srq->best_server)))
+		/* No best-effort task that waits may run here: serves the best server after all. */
+		if (srq && srq->nr_servers && srq->best_server &&
+		    dsq_move_to_local(server_dsq(srq->best_server)))
 			return;
 		t = served_prev;
 	}
-	/* Nobody else, or nobody before it: another turn. */
+	/* No other task precedes prev: prev gets another slice. */
 	if (t)
 		renew_slice(t, prev, cpu, now);
 }
 
 /*
- * A thread begins to run that a CPU which idled took from a queue. Linux 7.2 then does not bring that CPU's clock up to date when it next chooses
- * (local_dsq_post_enq() makes known that somebody is there while the CPU is choosing already, which asks for that): what the thread ran since the last tick,
- * up to 4 ms, would be counted as the next one's, or nobody's. So it chooses once more at once, when the clock is right by itself; the thread goes on.
+ * Works around a clock that Linux 7.2 leaves stale: a CPU that idled and took a task from a DSQ does not
+ * update its run queue's clock when it next picks (local_dsq_post_enq() reports a new task while the CPU is
+ * picking already, which requests to skip the update). What the task ran since the last tick, up to 4 ms,
+ * would be charged to the next task or to none. So the CPU is kicked to pick once more, with a correct clock;
+ * the task goes on.
  */
 static __always_inline void resync_rq_clock(struct cpu_ctx *cpuc, u32 cpu)
 {
@@ -602,8 +651,8 @@ void BPF_PROG(quell_running, struct task_struct *p)
 		set_task_dsq(t, DSQ_KIND_NONE, 0);
 	if (!t->counted_weight) {
 		/*
-		 * It did not come by way of select_cpu or enqueue: a setting was changed while it ran, or the
-		 * kernel inserted it by itself (its migration is disabled).
+		 * The task came by neither ops.select_cpu() nor ops.enqueue(): a setting was changed while
+		 * the task ran, or the core inserted it by itself (its migration is disabled).
 		 */
 		t->woke_at_ns = now;
 		t->chain_age_ns = 0;
@@ -613,7 +662,10 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	} else if (change_llc(t, p, llc_id, cpu, now)) {
 		update_deadline(t, now);
 	} else if (t->group_id && !options.share) {
-		/* If a task of its group preempted it, its weight was found while that was ready; by now that may sleep. */
+		/*
+		 * The task's weight may be from when the group's task that it took the CPU from was still
+		 * runnable.
+		 */
 		reweight_task(t, p, cpu, now);
 	}
 	resync_rq_clock(cpuc, cpu);
@@ -622,7 +674,7 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	t->charged_until_ns = now;
 	t->throttled_ns = throttled_time(t);
 	t->throttled_since_ns = 0;
-	/* The kernel lets it go on, but with a turn of its own length. */
+	/* The core lets the interrupted task go on, but with a new slice of its own default length. */
 	if (t->slice_left_ns && t->slice_left_ns < p->scx.slice)
 		set_slice(p, t->slice_left_ns);
 	start_bandwidth_if_limited(t, p, cpu, now);
@@ -646,9 +698,10 @@ void BPF_PROG(quell_running, struct task_struct *p)
 	cpuc->migrate_state = MIGRATE_NONE;
 	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = DEADLINE_NONE;
 	server_set_curr(t, cpu);
-	/* It was put there before a server's thread woke. */
+	/* The task was put into the local DSQ before a server's task woke. */
 	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
-	if (srq && srq->nr_servers && srq->picked_server && srq->picked_server != srq->charged_server && !kicks_ignored(srq) && !(p->flags & PF_KTHREAD))
+	if (srq && srq->nr_servers && srq->picked_server && srq->picked_server != srq->charged_server &&
+	    !kicks_ignored(srq) && !(p->flags & PF_KTHREAD))
 		kick_for_budget(srq, cpu);
 }
 
@@ -664,7 +717,9 @@ void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 	if (!t || !cpuc)
 		return;
 	server_end_curr(cpu);
-	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = runnable && p->scx.slice ? curr_deadline_now(cpuc, now) : DEADLINE_NONE;
+	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = runnable && p->scx.slice
+									       ? curr_deadline_now(cpuc, now)
+									       : DEADLINE_NONE;
 	cpuc->curr_deadline = DEADLINE_NONE;
 	if (!t->running)
 		return;
@@ -692,10 +747,10 @@ void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 		t->nice_weight = weight;
 }
 
-/* Requests of the parent's that an average of the child's begins with. */
+/* Requests of the parent that the child's average begins with, at most. */
 #define INHERITED_REQUESTS 8
 
-/* What is known of requests of the process that forks; it may become another program. */
+/* A new process begins with its parent's average of requests; it may execute another program. */
 static __always_inline void inherit_requests(struct task_ctx *t)
 {
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
@@ -762,19 +817,19 @@ void BPF_PROG(quell_disable, struct task_struct *p)
 	t->bw_charging = 0;
 }
 
-/* A higher class took the CPU: what waits in its local queue can run elsewhere. */
+/* A higher scheduling class has taken the CPU: the tasks in the CPU's local DSQ can run elsewhere. */
 SEC("struct_ops/cpu_release")
 void BPF_PROG(quell_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	/* The stopper is done in no time. */
+	/* The stopper thread runs for a moment only. */
 	if (args->reason != bpf_core_enum_value(enum scx_cpu_preempt_reason, SCX_CPU_PREEMPT_STOP) &&
 	    bpf_ksym_exists(scx_bpf_reenqueue_local))
 		scx_bpf_reenqueue_local();
 }
 
 /*
- * A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. Not so one that
- * goes offline, see goes_offline().
+ * A CPU becomes idle, or busy. A task that was queued just before looked for an idle CPU and did not find
+ * this one. A CPU that goes offline is left alone, see cpu_goes_offline().
  */
 SEC("struct_ops/update_idle")
 void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
@@ -785,7 +840,7 @@ void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 	observe_idle(cpu, idle);
 	if (idle)
 		server_settle_idle(cpu);
-	/* It would take back what another CPU was told to take. */
+	/* This CPU would take back the task that an idle CPU was told to take. */
 	bool migrated_here = cpuc && cpuc->migrate_state == MIGRATE_KICKED;
 	if (cpuc)
 		cpuc->migrate_state = MIGRATE_NONE;
@@ -836,7 +891,8 @@ s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
 		return 0;
 	id = cgroup->kn->id;
 	if (cgroup->level > GROUP_DEPTH)
-		fail("cgroup %llu lies %d levels deep: weights and limits are followed for %d", id, cgroup->level, GROUP_DEPTH);
+		fail("cgroup %llu lies %d levels deep: weights and limits are followed for %d", id,
+		     cgroup->level, GROUP_DEPTH);
 	if (cgroup->level > 1) {
 		struct cgroup *parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
 		if (parent) {
@@ -866,7 +922,10 @@ void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 	set_group_weight(cgroup->kn->id, weight << WEIGHT_SHIFT);
 }
 
-/* Since Linux 6.19. A cgroup that is idle no more has the usual weight, whatever it had before: so says its cpu.weight. */
+/*
+ * Since Linux 6.19. A cgroup that stops being idle gets the default weight, whatever it had before, as its
+ * cpu.weight says.
+ */
 SEC("struct_ops/cgroup_set_idle")
 void BPF_PROG(quell_cgroup_set_idle, struct cgroup *cgroup, bool idle)
 {
@@ -902,7 +961,7 @@ s32 BPF_PROG(quell_init)
 {
 	u64 now = time_ns();
 
-	/* Options are constants to the verifier: it need not go through CPUs that there are not. */
+	/* Options are constants to the verifier: it does not follow the loop beyond nr_cpus. */
 	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.nr_cpus; cpu++) {
 		u32 llc_id = cpu_llc_id(cpu);
 		struct llc_ctx *llc = lookup_llc(llc_id);
@@ -954,7 +1013,7 @@ void BPF_PROG(quell_exit, struct scx_exit_info *info)
 	exit_record.code = info->exit_code;
 	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason), info->reason);
 	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message), info->msg);
-	/* Last, so that whoever sees it finds the rest written. */
+	/* Written last: a reader of kind finds the other fields written. */
 	__sync_lock_test_and_set(&exit_record.kind, info->kind);
 }
 
@@ -965,12 +1024,12 @@ void BPF_PROG(quell_dump, struct scx_dump_ctx *context)
 		struct llc_ctx *llc = lookup_llc(llc_id);
 		if (!llc)
 			break;
-		dump_line("domain %d: %d ready, %d of them for too long; load %llu on %d CPUs\n", llc_id, llc->nr_queued,
-			  llc->nr_starved, llc->weight_sum, llc->nr_online);
+		dump_line("domain %d: %d ready, %d of them for too long; load %llu on %d CPUs\n", llc_id,
+			  llc->nr_queued, llc->nr_starved, llc->weight_sum, llc->nr_online);
 	}
 }
 
-/* What the agent wants of a thread, or wants no more (all zero). Returns 0 or a negative error. */
+/* Sets what the agent wants of a task; all zero: nothing. Returns 0 or a negative error. */
 SEC("syscall")
 int quell_set_thread(struct thread_setting *setting)
 {
@@ -993,8 +1052,8 @@ int quell_set_thread(struct thread_setting *setting)
 }
 
 /*
- * A server of a CPU, or another promise for one from its next period on, or one no more: its threads have weights again. Also what a
- * CPU keeps for all others. Returns 0 or a negative error.
+ * Makes a server, changes its terms from its next period on, or ends it: its tasks then compete by weight
+ * again. Server 0 is the best-effort server of the CPU. Returns 0 or a negative error.
  */
 SEC("syscall")
 int quell_set_server(struct server_setting *setting)
@@ -1015,11 +1074,11 @@ int quell_set_server(struct server_setting *setting)
 	}
 	if (!listed) {
 		if (s->nr_ready)
-			return -16; /* EBUSY: another CPU's until those sleep or have moved */
+			return -16; /* EBUSY: still has runnable tasks on another CPU */
 		if (find_server(setting->cpu, 0) == CPU_SERVERS_MAX)
 			return -28; /* ENOSPC */
 		s32 error = scx_bpf_create_dsq(server_dsq(setting->server), -1);
-		if (error && error != -17) /* EEXIST: of one that ended */
+		if (error && error != -17) /* EEXIST: of a server that ended */
 			return error;
 		s->cpu = setting->cpu;
 		s->cur = (struct server){};
@@ -1035,7 +1094,7 @@ int quell_set_server(struct server_setting *setting)
 	return 0;
 }
 
-/* A tenant without a cgroup that the agent knows of, or one no more. Returns 0 or a negative error. */
+/* Makes, changes or deletes the group of a tenant without a cgroup. Returns 0 or a negative error. */
 SEC("syscall")
 int quell_set_tenant(struct tenant_setting *setting)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * Queues: where a ready thread belongs, in what order, and how long its turn is.
- */
+/* Enqueueing: the DSQ that a runnable task belongs in, its key there, and its slice. */
 #ifndef QUELL_QUEUE_BPF_H
 #define QUELL_QUEUE_BPF_H
 
@@ -9,14 +7,18 @@
 #include "fair.bpf.h"
 #include "server.bpf.h"
 
-/* The task that wakes p, if it is a child of p's and ends; else NULL. */
+/* The task that wakes p, if it is an exiting child of p; else NULL. */
 static __always_inline struct task_ctx *exiting_child(struct task_struct *p, struct task_struct *by)
 {
 	return by && by->flags & PF_EXITING && by->real_parent == p ? lookup_task_ctx(by) : NULL;
 }
 
-/* A thread that was not ready counts as ready; woken: it slept. Its deadline is to follow. */
-static __always_inline void activate_task(struct task_ctx *t, struct task_struct *p, u32 cpu, bool woken, u64 now)
+/*
+ * A task becomes runnable: it enters its group, its LLC and its server. woken: the task slept before. The
+ * caller updates the deadline afterwards.
+ */
+static __always_inline void activate_task(struct task_ctx *t, struct task_struct *p, u32 cpu, bool woken,
+					  u64 now)
 {
 	update_weight(t, now);
 	dequeue_weight(t);
@@ -26,12 +28,15 @@ static __always_inline void activate_task(struct task_ctx *t, struct task_struct
 	t->sched_idle = p->policy == SCHED_IDLE;
 }
 
-/* Whether a thread that was not ready is light. */
+/* Decides whether a task that becomes runnable is light. */
 static __always_inline void update_light(struct task_ctx *t, struct task_struct *p, u64 now)
 {
 	if (options.share)
 		update_vtime(t, now);
-	/* A CPU's own kernel threads are part of the machine: light unless they are ahead. */
+	/*
+	 * Kernel threads pinned to a CPU are part of the machine: they are light unless they are ahead of
+	 * their share.
+	 */
 	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
 		t->light = task_lag(t, now) >= -(s64)FAIR_SLICE;
 	else if (t->burst_avg_ns > FAIR_SLICE)
@@ -48,7 +53,7 @@ struct dsq_target {
 	u64 slice_ns;
 };
 
-/* It is noted that the thread is there. */
+/* The DSQ of a runnable task. Also records it, see set_task_dsq(). */
 static __always_inline struct dsq_target select_dsq(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
 	struct dsq_target target = { .vtime = t->deadline, .slice_ns = FAIR_SLICE_MAX };

@@ -2,22 +2,25 @@
 /*
  * Servers: keeps what ../policy/server.h computes with.
  *
- * Problem: who is promised a budget on a CPU must get it before all that has a weight, to the microsecond, and no more of it; and
- *          what budgets leave is shared as if there were none.
- * How:     a thread that may run on one CPU only can be served by a server of that CPU, which has a queue of its own, in the order
- *          that the thread would have in its CPU's. A CPU that looks for work serves the server with the earliest deadline
- *          that has a budget and wants it, and else what comes next by weight: there the queues of servers without a budget
- *          count as its own. Each CPU has a timer for when a budget or a period ends.
- *          All that has a weight is itself a server (the rest), of high criticality, so that it gets something in
- *          every period whatever was promised.
- * Bounds:  a server that stays ready has its budget by its deadline, if the CPU's servers pass the test they were placed by
- *          (quell-policy's admission) and nothing but interrupts and higher scheduling classes takes the CPU.
- * Time:    who leaves a CPU pays until the next one has it, as a trace of switches tells it. So the time is asked for
- *          again where it pays: else who is switched to for next to nothing and from at some cost, as one that wakes and sleeps often, had
- *          more CPU time than it pays for.
- * Locking: a CPU's servers change under its run queue's lock only: where its threads become ready, where it looks for work, and where
- *          one begins or ceases to run. The agent writes what they are to be; that holds from their next period on.
- *          The timer only makes the CPU look, and counts that.
+ * Problem: A task with a reservation on a CPU must get its budget before all tasks that only have weights, to
+ *          the microsecond, and no more than that; and what budgets leave is shared as if there were no
+ *          servers.
+ * How:     A pinned task can be served by a constant-bandwidth server of its CPU. The server has a DSQ of its
+ *          own, in the order that the task would have in the pinned DSQ. A CPU that dispatches serves the
+ *          ready server with budget that has the earliest deadline; if there is none, it dispatches by
+ *          weight, with the DSQs of servers without budget counted as its own. A timer of the CPU expires
+ *          when a budget or a period ends. All tasks without a server are served by the best-effort server,
+ *          of high criticality, so that they get some of every period whatever is reserved.
+ * Bounds:  A server that stays ready gets its budget by its deadline, if the CPU's servers passed the
+ *          admission test of quell-policy and nothing but interrupts and higher scheduling classes takes the
+ *          CPU.
+ * Time:    A task that stops pays until the next one runs, as a trace of switches shows it. So the clock is
+ *          read anew where a server is charged: else a task that wakes and sleeps often, cheap to switch to
+ *          and costly to switch from, would get more CPU time than it pays for.
+ * Locking: A CPU's servers change under its run queue's lock only: where their tasks become runnable, where
+ *          the CPU dispatches, and where a task begins to run or stops. The agent writes next_terms, which
+ *          hold from the server's next period on. The timer only preempts the CPU and counts that in
+ *          nr_kicks.
  */
 #ifndef QUELL_SERVER_BPF_H
 #define QUELL_SERVER_BPF_H
@@ -25,17 +28,19 @@
 #include "task.bpf.h"
 
 #define TIME_NEVER (-1ULL)
-/* What a switch takes at most. Else the CPU idled, or a higher scheduling class had it. */
+/* How long a switch takes at most. After that the CPU idled, or a higher scheduling class had it. */
 #define CURR_LEAVING_MAX (50 * NS_PER_US)
 
 /*
- * A turn of who came from the CPU's local queue although the CPU was to look for work. The kernel puts who must not migrate at the moment there
- * by itself, again each time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
+ * Slice of a task that came from SCX_DSQ_LOCAL although the CPU was to pick a server. The core itself
+ * re-inserts a task whose migration is disabled after each preemption, and does not call
+ * ops.dispatch() while the local DSQ has a task: without a minimum, two such tasks would preempt each other
+ * for ever.
  */
 #define REINSERTED_SLICE_MIN (200 * NS_PER_US)
 
-/* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS_MAX: nowhere. Global, so that the verifier looks at it once. */
-__noinline u32 find_server(u32 cpu, u32 number)
+/* The index at which a CPU lists a server, or (number 0) a free index; CPU_SERVERS_MAX: there is none. */
+__global_subprog u32 find_server(u32 cpu, u32 number)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 
@@ -53,7 +58,7 @@ static __always_inline bool cpu_has_servers(u32 cpu)
 	return srq && srq->nr_servers;
 }
 
-/* The server that a thread is to be served by there; 0: none. */
+/* The server that is to serve the task on the CPU; 0: none. */
 static __always_inline u32 target_server(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
 	struct server_ctx *s = p->nr_cpus_allowed == 1 ? lookup_server(t->server) : NULL;
@@ -61,7 +66,7 @@ static __always_inline u32 target_server(struct task_ctx *t, struct task_struct 
 	return s && s->cpu == cpu && !s->ended ? t->server : 0;
 }
 
-/* The thread is not ready any more, or served by another. */
+/* A task of a server stops to be runnable, or gets another server. */
 static __always_inline void dequeue_server(struct task_ctx *t)
 {
 	struct server_ctx *s;
@@ -73,7 +78,7 @@ static __always_inline void dequeue_server(struct task_ctx *t)
 		__sync_fetch_and_add(&s->nr_ready, -1);
 }
 
-/* A thread is ready on a CPU. */
+/* A task is runnable on a CPU: its server counts the task. */
 static __always_inline void enqueue_server(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
 	u32 number;
@@ -93,7 +98,7 @@ static __always_inline void enqueue_server(struct task_ctx *t, struct task_struc
 		s->wakeup_pending = 1;
 }
 
-/* The agent gave it a thread, which may be waiting. */
+/* The agent gave the server a task, which may be queued already. */
 static __always_inline void request_server_join(u32 number)
 {
 	struct server_ctx *s = options.criticality ? lookup_server(number) : NULL;
@@ -103,7 +108,7 @@ static __always_inline void request_server_join(u32 number)
 		srq->rescan_pinned = 1;
 }
 
-/* From now on it is promised what the agent said last, unless the agent is about to say something else. */
+/* Takes over the terms that the agent wrote last, unless the agent is writing new ones. */
 static __always_inline void apply_terms(struct server_ctx *s)
 {
 	u32 version = *(volatile u32 *)&s->terms_seq;
@@ -115,7 +120,7 @@ static __always_inline void apply_terms(struct server_ctx *s)
 		s->terms_seq_applied = version;
 }
 
-/* What ran since is charged, and by a server it is none of what others share. */
+/* Charges what ran since the last charge, to a server or to best effort. */
 static __always_inline void charge_server(struct server_rq *srq, u64 now)
 {
 	struct server_ctx *s = lookup_server(srq->charged_server);
@@ -135,8 +140,8 @@ static __always_inline void charge_server(struct server_rq *srq, u64 now)
 	s->cur.used_ns += now - at;
 }
 
-/* Brings one of a CPU's servers up to date, and the CPU's mode with it. Global, so that the verifier looks at it once. */
-__noinline int update_server(u32 cpu, u32 nth, u64 now)
+/* Brings the nth server of a CPU up to date, and the CPU's mode. */
+__global_subprog int update_server(u32 cpu, u32 nth, u64 now)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 
@@ -146,7 +151,7 @@ __noinline int update_server(u32 cpu, u32 nth, u64 now)
 	struct server_ctx *s = lookup_server(number);
 	if (!s)
 		return 0;
-	/* It has ended, and its number may be another CPU's by now. */
+	/* The server has ended, and its number may belong to another CPU by now. */
 	if (s->cpu != cpu || (s->ended && !s->nr_ready)) {
 		srq->servers[bounded(nth, CPU_SERVERS_MAX)] = 0;
 		__sync_fetch_and_add(&srq->nr_servers, -1);
@@ -177,8 +182,8 @@ __noinline int update_server(u32 cpu, u32 nth, u64 now)
 	return 0;
 }
 
-/* Whether it goes before those that were looked at before it. Global, as update_server() is. */
-__noinline int consider_server(u32 cpu, u32 nth, u64 now)
+/* Makes the nth server the best one, if it precedes the servers before it. */
+__global_subprog int consider_server(u32 cpu, u32 nth, u64 now)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 
@@ -188,7 +193,10 @@ __noinline int consider_server(u32 cpu, u32 nth, u64 now)
 	struct server_ctx *s = lookup_server(number);
 	if (!s || !s->nr_ready)
 		return 0;
-	/* What was left of its budget it could not use in HI mode; were it to have that now, others would lack it. */
+	/*
+	 * A server of low criticality could not use its budget in HI mode. If it used the rest of that budget
+	 * now, other servers would lack the time; so its period begins anew.
+	 */
 	if (srq->lo_resumes && !s->cur.terms.hi_crit)
 		server_start_period(&s->cur, now);
 	if (s->ended) {
@@ -208,7 +216,7 @@ __noinline int consider_server(u32 cpu, u32 nth, u64 now)
 	return 0;
 }
 
-/* The rest wants the CPU: whether it is its turn. */
+/* Best-effort tasks want the CPU: true if the best-effort server precedes the best server. */
 static __always_inline bool best_effort_goes_first(struct server_rq *srq, u64 now)
 {
 	struct server *be = &srq->best_effort;
@@ -223,10 +231,10 @@ static __always_inline bool best_effort_goes_first(struct server_rq *srq, u64 no
 }
 
 /*
- * Whose turn it is on a CPU: the number of a server, or 0, the rest. What runs is charged before. weighted: somebody waits there whom
- * no server serves. Under the run queue's lock. Global, as update_server() is.
+ * Picks what a CPU serves: the number of a server, or 0 for best effort. Charges what runs first. be_waits: a
+ * task without a server waits. Under the run queue's lock.
  */
-__noinline u32 pick_server(u32 cpu, bool be_waits)
+__global_subprog u32 pick_server(u32 cpu, bool be_waits)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
@@ -263,7 +271,7 @@ __noinline u32 pick_server(u32 cpu, bool be_waits)
 
 TIMERS(budget_timers, MAX_CPUS);
 
-/* Whether preempting who runs, for somebody's budget, has not made the CPU look for work. */
+/* True if preempting for a budget has not made the CPU dispatch, see REINSERTED_SLICE_MIN. */
 static __always_inline bool kicks_ignored(struct server_rq *srq)
 {
 	return srq->nr_kicks > 1;
@@ -288,8 +296,8 @@ static int on_budget_timer(void *map, u32 *key, struct timer *value)
 	return 0;
 }
 
-/* A CPU looks again when what runs has used its budget, or somebody gets one. Global, as update_server() is. */
-__noinline int arm_budget_timer(u32 cpu)
+/* Arms the budget timer for when what runs has used its budget, or a server gets budget. */
+__global_subprog int arm_budget_timer(u32 cpu)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
@@ -302,8 +310,12 @@ __noinline int arm_budget_timer(u32 cpu)
 	struct server_ctx *s = lookup_server(srq->charged_server);
 	if (srq->curr_runs && s)
 		budget_end = server_next_event(&s->cur, srq->hi_mode, now);
-	/* The rest need not be stopped while nobody else has a budget and wants the CPU, nor would once it has had its own. */
-	else if (srq->curr_runs && (srq->best_server || (srq->hi_mode && server_has_budget(&srq->best_effort, true))))
+	/*
+	 * Best effort need not be stopped while no other server is ready with budget, nor for its own budget
+	 * then.
+	 */
+	else if (srq->curr_runs &&
+		 (srq->best_server || (srq->hi_mode && server_has_budget(&srq->best_effort, true))))
 		budget_end = now + server_runtime_left(&srq->best_effort);
 	if (budget_end < at)
 		at = budget_end;
@@ -316,7 +328,7 @@ __noinline int arm_budget_timer(u32 cpu)
 	return 0;
 }
 
-/* Whether a thread's server pays for it. */
+/* True if the task's server pays for the task now. */
 static __always_inline bool server_pays_task(struct task_ctx *t, struct server_rq *srq)
 {
 	struct server_ctx *s = lookup_server(t->on_server);
@@ -324,8 +336,8 @@ static __always_inline bool server_pays_task(struct task_ctx *t, struct server_r
 	return s && server_has_budget(&s->cur, srq->hi_mode);
 }
 
-/* A thread runs there, or goes on. Global, as update_server() is. */
-__noinline int server_begin_curr(struct task_ctx *t, u32 cpu)
+/* A task begins to run on the CPU, or goes on. */
+__global_subprog int server_begin_curr(struct task_ctx *t, u32 cpu)
 {
 	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
@@ -346,7 +358,10 @@ __noinline int server_begin_curr(struct task_ctx *t, u32 cpu)
 	return 0;
 }
 
-/* As begin_charge(). Nobody takes the CPU from who is served for being more urgent. */
+/*
+ * As server_begin_curr(), if the CPU has servers. A task that a server pays for is not preempted by a more
+ * urgent one.
+ */
 static __always_inline void server_set_curr(struct task_ctx *t, u32 cpu)
 {
 	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
@@ -359,7 +374,7 @@ static __always_inline void server_set_curr(struct task_ctx *t, u32 cpu)
 		cpuc->curr_deadline = DEADLINE_NONE;
 }
 
-/* Who runs there leaves. */
+/* The CPU's task stops. */
 static __always_inline void server_end_curr(u32 cpu)
 {
 	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
@@ -371,7 +386,7 @@ static __always_inline void server_end_curr(u32 cpu)
 	srq->curr_runs = 0;
 }
 
-/* The CPU idles: who left it has left. */
+/* The CPU idles: the task that stopped does not pay any longer. */
 static __always_inline void server_settle_idle(u32 cpu)
 {
 	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
@@ -382,7 +397,7 @@ static __always_inline void server_settle_idle(u32 cpu)
 	srq->curr_leaving = 0;
 }
 
-/* Whether somebody waits whom no server serves. */
+/* True if a task waits that no server serves. */
 static __always_inline bool best_effort_waits(u32 cpu)
 {
 	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));

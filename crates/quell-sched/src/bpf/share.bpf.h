@@ -2,24 +2,27 @@
 /*
  * Shares: keeps what ../policy/share.h computes with.
  *
- * Problem: the loader has to know what threads used and wanted, and threads what they are due, without anything between them that all
- *          CPUs write.
- * How:     a thread that wants CPUs has a place among sharers, which the loader maps into its memory. It is charged there for every SHARE_CHARGE_MIN
- *          of CPU time. Who comes takes the next that is free; the loader frees those that nobody needs any more.
- *          A queue is ordered by what held when threads were queued; since the loader may have moved them since,
- *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- * Limits:  a thread that finds none of the next SHARE_SLOT_TRIES free counts as neither ahead nor behind until its next turn. A queue's first DSQ_SCAN_MAX
- *          threads are looked at, those included that may not run where somebody looks.
+ * Problem: The rate solver of the loader has to know what each task used and wanted, and each task what it is
+ *          due, without a counter that all CPUs write.
+ * How:     A task that wants CPU time has a share slot, which the loader maps into its memory. The task is
+ *          charged there for every SHARE_CHARGE_MIN of CPU time. A new task takes the next free slot; the
+ *          loader frees slots that are no longer used. A DSQ is ordered by the deadlines that its tasks had
+ *          when they were queued. The rate solver may have moved the tasks' service times since; so the first
+ *          task of a DSQ gets its present deadline before it is dispatched, and is put back if another task
+ *          now precedes it.
+ * Limits:  A task that finds none of the next SHARE_SLOT_TRIES slots free counts as neither ahead nor behind
+ *          until its next slice. Only the first DSQ_SCAN_MAX tasks of a DSQ are looked at, and those that may
+ *          not run on the CPU count as well.
  */
 #ifndef QUELL_SHARE_BPF_H
 #define QUELL_SHARE_BPF_H
 
 #include "bandwidth.bpf.h"
 
-/* Whose order differs by less is left where it is. */
+/* A task whose deadline moved by less than this stays where it is. */
 #define RESORT_DIFF_MIN (1 * NS_PER_MS)
 
-/* A queue's threads are put in order as they are now so often, and so many of them. */
+/* How often a DSQ is put in order by its tasks' present deadlines, and how many of its tasks at most. */
 #define RESORT_PERIOD (25 * NS_PER_MS)
 #define RESORT_MAX 256
 
@@ -32,7 +35,10 @@ static __always_inline struct share_slot *share_slot_of(struct task_ctx *t)
 	return number ? &share_slots[bounded(number - 1, MAX_SHARE_SLOTS)] : NULL;
 }
 
-/* A thread's rate; until the loader knows it what its weight says, and a whole CPU where it has no place. */
+/*
+ * The rate of a task. Until the rate solver knows the task: by the task's weight, and a whole CPU if it has
+ * no slot.
+ */
 static __always_inline u32 task_rate(struct task_ctx *t, struct share_slot *slot)
 {
 	struct llc_ctx *llc = lookup_llc(t->llc);
@@ -43,7 +49,7 @@ static __always_inline u32 task_rate(struct task_ctx *t, struct share_slot *slot
 	return rate || !llc ? rate : share_default_rate(t->weight, llc->nr_online, llc->weight_sum);
 }
 
-/* Whether the loader has not told yet what a thread is due. */
+/* True if the rate solver has not yet found what the task is due. */
 static __always_inline bool rate_is_unknown(struct task_ctx *t)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -51,7 +57,7 @@ static __always_inline bool rate_is_unknown(struct task_ctx *t)
 	return slot && !slot->rate;
 }
 
-/* Where a thread stands by what it was served. */
+/* Computes the task's vtime from the time up to which it has been served. */
 static __always_inline void update_vtime(struct task_ctx *t, u64 now)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -69,8 +75,8 @@ static __always_inline void clamp_served(struct share_slot *slot, u64 now)
 		__sync_fetch_and_add(&slot->served_until_ns, by);
 }
 
-/* Charges a thread for what it used. Global, so that the verifier looks at it once. */
-__noinline int share_charge(struct task_ctx *t, u64 now)
+/* Charges a task for the CPU time that share_account_exec() counted. */
+__global_subprog int share_charge(struct task_ctx *t, u64 now)
 {
 	struct share_slot *slot = t ? share_slot_of(t) : NULL;
 
@@ -81,23 +87,25 @@ __noinline int share_charge(struct task_ctx *t, u64 now)
 	if (!slot)
 		return 0;
 	slot->used_ns += ns;
-	/* The loader moves it as well. */
+	/* Atomic: the rate solver adds to it at the same time. */
 	__sync_fetch_and_add(&slot->served_until_ns, share_service_time(ns, task_rate(t, slot)));
 	clamp_served(slot, now);
 	return 0;
 }
 
-/* What a thread ran up to now is charged to nobody. */
+/* Counts the task's CPU time from here on: what the task ran before is charged to no task. */
 static __always_inline void share_sync_exec(struct task_ctx *t, struct task_struct *p)
 {
 	t->exec_accounted_ns = p->se.sum_exec_runtime;
 }
 
 /*
- * A thread ran for so long, and by the kernel's account perhaps for longer: with what was done to get it its CPU, which is much of a turn of
- * 30 us. Who switches often would else have more than its share. Interrupts, which the kernel leaves out, are nobody's: of three threads on two CPUs
- * beside one that wakes 10,000 times a second, two would have had 1.2 points less for what interrupts took while they ran. But who is due a CPU
- * while it wants one pays for those that it had to bear: else it would be owed them, more and more.
+ * Counts what a task ran. By sum_exec_runtime, not from the call of ops.running(): so the task also pays for
+ * the switch to it, which is much of a slice of 30 us, and a task that switches often would get more than its
+ * share. Interrupts are not in sum_exec_runtime, and no task pays for them: of three tasks on two CPUs beside
+ * a task that wakes 10,000 times a second, two would get 1.2 points less for the interrupts that hit them.
+ * But a task that is due a whole CPU pays for the interrupts that hit it: else the CPU would owe it more and
+ * more.
  */
 static __always_inline void share_account_exec(struct task_ctx *t, struct task_struct *p, u64 ran, u64 now)
 {
@@ -110,7 +118,7 @@ static __always_inline void share_account_exec(struct task_ctx *t, struct task_s
 		share_charge(t, now);
 }
 
-/* A thread ran that a server pays for: as if it had not wanted that. */
+/* A server paid for what the task ran: the task counts as not having wanted that time. */
 static __always_inline void share_account_server(struct task_ctx *t, struct task_struct *p, u64 ran)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -120,8 +128,11 @@ static __always_inline void share_account_server(struct task_ctx *t, struct task
 		slot->wanted_ns -= ran;
 }
 
-/* A thread takes a place, if one is free where it looks, and is neither ahead nor behind, but for its parent's debts. Global, as bill() is. */
-__noinline int share_slot_alloc(struct task_ctx *t, u32 tid, u64 now)
+/*
+ * Gives the task a free share slot, if one of the next SHARE_SLOT_TRIES is free. The task begins neither
+ * ahead nor behind, but with the debts of its parent.
+ */
+__global_subprog int share_slot_alloc(struct task_ctx *t, u32 tid, u64 now)
 {
 	if (!t)
 		return 0;
@@ -138,7 +149,7 @@ __noinline int share_slot_alloc(struct task_ctx *t, u32 tid, u64 now)
 		slot->is_new = !t->has_slept;
 		slot->served_until_ns = now - t->vlag;
 		t->vlag = 0;
-		/* Last: from here on the loader looks at it. */
+		/* Written last: from here on the rate solver looks at the slot. */
 		__sync_lock_test_and_set(&slot->since_ns, now ?: 1);
 		return 0;
 	}
@@ -146,7 +157,7 @@ __noinline int share_slot_alloc(struct task_ctx *t, u32 tid, u64 now)
 	return 0;
 }
 
-/* What the loader is to know of a thread that shares. */
+/* Tells the rate solver what it has to know of the task. */
 static __always_inline void share_slot_publish(struct task_ctx *t, struct task_struct *p)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -157,12 +168,17 @@ static __always_inline void share_slot_publish(struct task_ctx *t, struct task_s
 	slot->weight = task_weight(t) >> WEIGHT_SHIFT;
 	slot->pinned_cpu_plus1 = t->pinned_cpu_plus1;
 	slot->nr_cpus_allowed = p->nr_cpus_allowed;
-	/* Who does this at the same moment, or the loader, may undo it: until the thread's next turn. */
+	/*
+	 * Not atomic: the loader or another task may overwrite it, which holds until this task's next slice.
+	 */
 	if (t->share_slot_plus1 > share_slot_hints.used_end)
 		share_slot_hints.used_end = t->share_slot_plus1;
 }
 
-/* A thread wants CPUs. Where it begins to, the time that it wanted none is none that it is behind by. */
+/*
+ * A task becomes runnable. A task that slept is served as time passes: it is not behind by the time for which
+ * it slept.
+ */
 static __always_inline void share_enqueue(struct task_ctx *t, struct task_struct *p, u64 now)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -181,12 +197,12 @@ static __always_inline void share_enqueue(struct task_ctx *t, struct task_struct
 	clamp_served(slot, now);
 	slot->since_ns = now ?: 1;
 	__sync_lock_test_and_set(&slot->wants, 1);
-	/* The loader frees it: another one with the next turn. */
+	/* The loader is freeing the slot. The task takes another slot with its next slice. */
 	if (slot->tid != tid)
 		t->share_slot_plus1 = 0;
 }
 
-/* And wants none any more. */
+/* A task is not runnable any more. */
 static __always_inline void share_dequeue(struct task_ctx *t)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -197,11 +213,11 @@ static __always_inline void share_dequeue(struct task_ctx *t)
 	if (now > slot->since_ns)
 		slot->wanted_ns += now - slot->since_ns;
 	slot->since_ns = now;
-	/* Last: the loader takes who wants none, and has not for long, for one that is not needed. */
+	/* Written last: the loader may free the slot once its task has slept for long. */
 	__sync_lock_test_and_set(&slot->wants, 0);
 }
 
-/* And never will again: the loader is to forget it. */
+/* A task has exited: the loader is to free its slot. */
 static __always_inline void share_slot_release(struct task_ctx *t, u32 tid)
 {
 	struct share_slot *slot = share_slot_of(t);
@@ -212,16 +228,16 @@ static __always_inline void share_slot_release(struct task_ctx *t, u32 tid)
 }
 
 /*
- * Who is to go first of a queue's threads. What changes as they are gone through is here as well, where the verifier does not follow it: so it
- * goes through them once, not once for each number of them.
+ * The task that is to run first of the tasks in a DSQ. The state of the scan is in here too, in memory that
+ * the verifier does not track: it then verifies the loop once and not for each number of iterations.
  */
 struct dsq_candidate {
-	u64 deadline;  /* 0: nobody */
-	u64 skipped_deadline; /* the first one's that may not run there; 0: there was none before */
-	s32 cpu;    /* where it is to run */
-	u32 restricted; /* it may not run on all CPUs */
+	u64 deadline; /* 0: no task */
+	u64 skipped_deadline; /* deadline of the first task that may not run on the CPU; 0: there was none */
+	s32 cpu; /* CPU that the task is to run on */
+	u32 restricted; /* bool: the task may not run on all CPUs */
 	u32 nr_scanned;
-	u32 resort; /* they are to be put in order as they are now */
+	u32 resort; /* bool: put the DSQ's tasks in order by their present deadlines */
 };
 
 static __always_inline bool task_may_run_on(struct task_struct *p, s32 cpu)
@@ -229,7 +245,10 @@ static __always_inline bool task_may_run_on(struct task_struct *p, s32 cpu)
 	return p->nr_cpus_allowed >= options.nr_cpus || task_may_use(p, cpu);
 }
 
-/* The deadline by now of a thread that waits, where that is its share's: the loader may have moved where it stands. */
+/*
+ * The present deadline of a queued task: a share deadline moves with the task's vtime, which the rate solver
+ * may have moved.
+ */
 static __always_inline u64 refresh_deadline(struct task_ctx *t, u64 now)
 {
 	u64 before = t->vtime;
@@ -242,10 +261,10 @@ static __always_inline u64 refresh_deadline(struct task_ctx *t, u64 now)
 }
 
 /*
- * Who is to go first on a CPU of a queue's threads; with shares, once they are where they belong by now. Where none of those that are looked at
- * may run there, next->passed says who is first. Within dispatch only. Global, as bill() is.
+ * Finds the task of a DSQ that is to run first on a CPU; with shares after putting the tasks that it looks at
+ * where their present deadlines belong. Call only from ops.dispatch().
  */
-__noinline int pick_from_dsq(u64 dsq, struct dsq_candidate *cand)
+__global_subprog int pick_from_dsq(u64 dsq, struct dsq_candidate *cand)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -280,7 +299,7 @@ __noinline int pick_from_dsq(u64 dsq, struct dsq_candidate *cand)
 			break;
 		if (!moved)
 			continue;
-		/* It is not met again, even where it stays first. */
+		/* The iterator does not return the task again, even where the task stays first. */
 		dsq_move_vtime(&it, p, dsq, due);
 	}
 	bpf_iter_scx_dsq_destroy(&it);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Starvation: however little a thread is due, it does not wait for ever.
+ * Starvation: a task of little weight does not wait without bound.
  *
- * Problem: a thread's place in its queue is found when it is queued. Whoever is due much more passes it from then
- *          on, for as long as its weight is small: minutes. The kernel ends a scheduler under which a thread waits for
- *          its timeout_ms, 20 s here.
- * How:     once in STARVED_SCAN_PERIOD a CPU that looks for work goes through its domain's queues, and puts those who
- *          waited for FAIR_STARVED_WAIT into a queue of their own, the longest wait first. They go before all whose deadlines have not passed, and one of them in STARVED_DISPATCH_PERIOD
- *          before others.
- * Bounds:  a wait of FAIR_STARVED_WAIT + STARVED_SCAN_PERIOD, and STARVED_DISPATCH_PERIOD for each thread that waited so long as well.
+ * Problem: A task's deadline is found when the task is queued. Tasks that are due much more overtake it from
+ *          then on, for minutes if its weight is small. The kernel's watchdog ends a scheduler under which a
+ *          runnable task waits for timeout_ms, 20 s here.
+ * How:     Once in STARVED_SCAN_PERIOD a dispatching CPU goes through the DSQs of its LLC and moves tasks
+ *          that have waited for FAIR_STARVED_WAIT to the starved DSQ, the longest wait first. Starved tasks
+ *          precede all tasks whose deadlines have not passed, and one of them in STARVED_DISPATCH_PERIOD
+ *          precedes all others.
+ * Bounds:  A wait of FAIR_STARVED_WAIT + STARVED_SCAN_PERIOD, and STARVED_DISPATCH_PERIOD for each other
+ *          starved task.
  */
 #ifndef QUELL_STARVATION_BPF_H
 #define QUELL_STARVATION_BPF_H
@@ -20,8 +22,8 @@
 /* A twentieth of a CPU. */
 #define STARVED_DISPATCH_PERIOD (20 * FAIR_STARVED_SLICE)
 
-/* Those of a queue go to the domain's. Global, so that the verifier looks at it once. */
-__noinline int collect_starved_dsq(u64 dsq, u32 llc_id, u64 now)
+/* Moves the starved tasks of a DSQ to the LLC's starved DSQ. */
+__global_subprog int collect_starved_dsq(u64 dsq, u32 llc_id, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -42,8 +44,8 @@ __noinline int collect_starved_dsq(u64 dsq, u32 llc_id, u64 now)
 	return 0;
 }
 
-/* A CPU's own. Global, as that is. */
-__noinline int collect_starved_cpu(u32 cpu, u32 llc_id, u64 now)
+/* collect_starved_dsq() for each of the CPU's own DSQs. */
+__global_subprog int collect_starved_cpu(u32 cpu, u32 llc_id, u64 now)
 {
 	for (u32 nth = 0; nth < CPU_DSQS; nth++) {
 		u64 dsq = cpu_dsq(cpu, nth);
@@ -53,8 +55,8 @@ __noinline int collect_starved_cpu(u32 cpu, u32 llc_id, u64 now)
 	return 0;
 }
 
-/* All of a domain. Within dispatch only. Global, as that is. */
-__noinline int collect_starved(u32 llc_id, u64 now)
+/* Collects the starved tasks of an LLC. Call only from ops.dispatch(). */
+__global_subprog int collect_starved(u32 llc_id, u64 now)
 {
 	struct llc_ctx *llc = lookup_llc(llc_id);
 
@@ -71,25 +73,28 @@ __noinline int collect_starved(u32 llc_id, u64 now)
 	return 0;
 }
 
-/* Looks for them, if it is time to. */
+/* Collects starved tasks, if STARVED_SCAN_PERIOD has passed. */
 static __always_inline void scan_starved(struct llc_ctx *llc, u32 llc_id, u64 now)
 {
 	u64 at = llc->starved_scan_at_ns;
 
-	if (now > at + STARVED_SCAN_PERIOD && __sync_val_compare_and_swap(&llc->starved_scan_at_ns, at, now) == at)
+	if (now > at + STARVED_SCAN_PERIOD &&
+	    __sync_val_compare_and_swap(&llc->starved_scan_at_ns, at, now) == at)
 		collect_starved(llc_id, now);
 }
 
 /*
- * Takes one of them, where nobody's deadline has passed (first: the earliest; 0: nobody waits), or it is time to. Within dispatch only.
+ * Dispatches a starved task, if no queued task's deadline has passed (first: the earliest; 0: no task is
+ * queued) or STARVED_DISPATCH_PERIOD has. Call only from ops.dispatch().
  */
 static __always_inline bool dispatch_starved(struct llc_ctx *llc, u32 llc_id, u64 first, u64 now)
 {
 	u64 at = llc->starved_dispatched_at_ns;
 
-	if (!llc->nr_starved || (first && deadline_before(first, DEADLINE_BASE + now) && now - at <= STARVED_DISPATCH_PERIOD))
+	if (!llc->nr_starved ||
+	    (first && deadline_before(first, DEADLINE_BASE + now) && now - at <= STARVED_DISPATCH_PERIOD))
 		return false;
-	/* They may all be bound to other CPUs, whose turn it is then. */
+	/* All starved tasks may be pinned to other CPUs, which then dispatch them. */
 	if (!dsq_move_to_local(starved_dsq(llc_id)))
 		return false;
 	llc->starved_dispatched_at_ns = now;

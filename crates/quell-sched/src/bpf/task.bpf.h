@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What the scheduler knows: options, and the state of threads, CPUs, domains and queues.
+ * State of the scheduler: options, tasks, CPUs, LLCs and dispatch queues (DSQs).
+ * An LLC is the set of CPUs that share a last-level cache, LLC_CPUS at most: a larger cache is split into
+ * several LLCs.
  *
- * A domain is the CPUs that share a last-level cache (at most LLC_CPUS; larger caches are split).
+ *   DSQ                holds                                        ordered by
+ *   llc_dsq(llc)       tasks that may run on several CPUs           deadline (deadline.h)
+ *   pinned_dsq(cpu)    tasks that may run on this CPU only          deadline
+ *   server_dsq(number) pinned tasks that a server serves            deadline
+ *   starved_dsq(llc)   tasks that have waited for too long          start of the wait
+ *   throttled_dsq(llc) tasks of throttled groups                    time of unthrottling
+ *   SCX_DSQ_LOCAL      the task that the CPU runs next              -
  *
- *   queue             holds                                    ordered by
- *   ready(domain)     threads that may run on several CPUs     deadline (deadline.h)
- *   pinned(cpu)       threads that may run on this CPU only    the same
- *   server(number)    those of them that a server serves       the same
- *   starved(domain)   threads that have waited for too long    since when they wait
- *   parked(domain)    threads of groups that have used up      when these may run again
- *                     their limits
- *   the kernel's      the thread chosen to run there next      -
- *   local queue
- *
- * Locking: a thread's state is written under its run queue's lock, or before it is queued (pi_lock); but threads are parked
- * and made ready again without. So what is counted for a thread elsewhere is exchanged: whoever does it takes back what was counted, once.
- * The rest is written by atomics. Counters of a CPU are written by whoever holds its run queue's lock.
+ * Locking: The context of a task is written under the lock of the task's run queue, or before the task is
+ *          queued (pi_lock). Throttling and unthrottling happen without either lock; so what a task adds to a
+ *          counter elsewhere is kept in the context and taken back by an atomic exchange, by exactly one CPU.
+ *          Other fields are written by atomics. The counters of a CPU are written under its run queue's lock.
  */
 #ifndef QUELL_TASK_BPF_H
 #define QUELL_TASK_BPF_H
@@ -28,21 +27,21 @@
 
 #define NO_LLC 0x7fff
 
-/* What always holds. The native build looks, in every simulation; the kernel's does not. */
+/* An invariant. The native build checks it in every simulation; the kernel build leaves it out. */
 #ifndef ASSERT_INVARIANT
 #define ASSERT_INVARIANT(condition)
 #endif
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-/* The native build has one of each for each simulation (../native). */
+/* The native build has one instance for each simulation, see ../native. */
 #ifndef PER_SCHEDULER
 #define PER_SCHEDULER
 #define ARRAY_PER_SCHEDULER(type, name, count) type name[count]
 #define SET_BY_LOADER const volatile
 #endif
 
-/* The verifier removes what is off. */
+/* Constants to the verifier, which removes the code of features that are off. */
 SET_BY_LOADER struct options options SEC(".rodata.options") = {};
 
 PER_SCHEDULER struct exit_record exit_record SEC(".bss.exit");
@@ -52,25 +51,30 @@ ARRAY_PER_SCHEDULER(struct server_ctx, servers, MAX_SERVERS) SEC(".bss.servers")
 ARRAY_PER_SCHEDULER(struct server_rq, server_rqs, MAX_CPUS) SEC(".bss.server_rqs");
 
 ARRAY_PER_SCHEDULER(struct llc_ctx, llcs, MAX_LLCS) SEC(".bss.llcs");
-/* Of the threads that may run on this CPU only. */
+/* Clock of the tasks that are pinned to the CPU. */
 ARRAY_PER_SCHEDULER(struct pinned_vclock, pinned_vclocks, MAX_CPUS);
 
-/* Cgroups' limits, see bandwidth.bpf.h. */
+/* Bandwidth limits of cgroups, see bandwidth.bpf.h. */
 PER_SCHEDULER struct bandwidth_state {
-	u32 nr_groups;  /* how many have one */
-	u32 generation; /* how often one began or ceased to have one */
+	u32 nr_groups; /* groups that have a limit */
+	u32 generation; /* how often a group got or lost a limit */
 } bandwidth;
 
-/* Written by the CPU, or under its run queue's lock. */
+/* Dispatch state of a CPU. Written on that CPU, or under its run queue's lock. */
 struct cpu_dispatch {
-	u64 charge_at_ns;    /* when the thread that it runs is looked at; 0: not */
-	u64 resumed_deadline; /* the deadline of who goes on there once a higher scheduling class has left; DEADLINE_NONE: nobody does */
-	u64 resorted_at_ns; /* when its own threads that wait were put in order, see share.bpf.h */
-	u64 picked_when_idle;  /* whether nobody ran there when it looked for work last, and nobody has begun since */
+	u64 charge_at_ns; /* when the bandwidth of the running task is charged next; 0: not limited */
+	/*
+	 * deadline of the task that a higher scheduling class interrupted and that goes on; DEADLINE_NONE:
+	 * none
+	 */
+	u64 resumed_deadline;
+	u64 resorted_at_ns; /* when the CPU's own DSQs were last put in order, see share.bpf.h */
+	/* bool: the CPU ran no task at its last dispatch, and no task has begun to run since */
+	u64 picked_when_idle;
 } __attribute__((aligned(64)));
 ARRAY_PER_SCHEDULER(struct cpu_dispatch, cpu_dispatch_states, MAX_CPUS);
 
-/* Threads that share. */
+/* Share slots, with --share. */
 PER_SCHEDULER struct share_slot_hints share_slot_hints SEC(".bss.share_hints");
 ARRAY_PER_SCHEDULER(struct share_slot, share_slots, MAX_SHARE_SLOTS) SEC(".bss.share_slots");
 
@@ -84,59 +88,65 @@ enum dsq_kind {
 };
 
 struct task_ctx {
-	u64 group_id;	/* what it competes as part of, see groups.bpf.h; 0: the root, whose threads compete one by one */
-	u64 cgroup_id;	/* its cgroup's id; 0: the root */
-	u64 vtime;	/* its virtual time, see fair.h; with shares as last located */
-	s64 vlag;	/* with which it became one of those that compete, or is to */
-	u64 request_spent_ns;	/* in a process's first thread: its CPU time since a request came in */
-	u64 nr_requests;	/* how many came in */
-	u64 request_avg_ns;	/* what it usually spends on one, there and as last seen */
-	u64 charged_until_ns;	/* up to when what it ran is counted */
-	u64 chain_age_ns;	/* of its work when it woke, see causal.bpf.h */
-	u64 woke_at_ns;	/* when that was */
+	/* group that the task competes in, see groups.bpf.h; 0: the root, whose tasks compete one by one */
+	u64 group_id;
+	u64 cgroup_id; /* id of the task's cgroup; 0: the root */
+	u64 vtime; /* virtual time, see fair.h; with shares as of the last update_vtime() */
+	s64 vlag; /* lag with which the task was enqueued, or is to be */
+	/* in the thread group leader: CPU time of the process since its last request came in */
+	u64 request_spent_ns;
+	u64 nr_requests; /* in the thread group leader: requests that came in */
+	u64 request_avg_ns; /* average CPU time of a request; of other tasks a copy of their leader's */
+	u64 charged_until_ns; /* up to when the task's CPU time is charged */
+	u64 chain_age_ns; /* age of the task's chain when the task woke, see causal.bpf.h */
+	u64 woke_at_ns; /* when the task woke */
 	u64 wait_since_ns;
-	u64 deadline;	/* see ../policy/deadline.h */
-	u64 deadline_pace;	/* how fast it becomes later while the thread runs */
-	u64 burst_ns;	/* CPU time since it woke */
-	u64 burst_avg_ns;	/* and on average */
-	u64 chain_busy_ns;	/* for how long its chain is, see ../policy/deadline.h */
-	u64 latency_ns;	/* set by the agent; 0: not */
+	u64 deadline; /* see ../policy/deadline.h */
+	/* how fast the deadline becomes later while the task runs, see deadline_pace() */
+	u64 deadline_pace;
+	u64 burst_ns; /* CPU time since the task woke */
+	u64 burst_avg_ns; /* average of burst_ns when the task blocks */
+	u64 chain_busy_ns; /* for how long the task's chain has been busy, see ../policy/deadline.h */
+	u64 latency_ns; /* rescheduling latency set by the agent; 0: none */
 	u64 wait_max_ns;
 	u64 nr_runs;
-	u64 exec_accounted_ns;	/* its CPU time, as the kernel has it, up to which it is charged for its share, or unbilled */
-	u64 uncharged_ns;	/* CPU time that is not charged yet */
-	u64 bw_group_id;	/* the nearest group that has one; 0: none */
-	u64 bw_exec_start_ns;	/* CPU time that it had when it began to draw from these */
-	u64 bw_charged_ns;	/* what it drew since then */
-	u64 bw_since_ns;	/* since when */
-	u64 bw_charged_until_ns;	/* up to when */
-	u64 throttled_since_ns;	/* since when it waits for its limit; 0: it does not */
-	u64 throttled_ns;	/* for how long it did in all, before that */
-	u64 slice_left_ns;	/* of its turn, when a higher scheduling class took its CPU; 0: a new turn is to come */
-	u64 migrated_at_ns;	/* when it looked for another CPU last, see migrate.bpf.h */
-	u32 tenant;	/* set by the agent; 0: none */
-	u32 server;	/* the same */
-	u32 on_server;	/* the server that counts it as ready; 0: none */
-	u32 nice_weight;	/* by nice */
-	u32 agent_weight;	/* by the agent; 0: not */
-	u32 dsq_key;	/* enum queue_kind << 16 | CPU, domain or server */
-	u32 weight;	/* effective */
-	u32 counted_weight;	/* what its domain, and perhaps a CPU, counts for it; 0: nothing */
-	u32 group_counted_weight;	/* what its group counts for it; 0: nothing */
-	u32 bw_exec_ratio;	/* see bandwidth.h */
-	u32 bw_generation;	/* limit is as of so many changes */
-	u32 share_slot_plus1;	/* its number there, plus one; 0: none */
+	u64 exec_accounted_ns; /* sum_exec_runtime up to which share_account_exec() counted */
+	u64 uncharged_ns; /* CPU time counted and not charged yet */
+	u64 bw_group_id; /* the nearest group that has a bandwidth limit; 0: none */
+	u64 bw_exec_start_ns; /* sum_exec_runtime when bandwidth charging began */
+	u64 bw_charged_ns; /* bandwidth charged since then */
+	u64 bw_since_ns; /* when bandwidth charging began */
+	u64 bw_charged_until_ns; /* up to when bandwidth is charged */
+	u64 throttled_since_ns; /* when the task was throttled; 0: it is not throttled */
+	u64 throttled_ns; /* time for which the task was throttled before that */
+	/* slice left when a higher scheduling class took the CPU; 0: a new slice is due */
+	u64 slice_left_ns;
+	u64 migrated_at_ns; /* when the task last looked for another CPU, see migrate.bpf.h */
+	u32 tenant; /* tenant set by the agent; 0: none */
+	u32 server; /* server set by the agent; 0: none */
+	u32 on_server; /* server that counts the task as ready; 0: none */
+	u32 nice_weight; /* weight by nice */
+	u32 agent_weight; /* weight set by the agent; 0: none */
+	u32 dsq_key; /* enum dsq_kind << 16 | CPU, LLC or server */
+	u32 weight; /* effective weight, in units of fair.h */
+	/* weight that the LLC's sum, and a CPU's, include for the task; 0: not enqueued */
+	u32 counted_weight;
+	/* weight that the group's active_weight includes for the task; 0: none */
+	u32 group_counted_weight;
+	u32 bw_exec_ratio; /* see bw_exec_ratio() */
+	u32 bw_generation; /* bandwidth.generation that bw_group_id is of */
+	u32 share_slot_plus1; /* index of the task's share slot, plus one; 0: none */
 	u16 llc;
-	u16 pinned_cpu_plus1;	/* the only one that it may use, plus one; 0: it may use several */
-	u16 claimed_cpu_plus1;	/* a CPU that it claimed, plus one; see migrate.bpf.h */
-	u8 light;	/* see ../policy/deadline.h */
-	u8 sched_idle;	/* SCHED_IDLE */
-	u8 woken_by_task;	/* a task woke it */
-	u8 has_slept;	/* it has slept since it began, or was there before the scheduler */
-	u8 deadline_is_share;	/* its deadline is its share's */
+	u16 pinned_cpu_plus1; /* the only CPU that the task may use, plus one; 0: it may use several */
+	u16 claimed_cpu_plus1; /* CPU that the task claimed, plus one; see migrate.bpf.h */
+	u8 light; /* bool: light, see ../policy/deadline.h */
+	u8 sched_idle; /* bool: SCHED_IDLE */
+	u8 woken_by_task; /* bool: another task woke the task */
+	u8 has_slept; /* bool: the task has slept since it began, or existed before the scheduler */
+	u8 deadline_is_share; /* bool: the deadline is the share deadline */
 	u8 running;
-	u8 bw_charging;	/* its groups' limits count it as running */
-	u8 server_pays;	/* a server pays for what it runs */
+	u8 bw_charging; /* bool: limited groups count the task as running */
+	u8 server_pays; /* bool: a server pays for what the task runs */
 };
 
 struct {
@@ -151,7 +161,7 @@ static __always_inline struct task_ctx *lookup_task_ctx(struct task_struct *p)
 	return bpf_task_storage_get(&task_ctxs, p, 0, 0);
 }
 
-/* That of the process's first thread, which keeps what its threads have in common. */
+/* The context of the thread group leader, which keeps what the tasks of a process have in common. */
 static __always_inline struct task_ctx *leader_ctx(struct task_ctx *t, struct task_struct *p)
 {
 	struct task_struct *leader = p->group_leader;
@@ -160,8 +170,9 @@ static __always_inline struct task_ctx *leader_ctx(struct task_ctx *t, struct ta
 }
 
 /*
- * Elements by index. The compiler may compute the address before it compares, which the verifier refuses;
- * so the index is hidden from it after the comparison, and bounded by a mask for the verifier.
+ * Index of an array element, bounded for the verifier. The compiler may compute the element's address before
+ * it compares the index, which the verifier refuses; so barrier_var() hides the index after the comparison,
+ * and a mask bounds it.
  */
 static __always_inline u32 bounded(u32 index, u32 size)
 {
@@ -219,10 +230,10 @@ static __always_inline u64 server_dsq(u32 number)
 	return (u64)number << 3 | DSQ_KIND_SERVER;
 }
 
-/* A CPU's own queues are numbered: that of bound threads, then its servers'. */
+/* DSQs of a CPU: 0 is the pinned DSQ, the others are the DSQs of the CPU's servers. */
 #define CPU_DSQS (options.criticality ? CPU_SERVERS_MAX + 1 : 1)
 
-/* One of them; 0: there is none of that number. */
+/* The nth DSQ of a CPU; 0: the CPU has no server at nth - 1. */
 static __always_inline u64 cpu_dsq(u32 cpu, u32 nth)
 {
 	struct server_rq *srq = nth ? lookup_server_rq(cpu) : NULL;
@@ -259,8 +270,9 @@ static __always_inline void count_dsq(u32 kind, u32 number, u32 by)
 }
 
 /*
- * Notes in which queue a thread is, before it is there: who counts none later will not miss it. Counts,
- * so that nobody need look into queues that are mostly empty.
+ * Records the DSQ that a task is about to enter, and counts the tasks of each DSQ, so that no CPU has to look
+ * into DSQs that are mostly empty. The count goes up before the task is in the DSQ: a CPU that reads 0 misses
+ * no task.
  */
 static __always_inline void set_task_dsq(struct task_ctx *t, u32 kind, u32 number)
 {

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Parking: where threads wait whose groups have used up their limits.
+ * Throttling: the wait of tasks whose groups have used up their runtime.
  *
- * Problem: they are ready to the kernel, but must neither run nor count as what CPUs are shared among.
- * How:     each domain has a queue of them, ordered by when their groups' pools will hold something (bandwidth.bpf.h), and a timer for
- *          the first. Then they are ready again, with the lag that they had. Who was queued before its group's pool was empty is parked when it
- *          comes to the front.
- * Limits:  whose limit is changed while they wait, wait until the period ends that they are parked for, or a second.
+ * Problem: To the kernel a throttled task is runnable, but it must neither run nor count among the tasks that
+ *          share CPUs.
+ * How:     Each LLC has a DSQ of throttled tasks, ordered by when their groups' pools will hold runtime
+ *          (bandwidth.bpf.h), and a timer for the first of them, which unthrottles tasks with the lag that
+ *          they had. A task that was queued before its group ran out of runtime is throttled when it comes to
+ *          the head of its DSQ.
+ * Limits:  Where a limit is changed, tasks that are throttled already stay so until the end of the period
+ *          they wait for, or for a second.
  */
 #ifndef QUELL_THROTTLE_BPF_H
 #define QUELL_THROTTLE_BPF_H
 
 #include "queue.bpf.h"
 
-/* So many are looked at at once. */
+/* How many tasks one expiry of the timer unthrottles at most. */
 #define UNTHROTTLE_BATCH 64
 
-/* From being counted to being there. */
+/* The time between counting a task as throttled and having it in the throttled DSQ, at most. */
 #define THROTTLE_DELAY_MAX (1 * NS_PER_MS)
 
 TIMERS(unthrottle_timers, MAX_LLCS);
 
-/* Global, so that the verifier looks at it once. */
-__noinline int arm_unthrottle_timer(u32 llc_id, u64 at, u64 now)
+/* Arms the LLC's unthrottle timer for a time, unless the timer expires before. */
+__global_subprog int arm_unthrottle_timer(u32 llc_id, u64 at, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&unthrottle_timers, &llc_id);
 	struct llc_ctx *llc = lookup_llc(llc_id);
@@ -34,7 +37,7 @@ __noinline int arm_unthrottle_timer(u32 llc_id, u64 at, u64 now)
 		return 0;
 	llc->unthrottle_timer_at_ns = at;
 	bpf_timer_start(&timer->timer, at > now ? at - now : 1, 0);
-	/* Whoever was at it at the same time may have set it to a later time. */
+	/* Another CPU may have armed the timer for a later time meanwhile. */
 	before = *(volatile u64 *)&llc->unthrottle_timer_at_ns;
 	if (before && before < at)
 		bpf_timer_start(&timer->timer, before > now ? before - now : 1, 0);
@@ -42,9 +45,10 @@ __noinline int arm_unthrottle_timer(u32 llc_id, u64 at, u64 now)
 }
 
 /*
- * A thread is to be parked: it is not ready any more. It keeps its lag: what it may not have it is not owed. Global, as release_at() is.
+ * A task becomes throttled: it leaves its LLC's sums, its server and its group. The task keeps its lag, since
+ * it is not owed what its limit withholds.
  */
-__noinline int dequeue_throttled(struct task_ctx *t, u32 llc_id, u64 until, u64 now)
+__global_subprog int dequeue_throttled(struct task_ctx *t, u32 llc_id, u64 until, u64 now)
 {
 	if (!t)
 		return 0;
@@ -62,7 +66,8 @@ __noinline int dequeue_throttled(struct task_ctx *t, u32 llc_id, u64 until, u64 
 	return 0;
 }
 
-static __always_inline void throttle_task(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 until, u64 flags, u64 now)
+static __always_inline void throttle_task(struct task_ctx *t, struct task_struct *p, u32 cpu, u64 until,
+					  u64 flags, u64 now)
 {
 	u32 llc_id = cpu_llc_id(cpu);
 
@@ -70,8 +75,8 @@ static __always_inline void throttle_task(struct task_ctx *t, struct task_struct
 	dsq_insert_vtime(p, throttled_dsq(llc_id), FAIR_SLICE, until, flags);
 }
 
-/* Parks those at a queue's front that must not run. Within dispatch only. Global, so that the verifier looks at it once. */
-__noinline int throttle_dsq_head(u64 dsq, u32 llc_id)
+/* Throttles the tasks at the head of a DSQ whose groups have no runtime. Call only from ops.dispatch(). */
+__global_subprog int throttle_dsq_head(u64 dsq, u32 llc_id)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -89,7 +94,7 @@ __noinline int throttle_dsq_head(u64 dsq, u32 llc_id)
 		u64 until = t ? throttled_until(t, now) : 0;
 		if (!until)
 			break;
-		/* It is not looked at there before all this is done. */
+		/* Not sooner: the timer must not look into the throttled DSQ before the task is there. */
 		if (until < now + THROTTLE_DELAY_MAX)
 			until = now + THROTTLE_DELAY_MAX;
 		if (dsq_move_vtime(&it, p, throttled_dsq(llc_id), until))
@@ -99,8 +104,8 @@ __noinline int throttle_dsq_head(u64 dsq, u32 llc_id)
 	return 0;
 }
 
-/* The same of a CPU's own queues. Global, as that is. */
-__noinline int throttle_cpu_dsqs(u32 cpu, u32 llc_id)
+/* throttle_dsq_head() for each of the CPU's own DSQs. */
+__global_subprog int throttle_cpu_dsqs(u32 cpu, u32 llc_id)
 {
 	for (u32 nth = 0; nth < CPU_DSQS; nth++) {
 		u64 dsq = cpu_dsq(cpu, nth);
@@ -110,12 +115,13 @@ __noinline int throttle_cpu_dsqs(u32 cpu, u32 llc_id)
 	return 0;
 }
 
-/* A parked thread is ready again, and goes there. Global, as park_first() is. */
-__noinline int unthrottle_task(struct task_struct *p __arg_trusted, struct task_ctx *t, struct dsq_target *target, u64 now)
+/* Makes a throttled task runnable again; target: the DSQ that the caller is to put the task into. */
+__global_subprog int unthrottle_task(struct task_struct *p __arg_trusted, struct task_ctx *t,
+				     struct dsq_target *target, u64 now)
 {
 	if (!t || !target)
 		return 0;
-	/* As in preemptible_cpu(). */
+	/* As in claim_preemptible_cpu(). */
 	bpf_rcu_read_lock();
 	activate_task(t, p, scx_bpf_task_cpu(p), false, now);
 	update_light(t, p, now);
@@ -127,7 +133,7 @@ __noinline int unthrottle_task(struct task_struct *p __arg_trusted, struct task_
 	return 0;
 }
 
-/* The domain's CPUs that idle look what there is. */
+/* Makes the idle CPUs of the LLC dispatch. */
 static __always_inline void kick_idle_cpus(struct llc_ctx *llc)
 {
 	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
@@ -137,7 +143,7 @@ static __always_inline void kick_idle_cpus(struct llc_ctx *llc)
 	}
 }
 
-/* Makes those ready whose groups' pools hold something again. */
+/* Unthrottles the tasks whose groups' pools hold runtime again. */
 static int on_unthrottle_timer(void *map, u32 *key, struct timer *value)
 {
 	struct bpf_iter_scx_dsq it;
@@ -171,11 +177,14 @@ static int on_unthrottle_timer(void *map, u32 *key, struct timer *value)
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	if (released) {
-		/* Not one by one: who was parked first is not who goes first. */
+		/*
+		 * All tasks first, then the CPUs: the task that was throttled first is not the one that runs
+		 * first.
+		 */
 		kick_idle_cpus(llc);
 		start_preempt_timer(llc, llc_id, WAKEUP_MIN_RUN, now);
 	}
-	/* One that is counted and not there yet may have found the timer still running. */
+	/* A task that is counted but not yet in the DSQ may have found the timer still armed. */
 	if (!next && llc->nr_throttled)
 		next = now + THROTTLE_DELAY_MAX;
 	if (next)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Limits: the CPU time that a cgroup's threads get together at most (cpu.max, cpu.max.burst).
+ * Bandwidth: the CPU time that the tasks of a cgroup get together at most (cpu.max, cpu.max.burst).
  *
- * Problem: the kernel's own scheduler enforces them, and one that takes its place has to.
- * How:     a group has a pool of CPU time, to which its quota is added each period. Its threads draw from the pool as they run, on
- *          any CPU, and wait while it is empty. What they draw beyond its end is owed: the next quotas pay for it.
- * Bounds:  a pool holds a quota and the burst at most. What is owed at most is what those that run at once still run
- *          until they are looked at: a quarter of a quota divided by their number, each, or BW_SLICE_MIN.
+ * Problem: The kernel's own scheduler enforces these limits, so a scheduler in its place has to.
+ * How:     A group has a runtime pool, which its quota refills each period. Its tasks charge what they run to
+ *          the pool, on any CPU, and are throttled while the pool is empty. What they run beyond the end of
+ *          the pool is owed: the next quotas pay for it.
+ * Bounds:  A pool holds a quota and the burst at most. It owes at most what the running tasks run until they
+ *          are charged next: for each a quarter of a quota divided by their number, or BW_SLICE_MIN.
  * Units:   ns.
  */
 #ifndef QUELL_POLICY_BANDWIDTH_H
@@ -16,16 +17,16 @@
 
 #define BW_SLICE_MIN (20 * NS_PER_US)
 
-/* What a pool holds, and what is asked of it, is no more: this is free of overflow. */
+/* Bound on the runtime in a pool and on what is added to it, which keeps sums free of overflow. */
 #define BW_RUNTIME_MAX (1LL << 60)
 
-/* How many periods began after that one. */
+/* How many periods ended since the period that began at period_start. */
 static inline u64 bw_periods(u64 period_start, u64 period, u64 now)
 {
 	return now > period_start && period ? (now - period_start) / period : 0;
 }
 
-/* What so many periods add to what a pool holds. */
+/* What so many periods add to the runtime in a pool. */
 static inline s64 bw_refill(s64 runtime, u64 periods, u64 quota, u64 burst)
 {
 	s64 max = quota + burst < (u64)BW_RUNTIME_MAX ? (s64)(quota + burst) : BW_RUNTIME_MAX;
@@ -34,7 +35,10 @@ static inline s64 bw_refill(s64 runtime, u64 periods, u64 quota, u64 burst)
 	return quota && periods <= (u64)space / quota ? (s64)(periods * quota) : space;
 }
 
-/* Until when a pool is empty, 0 if it is not: as of the period that began then. */
+/*
+ * Until when an empty pool throttles tasks, in the period that began at period_start; 0: the pool holds
+ * runtime.
+ */
 static inline u64 bw_throttled_until(s64 runtime, u64 period_start, u64 period, u64 quota)
 {
 	if (runtime > 0)
@@ -42,7 +46,10 @@ static inline u64 bw_throttled_until(s64 runtime, u64 period_start, u64 period, 
 	return period_start + ((u64)-runtime / (quota ?: 1) + 1) * period;
 }
 
-/* For how long one that draws from it runs before it is looked at, while so many do: others may begin. */
+/*
+ * For how long a task may run until it is charged next, while nr_running tasks share the pool; one more may
+ * begin.
+ */
 static inline u64 bw_slice(s64 runtime, u64 quota, u32 nr_running)
 {
 	u64 each = runtime > 0 ? (u64)runtime / (nr_running + 1) : 0, max = quota / 8 / (nr_running + 1);
@@ -53,11 +60,14 @@ static inline u64 bw_slice(s64 runtime, u64 quota, u32 nr_running)
 	return each < BW_SLICE_MIN ? BW_SLICE_MIN : each;
 }
 
-/* What part of the time that a thread has a CPU counts as run (interrupts and stolen time do not), in 1/BW_RATIO_ONE. */
+/*
+ * The part of the time on a CPU that sum_exec_runtime counts (not interrupts, nor stolen time), in
+ * 1/BW_RATIO_ONE.
+ */
 #define BW_RATIO_SHIFT 10
 #define BW_RATIO_ONE (1U << BW_RATIO_SHIFT)
 
-/* As of now, after it ran so much of so long. */
+/* The ratio of a task after it ran that much of the elapsed time. */
 static inline u32 bw_exec_ratio(u32 ratio, u64 ran, u64 elapsed)
 {
 	if (elapsed < BW_SLICE_MIN || elapsed > NS_PER_S)
@@ -66,7 +76,7 @@ static inline u32 bw_exec_ratio(u32 ratio, u64 ran, u64 elapsed)
 	return (ratio * 3 + now) / 4;
 }
 
-/* What it probably ran of so long. */
+/* Estimate of what a task ran in the elapsed time. */
 static inline u64 bw_exec_estimate(u32 ratio, u64 elapsed)
 {
 	return elapsed > NS_PER_S ? elapsed : (elapsed * ratio) >> BW_RATIO_SHIFT;

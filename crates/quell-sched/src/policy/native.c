@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The policy headers as a native library, for tests: one function for each of theirs. The same source that the
- * kernel runs.
+ * The policy headers as a native library, for tests: one function for each of theirs, from the same source
+ * that the kernel runs.
  */
 #include "bandwidth.h"
 #include "deadline.h"
@@ -13,11 +13,20 @@ s64 quell_fair_wakeup_lag(s64 lag, u64 weight) { return fair_wakeup_lag(lag, wei
 s64 quell_fair_weighted_lag(s64 lag, u64 weight) { return fair_weighted_lag(lag, weight); }
 s64 quell_fair_lag_repaid(s64 owed, u64 load, u64 advance) { return fair_lag_repaid(owed, load, advance); }
 s64 quell_fair_vclock_pull(s64 lag, u64 ran) { return fair_vclock_pull(lag, ran); }
-u64 quell_fair_pinned_behind(s64 lag, s64 due, u64 ran, u64 load) { return fair_pinned_behind(lag, due, ran, load); }
+u64 quell_fair_pinned_behind(s64 lag, s64 due, u64 ran, u64 load)
+{
+	return fair_pinned_behind(lag, due, ran, load);
+}
 s64 quell_fair_avg_shift(s64 by, s64 weight, u64 load) { return fair_avg_shift(by, weight, load); }
-u64 quell_fair_member_weight(u64 group, u64 own, u64 active) { return fair_member_weight(group, own, active); }
+u64 quell_fair_member_weight(u64 group, u64 own, u64 active)
+{
+	return fair_member_weight(group, own, active);
+}
 bool quell_deadline_before(u64 one, u64 other) { return deadline_before(one, other); }
-u64 quell_deadline_share(s64 lag, u64 after, u64 times, u64 now) { return deadline_share(lag, after, times, now); }
+u64 quell_deadline_share(s64 lag, u64 after, u64 times, u64 now)
+{
+	return deadline_share(lag, after, times, now);
+}
 s64 quell_deadline_ahead_max(u64 work) { return deadline_ahead_max(work); }
 s64 quell_deadline_slice_lag(u64 weight) { return deadline_slice_lag(weight); }
 u64 quell_deadline_request_start(u64 woke_at, s64 lag, u64 work, u64 times, u64 now)
@@ -33,7 +42,10 @@ u64 quell_deadline_chain_slept(u64 busy, u64 slept) { return deadline_chain_slep
 bool quell_deadline_chain_endless(u64 busy, u64 work) { return deadline_chain_endless(busy, work); }
 u64 quell_deadline_light(u64 woke_at) { return deadline_light(woke_at); }
 bool quell_deadline_passes_messages(u64 usual, u64 ran) { return deadline_passes_messages(usual, ran); }
-u64 quell_deadline_message(u64 woke_at, s64 lag, u64 times, u64 now) { return deadline_message(woke_at, lag, times, now); }
+u64 quell_deadline_message(u64 woke_at, s64 lag, u64 times, u64 now)
+{
+	return deadline_message(woke_at, lag, times, now);
+}
 u64 quell_deadline_lag_scale(u64 load, u64 cpus) { return deadline_lag_scale(load, cpus); }
 u64 quell_deadline_pace(u64 weight, u64 times) { return deadline_pace(weight, times); }
 u64 quell_deadline_running(u64 deadline, u64 until, u64 pace, u64 now)
@@ -41,7 +53,10 @@ u64 quell_deadline_running(u64 deadline, u64 until, u64 pace, u64 now)
 	return deadline_running(deadline, until, pace, now);
 }
 u64 quell_share_service_time(u64 ns, u32 rate) { return share_service_time(ns, rate); }
-u32 quell_share_default_rate(u64 weight, u64 cpus, u64 load) { return share_default_rate(weight, cpus, load); }
+u32 quell_share_default_rate(u64 weight, u64 cpus, u64 load)
+{
+	return share_default_rate(weight, cpus, load);
+}
 s64 quell_share_served_clamp(u64 served, u64 now) { return share_served_clamp(served, now); }
 u64 quell_share_half_slice(u32 rate) { return share_half_slice(rate); }
 u64 quell_share_vtime(u64 served, u32 rate) { return share_vtime(served, rate); }
@@ -66,5 +81,8 @@ u64 quell_urgency_work(u64 set, u64 usual, u64 request, u64 stretch)
 {
 	return urgency_work(set, usual, request, stretch);
 }
-u64 quell_urgency_request_avg(u64 usual, u64 spent, u64 seen) { return urgency_request_avg(usual, spent, seen); }
+u64 quell_urgency_request_avg(u64 usual, u64 spent, u64 seen)
+{
+	return urgency_request_avg(usual, spent, seen);
+}
 u64 quell_urgency_burst_avg(u64 usual, u64 ran) { return urgency_burst_avg(usual, ran); }

@@ -2,30 +2,30 @@
 /*
  * Urgency: how soon a task's work is to be done.
  *
- * Problem: a task on the critical path delays its whole request when it waits; others do not. And the
+ * Problem: A task on the critical path delays its whole request when it waits; other tasks do not. And the
  *          same wait harms a short request more than a long one.
- * How:     a task's work is how long its present activation may take: its rescheduling latency, plus what its process usually
- *          spends on a client's request. The latency is what the agent set for this task (DASEC's private rescheduling latency).
- *          Where it set none, it follows from the task itself: as long as it usually runs before it sleeps.
- *          The work has an age: how long it had waited already before the task became ready (causal.bpf.h).
- * Bounds:  work is at most 2 x URGENCY_WORK_MAX. An age counts for at most URGENCY_AGE_MAX, and URGENCY_AGE_RATIO times the work: tasks whose
- *          work is short gain nothing by being woken by others.
- * Source:  latencies are the DASEC paper's; age and what clients' requests usually take are ours.
+ * How:     A task's work is how long its present activation may take: its rescheduling latency, plus what its
+ *          process usually spends on a client's request. The latency is what the agent set for the task
+ *          (DASEC's private rescheduling latency); if none is set, it is the task's average burst. The age of
+ *          the work is how long the work had waited before the task became runnable (causal.bpf.h).
+ * Bounds:  Work is at most 2 x URGENCY_WORK_MAX. Age counts for URGENCY_AGE_MAX at most, and for
+ *          URGENCY_AGE_RATIO times the work: tasks of short work gain nothing by being woken by others.
+ * Source:  Latencies are the DASEC paper's; age and the average of clients' requests are ours.
  */
 #ifndef QUELL_POLICY_URGENCY_H
 #define QUELL_POLICY_URGENCY_H
 
 #include "types.h"
 
-/* A longer latency, or a longer request of a client's, counts as this. */
+/* Bounds of a latency, and upper bound of a client's request. */
 #define URGENCY_WORK_MAX (50 * NS_PER_MS)
 #define URGENCY_WORK_MIN (50 * NS_PER_US)
 #define URGENCY_AGE_MAX (200 * NS_PER_MS)
 #define URGENCY_AGE_RATIO 4
-/* Requests that an average is over. */
+/* How many requests the average is over. */
 #define URGENCY_AVG_REQUESTS 128
 
-/* How long work has waited since then, when the task that does it has run for so long of the time. */
+/* How long work has waited since a time, when the task that does it has run for ran of that time. */
 static inline u64 urgency_age(u64 since, u64 ran, u64 now)
 {
 	return now > since + ran ? now - since - ran : 0;
@@ -42,8 +42,8 @@ static inline u64 urgency_age_credit(u64 age, u64 work)
 }
 
 /*
- * A task's work: the latency that is set, or as long as it usually runs, and what its process usually spends on a client's request;
- * stretch in 1/16.
+ * A task's work: the latency that is set, or its average burst; plus what its process usually spends on a
+ * client's request. stretch in 1/16.
  */
 static inline u64 urgency_work(u64 latency_set, u64 burst_avg, u64 request_avg, u64 stretch)
 {
@@ -59,9 +59,9 @@ static inline u64 urgency_work(u64 latency_set, u64 burst_avg, u64 request_avg, 
 }
 
 /*
- * CPU time that a process usually spends on a client's request, when one comes in and so much was spent since the one
- * before; seen: how many came in until then. Slow, since requests overlap, so that some of this is for others, and since
- * processes that serve the like should be treated alike.
+ * The average CPU time of a request, when a request comes in and the process spent so much since the request
+ * before. nr_seen: requests before. A slow average, since requests overlap, so that some of the time is for
+ * other requests, and since processes that serve alike should be treated alike.
  */
 static inline u64 urgency_request_avg(u64 avg, u64 spent, u64 nr_seen)
 {
@@ -70,7 +70,7 @@ static inline u64 urgency_request_avg(u64 avg, u64 spent, u64 nr_seen)
 	return avg - avg / n + spent / n;
 }
 
-/* How long a task usually runs before it sleeps, after it did so for this long. */
+/* The average burst of a task, after a burst of that length. */
 static inline u64 urgency_burst_avg(u64 avg, u64 ran)
 {
 	return avg - avg / 4 + ran / 4;
