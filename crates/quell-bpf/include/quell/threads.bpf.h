@@ -327,13 +327,13 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 
 /*
  * A thread begins to run that was not known to be ready: its wakeup, or the switch away from it, was missed.
- * The thread has waited since the kernel queued it; but no time counts that has been read already (told), so
+ * The thread has waited since the kernel queued it; but no time counts that has been read already (read_until), so
  * that no counter goes back.
  */
-static __always_inline void wait_untold(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-					u64 since, u64 told, u64 now)
+static __always_inline void wait_missed(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+					u64 since, u64 read_until, u64 now)
 {
-	u64 from = queued_at(task, since > told ? since : told, now);
+	u64 from = queued_at(task, since > read_until ? since : read_until, now);
 
 	if (from >= now)
 		return;
@@ -342,9 +342,9 @@ static __always_inline void wait_untold(struct thread_slot *slot, struct task_st
 	wait_ended(slot, task, cpu, from << STATE_BITS, now);
 }
 
-/* told: up to when all counters have been read. */
+/* read_until: up to when all counters have been read. */
 static __always_inline void switch_in(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				      u64 told, u64 now)
+				      u64 read_until, u64 now)
 {
 	u64 old;
 
@@ -355,7 +355,7 @@ static __always_inline void switch_in(struct thread_slot *slot, struct task_stru
 	else if ((old & STATE_MASK) == STATE_RUNNING)
 		slot->run_ns += since(old, now); /* came under the monitor during a switch */
 	else
-		wait_untold(slot, task, cpu, old >> STATE_BITS, told, now);
+		wait_missed(slot, task, cpu, old >> STATE_BITS, read_until, now);
 	slot->switches++;
 	slot->cpu = cpu;
 	change_end(slot, old, STATE_RUNNING, now, now);
@@ -387,7 +387,7 @@ static __always_inline void switch_missed(u32 tid, u64 then, u64 now)
 }
 
 /* A blocked or new thread becomes ready. */
-static __always_inline void woken(struct thread_slot *slot, struct task_struct *task, bool is_new)
+static __always_inline void thread_woken(struct thread_slot *slot, struct task_struct *task, bool is_new)
 {
 	u64 old, start = slot->waking_ns;
 
@@ -413,7 +413,7 @@ static __always_inline void woken(struct thread_slot *slot, struct task_struct *
 }
 
 /* A ready thread moves to another CPU's run queue: its wait so far was on its old CPU. */
-static __always_inline void moved(struct thread_slot *slot, struct task_struct *task, u32 to, u64 now)
+static __always_inline void thread_migrated(struct thread_slot *slot, struct task_struct *task, u32 to, u64 now)
 {
 	u64 old;
 

@@ -90,7 +90,7 @@ static __always_inline void wait_elsewhere(struct thread_slot *slot, u32 cpu)
 }
 
 /* By how much a kernel counter advanced since the wait began, at most limit. */
-static __always_inline u64 counted(u64 before, u64 after, u64 limit)
+static __always_inline u64 counter_delta(u64 before, u64 after, u64 limit)
 {
 	if (before == NOT_KNOWN || after <= before)
 		return 0;
@@ -141,7 +141,7 @@ __global_subprog int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns
 	if (!row || now <= from)
 		return 0;
 	total = rest = now - from;
-	throttled = counted(slot->throttled_ns, throttled_ns, rest);
+	throttled = counter_delta(slot->throttled_ns, throttled_ns, rest);
 	rest -= throttled;
 	slot->ready_ns += rest;
 	slot->limited_ns += throttled;
@@ -151,7 +151,7 @@ __global_subprog int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns
 		return 0;
 	}
 
-	stolen = counted(slot->steal_ns, steal_ns, rest);
+	stolen = counter_delta(slot->steal_ns, steal_ns, rest);
 	rest -= stolen;
 	if (stolen | throttled) {
 		charge_part(row, CAUSE_STEAL, stolen);

@@ -87,7 +87,7 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 	struct thread_slot *slot = slot_of(task);
 
 	if (slot)
-		woken(slot, task, false);
+		thread_woken(slot, task, false);
 	return 0;
 }
 
@@ -107,7 +107,7 @@ int BPF_PROG(on_new, struct task_struct *task)
 	if (!slot)
 		slot = follow(task, tenant, id_of_task(creator), bpf_ktime_get_ns());
 	if (slot)
-		woken(slot, task, true);
+		thread_woken(slot, task, true);
 	return 0;
 }
 
@@ -117,7 +117,7 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	struct thread_slot *slot = slot_of(task);
 
 	if (slot)
-		moved(slot, task, to, bpf_ktime_get_ns());
+		thread_migrated(slot, task, to, bpf_ktime_get_ns());
 	return 0;
 }
 

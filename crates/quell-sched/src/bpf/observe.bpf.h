@@ -47,7 +47,7 @@ static __always_inline void observe_wake(struct task_struct *p)
 		if (!in_interrupt(waker))
 			count_waker(slot, id_of_task(waker));
 	}
-	woken(slot, p, false);
+	thread_woken(slot, p, false);
 }
 
 /* Logs the time since the last task stopped as the host's, if it is longer than a switch. */
