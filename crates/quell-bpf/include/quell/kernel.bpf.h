@@ -95,7 +95,7 @@ struct signal_struct {
 
 struct sched_info {
 	unsigned long long last_arrival; /* when the task was last given a CPU, by that run queue's clock */
-	unsigned long long last_queued;	 /* since when the task waits on that run queue; 0: it does not */
+	unsigned long long last_queued; /* since when the task waits on that run queue; 0: it does not */
 };
 
 struct sched_ext_entity { /* since 6.12 */

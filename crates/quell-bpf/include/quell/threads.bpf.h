@@ -327,8 +327,8 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 
 /*
  * A thread begins to run that was not known to be ready: its wakeup, or the switch away from it, was missed.
- * The thread has waited since the kernel queued it; but no time counts that has been read already (read_until), so
- * that no counter goes back.
+ * The thread has waited since the kernel queued it; but no time before read_until counts, so that no counter
+ * goes back.
  */
 static __always_inline void wait_missed(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 					u64 since, u64 read_until, u64 now)
