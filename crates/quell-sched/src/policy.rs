@@ -68,25 +68,25 @@ native! {
     fair_lag_repaid = quell_fair_lag_repaid(owed: i64, load: u64, advance: u64) -> i64;
     /// By how much the clock is brought back after a task ran with a lag.
     fair_vclock_pull = quell_fair_vclock_pull(lag: i64, ran: u64) -> i64;
-    /// By how much more a CPU's clock falls behind its domain's.
-    fair_pinned_behind = quell_fair_pinned_behind(lag: i64, due: i64, ran: u64, load: u64) -> u64;
-    /// What a mean moves by, where part of it does.
+    /// By how much more a CPU's clock falls behind its LLC's vclock.
+    fair_pinned_behind = quell_fair_pinned_behind(lag: i64, vclock_advance: i64, ran: u64, load: u64) -> u64;
+    /// By how much a weighted average moves, where a part of it moves by `by`.
     fair_avg_shift = quell_fair_avg_shift(by: i64, weight: i64, load: u64) -> i64;
-    /// A task's weight within its group.
-    fair_member_weight = quell_fair_member_weight(group: u64, own: u64, active: u64) -> u64;
-    /// Whether a deadline is earlier than another.
-    deadline_before = quell_deadline_before(one: u64, other: u64) -> bool;
+    /// The effective weight of a member of a group.
+    fair_member_weight = quell_fair_member_weight(group: u64, member: u64, active: u64) -> u64;
+    /// Whether deadline `a` is earlier than `b`.
+    deadline_before = quell_deadline_before(a: u64, b: u64) -> bool;
     /// A task's share deadline.
-    deadline_share = quell_deadline_share(lag: i64, after: u64, times: u64, now: u64) -> u64;
-    /// By how much a task may be ahead of its share and still have a request deadline.
+    deadline_share = quell_deadline_share(lag: i64, delay: u64, scale: u64, now: u64) -> u64;
+    /// How far a task may be ahead of its share and still have a request deadline.
     deadline_ahead_max = quell_deadline_ahead_max(work: u64) -> i64;
     /// The lag that one turn of a task makes.
     deadline_slice_lag = quell_deadline_slice_lag(weight: u64) -> i64;
-    /// From when on a task is to be served for its request.
-    deadline_request_start = quell_deadline_request_start(woke_at: u64, lag: i64, work: u64, times: u64, now: u64) -> u64;
-    /// A task's request deadline, or another one where it has none or that is earlier.
+    /// From when on a task's request counts.
+    deadline_request_start = quell_deadline_request_start(woke_at: u64, lag: i64, work: u64, scale: u64, now: u64) -> u64;
+    /// A task's request deadline; `otherwise`, where the task has none or that is earlier.
     deadline_request = quell_deadline_request(
-        otherwise: u64, from: u64, work: u64, age: u64, ran: u64, usual: u64, endless: bool
+        otherwise: u64, start: u64, work: u64, age: u64, ran: u64, burst_avg: u64, endless: bool
     ) -> u64;
     /// For how long a chain has been busy, when so much more was run.
     deadline_chain_ran = quell_deadline_chain_ran(busy: u64, ran: u64) -> u64;
@@ -96,54 +96,54 @@ native! {
     deadline_chain_endless = quell_deadline_chain_endless(busy: u64, work: u64) -> bool;
     /// A light task's deadline.
     deadline_light = quell_deadline_light(woke_at: u64) -> u64;
-    /// The deadline of a task of a chain without end that passes messages.
-    deadline_message = quell_deadline_message(woke_at: u64, lag: i64, times: u64, now: u64) -> u64;
-    /// Whether a task of a chain without end passes messages.
-    deadline_passes_messages = quell_deadline_passes_messages(usual: u64, ran: u64) -> bool;
-    /// How many times as long as a lag it takes to have it, in 1/64.
+    /// The deadline of a task of an endless chain that passes messages.
+    deadline_message = quell_deadline_message(woke_at: u64, lag: i64, scale: u64, now: u64) -> u64;
+    /// Whether a task of an endless chain passes messages.
+    deadline_passes_messages = quell_deadline_passes_messages(burst_avg: u64, ran: u64) -> bool;
+    /// How much longer than a lag it takes to serve that lag, in 1/64.
     deadline_lag_scale = quell_deadline_lag_scale(load: u64, cpus: u64) -> u64;
-    /// How much later a task's share deadline becomes in each ns that it runs, in 1/1024.
-    deadline_pace = quell_deadline_pace(weight: u64, times: u64) -> u64;
+    /// By how much a task's share deadline becomes later for each ns that the task runs, in 1/1024.
+    deadline_pace = quell_deadline_pace(weight: u64, scale: u64) -> u64;
     /// The deadline of a running task as of now.
     deadline_running = quell_deadline_running(deadline: u64, until: u64, pace: u64, now: u64) -> u64;
     /// For how long CPU time serves a task of a rate, in 1/65536 of a CPU.
     share_service_time = quell_share_service_time(ns: u64, rate: u32) -> u64;
     /// The rate of a task of a weight that nobody has solved for.
     share_default_rate = quell_share_default_rate(weight: u64, cpus: u64, load: u64) -> u32;
-    /// What keeps the time up to which a task has been served within its bounds.
-    share_served_clamp = quell_share_served_clamp(served: u64, now: u64) -> i64;
-    /// For how long half of a turn serves a task of a rate.
+    /// What to add to the time up to which a task has been served, to keep it within its bounds.
+    share_served_clamp = quell_share_served_clamp(served_until: u64, now: u64) -> i64;
+    /// For how long half of a slice serves a task of a rate.
     share_half_slice = quell_share_half_slice(rate: u32) -> u64;
-    /// The virtual time of a task that has been served up to a time.
-    share_vtime = quell_share_vtime(served: u64, rate: u32) -> u64;
-    /// As [`deadline_pace`], at a rate.
+    /// The vtime of a task that has been served up to a time.
+    share_vtime = quell_share_vtime(served_until: u64, rate: u32) -> u64;
+    /// [`deadline_pace`] by a rate.
     share_deadline_pace = quell_share_deadline_pace(rate: u32) -> u64;
     /// Whether a task of a lag may be urgent, on so many CPUs that it shares.
     share_is_urgent = quell_share_is_urgent(lag: i64, cpus: u64) -> bool;
     /// Whether a task of a rate and a lag is light when it wakes.
     share_is_light = quell_share_is_light(rate: u32, lag: i64) -> bool;
-    /// How many periods began since that one.
-    bw_periods = quell_bw_periods(began: u64, period: u64, now: u64) -> u64;
-    /// What so many periods add to what a pool holds.
-    bw_refill = quell_bw_refill(left: i64, periods: u64, quota: u64, burst: u64) -> i64;
-    /// Until when a pool is empty; 0: it is not.
-    bw_throttled_until = quell_bw_throttled_until(left: i64, began: u64, period: u64, quota: u64) -> u64;
-    /// For how long one of those that draw from it runs before it is looked at.
-    bw_slice = quell_bw_slice(left: i64, quota: u64, running: u32) -> u64;
-    /// What part of the time that a thread has a CPU counts as run, in 1/1024.
-    bw_exec_ratio = quell_bw_exec_ratio(pace: u32, ran: u64, had: u64) -> u32;
-    /// What it probably ran of so long.
-    bw_exec_estimate = quell_bw_exec_estimate(pace: u32, had: u64) -> u64;
+    /// How many periods ended since the period that began at `period_start`.
+    bw_periods = quell_bw_periods(period_start: u64, period: u64, now: u64) -> u64;
+    /// What so many periods add to the runtime in a pool.
+    bw_refill = quell_bw_refill(runtime: i64, periods: u64, quota: u64, burst: u64) -> i64;
+    /// Until when an empty pool throttles its tasks; 0: the pool holds runtime.
+    bw_throttled_until = quell_bw_throttled_until(runtime: i64, period_start: u64, period: u64, quota: u64) -> u64;
+    /// For how long a task may run until its group is charged next.
+    bw_slice = quell_bw_slice(runtime: i64, quota: u64, nr_running: u32) -> u64;
+    /// The part of the time on a CPU that counts as run, in 1/1024.
+    bw_exec_ratio = quell_bw_exec_ratio(ratio: u32, ran: u64, elapsed: u64) -> u32;
+    /// Estimate of what a task ran in the elapsed time.
+    bw_exec_estimate = quell_bw_exec_estimate(ratio: u32, elapsed: u64) -> u64;
     /// How long a task's work has waited.
     urgency_age = quell_urgency_age(since: u64, ran: u64, now: u64) -> u64;
     /// What counts of the age of work.
     urgency_age_credit = quell_urgency_age_credit(age: u64, work: u64) -> u64;
     /// A task's work.
-    urgency_work = quell_urgency_work(set: u64, usual: u64, request: u64, stretch: u64) -> u64;
-    /// CPU time that a process usually spends on a client's request.
-    urgency_request_avg = quell_urgency_request_avg(usual: u64, spent: u64, seen: u64) -> u64;
-    /// How long a task usually runs.
-    urgency_burst_avg = quell_urgency_burst_avg(usual: u64, ran: u64) -> u64;
+    urgency_work = quell_urgency_work(latency_set: u64, burst_avg: u64, request_avg: u64, stretch: u64) -> u64;
+    /// The average CPU time that a process spends on a client's request.
+    urgency_request_avg = quell_urgency_request_avg(avg: u64, spent: u64, nr_seen: u64) -> u64;
+    /// A task's average burst.
+    urgency_burst_avg = quell_urgency_burst_avg(avg: u64, ran: u64) -> u64;
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_with_a_lag_leaves_it_to_the_others() {
+    fn lag_that_a_task_leaves_is_repaid_by_the_clock() {
         // 1024 us of lag and of clock are counted together. (lag in them, weight and the others' load in percent,
         // the clock's advance) -> by how much less it advances
         for (lag, weight, load, advance, less) in [
@@ -219,7 +219,7 @@ mod tests {
             (20, 2, 4, 0), // they catch up
             (0, 8, 4, 0),
             (-100, 8, 4, 0),
-            (200, 4, 4, 8), // some is forgotten
+            (200, 4, 4, 8), // and half of the lag in 0.1 s
         ] {
             let load = 2 * WEIGHT_ONE;
             let lag = FAIR_PINNED_LAG_MAX + ms(beyond);
@@ -252,7 +252,7 @@ mod tests {
         // (lag in ms, ready tasks, CPUs) -> ms from now
         for (lag, tasks, cpus, left) in [
             (0, 2, 2, 100),
-            (0, 8, 2, 100), // whoever else there is
+            (0, 8, 2, 100), // whatever other tasks there are
             (-3, 8, 2, 112),
             (20, 8, 2, 20),
             (25, 8, 2, 0),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_what_is_usual() {
+    fn work_follows_the_averages() {
         // (set, usual, request in us; stretch in 1/16) -> us
         for (set, usual, request, stretch, work) in [
             (0, 300, 0, 16, 300),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn running_serves_by_the_rate() {
+    fn running_serves_a_task_by_its_rate() {
         // (ms, rate in percent of a CPU) -> ms
         for (ran, rate, serves) in [(3, 100, 3), (3, 50, 6), (3, 1, 300), (5_000, 50, 2_000)] {
             let found = share_service_time(ran * MS, CPU * rate / 100);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_refill_and_what_is_owed_is_paid() {
+    fn pools_refill_and_debts_are_repaid() {
         // (left, periods) -> added, of 20 a period and a burst of 30
         for (left, periods, added) in [
             (0, 1, 20),
@@ -583,7 +583,7 @@ mod tests {
 
         /// deadline.h, bound (1).
         #[test]
-        fn nobody_that_becomes_ready_later_goes_before_for_long(
+        fn no_later_task_precedes_for_long(
             (weight, lag) in weight_and_lag(), load in any_time(), cpus in 0u64..=1024, woke in 0u64..1 << 60,
             since in 0u64..1 << 40, work in (any_time(), any_time(), any_time(), any::<u32>()), age in any_time(),
             ran in any_time(), usual in any_time(), busy in 0..=DEADLINE_BUSY_MAX,
@@ -607,7 +607,7 @@ mod tests {
         }
 
         #[test]
-        fn who_lacks_more_is_due_earlier(load in 0u64..1 << 45, cpus in 1u64..=1024, lag in -(300 * MS as i64)..=FAIR_LAG_MAX, more in 0..100 * MS as i64) {
+        fn a_task_of_more_lag_has_an_earlier_deadline(load in 0u64..1 << 45, cpus in 1u64..=1024, lag in -(300 * MS as i64)..=FAIR_LAG_MAX, more in 0..100 * MS as i64) {
             let share = |lag| deadline_share(lag, DEADLINE_SHARE_DELAY, deadline_lag_scale(load, cpus), 100 * S);
             prop_assert!(!deadline_before(share(lag), share((lag + more).min(FAIR_LAG_MAX))));
         }
@@ -619,7 +619,7 @@ mod tests {
         }
 
         #[test]
-        fn who_runs_becomes_later(now in 0u64..1 << 59, until in 0u64..1 << 59, more in 0u64..1 << 40, due in -(1i64 << 40)..1 << 40, weight in weight(), load in any_time()) {
+        fn a_running_task_becomes_later(now in 0u64..1 << 59, until in 0u64..1 << 59, more in 0u64..1 << 40, due in -(1i64 << 40)..1 << 40, weight in weight(), load in any_time()) {
             let deadline = (DEADLINE_BASE + now).wrapping_add_signed(due);
             let at = |now| deadline_running(deadline, until, deadline_pace(weight, deadline_lag_scale(load, 4)), now);
             prop_assert!(!deadline_before(at(now + more), at(now)) || now > until);
@@ -634,7 +634,7 @@ mod tests {
         }
 
         #[test]
-        fn orders_follow_what_was_served(served in 0u64..1 << 59, more in 0u64..1 << 59, rate in any::<u32>()) {
+        fn vtimes_follow_the_service(served in 0u64..1 << 59, more in 0u64..1 << 59, rate in any::<u32>()) {
             prop_assert!(share_vtime(served, rate) <= share_vtime(served + more, rate));
             let now = served.wrapping_add(more);
             let kept = share_served_clamp(served, now);
@@ -682,7 +682,7 @@ mod tests {
         }
 
         #[test]
-        fn limits_are_free_of_overflow(
+        fn bandwidth_is_free_of_overflow(
             left in any::<i64>().prop_map(|it| it >> 3), periods in any_time(), quota in 0..1u64 << 61, burst in 0..1u64 << 61,
             pace in 0u32..=1024, ran in any_time(), had in any_time()
         ) {
@@ -694,14 +694,14 @@ mod tests {
         }
 
         #[test]
-        fn usual_runs_stay_between_the_runs(usual in 0..1u64 << 60, ran in 0..1u64 << 60) {
+        fn average_bursts_stay_between_the_bursts(usual in 0..1u64 << 60, ran in 0..1u64 << 60) {
             let next = urgency_burst_avg(usual, ran);
             prop_assert!(next <= usual.max(ran) + 1);
             prop_assert!(next + 2 >= usual.min(ran));
         }
 
         #[test]
-        fn usual_requests_stay_between_the_requests(usual in 0..1u64 << 60, spent in 0..1u64 << 60, seen in any_time()) {
+        fn average_requests_stay_between_the_requests(usual in 0..1u64 << 60, spent in 0..1u64 << 60, seen in any_time()) {
             let found = urgency_request_avg(usual, spent, seen);
             prop_assert!(found <= usual.max(spent) && found + 2 >= usual.min(spent) - usual.min(spent) / 64);
         }

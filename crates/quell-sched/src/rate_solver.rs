@@ -91,7 +91,7 @@ impl RateSolver {
             let since = slot.since_ns.load(Relaxed);
             if since == 0 {
                 end = key + 1;
-                continue; // it is being taken
+                continue; // the slot is being allocated
             }
             let passed = now.saturating_sub(since);
             if !wants && !ended && passed > SLOT_TTL_NS {
@@ -105,7 +105,7 @@ impl RateSolver {
             let wanted = slot.wanted_ns.load(Relaxed);
             seen.push(Seen {
                 key,
-                group: groups.place(slot.group_id.load(Relaxed), GROUP_DEPTH, host),
+                group: groups.index(slot.group_id.load(Relaxed), GROUP_DEPTH, host),
                 weight: slot.weight.load(Relaxed).clamp(WEIGHTS.0, WEIGHTS.1),
                 cpus: self.cpus(key, tid, slot, &online, now, host),
                 used_ns: slot.used_ns.load(Relaxed),
@@ -169,23 +169,23 @@ impl RateSolver {
         let cpus = match slot.pinned_cpu_plus1.load(Relaxed) {
             0 if allowed as usize >= host.possible() => return online.clone(),
             0 => {
-                let place = self.affinities.get(&key).filter(|it| {
+                let known = self.affinities.get(&key).filter(|it| {
                     it.tid == tid
                         && it.allowed == allowed
                         && now.saturating_sub(it.at) < AFFINITY_TTL_NS
                 });
-                match place {
-                    Some(place) => place.cpus.clone(),
+                match known {
+                    Some(known) => known.cpus.clone(),
                     None => {
                         let cpus = host.allowed(tid).unwrap_or_default();
                         let at = now;
-                        let place = Affinity {
+                        let affinity = Affinity {
                             tid,
                             allowed,
                             at,
                             cpus: cpus.clone(),
                         };
-                        self.affinities.insert(key, place);
+                        self.affinities.insert(key, affinity);
                         cpus
                     }
                 }
@@ -237,30 +237,30 @@ fn clear(slot: &ShareSlot) {
 #[derive(Default)]
 struct Groups {
     list: Vec<Group>,
-    places: BTreeMap<u64, Option<usize>>,
+    indexes: BTreeMap<u64, Option<usize>>,
 }
 
 impl Groups {
-    fn place(&mut self, id: u64, depth_max: u32, host: &mut impl Host) -> Option<usize> {
+    fn index(&mut self, id: u64, depth_max: u32, host: &mut impl Host) -> Option<usize> {
         if id == 0 || depth_max == 0 {
             return None;
         }
-        if let Some(place) = self.places.get(&id) {
-            return *place;
+        if let Some(index) = self.indexes.get(&id) {
+            return *index;
         }
-        // Before its parent is looked for: groups that contain each other would be looked for without end.
-        self.places.insert(id, None);
+        // Before the parent: a cycle of groups would recurse without end.
+        self.indexes.insert(id, None);
         let found = host.group(id)?;
         let [quota, period, ..] = found.bw;
         let group = Group {
-            parent: self.place(found.parent_id, depth_max - 1, host),
+            parent: self.index(found.parent_id, depth_max - 1, host),
             weight: (found.weight / WEIGHT_ONE).clamp(WEIGHTS.0, WEIGHTS.1),
             limit: (quota > 0 && period > 0).then(|| quota as f64 / period as f64),
         };
         self.list.push(group);
-        let place = Some(self.list.len() - 1);
-        self.places.insert(id, place);
-        place
+        let index = Some(self.list.len() - 1);
+        self.indexes.insert(id, index);
+        index
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    fn wants(tid: u32, group: u64, allowed: u16, now: u64) -> ShareSlot {
+    fn runnable(tid: u32, group: u64, allowed: u16, now: u64) -> ShareSlot {
         let slot = ShareSlot::default();
         slot.tid.store(tid, Relaxed);
         slot.weight.store(100, Relaxed);
@@ -345,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_what_their_groups_are_due() {
+    fn rates_follow_the_groups_weights() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
         let now = machine.now;
         // Group 7's two may run anywhere, 8's on one CPU: due 1/4 + 1/4 and 1.
         let slots = [
-            wants(1, 7, 2, now),
-            wants(2, 7, 2, now),
-            wants(3, 8, 1, now),
+            runnable(1, 7, 2, now),
+            runnable(2, 7, 2, now),
+            runnable(3, 8, 1, now),
         ];
         slots[2].pinned_cpu_plus1.store(1, Relaxed);
         step(&mut solver, &slots, &mut machine, &[0, 0, 0]);
@@ -367,9 +367,9 @@ mod tests {
     }
 
     #[test]
-    fn where_threads_may_run_is_asked_for_now_and_then() {
+    fn affinities_are_read_again_after_a_time() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
-        let slots = [wants(1, 0, 1, machine.now)];
+        let slots = [runnable(1, 0, 1, machine.now)];
         for _ in 0..30 {
             step(&mut solver, &slots, &mut machine, &[50]);
         }
@@ -378,15 +378,15 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_gone_or_contain_each_other_are_no_reason_to_stop() {
+    fn missing_groups_and_cycles_of_groups_do_no_harm() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
         machine.groups.insert(9, group(10, 0));
         machine.groups.insert(10, group(9, u32::MAX));
         let now = machine.now;
         let slots = [
-            wants(1, 9, 2, now),
-            wants(2, 99, 2, now),
-            wants(3, 7, 2, now),
+            runnable(1, 9, 2, now),
+            runnable(2, 99, 2, now),
+            runnable(3, 7, 2, now),
         ];
         slots[1].weight.store(0, Relaxed);
         for _ in 0..3 {
@@ -396,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn who_has_wanted_nothing_for_long_loses_its_place() {
+    fn the_slot_of_a_long_sleeper_is_freed() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
-        let slots = [wants(1, 7, 2, machine.now)];
+        let slots = [runnable(1, 7, 2, machine.now)];
         step(&mut solver, &slots, &mut machine, &[50]);
         slots[0].wants.store(0, Relaxed);
         slots[0].since_ns.store(machine.now, Relaxed);
@@ -412,9 +412,12 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_loses_its_place_at_once() {
+    fn the_slot_of_an_exited_task_is_freed_at_once() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
-        let slots = [wants(1, 7, 2, machine.now), wants(2, 7, 2, machine.now)];
+        let slots = [
+            runnable(1, 7, 2, machine.now),
+            runnable(2, 7, 2, machine.now),
+        ];
         step(&mut solver, &slots, &mut machine, &[30, 50]);
         slots[0].wants.store(ENDED, Relaxed);
         step(&mut solver, &slots, &mut machine, &[20, 50]);
@@ -426,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_being_taken_is_left_alone() {
+    fn a_slot_that_is_being_allocated_is_left_alone() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
         let slots = [ShareSlot::default()];
         slots[0].tid.store(1, Relaxed);
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_bounds_are_the_schedulers() {
+    fn units_and_bounds_are_those_of_the_scheduler() {
         use crate::policy::{share_served_clamp, share_service_time};
         assert_eq!(share_service_time(MS, RATE_ONE as u32), MS);
         assert_eq!(
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_is_shown_a_place() {
+    fn hints_point_to_free_slots() {
         let (mut solver, mut machine) = (RateSolver::default(), machine());
         let slots: Vec<ShareSlot> = (0..8).map(|_| ShareSlot::default()).collect();
         for taken in [0, 1, 3] {
