@@ -74,7 +74,7 @@ pub struct ShareSlot {
     pub is_new: AtomicU32,
 }
 
-/// `struct share_slot_hints`: as that.
+/// `struct share_slot_hints`: the scheduler and its loader both write it.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ShareSlotHints {
@@ -94,9 +94,7 @@ pub struct LlcCtx {
     pub migrate_timer_armed: u64,
     pub preempt_timer_at_ns: u64,
     pub unthrottle_timer_at_ns: u64,
-    /// When threads that waited for too long were last looked for.
     pub starved_scan_at_ns: u64,
-    /// When those of its queue were put in order.
     pub resorted_at_ns: u64,
     pub nr_queued: u32,
     pub nr_starved: u32,
@@ -118,7 +116,7 @@ pub struct Group {
     pub active_weight: u64,
     pub share_weight: u64,
     pub share_weight_at_ns: u64,
-    /// Quota, period, burst, when the period began, what is left, the next group with a limit.
+    /// `struct bandwidth`: `quota_ns`, `period_ns`, `burst_ns`, `period_start_ns`, `runtime_ns`, `next_group_id`.
     pub bw: [u64; 6],
     pub bw_generation: u32,
     pub bw_running: i32,
@@ -207,7 +205,7 @@ pub struct TenantSetting {
 }
 
 impl ServerCtx {
-    /// What it got.
+    /// What the server got.
     pub fn stats(&self) -> crate::ServerStats {
         crate::ServerStats {
             used_ns: self.cur.used_ns,
@@ -218,7 +216,7 @@ impl ServerCtx {
 
 /// A sum of weights (fair.h) in the scale of cgroup v2.
 pub fn weight(raw: u64) -> f64 {
-    // As signed: what should not be there shows.
+    // As signed: a sum below 0, which would be an error, shows as such.
     raw as i64 as f64 / 1024.0
 }
 
@@ -247,13 +245,13 @@ unsafe impl Plain for ServerSetting {}
 // SAFETY: as above.
 unsafe impl Plain for ServerCtx {}
 
-/// Its bytes.
+/// The bytes of a value.
 pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: T has no padding (Plain), and the slice borrows the value.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// From its bytes; what lacks is zero.
+/// A value from its bytes; missing bytes are zero.
 pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let length = bytes.len().min(size_of::<T>());

@@ -1,11 +1,11 @@
 //! Quell's own scheduler: a sched_ext scheduler (Linux 6.12 or newer) that runs every ordinary thread
 //! of the host, and its loader.
 //!
-//! Problem: stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
-//! Approach: BPF programs (`src/bpf`) decide who runs, when and where; the arithmetic of those
-//! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads them,
-//! tells them what the agent wants of threads, and reads what they count. Without an agent they schedule
-//! well by themselves; if their loader ends in any way, the kernel's own scheduler takes over.
+//! Problem: Stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
+//! Approach: BPF programs (`src/bpf`) decide which thread runs, when and where; the arithmetic of those
+//! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads the programs,
+//! tells them what the agent wants of threads, and reads their counters. Without an agent the programs schedule
+//! well by themselves; if the loader ends in any way, the kernel's own scheduler takes over.
 //!
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
@@ -38,7 +38,7 @@ use std::path::Path;
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
 
-/// The maps of quell-bpf's headers: a monitor lends some, and without it none is needed.
+/// The maps of quell-bpf's headers: a monitor lends some of them; without a monitor none is needed.
 const OBSERVING: [&str; 8] = [
     "threads",
     "tid_slots",
@@ -53,19 +53,19 @@ const OBSERVING: [&str; 8] = [
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
 
-/// What the scheduler does; fixed once loaded.
+/// What the scheduler does. Fixed once it is loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Order threads by how long the work they serve waits, not by when they became ready themselves.
     pub causal: bool,
     /// Give threads private rescheduling latencies and let urgent ones preempt.
     pub asymmetry: bool,
-    /// Put threads of short requests before those of long ones that came at the same time.
+    /// Put threads of short requests before threads of long requests that came at the same time.
     pub requests: bool,
     /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
     /// Off by default until it holds what it promises everywhere: docs/scheduler.md.
     pub share: bool,
-    /// Serve those who have servers ([`Scheduler::set_server`]) before all that has a weight; what they leave is shared. Needs
+    /// Run threads with servers ([`Scheduler::set_server`]) before threads that only have weights, which share what servers leave. Needs
     /// `share`.
     pub criticality: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
@@ -99,7 +99,7 @@ impl Options {
                 true => file.asymmetry.causal,
                 false => defaults.causal,
             },
-            // What promises leave is shared.
+            // Threads without servers share what servers leave.
             share: has(Mechanism::Share) || has(Mechanism::Criticality),
             criticality: has(Mechanism::Criticality),
             ..defaults
@@ -166,7 +166,7 @@ pub enum SchedError {
     },
 }
 
-/// How the scheduler ended.
+/// How the scheduler exited.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Exit {
     /// The kernel's category (`enum scx_exit_kind`): 64 to 1023 on request, 1024 and above for errors.
@@ -194,9 +194,9 @@ impl Exit {
 /// What the agent wants of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadSetting {
-    /// The tenant that it competes as part of ([`Scheduler::set_tenant`]); 0: it does as part of its cgroup.
+    /// The tenant that the thread competes in ([`Scheduler::set_tenant`]); 0: it competes in its cgroup.
     pub tenant: u32,
-    /// The server that serves it while it may run on that one's CPU only; 0: none.
+    /// The server that serves the thread while the thread is pinned to the server's CPU; 0: none.
     pub server: u32,
     /// Weight, 1 to 10 000; `None`: by nice.
     pub weight: Option<u32>,
@@ -204,23 +204,23 @@ pub struct ThreadSetting {
     pub latency_ns: Option<u64>,
 }
 
-/// What is promised on one CPU.
+/// A server of a CPU, and its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSetting {
-    /// A number of the caller's choice, 1 to 1023; 0: what the CPU keeps for all that no server serves.
+    /// A number of the caller's choice, 1 to 1023; 0: the best-effort server of the CPU.
     pub number: u32,
     /// The CPU.
     pub cpu: CpuId,
-    /// The promise; `None`: no more, its threads have weights again.
+    /// The terms; `None` ends the server: its threads compete by weight again.
     pub terms: Option<ServerTerms>,
 }
 
-/// What a scheduler was told to promise, for who tells it: a plan's servers before its threads, and what it has no more after them.
+/// The servers that a scheduler was told of, so that only changes are told. Of each plan: new servers before the plan's threads, ended ones after them.
 #[derive(Debug, Default)]
 pub struct PromisedServers(BTreeMap<(u32, CpuId), ServerTerms>);
 
 impl PromisedServers {
-    /// Tells what is new. What the scheduler refuses is told again with the next plan; gives why.
+    /// Tells the scheduler of servers that are new or changed. Returns the refused ones, which are told again with the next plan.
     pub fn promise<E>(
         &mut self,
         servers: &[ServerPlan],
@@ -247,7 +247,7 @@ impl PromisedServers {
         refused
     }
 
-    /// Ends those that are not among these.
+    /// Ends the servers that are not in the plan.
     pub fn end_others<E>(
         &mut self,
         servers: &[ServerPlan],
@@ -289,12 +289,12 @@ impl ServerSetting {
     }
 }
 
-/// What a server of the scheduler's got.
+/// What a server got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct ServerStats {
-    /// CPU time by budget in its present period, in ns.
+    /// CPU time used of the budget of the present period, in ns.
     pub used_ns: u64,
-    /// Periods that ended before it had the budget that it wanted.
+    /// Periods that ended before the server had its budget.
     pub missed: u64,
 }
 
@@ -336,7 +336,7 @@ pub struct Scheduler {
     numbers: Vec<CpuId>,
     // Before the object: ends the scheduler.
     _link: Link,
-    // After it: that does not wait for a step.
+    // After the link: the end of the scheduler does not wait for a step of the loop.
     _rate_loop: Option<RateLoop>,
     object: Object,
 }
@@ -368,8 +368,8 @@ impl Scheduler {
         Scheduler::observing(topology, options, &[], || ())
     }
 
-    /// Loads it to count what threads do into a monitor's maps (by name) as well. `take_over` is called right before it is in
-    /// charge: who counted until then must stop. With no maps it counts nothing.
+    /// Loads the scheduler to count what threads do into a monitor's maps (by name) as well. `take_over` is called right before the
+    /// scheduler takes over: a monitor that counted until then must stop. Without maps the scheduler counts nothing.
     pub fn observing(
         topology: &Topology,
         options: &Options,
@@ -455,7 +455,7 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// Tells it what is wanted of a thread, until the thread ends.
+    /// Sets what is wanted of a thread, until the thread exits.
     ///
     /// # Errors
     /// [`SchedError::NoThread`] where there is no such thread.
@@ -487,10 +487,10 @@ impl Scheduler {
         }
     }
 
-    /// Promises CPU time on one CPU, or something else from the next period on, or nothing more.
+    /// Makes a server of a CPU, changes its terms from its next period on, or ends it.
     ///
     /// # Errors
-    /// The CPU has 32 servers already (ENOSPC), or a number's threads still run on the CPU that it was promised on before (EBUSY).
+    /// The CPU has 32 servers already (ENOSPC), or the server's threads are still runnable on its previous CPU (EBUSY).
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         let what = "setting a server";
         match self.call("quell_set_server", &setting.raw(), what)? {
@@ -499,7 +499,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs one of the scheduler's programs for the agent; what it returns.
+    /// Runs one of the scheduler's syscall programs; returns the program's result.
     fn call<T: layout::Plain>(
         &mut self,
         name: &str,
@@ -521,12 +521,12 @@ impl Scheduler {
         Ok(output.return_value as i32)
     }
 
-    /// Takes back what was wanted of a thread.
+    /// Clears what was wanted of a thread.
     pub fn clear_thread(&mut self, tid: Tid) -> Result<(), SchedError> {
         self.set_thread(tid, ThreadSetting::default())
     }
 
-    /// Instructions that the kernel's verifier went through when it was loaded: what loading takes.
+    /// Instructions that the kernel's verifier processed when the scheduler was loaded.
     pub fn verified(&self) -> Result<u64, SchedError> {
         let id = |program: Program<'_>| Program::id_from_fd(program.as_fd());
         let ids: Result<Vec<u32>, _> = self.object.progs().map(id).collect();
@@ -537,7 +537,7 @@ impl Scheduler {
             .sum())
     }
 
-    /// What its servers got, each at its number.
+    /// What the servers got, each at its number.
     ///
     /// # Errors
     /// As [`Scheduler::stats`].
@@ -548,7 +548,7 @@ impl Scheduler {
         Ok(slots.map(|slot| slot.stats()).collect())
     }
 
-    /// What it counted since it was loaded.
+    /// The scheduler's counters since it was loaded.
     pub fn stats(&self) -> Result<Stats, SchedError> {
         let bytes = value(&self.cpus, "reading the CPUs' counters")?;
         let slots: Vec<CpuCtx> = bytes
@@ -567,7 +567,7 @@ impl Scheduler {
             stats.queued += u64::from(llc.nr_queued);
         }
         for key in self.groups.keys() {
-            // Gone since: it had no threads.
+            // The group may have been deleted meanwhile: it had no threads.
             let found = self.groups.lookup(&key, MapFlags::ANY);
             if let Some(bytes) = found.map_err(io("reading the groups"))? {
                 let group: layout::Group = from_bytes(&bytes);
@@ -577,7 +577,7 @@ impl Scheduler {
         Ok(stats)
     }
 
-    /// How it ended, once it has: thrown out by the kernel, or replaced by its order.
+    /// How the scheduler exited; `None`: it has not.
     pub fn exited(&self) -> Result<Option<Exit>, SchedError> {
         let bytes = value(&self.exit, "reading the exit record")?;
         let record: ExitRecord = from_bytes(&bytes);
@@ -620,8 +620,8 @@ fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {
     Ok(found.unwrap_or_default())
 }
 
-/// The domain of each possible CPU: those that share a last-level cache, in parts of at most 64; CPUs
-/// that are offline belong where there is room, from the last one on.
+/// The LLC of each possible CPU: CPUs that share a last-level cache, in parts of at most 64. Offline CPUs belong to the last LLC with room,
+/// or to further ones.
 fn llcs_of_cpus(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
     if possible > layout::MAX_CPUS {
         return Err(SchedError::Limit {
@@ -683,7 +683,7 @@ fn raw_options(options: &Options, llc_of: &[u16], possible: usize) -> RawOptions
             .unwrap_or(0),
         nr_cpus: possible as u32,
         observe: 0,
-        // They only move deadlines: nothing need count them where there are none.
+        // Requests only affect deadlines that asymmetry turns on.
         requests: (options.requests && options.asymmetry).into(),
         criticality: (options.criticality && options.share).into(),
         unused: 0,
@@ -723,7 +723,7 @@ mod tests {
         ));
     }
 
-    /// Of what the kernel's functions return as a bool only the lowest byte is that: whoever looks at more sees true at times.
+    /// Of a bool that a kernel function returns only the lowest byte is defined: code that reads more sees true at times.
     #[test]
     fn the_kernels_bools_are_looked_at_as_such() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bpf");

@@ -1,44 +1,44 @@
 //! The scheduler's arithmetic, natively: the functions of `policy/*.h`, from the same source that the
 //! kernel runs. Their headers say what they mean; units are nanoseconds.
 
-/// The weight of a task or group that nobody gave one.
+/// The default weight of a task or group.
 pub const WEIGHT_ONE: u64 = 100 << 10;
-/// The least weight.
+/// The smallest weight.
 pub const WEIGHT_MIN: u64 = 1;
 /// The greatest weight.
 pub const WEIGHT_MAX: u64 = 10_000 << 10;
 /// Where virtual clocks begin.
 pub const VCLOCK_START: u64 = 1 << 44;
-/// A task's turn while others wait.
+/// A task's slice while other tasks wait.
 pub const FAIR_SLICE: u64 = 2_000_000;
-/// The lag that a task keeps when it wakes.
+/// The lag that a task keeps when it wakes, at most.
 pub const FAIR_WAKEUP_LAG_MAX: i64 = 4_000_000;
-/// The lag that makes a task light.
+/// The lag with which a waking task is light.
 pub const FAIR_LIGHT_LAG: i64 = 2_000_000;
-/// The lag of a task that waits or runs.
+/// The lag of a runnable task, at most.
 pub const FAIR_LAG_MAX: i64 = 300_000_000;
 
-/// The lag of tasks bound to one CPU, on average, beyond which nobody could have given them more.
+/// The average lag of the tasks pinned to a CPU, beyond which their clock falls behind.
 pub const FAIR_PINNED_LAG_MAX: i64 = 50_000_000;
-/// The CPU time that a task had beyond its share and still owes.
+/// The CPU time that a task ran beyond its share and still owes, at most.
 pub const FAIR_DEBT_MAX: u64 = 300_000_000;
 /// A longer latency, or a longer request of a client's, counts as this.
 pub const URGENCY_WORK_MAX: u64 = 50_000_000;
-/// No age counts for more.
+/// The age of work counts for this at most, in ns.
 pub const URGENCY_AGE_MAX: u64 = 200_000_000;
 /// Where deadlines begin.
 pub const DEADLINE_BASE: u64 = 1 << 60;
-/// No deadline but a light task's is further before the time when the task is queued.
+/// A deadline is earlier than the task's enqueueing by this at most, except for light tasks.
 pub const DEADLINE_LEAD_MAX: u64 = 400_000_000;
-/// A light task's deadline is so long before its activation.
+/// A light task's deadline is this long before its wakeup.
 pub const DEADLINE_LIGHT_LEAD: u64 = 1_000_000_000_000;
-/// A share deadline is so long after a task will lack anything, in ns.
+/// A share deadline is this long after the task's lag will be as large as its slice, in ns.
 pub const DEADLINE_SHARE_DELAY: u64 = 100_000_000;
 /// A task that has run for so long since it woke has no request deadline.
 pub const DEADLINE_BURST_MAX: u64 = 100_000_000;
-/// For how many times its work a chain may be busy for a request.
+/// A chain that has been busy for this many times a task's work is endless.
 pub const DEADLINE_BUSY_RATIO: u64 = 16;
-/// No chain counts as busy for longer, in ns.
+/// Bound of the busy time of a chain, in ns.
 pub const DEADLINE_BUSY_MAX: u64 = 2 * DEADLINE_BUSY_RATIO * URGENCY_WORK_MAX;
 
 macro_rules! native {
@@ -56,17 +56,17 @@ macro_rules! native {
 }
 
 native! {
-    /// The virtual time that CPU time is worth to a task of a weight, or to all ready tasks of a load.
+    /// The virtual time that `ns` of CPU time are worth to a task of a weight, or to all runnable tasks by their weight sum.
     fair_vtime = quell_fair_vtime(ns: u64, weight: u64) -> u64;
     /// A lag within its bounds.
     fair_clamp_lag = quell_fair_clamp_lag(lag: i64, weight: u64) -> i64;
     /// The lag of a task that wakes.
     fair_wakeup_lag = quell_fair_wakeup_lag(lag: i64, weight: u64) -> i64;
-    /// What a task leaves to the others, or brings along.
+    /// The weighted lag that a task leaves to the others, or brings along, in us x weight.
     fair_weighted_lag = quell_fair_weighted_lag(lag: i64, weight: u64) -> i64;
-    /// By how much less the clock advances for what tasks brought along.
+    /// By how much less the vclock advances, to repay weighted lag that tasks brought.
     fair_lag_repaid = quell_fair_lag_repaid(owed: i64, load: u64, advance: u64) -> i64;
-    /// By how much the clock is brought back after a task ran with a lag.
+    /// By how much the vclock is moved back after a task of that lag ran for `ran`.
     fair_vclock_pull = quell_fair_vclock_pull(lag: i64, ran: u64) -> i64;
     /// By how much more a CPU's clock falls behind its LLC's vclock.
     fair_pinned_behind = quell_fair_pinned_behind(lag: i64, vclock_advance: i64, ran: u64, load: u64) -> u64;
@@ -80,7 +80,7 @@ native! {
     deadline_share = quell_deadline_share(lag: i64, delay: u64, scale: u64, now: u64) -> u64;
     /// How far a task may be ahead of its share and still have a request deadline.
     deadline_ahead_max = quell_deadline_ahead_max(work: u64) -> i64;
-    /// The lag that one turn of a task makes.
+    /// The lag that a task's slice is worth.
     deadline_slice_lag = quell_deadline_slice_lag(weight: u64) -> i64;
     /// From when on a task's request counts.
     deadline_request_start = quell_deadline_request_start(woke_at: u64, lag: i64, work: u64, scale: u64, now: u64) -> u64;
@@ -88,11 +88,11 @@ native! {
     deadline_request = quell_deadline_request(
         otherwise: u64, start: u64, work: u64, age: u64, ran: u64, burst_avg: u64, endless: bool
     ) -> u64;
-    /// For how long a chain has been busy, when so much more was run.
+    /// The busy time of a chain after one of its tasks ran for `ran`.
     deadline_chain_ran = quell_deadline_chain_ran(busy: u64, ran: u64) -> u64;
-    /// The same when one of its tasks has slept.
+    /// The busy time of a chain after one of its tasks slept for `slept`.
     deadline_chain_slept = quell_deadline_chain_slept(busy: u64, slept: u64) -> u64;
-    /// Whether a task's chain has no end, by its work.
+    /// Whether a task's chain is endless, by the task's work.
     deadline_chain_endless = quell_deadline_chain_endless(busy: u64, work: u64) -> bool;
     /// A light task's deadline.
     deadline_light = quell_deadline_light(woke_at: u64) -> u64;
@@ -108,7 +108,7 @@ native! {
     deadline_running = quell_deadline_running(deadline: u64, until: u64, pace: u64, now: u64) -> u64;
     /// For how long CPU time serves a task of a rate, in 1/65536 of a CPU.
     share_service_time = quell_share_service_time(ns: u64, rate: u32) -> u64;
-    /// The rate of a task of a weight that nobody has solved for.
+    /// The rate of a task that the rate solver does not know yet, by its weight.
     share_default_rate = quell_share_default_rate(weight: u64, cpus: u64, load: u64) -> u32;
     /// What to add to the time up to which a task has been served, to keep it within its bounds.
     share_served_clamp = quell_share_served_clamp(served_until: u64, now: u64) -> i64;
@@ -118,9 +118,9 @@ native! {
     share_vtime = quell_share_vtime(served_until: u64, rate: u32) -> u64;
     /// [`deadline_pace`] by a rate.
     share_deadline_pace = quell_share_deadline_pace(rate: u32) -> u64;
-    /// Whether a task of a lag may be urgent, on so many CPUs that it shares.
+    /// Whether a task of a lag may have a request deadline, on so many CPUs that it shares.
     share_is_urgent = quell_share_is_urgent(lag: i64, cpus: u64) -> bool;
-    /// Whether a task of a rate and a lag is light when it wakes.
+    /// Whether a waking task of a rate and a lag is light.
     share_is_light = quell_share_is_light(rate: u32, lag: i64) -> bool;
     /// How many periods ended since the period that began at `period_start`.
     bw_periods = quell_bw_periods(period_start: u64, period: u64, now: u64) -> u64;
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_cpu_falls_behind_by_what_it_cannot_give() {
-        // Two alike are bound to it. (their lag beyond what is theirs, what they were due while one ran, what that ran; in ms) -> by so much
+        // Two equal tasks are pinned to the CPU. (their lag beyond the bound, the vclock's advance while one ran, what it ran; in ms) -> by how much
         for (beyond, due, ran, behind) in [
             (20, 4, 4, 2), // each had half of what was run
             (20, 4, 2, 3),
@@ -394,7 +394,7 @@ mod tests {
                 "{ran} {rate} {found}"
             );
         }
-        // Nobody's is 0.
+        // No rate is 0.
         assert_eq!(share_service_time(MS, 0), 4096 * MS);
     }
 
@@ -442,7 +442,7 @@ mod tests {
         for (cpus, most) in [(1, 50), (4, 200), (5, 250), (64, 250)] {
             assert!(share_is_urgent(-ms(most), cpus) && !share_is_urgent(-ms(most + 1), cpus));
         }
-        // Who is due what it wants is light.
+        // A task that is due all that it wants is light.
         assert!(share_is_light(CPU, 0) && share_is_light(CPU, -ms(1)));
         assert!(!share_is_light(CPU, -ms(2)) && !share_is_light(CPU / 2, ms(50)));
     }
@@ -543,7 +543,7 @@ mod tests {
             prop_assert!(woken <= FAIR_WAKEUP_LAG_MAX && woken <= bounded);
         }
 
-        /// Whoever comes and goes, the sum of lags by weight is what is owed, and the clock pays it without ever standing still.
+        /// Whichever tasks come and go, the sum of weighted lags is what is owed, and the vclock repays it without ever standing still.
         #[test]
         fn lags_add_up_to_what_is_owed(
             mut tasks in prop::collection::vec((1024u64..=100 * WEIGHT_ONE, -50i64..50), 2..20), ran in 1u64..20,

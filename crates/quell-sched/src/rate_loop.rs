@@ -1,4 +1,4 @@
-//! The thread of the loader's that tells threads what they are due, while the scheduler is loaded.
+//! The rate loop: a thread of the loader that runs the rate solver while the scheduler is loaded.
 
 #![allow(
     unsafe_code,
@@ -18,18 +18,18 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Steps take no more than this part of a CPU, in percent: where they take long, there are fewer.
+/// The part of a CPU that the steps take at most, in percent: long steps come less often.
 const CPU_PERCENT_MAX: u32 = 4;
 
-/// Tells until it is dropped.
+/// The running loop. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct RateLoop {
-    /// Dropped to end it.
+    /// Dropped to end the loop.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// All that is needed to tell.
+/// What the loop reads and writes.
 pub(crate) struct RateInputs {
     hints: Mapped<ShareSlotHints>,
     slots: Mapped<ShareSlot>,
@@ -37,7 +37,7 @@ pub(crate) struct RateInputs {
 }
 
 impl RateInputs {
-    /// `hints`, `slots`, `cpus`, `groups`: maps of the scheduler's.
+    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`: possible CPUs.
     pub(crate) fn open(
         hints: &MapHandle,
         slots: &MapHandle,
@@ -56,7 +56,7 @@ impl RateInputs {
         })
     }
 
-    /// Begins.
+    /// Starts the loop.
     pub(crate) fn start(self) -> Result<RateLoop, SchedError> {
         let RateInputs {
             hints,
@@ -92,26 +92,26 @@ impl Drop for RateLoop {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // Had it panicked, rates would have stayed as they were: there is nothing to do about it here.
+            // After a panic in the loop rates stay as they are; there is nothing to do about that here.
             let _ = thread.join();
         }
     }
 }
 
-/// Until the next step, given what CPU time one took, and when it began. While it waited for a CPU it cost nobody anything: on a busy
-/// host, of all places, steps would be rare.
+/// The pause until the next step, by the CPU time that the last step took and the time since it began. By CPU time, not by elapsed time: else
+/// steps would be rare on a busy host, where the loop waits for a CPU.
 fn next_pause(took: Duration, since: Duration) -> Duration {
     (took * 100 / CPU_PERCENT_MAX)
         .max(PERIOD)
         .saturating_sub(since)
 }
 
-/// Asked without memory of its own, and of a clock that there always is: it cannot fail.
+/// The time of a clock that always exists: the call cannot fail.
 fn time_of(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The host that the scheduler is loaded on.
+/// The host that runs the scheduler.
 struct Loaded {
     cpus: MapHandle,
     groups: MapHandle,
@@ -158,10 +158,10 @@ impl Host for Loaded {
     }
 }
 
-/// Something that consists of atomics of the sizes that the kernel writes, every bit pattern of which is a value of theirs.
+/// A type that consists of atomics of the sizes that the kernel writes, for which every bit pattern is valid.
 ///
 /// # Safety
-/// It is as said.
+/// The implementor consists of such atomics only.
 unsafe trait Shared {}
 
 // SAFETY: repr(C) atomics.

@@ -1,7 +1,7 @@
-//! Tells threads what they are due: what the scheduler's shares go by (`bpf/share.bpf.h`).
+//! The rate solver: finds what each task is due of the whole host, for the scheduler's shares (`bpf/share.bpf.h`).
 //!
-//! The scheduler keeps what each thread used and wanted in memory that it shares with its loader. Every [`PERIOD`] this solves for what is
-//! due to them ([`quell_policy::share::Dues`]), and writes rates there, and by how much each is served too little.
+//! The scheduler keeps what each task used and wanted in share slots, in memory that it shares with its loader. Every [`PERIOD`] the solver finds
+//! what is due to the tasks ([`quell_policy::share::Dues`]) and writes their rates and the times up to which they have been served there.
 
 use crate::layout::{self, ShareSlot, ShareSlotHints};
 use quell_model::{CpuId, CpuSet};
@@ -10,45 +10,45 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// How often. Threads of shorter periods want a part of a CPU, those of longer ones a CPU now and then; and what they are ahead by
-/// between is on average half of it.
+/// The period of the solver. A task of a shorter period wants a part of a CPU, a task of a longer one a CPU now and then. Between two steps a
+/// task gets ahead by half of this on average.
 pub const PERIOD: Duration = Duration::from_millis(50);
 
-/// Who wanted no CPU for so long is known no more, in ns.
+/// The slot of a task that has slept for this long is freed, in ns.
 const SLOT_TTL_NS: u64 = 1_000_000_000;
-/// Where threads may run is asked for again after so long, in ns: the scheduler tells only when it becomes another number of CPUs.
+/// A task's affinity is read again after this time, in ns: the scheduler only reports the number of CPUs in it.
 const AFFINITY_TTL_NS: u64 = 1_000_000_000;
-/// The thread of a place that is being freed: no thread has that id.
+/// The `tid` of a slot that is being freed: no task has that id.
 const FREED: u32 = u32::MAX;
-/// What a thread wants that has ended: the scheduler's SHARE_SLOT_ENDED.
+/// `wants` of a task that has exited: the scheduler's SHARE_SLOT_ENDED.
 const ENDED: u32 = 2;
-/// The scheduler's GROUP_DEPTH: it ends where groups nest deeper.
+/// The scheduler's GROUP_DEPTH: the scheduler exits where groups nest deeper.
 const GROUP_DEPTH: u32 = 64;
-/// Rates' unit: share.h.
+/// The unit of rates, see share.h.
 const RATE_ONE: f64 = 65536.0;
 const RATE_MIN: f64 = 16.0;
-/// Weights' unit, and cgroup v2's weights.
+/// The unit of weights, and the range of cgroup v2's weights.
 const WEIGHT_ONE: u32 = 1024;
 const WEIGHTS: (u32, u32) = (1, 10_000);
-/// Lag counts for this at most, in ns of time: SHARE_BEHIND_MAX and SHARE_AHEAD_MAX.
+/// Bounds of lag, in ns: SHARE_BEHIND_MAX and SHARE_AHEAD_MAX.
 const BEHIND_MAX_NS: f64 = 1e9;
 const AHEAD_MAX_NS: f64 = 4e9;
 
-/// What has to be known of a host.
+/// What the solver has to know of a host.
 pub(crate) trait Host {
     /// CLOCK_MONOTONIC in ns, the scheduler's clock.
     fn now(&self) -> u64;
-    /// How many CPUs there may be.
+    /// The number of possible CPUs.
     fn possible(&self) -> usize;
-    /// CPUs that are online; `None`: it cannot be told now.
+    /// The CPUs that are online; `None`: unknown at the moment.
     fn online(&mut self) -> Option<CpuSet>;
-    /// A group, `None`: it is gone.
+    /// A group; `None`: the group does not exist any more.
     fn group(&mut self, id: u64) -> Option<layout::Group>;
-    /// Where a thread may run; `None`: it is gone.
+    /// The CPUs that a task may use; `None`: the task has exited.
     fn allowed(&mut self, tid: u32) -> Option<CpuSet>;
 }
 
-/// Where a thread may run, as it was asked.
+/// The CPUs that a task may use, as of a time.
 struct Affinity {
     tid: u32,
     allowed: u32,
@@ -56,7 +56,7 @@ struct Affinity {
     cpus: CpuSet,
 }
 
-/// What is known between steps.
+/// The solver, with what it keeps between steps.
 #[derive(Default)]
 pub(crate) struct RateSolver {
     dues: Dues,
@@ -66,7 +66,7 @@ pub(crate) struct RateSolver {
 }
 
 impl RateSolver {
-    /// Looks at what threads did, and tells them what they are due.
+    /// One step: reads what the tasks used and wanted, and writes their rates and service times.
     pub(crate) fn step(
         &mut self,
         hints: &ShareSlotHints,
@@ -114,15 +114,15 @@ impl RateSolver {
                 ended,
                 born: slot.is_new.load(Relaxed) != 0,
             });
-            // Before what it uses meanwhile, which counts the next time.
+            // Before what the task uses from here on, which counts in the next step.
             let as_of = if wants { now } else { since };
             served.push((as_of, slot.served_until_ns.load(Relaxed)));
         }
-        // Who has taken one meanwhile says so with its next turn.
+        // A task that takes a slot meanwhile corrects these with its next slice.
         hints.next_free.store(next.unwrap_or(end), Relaxed);
         let before = slots.len() as u32;
         let _ = (hints.used_end).compare_exchange(before, end, Relaxed, Relaxed);
-        // Nothing that this makes is a problem without a solution.
+        // The solver always gets a problem that has a solution.
         let Ok(dues) = self.dues.step(now, &online, &groups.list, &seen) else {
             return;
         };
@@ -141,7 +141,7 @@ impl RateSolver {
             let rate = (due.rate * RATE_ONE).clamp(RATE_MIN, RATE_ONE);
             let behind_ns = due.lag_s * 1e9 * RATE_ONE / rate;
             let behind_ns = behind_ns.clamp(-AHEAD_MAX_NS, BEHIND_MAX_NS) as i64;
-            // The scheduler adds to it meanwhile.
+            // Atomic: the scheduler adds to it at the same time.
             let by = as_of.wrapping_sub(behind_ns as u64).wrapping_sub(served);
             slot.served_until_ns.fetch_add(by, SeqCst);
             slot.rate.store(rate as u32, Relaxed);
@@ -193,7 +193,7 @@ impl RateSolver {
             cpu => std::iter::once(CpuId(u32::from(cpu) - 1)).collect(),
         };
         let cpus = cpus.intersection(online);
-        // It is somewhere: the kernel has moved it.
+        // The kernel has moved a task without an allowed online CPU somewhere.
         if cpus.is_empty() {
             online.clone()
         } else {
@@ -202,13 +202,13 @@ impl RateSolver {
     }
 }
 
-/// Nobody needs what is known of the thread, unless it comes back at this moment; whether that is so.
+/// Frees the slot of a task that has slept for long, unless the task wakes at this moment. True if the slot is free.
 fn free(slot: &ShareSlot, tid: u32) -> bool {
     let exchange = |from, to| (slot.tid).compare_exchange(from, to, SeqCst, SeqCst);
     if exchange(tid, FREED).is_err() {
         return true;
     }
-    // Who says that it wants CPUs looks at the place's thread after that.
+    // A waking task sets `wants` first, and reads `tid` afterwards.
     if slot.wants.load(SeqCst) != 0 {
         let _ = exchange(FREED, tid);
         return false;
@@ -217,7 +217,7 @@ fn free(slot: &ShareSlot, tid: u32) -> bool {
     true
 }
 
-/// A place becomes nobody's.
+/// Clears a slot, and makes it free.
 fn clear(slot: &ShareSlot) {
     for field in [
         &slot.used_ns,
@@ -233,7 +233,7 @@ fn clear(slot: &ShareSlot) {
     slot.tid.store(0, SeqCst);
 }
 
-/// The groups that threads are in, and those around them.
+/// The groups that tasks are in, and their ancestors.
 #[derive(Default)]
 struct Groups {
     list: Vec<Group>,
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// 50 ms pass, in which slots use so many ms.
+    /// 50 ms pass, in which the slots' tasks use so many ms.
     fn step(solver: &mut RateSolver, slots: &[ShareSlot], machine: &mut Machine, used: &[u64]) {
         machine.now += 50 * MS;
         for (slot, used) in slots.iter().zip(used) {
@@ -423,7 +423,7 @@ mod tests {
         step(&mut solver, &slots, &mut machine, &[20, 50]);
         assert_eq!(slots.each_ref().map(|it| it.tid.load(Relaxed)), [0, 2]);
         assert_eq!(slots[0].wants.load(Relaxed), 0);
-        // What it had too much is nobody's.
+        // What the exited task used beyond its share is charged to no task.
         step(&mut solver, &slots, &mut machine, &[0, 50]);
         assert_eq!(percent(&slots[1]), 100);
     }
@@ -435,7 +435,7 @@ mod tests {
         slots[0].tid.store(1, Relaxed);
         step(&mut solver, &slots, &mut machine, &[0]);
         assert_eq!(slots[0].tid.load(Relaxed), 1);
-        // And one whose thread is back.
+        // Nor is the slot of a task that wakes meanwhile freed.
         slots[0].wants.store(1, Relaxed);
         assert!(!free(&slots[0], 1));
         assert_eq!(slots[0].tid.load(Relaxed), 1);
@@ -470,7 +470,7 @@ mod tests {
             slots[taken].since_ns.store(machine.now, Relaxed);
         }
         let hints = ShareSlotHints::default();
-        // (taken up to, when it looks) -> where none is from, and the first that is free
+        // (used_end before the step) -> used_end, and next_free
         for (end, found, next) in [(8, 4, 2), (4, 4, 2), (2, 2, 2), (100, 4, 2)] {
             hints.used_end.store(end, Relaxed);
             solver.step(&hints, &slots, &mut machine);
