@@ -46,22 +46,22 @@ pub trait Kernel {
     /// Whether a thread may run on a CPU.
     fn may_use(&self, thread: u32, cpu: u32) -> bool;
     /// Creates a DSQ.
-    fn create_queue(&mut self, queue: u64);
+    fn create_dsq(&mut self, dsq: u64);
     /// Inserts a thread that is being enqueued, or for which a CPU is being selected, into a DSQ; with `vtime`, the lowest
     /// goes first. `flags` as the kernel's.
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, vtime: Option<u64>, flags: u64);
+    fn insert(&mut self, thread: u32, dsq: u64, slice: u64, vtime: Option<u64>, flags: u64);
     /// Moves the first thread of a DSQ that may run on the dispatching CPU to the CPU's local DSQ. True if there was one.
-    fn move_to_local(&mut self, queue: u64) -> bool;
+    fn move_to_local(&mut self, dsq: u64) -> bool;
     /// The first thread of a DSQ.
-    fn peek(&self, queue: u64) -> Option<u32>;
+    fn peek(&self, dsq: u64) -> Option<u32>;
     /// The number of the last insertion into any DSQ.
     fn newest(&self) -> u64;
     /// The next thread of a DSQ after a place, of the threads inserted no later than `newest`; and its place: vtime and insertion.
-    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
+    fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
     /// Moves a thread from a DSQ to another DSQ, or to another place in the same one.
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
+    fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
     /// The number of threads in a DSQ.
-    fn queued(&self, queue: u64) -> u32;
+    fn nr_queued(&self, dsq: u64) -> u32;
     /// Gives a thread another slice.
     fn set_slice(&mut self, thread: u32, slice: u64);
     /// The kernel's own choice of a CPU for a waking thread, and whether that CPU was idle and has been claimed.
@@ -616,26 +616,26 @@ mod callbacks {
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_create_dsq(queue: u64, _node: c_int) -> c_int {
-        kernel(|kernel| kernel.create_queue(queue));
+    extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: c_int) -> c_int {
+        kernel(|kernel| kernel.create_dsq(dsq));
         0
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_insert___v2___q(
         task: *mut c_void,
-        queue: u64,
+        dsq: u64,
         slice: u64,
         flags: u64,
     ) -> bool {
-        kernel(|kernel| kernel.insert(number(task), queue, slice, None, flags));
+        kernel(|kernel| kernel.insert(number(task), dsq, slice, None, flags));
         true
     }
 
     /// `struct scx_bpf_dsq_insert_vtime_args`.
     #[repr(C)]
     struct InsertVtime {
-        queue: u64,
+        dsq: u64,
         slice: u64,
         vtime: u64,
         flags: u64,
@@ -650,19 +650,19 @@ mod callbacks {
         };
         kernel(|kernel| {
             let vtime = Some(args.vtime);
-            kernel.insert(number(task), args.queue, args.slice, vtime, args.flags);
+            kernel.insert(number(task), args.dsq, args.slice, vtime, args.flags);
         });
         true
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_move_to_local___v2___q(queue: u64, _flags: u64) -> bool {
-        kernel(|kernel| kernel.move_to_local(queue))
+    extern "C" fn scx_bpf_dsq_move_to_local___v2___q(dsq: u64, _flags: u64) -> bool {
+        kernel(|kernel| kernel.move_to_local(dsq))
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
-        pointer(kernel(|kernel| kernel.peek(queue)))
+    extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> *mut c_void {
+        pointer(kernel(|kernel| kernel.peek(dsq)))
     }
 
     #[unsafe(no_mangle)]
@@ -671,10 +671,10 @@ mod callbacks {
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn quell_native_next(queue: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
+    extern "C" fn quell_native_next(dsq: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
         // SAFETY: the iterator's, which the caller has on its stack and nobody else knows.
         let place = unsafe { &mut *place };
-        let found = kernel(|kernel| kernel.next(queue, newest, *place));
+        let found = kernel(|kernel| kernel.next(dsq, newest, *place));
         pointer(found.map(|(thread, at)| {
             *place = at;
             thread
@@ -695,12 +695,12 @@ mod callbacks {
     extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, vtime: u64) {
         // SAFETY: a thread that was added.
         unsafe { quell_native_set_vtime(task, vtime) };
-        kernel(|kernel| kernel.move_queued(number(task), from, to, vtime));
+        kernel(|kernel| kernel.move_to_dsq(number(task), from, to, vtime));
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_nr_queued(queue: u64) -> c_int {
-        kernel(|kernel| kernel.queued(queue) as c_int)
+    extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> c_int {
+        kernel(|kernel| kernel.nr_queued(dsq) as c_int)
     }
 
     #[unsafe(no_mangle)]

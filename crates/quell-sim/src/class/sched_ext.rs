@@ -31,26 +31,26 @@ pub struct SchedExt {
     solves_rates: bool,
 }
 
-/// A queue of the scheduler's, in its order; those of one order as they came.
-type Queue = BTreeMap<(u64, u64), ThreadId>;
+/// A DSQ of the scheduler, by vtime and insertion.
+type Dsq = BTreeMap<(u64, u64), ThreadId>;
 
 #[derive(Default)]
 struct Core {
     tasks: Vec<Task>,
-    queues: Vec<Queue>,
-    /// Threads put into some queue so far.
+    dsqs: Vec<Dsq>,
+    /// The number of insertions into DSQs so far.
     inserted: u64,
-    locals: Vec<VecDeque<ThreadId>>,
-    /// Whether a CPU idles and nobody has claimed it for a thread: bit `c % 64` of word `c / 64`.
+    local_dsqs: Vec<VecDeque<ThreadId>>,
+    /// The idle mask: bit `c % 64` of word `c / 64` is set while CPU `c` idles and has not been claimed for a thread.
     idle: Vec<u64>,
     /// How many do.
     idles: u32,
     /// By CPU its cache, and the CPUs of each cache, as in `idle`: most idle CPUs are in others.
     cache_of: Vec<usize>,
     caches: Vec<Vec<u64>>,
-    /// By CPU, whether it runs nothing.
-    resting: Vec<bool>,
-    /// Where the search for an idle CPU begins.
+    /// For each CPU, whether it runs no thread.
+    runs_nothing: Vec<bool>,
+    /// The CPU at which the search for an idle CPU begins.
     next_idle: usize,
     /// The CPU that is being dispatched to.
     dispatching: u32,
@@ -67,17 +67,17 @@ struct Core {
 enum Direct {
     /// Into the local queue of what is selected, with these flags.
     Local(u64),
-    /// Into one of the scheduler's.
-    Queue,
+    /// Into a DSQ of the scheduler.
+    Dsq,
 }
 
 #[derive(Debug, Clone)]
 struct Task {
     cpu: CpuId,
     slice: Nanos,
-    /// Its CPU time that is off its slice.
-    counted: Nanos,
-    /// How many CPUs it may use, as the scheduler was told.
+    /// CPU time up to which the slice is charged.
+    exec_accounted: Nanos,
+    /// The number of CPUs that the thread may use, as the scheduler was told.
     allowed: u32,
 }
 
@@ -91,9 +91,9 @@ impl SchedExt {
     pub fn new(topology: &Topology, options: &Options) -> Result<SchedExt, SchedError> {
         let cpus = topology.cpus.len();
         let mut core = Core {
-            locals: vec![VecDeque::new(); cpus],
+            local_dsqs: vec![VecDeque::new(); cpus],
             idle: vec![0; cpus.div_ceil(64)],
-            resting: vec![true; cpus],
+            runs_nothing: vec![true; cpus],
             ..Core::default()
         };
         core.know_caches(topology);
@@ -162,7 +162,7 @@ impl SchedExt {
             self.core.tasks.push(Task {
                 cpu: it.cpu,
                 slice: 0,
-                counted: it.ran,
+                exec_accounted: it.ran,
                 allowed,
             });
             let (native, mut context) = self.parts(machine);
@@ -197,7 +197,7 @@ impl SchedExt {
                     .core
                     .insert_local(context.machine, thread, cpu, flags);
             }
-            Some(Direct::Queue) => {}
+            Some(Direct::Dsq) => {}
             None => native.enqueue(&mut context, thread.0, wakes),
         }
         // The core makes a CPU look that idles and gets a thread, wherever that was put.
@@ -220,7 +220,7 @@ impl SchedExt {
     /// A CPU gets a thread, or none.
     fn give(&mut self, machine: &mut Machine, cpu: CpuId, thread: Option<ThreadId>) {
         let rests = thread.is_none();
-        let rested = std::mem::replace(&mut self.core.resting[cpu.0 as usize], rests);
+        let rested = std::mem::replace(&mut self.core.runs_nothing[cpu.0 as usize], rests);
         let (native, mut context) = self.parts(machine);
         context.core.set_idle(cpu, rests);
         if rests != rested {
@@ -230,7 +230,7 @@ impl SchedExt {
             let ran = context.machine.cpu_time(thread);
             let task = context.core.task(thread);
             task.cpu = cpu;
-            task.counted = ran;
+            task.exec_accounted = ran;
             native.running(&mut context, thread.0);
         }
     }
@@ -257,8 +257,8 @@ impl Core {
     fn update(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread);
         let task = self.task(thread);
-        task.slice = task.slice.saturating_sub(ran - task.counted);
-        task.counted = ran;
+        task.slice = task.slice.saturating_sub(ran - task.exec_accounted);
+        task.exec_accounted = ran;
     }
 
     fn set_idle(&mut self, cpu: CpuId, idle: bool) {
@@ -271,7 +271,7 @@ impl Core {
 
     /// To the CPU's local queue; what runs there gives way if it is asked to.
     fn insert_local(&mut self, machine: &mut Machine, thread: ThreadId, cpu: CpuId, flags: u64) {
-        let local = &mut self.locals[cpu.0 as usize];
+        let local = &mut self.local_dsqs[cpu.0 as usize];
         if flags & flags::ENQ_PREEMPT == 0 {
             local.push_back(thread);
         } else {
@@ -290,15 +290,15 @@ impl Core {
 
     /// Takes a thread out of the queue that it waits in; whether there is one.
     fn take_out(&mut self, thread: ThreadId) -> bool {
-        for local in &mut self.locals {
+        for local in &mut self.local_dsqs {
             if let Some(at) = local.iter().position(|&other| other == thread) {
                 return local.remove(at).is_some();
             }
         }
-        self.queues.iter_mut().any(|queue| {
-            let key = queue.iter().find(|&(_, &other)| other == thread);
+        self.dsqs.iter_mut().any(|dsq| {
+            let key = dsq.iter().find(|&(_, &other)| other == thread);
             key.map(|(&key, _)| key)
-                .is_some_and(|key| queue.remove(&key).is_some())
+                .is_some_and(|key| dsq.remove(&key).is_some())
         })
     }
 
@@ -377,23 +377,23 @@ impl Kernel for Context<'_> {
         self.machine.thread(ThreadId(thread)).may_use(CpuId(cpu))
     }
 
-    fn create_queue(&mut self, queue: u64) {
-        let queues = &mut self.core.queues;
-        if queues.len() <= queue as usize {
-            queues.resize(queue as usize + 1, Queue::new());
+    fn create_dsq(&mut self, dsq: u64) {
+        let dsqs = &mut self.core.dsqs;
+        if dsqs.len() <= dsq as usize {
+            dsqs.resize(dsq as usize + 1, Dsq::new());
         }
     }
 
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, vtime: Option<u64>, flags: u64) {
+    fn insert(&mut self, thread: u32, dsq: u64, slice: u64, vtime: Option<u64>, flags: u64) {
         let thread = ThreadId(thread);
         let core = &mut *self.core;
         core.task(thread).slice = slice;
         let selecting = core.selecting == Some(thread);
-        if queue != flags::DSQ_LOCAL {
-            core.direct = selecting.then_some(Direct::Queue);
+        if dsq != flags::DSQ_LOCAL {
+            core.direct = selecting.then_some(Direct::Dsq);
             core.inserted += 1;
             let key = (vtime.unwrap_or(core.inserted), core.inserted);
-            core.queues[queue as usize].insert(key, thread);
+            core.dsqs[dsq as usize].insert(key, thread);
         } else if selecting {
             core.direct = Some(Direct::Local(flags));
         } else {
@@ -402,22 +402,22 @@ impl Kernel for Context<'_> {
         }
     }
 
-    fn move_to_local(&mut self, queue: u64) -> bool {
+    fn move_to_local(&mut self, dsq: u64) -> bool {
         let cpu = CpuId(self.core.dispatching);
-        let queue = &mut self.core.queues[queue as usize];
+        let dsq = &mut self.core.dsqs[dsq as usize];
         let may =
             |(_, thread): &(&(u64, u64), &ThreadId)| self.machine.thread(**thread).may_use(cpu);
-        let Some((&key, &thread)) = queue.iter().find(may) else {
+        let Some((&key, &thread)) = dsq.iter().find(may) else {
             return false;
         };
-        queue.remove(&key);
+        dsq.remove(&key);
         self.core.task(thread).cpu = cpu;
-        self.core.locals[cpu.0 as usize].push_back(thread);
+        self.core.local_dsqs[cpu.0 as usize].push_back(thread);
         true
     }
 
-    fn peek(&self, queue: u64) -> Option<u32> {
-        let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
+    fn peek(&self, dsq: u64) -> Option<u32> {
+        let (_, thread) = self.core.dsqs[dsq as usize].first_key_value()?;
         Some(thread.0)
     }
 
@@ -425,17 +425,17 @@ impl Kernel for Context<'_> {
         self.core.inserted
     }
 
-    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])> {
+    fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])> {
         let after = (Bound::Excluded((place[0], place[1])), Bound::Unbounded);
-        self.core.queues[queue as usize]
+        self.core.dsqs[dsq as usize]
             .range(after)
             .find(|((_, inserted), _)| *inserted <= newest)
             .map(|(key, thread)| (thread.0, [key.0, key.1]))
     }
 
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, vtime: u64) {
+    fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64) {
         let core = &mut *self.core;
-        let it = &mut core.queues[from as usize];
+        let it = &mut core.dsqs[from as usize];
         let key = it
             .iter()
             .find(|(_, other)| other.0 == thread)
@@ -443,12 +443,12 @@ impl Kernel for Context<'_> {
         if let Some(key) = key {
             it.remove(&key);
             core.inserted += 1;
-            core.queues[to as usize].insert((vtime, core.inserted), ThreadId(thread));
+            core.dsqs[to as usize].insert((vtime, core.inserted), ThreadId(thread));
         }
     }
 
-    fn queued(&self, queue: u64) -> u32 {
-        self.core.queues[queue as usize].len() as u32
+    fn nr_queued(&self, dsq: u64) -> u32 {
+        self.core.dsqs[dsq as usize].len() as u32
     }
 
     fn set_slice(&mut self, thread: u32, slice: u64) {
@@ -564,7 +564,7 @@ impl Class for SchedExt {
             }
         }
         for _ in 0..DISPATCH_MAX {
-            if !self.core.locals[cpu.0 as usize].is_empty() {
+            if !self.core.local_dsqs[cpu.0 as usize].is_empty() {
                 break;
             }
             let (native, mut context) = self.parts(machine);
@@ -573,18 +573,18 @@ impl Class for SchedExt {
             if let Some(ran) = ran.filter(|&ran| context.core.task(ran).slice > 0) {
                 return keep(ran);
             }
-            if context.core.locals[cpu.0 as usize].is_empty() {
+            if context.core.local_dsqs[cpu.0 as usize].is_empty() {
                 break;
             }
         }
-        let next = self.core.locals[cpu.0 as usize].pop_front();
+        let next = self.core.local_dsqs[cpu.0 as usize].pop_front();
         if let Some(ran) = ran {
             // Also where there is no other (SCX_OPS_ENQ_LAST).
             let (native, mut context) = self.parts(machine);
             native.stopping(&mut context, ran.0, true);
             native.enqueue(&mut context, ran.0, false);
         }
-        let next = next.or_else(|| self.core.locals[cpu.0 as usize].pop_front());
+        let next = next.or_else(|| self.core.local_dsqs[cpu.0 as usize].pop_front());
         self.give(machine, cpu, next);
         keep(next?)
     }
