@@ -1,9 +1,9 @@
 //! Quell's scheduler, from the source that the kernel runs, on a simulated sched_ext core.
 //!
-//! What the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2) is modelled here: queues in order or
-//! first come, first served; each CPU's local queue; slices that are used up as threads run and looked at on ticks;
-//! idle CPUs, and the kernel's choice among them; kicks; direct dispatch from select_cpu. The scheduler itself is
-//! [`quell_sched::native`]; every thread is under it (full switch).
+//! Models what the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2): DSQs by vtime or first come, first
+//! served; each CPU's local DSQ; slices, which running threads use up and ticks check; idle CPUs, and the kernel's choice among
+//! them; kicks; direct dispatch from ops.select_cpu(). The scheduler itself is [`quell_sched::native`]; it runs every thread (full
+//! switch).
 //!
 //! Not modelled: the watchdog, bypass, other classes, NUMA in the choice of idle CPUs, WAKE_SYNC.
 
@@ -16,10 +16,10 @@ use quell_sched::{Options, RATE_PERIOD, SchedError, ServerSetting, Stats, Thread
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-/// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
+/// How often the core calls ops.dispatch() again if the dispatched threads cannot run on the CPU (SCX_DSP_MAX_LOOPS).
 const DISPATCH_MAX: usize = 32;
 
-/// The timer of what the loader does, which is none of the scheduler's.
+/// The timer of the rate solver, which belongs to the loader and not to the scheduler.
 const RATE_TIMER: u32 = u32::MAX;
 
 /// The class.
@@ -27,7 +27,7 @@ pub struct SchedExt {
     native: Native,
     core: Core,
     groups: usize,
-    /// That the loader is to tell threads what they are due, and does not yet.
+    /// The rate solver is to run, and its timer is not armed yet.
     solves_rates: bool,
 }
 
@@ -43,9 +43,9 @@ struct Core {
     local_dsqs: Vec<VecDeque<ThreadId>>,
     /// The idle mask: bit `c % 64` of word `c / 64` is set while CPU `c` idles and has not been claimed for a thread.
     idle: Vec<u64>,
-    /// How many do.
+    /// The number of bits set in `idle`.
     idles: u32,
-    /// By CPU its cache, and the CPUs of each cache, as in `idle`: most idle CPUs are in others.
+    /// The cache of each CPU, and the CPUs of each cache, as in `idle`.
     cache_of: Vec<usize>,
     caches: Vec<Vec<u64>>,
     /// For each CPU, whether it runs no thread.
@@ -56,16 +56,16 @@ struct Core {
     dispatching: u32,
     /// The thread that a CPU is being selected for.
     selecting: Option<ThreadId>,
-    /// That it was inserted meanwhile, so that it need not be enqueued.
+    /// Where that thread was inserted meanwhile: then it is not enqueued.
     direct: Option<Direct>,
-    /// By timer, which arming of it holds.
+    /// For each timer, the number of its last arming.
     timers: Vec<u16>,
 }
 
-/// Where a thread was inserted for which a CPU is being selected.
+/// Where a thread was inserted during ops.select_cpu().
 #[derive(Debug, Clone, Copy)]
 enum Direct {
-    /// Into the local queue of what is selected, with these flags.
+    /// Into the local DSQ of the selected CPU, with these flags.
     Local(u64),
     /// Into a DSQ of the scheduler.
     Dsq,
@@ -100,7 +100,7 @@ impl SchedExt {
         for cpu in topology.cpus.iter() {
             core.set_idle(cpu.id, true);
         }
-        // All that it asks for at first are queues.
+        // At first the scheduler only creates DSQs.
         let mut machine = Machine::new(topology.clone(), Costs::NONE);
         let mut context = Context {
             core: &mut core,
@@ -115,12 +115,12 @@ impl SchedExt {
         })
     }
 
-    /// What it counted so far.
+    /// The scheduler's counters.
     pub fn stats(&self) -> Stats {
         self.native.stats()
     }
 
-    /// The scheduler, and what it may call.
+    /// The scheduler, and the kernel that it calls.
     fn parts<'a>(&'a mut self, machine: &'a mut Machine) -> (&'a mut Native, Context<'a>) {
         let context = Context {
             core: &mut self.core,
@@ -129,7 +129,7 @@ impl SchedExt {
         (&mut self.native, context)
     }
 
-    /// Tells the scheduler of threads and groups that are new.
+    /// Tells the scheduler of new threads and groups.
     fn know(&mut self, machine: &mut Machine, thread: ThreadId) {
         while self.groups < machine.groups.len() {
             let id = GroupId(self.groups as u32);
@@ -200,13 +200,13 @@ impl SchedExt {
             Some(Direct::Dsq) => {}
             None => native.enqueue(&mut context, thread.0, wakes),
         }
-        // The core makes a CPU look that idles and gets a thread, wherever that was put.
+        // The core makes an idle CPU reschedule when it is selected for a thread, whichever DSQ the thread is in.
         if machine.cpu(cpu).current.is_none() {
             machine.kick(cpu);
         }
     }
 
-    /// A thread that waits in none of the queues, and may not run where it was, is enqueued anew.
+    /// Enqueues a thread anew that is in no DSQ and may not run on its CPU any more.
     fn requeue(&mut self, machine: &mut Machine, thread: ThreadId) {
         let cpu = machine.usable_cpu(thread);
         let (native, mut context) = self.parts(machine);
@@ -217,7 +217,7 @@ impl SchedExt {
         }
     }
 
-    /// A CPU gets a thread, or none.
+    /// A CPU begins to run a thread, or to idle.
     fn give(&mut self, machine: &mut Machine, cpu: CpuId, thread: Option<ThreadId>) {
         let rests = thread.is_none();
         let rested = std::mem::replace(&mut self.core.runs_nothing[cpu.0 as usize], rests);
@@ -253,7 +253,7 @@ impl Core {
         &mut self.tasks[thread.index()]
     }
 
-    /// Takes what a running thread ran off its slice.
+    /// Charges a running thread's slice.
     fn update(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread);
         let task = self.task(thread);
@@ -269,7 +269,7 @@ impl Core {
         }
     }
 
-    /// To the CPU's local queue; what runs there gives way if it is asked to.
+    /// Inserts a thread into a CPU's local DSQ; with ENQ_PREEMPT at the head, preempting the CPU's thread.
     fn insert_local(&mut self, machine: &mut Machine, thread: ThreadId, cpu: CpuId, flags: u64) {
         let local = &mut self.local_dsqs[cpu.0 as usize];
         if flags & flags::ENQ_PREEMPT == 0 {
@@ -288,7 +288,7 @@ impl Core {
         }
     }
 
-    /// Takes a thread out of the queue that it waits in; whether there is one.
+    /// Removes a thread from the DSQ that it is in. True if it was in one.
     fn take_out(&mut self, thread: ThreadId) -> bool {
         for local in &mut self.local_dsqs {
             if let Some(at) = local.iter().position(|&other| other == thread) {
@@ -302,8 +302,8 @@ impl Core {
         })
     }
 
-    /// Claims the first idle CPU that passes, from where the last search ended on: of those that share a cache with `near`, if
-    /// that is some CPU.
+    /// Claims the first idle CPU that passes, from where the last search ended; of the CPUs that share a cache with `near`, if it is
+    /// given.
     fn claim(
         &mut self,
         near: Option<CpuId>,
@@ -315,7 +315,7 @@ impl Core {
         let words = self.idle.len();
         let cache = near.map(|near| &self.caches[self.cache_of[near.0 as usize]]);
         let (first, bit) = (self.next_idle / 64, self.next_idle % 64);
-        // The first word twice: from that bit on, and at last up to it.
+        // The first word comes twice: from the bit on, and at last up to it.
         for step in 0..=words {
             let at = (first + step) % words;
             let mut word = self.idle[at] & cache.map_or(u64::MAX, |cache| cache[at]);
@@ -340,7 +340,7 @@ impl Core {
         None
     }
 
-    /// Claims that CPU, if it idles.
+    /// Claims a CPU, if it is idle. True if it was.
     fn claim_this(&mut self, cpu: CpuId) -> bool {
         let was = idles(&self.idle, cpu);
         self.set_idle(cpu, false);
@@ -455,7 +455,7 @@ impl Kernel for Context<'_> {
         self.core.task(ThreadId(thread)).slice = slice;
     }
 
-    /// The CPU before if it idles, else one of its cache, else any; where cores have several CPUs, wholly idle
+    /// The previous CPU if it is idle, else an idle CPU of its cache, else any idle CPU; where cores have several CPUs, wholly idle
     /// cores first.
     fn select_cpu(&mut self, thread: u32, before: u32, _flags: u64) -> (u32, bool) {
         let (machine, core) = (&*self.machine, &mut *self.core);
@@ -535,7 +535,7 @@ impl Class for SchedExt {
         self.make_ready(machine, thread, false);
     }
 
-    /// Whatever queue it waits in, the kernel counts it where select_cpu put it (enqueue_task_scx's add_nr_running).
+    /// The kernel counts a thread on the run queue of the selected CPU, whichever DSQ it is in (enqueue_task_scx's add_nr_running).
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         self.core.tasks.get(thread.index()).map(|it| it.cpu)
     }
@@ -579,7 +579,7 @@ impl Class for SchedExt {
         }
         let next = self.core.local_dsqs[cpu.0 as usize].pop_front();
         if let Some(ran) = ran {
-            // Also where there is no other (SCX_OPS_ENQ_LAST).
+            // Also if no other thread is runnable (SCX_OPS_ENQ_LAST).
             let (native, mut context) = self.parts(machine);
             native.stopping(&mut context, ran.0, true);
             native.enqueue(&mut context, ran.0, false);
@@ -600,7 +600,7 @@ impl Class for SchedExt {
         self.native.begin_exit(thread.0);
     }
 
-    /// After the last switch away from it (sched_ext_dead).
+    /// After the last switch away from the thread (sched_ext_dead).
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.block(machine, cpu, thread);
         let (native, mut context) = self.parts(machine);
