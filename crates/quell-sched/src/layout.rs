@@ -116,7 +116,8 @@ pub struct Group {
     pub active_weight: u64,
     pub share_weight: u64,
     pub share_weight_at_ns: u64,
-    /// `struct bandwidth`: `quota_ns`, `period_ns`, `burst_ns`, `period_start_ns`, `runtime_ns`, `next_group_id`.
+    /// `struct bandwidth`: `quota_ns`, `period_ns`, `burst_ns`, `period_start_ns`, `runtime_ns`,
+    /// `next_group_id`.
     pub bw: [u64; 6],
     pub bw_generation: u32,
     pub bw_running: i32,

@@ -4,8 +4,8 @@
 //! Problem: Stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
 //! Approach: BPF programs (`src/bpf`) decide which thread runs, when and where; the arithmetic of those
 //! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads the programs,
-//! tells them what the agent wants of threads, and reads their counters. Without an agent the programs schedule
-//! well by themselves; if the loader ends in any way, the kernel's own scheduler takes over.
+//! tells them what the agent wants of threads, and reads their counters. Without an agent the programs
+//! schedule well by themselves; if the loader ends in any way, the kernel's own scheduler takes over.
 //!
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
@@ -62,11 +62,11 @@ pub struct Options {
     pub asymmetry: bool,
     /// Put threads of short requests before threads of long requests that came at the same time.
     pub requests: bool,
-    /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
-    /// Off by default until it holds what it promises everywhere: docs/scheduler.md.
+    /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host,
+    /// by weight. Off by default until it holds what it promises everywhere: docs/scheduler.md.
     pub share: bool,
-    /// Run threads with servers ([`Scheduler::set_server`]) before threads that only have weights, which share what servers leave. Needs
-    /// `share`.
+    /// Run threads with servers ([`Scheduler::set_server`]) before threads that only have weights, which
+    /// share what servers leave. Needs `share`.
     pub criticality: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
@@ -215,12 +215,14 @@ pub struct ServerSetting {
     pub terms: Option<ServerTerms>,
 }
 
-/// The servers that a scheduler was told of, so that only changes are told. Of each plan: new servers before the plan's threads, ended ones after them.
+/// The servers that a scheduler was told of, so that only changes are told. Of each plan: new servers before
+/// the plan's threads, ended ones after them.
 #[derive(Debug, Default)]
 pub struct PromisedServers(BTreeMap<(u32, CpuId), ServerTerms>);
 
 impl PromisedServers {
-    /// Tells the scheduler of servers that are new or changed. Returns the refused ones, which are told again with the next plan.
+    /// Tells the scheduler of servers that are new or changed. Returns the refused ones, which are told again
+    /// with the next plan.
     pub fn promise<E>(
         &mut self,
         servers: &[ServerPlan],
@@ -368,8 +370,9 @@ impl Scheduler {
         Scheduler::observing(topology, options, &[], || ())
     }
 
-    /// Loads the scheduler to count what threads do into a monitor's maps (by name) as well. `take_over` is called right before the
-    /// scheduler takes over: a monitor that counted until then must stop. Without maps the scheduler counts nothing.
+    /// Loads the scheduler to count what threads do into a monitor's maps (by name) as well. `take_over` is
+    /// called right before the scheduler takes over: a monitor that counted until then must stop. Without
+    /// maps the scheduler counts nothing.
     pub fn observing(
         topology: &Topology,
         options: &Options,
@@ -466,8 +469,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes a tenant that is no cgroup, which threads can then compete as part of from their next wakeup or turn on,
-    /// or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
+    /// Makes a tenant that is no cgroup, which threads can then compete as part of from their next wakeup or
+    /// turn on, or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
     ///
     /// # Errors
     /// There are 65536 tenants and cgroups already.
@@ -490,7 +493,8 @@ impl Scheduler {
     /// Makes a server of a CPU, changes its terms from its next period on, or ends it.
     ///
     /// # Errors
-    /// The CPU has 32 servers already (ENOSPC), or the server's threads are still runnable on its previous CPU (EBUSY).
+    /// The CPU has 32 servers already (ENOSPC), or the server's threads are still runnable on its previous
+    /// CPU (EBUSY).
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         let what = "setting a server";
         match self.call("quell_set_server", &setting.raw(), what)? {
@@ -620,8 +624,8 @@ fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {
     Ok(found.unwrap_or_default())
 }
 
-/// The LLC of each possible CPU: CPUs that share a last-level cache, in parts of at most 64. Offline CPUs belong to the last LLC with room,
-/// or to further ones.
+/// The LLC of each possible CPU: CPUs that share a last-level cache, in parts of at most 64. Offline CPUs
+/// belong to the last LLC with room, or to further ones.
 fn llcs_of_cpus(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
     if possible > layout::MAX_CPUS {
         return Err(SchedError::Limit {
@@ -723,7 +727,8 @@ mod tests {
         ));
     }
 
-    /// Of a bool that a kernel function returns only the lowest byte is defined: code that reads more sees true at times.
+    /// Of a bool that a kernel function returns only the lowest byte is defined: code that reads more sees
+    /// true at times.
     #[test]
     fn the_kernels_bools_are_looked_at_as_such() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bpf");

@@ -1,12 +1,13 @@
 //! The scheduler as a library, for simulated kernels: the same C source that the kernel runs
 //! (`bpf/quell.bpf.c`), compiled natively.
 //!
-//! A simulator implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the scheduler's
-//! operations ([`Native`]) where the kernel's core would. Threads have numbers, in the order in which they are added.
+//! A simulator implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the
+//! scheduler's operations ([`Native`]) where the kernel's core would. Threads have numbers, in the order in
+//! which they are added.
 //!
-//! Many schedulers may exist at the same time, on one thread or on several. The global variables of the C source belong to
-//! the scheduler that was called last on the thread, and are exchanged when another scheduler is called; so the schedulers of
-//! a thread should not alternate often.
+//! Many schedulers may exist at the same time, on one thread or on several. The global variables of the C
+//! source belong to the scheduler that was called last on the thread, and are exchanged when another
+//! scheduler is called; so the schedulers of a thread should not alternate often.
 
 #![allow(
     unsafe_code,
@@ -29,7 +30,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
-/// What the scheduler asks of the kernel: the functions of sched_ext, with threads and CPUs by number, in nanoseconds.
+/// What the scheduler asks of the kernel: the functions of sched_ext, with threads and CPUs by number, in
+/// nanoseconds.
 ///
 /// They are called during an operation of [`Native`]; none of them may call an operation.
 pub trait Kernel {
@@ -47,16 +49,18 @@ pub trait Kernel {
     fn may_use(&self, thread: u32, cpu: u32) -> bool;
     /// Creates a DSQ.
     fn create_dsq(&mut self, dsq: u64);
-    /// Inserts a thread that is being enqueued, or for which a CPU is being selected, into a DSQ; with `vtime`, the lowest
-    /// goes first. `flags` as the kernel's.
+    /// Inserts a thread that is being enqueued, or for which a CPU is being selected, into a DSQ; with
+    /// `vtime`, the lowest goes first. `flags` as the kernel's.
     fn insert(&mut self, thread: u32, dsq: u64, slice: u64, vtime: Option<u64>, flags: u64);
-    /// Moves the first thread of a DSQ that may run on the dispatching CPU to the CPU's local DSQ. True if there was one.
+    /// Moves the first thread of a DSQ that may run on the dispatching CPU to the CPU's local DSQ. True if
+    /// there was one.
     fn move_to_local(&mut self, dsq: u64) -> bool;
     /// The first thread of a DSQ.
     fn peek(&self, dsq: u64) -> Option<u32>;
     /// The number of the last insertion into any DSQ.
     fn newest(&self) -> u64;
-    /// The next thread of a DSQ after a place, of the threads inserted no later than `newest`; and its place: vtime and insertion.
+    /// The next thread of a DSQ after a place, of the threads inserted no later than `newest`; and its place:
+    /// vtime and insertion.
     fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
     /// Moves a thread from a DSQ to another DSQ, or to another place in the same one.
     fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
@@ -64,7 +68,8 @@ pub trait Kernel {
     fn nr_queued(&self, dsq: u64) -> u32;
     /// Gives a thread another slice.
     fn set_slice(&mut self, thread: u32, slice: u64);
-    /// The kernel's own choice of a CPU for a waking thread, and whether that CPU was idle and has been claimed.
+    /// The kernel's own choice of a CPU for a waking thread, and whether that CPU was idle and has been
+    /// claimed.
     fn select_cpu(&mut self, thread: u32, before: u32, flags: u64) -> (u32, bool);
     /// Claims a CPU, if it is idle. True if it was.
     fn claim_idle(&mut self, cpu: u32) -> bool;
@@ -224,8 +229,9 @@ impl Native {
             kernel,
         };
         let before = CALL.replace((&raw mut call).cast());
-        // SAFETY: `call.native` is `self`, which is borrowed mutably for all of this function; callbacks make their
-        // references anew from the same pointer and only while the operation, which holds none, waits for them.
+        // SAFETY: `call.native` is `self`, which is borrowed mutably for all of this function; callbacks make
+        // their references anew from the same pointer and only while the operation, which holds none, waits
+        // for them.
         let result = operation(unsafe { &*call.native });
         CALL.set(before);
         result
@@ -239,8 +245,9 @@ impl Native {
             {
                 return;
             }
-            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has; `arrays` has `quell_native_arrays_size()`, is aligned to 128, and
-            // is not used once this scheduler is gone: another one is loaded before an operation is called.
+            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has; `arrays` has
+            // `quell_native_arrays_size()`, is aligned to 128, and is not used once this scheduler is gone:
+            // another one is loaded before an operation is called.
             unsafe {
                 if let Some(other) = loaded {
                     quell_native_save(other.borrow_mut().as_mut_ptr().cast());
@@ -312,7 +319,8 @@ impl Native {
         let group = thread.group.and_then(|id| self.cgroups.get(&id));
         let group = group.map_or(ptr::null_mut(), Memory::pointer);
         self.call(kernel, |_| {
-            // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's do.
+            // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's
+            // do.
             unsafe {
                 let task = quell_native_task(at, pid, leader, thread.weight, thread.allowed);
                 quell_native_init_task(task, group, thread.forked)
@@ -441,7 +449,8 @@ impl Native {
     /// A step of the rate solver: to be called every [`crate::RATE_PERIOD`], where shares are on.
     pub fn solve_rates(&mut self, kernel: &dyn Kernel) {
         self.load();
-        // SAFETY: the array of all share slots, whose fields are atomics of the same size, and which C does not use before this returns.
+        // SAFETY: the array of all share slots, whose fields are atomics of the same size, and which C does
+        // not use before this returns.
         let slots: &[ShareSlot] =
             unsafe { std::slice::from_raw_parts(quell_native_share_slots(), MAX_SHARE_SLOTS) };
         // SAFETY: as above.

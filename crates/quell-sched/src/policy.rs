@@ -56,7 +56,8 @@ macro_rules! native {
 }
 
 native! {
-    /// The virtual time that `ns` of CPU time are worth to a task of a weight, or to all runnable tasks by their weight sum.
+    /// The virtual time that `ns` of CPU time are worth to a task of a weight, or to all runnable tasks by
+    /// their weight sum.
     fair_vtime = quell_fair_vtime(ns: u64, weight: u64) -> u64;
     /// A lag within its bounds.
     fair_clamp_lag = quell_fair_clamp_lag(lag: i64, weight: u64) -> i64;
@@ -189,8 +190,8 @@ mod tests {
 
     #[test]
     fn lag_that_a_task_leaves_is_repaid_by_the_clock() {
-        // 1024 us of lag and of clock are counted together. (lag in them, weight and the others' load in percent,
-        // the clock's advance) -> by how much less it advances
+        // 1024 us of lag and of clock are counted together. (lag in them, weight and the others' load in
+        // percent, the clock's advance) -> by how much less it advances
         for (lag, weight, load, advance, less) in [
             (6, 100, 300, 4, 2),
             (6, 100, 300, 3, 1), // half of it at most: the rest later
@@ -211,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_cpu_falls_behind_by_what_it_cannot_give() {
-        // Two equal tasks are pinned to the CPU. (their lag beyond the bound, the vclock's advance while one ran, what it ran; in ms) -> by how much
+        // Two equal tasks are pinned to the CPU. (their lag beyond the bound, the vclock's advance while one
+        // ran, what it ran; in ms) -> by how much
         for (beyond, due, ran, behind) in [
             (20, 4, 4, 2), // each had half of what was run
             (20, 4, 2, 3),
@@ -543,7 +545,8 @@ mod tests {
             prop_assert!(woken <= FAIR_WAKEUP_LAG_MAX && woken <= bounded);
         }
 
-        /// Whichever tasks come and go, the sum of weighted lags is what is owed, and the vclock repays it without ever standing still.
+        /// Whichever tasks come and go, the sum of weighted lags is what is owed, and the vclock repays it
+        /// without ever standing still.
         #[test]
         fn lags_add_up_to_what_is_owed(
             mut tasks in prop::collection::vec((1024u64..=100 * WEIGHT_ONE, -50i64..50), 2..20), ran in 1u64..20,

@@ -37,7 +37,8 @@ pub(crate) struct RateInputs {
 }
 
 impl RateInputs {
-    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`: possible CPUs.
+    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`:
+    /// possible CPUs.
     pub(crate) fn open(
         hints: &MapHandle,
         slots: &MapHandle,
@@ -98,8 +99,8 @@ impl Drop for RateLoop {
     }
 }
 
-/// The pause until the next step, by the CPU time that the last step took and the time since it began. By CPU time, not by elapsed time: else
-/// steps would be rare on a busy host, where the loop waits for a CPU.
+/// The pause until the next step, by the CPU time that the last step took and the time since it began. By CPU
+/// time, not by elapsed time: else steps would be rare on a busy host, where the loop waits for a CPU.
 fn next_pause(took: Duration, since: Duration) -> Duration {
     (took * 100 / CPU_PERCENT_MAX)
         .max(PERIOD)
@@ -201,7 +202,8 @@ impl<T: Shared> Mapped<T> {
     }
 
     fn all(&self) -> &[T] {
-        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are values ([`Shared`]).
+        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are
+        // values ([`Shared`]).
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.count) }
     }
 }

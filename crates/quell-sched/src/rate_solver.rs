@@ -1,7 +1,9 @@
-//! The rate solver: finds what each task is due of the whole host, for the scheduler's shares (`bpf/share.bpf.h`).
+//! The rate solver: finds what each task is due of the whole host, for the scheduler's shares
+//! (`bpf/share.bpf.h`).
 //!
-//! The scheduler keeps what each task used and wanted in share slots, in memory that it shares with its loader. Every [`PERIOD`] the solver finds
-//! what is due to the tasks ([`quell_policy::share::Dues`]) and writes their rates and the times up to which they have been served there.
+//! The scheduler keeps what each task used and wanted in share slots, in memory that it shares with its
+//! loader. Every [`PERIOD`] the solver finds what is due to the tasks ([`quell_policy::share::Dues`]) and
+//! writes their rates and the times up to which they have been served there.
 
 use crate::layout::{self, ShareSlot, ShareSlotHints};
 use quell_model::{CpuId, CpuSet};
@@ -10,13 +12,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// The period of the solver. A task of a shorter period wants a part of a CPU, a task of a longer one a CPU now and then. Between two steps a
-/// task gets ahead by half of this on average.
+/// The period of the solver. A task of a shorter period wants a part of a CPU, a task of a longer one a CPU
+/// now and then. Between two steps a task gets ahead by half of this on average.
 pub const PERIOD: Duration = Duration::from_millis(50);
 
 /// The slot of a task that has slept for this long is freed, in ns.
 const SLOT_TTL_NS: u64 = 1_000_000_000;
-/// A task's affinity is read again after this time, in ns: the scheduler only reports the number of CPUs in it.
+/// A task's affinity is read again after this time, in ns: the scheduler only reports the number of CPUs in
+/// it.
 const AFFINITY_TTL_NS: u64 = 1_000_000_000;
 /// The `tid` of a slot that is being freed: no task has that id.
 const FREED: u32 = u32::MAX;
@@ -202,7 +205,8 @@ impl RateSolver {
     }
 }
 
-/// Frees the slot of a task that has slept for long, unless the task wakes at this moment. True if the slot is free.
+/// Frees the slot of a task that has slept for long, unless the task wakes at this moment. True if the slot
+/// is free.
 fn free(slot: &ShareSlot, tid: u32) -> bool {
     let exchange = |from, to| (slot.tid).compare_exchange(from, to, SeqCst, SeqCst);
     if exchange(tid, FREED).is_err() {

@@ -1,9 +1,9 @@
 //! Quell's scheduler, from the source that the kernel runs, on a simulated sched_ext core.
 //!
-//! Models what the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2): DSQs by vtime or first come, first
-//! served; each CPU's local DSQ; slices, which running threads use up and ticks check; idle CPUs, and the kernel's choice among
-//! them; kicks; direct dispatch from ops.select_cpu(). The scheduler itself is [`quell_sched::native`]; it runs every thread (full
-//! switch).
+//! Models what the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2): DSQs by vtime or
+//! first come, first served; each CPU's local DSQ; slices, which running threads use up and ticks check; idle
+//! CPUs, and the kernel's choice among them; kicks; direct dispatch from ops.select_cpu(). The scheduler
+//! itself is [`quell_sched::native`]; it runs every thread (full switch).
 //!
 //! Not modelled: the watchdog, bypass, other classes, NUMA in the choice of idle CPUs, WAKE_SYNC.
 
@@ -16,7 +16,8 @@ use quell_sched::{Options, RATE_PERIOD, SchedError, ServerSetting, Stats, Thread
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-/// How often the core calls ops.dispatch() again if the dispatched threads cannot run on the CPU (SCX_DSP_MAX_LOOPS).
+/// How often the core calls ops.dispatch() again if the dispatched threads cannot run on the CPU
+/// (SCX_DSP_MAX_LOOPS).
 const DISPATCH_MAX: usize = 32;
 
 /// The timer of the rate solver, which belongs to the loader and not to the scheduler.
@@ -41,7 +42,8 @@ struct Core {
     /// The number of insertions into DSQs so far.
     inserted: u64,
     local_dsqs: Vec<VecDeque<ThreadId>>,
-    /// The idle mask: bit `c % 64` of word `c / 64` is set while CPU `c` idles and has not been claimed for a thread.
+    /// The idle mask: bit `c % 64` of word `c / 64` is set while CPU `c` idles and has not been claimed for a
+    /// thread.
     idle: Vec<u64>,
     /// The number of bits set in `idle`.
     idles: u32,
@@ -200,7 +202,8 @@ impl SchedExt {
             Some(Direct::Dsq) => {}
             None => native.enqueue(&mut context, thread.0, wakes),
         }
-        // The core makes an idle CPU reschedule when it is selected for a thread, whichever DSQ the thread is in.
+        // The core makes an idle CPU reschedule when it is selected for a thread, whichever DSQ the thread is
+        // in.
         if machine.cpu(cpu).current.is_none() {
             machine.kick(cpu);
         }
@@ -302,8 +305,8 @@ impl Core {
         })
     }
 
-    /// Claims the first idle CPU that passes, from where the last search ended; of the CPUs that share a cache with `near`, if it is
-    /// given.
+    /// Claims the first idle CPU that passes, from where the last search ended; of the CPUs that share a
+    /// cache with `near`, if it is given.
     fn claim(
         &mut self,
         near: Option<CpuId>,
@@ -455,8 +458,8 @@ impl Kernel for Context<'_> {
         self.core.task(ThreadId(thread)).slice = slice;
     }
 
-    /// The previous CPU if it is idle, else an idle CPU of its cache, else any idle CPU; where cores have several CPUs, wholly idle
-    /// cores first.
+    /// The previous CPU if it is idle, else an idle CPU of its cache, else any idle CPU; where cores have
+    /// several CPUs, wholly idle cores first.
     fn select_cpu(&mut self, thread: u32, before: u32, _flags: u64) -> (u32, bool) {
         let (machine, core) = (&*self.machine, &mut *self.core);
         let (it, before) = (machine.thread(ThreadId(thread)), CpuId(before));
@@ -535,7 +538,8 @@ impl Class for SchedExt {
         self.make_ready(machine, thread, false);
     }
 
-    /// The kernel counts a thread on the run queue of the selected CPU, whichever DSQ it is in (enqueue_task_scx's add_nr_running).
+    /// The kernel counts a thread on the run queue of the selected CPU, whichever DSQ it is in
+    /// (enqueue_task_scx's add_nr_running).
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         self.core.tasks.get(thread.index()).map(|it| it.cpu)
     }
