@@ -413,7 +413,8 @@ static __always_inline void thread_woken(struct thread_slot *slot, struct task_s
 }
 
 /* A ready thread moves to another CPU's run queue: its wait so far was on its old CPU. */
-static __always_inline void thread_migrated(struct thread_slot *slot, struct task_struct *task, u32 to, u64 now)
+static __always_inline void thread_migrated(struct thread_slot *slot, struct task_struct *task, u32 to,
+					    u64 now)
 {
 	u64 old;
 

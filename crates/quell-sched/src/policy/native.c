@@ -41,7 +41,10 @@ u64 quell_deadline_chain_ran(u64 busy, u64 ran) { return deadline_chain_ran(busy
 u64 quell_deadline_chain_slept(u64 busy, u64 slept) { return deadline_chain_slept(busy, slept); }
 bool quell_deadline_chain_endless(u64 busy, u64 work) { return deadline_chain_endless(busy, work); }
 u64 quell_deadline_light(u64 woke_at) { return deadline_light(woke_at); }
-bool quell_deadline_passes_messages(u64 burst_avg, u64 ran) { return deadline_passes_messages(burst_avg, ran); }
+bool quell_deadline_passes_messages(u64 burst_avg, u64 ran)
+{
+	return deadline_passes_messages(burst_avg, ran);
+}
 u64 quell_deadline_message(u64 woke_at, s64 lag, u64 scale, u64 now)
 {
 	return deadline_message(woke_at, lag, scale, now);
