@@ -5,7 +5,7 @@ use std::process::Command;
 #[test]
 fn wrong_input_is_told_and_nothing_is_begun() {
     let cases: [(&[&str], &[&str]); 7] = [
-        (&["nothing"], &["nothing", "standard"]),
+        (&["nothing"], &["nothing", "--help"]),
         (
             &["overhead", "--policy", "default,fifo"],
             &["`fifo`", "--on sim"],

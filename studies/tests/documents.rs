@@ -233,6 +233,29 @@ fn every_test_that_the_specification_names_exists() {
 }
 
 #[test]
+fn every_identifier_that_the_glossary_names_exists() {
+    let mut sources = Vec::new();
+    for folder in ["crates", "studies"] {
+        files(&repository(folder), &[".rs", ".c", ".h"], &mut sources);
+    }
+    let code: String = sources.iter().map(|source| read(source)).collect();
+    let known: std::collections::HashSet<&str> = code
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .collect();
+    let glossary = read(&repository("docs/design/glossary.md"));
+    let terms = glossary.split("## To become").next().unwrap();
+    let mut identifiers = 0;
+    for name in terms.split('`').skip(1).step_by(2) {
+        let name = name.trim_start_matches("struct ").trim_end_matches("()");
+        if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            assert!(known.contains(name), "no identifier `{name}`");
+            identifiers += 1;
+        }
+    }
+    assert!(identifiers > 40, "{identifiers}");
+}
+
+#[test]
 fn documents_are_as_long_as_readers_bear() {
     for document in documents() {
         for (number, line) in read(&document).lines().enumerate() {

@@ -24,7 +24,8 @@ use quell_model::{
     Plan, Snapshot, TenantName, TenantPlan, TenantWeight, ThreadId, ThreadPlan, Tid, Topology,
 };
 use quell_sched::{
-    Exit, Options, SchedError, Scheduler, ServerSetting, ServerStats, ThreadSetting, ToldServers,
+    Exit, Options, PromisedServers, SchedError, Scheduler, ServerSetting, ServerStats,
+    ThreadSetting,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -178,7 +179,7 @@ struct Running {
     /// The greatest number given to one.
     numbers: u32,
     /// What is promised.
-    servers: ToldServers,
+    servers: PromisedServers,
     /// How many periods each of the last plan's servers missed, by its number.
     missed: BTreeMap<u32, u64>,
     period: u64,
@@ -241,7 +242,7 @@ impl<L: Loader> Backends<L> {
             told: HashMap::new(),
             tenants: BTreeMap::new(),
             numbers: 0,
-            servers: ToldServers::default(),
+            servers: PromisedServers::default(),
             missed: BTreeMap::new(),
             period: 0,
         });

@@ -4,12 +4,12 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 pub const MAX_CPUS: usize = 1024;
-pub const MAX_DOMAINS: usize = 256;
-pub const DOMAIN_CPUS: usize = 64;
+pub const MAX_LLCS: usize = 256;
+pub const LLC_CPUS: usize = 64;
 pub const MAX_SERVERS: usize = 1024;
-pub const MAX_SHARERS: usize = 16384;
+pub const MAX_SHARE_SLOTS: usize = 16384;
 pub const OFFLINE: u16 = 0x8000;
-pub const NO_DOMAIN: u16 = 0x7fff;
+pub const NO_LLC: u16 = 0x7fff;
 
 /// `struct options`.
 #[derive(Debug, Clone, Copy)]
@@ -20,28 +20,28 @@ pub struct Options {
     pub causal: u32,
     pub asymmetry: u32,
     pub share: u32,
-    pub domains: u32,
-    pub cpus: u32,
+    pub nr_llcs: u32,
+    pub nr_cpus: u32,
     pub observe: u32,
     pub requests: u32,
     pub criticality: u32,
     pub unused: u32,
-    pub domain_of: [u16; MAX_CPUS],
+    pub llc_of: [u16; MAX_CPUS],
 }
 
-/// `struct cpu_slot`.
+/// `struct cpu_ctx`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct CpuSlot {
-    pub deadline: u64,
-    pub until: u64,
-    pub pace: u64,
-    pub began: u64,
-    pub pinned: u32,
+pub struct CpuCtx {
+    pub curr_deadline: u64,
+    pub deadline_fixed_until_ns: u64,
+    pub deadline_pace: u64,
+    pub curr_since_ns: u64,
+    pub nr_pinned: u32,
     pub offline: u8,
-    pub movable: u8,
-    pub aside: u8,
-    pub visited: u8,
+    pub curr_mobility: u8,
+    pub migrate_state: u8,
+    pub llc_visited: u8,
     pub runs: u64,
     pub wakeups_idle: u64,
     pub wakeups_preempting: u64,
@@ -50,61 +50,59 @@ pub struct CpuSlot {
     pub wait_ns: u64,
     pub worst_wait_ns: u64,
     pub worst_wait_tid: u32,
-    pub tid: u32,
+    pub curr_tid: u32,
     pub late: u64,
     pub rescued: u64,
     pub unused: u64,
 }
 
-/// `struct sharer`: the scheduler and its loader both write it.
+/// `struct share_slot`: the scheduler and its loader both write it.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct Sharer {
+pub struct ShareSlot {
     pub tid: AtomicU32,
     pub weight: AtomicU32,
-    pub group: AtomicU64,
-    pub used: AtomicU64,
-    pub wanted: AtomicU64,
-    pub since: AtomicU64,
-    pub served: AtomicU64,
+    pub group_id: AtomicU64,
+    pub used_ns: AtomicU64,
+    pub wanted_ns: AtomicU64,
+    pub since_ns: AtomicU64,
+    pub served_until_ns: AtomicU64,
     pub rate: AtomicU32,
     pub wants: AtomicU32,
-    pub allowed: AtomicU16,
-    pub cpu: AtomicU16,
-    pub born: AtomicU32,
+    pub nr_cpus_allowed: AtomicU16,
+    pub pinned_cpu_plus1: AtomicU16,
+    pub is_new: AtomicU32,
 }
 
-/// `struct places`: as that.
+/// `struct share_slot_hints`: the scheduler and its loader both write it.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Places {
-    pub end: AtomicU32,
-    pub next: AtomicU32,
+pub struct ShareSlotHints {
+    pub used_end: AtomicU32,
+    pub next_free: AtomicU32,
 }
 
-/// `struct domain`.
+/// `struct llc_ctx`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct Domain {
-    pub clock: u64,
-    pub owed: i64,
-    pub load: u64,
-    pub served_at: u64,
-    pub room_at: u64,
-    pub room_due: u64,
-    pub look_at: u64,
-    pub release_at: u64,
-    /// When threads that waited for too long were last looked for.
-    pub starved_at: u64,
-    /// When those of its queue were put in order.
-    pub sorted_at: u64,
-    pub queued: u32,
-    pub starved: u32,
-    pub pinned: u32,
-    pub parked: u32,
-    pub online: u32,
-    pub size: u32,
-    pub cpu: [u16; DOMAIN_CPUS],
+pub struct LlcCtx {
+    pub vclock: u64,
+    pub lag_owed: i64,
+    pub weight_sum: u64,
+    pub starved_dispatched_at_ns: u64,
+    pub migrate_scan_at_ns: u64,
+    pub migrate_timer_armed: u64,
+    pub preempt_timer_at_ns: u64,
+    pub unthrottle_timer_at_ns: u64,
+    pub starved_scan_at_ns: u64,
+    pub resorted_at_ns: u64,
+    pub nr_queued: u32,
+    pub nr_starved: u32,
+    pub nr_pinned: u32,
+    pub nr_throttled: u32,
+    pub nr_online: u32,
+    pub nr_cpus: u32,
+    pub cpus: [u16; LLC_CPUS],
     pub padding: [u64; 3],
 }
 
@@ -112,16 +110,17 @@ pub struct Domain {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Group {
-    pub parent: u64,
+    pub parent_id: u64,
     pub weight: u32,
-    pub counted: u32,
-    pub active: u64,
-    pub share: u64,
-    pub at: u64,
-    /// Quota, period, burst, when the period began, what is left, the next group with a limit.
-    pub limit: [u64; 6],
-    pub limit_seen: u32,
-    pub limit_running: i32,
+    pub counted_weight: u32,
+    pub active_weight: u64,
+    pub share_weight: u64,
+    pub share_weight_at_ns: u64,
+    /// `struct bandwidth`: `quota_ns`, `period_ns`, `burst_ns`, `period_start_ns`, `runtime_ns`,
+    /// `next_group_id`.
+    pub bw: [u64; 6],
+    pub bw_generation: u32,
+    pub bw_running: i32,
 }
 
 /// `struct exit_record`.
@@ -150,13 +149,13 @@ pub struct ThreadSetting {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ServerTerms {
-    pub period: u64,
-    pub optimistic: u64,
-    pub pessimistic: u64,
-    pub shortened: u64,
-    pub part: u64,
-    pub high: u32,
-    pub temperature: u32,
+    pub period_ns: u64,
+    pub budget_lo_ns: u64,
+    pub budget_hi_ns: u64,
+    pub rel_vdeadline_ns: u64,
+    pub chunk_ns: u64,
+    pub hi_crit: u32,
+    pub hi_periods: u32,
 }
 
 /// `struct server` (policy/server.h).
@@ -164,14 +163,14 @@ pub struct ServerTerms {
 #[repr(C)]
 pub struct Server {
     pub terms: ServerTerms,
-    pub began: u64,
-    pub usual_at: u64,
-    pub deadline: u64,
-    pub virtual_deadline: u64,
-    pub allowed: u64,
-    pub used: u64,
-    pub carried: u64,
-    pub hot_until: u64,
+    pub period_start_ns: u64,
+    pub budget_lo_since_ns: u64,
+    pub deadline_ns: u64,
+    pub vdeadline_ns: u64,
+    pub runtime_max_ns: u64,
+    pub used_ns: u64,
+    pub carried_ns: u64,
+    pub hi_until_ns: u64,
 }
 
 /// `struct server_setting`.
@@ -183,18 +182,18 @@ pub struct ServerSetting {
     pub terms: ServerTerms,
 }
 
-/// `struct server_slot`.
+/// `struct server_ctx`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct ServerSlot {
-    pub now: Server,
-    pub next: ServerTerms,
+pub struct ServerCtx {
+    pub cur: Server,
+    pub next_terms: ServerTerms,
     pub missed: u64,
-    pub version: u32,
-    pub applied: u32,
+    pub terms_seq: u32,
+    pub terms_seq_applied: u32,
     pub cpu: u32,
-    pub ready: u32,
-    pub woke: u32,
+    pub nr_ready: u32,
+    pub wakeup_pending: u32,
     pub ended: u32,
 }
 
@@ -206,11 +205,11 @@ pub struct TenantSetting {
     pub weight: u32,
 }
 
-impl ServerSlot {
-    /// What it got.
+impl ServerCtx {
+    /// What the server got.
     pub fn stats(&self) -> crate::ServerStats {
         crate::ServerStats {
-            used_ns: self.now.used,
+            used_ns: self.cur.used_ns,
             missed: self.missed,
         }
     }
@@ -218,7 +217,7 @@ impl ServerSlot {
 
 /// A sum of weights (fair.h) in the scale of cgroup v2.
 pub fn weight(raw: u64) -> f64 {
-    // As signed: what should not be there shows.
+    // As signed: a sum below 0, which would be an error, shows as such.
     raw as i64 as f64 / 1024.0
 }
 
@@ -231,9 +230,9 @@ pub unsafe trait Plain: Copy {}
 // SAFETY: repr(C) integers whose sizes sum up to the structures' sizes, asserted below.
 unsafe impl Plain for Options {}
 // SAFETY: as above.
-unsafe impl Plain for CpuSlot {}
+unsafe impl Plain for CpuCtx {}
 // SAFETY: as above.
-unsafe impl Plain for Domain {}
+unsafe impl Plain for LlcCtx {}
 // SAFETY: as above.
 unsafe impl Plain for Group {}
 // SAFETY: as above.
@@ -245,15 +244,15 @@ unsafe impl Plain for TenantSetting {}
 // SAFETY: as above.
 unsafe impl Plain for ServerSetting {}
 // SAFETY: as above.
-unsafe impl Plain for ServerSlot {}
+unsafe impl Plain for ServerCtx {}
 
-/// Its bytes.
+/// The bytes of a value.
 pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: T has no padding (Plain), and the slice borrows the value.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// From its bytes; what lacks is zero.
+/// A value from its bytes; missing bytes are zero.
 pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let length = bytes.len().min(size_of::<T>());
@@ -267,19 +266,19 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> T {
 // The same as layout.h asserts.
 const _: () = {
     assert!(size_of::<Options>() == 48 + 2 * MAX_CPUS);
-    assert!(offset_of!(Options, domain_of) == 48);
-    assert!(size_of::<CpuSlot>() == 128);
-    assert!(offset_of!(CpuSlot, worst_wait_tid) == 96);
-    assert!(size_of::<Domain>() == 256);
+    assert!(offset_of!(Options, llc_of) == 48);
+    assert!(size_of::<CpuCtx>() == 128);
+    assert!(offset_of!(CpuCtx, worst_wait_tid) == 96);
+    assert!(size_of::<LlcCtx>() == 256);
     assert!(size_of::<Group>() == 96);
-    assert!(size_of::<Places>() == 8);
-    assert!(size_of::<Sharer>() == 64);
-    assert!(offset_of!(Sharer, served) == 40);
-    assert!(offset_of!(Sharer, cpu) == 58);
-    assert!(offset_of!(Sharer, born) == 60);
+    assert!(size_of::<ShareSlotHints>() == 8);
+    assert!(size_of::<ShareSlot>() == 64);
+    assert!(offset_of!(ShareSlot, served_until_ns) == 40);
+    assert!(offset_of!(ShareSlot, pinned_cpu_plus1) == 58);
+    assert!(offset_of!(ShareSlot, is_new) == 60);
     assert!(size_of::<ExitRecord>() == 1168);
     assert!(size_of::<TenantSetting>() == 8);
     assert!(size_of::<ServerSetting>() == 56);
-    assert!(size_of::<ServerSlot>() == 192);
+    assert!(size_of::<ServerCtx>() == 192);
     assert!(size_of::<ThreadSetting>() == 24);
 };

@@ -1,11 +1,11 @@
 //! Quell's own scheduler: a sched_ext scheduler (Linux 6.12 or newer) that runs every ordinary thread
 //! of the host, and its loader.
 //!
-//! Problem: stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
-//! Approach: BPF programs (`src/bpf`) decide who runs, when and where; the arithmetic of those
-//! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads them,
-//! tells them what the agent wants of threads, and reads what they count. Without an agent they schedule
-//! well by themselves; if their loader ends in any way, the kernel's own scheduler takes over.
+//! Problem: Stock interfaces can nudge the kernel's scheduler, not tell it which thread must not wait.
+//! Approach: BPF programs (`src/bpf`) decide which thread runs, when and where; the arithmetic of those
+//! decisions (`src/policy`) calls nothing and is compiled natively as well. This crate loads the programs,
+//! tells them what the agent wants of threads, and reads their counters. Without an agent the programs
+//! schedule well by themselves; if the loader ends in any way, the kernel's own scheduler takes over.
 //!
 //! Units: nanoseconds; weights in the scale of cgroup v2 (1 to 10 000, 100 by default).
 
@@ -13,15 +13,15 @@ mod arguments;
 mod layout;
 pub mod native;
 pub mod policy;
-mod shares;
+mod rate_loop;
+mod rate_solver;
 mod stats;
-mod teller;
 
 pub use arguments::Arguments;
-pub use shares::EVERY as SHARES_EVERY;
+pub use rate_solver::PERIOD as RATE_PERIOD;
 pub use stats::{CpuStats, Stats};
 
-use layout::{CpuSlot, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
+use layout::{CpuCtx, ExitRecord, Options as RawOptions, as_bytes, from_bytes};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, ProgramInput};
 use quell_bpf::Log;
@@ -29,16 +29,16 @@ use quell_model::config::{AgentFile, Criticality, Mechanism};
 use quell_model::{
     CpuId, ServerPlan, ServerTerms, TenantWeight, ThreadPlan, Tid, Topology, Weight,
 };
+use rate_loop::RateLoop;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
-use teller::Teller;
 
 /// The compiled `bpf/quell.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/quell.bpf.o"));
 
-/// The maps of quell-bpf's headers: a monitor lends some, and without it none is needed.
+/// The maps of quell-bpf's headers: a monitor lends some of them; without a monitor none is needed.
 const OBSERVING: [&str; 8] = [
     "threads",
     "tid_slots",
@@ -53,20 +53,20 @@ const OBSERVING: [&str; 8] = [
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
 
-/// What the scheduler does; fixed once loaded.
+/// What the scheduler does. Fixed once it is loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Order threads by how long the work they serve waits, not by when they became ready themselves.
     pub causal: bool,
     /// Give threads private rescheduling latencies and let urgent ones preempt.
     pub asymmetry: bool,
-    /// Put threads of short requests before those of long ones that came at the same time.
+    /// Put threads of short requests before threads of long requests that came at the same time.
     pub requests: bool,
-    /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host, by weight.
-    /// Off by default, as it costs latency where CPUs lack: docs/results/scheduler.md.
+    /// Give every tenant (a cgroup directly below the root, or a thread in none) its share of the whole host,
+    /// by weight. Off by default, as it costs latency where CPUs lack: docs/results/scheduler.md.
     pub share: bool,
-    /// Serve those who have servers ([`Scheduler::set_server`]) before all that has a weight; what they leave is shared. Needs
-    /// `share`.
+    /// Run threads with servers ([`Scheduler::set_server`]) before threads that only have weights, which
+    /// share what servers leave. Needs `share`.
     pub criticality: bool,
     /// A thread's rescheduling latency, where nobody set one, as a multiple of the time it usually
     /// runs per wakeup: 0 to 16, in steps of 1/16.
@@ -99,7 +99,7 @@ impl Options {
                 true => file.asymmetry.causal,
                 false => defaults.causal,
             },
-            // What promises leave is shared.
+            // Threads without servers share what servers leave.
             share: has(Mechanism::Share) || has(Mechanism::Criticality),
             criticality: has(Mechanism::Criticality),
             ..defaults
@@ -136,14 +136,14 @@ pub enum SchedError {
     #[error("another sched_ext scheduler runs (`{0}`): stop it first")]
     Occupied(String),
     /// More CPUs, or more caches, than it is made for.
-    #[error("{what} {value}: this scheduler handles up to {most}")]
+    #[error("{what} {value}: this scheduler handles up to {max}")]
     Limit {
         /// What there is too much of.
         what: &'static str,
         /// How much.
         value: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// The kernel refused it.
     #[error("the kernel refused the scheduler: {reason}{log}")]
@@ -166,7 +166,7 @@ pub enum SchedError {
     },
 }
 
-/// How the scheduler ended.
+/// How the scheduler exited.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Exit {
     /// The kernel's category (`enum scx_exit_kind`): 64 to 1023 on request, 1024 and above for errors.
@@ -194,9 +194,9 @@ impl Exit {
 /// What the agent wants of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadSetting {
-    /// The tenant that it competes as part of ([`Scheduler::set_tenant`]); 0: it does as part of its cgroup.
+    /// The tenant that the thread competes in ([`Scheduler::set_tenant`]); 0: it competes in its cgroup.
     pub tenant: u32,
-    /// The server that serves it while it may run on that one's CPU only; 0: none.
+    /// The server that serves the thread while the thread is pinned to the server's CPU; 0: none.
     pub server: u32,
     /// Weight, 1 to 10 000; `None`: by nice.
     pub weight: Option<u32>,
@@ -204,23 +204,25 @@ pub struct ThreadSetting {
     pub latency_ns: Option<u64>,
 }
 
-/// What is promised on one CPU.
+/// A server of a CPU, and its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSetting {
-    /// A number of the caller's choice, 1 to 1023; 0: what the CPU keeps for all that no server serves.
+    /// A number of the caller's choice, 1 to 1023; 0: the best-effort server of the CPU.
     pub number: u32,
     /// The CPU.
     pub cpu: CpuId,
-    /// The promise; `None`: no more, its threads have weights again.
+    /// The terms; `None` ends the server: its threads compete by weight again.
     pub terms: Option<ServerTerms>,
 }
 
-/// What a scheduler was told to promise, for who tells it: a plan's servers before its threads, and what it has no more after them.
+/// The servers that a scheduler was told of, so that only changes are told. Of each plan: new servers before
+/// the plan's threads, ended ones after them.
 #[derive(Debug, Default)]
-pub struct ToldServers(BTreeMap<(u32, CpuId), ServerTerms>);
+pub struct PromisedServers(BTreeMap<(u32, CpuId), ServerTerms>);
 
-impl ToldServers {
-    /// Tells what is new. What the scheduler refuses is told again with the next plan; gives why.
+impl PromisedServers {
+    /// Tells the scheduler of servers that are new or changed. Returns the refused ones, which are told again
+    /// with the next plan.
     pub fn promise<E>(
         &mut self,
         servers: &[ServerPlan],
@@ -247,7 +249,7 @@ impl ToldServers {
         refused
     }
 
-    /// Ends those that are not among these.
+    /// Ends the servers that are not in the plan.
     pub fn end_others<E>(
         &mut self,
         servers: &[ServerPlan],
@@ -270,16 +272,16 @@ impl ServerSetting {
         let terms =
             self.terms
                 .map_or_else(layout::ServerTerms::default, |it| layout::ServerTerms {
-                    period: it.server.period_ns,
-                    optimistic: it.server.budget_ns,
-                    pessimistic: it.server.pessimistic_ns,
-                    shortened: it.virtual_deadline_ns,
-                    part: match it.parts {
+                    period_ns: it.server.period_ns,
+                    budget_lo_ns: it.server.budget_ns,
+                    budget_hi_ns: it.server.pessimistic_ns,
+                    rel_vdeadline_ns: it.virtual_deadline_ns,
+                    chunk_ns: match it.parts {
                         0 | 1 => 0,
                         parts => it.server.budget_ns.div_ceil(parts.into()),
                     },
-                    high: (it.server.criticality == Criticality::High).into(),
-                    temperature: it.temperature,
+                    hi_crit: (it.server.criticality == Criticality::High).into(),
+                    hi_periods: it.temperature,
                 });
         layout::ServerSetting {
             server: self.number,
@@ -289,12 +291,12 @@ impl ServerSetting {
     }
 }
 
-/// What a server of the scheduler's got.
+/// What a server got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct ServerStats {
-    /// CPU time by budget in its present period, in ns.
+    /// CPU time used of the budget of the present period, in ns.
     pub used_ns: u64,
-    /// Periods that ended before it had the budget that it wanted.
+    /// Periods that ended before the server had its budget.
     pub missed: u64,
 }
 
@@ -329,15 +331,15 @@ impl ThreadSetting {
 #[derive(Debug)]
 pub struct Scheduler {
     cpus: MapHandle,
-    domains: MapHandle,
+    llcs: MapHandle,
     servers: MapHandle,
     groups: MapHandle,
     exit: MapHandle,
     numbers: Vec<CpuId>,
     // Before the object: ends the scheduler.
     _link: Link,
-    // After it: that does not wait for a step.
-    _teller: Option<Teller>,
+    // After the link: the end of the scheduler does not wait for a step of the loop.
+    _rate_loop: Option<RateLoop>,
     object: Object,
 }
 
@@ -368,8 +370,9 @@ impl Scheduler {
         Scheduler::observing(topology, options, &[], || ())
     }
 
-    /// Loads it to count what threads do into a monitor's maps (by name) as well. `take_over` is called right before it is in
-    /// charge: who counted until then must stop. With no maps it counts nothing.
+    /// Loads the scheduler to count what threads do into a monitor's maps (by name) as well. `take_over` is
+    /// called right before the scheduler takes over: a monitor that counted until then must stop. Without
+    /// maps the scheduler counts nothing.
     pub fn observing(
         topology: &Topology,
         options: &Options,
@@ -381,7 +384,7 @@ impl Scheduler {
             return Err(SchedError::Occupied(name));
         }
         let possible = libbpf_rs::num_possible_cpus().map_err(io("counting CPUs"))?;
-        let domain_of = domains(topology, possible)?;
+        let llc_of = llcs_of_cpus(topology, possible)?;
         let log = Log::capture();
         let refused = |error: libbpf_rs::Error| SchedError::Refused {
             reason: error.to_string(),
@@ -394,7 +397,7 @@ impl Scheduler {
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(refused)?;
         quell_bpf::set_preempt_count(&mut open).map_err(refused)?;
-        let mut raw = raw_options(options, &domain_of, possible);
+        let mut raw = raw_options(options, &llc_of, possible);
         raw.observe = (!maps.is_empty()).into();
         for mut map in open.maps_mut() {
             let name = map.name().to_str().unwrap_or_default();
@@ -408,15 +411,15 @@ impl Scheduler {
         }
         let mut object = open.load().map_err(refused)?;
         let cpus = map(&object, ".bss.cpus")?;
-        let domains = map(&object, ".bss.domains")?;
+        let llcs = map(&object, ".bss.llcs")?;
         let servers = map(&object, ".bss.servers")?;
         let groups = map(&object, "groups")?;
         let exit = map(&object, ".bss.exit")?;
-        let teller = match raw.share {
+        let rate_inputs = match raw.share {
             0 => None,
-            _ => Some(teller::Ready::open(
-                &map(&object, ".bss.places")?,
-                &map(&object, ".bss.sharers")?,
+            _ => Some(rate_loop::RateInputs::open(
+                &map(&object, ".bss.share_hints")?,
+                &map(&object, ".bss.share_slots")?,
                 map(&object, ".bss.cpus")?,
                 map(&object, "groups")?,
                 possible,
@@ -434,15 +437,15 @@ impl Scheduler {
             log: String::new(),
         })?;
         let numbers: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let teller = teller.map(teller::Ready::start).transpose()?;
+        let rate_loop = rate_inputs.map(rate_loop::RateInputs::start).transpose()?;
         let scheduler = Scheduler {
             cpus,
-            domains,
+            llcs,
             servers,
             groups,
             exit,
             numbers,
-            _teller: teller,
+            _rate_loop: rate_loop,
             _link: link,
             object,
         };
@@ -455,7 +458,7 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// Tells it what is wanted of a thread, until the thread ends.
+    /// Sets what is wanted of a thread, until the thread exits.
     ///
     /// # Errors
     /// [`SchedError::NoThread`] where there is no such thread.
@@ -466,8 +469,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes a tenant that is no cgroup, which threads can then compete as part of from their next wakeup or turn on,
-    /// or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
+    /// Makes a tenant that is no cgroup, which threads can then compete as part of from their next wakeup or
+    /// turn on, or changes its weight; `None` ends it. `tenant`: a number of the caller's choice, from 1.
     ///
     /// # Errors
     /// There are 65536 tenants and cgroups already.
@@ -487,10 +490,11 @@ impl Scheduler {
         }
     }
 
-    /// Promises CPU time on one CPU, or something else from the next period on, or nothing more.
+    /// Makes a server of a CPU, changes its terms from its next period on, or ends it.
     ///
     /// # Errors
-    /// The CPU has 32 servers already (ENOSPC), or a number's threads still run on the CPU that it was promised on before (EBUSY).
+    /// The CPU has 32 servers already (ENOSPC), or the server's threads are still runnable on its previous
+    /// CPU (EBUSY).
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         let what = "setting a server";
         match self.call("quell_set_server", &setting.raw(), what)? {
@@ -499,7 +503,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs one of the scheduler's programs for the agent; what it returns.
+    /// Runs one of the scheduler's syscall programs; returns the program's result.
     fn call<T: layout::Plain>(
         &mut self,
         name: &str,
@@ -521,12 +525,12 @@ impl Scheduler {
         Ok(output.return_value as i32)
     }
 
-    /// Takes back what was wanted of a thread.
+    /// Clears what was wanted of a thread.
     pub fn clear_thread(&mut self, tid: Tid) -> Result<(), SchedError> {
         self.set_thread(tid, ThreadSetting::default())
     }
 
-    /// Instructions that the kernel's verifier went through when it was loaded: what loading takes.
+    /// Instructions that the kernel's verifier processed when the scheduler was loaded.
     pub fn verified(&self) -> Result<u64, SchedError> {
         let id = |program: Program<'_>| Program::id_from_fd(program.as_fd());
         let ids: Result<Vec<u32>, _> = self.object.progs().map(id).collect();
@@ -537,22 +541,22 @@ impl Scheduler {
             .sum())
     }
 
-    /// What its servers got, each at its number.
+    /// What the servers got, each at its number.
     ///
     /// # Errors
     /// As [`Scheduler::stats`].
     pub fn servers(&self) -> Result<Vec<ServerStats>, SchedError> {
         let bytes = value(&self.servers, "reading the servers")?;
-        let slots = bytes.chunks_exact(size_of::<layout::ServerSlot>());
-        let slots = slots.map(from_bytes::<layout::ServerSlot>);
+        let slots = bytes.chunks_exact(size_of::<layout::ServerCtx>());
+        let slots = slots.map(from_bytes::<layout::ServerCtx>);
         Ok(slots.map(|slot| slot.stats()).collect())
     }
 
-    /// What it counted since it was loaded.
+    /// The scheduler's counters since it was loaded.
     pub fn stats(&self) -> Result<Stats, SchedError> {
         let bytes = value(&self.cpus, "reading the CPUs' counters")?;
-        let slots: Vec<CpuSlot> = bytes
-            .chunks_exact(size_of::<CpuSlot>())
+        let slots: Vec<CpuCtx> = bytes
+            .chunks_exact(size_of::<CpuCtx>())
             .map(from_bytes)
             .collect();
         let known = self
@@ -560,24 +564,24 @@ impl Scheduler {
             .iter()
             .filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?)));
         let mut stats = Stats::of(known);
-        let bytes = value(&self.domains, "reading the domains")?;
-        for bytes in bytes.chunks_exact(size_of::<layout::Domain>()) {
-            let domain: layout::Domain = from_bytes(bytes);
-            stats.load += layout::weight(domain.load);
-            stats.queued += u64::from(domain.queued);
+        let bytes = value(&self.llcs, "reading the LLCs")?;
+        for bytes in bytes.chunks_exact(size_of::<layout::LlcCtx>()) {
+            let llc: layout::LlcCtx = from_bytes(bytes);
+            stats.load += layout::weight(llc.weight_sum);
+            stats.queued += u64::from(llc.nr_queued);
         }
         for key in self.groups.keys() {
-            // Gone since: it had no threads.
+            // The group may have been deleted meanwhile: it had no threads.
             let found = self.groups.lookup(&key, MapFlags::ANY);
             if let Some(bytes) = found.map_err(io("reading the groups"))? {
                 let group: layout::Group = from_bytes(&bytes);
-                stats.group_load += layout::weight(group.active);
+                stats.group_load += layout::weight(group.active_weight);
             }
         }
         Ok(stats)
     }
 
-    /// How it ended, once it has: thrown out by the kernel, or replaced by its order.
+    /// How the scheduler exited; `None`: it has not.
     pub fn exited(&self) -> Result<Option<Exit>, SchedError> {
         let bytes = value(&self.exit, "reading the exit record")?;
         let record: ExitRecord = from_bytes(&bytes);
@@ -620,17 +624,17 @@ fn value(map: &MapHandle, what: &'static str) -> Result<Vec<u8>, SchedError> {
     Ok(found.unwrap_or_default())
 }
 
-/// The domain of each possible CPU: those that share a last-level cache, in parts of at most 64; CPUs
-/// that are offline belong where there is room, from the last one on.
-fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
+/// The LLC of each possible CPU: CPUs that share a last-level cache, in parts of at most 64. Offline CPUs
+/// belong to the last LLC with room, or to further ones.
+fn llcs_of_cpus(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError> {
     if possible > layout::MAX_CPUS {
         return Err(SchedError::Limit {
             what: "possible CPUs:",
             value: possible,
-            most: layout::MAX_CPUS,
+            max: layout::MAX_CPUS,
         });
     }
-    let mut domain_of = vec![layout::NO_DOMAIN; layout::MAX_CPUS];
+    let mut llc_of = vec![layout::NO_LLC; layout::MAX_CPUS];
     let mut caches: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
     for cpu in &topology.cpus {
         caches.entry(cpu.llc).or_default().push(cpu.id);
@@ -638,58 +642,58 @@ fn domains(topology: &Topology, possible: usize) -> Result<Vec<u16>, SchedError>
     let mut next = 0u16;
     let mut room = 0;
     for cpus in caches.values() {
-        for part in cpus.chunks(layout::DOMAIN_CPUS) {
+        for part in cpus.chunks(layout::LLC_CPUS) {
             for cpu in part {
-                if let Some(entry) = domain_of.get_mut(cpu.0 as usize) {
+                if let Some(entry) = llc_of.get_mut(cpu.0 as usize) {
                     *entry = next;
                 }
             }
-            room = layout::DOMAIN_CPUS - part.len();
+            room = layout::LLC_CPUS - part.len();
             next += 1;
         }
     }
-    for entry in domain_of.iter_mut().take(possible) {
-        if *entry == layout::NO_DOMAIN {
+    for entry in llc_of.iter_mut().take(possible) {
+        if *entry == layout::NO_LLC {
             if room == 0 {
                 next += 1;
-                room = layout::DOMAIN_CPUS;
+                room = layout::LLC_CPUS;
             }
             room -= 1;
             *entry = (next - 1) | layout::OFFLINE;
         }
     }
-    if usize::from(next) > layout::MAX_DOMAINS {
+    if usize::from(next) > layout::MAX_LLCS {
         return Err(SchedError::Limit {
             what: "last-level caches:",
             value: next.into(),
-            most: layout::MAX_DOMAINS,
+            max: layout::MAX_LLCS,
         });
     }
-    Ok(domain_of)
+    Ok(llc_of)
 }
 
-fn raw_options(options: &Options, domains: &[u16], possible: usize) -> RawOptions {
+fn raw_options(options: &Options, llc_of: &[u16], possible: usize) -> RawOptions {
     let mut raw = RawOptions {
         margin_ns: options.margin_ns,
         stretch: (options.stretch.clamp(0.0, 16.0) * 16.0) as u32,
         causal: options.causal.into(),
         asymmetry: options.asymmetry.into(),
         share: options.share.into(),
-        domains: domains
+        nr_llcs: llc_of
             .iter()
-            .filter(|domain| **domain != layout::NO_DOMAIN)
-            .map(|domain| u32::from(domain & !layout::OFFLINE) + 1)
+            .filter(|llc| **llc != layout::NO_LLC)
+            .map(|llc| u32::from(llc & !layout::OFFLINE) + 1)
             .max()
             .unwrap_or(0),
-        cpus: possible as u32,
+        nr_cpus: possible as u32,
         observe: 0,
-        // They only move deadlines: nothing need count them where there are none.
+        // Requests only affect deadlines that asymmetry turns on.
         requests: (options.requests && options.asymmetry).into(),
         criticality: (options.criticality && options.share).into(),
         unused: 0,
-        domain_of: [layout::NO_DOMAIN; layout::MAX_CPUS],
+        llc_of: [layout::NO_LLC; layout::MAX_CPUS],
     };
-    raw.domain_of.copy_from_slice(domains);
+    raw.llc_of.copy_from_slice(llc_of);
     raw
 }
 
@@ -699,7 +703,7 @@ mod tests {
     use quell_model::Cpu;
 
     #[test]
-    fn domains_are_caches_in_parts() {
+    fn llcs_are_split_into_parts() {
         let mut topology = Topology::flat(70);
         topology.cpus.push(Cpu {
             id: CpuId(70),
@@ -707,23 +711,24 @@ mod tests {
             llc: 1,
             socket: 0,
         });
-        let found = domains(&topology, 73).unwrap();
+        let found = llcs_of_cpus(&topology, 73).unwrap();
         assert_eq!(found[0], 0);
         assert_eq!((found[63], found[64], found[69], found[70]), (0, 1, 1, 2));
         assert_eq!(found[72], 2 | layout::OFFLINE);
-        assert_eq!(found[73], layout::NO_DOMAIN);
-        assert_eq!(raw_options(&Options::default(), &found, 73).domains, 3);
+        assert_eq!(found[73], layout::NO_LLC);
+        assert_eq!(raw_options(&Options::default(), &found, 73).nr_llcs, 3);
     }
 
     #[test]
     fn too_many_cpus_are_an_error() {
         assert!(matches!(
-            domains(&Topology::flat(1), 2000),
+            llcs_of_cpus(&Topology::flat(1), 2000),
             Err(SchedError::Limit { value: 2000, .. })
         ));
     }
 
-    /// Of what the kernel's functions return as a bool only the lowest byte is that: whoever looks at more sees true at times.
+    /// Of a bool that a kernel function returns only the lowest byte is defined: code that reads more sees
+    /// true at times.
     #[test]
     fn the_kernels_bools_are_looked_at_as_such() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bpf");

@@ -1,13 +1,13 @@
 //! The scheduler as a library, for simulated kernels: the same C source that the kernel runs
 //! (`bpf/quell.bpf.c`), compiled natively.
 //!
-//! Who simulates a kernel implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the scheduler's
-//! operations ([`Native`]) where the kernel's core would. Threads are known by their numbers, in the order in which
-//! they are added.
+//! A simulator implements [`Kernel`], the part of sched_ext that the scheduler calls, and calls the
+//! scheduler's operations ([`Native`]) where the kernel's core would. Threads have numbers, in the order in
+//! which they are added.
 //!
-//! Many schedulers may live at the same time, on one thread or on several. What the C source keeps in variables
-//! belongs to the one that was called last on the thread, and is exchanged when another is called; so those of one
-//! thread should not take turns often.
+//! Many schedulers may exist at the same time, on one thread or on several. The global variables of the C
+//! source belong to the scheduler that was called last on the thread, and are exchanged when another
+//! scheduler is called; so the schedulers of a thread should not alternate often.
 
 #![allow(
     unsafe_code,
@@ -15,12 +15,13 @@
 )]
 
 use crate::layout::{
-    self, CpuSlot, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARERS, Options as RawOptions, Places,
-    ServerSlot, Sharer,
+    self, CpuCtx, Group, MAX_CPUS, MAX_SERVERS, MAX_SHARE_SLOTS, Options as RawOptions, ServerCtx,
+    ShareSlot, ShareSlotHints,
 };
-use crate::shares::{Host, Shares};
+use crate::rate_solver::{Host, RateSolver};
 use crate::{
-    Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, domains, raw_options,
+    Options, SchedError, ServerSetting, ServerStats, Stats, ThreadSetting, llcs_of_cpus,
+    raw_options,
 };
 use quell_model::{CpuId, CpuSet, Topology};
 use std::cell::{Cell, RefCell};
@@ -29,95 +30,98 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
-/// What the scheduler asks of the kernel: sched_ext's functions, with threads and CPUs by number, in nanoseconds.
+/// What the scheduler asks of the kernel: the functions of sched_ext, with threads and CPUs by number, in
+/// nanoseconds.
 ///
-/// They are called while an operation of [`Native`] is; none of them may call one.
+/// They are called during an operation of [`Native`]; none of them may call an operation.
 pub trait Kernel {
-    /// The time.
+    /// CLOCK_MONOTONIC, in ns.
     fn now(&self) -> u64;
-    /// The CPU whose work is being done.
+    /// The CPU that executes the present code.
     fn this_cpu(&self) -> u32;
-    /// The thread that does it; none: an interrupt, or the idle thread.
+    /// The thread that executes the present code; none: an interrupt, or the idle thread.
     fn current(&self) -> Option<u32>;
-    /// The CPU that a thread is on or was last.
+    /// The CPU that a thread is on, or was on last.
     fn cpu_of(&self, thread: u32) -> u32;
-    /// CPU time that it has had.
-    fn ran(&self, thread: u32) -> u64;
-    /// Whether it may run there.
+    /// The CPU time of a thread, in ns.
+    fn cpu_time(&self, thread: u32) -> u64;
+    /// Whether a thread may run on a CPU.
     fn may_use(&self, thread: u32, cpu: u32) -> bool;
-    /// Makes a queue of that number.
-    fn create_queue(&mut self, queue: u64);
-    /// Puts a thread that is being enqueued, or for which a CPU is being selected, into a queue; with an order the least
-    /// goes first. `flags` as the kernel's.
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64);
-    /// Takes the first of a queue that may run on the CPU that is being dispatched to; whether there was one.
-    fn take(&mut self, queue: u64) -> bool;
-    /// The first of a queue, and its order.
-    fn first(&self, queue: u64) -> Option<u32>;
-    /// The insertion that was last, of all queues.
+    /// Creates a DSQ.
+    fn create_dsq(&mut self, dsq: u64);
+    /// Inserts a thread that is being enqueued, or for which a CPU is being selected, into a DSQ; with
+    /// `vtime`, the lowest goes first. `flags` as the kernel's.
+    fn insert(&mut self, thread: u32, dsq: u64, slice: u64, vtime: Option<u64>, flags: u64);
+    /// Moves the first thread of a DSQ that may run on the dispatching CPU to the CPU's local DSQ. True if
+    /// there was one.
+    fn move_to_local(&mut self, dsq: u64) -> bool;
+    /// The first thread of a DSQ.
+    fn peek(&self, dsq: u64) -> Option<u32>;
+    /// The number of the last insertion into any DSQ.
     fn newest(&self) -> u64;
-    /// The next of a queue after a place, of those inserted no later than `newest`; and its place: order and insertion.
-    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
-    /// Moves a thread from a queue into another one, or elsewhere in the same.
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64);
-    /// How many are in it.
-    fn queued(&self, queue: u64) -> u32;
+    /// The next thread of a DSQ after a place, of the threads inserted no later than `newest`; and its place:
+    /// vtime and insertion.
+    fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])>;
+    /// Moves a thread from a DSQ to another DSQ, or to another place in the same one.
+    fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64);
+    /// The number of threads in a DSQ.
+    fn nr_queued(&self, dsq: u64) -> u32;
     /// Gives a thread another slice.
     fn set_slice(&mut self, thread: u32, slice: u64);
-    /// The kernel's own choice of a CPU for a thread that wakes, and whether that idled and was claimed.
+    /// The kernel's own choice of a CPU for a waking thread, and whether that CPU was idle and has been
+    /// claimed.
     fn select_cpu(&mut self, thread: u32, before: u32, flags: u64) -> (u32, bool);
-    /// Claims a CPU if it idles.
+    /// Claims a CPU, if it is idle. True if it was.
     fn claim_idle(&mut self, cpu: u32) -> bool;
-    /// Claims one that idles and that the thread may use.
+    /// Claims an idle CPU that the thread may use.
     fn claim_any_idle(&mut self, thread: u32) -> Option<u32>;
-    /// Whether one idles that the thread may use; none: any.
-    fn idles_for(&self, thread: Option<u32>) -> bool;
-    /// Makes a CPU look. `flags` as the kernel's.
+    /// Whether a CPU idles that the thread may use; none: any CPU.
+    fn has_idle_cpu(&self, thread: Option<u32>) -> bool;
+    /// Makes a CPU reschedule. `flags` as the kernel's.
     fn kick(&mut self, cpu: u32, flags: u64);
-    /// Calls [`Native::timer`] after so long, and not as asked before.
+    /// Arms a timer: [`Native::timer`] is to be called after `ns`, and not at the time armed before.
     fn arm_timer(&mut self, timer: u32, ns: u64);
 }
 
-/// Values of the kernel's that [`Kernel`] gets.
+/// Values of the kernel that [`Kernel`] gets.
 pub mod flags {
-    /// The queue of the CPU that was selected, or that the thread is on.
+    /// The local DSQ of the CPU that was selected, or that the thread is on.
     pub const DSQ_LOCAL: u64 = 0x8000_0000_0000_0002;
-    /// To the front of a CPU's queue, and what runs there gives way.
+    /// To the head of the local DSQ, preempting the CPU's thread.
     pub const ENQ_PREEMPT: u64 = 1 << 32;
-    /// Only if the CPU idles.
+    /// Only if the CPU is idle.
     pub const KICK_IDLE: u64 = 1;
-    /// What runs there gives way.
+    /// Preempt the CPU's thread.
     pub const KICK_PREEMPT: u64 = 2;
 }
 
 /// A thread, when it comes under the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewThread {
-    /// The first thread of its process; none: itself.
+    /// The thread group leader; none: the thread itself.
     pub leader: Option<u32>,
-    /// Its cgroup, as added; none: the root.
+    /// The thread's cgroup, as added; none: the root.
     pub group: Option<u64>,
-    /// Its weight by nice, as sched_ext has it: 1 to 10 000, 100 for nice 0.
+    /// The weight by nice, as sched_ext has it: 1 to 10 000, 100 for nice 0.
     pub weight: u32,
-    /// How many CPUs it may use.
+    /// The number of CPUs that the thread may use.
     pub allowed: u32,
-    /// That the thread whose work is being done ([`Kernel::current`]) forked it: what it inherits is from
-    /// that.
+    /// The current thread ([`Kernel::current`]) forked it, and is its parent.
     pub forked: bool,
 }
 
 /// A cgroup's `cpu.max` and `cpu.max.burst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupLimit {
-    /// How often it may use its quota.
+pub struct GroupBandwidth {
+    /// The period, in us.
     pub period_us: u64,
-    /// CPU time of all its threads together.
+    /// CPU time of all threads of the cgroup in a period, in us.
     pub quota_us: u64,
-    /// What it may save up beyond that.
+    /// Unused CPU time that may accumulate beyond the quota, in us.
     pub burst_us: u64,
 }
 
-/// Memory for a C structure, aligned for any of them, which only C reads and writes. Its first line of a cache is its own.
+/// Memory of a C structure, aligned to two cache lines, which only C reads and writes.
 struct Memory {
     lines: *mut [Line],
 }
@@ -149,23 +153,23 @@ impl Drop for Memory {
 
 /// The scheduler, for one simulated kernel.
 pub struct Native {
-    /// What the C source keeps, while another is loaded on this thread.
+    /// The C source's variables, while another scheduler's are loaded on this thread.
     saved: Rc<RefCell<Vec<u8>>>,
-    /// What it keeps of CPUs, domains and servers.
+    /// The C source's arrays of CPUs, LLCs and servers.
     arrays: Memory,
     tasks: Vec<Memory>,
-    /// The thread of interrupts.
+    /// The current task in interrupts.
     idle: Memory,
     cgroups: HashMap<u64, Memory>,
     groups: HashMap<u64, Box<Group>>,
     numbers: Vec<CpuId>,
-    shares: Shares,
+    solver: RateSolver,
 }
 
 thread_local! {
-    /// Whose state the C source's variables hold.
+    /// The scheduler whose state the C source's variables hold.
     static LOADED: RefCell<Option<Rc<RefCell<Vec<u8>>>>> = const { RefCell::new(None) };
-    /// The operation that is being called; null while there is none.
+    /// The operation that is being called; null: none.
     static CALL: Cell<*mut Call<'static>> = const { Cell::new(ptr::null_mut()) };
 }
 
@@ -182,8 +186,8 @@ impl Native {
         kernel: &mut dyn Kernel,
     ) -> Result<Native, SchedError> {
         let cpus = topology.cpus.len();
-        let raw = raw_options(options, &domains(topology, cpus)?, cpus);
-        // SAFETY: these only tell sizes.
+        let raw = raw_options(options, &llcs_of_cpus(topology, cpus)?, cpus);
+        // SAFETY: these only return sizes.
         let (size, arrays, task) = unsafe {
             (
                 quell_native_size(),
@@ -199,7 +203,7 @@ impl Native {
             cgroups: HashMap::new(),
             groups: HashMap::new(),
             numbers: topology.cpus.iter().map(|cpu| cpu.id).collect(),
-            shares: Shares::default(),
+            solver: RateSolver::default(),
         };
         let error = native.call(kernel, |_| {
             // SAFETY: `raw` is a `struct options`; the state is this scheduler's and fresh.
@@ -225,8 +229,9 @@ impl Native {
             kernel,
         };
         let before = CALL.replace((&raw mut call).cast());
-        // SAFETY: `call.native` is `self`, which is borrowed mutably for all of this function; callbacks make their
-        // references anew from the same pointer and only while the operation, which holds none, waits for them.
+        // SAFETY: `call.native` is `self`, which is borrowed mutably for all of this function; callbacks make
+        // their references anew from the same pointer and only while the operation, which holds none, waits
+        // for them.
         let result = operation(unsafe { &*call.native });
         CALL.set(before);
         result
@@ -240,8 +245,9 @@ impl Native {
             {
                 return;
             }
-            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has; `arrays` has `quell_native_arrays_size()`, is aligned to 128, and
-            // is not used once this scheduler is gone: another one is loaded before an operation is called.
+            // SAFETY: both copy exactly `quell_native_size()` bytes, which each `saved` has; `arrays` has
+            // `quell_native_arrays_size()`, is aligned to 128, and is not used once this scheduler is gone:
+            // another one is loaded before an operation is called.
             unsafe {
                 if let Some(other) = loaded {
                     quell_native_save(other.borrow_mut().as_mut_ptr().cast());
@@ -257,7 +263,7 @@ impl Native {
         self.tasks[thread as usize].pointer()
     }
 
-    /// A cgroup, weight 1 to 10 000; `id` is not 0, and the parent was added before it. None: it is in the root.
+    /// Adds a cgroup, weight 1 to 10 000; `id` is not 0. `parent` was added before; none: the root.
     pub fn add_group(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -267,7 +273,7 @@ impl Native {
     ) {
         // SAFETY: only tells a size.
         let size = unsafe { quell_native_cgroup_size() };
-        // The root's parent is none, its level 0.
+        // The root has no parent, and level 0.
         let root = self
             .cgroups
             .entry(0)
@@ -284,23 +290,23 @@ impl Native {
         });
     }
 
-    /// A limit (`cpu.max`, `cpu.max.burst`) for a cgroup that was added.
-    pub fn limit_group(&mut self, kernel: &mut dyn Kernel, id: u64, limit: GroupLimit) {
+    /// Sets the bandwidth limit (`cpu.max`, `cpu.max.burst`) of a cgroup that was added.
+    pub fn set_bandwidth(&mut self, kernel: &mut dyn Kernel, id: u64, limit: GroupBandwidth) {
         let Some(group) = self.cgroups.get(&id).map(Memory::pointer) else {
             return;
         };
         self.call(kernel, |_| {
-            let GroupLimit {
+            let GroupBandwidth {
                 period_us,
                 quota_us,
                 burst_us,
             } = limit;
             // SAFETY: a cgroup of this scheduler's, whose state is loaded.
-            unsafe { quell_native_limit(group, period_us, quota_us, burst_us) }
+            unsafe { quell_native_set_bandwidth(group, period_us, quota_us, burst_us) }
         });
     }
 
-    /// A thread comes under the scheduler; its number is how many came before.
+    /// Adds a thread; its number is the number of threads added before.
     pub fn add_thread(&mut self, kernel: &mut dyn Kernel, thread: NewThread) {
         // SAFETY: only tells a size.
         let memory = Memory::zeroed(unsafe { quell_native_task_size() });
@@ -313,7 +319,8 @@ impl Native {
         let group = thread.group.and_then(|id| self.cgroups.get(&id));
         let group = group.map_or(ptr::null_mut(), Memory::pointer);
         self.call(kernel, |_| {
-            // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's do.
+            // SAFETY: zeroed memory of a task's size that stays where it is, as its leader's and its cgroup's
+            // do.
             unsafe {
                 let task = quell_native_task(at, pid, leader, thread.weight, thread.allowed);
                 quell_native_init_task(task, group, thread.forked)
@@ -321,13 +328,13 @@ impl Native {
         });
     }
 
-    /// A thread ends: whom it wakes from here on may have waited for that.
+    /// A thread begins to exit: a thread that it wakes from here on may have waited for that.
     pub fn begin_exit(&mut self, thread: u32) {
         // SAFETY: a task of this scheduler's.
         unsafe { quell_native_begin_exit(self.task(thread)) }
     }
 
-    /// A thread has ended, and is no thread of the scheduler's any more; its number is not given again.
+    /// A thread has exited, and the scheduler no longer knows it; its number is not used again.
     pub fn exit_thread(&mut self, kernel: &mut dyn Kernel, thread: u32) {
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
@@ -335,13 +342,13 @@ impl Native {
         });
     }
 
-    /// A thread may use so many CPUs from now on.
+    /// Changes the number of CPUs that a thread may use.
     pub fn allow(&mut self, thread: u32, allowed: u32) {
         // SAFETY: a task of this scheduler's.
         unsafe { quell_native_allow(self.task(thread), allowed) }
     }
 
-    /// The operation of that name: a thread wakes. `before` is the CPU that it was on. Gives the CPU that it goes to.
+    /// ops.select_cpu(): a thread wakes. `before`: the CPU that it was on. Returns the CPU that it goes to.
     pub fn select_cpu(&mut self, kernel: &mut dyn Kernel, thread: u32, before: u32) -> u32 {
         self.call(kernel, |native| {
             let task = native.task(thread);
@@ -356,7 +363,7 @@ impl Native {
         unsafe { quell_native_set_queued(self.task(thread), queued) }
     }
 
-    /// The operation of that name: a thread is ready, because it woke or because its turn is over.
+    /// ops.enqueue(): a thread is runnable, because it woke or because its slice is over.
     pub fn enqueue(&mut self, kernel: &mut dyn Kernel, thread: u32, wakes: bool) {
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
@@ -364,16 +371,16 @@ impl Native {
         });
     }
 
-    /// Tells what a thread has run, before it is asked for.
-    fn count(&self, kernel: &dyn Kernel, thread: u32) {
+    /// Sets a task's sum_exec_runtime, before an operation reads it.
+    fn tell_cpu_time(&self, kernel: &dyn Kernel, thread: u32) {
         // SAFETY: a task of this scheduler's.
-        unsafe { quell_native_set_ran(self.task(thread), kernel.ran(thread)) }
+        unsafe { quell_native_set_exec(self.task(thread), kernel.cpu_time(thread)) }
     }
 
-    /// The operation of that name: a CPU needs a thread; `ran` ran there.
+    /// ops.dispatch(): a CPU needs a thread; `ran`: the thread that ran there.
     pub fn dispatch(&mut self, kernel: &mut dyn Kernel, cpu: u32, ran: Option<u32>) {
         if let Some(ran) = ran {
-            self.count(kernel, ran);
+            self.tell_cpu_time(kernel, ran);
         }
         self.call(kernel, |native| {
             let ran = ran.map_or(ptr::null_mut(), |thread| native.task(thread));
@@ -382,25 +389,25 @@ impl Native {
         });
     }
 
-    /// The operation of that name: a thread begins to run.
+    /// ops.running(): a thread begins to run.
     pub fn running(&mut self, kernel: &mut dyn Kernel, thread: u32) {
-        self.count(kernel, thread);
+        self.tell_cpu_time(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_running(native.task(thread))
         });
     }
 
-    /// The operation of that name: it stops running.
+    /// ops.stopping(): a thread stops running.
     pub fn stopping(&mut self, kernel: &mut dyn Kernel, thread: u32, ready: bool) {
-        self.count(kernel, thread);
+        self.tell_cpu_time(kernel, thread);
         // SAFETY: a task of this scheduler's, whose state is loaded.
         self.call(kernel, |native| unsafe {
             quell_native_stopping(native.task(thread), ready)
         });
     }
 
-    /// The operation of that name: a CPU begins or ceases to idle.
+    /// ops.update_idle(): a CPU begins or ceases to idle.
     pub fn update_idle(&mut self, kernel: &mut dyn Kernel, cpu: u32, idle: bool) {
         // SAFETY: the scheduler's state is loaded; it checks the number.
         self.call(kernel, |_| unsafe {
@@ -408,7 +415,7 @@ impl Native {
         });
     }
 
-    /// What [`Kernel::arm_timer`] asked for.
+    /// A timer that [`Kernel::arm_timer`] armed expires.
     pub fn timer(&mut self, kernel: &mut dyn Kernel, timer: u32) {
         // SAFETY: the scheduler's state is loaded; timers have the numbers that it gave.
         self.call(kernel, |_| unsafe { quell_native_timer(timer) });
@@ -416,7 +423,7 @@ impl Native {
 
     /// As [`crate::Scheduler::set_thread`].
     pub fn set_thread(&mut self, kernel: &mut dyn Kernel, thread: u32, setting: ThreadSetting) {
-        // None has a pid, it is the idle thread's.
+        // Pid 0 is the idle thread's.
         let raw = setting.raw(thread + 1);
         // SAFETY: the setting of a thread of this scheduler's, whose state is loaded.
         self.call(kernel, |_| unsafe { quell_native_set_thread(&raw) });
@@ -439,40 +446,40 @@ impl Native {
         }
     }
 
-    /// Tells threads what they are due: to be called every [`crate::SHARES_EVERY`], where shares are on.
-    pub fn tell_shares(&mut self, kernel: &dyn Kernel) {
+    /// A step of the rate solver: to be called every [`crate::RATE_PERIOD`], where shares are on.
+    pub fn solve_rates(&mut self, kernel: &dyn Kernel) {
         self.load();
-        // SAFETY: the array of all sharers, whose fields are atomics of the same size, and which C does not use before this returns.
-        let sharers: &[Sharer] =
-            unsafe { std::slice::from_raw_parts(quell_native_sharers(), MAX_SHARERS) };
+        // SAFETY: the array of all share slots, whose fields are atomics of the same size, and which C does
+        // not use before this returns.
+        let slots: &[ShareSlot] =
+            unsafe { std::slice::from_raw_parts(quell_native_share_slots(), MAX_SHARE_SLOTS) };
         // SAFETY: as above.
-        let places: &Places = unsafe { &*quell_native_places() };
-        let mut shares = std::mem::take(&mut self.shares);
-        shares.step(places, sharers, &mut Simulated(self, kernel));
-        self.shares = shares;
+        let hints: &ShareSlotHints = unsafe { &*quell_native_share_slot_hints() };
+        let mut solver = std::mem::take(&mut self.solver);
+        solver.step(hints, slots, &mut Simulated(self, kernel));
+        self.solver = solver;
     }
 
-    /// What a server got.
+    /// What a server got, by its number.
     pub fn server(&self, number: u32) -> Option<ServerStats> {
         self.load();
         // SAFETY: the array of all servers, which nobody changes while it is borrowed here.
-        let slots: &[ServerSlot] =
+        let slots: &[ServerCtx] =
             unsafe { std::slice::from_raw_parts(quell_native_servers(), MAX_SERVERS) };
-        slots.get(number as usize).map(ServerSlot::stats)
+        slots.get(number as usize).map(ServerCtx::stats)
     }
 
-    /// What it counted so far.
+    /// The scheduler's counters.
     pub fn stats(&self) -> Stats {
         self.load();
         // SAFETY: the array of all CPUs' counters, which nobody changes while it is borrowed here.
-        let slots: &[CpuSlot] =
-            unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
+        let slots: &[CpuCtx] = unsafe { std::slice::from_raw_parts(quell_native_cpus(), MAX_CPUS) };
         let known = self.numbers.iter();
         Stats::of(known.filter_map(|cpu| Some((*cpu, slots.get(cpu.0 as usize)?))))
     }
 }
 
-/// A simulated kernel, for [`Shares`]. A thread's id is its number and one.
+/// A simulated kernel, for [`RateSolver`]. A thread's id is its number plus one.
 struct Simulated<'a>(&'a Native, &'a dyn Kernel);
 
 impl Host for Simulated<'_> {
@@ -501,7 +508,7 @@ impl Host for Simulated<'_> {
 
 impl Drop for Native {
     fn drop(&mut self) {
-        // Not at the thread's end, when there is nothing to give back.
+        // At the end of the thread there is nothing to unload.
         let _ = LOADED.try_with(|loaded| {
             if let Ok(mut loaded) = loaded.try_borrow_mut() {
                 loaded.take_if(|it| Rc::ptr_eq(it, &self.saved));
@@ -517,7 +524,7 @@ unsafe extern "C" {
     fn quell_native_save(to: *mut c_char);
     fn quell_native_load(from: *const c_char);
     fn quell_native_set_options(options: *const RawOptions);
-    fn quell_native_cpus() -> *const CpuSlot;
+    fn quell_native_cpus() -> *const CpuCtx;
     fn quell_native_task_size() -> u64;
     fn quell_native_task(
         zeroed: *mut c_void,
@@ -528,8 +535,8 @@ unsafe extern "C" {
     ) -> *mut c_void;
     fn quell_native_pid(task: *const c_void) -> u32;
     fn quell_native_allow(task: *mut c_void, allowed: u32);
-    fn quell_native_set_ran(task: *mut c_void, ns: u64);
-    fn quell_native_set_order(task: *mut c_void, order: u64);
+    fn quell_native_set_exec(task: *mut c_void, ns: u64);
+    fn quell_native_set_vtime(task: *mut c_void, vtime: u64);
     fn quell_native_set_queued(task: *mut c_void, queued: bool);
     fn quell_native_init() -> c_int;
     fn quell_native_init_task(task: *mut c_void, cgroup: *mut c_void, fork: bool) -> c_int;
@@ -538,7 +545,12 @@ unsafe extern "C" {
     fn quell_native_cgroup_size() -> u64;
     fn quell_native_cgroup(zeroed: *mut c_void, id: u64, parent: *mut c_void, weight: u32)
     -> c_int;
-    fn quell_native_limit(cgroup: *mut c_void, period_us: u64, quota_us: u64, burst_us: u64);
+    fn quell_native_set_bandwidth(
+        cgroup: *mut c_void,
+        period_us: u64,
+        quota_us: u64,
+        burst_us: u64,
+    );
     fn quell_native_select_cpu(task: *mut c_void, before: c_int, flags: u64) -> c_int;
     fn quell_native_enqueue(task: *mut c_void, wakes: bool);
     fn quell_native_dispatch(cpu: c_int, ran: *mut c_void);
@@ -548,12 +560,12 @@ unsafe extern "C" {
     fn quell_native_timer(index: u32);
     fn quell_native_set_thread(setting: *const layout::ThreadSetting) -> c_int;
     fn quell_native_set_server(setting: *const layout::ServerSetting) -> c_int;
-    fn quell_native_servers() -> *const ServerSlot;
-    fn quell_native_places() -> *const Places;
-    fn quell_native_sharers() -> *const Sharer;
+    fn quell_native_servers() -> *const ServerCtx;
+    fn quell_native_share_slot_hints() -> *const ShareSlotHints;
+    fn quell_native_share_slots() -> *const ShareSlot;
 }
 
-/// The functions that the C source calls, by its names for them.
+/// The functions that the C source calls.
 mod callbacks {
     use super::*;
 
@@ -606,63 +618,60 @@ mod callbacks {
         kernel(|kernel| kernel.cpu_of(number(task)) as c_int)
     }
 
-    /// A mask is a pointer to the thread that it is of.
+    /// A cpumask is a pointer to the thread that it belongs to.
     #[unsafe(no_mangle)]
     extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const c_void) -> bool {
         kernel(|kernel| kernel.may_use(number(mask), cpu))
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_create_dsq(queue: u64, _node: c_int) -> c_int {
-        kernel(|kernel| kernel.create_queue(queue));
+    extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: c_int) -> c_int {
+        kernel(|kernel| kernel.create_dsq(dsq));
         0
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn scx_bpf_dsq_insert___v2___q(
         task: *mut c_void,
-        queue: u64,
+        dsq: u64,
         slice: u64,
         flags: u64,
     ) -> bool {
-        kernel(|kernel| kernel.insert(number(task), queue, slice, None, flags));
+        kernel(|kernel| kernel.insert(number(task), dsq, slice, None, flags));
         true
     }
 
     /// `struct scx_bpf_dsq_insert_vtime_args`.
     #[repr(C)]
-    struct InsertOrdered {
-        queue: u64,
+    struct InsertVtime {
+        dsq: u64,
         slice: u64,
-        order: u64,
+        vtime: u64,
         flags: u64,
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn __scx_bpf_dsq_insert_vtime(
-        task: *mut c_void,
-        args: *const InsertOrdered,
-    ) -> bool {
+    extern "C" fn __scx_bpf_dsq_insert_vtime(task: *mut c_void, args: *const InsertVtime) -> bool {
         // SAFETY: the C source passes on tasks that it was given, and its own arguments.
         let args = unsafe {
-            quell_native_set_order(task, (*args).order);
+            quell_native_set_vtime(task, (*args).vtime);
             &*args
         };
         kernel(|kernel| {
-            let order = Some(args.order);
-            kernel.insert(number(task), args.queue, args.slice, order, args.flags);
+            let vtime = Some(args.vtime);
+            kernel.insert(number(task), args.dsq, args.slice, vtime, args.flags);
         });
         true
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_move_to_local___v2___q(queue: u64, _flags: u64) -> bool {
-        kernel(|kernel| kernel.take(queue))
+    extern "C" fn scx_bpf_dsq_move_to_local___v2___q(dsq: u64, _flags: u64) -> bool {
+        kernel(|kernel| kernel.move_to_local(dsq))
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_peek(queue: u64) -> *mut c_void {
-        pointer(kernel(|kernel| kernel.first(queue)))
+    extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> *mut c_void {
+        pointer(kernel(|kernel| kernel.peek(dsq)))
     }
 
     #[unsafe(no_mangle)]
@@ -671,10 +680,10 @@ mod callbacks {
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn quell_native_next(queue: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
+    extern "C" fn quell_native_next(dsq: u64, newest: u64, place: *mut [u64; 2]) -> *mut c_void {
         // SAFETY: the iterator's, which the caller has on its stack and nobody else knows.
         let place = unsafe { &mut *place };
-        let found = kernel(|kernel| kernel.next(queue, newest, *place));
+        let found = kernel(|kernel| kernel.next(dsq, newest, *place));
         pointer(found.map(|(thread, at)| {
             *place = at;
             thread
@@ -683,24 +692,24 @@ mod callbacks {
 
     #[unsafe(no_mangle)]
     extern "C" fn bpf_cpumask_intersects(mask: *const c_void, _idle: *const c_void) -> bool {
-        kernel(|kernel| kernel.idles_for(Some(number(mask))))
+        kernel(|kernel| kernel.has_idle_cpu(Some(number(mask))))
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn bpf_cpumask_empty(_idle: *const c_void) -> bool {
-        kernel(|kernel| !kernel.idles_for(None))
+        kernel(|kernel| !kernel.has_idle_cpu(None))
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, order: u64) {
+    extern "C" fn quell_native_move(task: *mut c_void, from: u64, to: u64, vtime: u64) {
         // SAFETY: a thread that was added.
-        unsafe { quell_native_set_order(task, order) };
-        kernel(|kernel| kernel.move_queued(number(task), from, to, order));
+        unsafe { quell_native_set_vtime(task, vtime) };
+        kernel(|kernel| kernel.move_to_dsq(number(task), from, to, vtime));
     }
 
     #[unsafe(no_mangle)]
-    extern "C" fn scx_bpf_dsq_nr_queued(queue: u64) -> c_int {
-        kernel(|kernel| kernel.queued(queue) as c_int)
+    extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> c_int {
+        kernel(|kernel| kernel.nr_queued(dsq) as c_int)
     }
 
     #[unsafe(no_mangle)]

@@ -1,45 +1,45 @@
 //! The scheduler's arithmetic, natively: the functions of `policy/*.h`, from the same source that the
 //! kernel runs. Their headers say what they mean; units are nanoseconds.
 
-/// The weight of a task or group that nobody gave one.
+/// The default weight of a task or group.
 pub const WEIGHT_ONE: u64 = 100 << 10;
-/// The least weight.
-pub const WEIGHT_LEAST: u64 = 1;
+/// The smallest weight.
+pub const WEIGHT_MIN: u64 = 1;
 /// The greatest weight.
-pub const WEIGHT_MOST: u64 = 10_000 << 10;
+pub const WEIGHT_MAX: u64 = 10_000 << 10;
 /// Where virtual clocks begin.
-pub const FAIR_CLOCK_START: u64 = 1 << 44;
-/// A task's turn while others wait.
-pub const FAIR_TURN: u64 = 2_000_000;
-/// The lag that a task keeps when it wakes.
-pub const FAIR_SLEEP_MOST: i64 = 4_000_000;
-/// The lag that makes a task light.
-pub const FAIR_LIGHT: i64 = 2_000_000;
-/// The lag of a task that waits or runs.
-pub const FAIR_LAG_MOST: i64 = 300_000_000;
+pub const VCLOCK_START: u64 = 1 << 44;
+/// A task's slice while other tasks wait.
+pub const FAIR_SLICE: u64 = 2_000_000;
+/// The lag that a task keeps when it wakes, at most.
+pub const FAIR_WAKEUP_LAG_MAX: i64 = 4_000_000;
+/// The lag with which a waking task is light.
+pub const FAIR_LIGHT_LAG: i64 = 2_000_000;
+/// The lag of a runnable task, at most.
+pub const FAIR_LAG_MAX: i64 = 300_000_000;
 
-/// The lag of tasks bound to one CPU, on average, beyond which nobody could have given them more.
-pub const FAIR_BOUND_MOST: i64 = 50_000_000;
-/// The CPU time that a task had beyond its share and still owes.
-pub const FAIR_AHEAD_MOST: u64 = 300_000_000;
+/// The average lag of the tasks pinned to a CPU, beyond which their clock falls behind.
+pub const FAIR_PINNED_LAG_MAX: i64 = 50_000_000;
+/// The CPU time that a task ran beyond its share and still owes, at most.
+pub const FAIR_DEBT_MAX: u64 = 300_000_000;
 /// A longer latency, or a longer request of a client's, counts as this.
-pub const URGENCY_MOST: u64 = 50_000_000;
-/// No age counts for more.
-pub const URGENCY_AGE_MOST: u64 = 200_000_000;
+pub const URGENCY_WORK_MAX: u64 = 50_000_000;
+/// The age of work counts for this at most, in ns.
+pub const URGENCY_AGE_MAX: u64 = 200_000_000;
 /// Where deadlines begin.
-pub const ORDER_START: u64 = 1 << 60;
-/// No deadline but a light task's is further before the time when the task is queued.
-pub const ORDER_EARLIEST: u64 = 400_000_000;
-/// A light task's deadline is so long before its activation.
-pub const ORDER_FRONT: u64 = 1_000_000_000_000;
-/// A share deadline is so long after a task will lack anything, in ns.
-pub const ORDER_SHARE: u64 = 100_000_000;
+pub const DEADLINE_BASE: u64 = 1 << 60;
+/// A deadline is earlier than the task's enqueueing by this at most, except for light tasks.
+pub const DEADLINE_LEAD_MAX: u64 = 400_000_000;
+/// A light task's deadline is this long before its wakeup.
+pub const DEADLINE_LIGHT_LEAD: u64 = 1_000_000_000_000;
+/// A share deadline is this long after the task's lag will be as large as its slice, in ns.
+pub const DEADLINE_SHARE_DELAY: u64 = 100_000_000;
 /// A task that has run for so long since it woke has no request deadline.
-pub const ORDER_BURST: u64 = 100_000_000;
-/// For how many times its work a chain may be busy for a request.
-pub const ORDER_BUSY: u64 = 16;
-/// No chain counts as busy for longer, in ns.
-pub const ORDER_BUSY_MOST: u64 = 2 * ORDER_BUSY * URGENCY_MOST;
+pub const DEADLINE_BURST_MAX: u64 = 100_000_000;
+/// A chain that has been busy for this many times a task's work is endless.
+pub const DEADLINE_BUSY_RATIO: u64 = 16;
+/// Bound of the busy time of a chain, in ns.
+pub const DEADLINE_BUSY_MAX: u64 = 2 * DEADLINE_BUSY_RATIO * URGENCY_WORK_MAX;
 
 macro_rules! native {
     ($($(#[$doc:meta])* $name:ident = $c:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -56,94 +56,95 @@ macro_rules! native {
 }
 
 native! {
-    /// The virtual time that CPU time is worth to a task of a weight, or to all ready tasks of a load.
-    fair_virtual = quell_fair_virtual(ns: u64, weight: u64) -> u64;
+    /// The virtual time that `ns` of CPU time are worth to a task of a weight, or to all runnable tasks by
+    /// their weight sum.
+    fair_vtime = quell_fair_vtime(ns: u64, weight: u64) -> u64;
     /// A lag within its bounds.
-    fair_bounded = quell_fair_bounded(lag: i64, weight: u64) -> i64;
+    fair_clamp_lag = quell_fair_clamp_lag(lag: i64, weight: u64) -> i64;
     /// The lag of a task that wakes.
-    fair_woken = quell_fair_woken(lag: i64, weight: u64) -> i64;
-    /// What a task leaves to the others, or brings along.
-    fair_left = quell_fair_left(lag: i64, weight: u64) -> i64;
-    /// By how much less the clock advances for what tasks brought along.
-    fair_paid = quell_fair_paid(owed: i64, load: u64, advance: u64) -> i64;
-    /// By how much the clock is brought back after a task ran with a lag.
-    fair_pull = quell_fair_pull(lag: i64, ran: u64) -> i64;
-    /// By how much more a CPU's clock falls behind its domain's.
-    fair_behind = quell_fair_behind(lag: i64, due: i64, ran: u64, load: u64) -> u64;
-    /// What a mean moves by, where part of it does.
-    fair_mean = quell_fair_mean(by: i64, weight: i64, load: u64) -> i64;
-    /// A task's weight within its group.
-    fair_weight = quell_fair_weight(group: u64, own: u64, active: u64) -> u64;
-    /// Whether a deadline is earlier than another.
-    order_earlier = quell_order_earlier(one: u64, other: u64) -> bool;
+    fair_wakeup_lag = quell_fair_wakeup_lag(lag: i64, weight: u64) -> i64;
+    /// The weighted lag that a task leaves to the others, or brings along, in us x weight.
+    fair_weighted_lag = quell_fair_weighted_lag(lag: i64, weight: u64) -> i64;
+    /// By how much less the vclock advances, to repay weighted lag that tasks brought.
+    fair_lag_repaid = quell_fair_lag_repaid(owed: i64, load: u64, advance: u64) -> i64;
+    /// By how much the vclock is moved back after a task of that lag ran for `ran`.
+    fair_vclock_pull = quell_fair_vclock_pull(lag: i64, ran: u64) -> i64;
+    /// By how much more a CPU's clock falls behind its LLC's vclock.
+    fair_pinned_behind = quell_fair_pinned_behind(lag: i64, vclock_advance: i64, ran: u64, load: u64) -> u64;
+    /// By how much a weighted average moves, where a part of it moves by `by`.
+    fair_avg_shift = quell_fair_avg_shift(by: i64, weight: i64, load: u64) -> i64;
+    /// The effective weight of a member of a group.
+    fair_member_weight = quell_fair_member_weight(group: u64, member: u64, active: u64) -> u64;
+    /// Whether deadline `a` is earlier than `b`.
+    deadline_before = quell_deadline_before(a: u64, b: u64) -> bool;
     /// A task's share deadline.
-    order_share = quell_order_share(lag: i64, after: u64, times: u64, now: u64) -> u64;
-    /// By how much a task may be ahead of its share and still have a request deadline.
-    order_ahead = quell_order_ahead(work: u64) -> i64;
-    /// The lag that one turn of a task makes.
-    order_turn = quell_order_turn(weight: u64) -> i64;
-    /// From when on a task is to be served for its request.
-    order_from = quell_order_from(woke_at: u64, lag: i64, work: u64, times: u64, now: u64) -> u64;
-    /// A task's request deadline, or another one where it has none or that is earlier.
-    order_request = quell_order_request(
-        otherwise: u64, from: u64, work: u64, age: u64, ran: u64, usual: u64, endless: bool
+    deadline_share = quell_deadline_share(lag: i64, delay: u64, scale: u64, now: u64) -> u64;
+    /// How far a task may be ahead of its share and still have a request deadline.
+    deadline_ahead_max = quell_deadline_ahead_max(work: u64) -> i64;
+    /// The lag that a task's slice is worth.
+    deadline_slice_lag = quell_deadline_slice_lag(weight: u64) -> i64;
+    /// From when on a task's request counts.
+    deadline_request_start = quell_deadline_request_start(woke_at: u64, lag: i64, work: u64, scale: u64, now: u64) -> u64;
+    /// A task's request deadline; `otherwise`, where the task has none or that is earlier.
+    deadline_request = quell_deadline_request(
+        otherwise: u64, start: u64, work: u64, age: u64, ran: u64, burst_avg: u64, endless: bool
     ) -> u64;
-    /// For how long a chain has been busy, when so much more was run.
-    order_busy = quell_order_busy(busy: u64, ran: u64) -> u64;
-    /// The same when one of its tasks has slept.
-    order_slept = quell_order_slept(busy: u64, slept: u64) -> u64;
-    /// Whether a task's chain has no end, by its work.
-    order_endless = quell_order_endless(busy: u64, work: u64) -> bool;
+    /// The busy time of a chain after one of its tasks ran for `ran`.
+    deadline_chain_ran = quell_deadline_chain_ran(busy: u64, ran: u64) -> u64;
+    /// The busy time of a chain after one of its tasks slept for `slept`.
+    deadline_chain_slept = quell_deadline_chain_slept(busy: u64, slept: u64) -> u64;
+    /// Whether a task's chain is endless, by the task's work.
+    deadline_chain_endless = quell_deadline_chain_endless(busy: u64, work: u64) -> bool;
     /// A light task's deadline.
-    order_light = quell_order_light(woke_at: u64) -> u64;
-    /// The deadline of a task of a chain without end that passes messages.
-    order_message = quell_order_message(woke_at: u64, lag: i64, times: u64, now: u64) -> u64;
-    /// Whether a task of a chain without end passes messages.
-    order_messages = quell_order_messages(usual: u64, ran: u64) -> bool;
-    /// How many times as long as a lag it takes to have it, in 1/64.
-    order_times = quell_order_times(load: u64, cpus: u64) -> u64;
-    /// How much later a task's share deadline becomes in each ns that it runs, in 1/1024.
-    order_pace = quell_order_pace(weight: u64, times: u64) -> u64;
+    deadline_light = quell_deadline_light(woke_at: u64) -> u64;
+    /// The deadline of a task of an endless chain that passes messages.
+    deadline_message = quell_deadline_message(woke_at: u64, lag: i64, scale: u64, now: u64) -> u64;
+    /// Whether a task of an endless chain passes messages.
+    deadline_passes_messages = quell_deadline_passes_messages(burst_avg: u64, ran: u64) -> bool;
+    /// How much longer than a lag it takes to serve that lag, in 1/64.
+    deadline_lag_scale = quell_deadline_lag_scale(load: u64, cpus: u64) -> u64;
+    /// By how much a task's share deadline becomes later for each ns that the task runs, in 1/1024.
+    deadline_pace = quell_deadline_pace(weight: u64, scale: u64) -> u64;
     /// The deadline of a running task as of now.
-    order_running = quell_order_running(deadline: u64, until: u64, pace: u64, now: u64) -> u64;
+    deadline_running = quell_deadline_running(deadline: u64, until: u64, pace: u64, now: u64) -> u64;
     /// For how long CPU time serves a task of a rate, in 1/65536 of a CPU.
-    share_time = quell_share_time(ns: u64, rate: u32) -> u64;
-    /// The rate of a task of a weight that nobody has solved for.
-    share_rate = quell_share_rate(weight: u64, cpus: u64, load: u64) -> u32;
-    /// What keeps the time up to which a task has been served within its bounds.
-    share_bounding = quell_share_bounding(served: u64, now: u64) -> i64;
-    /// For how long half of a turn serves a task of a rate.
-    share_half = quell_share_half(rate: u32) -> u64;
-    /// The virtual time of a task that has been served up to a time.
-    share_virtual = quell_share_virtual(served: u64, rate: u32) -> u64;
-    /// As [`order_pace`], at a rate.
-    share_pace = quell_share_pace(rate: u32) -> u64;
-    /// Whether a task of a lag may be urgent, on so many CPUs that it shares.
+    share_service_time = quell_share_service_time(ns: u64, rate: u32) -> u64;
+    /// The rate of a task that the rate solver does not know yet, by its weight.
+    share_default_rate = quell_share_default_rate(weight: u64, cpus: u64, load: u64) -> u32;
+    /// What to add to the time up to which a task has been served, to keep it within its bounds.
+    share_served_clamp = quell_share_served_clamp(served_until: u64, now: u64) -> i64;
+    /// For how long half of a slice serves a task of a rate.
+    share_half_slice = quell_share_half_slice(rate: u32) -> u64;
+    /// The vtime of a task that has been served up to a time.
+    share_vtime = quell_share_vtime(served_until: u64, rate: u32) -> u64;
+    /// [`deadline_pace`] by a rate.
+    share_deadline_pace = quell_share_deadline_pace(rate: u32) -> u64;
+    /// Whether a task of a lag may have a request deadline, on so many CPUs that it shares.
     share_is_urgent = quell_share_is_urgent(lag: i64, cpus: u64) -> bool;
-    /// Whether a task of a rate and a lag is light when it wakes.
+    /// Whether a waking task of a rate and a lag is light.
     share_is_light = quell_share_is_light(rate: u32, lag: i64) -> bool;
-    /// How many periods began since that one.
-    limit_periods = quell_limit_periods(began: u64, period: u64, now: u64) -> u64;
-    /// What so many periods add to what a pool holds.
-    limit_added = quell_limit_added(left: i64, periods: u64, quota: u64, burst: u64) -> i64;
-    /// Until when a pool is empty; 0: it is not.
-    limit_until = quell_limit_until(left: i64, began: u64, period: u64, quota: u64) -> u64;
-    /// For how long one of those that draw from it runs before it is looked at.
-    limit_step = quell_limit_step(left: i64, quota: u64, running: u32) -> u64;
-    /// What part of the time that a thread has a CPU counts as run, in 1/1024.
-    limit_pace = quell_limit_pace(pace: u32, ran: u64, had: u64) -> u32;
-    /// What it probably ran of so long.
-    limit_ran = quell_limit_ran(pace: u32, had: u64) -> u64;
+    /// How many periods ended since the period that began at `period_start`.
+    bw_periods = quell_bw_periods(period_start: u64, period: u64, now: u64) -> u64;
+    /// What so many periods add to the runtime in a pool.
+    bw_refill = quell_bw_refill(runtime: i64, periods: u64, quota: u64, burst: u64) -> i64;
+    /// Until when an empty pool throttles its tasks; 0: the pool holds runtime.
+    bw_throttled_until = quell_bw_throttled_until(runtime: i64, period_start: u64, period: u64, quota: u64) -> u64;
+    /// For how long a task may run until its group is charged next.
+    bw_slice = quell_bw_slice(runtime: i64, quota: u64, nr_running: u32) -> u64;
+    /// The part of the time on a CPU that counts as run, in 1/1024.
+    bw_exec_ratio = quell_bw_exec_ratio(ratio: u32, ran: u64, elapsed: u64) -> u32;
+    /// Estimate of what a task ran in the elapsed time.
+    bw_exec_estimate = quell_bw_exec_estimate(ratio: u32, elapsed: u64) -> u64;
     /// How long a task's work has waited.
     urgency_age = quell_urgency_age(since: u64, ran: u64, now: u64) -> u64;
     /// What counts of the age of work.
-    urgency_counted = quell_urgency_counted(age: u64, work: u64) -> u64;
+    urgency_age_credit = quell_urgency_age_credit(age: u64, work: u64) -> u64;
     /// A task's work.
-    urgency_work = quell_urgency_work(set: u64, usual: u64, request: u64, stretch: u64) -> u64;
-    /// CPU time that a process usually spends on a client's request.
-    urgency_spent = quell_urgency_spent(usual: u64, spent: u64, seen: u64) -> u64;
-    /// How long a task usually runs.
-    urgency_usual = quell_urgency_usual(usual: u64, ran: u64) -> u64;
+    urgency_work = quell_urgency_work(latency_set: u64, burst_avg: u64, request_avg: u64, stretch: u64) -> u64;
+    /// The average CPU time that a process spends on a client's request.
+    urgency_request_avg = quell_urgency_request_avg(avg: u64, spent: u64, nr_seen: u64) -> u64;
+    /// A task's average burst.
+    urgency_burst_avg = quell_urgency_burst_avg(avg: u64, ran: u64) -> u64;
 }
 
 #[cfg(test)]
@@ -162,35 +163,35 @@ mod tests {
 
     /// A deadline in ms from where deadlines begin.
     fn deadline(ms: u64) -> u64 {
-        ORDER_START + ms * MS
+        DEADLINE_BASE + ms * MS
     }
 
     #[test]
     fn running_moves_virtual_time_by_weight() {
         // (ran ms, weight in percent) -> ms
         for (ran, weight, moved) in [(6, 100, 6), (6, 300, 2), (6, 50, 12), (5000, 100, 1000)] {
-            let found = fair_virtual(ran * MS, WEIGHT_ONE * weight / 100);
+            let found = fair_vtime(ran * MS, WEIGHT_ONE * weight / 100);
             assert_eq!(found, moved * MS, "{ran} {weight}");
         }
-        assert_eq!(fair_virtual(MS, 0), MS, "a weight that is none");
+        assert_eq!(fair_vtime(MS, 0), MS, "a weight that is none");
     }
 
     #[test]
     fn a_task_wakes_with_little_lag_and_all_its_debts() {
         // (lag when it slept, plus what the clock went since, in ms) -> lag
         for (lag, woken) in [(100, 4), (4, 4), (1, 1), (0, 0), (-7, -7)] {
-            assert_eq!(fair_woken(ms(lag), WEIGHT_ONE), ms(woken), "{lag}");
+            assert_eq!(fair_wakeup_lag(ms(lag), WEIGHT_ONE), ms(woken), "{lag}");
         }
         // Debts end at what the bound says, which is worth more to a light weight.
-        let most = |weight| fair_woken(i64::MIN / 2, weight);
+        let most = |weight| fair_wakeup_lag(i64::MIN / 2, weight);
         assert_eq!(most(WEIGHT_ONE), -ms(600));
         assert_eq!(most(WEIGHT_ONE / 10), -ms(300 + 3000));
     }
 
     #[test]
-    fn who_leaves_with_a_lag_leaves_it_to_the_others() {
-        // 1024 us of lag and of clock are counted together. (lag in them, weight and the others' load in percent,
-        // the clock's advance) -> by how much less it advances
+    fn lag_that_a_task_leaves_is_repaid_by_the_clock() {
+        // 1024 us of lag and of clock are counted together. (lag in them, weight and the others' load in
+        // percent, the clock's advance) -> by how much less it advances
         for (lag, weight, load, advance, less) in [
             (6, 100, 300, 4, 2),
             (6, 100, 300, 3, 1), // half of it at most: the rest later
@@ -199,8 +200,8 @@ mod tests {
             (6, 100, 0, 4, 0),
         ] {
             let (unit, percent) = (1 << 20, WEIGHT_ONE / 100);
-            let owed = fair_left(lag * unit, weight * percent);
-            let found = fair_paid(owed, load * percent, advance << 20) << 10;
+            let owed = fair_weighted_lag(lag * unit, weight * percent);
+            let found = fair_lag_repaid(owed, load * percent, advance << 20) << 10;
             let rounded = (found + (1 << 19)) >> 20;
             assert!(
                 (rounded - less).abs() <= i64::from(advance == 3),
@@ -211,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_cpu_falls_behind_by_what_it_cannot_give() {
-        // Two alike are bound to it. (their lag beyond what is theirs, what they were due while one ran, what that ran; in ms) -> by so much
+        // Two equal tasks are pinned to the CPU. (their lag beyond the bound, the vclock's advance while one
+        // ran, what it ran; in ms) -> by how much
         for (beyond, due, ran, behind) in [
             (20, 4, 4, 2), // each had half of what was run
             (20, 4, 2, 3),
@@ -219,11 +221,11 @@ mod tests {
             (20, 2, 4, 0), // they catch up
             (0, 8, 4, 0),
             (-100, 8, 4, 0),
-            (200, 4, 4, 8), // some is forgotten
+            (200, 4, 4, 8), // and half of the lag in 0.1 s
         ] {
             let load = 2 * WEIGHT_ONE;
-            let lag = FAIR_BOUND_MOST + ms(beyond);
-            let found = fair_behind(lag, ms(due), ran * MS, load) as f64 / MS as f64;
+            let lag = FAIR_PINNED_LAG_MAX + ms(beyond);
+            let found = fair_pinned_behind(lag, ms(due), ran * MS, load) as f64 / MS as f64;
             assert!(
                 (found - f64::from(behind)).abs() < 1.0,
                 "{beyond} {due} {ran}: {found}"
@@ -242,7 +244,7 @@ mod tests {
             (6, 3, 3, 6),
             (6, 1, 0, 6),
         ] {
-            let found = fair_mean(by << 20, weight, load);
+            let found = fair_avg_shift(by << 20, weight, load);
             assert_eq!(found, mean << 20, "{by} {weight} {load}");
         }
     }
@@ -252,7 +254,7 @@ mod tests {
         // (lag in ms, ready tasks, CPUs) -> ms from now
         for (lag, tasks, cpus, left) in [
             (0, 2, 2, 100),
-            (0, 8, 2, 100), // whoever else there is
+            (0, 8, 2, 100), // whatever other tasks there are
             (-3, 8, 2, 112),
             (20, 8, 2, 20),
             (25, 8, 2, 0),
@@ -262,15 +264,15 @@ mod tests {
             (0, 0, 1, 100),
         ] {
             let now = 10 * S;
-            let times = order_times(tasks * WEIGHT_ONE, cpus);
-            let found = order_share(ms(lag), ORDER_SHARE, times, now);
+            let times = deadline_lag_scale(tasks * WEIGHT_ONE, cpus);
+            let found = deadline_share(ms(lag), DEADLINE_SHARE_DELAY, times, now);
             let due = (deadline(10_000) as i64 + ms(left)) as u64;
             assert_eq!(found, due, "{lag} {tasks} {cpus}");
         }
         for (weight, turn) in [(100, 2), (10_000, 0), (10, 20), (1, 200)] {
-            assert_eq!(order_turn(weight * 1024) / 1_000_000, turn);
+            assert_eq!(deadline_slice_lag(weight * 1024) / 1_000_000, turn);
         }
-        assert_eq!(order_turn(1), FAIR_LAG_MOST);
+        assert_eq!(deadline_slice_lag(1), FAIR_LAG_MAX);
     }
 
     #[test]
@@ -290,9 +292,9 @@ mod tests {
             (0, 16, 30, 0, 16, 257, None),      // of a chain without end
         ] {
             let (ran, usual, busy) = (ran * MS, usual * MS, busy * MS);
-            let from = order_from(S, ms(lag), work * MS, 128, S + 100 * MS);
-            let endless = order_endless(busy, work * MS);
-            let found = order_request(share, from, work * MS, age * MS, ran, usual, endless);
+            let from = deadline_request_start(S, ms(lag), work * MS, 128, S + 100 * MS);
+            let endless = deadline_chain_endless(busy, work * MS);
+            let found = deadline_request(share, from, work * MS, age * MS, ran, usual, endless);
             assert_eq!(
                 found,
                 due.map_or(share, deadline),
@@ -301,7 +303,7 @@ mod tests {
         }
         let early = deadline(900);
         assert_eq!(
-            order_request(early, S, 16 * MS, 0, 0, 0, false),
+            deadline_request(early, S, 16 * MS, 0, 0, 0, false),
             early,
             "its share's is earlier"
         );
@@ -309,18 +311,18 @@ mod tests {
 
     #[test]
     fn a_light_task_goes_first_for_a_turn() {
-        let light = order_light(S);
-        assert!(order_earlier(
+        let light = deadline_light(S);
+        assert!(deadline_before(
             light,
-            order_share(FAIR_LAG_MOST, ORDER_SHARE, u64::MAX >> 40, S)
+            deadline_share(FAIR_LAG_MAX, DEADLINE_SHARE_DELAY, u64::MAX >> 40, S)
         ));
         assert!(
-            order_earlier(light, order_light(S + 1)),
+            deadline_before(light, deadline_light(S + 1)),
             "first come, first served"
         );
         // Of a chain without end: from when it lacks as much, here on half of a CPU.
         for (lag, due) in [(2, 1030), (4, 1030), (0, 1035), (-10, 1055)] {
-            let found = order_message(S, ms(lag), 128, S + MS);
+            let found = deadline_message(S, ms(lag), 128, S + MS);
             assert_eq!(found, deadline(due), "{lag}");
         }
         // (usual, ran in ms) -> whether it passes messages
@@ -331,18 +333,18 @@ mod tests {
             (1, 100, false),
             (0, 1, false), // it has not slept yet
         ] {
-            let found = order_messages(usual * MS, ran * MS);
+            let found = deadline_passes_messages(usual * MS, ran * MS);
             assert_eq!(found, does, "{usual}, {ran}");
         }
         // It runs until 1002 ms, and is what it was before then.
-        let until = S + FAIR_TURN;
-        assert_eq!(order_running(light, until, 1024, until), light);
+        let until = S + FAIR_SLICE;
+        assert_eq!(deadline_running(light, until, 1024, until), light);
         assert_eq!(
-            order_running(light, until, 1024, until + MS),
+            deadline_running(light, until, 1024, until + MS),
             deadline(1001)
         );
         assert_eq!(
-            order_running(deadline(900), until, 2048, until + MS),
+            deadline_running(deadline(900), until, 2048, until + MS),
             deadline(902)
         );
     }
@@ -353,15 +355,18 @@ mod tests {
         for (ran, slept, busy) in [(20, 30, 0), (30, 20, 200), (2, 0, 1000), (100, 900, 0)] {
             let mut found = 0;
             for _ in 0..1000 / (ran + slept) {
-                found = order_slept(order_busy(found, ran * MS), slept * MS);
+                found = deadline_chain_slept(deadline_chain_ran(found, ran * MS), slept * MS);
             }
             assert_eq!(found / MS, busy, "{ran} {slept}");
         }
-        assert_eq!(order_busy(ORDER_BUSY_MOST, u64::MAX), ORDER_BUSY_MOST);
+        assert_eq!(
+            deadline_chain_ran(DEADLINE_BUSY_MAX, u64::MAX),
+            DEADLINE_BUSY_MAX
+        );
     }
 
     #[test]
-    fn work_is_what_is_usual() {
+    fn work_follows_the_averages() {
         // (set, usual, request in us; stretch in 1/16) -> us
         for (set, usual, request, stretch, work) in [
             (0, 300, 0, 16, 300),
@@ -375,24 +380,24 @@ mod tests {
             assert_eq!(found, work * 1000, "{set} {usual} {request} {stretch}");
         }
         assert_eq!(urgency_age(S, 2 * MS, S + 5 * MS), 3 * MS);
-        assert_eq!(urgency_usual(8 * MS, 4 * MS), 7 * MS);
+        assert_eq!(urgency_burst_avg(8 * MS, 4 * MS), 7 * MS);
         // The first requests count as much as later ones.
-        assert_eq!(urgency_spent(0, 6 * MS, 0), 6 * MS);
-        assert_eq!(urgency_spent(6 * MS, 2 * MS, 1), 4 * MS);
+        assert_eq!(urgency_request_avg(0, 6 * MS, 0), 6 * MS);
+        assert_eq!(urgency_request_avg(6 * MS, 2 * MS, 1), 4 * MS);
     }
 
     #[test]
-    fn running_serves_by_the_rate() {
+    fn running_serves_a_task_by_its_rate() {
         // (ms, rate in percent of a CPU) -> ms
         for (ran, rate, serves) in [(3, 100, 3), (3, 50, 6), (3, 1, 300), (5_000, 50, 2_000)] {
-            let found = share_time(ran * MS, CPU * rate / 100);
+            let found = share_service_time(ran * MS, CPU * rate / 100);
             assert!(
                 found.abs_diff(serves * MS) < serves * MS / 100,
                 "{ran} {rate} {found}"
             );
         }
-        // Nobody's is 0.
-        assert_eq!(share_time(MS, 0), 4096 * MS);
+        // No rate is 0.
+        assert_eq!(share_service_time(MS, 0), 4096 * MS);
     }
 
     #[test]
@@ -404,24 +409,24 @@ mod tests {
             (300, 2, 4, 100),
             (100, 1, 0, 100),
         ] {
-            let found = share_rate(WEIGHT_ONE * weight / 100, cpus, load * WEIGHT_ONE);
+            let found = share_default_rate(WEIGHT_ONE * weight / 100, cpus, load * WEIGHT_ONE);
             assert!(found.abs_diff(CPU * rate / 100) <= 1, "{weight} {found}");
         }
-        assert_eq!(share_rate(WEIGHT_LEAST, 1, WEIGHT_ONE), CPU / 4096);
+        assert_eq!(share_default_rate(WEIGHT_MIN, 1, WEIGHT_ONE), CPU / 4096);
     }
 
     #[test]
     fn being_ahead_and_behind_counts_within_bounds() {
         // (served up to, s; at 10 s) -> what is added, s
         for (served, by) in [(9.5, 0.0), (13.0, 0.0), (20.0, -6.0), (0.0, 9.0)] {
-            let found = share_bounding((served * S as f64) as u64, 10 * S);
+            let found = share_served_clamp((served * S as f64) as u64, 10 * S);
             assert_eq!(found, (by * S as f64) as i64, "{served}");
         }
     }
 
     #[test]
     fn a_task_stands_by_the_middle_of_its_next_turn() {
-        let at = |ms: u64, rate| share_virtual(S + ms * MS, rate) - FAIR_CLOCK_START - S;
+        let at = |ms: u64, rate| share_vtime(S + ms * MS, rate) - VCLOCK_START - S;
         assert_eq!(at(3, CPU), 4 * MS);
         assert!(at(0, CPU / 10) > at(8, CPU));
         // rate in percent -> us: 1 ms of CPU time, within 150 ms
@@ -432,20 +437,20 @@ mod tests {
             (1, 100_000),
             (0, 150_000),
         ] {
-            let found = share_half(CPU / 100 * rate);
+            let found = share_half_slice(CPU / 100 * rate);
             assert!(found.abs_diff(us * 1000) < MS / 10, "{rate} {found}");
         }
         // (CPUs) -> how far ahead one may be that is urgent, in ms
         for (cpus, most) in [(1, 50), (4, 200), (5, 250), (64, 250)] {
             assert!(share_is_urgent(-ms(most), cpus) && !share_is_urgent(-ms(most + 1), cpus));
         }
-        // Who is due what it wants is light.
+        // A task that is due all that it wants is light.
         assert!(share_is_light(CPU, 0) && share_is_light(CPU, -ms(1)));
         assert!(!share_is_light(CPU, -ms(2)) && !share_is_light(CPU / 2, ms(50)));
     }
 
     #[test]
-    fn limits_refill_and_what_is_owed_is_paid() {
+    fn pools_refill_and_debts_are_repaid() {
         // (left, periods) -> added, of 20 a period and a burst of 30
         for (left, periods, added) in [
             (0, 1, 20),
@@ -458,24 +463,24 @@ mod tests {
             (60, 1, 0),
             (7, 0, 0),
         ] {
-            let found = limit_added(ms(left), periods, 20 * MS, 30 * MS);
+            let found = bw_refill(ms(left), periods, 20 * MS, 30 * MS);
             assert_eq!(found, ms(added), "{left} {periods}");
         }
         // (left) -> until, of 20 every 100 and as of 1000
         for (left, until) in [(1, 0), (0, 1100), (-19, 1100), (-20, 1200), (-45, 1300)] {
-            let found = limit_until(ms(left), 1000 * MS, 100 * MS, 20 * MS);
+            let found = bw_throttled_until(ms(left), 1000 * MS, 100 * MS, 20 * MS);
             assert_eq!(found, until * MS, "{left}");
         }
-        assert_eq!(limit_periods(1000, 100, 1099), 0);
-        assert_eq!(limit_periods(1000, 100, 1100), 1);
-        assert_eq!(limit_periods(1000, 100, 900), 0);
+        assert_eq!(bw_periods(1000, 100, 1099), 0);
+        assert_eq!(bw_periods(1000, 100, 1100), 1);
+        assert_eq!(bw_periods(1000, 100, 900), 0);
         // (left, running) -> us, of 16 ms
         for (left, running, step) in [(16, 1, 1000), (1, 1, 500), (16, 3, 500), (0, 1, 20)] {
-            let found = limit_step(ms(left), 16 * MS, running);
+            let found = bw_slice(ms(left), 16 * MS, running);
             assert_eq!(found, step * 1000, "{left} {running}");
         }
-        assert_eq!(limit_pace(1024, MS / 2, MS), 896);
-        assert_eq!(limit_ran(512, MS), MS / 2);
+        assert_eq!(bw_exec_ratio(1024, MS / 2, MS), 896);
+        assert_eq!(bw_exec_estimate(512, MS), MS / 2);
     }
 
     #[test]
@@ -487,7 +492,7 @@ mod tests {
             (300, 50, 200, 750),
             (100, 100, 0, 1000), // not counted yet
         ] {
-            let found = fair_weight(
+            let found = fair_member_weight(
                 group * WEIGHT_ONE / 100,
                 own * WEIGHT_ONE / 100,
                 active * WEIGHT_ONE / 100,
@@ -499,7 +504,7 @@ mod tests {
             );
         }
         // A crowd shares the same hundred; it does not get a weight of its own.
-        let crowd = 10_000 * fair_weight(WEIGHT_ONE, WEIGHT_ONE, 10_000 * WEIGHT_ONE);
+        let crowd = 10_000 * fair_member_weight(WEIGHT_ONE, WEIGHT_ONE, 10_000 * WEIGHT_ONE);
         assert!(
             crowd <= WEIGHT_ONE && crowd > WEIGHT_ONE * 9 / 10,
             "{crowd}"
@@ -508,10 +513,10 @@ mod tests {
 
     fn weight() -> impl Strategy<Value = u64> {
         prop_oneof![
-            Just(WEIGHT_LEAST),
+            Just(WEIGHT_MIN),
             Just(WEIGHT_ONE),
-            Just(WEIGHT_MOST),
-            WEIGHT_LEAST..=WEIGHT_MOST
+            Just(WEIGHT_MAX),
+            WEIGHT_MIN..=WEIGHT_MAX
         ]
     }
 
@@ -521,7 +526,7 @@ mod tests {
 
     /// A lag within its bounds.
     fn lag(weight: u64) -> impl Strategy<Value = i64> {
-        any::<i64>().prop_map(move |lag| fair_bounded(lag, weight))
+        any::<i64>().prop_map(move |lag| fair_clamp_lag(lag, weight))
     }
 
     fn weight_and_lag() -> impl Strategy<Value = (u64, i64)> {
@@ -533,30 +538,31 @@ mod tests {
 
         #[test]
         fn lags_are_bounded(weight in weight(), lag in any::<i64>()) {
-            let bounded = fair_bounded(lag, weight);
-            prop_assert!(bounded <= FAIR_LAG_MOST && bounded <= lag.max(bounded));
-            prop_assert_eq!(fair_bounded(bounded, weight), bounded);
-            let woken = fair_woken(lag, weight);
-            prop_assert!(woken <= FAIR_SLEEP_MOST && woken <= bounded);
+            let bounded = fair_clamp_lag(lag, weight);
+            prop_assert!(bounded <= FAIR_LAG_MAX && bounded <= lag.max(bounded));
+            prop_assert_eq!(fair_clamp_lag(bounded, weight), bounded);
+            let woken = fair_wakeup_lag(lag, weight);
+            prop_assert!(woken <= FAIR_WAKEUP_LAG_MAX && woken <= bounded);
         }
 
-        /// Whoever comes and goes, the sum of lags by weight is what is owed, and the clock pays it without ever standing still.
+        /// Whichever tasks come and go, the sum of weighted lags is what is owed, and the vclock repays it
+        /// without ever standing still.
         #[test]
         fn lags_add_up_to_what_is_owed(
             mut tasks in prop::collection::vec((1024u64..=100 * WEIGHT_ONE, -50i64..50), 2..20), ran in 1u64..20,
         ) {
             for (_, lag) in &mut tasks { *lag *= MS as i64; }
-            let mut owed: i64 = tasks.iter().map(|&(weight, lag)| fair_left(lag, weight)).sum();
+            let mut owed: i64 = tasks.iter().map(|&(weight, lag)| fair_weighted_lag(lag, weight)).sum();
             // One leaves, and the others run in turn.
             let (weight, lag) = tasks.remove(0);
-            owed -= fair_left(lag, weight);
+            owed -= fair_weighted_lag(lag, weight);
             let load: u64 = tasks.iter().map(|(w, _)| w).sum();
             for step in 0..400 {
                 let of = step % tasks.len();
-                let moved = fair_virtual(ran * MS, tasks[of].0) as i64;
+                let moved = fair_vtime(ran * MS, tasks[of].0) as i64;
                 tasks[of].1 -= moved;
-                let advance = fair_virtual(ran * MS, load);
-                let paid = fair_paid(owed, load, advance);
+                let advance = fair_vtime(ran * MS, load);
+                let paid = fair_lag_repaid(owed, load, advance);
                 owed -= paid * load as i64;
                 let clock = advance as i64 - (paid << 10);
                 prop_assert!(clock >= advance as i64 / 2 && clock <= 2 * advance as i64);
@@ -569,88 +575,88 @@ mod tests {
 
         #[test]
         fn the_clock_does_not_overflow((weight, lag) in weight_and_lag(), load in 1u64..1 << 40, ran in any_time()) {
-            let left = fair_left(lag, weight);
+            let left = fair_weighted_lag(lag, weight);
             prop_assert!(left.unsigned_abs() < 1 << 53, "of a thousand tasks");
-            let paid = fair_paid(left, load, ran);
+            let paid = fair_lag_repaid(left, load, ran);
             prop_assert!(paid.unsigned_abs() <= ran >> 10 && paid as i128 * left as i128 >= 0);
-            prop_assert!(fair_virtual(ran, weight) <= S * WEIGHT_ONE);
-            let pull = fair_pull(lag, ran);
+            prop_assert!(fair_vtime(ran, weight) <= S * WEIGHT_ONE);
+            let pull = fair_vclock_pull(lag, ran);
             prop_assert!(pull.unsigned_abs() <= lag.unsigned_abs() + 1_024_000 && pull as i128 * lag as i128 >= 0);
         }
 
-        /// order.h, bound (1).
+        /// deadline.h, bound (1).
         #[test]
-        fn nobody_that_becomes_ready_later_goes_before_for_long(
+        fn no_later_task_precedes_for_long(
             (weight, lag) in weight_and_lag(), load in any_time(), cpus in 0u64..=1024, woke in 0u64..1 << 60,
             since in 0u64..1 << 40, work in (any_time(), any_time(), any_time(), any::<u32>()), age in any_time(),
-            ran in any_time(), usual in any_time(), busy in 0..=ORDER_BUSY_MOST,
+            ran in any_time(), usual in any_time(), busy in 0..=DEADLINE_BUSY_MAX,
         ) {
             let _ = weight;
             let now = woke + since;
             let work = urgency_work(work.0, work.1, work.2, u64::from(work.3 % 257));
-            prop_assert!((50_000..=2 * URGENCY_MOST).contains(&work));
-            let share = order_share(lag, ORDER_SHARE, order_times(load, cpus), now);
-            prop_assert!(!order_earlier(share, ORDER_START + now - ORDER_EARLIEST));
-            let from = order_from(woke, lag, work, order_times(load, cpus), now);
-            prop_assert!(from == woke || (from >= now && lag < -order_ahead(work)));
-            let due = order_request(share, from, work, age, ran.min(1 << 40), usual, order_endless(busy, work));
-            prop_assert!(!order_earlier(due, ORDER_START + woke - ORDER_EARLIEST));
-            prop_assert!(!order_earlier(share, due), "a request makes it no later");
-            if ran >= ORDER_BURST {
+            prop_assert!((50_000..=2 * URGENCY_WORK_MAX).contains(&work));
+            let share = deadline_share(lag, DEADLINE_SHARE_DELAY, deadline_lag_scale(load, cpus), now);
+            prop_assert!(!deadline_before(share, DEADLINE_BASE + now - DEADLINE_LEAD_MAX));
+            let from = deadline_request_start(woke, lag, work, deadline_lag_scale(load, cpus), now);
+            prop_assert!(from == woke || (from >= now && lag < -deadline_ahead_max(work)));
+            let due = deadline_request(share, from, work, age, ran.min(1 << 40), usual, deadline_chain_endless(busy, work));
+            prop_assert!(!deadline_before(due, DEADLINE_BASE + woke - DEADLINE_LEAD_MAX));
+            prop_assert!(!deadline_before(share, due), "a request makes it no later");
+            if ran >= DEADLINE_BURST_MAX {
                 prop_assert_eq!(due, share, "work without end has no urgency");
             }
             // And a light one goes before all that have become ready in the last minutes.
-            prop_assert!(order_earlier(order_light(now), due) || since > ORDER_FRONT / 2);
+            prop_assert!(deadline_before(deadline_light(now), due) || since > DEADLINE_LIGHT_LEAD / 2);
         }
 
         #[test]
-        fn who_lacks_more_is_due_earlier(load in 0u64..1 << 45, cpus in 1u64..=1024, lag in -(300 * MS as i64)..=FAIR_LAG_MOST, more in 0..100 * MS as i64) {
-            let share = |lag| order_share(lag, ORDER_SHARE, order_times(load, cpus), 100 * S);
-            prop_assert!(!order_earlier(share(lag), share((lag + more).min(FAIR_LAG_MOST))));
+        fn a_task_of_more_lag_has_an_earlier_deadline(load in 0u64..1 << 45, cpus in 1u64..=1024, lag in -(300 * MS as i64)..=FAIR_LAG_MAX, more in 0..100 * MS as i64) {
+            let share = |lag| deadline_share(lag, DEADLINE_SHARE_DELAY, deadline_lag_scale(load, cpus), 100 * S);
+            prop_assert!(!deadline_before(share(lag), share((lag + more).min(FAIR_LAG_MAX))));
         }
 
         #[test]
-        fn age_counts_within_bounds(age in any_time(), work in 50_000..=2 * URGENCY_MOST) {
-            let counted = urgency_counted(age, work);
-            prop_assert!(counted <= age && counted <= 4 * work && counted <= URGENCY_AGE_MOST);
+        fn age_counts_within_bounds(age in any_time(), work in 50_000..=2 * URGENCY_WORK_MAX) {
+            let counted = urgency_age_credit(age, work);
+            prop_assert!(counted <= age && counted <= 4 * work && counted <= URGENCY_AGE_MAX);
         }
 
         #[test]
-        fn who_runs_becomes_later(now in 0u64..1 << 59, until in 0u64..1 << 59, more in 0u64..1 << 40, due in -(1i64 << 40)..1 << 40, weight in weight(), load in any_time()) {
-            let deadline = (ORDER_START + now).wrapping_add_signed(due);
-            let at = |now| order_running(deadline, until, order_pace(weight, order_times(load, 4)), now);
-            prop_assert!(!order_earlier(at(now + more), at(now)) || now > until);
+        fn a_running_task_becomes_later(now in 0u64..1 << 59, until in 0u64..1 << 59, more in 0u64..1 << 40, due in -(1i64 << 40)..1 << 40, weight in weight(), load in any_time()) {
+            let deadline = (DEADLINE_BASE + now).wrapping_add_signed(due);
+            let at = |now| deadline_running(deadline, until, deadline_pace(weight, deadline_lag_scale(load, 4)), now);
+            prop_assert!(!deadline_before(at(now + more), at(now)) || now > until);
             prop_assert_eq!(at(until), deadline);
-            prop_assert!(share_pace(CPU) == 1024 && order_pace(WEIGHT_ONE, 64) == 1024);
+            prop_assert!(share_deadline_pace(CPU) == 1024 && deadline_pace(WEIGHT_ONE, 64) == 1024);
         }
 
         #[test]
         fn shares_do_not_overflow(ns in any_time(), rate in any::<u32>(), weight in weight(), cpus in 0u64..=1024, load in any_time()) {
-            prop_assert!(share_time(ns, rate) <= S * 4096);
-            prop_assert!(share_rate(weight, cpus, load) <= CPU);
+            prop_assert!(share_service_time(ns, rate) <= S * 4096);
+            prop_assert!(share_default_rate(weight, cpus, load) <= CPU);
         }
 
         #[test]
-        fn orders_follow_what_was_served(served in 0u64..1 << 59, more in 0u64..1 << 59, rate in any::<u32>()) {
-            prop_assert!(share_virtual(served, rate) <= share_virtual(served + more, rate));
+        fn vtimes_follow_the_service(served in 0u64..1 << 59, more in 0u64..1 << 59, rate in any::<u32>()) {
+            prop_assert!(share_vtime(served, rate) <= share_vtime(served + more, rate));
             let now = served.wrapping_add(more);
-            let kept = share_bounding(served, now);
+            let kept = share_served_clamp(served, now);
             prop_assert!(kept >= 0 && kept as u64 <= more);
         }
 
         #[test]
         fn members_never_weigh_more_than_their_group(
-            group in 1024..=WEIGHT_MOST, members in proptest::collection::vec(1024..=WEIGHT_MOST, 1..50)
+            group in 1024..=WEIGHT_MAX, members in proptest::collection::vec(1024..=WEIGHT_MAX, 1..50)
         ) {
             let active: u64 = members.iter().sum();
-            let sum: u64 = members.iter().map(|own| fair_weight(group, *own, active)).sum();
+            let sum: u64 = members.iter().map(|own| fair_member_weight(group, *own, active)).sum();
             prop_assert!(sum <= group + members.len() as u64);
             prop_assert!(sum + members.len() as u64 >= group);
         }
 
         #[test]
         fn weights_are_bounded(group in weight(), own in weight(), active in any_time()) {
-            prop_assert!((WEIGHT_LEAST..=WEIGHT_MOST).contains(&fair_weight(group, own, active)));
+            prop_assert!((WEIGHT_MIN..=WEIGHT_MAX).contains(&fair_member_weight(group, own, active)));
         }
 
         #[test]
@@ -660,18 +666,18 @@ mod tests {
             let period = 100 * MS;
             let (mut now, mut began, mut left, mut used) = (S, S, quota as i64, 0);
             for (wants, rests) in runs {
-                let until = limit_until(left, began, period, quota);
+                let until = bw_throttled_until(left, began, period, quota);
                 prop_assert!(until == 0 || until > now);
                 if until == 0 {
-                    let ran = wants.min(limit_step(left, quota, 1));
+                    let ran = wants.min(bw_slice(left, quota, 1));
                     used += ran;
                     left -= ran as i64;
                     now += ran;
                 }
                 now += rests;
-                let periods = limit_periods(began, period, now);
+                let periods = bw_periods(began, period, now);
                 began += periods * period;
-                left += limit_added(left, periods, quota, burst);
+                left += bw_refill(left, periods, quota, burst);
                 prop_assert!(left <= (quota + burst) as i64);
                 let due = quota * ((began - S) / period + 1);
                 prop_assert!(used <= due + 20_000, "{used} {due}");
@@ -679,27 +685,27 @@ mod tests {
         }
 
         #[test]
-        fn limits_are_free_of_overflow(
+        fn bandwidth_is_free_of_overflow(
             left in any::<i64>().prop_map(|it| it >> 3), periods in any_time(), quota in 0..1u64 << 61, burst in 0..1u64 << 61,
             pace in 0u32..=1024, ran in any_time(), had in any_time()
         ) {
-            let added = limit_added(left, periods, quota, burst);
+            let added = bw_refill(left, periods, quota, burst);
             prop_assert!(added >= 0 && (added == 0 || left + added <= (quota + burst) as i64));
-            prop_assert!(limit_step(left, quota, 1) >= 20_000);
-            prop_assert!(limit_pace(pace, ran, had) <= 1024);
-            prop_assert!(limit_ran(pace, had) <= had);
+            prop_assert!(bw_slice(left, quota, 1) >= 20_000);
+            prop_assert!(bw_exec_ratio(pace, ran, had) <= 1024);
+            prop_assert!(bw_exec_estimate(pace, had) <= had);
         }
 
         #[test]
-        fn usual_runs_stay_between_the_runs(usual in 0..1u64 << 60, ran in 0..1u64 << 60) {
-            let next = urgency_usual(usual, ran);
+        fn average_bursts_stay_between_the_bursts(usual in 0..1u64 << 60, ran in 0..1u64 << 60) {
+            let next = urgency_burst_avg(usual, ran);
             prop_assert!(next <= usual.max(ran) + 1);
             prop_assert!(next + 2 >= usual.min(ran));
         }
 
         #[test]
-        fn usual_requests_stay_between_the_requests(usual in 0..1u64 << 60, spent in 0..1u64 << 60, seen in any_time()) {
-            let found = urgency_spent(usual, spent, seen);
+        fn average_requests_stay_between_the_requests(usual in 0..1u64 << 60, spent in 0..1u64 << 60, seen in any_time()) {
+            let found = urgency_request_avg(usual, spent, seen);
             prop_assert!(found <= usual.max(spent) && found + 2 >= usual.min(spent) - usual.min(spent) / 64);
         }
     }

@@ -1,6 +1,6 @@
-//! What the scheduler counts.
+//! The scheduler's counters.
 
-use crate::layout::CpuSlot;
+use crate::layout::CpuCtx;
 use quell_model::CpuId;
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -8,25 +8,25 @@ use std::ops::AddAssign;
 /// Counters of one CPU, or of all, since the scheduler was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CpuStats {
-    /// Times a thread got the CPU.
+    /// Tasks that began to run on the CPU.
     pub runs: u64,
-    /// Wakeups, by threads on this CPU, that found an idle CPU.
+    /// Wakeups done on this CPU that found an idle CPU.
     pub wakeups_idle: u64,
-    /// Those that took the CPU of a less urgent thread at once.
+    /// Wakeups done on this CPU that preempted a task.
     pub wakeups_preempting: u64,
-    /// Those that had to wait in a queue.
+    /// Wakeups done on this CPU that queued the task.
     pub wakeups_queued: u64,
-    /// Turns that were ended for a thread that waited.
+    /// Slices that the preemption timer ended.
     pub late: u64,
-    /// Times the CPU was about to idle beside a thread that had just been queued.
+    /// Times the CPU was about to idle while a task had just been queued.
     pub rescued: u64,
-    /// Turns that were renewed because nobody went before.
+    /// Slices that were renewed since no queued task preceded the running one.
     pub kept: u64,
-    /// Time that threads were ready before they got this CPU.
+    /// Time that tasks waited before they got this CPU, in ns.
     pub wait_ns: u64,
-    /// The longest of these waits.
+    /// The longest of these waits, in ns.
     pub worst_wait_ns: u64,
-    /// Whose that was.
+    /// The task with the longest wait.
     pub worst_wait_tid: u64,
 }
 
@@ -53,18 +53,18 @@ pub struct Stats {
     /// All CPUs together.
     #[serde(flatten)]
     pub total: CpuStats,
-    /// Sum of the weights of all threads that are ready or run now.
+    /// Sum of the weights of all runnable tasks.
     pub load: f64,
-    /// Sum over all cgroups of their members' own weights, as far as they have something ready now.
+    /// Sum over all cgroups of their active weights: of their members with runnable tasks.
     pub group_load: f64,
-    /// Threads that wait in the domains' queues now.
+    /// Tasks in the LLCs' DSQs.
     pub queued: u64,
     /// Each CPU.
     pub cpus: Vec<(CpuId, CpuStats)>,
 }
 
 impl Stats {
-    pub(crate) fn of<'a>(slots: impl Iterator<Item = (CpuId, &'a CpuSlot)>) -> Stats {
+    pub(crate) fn of<'a>(slots: impl Iterator<Item = (CpuId, &'a CpuCtx)>) -> Stats {
         let mut stats = Stats::default();
         for (cpu, slot) in slots {
             let one = CpuStats {

@@ -13,7 +13,7 @@ use quell_policy::admission::audit::{Audit, Event};
 use quell_policy::admission::check;
 use quell_policy::criticality::Promises;
 use quell_policy::share::Shares;
-use quell_sched::{Options, ServerSetting, ThreadSetting, ToldServers};
+use quell_sched::{Options, PromisedServers, ServerSetting, ThreadSetting};
 use quell_sim::{
     Act, GroupId, Happening, Monitor, SchedExt, Simulation, Tenant, ThreadId, thread_of,
 };
@@ -459,7 +459,7 @@ fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) 
         ..CriticalitySettings::default()
     };
     let mut policy = Promises::new(settings, Box::new(Shares));
-    let mut told = ToldServers::default();
+    let mut told = PromisedServers::default();
     let mut from_ms = None;
     for period in 0..10 {
         it.run_until(period * 100 * MS);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Kernel types, as far as Quell's programs use them.
+ * Kernel types, as far as Quell's BPF programs use them.
  *
- * Problem: the fields they read lie elsewhere in every kernel, and some were renamed.
- * How:     only the fields used are declared; preserve_access_index makes libbpf look up where
- *          they are in the running kernel's BTF. Types with a ___suffix are the same kernel type
- *          as it was at another version; their use is guarded by bpf_core_field_exists.
- * Limits:  Linux 5.15 to 7.x. The layouts here are no layouts: never take sizeof of these.
+ * Problem: The fields that the programs read lie elsewhere in every kernel, and some were renamed.
+ * How:     Only the fields that are used are declared; preserve_access_index makes libbpf look up where they
+ *          are in the running kernel's BTF. A type with a ___suffix is the same kernel type as it was at
+ *          another version; its use is guarded by bpf_core_field_exists.
+ * Limits:  Linux 5.15 to 7.x. The layouts here are not the kernel's: never take sizeof of these types.
  */
 #ifndef QUELL_KERNEL_BPF_H
 #define QUELL_KERNEL_BPF_H
@@ -30,6 +30,9 @@ typedef __s64 s64;
 #define true 1
 #define false 0
 #define NULL ((void *)0)
+
+/* A BPF global function: the verifier checks it once, with unknown arguments, and not at each call. */
+#define __global_subprog __noinline
 
 /* include/uapi/linux/bpf.h */
 #define BPF_MAP_TYPE_HASH 1
@@ -70,7 +73,7 @@ struct cfs_rq {
 };
 
 struct cfs_rq___v5_15 {
-	u64 throttled_clock_task_time; /* the same before 5.19 */
+	u64 throttled_clock_task_time; /* before 5.19 */
 };
 
 struct sched_entity {
@@ -91,8 +94,8 @@ struct signal_struct {
 };
 
 struct sched_info {
-	unsigned long long last_arrival; /* when it was given a CPU last, by that run queue's clock */
-	unsigned long long last_queued;	 /* since when it waits there for one; 0: it does not */
+	unsigned long long last_arrival; /* when the task was last given a CPU, by that run queue's clock */
+	unsigned long long last_queued; /* since when the task waits on that run queue; 0: it does not */
 };
 
 struct sched_ext_entity { /* since 6.12 */
@@ -114,7 +117,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	unsigned int on_cpu; /* u8 in newer kernels: only unsigned loads are adjusted */
+	unsigned int on_cpu; /* u8 in newer kernels: libbpf adjusts unsigned loads only */
 	unsigned int on_rq;
 	int prio;
 	int static_prio;
@@ -187,9 +190,9 @@ const volatile struct preempt_count_at {
 } preempt_count_at SEC(".rodata.preempt") = {};
 
 /*
- * Whether the current code is an interrupt: then the current task has nothing to do with what it
- * does. Softirqs count as interrupts; those that run at the end of a task's own system call (the
- * receiving side of a loopback connection) cannot be told from others.
+ * True if the current code is an interrupt: then the current task has nothing to do with what the code does.
+ * Softirqs count as interrupts; a softirq at the end of a task's own system call (the receiving side of a
+ * loopback connection) cannot be told from others.
  */
 static __always_inline bool in_interrupt(struct task_struct *current)
 {
@@ -213,11 +216,11 @@ static __always_inline bool in_interrupt(struct task_struct *current)
 				return count & mask;
 		}
 	}
-	/* Not to be seen here: the idle task at least wakes nobody itself. */
+	/* The preempt count cannot be read here. The idle task, at least, wakes no task itself. */
 	return current->pid == 0;
 }
 
-/* The CPU a task is on or queued on. */
+/* The CPU that a task is on or queued on. */
 static __always_inline u32 cpu_of(struct task_struct *task)
 {
 	struct task_struct___v5_15 *old = (void *)task;
@@ -229,7 +232,7 @@ static __always_inline u32 cpu_of(struct task_struct *task)
 	return bpf_get_smp_processor_id();
 }
 
-/* Since when a task that leaves its CPU now has been on it, as the kernel counts it: not before `first`. */
+/* Since when a task that leaves its CPU now has been on it, as the kernel counts it; at least first. */
 static __always_inline u64 arrived_at(struct task_struct *task, u64 first, u64 now)
 {
 	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(task->sched_info.last_arrival))
@@ -243,7 +246,10 @@ static __always_inline u64 arrived_at(struct task_struct *task, u64 first, u64 n
 	return ran < now - first ? now - ran : first;
 }
 
-/* Since when a task that is given a CPU now has waited in that run queue, as the kernel counts it: not before `first`; now: it has not. */
+/*
+ * Since when a task that is given a CPU now has waited on that run queue, as the kernel counts it; at least
+ * first. now: the task has not waited.
+ */
 static __always_inline u64 queued_at(struct task_struct *task, u64 first, u64 now)
 {
 	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(task->sched_info.last_queued))
@@ -279,8 +285,8 @@ static __always_inline u64 steal_of(struct task_struct *task)
 }
 
 /*
- * Time for which bandwidth limits, the cgroup's own or one above it, stopped the run queue that a
- * task is on, in ns: what cpu.stat.local tells, or before that what load tracking leaves out.
+ * Time for which bandwidth limits, of the task's cgroup or of one above it, throttled the run queue that the
+ * task is on, in ns: what cpu.stat.local tells, or in older kernels what load tracking leaves out.
  */
 static __always_inline u64 throttled_of(struct task_struct *task)
 {

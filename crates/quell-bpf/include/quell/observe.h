@@ -2,18 +2,18 @@
 /*
  * Layouts that the observing programs and their reader share.
  *
- * Problem: user space reads these structures from mapped memory while the kernel writes them.
- * How:     fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs);
- *          every field is a naturally aligned integer, read and written whole.
+ * Problem: User space reads these structures from mapped memory while the kernel writes them.
+ * How:     Fixed offsets, asserted here and on the reader's side (observe/monitor/layout.rs). Every field is
+ *          a naturally aligned integer, read and written whole.
  *
  *   thread_slot.stamp is both the thread's state and the lock of the fields marked S:
  *
  *     63                          3 2      0
  *     | CLOCK_MONOTONIC ns, since  | state |
  *
- *   Whoever changes them replaces the state by FLUX (compare and swap, so at most one does), writes
- *   them, then stores the new stamp. A reader that finds the same stamp, not FLUX, before and
- *   after has a consistent copy. Other fields are meaningful one by one.
+ * A CPU that changes these fields replaces the state by FLUX (compare and swap, so at most one CPU does),
+ * writes the fields, then stores the new stamp. A reader that finds the same stamp, not FLUX, before and
+ * after reading has a consistent copy. The other fields are meaningful one by one.
  */
 #ifndef QUELL_OBSERVE_H
 #define QUELL_OBSERVE_H
@@ -37,7 +37,7 @@ enum thread_state {
 	STATE_MASK = 7,
 };
 
-/* Why a thread is blocked that waits for nothing. */
+/* Why a thread is blocked although it waits for nothing. */
 enum halt {
 	HALT_NONE = 0,
 	HALT_STOPPED = 1,
@@ -86,36 +86,37 @@ struct thread_slot {
 	__u8 halted; /* enum halt, while it is blocked */
 	__u8 unused;
 	__u32 tid;
-	/* The monitor's own. */
+	/* Private to the monitor. */
 	__u64 start_ns;	     /* the task's start_boottime */
-	__u64 waking_ns;     /* when somebody last began to wake it */
+	__u64 waking_ns;     /* when a waker last began to wake the thread */
 	__u64 wait_began_ns; /* start of the present wait, on whatever CPU */
-	__u64 steal_ns;	     /* its CPU's when the wait on that CPU began; all ones: not known */
-	__u64 throttled_ns;  /* its run queue's then; all ones: not known */
+	__u64 steal_ns;	     /* steal time of the CPU when the wait on it began; all ones: not known */
+	__u64 throttled_ns;  /* throttled time of the run queue when the wait began; all ones: not known */
 	__u64 scored;	     /* wakeups since the wakers' scores were halved */
 
 	struct waker wakers[WAKERS];
 	__u32 wait_histogram[WAIT_BUCKETS]; /* S */
 	struct {
 		__u64 from, upper, rest, ratio;
-	} walk; /* the monitor's own, see waits.bpf.h */
-	__u64 limited_ns; /* S, time for which bandwidth limits stopped it; charged, and not in ready_ns */
+	} walk; /* private to the monitor, see waits.bpf.h */
+	/* S, time for which bandwidth limits throttled the thread; charged, and not in ready_ns */
+	__u64 limited_ns;
 };
 
-/* What a CPU ran: the last LOG_SEGMENTS changes of who had it. Written by that CPU only. */
+/* What a CPU ran: the last LOG_SEGMENTS changes of who had the CPU. Written by that CPU only. */
 struct cpu_log {
 	__u64 seq; /* odd while the next four change */
 	__u64 first_ns;
 	__u64 last_ns; /* last switch */
 	__u64 idle_ns;
 	__u64 steal_ns;
-	__u32 running; /* who, since last_ns */
+	__u32 running; /* who has the CPU since last_ns */
 	__u32 head;    /* segments ever written */
-	__u64 left_ns; /* where the scheduler observes: when the thread that ran last left the CPU */
-	__u32 tid;     /* the thread that runs since last_ns */
+	__u64 left_ns; /* with the scheduler observing: when the task that ran last stopped */
+	__u32 tid;     /* the thread that has run since last_ns */
 	__u32 unused;
 	struct {
-		__u64 end_ns; /* its start is the end of the one before */
+		__u64 end_ns; /* the segment starts where the one before ends */
 		__u64 who;
 	} segments[LOG_SEGMENTS];
 };

@@ -2,20 +2,20 @@
 /*
  * Occasions: how many of a tenant's threads wait behind its ready ones.
  *
- * Problem: many threads blocked while a few are ready and unserved means that interference hits
- *          the critical path. Sampling states misses short occasions.
- * How:     per tenant the numbers of ready, of running and of blocked threads are kept, and at
- *          every change the time since the last one goes to the bucket of the blocked number
- *          it had, if any thread was ready. One spin lock per tenant makes them agree.
- *          A busy period of the tenant lasts from when a thread of it becomes ready while no
- *          other is ready or runs until all are blocked again (queueing theory's busy period):
- *          where requests come one at a time, that is the response time as the kernel sees it.
- *          A wakeup that began before the tenant was quiet is told after it where the woken
- *          thread's CPU had to be told first: it goes on with the period.
- * Limits:  changes on several CPUs reach the lock in an order that may differ from their
- *          time stamps by as long as a CPU waits for it; a change that comes late counts
- *          from the last one. The lock is taken by every switch and wakeup of the tenant's
- *          threads: with one tenant on very many CPUs it is a shared cache line.
+ * Problem: Many threads blocked while a few are ready and not running means that interference hits the
+ *          critical path. Sampling states misses short occasions.
+ * How:     For each tenant the numbers of ready, running and blocked threads are kept. At every change the
+ *          time since the last change goes to the bucket of the number that was blocked, if any thread was
+ *          ready. One spin lock per tenant makes the numbers agree.
+ *          A busy period of the tenant lasts from when one of its threads becomes ready while no other is
+ *          ready or runs, until all are blocked again (queueing theory's busy period): where requests come
+ *          one at a time, that is the response time as the kernel sees it. A wakeup may be reported after the
+ *          tenant became quiet although it began before, where the woken thread's CPU had to be told first:
+ *          it continues the busy period.
+ * Limits:  Changes on several CPUs reach the lock in an order that may differ from their time stamps by as
+ *          long as a CPU waits for the lock; a change that comes late counts from the last one. Every switch
+ *          and wakeup of the tenant's threads takes the lock: with one tenant on very many CPUs it is a
+ *          shared cache line.
  */
 #ifndef QUELL_OCCASIONS_BPF_H
 #define QUELL_OCCASIONS_BPF_H

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Processes: which belong to which tenant, and their children after them.
+ * Processes: which process belongs to which tenant, and the children of each.
  *
- * Problem: looking through /proc for new processes is late (a short-lived one is never seen) and
- *          costs more than everything else the agent does.
- * How:     user space assigns processes; the kernel adds the children they fork, removes those that
- *          exit, and queues one small event for each fork, exit, program execution and move to another cgroup,
- *          so that user space looks at those processes only.
- * Limits:  the queue holds PROCESS_EVENTS; with it full, events are counted as lost and
- *          user space looks through /proc. A process that was made in another cgroup than its creator's
- *          (CLONE_INTO_CGROUP) tells that by the program that it executes.
+ * Problem: Looking through /proc for new processes is late (a short-lived process is never seen), and costs
+ *          more than everything else the agent does.
+ * How:     User space assigns processes. The kernel adds the children they fork, removes processes that exit,
+ *          and queues one small event for each fork, exit, program execution and move to another cgroup, so
+ *          that user space looks at those processes only.
+ * Limits:  The queue holds PROCESS_EVENTS; while it is full, events are counted as lost and user space looks
+ *          through /proc. A process that was created in another cgroup than its creator's (CLONE_INTO_CGROUP)
+ *          reports that with the program that it executes.
  */
 #ifndef QUELL_PROCESSES_BPF_H
 #define QUELL_PROCESSES_BPF_H
@@ -45,7 +45,9 @@ static __always_inline void tell(u32 kind, u32 tgid, u32 parent, u32 tenant)
 		__sync_fetch_and_add(&counts->events_lost, 1);
 }
 
-/* The tenant of a task just created: its process's, or for a new process its creator's. */
+/*
+ * The tenant of a task that was just created: that of its process, or for a new process that of its creator.
+ */
 static __always_inline u32 inherit(struct task_struct *task, struct task_struct *creator)
 {
 	u32 tgid = task->tgid, parent = creator->tgid;

@@ -2,22 +2,21 @@
 /*
  * Threads: a slot of counters for each thread of each tenant.
  *
- * Problem: user space must read a thousand threads' counters within microseconds, and threads
- *          outside every tenant must cost next to nothing at each switch.
- * How:     slots lie in one mapped array. A table indexed by thread id says which slot a thread
- *          has (0: none), so looking a thread up is two loads. The id is checked against the
- *          task's start time, because a dying task keeps its id for a moment after the id was
- *          given to another.
- *          A thread gets a slot when it is created, when its process comes under the monitor, or
- *          when it executes a program under another thread's id; it leaves it when it exits. The
- *          slot keeps its final counters until user space has read them and puts it on the
- *          stack of free slots. Each use has a new generation number.
- *          State changes are serialised by the kernel (the run queue's lock, or the CPU the thread
- *          is on); the stamp (see observe.h) keeps user space's reading and its unassigning of
- *          processes consistent with them.
- * Limits:  with every slot taken, new threads are counted as unmonitored and otherwise ignored. A
- *          thread that comes under the monitor in the middle of a context switch may show the
- *          state it just left until its next switch.
+ * Problem: User space must read a thousand threads' counters within microseconds, and threads outside every
+ *          tenant must cost next to nothing at each switch.
+ * How:     Slots lie in one mapped array. A table indexed by thread id says which slot a thread has (0:
+ *          none), so a lookup is two loads. The id is checked against the task's start time, because a dying
+ *          task keeps its id for a moment after another task got the id.
+ *          A thread gets a slot when it is created, when its process comes under the monitor, or when it
+ *          executes a program under another thread's id; it leaves the slot when it exits. The slot keeps its
+ *          final counters until user space has read them and puts the slot on the stack of free slots. Each
+ *          use of a slot has a new generation number.
+ *          The kernel serialises state changes (the run queue's lock, or the CPU that the thread is on); the
+ *          stamp (see observe.h) keeps user space's reading, and its unassigning of processes, consistent
+ *          with them.
+ * Limits:  With every slot in use, new threads are counted as unmonitored and otherwise ignored. A thread
+ *          that comes under the monitor in the middle of a context switch may show the state it just left
+ *          until its next switch.
  */
 #ifndef QUELL_THREADS_BPF_H
 #define QUELL_THREADS_BPF_H
@@ -105,7 +104,7 @@ static __always_inline struct thread_slot *slot_of(struct task_struct *task)
 	return slot;
 }
 
-/* Claims the right to change a slot's state; false if it has ended or somebody else has it. */
+/* Claims the right to change a slot's state. False if the slot has ended or another CPU holds it. */
 static __always_inline bool change_begin(struct thread_slot *slot, u64 *stamp)
 {
 	u64 old = *(volatile u64 *)&slot->stamp;
@@ -154,7 +153,7 @@ static __always_inline u32 log2_bucket(u64 ns)
 #define STATES_STOPPED 0x000c
 #define STATE_FROZEN 0x8000
 
-/* Why a thread that is not ready is blocked, if it waits for nothing. */
+/* Why a thread that is not ready is halted, if it waits for nothing. */
 static __always_inline u8 halt_of(struct task_struct *task)
 {
 	u32 state = task->__state;
@@ -163,7 +162,7 @@ static __always_inline u8 halt_of(struct task_struct *task)
 		return HALT_STOPPED;
 	if (state & STATE_FROZEN)
 		return HALT_FROZEN;
-	/* Who waits for a vfork()ed child counts as frozen as well, but sleeps until it is killed. */
+	/* A thread that waits for a vfork()ed child has frozen set as well, but sleeps until it is killed. */
 	if (!(state & STATE_INTERRUPTIBLE) || !bpf_core_field_exists(task->frozen))
 		return HALT_NONE;
 	return BPF_CORE_READ_BITFIELD(task, frozen) ? HALT_FROZEN : HALT_NONE;
@@ -197,8 +196,8 @@ static __always_inline void wait_ended(struct thread_slot *slot, struct task_str
 }
 
 /*
- * The thread was on a CPU until now. If it was ready as far as is known, then the switch to it was not told
- * (see switch_missed()): it waited until it arrived there.
+ * The thread was on a CPU until now. If its last known state is ready, the switch to it was missed (see
+ * switch_missed()): the thread waited until it arrived on the CPU.
  */
 static __always_inline void ran_until(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 				      u64 stamp, u64 arrived, u64 now)
@@ -216,7 +215,7 @@ static __always_inline void ran_until(struct thread_slot *slot, struct task_stru
 	}
 }
 
-/* The thread in the slot is no longer followed; its counters stay. exits: it is on a CPU, exiting. */
+/* Ends the use of a slot; its counters stay. exits: the thread is on a CPU, exiting. */
 static __always_inline bool end_slot(struct thread_slot *slot, struct task_struct *task, bool exits,
 				     u64 now)
 {
@@ -239,7 +238,7 @@ static __always_inline void forget_tid(u32 tid)
 		*entry = 0;
 }
 
-/* Gives a thread a slot; NULL if there is none left or it got one meanwhile. */
+/* Gives a thread a slot. NULL if no slot is free, or another CPU gave the thread one meanwhile. */
 static __always_inline struct thread_slot *follow(struct task_struct *task, u32 tenant, u64 creator,
 						  u64 now)
 {
@@ -289,7 +288,10 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 		return NULL;
 	}
 	if (before) {
-		/* Its thread took another's id by executing a program, and this one got its old id. */
+		/*
+		 * The slot's thread took another thread's id by executing a program, and the new thread got
+		 * its old id.
+		 */
 		u32 stale = before;
 		struct thread_slot *old = bpf_map_lookup_elem(&threads, &stale);
 		if (old && old->tid == tid)
@@ -298,7 +300,10 @@ static __always_inline struct thread_slot *follow(struct task_struct *task, u32 
 	return slot;
 }
 
-/* ready: it still wants to run. arrived: since when it is on the CPU, where the switch to it was not told. */
+/*
+ * ready: the thread still wants to run. arrived: since when it has been on the CPU, if the switch to it was
+ * missed.
+ */
 static __always_inline void switch_out(struct thread_slot *slot, struct task_struct *task,
 				       bool ready, u32 cpu, u64 arrived, u64 now)
 {
@@ -321,12 +326,14 @@ static __always_inline void switch_out(struct thread_slot *slot, struct task_str
 }
 
 /*
- * A thread that begins to run was not known to be ready: its wakeup, or the switch away from it, was not told. It has waited since the kernel queued
- * it, but no time that was told of already counts, so that no counter goes back.
+ * A thread begins to run that was not known to be ready: its wakeup, or the switch away from it, was missed.
+ * The thread has waited since the kernel queued it; but no time before read_until counts, so that no counter
+ * goes back.
  */
-static __always_inline void wait_untold(struct thread_slot *slot, struct task_struct *task, u32 cpu, u64 since, u64 told, u64 now)
+static __always_inline void wait_missed(struct thread_slot *slot, struct task_struct *task, u32 cpu,
+					u64 since, u64 read_until, u64 now)
 {
-	u64 from = queued_at(task, since > told ? since : told, now);
+	u64 from = queued_at(task, since > read_until ? since : read_until, now);
 
 	if (from >= now)
 		return;
@@ -335,9 +342,9 @@ static __always_inline void wait_untold(struct thread_slot *slot, struct task_st
 	wait_ended(slot, task, cpu, from << STATE_BITS, now);
 }
 
-/* told: up to when all that was counted was read. */
+/* read_until: up to when all counters have been read. */
 static __always_inline void switch_in(struct thread_slot *slot, struct task_struct *task, u32 cpu,
-				      u64 told, u64 now)
+				      u64 read_until, u64 now)
 {
 	u64 old;
 
@@ -348,17 +355,17 @@ static __always_inline void switch_in(struct thread_slot *slot, struct task_stru
 	else if ((old & STATE_MASK) == STATE_RUNNING)
 		slot->run_ns += since(old, now); /* came under the monitor during a switch */
 	else
-		wait_untold(slot, task, cpu, old >> STATE_BITS, told, now);
+		wait_missed(slot, task, cpu, old >> STATE_BITS, read_until, now);
 	slot->switches++;
 	slot->cpu = cpu;
 	change_end(slot, old, STATE_RUNNING, now, now);
 }
 
 /*
- * A switch away from this thread, which ran since then, was not told: seen on Linux 6.18 in a
- * virtual machine, once in some hundred switches, without the kernel counting a miss. What the
- * thread does now is unknown until its next event. now: when the thread that is known
- * to have had the CPU after it arrived there, but no time that was told of already, so that no counter goes back.
+ * The switch away from a thread, which ran since then, was missed: seen on Linux 6.18 in a virtual machine,
+ * once in some hundred switches, without the kernel counting a miss. What the thread does now is unknown
+ * until its next event. now: when the thread arrived that is known to have had the CPU next, but no time that
+ * has been read already, so that no counter goes back.
  */
 static __always_inline void switch_missed(u32 tid, u64 then, u64 now)
 {
@@ -379,8 +386,8 @@ static __always_inline void switch_missed(u32 tid, u64 then, u64 now)
 	change_end(slot, old, STATE_UNSEEN, now, now);
 }
 
-/* Blocked (or new) to ready. */
-static __always_inline void woken(struct thread_slot *slot, struct task_struct *task, bool is_new)
+/* A blocked or new thread becomes ready. */
+static __always_inline void thread_woken(struct thread_slot *slot, struct task_struct *task, bool is_new)
 {
 	u64 old, start = slot->waking_ns;
 
@@ -388,13 +395,13 @@ static __always_inline void woken(struct thread_slot *slot, struct task_struct *
 		return;
 	u32 state = old & STATE_MASK;
 	if (state != STATE_BLOCKED && state != STATE_UNSEEN) {
-		/* It was on its way to sleep, and now will not. */
+		/* The thread was about to sleep, and now does not. */
 		store_release(&slot->stamp, old);
 		return;
 	}
 	/*
-	 * The wait begins with the waker's call: an idle CPU may take long to hear of it. A call
-	 * from before it fell asleep does not count.
+	 * The wait begins with the waker's call: an idle CPU may learn of the wakeup much later. A call from
+	 * before the thread fell asleep does not count.
 	 */
 	if (start < old >> STATE_BITS || !start)
 		start = bpf_ktime_get_ns();
@@ -405,8 +412,9 @@ static __always_inline void woken(struct thread_slot *slot, struct task_struct *
 	change_end(slot, old, STATE_READY, start, start);
 }
 
-/* A ready thread moves to another CPU's queue: what it waited so far is that of its old CPU. */
-static __always_inline void moved(struct thread_slot *slot, struct task_struct *task, u32 to, u64 now)
+/* A ready thread moves to another CPU's run queue: its wait so far was on its old CPU. */
+static __always_inline void thread_migrated(struct thread_slot *slot, struct task_struct *task, u32 to,
+					    u64 now)
 {
 	u64 old;
 

@@ -2,26 +2,28 @@
 /*
  * Waits: who had the CPU while a thread was ready.
  *
- * Problem: "this thread waited 3 ms" is no help without "for whom". Recording every switch for
- *          user space to work it out costs more than the answer is worth.
- * How:     each CPU keeps a short log of who ran (a tenant, the rest of the host, nobody) until
- *          when; runs of the same tenant in a row are one segment. When a wait on that CPU
- *          ends, or moves to another CPU, the log is walked back over the wait and each overlap is
- *          added to the waiting tenant's row. Time stolen by the hypervisor and time for
- *          which the bandwidth limit of its cgroup stopped the thread come from the kernel's own
- *          counters; they are taken off the others in proportion.
- *          A row's sum is exactly what the tenant's threads were ready or stopped by limits, as far as charged.
- * Limits:  what lies further back than LOG_SEGMENTS changes is "unknown". The kernel updates steal
- *          at its tick or when a run queue's clock is read, so a short wait may see all or none of
- *          a stretch of steal. After a waiting thread changed CPU, neither steal nor bandwidth is
- *          known for the rest of that wait, and it goes to whoever ran.
+ * Problem: "This thread waited 3 ms" is no help without "for whom". Recording every switch for user space to
+ *          work it out costs more than the answer is worth.
+ * How:     Each CPU keeps a short log of who ran until when: a tenant, the rest of the host, or no task. Runs
+ *          of the same tenant in a row are one segment. When a wait on the CPU ends, or moves to another CPU,
+ *          the log is walked back over the wait, and each overlap is added to the waiting tenant's row. Time
+ *          stolen by the hypervisor, and time for which a bandwidth limit throttled the thread, come from the
+ *          kernel's own counters; they are taken off the other causes in proportion. A row's sum is exactly
+ *          the time for which the tenant's threads were ready or throttled, as far as charged.
+ * Limits:  What lies further back than LOG_SEGMENTS changes is "unknown". The kernel updates steal time at
+ *          its tick or when a run queue's clock is read, so a short wait may see all or none of a stretch of
+ *          steal. After a waiting thread changed CPU, neither steal nor throttled time is known for the rest
+ *          of the wait, which is charged to what ran.
  */
 #ifndef QUELL_WAITS_BPF_H
 #define QUELL_WAITS_BPF_H
 
 #define NOT_KNOWN (~0ULL)
 
-/* For how long bandwidth limits stopped a task, or its run queue: only differences count. A scheduler with limits of its own says it. */
+/*
+ * For how long bandwidth limits throttled a task, or its run queue: only differences count. A scheduler that
+ * enforces limits itself defines its own.
+ */
 #ifndef QUELL_LIMITED_OF
 static __always_inline u64 limited_of(struct task_struct *task)
 {
@@ -45,7 +47,7 @@ struct {
 	__type(value, struct wait_row);
 } wait_rows SEC(".maps");
 
-/* Ends the present segment at now; the CPU belongs to next from then on. */
+/* Ends the present segment, of who, at now; the CPU belongs to next from then on. */
 static __always_inline void log_switch(struct cpu_log *log, u32 who, u32 next, u64 steal,
 					u64 now)
 {
@@ -79,7 +81,7 @@ static __always_inline void wait_on(struct thread_slot *slot, struct task_struct
 	slot->throttled_ns = limited_of(task);
 }
 
-/* The same for a CPU whose run queue the task is not on yet. */
+/* A thread is ready on a CPU whose run queue the task is not on yet. */
 static __always_inline void wait_elsewhere(struct thread_slot *slot, u32 cpu)
 {
 	slot->cpu = cpu;
@@ -87,8 +89,8 @@ static __always_inline void wait_elsewhere(struct thread_slot *slot, u32 cpu)
 	slot->throttled_ns = NOT_KNOWN;
 }
 
-/* How far a kernel counter went since the wait began, at most limit. */
-static __always_inline u64 counted(u64 before, u64 after, u64 limit)
+/* By how much a kernel counter advanced since the wait began, at most limit. */
+static __always_inline u64 counter_delta(u64 before, u64 after, u64 limit)
 {
 	if (before == NOT_KNOWN || after <= before)
 		return 0;
@@ -104,7 +106,7 @@ static __always_inline void charge_part(struct wait_row *row, u64 who, u64 ns)
 /* Parts of a whole, without overflow for waits up to some hours. */
 #define RATIO_BITS 20
 
-/* Charges the part of what is left that lies after start to who; false when nothing is left. */
+/* Charges the part of the uncharged wait that lies after start to who. False when nothing is left. */
 static __always_inline bool charge_segment(struct thread_slot *slot, struct wait_row *row,
 					   u64 start, u64 who)
 {
@@ -125,11 +127,8 @@ static __always_inline bool charge_segment(struct thread_slot *slot, struct wait
 	return start > from;
 }
 
-/*
- * charge() without what needs the task; from and now are in the slot's walk. Global, so that the verifier looks at it
- * once, and not wherever a wait can end.
- */
-__noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
+/* charge(), without what needs the task; from and now are in the slot's walk. */
+__global_subprog int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 throttled_ns)
 {
 	if (!slot)
 		return 0;
@@ -142,7 +141,7 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 	if (!row || now <= from)
 		return 0;
 	total = rest = now - from;
-	throttled = counted(slot->throttled_ns, throttled_ns, rest);
+	throttled = counter_delta(slot->throttled_ns, throttled_ns, rest);
 	rest -= throttled;
 	slot->ready_ns += rest;
 	slot->limited_ns += throttled;
@@ -152,7 +151,7 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 		return 0;
 	}
 
-	stolen = counted(slot->steal_ns, steal_ns, rest);
+	stolen = counter_delta(slot->steal_ns, steal_ns, rest);
 	rest -= stolen;
 	if (stolen | throttled) {
 		charge_part(row, CAUSE_STEAL, stolen);
@@ -162,12 +161,12 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 
 	/*
 	 * What is left of the wait, to be charged from its end to its start. In the slot and not in
-	 * variables: the verifier follows what it knows of variables through every turn of the
-	 * loop along every path, which is more than it accepts.
+	 * variables: the verifier would follow the values of variables through every iteration of the loop
+	 * along every path, which is more than it accepts.
 	 */
 	slot->walk.rest = rest;
 	slot->walk.ratio = ratio;
-	/* First the segment that is not over yet (none at a switch: it was ended just now). */
+	/* The segment that has not ended comes first (none at a switch: it was ended just now). */
 	charge_segment(slot, row, log->last_ns, log->running);
 	u32 head = log->head;
 	for (u32 i = 1; i < LOG_SEGMENTS; i++) {
@@ -183,8 +182,8 @@ __noinline int charge_wait(struct thread_slot *slot, u32 cpu, u64 steal_ns, u64 
 }
 
 /*
- * Adds a wait on cpu, from until now, to the thread's ready and limited time and charges it to who had that CPU.
- * The CPU's run queue is locked, so its log stands still.
+ * Adds a wait on cpu, from until now, to the thread's ready and limited time, and charges the wait to what
+ * ran on that CPU. The CPU's run queue is locked, so its log stands still.
  */
 static __always_inline void charge(struct thread_slot *slot, struct task_struct *task, u32 cpu,
 				   u64 from, u64 now)

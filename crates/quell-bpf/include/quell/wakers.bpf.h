@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Wakers: who wakes a thread, most frequent first.
+ * Wakers: which threads wake a thread, the most frequent first.
  *
- * Problem: lowering a late thread's latency does not help if the thread that wakes it is late
- *          itself; so the frequent wakers must be known, in bounded memory.
- * How:     a table of WAKERS entries per thread. A waker that is not in it replaces the entry
- *          with the lowest score and takes over that score plus one (the space-saving algorithm of
- *          Metwally, Agrawal and El Abbadi, 2005), so a frequent one stays. Scores are halved
- *          every WAKER_WINDOW wakeups, so that yesterday's wakers do not block today's. The
- *          count reported is exact since the waker entered the table.
- * Limits:  interrupts are no wakers. Wakers that each cause less than 1/WAKERS of the wakeups may
- *          push each other out.
+ * Problem: Lowering a late thread's latency does not help if the thread that wakes it is late itself; so the
+ *          frequent wakers must be known, in bounded memory.
+ * How:     A table of WAKERS entries per thread. A waker that is not in the table replaces the entry with the
+ *          lowest score and takes over that score plus one (the space-saving algorithm of Metwally, Agrawal
+ *          and El Abbadi, 2005), so a frequent waker stays. Scores are halved every WAKER_WINDOW wakeups, so
+ *          that old wakers do not block new ones. The count that is reported is exact since the waker entered
+ *          the table.
+ * Limits:  Interrupts are no wakers. Wakers that each cause less than 1/WAKERS of the wakeups may push each
+ *          other out.
  */
 #ifndef QUELL_WAKERS_BPF_H
 #define QUELL_WAKERS_BPF_H
 
 #define WAKER_WINDOW 256
 
-/* The woken thread's pi_lock is held: nobody else writes its table. */
+/* The woken thread's pi_lock is held: no other CPU writes the table. */
 static __always_inline void count_waker(struct thread_slot *slot, u64 id)
 {
 	u32 lowest = 0, lowest_score = ~0U;
@@ -43,7 +43,7 @@ static __always_inline void count_waker(struct thread_slot *slot, u64 id)
 	if (lowest >= WAKERS)
 		return;
 	struct waker *w = &slot->wakers[lowest];
-	/* In this order, so that no reader sees the old count under the new name. */
+	/* In this order, so that no reader sees the old waker's count under the new waker's id. */
 	*(volatile u32 *)&w->count = 0;
 	*(volatile u64 *)&w->id = id;
 	*(volatile u32 *)&w->count = 1;

@@ -4,9 +4,9 @@
  *
  * Each trace point looks up the thread's slot and does what the headers describe:
  *
- *   waits.bpf.h      who had each CPU, and whom waiting threads waited for
+ *   waits.bpf.h      who had each CPU, and for whom ready threads waited
  *   occasions.bpf.h  how many of a tenant's threads are blocked while others are ready
- *   wakers.bpf.h     who wakes a thread
+ *   wakers.bpf.h     which threads wake a thread
  *   threads.bpf.h    the thread's states and counters
  *   processes.bpf.h  which processes belong to which tenant
  */
@@ -18,7 +18,9 @@
 #include <quell/threads.bpf.h>
 #include <quell/processes.bpf.h>
 
-/* When all was read last: what was told of the time before does not change any more. */
+/*
+ * Up to when user space has read all counters: what was reported of the time before does not change any more.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -37,7 +39,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!log)
 		return 0;
-	/* A thread that has exited has no slot; the log knows whose it was. */
+	/* A thread that has exited has no slot; the log knows its tenant. */
 	u32 who = out ? out->tenant : log->first_ns ? log->running : CAUSE_UNKNOWN;
 	u32 then = in ? in->tenant : next->pid ? CAUSE_HOST : CAUSE_IDLE;
 	u32 zero = 0;
@@ -87,13 +89,13 @@ int BPF_PROG(on_wakeup, struct task_struct *task)
 	struct thread_slot *slot = slot_of(task);
 
 	if (slot)
-		woken(slot, task, false);
+		thread_woken(slot, task, false);
 	return 0;
 }
 
 /*
- * A new thread's first moment, whoever made it: the fork trace point misses the threads that the
- * kernel adds to a process (io_uring's workers, vhost's).
+ * The first moment of a new thread, also of one without a fork: the fork trace point misses the threads that
+ * the kernel adds to a process (io_uring's workers, vhost's).
  */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_new, struct task_struct *task)
@@ -107,7 +109,7 @@ int BPF_PROG(on_new, struct task_struct *task)
 	if (!slot)
 		slot = follow(task, tenant, id_of_task(creator), bpf_ktime_get_ns());
 	if (slot)
-		woken(slot, task, true);
+		thread_woken(slot, task, true);
 	return 0;
 }
 
@@ -117,7 +119,7 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	struct thread_slot *slot = slot_of(task);
 
 	if (slot)
-		moved(slot, task, to, bpf_ktime_get_ns());
+		thread_migrated(slot, task, to, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -181,9 +183,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-/*
- * Events count from now on; if none came since, what the task is doing is its state.
- */
+/* Events count from now on. If no event came since, the slot's state is what the task is doing. */
 static __always_inline void see(struct thread_slot *slot, struct task_struct *task, u64 now)
 {
 	u64 unseen = now << STATE_BITS | STATE_UNSEEN;
@@ -208,7 +208,9 @@ static __always_inline void see(struct thread_slot *slot, struct task_struct *ta
 		occasion_change(tenant, STATE_UNSEEN, state, now);
 }
 
-/* After a change of which processes are assigned: gives and takes slots to match. */
+/*
+ * After a change of which processes are assigned: gives slots to their threads, and takes them from others.
+ */
 SEC("iter/task")
 int sync_task(struct bpf_iter__task *ctx)
 {
@@ -236,15 +238,16 @@ int sync_task(struct bpf_iter__task *ctx)
 	if (!slot)
 		return 0;
 	see(slot, task, now);
-	/* It may have exited before it had the slot. */
+	/* The task may have exited before it had the slot. */
 	if (task->flags & PF_EXITING && end_slot(slot, task, false, now))
 		forget_tid(task->pid);
 	return 0;
 }
 
 /*
- * After a change of who tells of switches and wakeups: what threads were doing may be over. The time since is
- * charged to what they did last, and waits to nobody, so that no counter goes backwards.
+ * After the scheduler takes over from these trace points, or gives back: what threads were doing may be over.
+ * The time since then is charged to what they did last, and waits to no tenant, so that no counter goes
+ * backwards.
  */
 SEC("iter/task")
 int see_again(struct bpf_iter__task *ctx)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The recorder: every switch, wakeup, new thread and new name, told to user space one by one.
+ * The recorder: reports every switch, wakeup, new thread and new name to user space, one by one.
  *
- * Problem: a trace needs all events in their order, and the scheduler that makes them must not wait for
- *          who reads them.
- * How:     a ring buffer for each CPU, so that CPUs never wait for each other; user space looks into them
- *          every so often, nobody wakes it. Names and processes come with the thread that an
- *          event is about, so that user space learns of one whose beginning it missed.
- * Limits:  an event that finds no room is lost; the next one of its CPU says how many were. A switch that
- *          the kernel does not tell BPF programs of (see threads.bpf.h) is not in the trace.
+ * Problem: A trace needs all events in their order, and the scheduler that makes them must not wait for the
+ *          reader.
+ * How:     A ring buffer for each CPU, so that CPUs never wait for each other. User space polls the buffers;
+ *          no event wakes it. Names and processes come with the thread that an event is about, so that user
+ *          space also learns of a thread that began before the record.
+ * Limits:  An event that finds no room is lost; the next event of its CPU says how many were. A switch that
+ *          the kernel does not report to BPF programs (see threads.bpf.h) is not in the trace.
  */
 #include <quell/kernel.bpf.h>
 
@@ -21,9 +21,9 @@ enum record_kind {
 
 struct record_event {
 	u64 at_ns; /* CLOCK_BOOTTIME */
-	u32 lost;  /* events of this CPU that found no room since the last that did */
+	u32 lost;  /* events of this CPU lost since the last one that found room */
 	u8 kind;
-	u8 interrupt; /* done by an interrupt, not by other */
+	u8 interrupt; /* bool: an interrupt did it, not other */
 	u16 state;    /* as the kernel's own trace point reports it */
 	u32 tid;
 	u32 tgid;
@@ -35,7 +35,7 @@ struct record_event {
 struct record_counts {
 	u64 events;
 	u64 lost;
-	u64 told; /* of the lost */
+	u64 told; /* lost events that were reported */
 	u64 timed; /* events that were timed, one in 64 */
 	u64 timed_ns;
 	u64 unused[3]; /* a cache line for each CPU */
@@ -71,7 +71,7 @@ static __always_inline struct record_counts *counts_here(void)
 	return bpf_map_lookup_elem(&counts, &cpu);
 }
 
-/* Room for an event about a task; NULL if there is none. */
+/* Reserves room for an event about a task; NULL: there is none. */
 static __always_inline struct record_event *begin(u8 kind, struct task_struct *task, u64 now)
 {
 	u32 cpu = bpf_get_smp_processor_id();
@@ -166,7 +166,9 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	return 0;
 }
 
-/* Whoever made it: the fork trace point misses the threads that the kernel adds to a process. */
+/*
+ * Also of threads without a fork: the fork trace point misses the threads that the kernel adds to a process.
+ */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_new, struct task_struct *task)
 {
@@ -180,7 +182,7 @@ int BPF_PROG(on_new, struct task_struct *task)
 	return 0;
 }
 
-/* Before the name is set. A program that is executed gives its own name. */
+/* Before the name is set. An executed program reports its own name. */
 SEC("tp_btf/task_rename")
 int BPF_PROG(on_rename, struct task_struct *task, const char *name)
 {

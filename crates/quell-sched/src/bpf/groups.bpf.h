@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Groups: what is in them that is ready.
+ * Groups: the weight of a group counts while the group has runnable tasks.
  *
- * Problem: a cgroup's weight counts while it has something ready, in it or below it; and so does that of a tenant without
- *          a cgroup.
- * How:     such a tenant is a group below the root as well, by a number that the agent gave it. A group's active weight is a sum that a thread or a group enters when it becomes ready and leaves when it is
- *          not any more; only the first and the last of a group tell its parent.
- * Limits:  where cgroups nest deeper than GROUP_DEPTH levels the scheduler ends and says so.
+ * Problem: The weight of a cgroup counts while a task is runnable in the cgroup or below it. A tenant without
+ *          a cgroup has a weight as well.
+ * How:     A tenant without a cgroup is a group below the root, with a number from the agent. The active
+ *          weight of a group is a sum that a member, task or group, enters when it becomes runnable and
+ *          leaves when it sleeps; only the first and the last runnable member of a group make the group tell
+ *          its parent.
+ * Limits:  Where cgroups nest deeper than GROUP_DEPTH levels, the scheduler exits with an error.
  */
 #ifndef QUELL_GROUPS_BPF_H
 #define QUELL_GROUPS_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
 #define GROUP_DEPTH 64
 
-/* CPU time that its threads get at most, see limit.bpf.h. */
-struct limit {
-	u64 quota; /* 0: it has no limit */
-	u64 period;
-	u64 burst;
-	u64 began; /* the period */
-	s64 left;  /* what its pool holds */
-	u64 above; /* the next group that has one; 0: none */
-	u32 seen;  /* as of so many changes */
-	s32 running; /* about how many draw from it */
+/* Bandwidth limit of a group, see bandwidth.bpf.h. */
+struct bandwidth {
+	u64 quota_ns; /* 0: no limit */
+	u64 period_ns;
+	u64 burst_ns;
+	u64 period_start_ns;
+	s64 runtime_ns; /* runtime left in the pool; negative: owed */
+	u64 next_group_id; /* the nearest ancestor that has a limit; 0: none */
+	u32 generation; /* bandwidth.generation that next_group_id is of */
+	s32 nr_running; /* tasks that draw from the pool, approximately */
 };
 
 struct group {
-	u64 parent; /* its id; 0: the root */
-	u32 weight;  /* as set */
-	u32 counted; /* what its parent's active counts for it */
-	u64 active;  /* sum of its members' own weights, as far as they have something ready */
-	u64 share;   /* weight that its members share */
-	u64 at;	     /* as of then */
-	struct limit limit;
+	u64 parent_id; /* 0: the root */
+	u32 weight; /* weight set for the group */
+	u32 counted_weight; /* weight that the parent's active_weight includes for the group */
+	u64 active_weight; /* sum of the weights of the members that have runnable tasks */
+	u64 share_weight; /* weight that the members share, by group_share_weight() */
+	u64 share_weight_at_ns; /* when share_weight was computed */
+	struct bandwidth bw;
 };
 
 _Static_assert(sizeof(struct group) == 96, "loader's layout");
@@ -47,92 +49,99 @@ struct {
 	__type(value, struct group);
 } groups SEC(".maps");
 
-/* The group of a tenant that is no cgroup; no cgroup has such an id. */
+/* Bit of the group ids of tenants without a cgroup; no cgroup id has it. */
 #define TENANT_GROUP (1ULL << 63)
 
-/* What a thread is to compete as part of: from when it is next weighed, under its run queue's lock. */
-static __always_inline u64 due_group(struct thread *t)
+/*
+ * The group that the task is to compete in. The task moves there when its weight is next updated, under its
+ * run queue's lock.
+ */
+static __always_inline u64 target_group(struct task_ctx *t)
 {
 	u32 tenant = t->tenant;
 
-	return tenant ? TENANT_GROUP | tenant : t->cgroup;
+	return tenant ? TENANT_GROUP | tenant : t->cgroup_id;
 }
 
-/* A thread's weight among its siblings. */
-static __always_inline u64 own_weight(struct thread *t)
+/* The weight of a task among its siblings. */
+static __always_inline u64 task_weight(struct task_ctx *t)
 {
-	return (u64)(t->set_weight ?: t->own_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
-}
-
-/* Makes a group's parent count it for what is due; the parent, if that began or ended to be ready, else 0. Global, so that the verifier looks at it once. */
-__noinline u64 settle_one(u64 id)
-{
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	bool turned = false;
-
-	if (!g)
-		return 0;
-	u64 above = g->parent;
-	struct group *parent = above ? bpf_map_lookup_elem(&groups, &above) : NULL;
-	/* The root counts nothing. */
-	if (!parent)
-		return 0;
-	for (int attempt = 0; attempt < 8; attempt++) {
-		u32 due = g->active ? g->weight : 0;
-		u32 counted = __sync_lock_test_and_set(&g->counted, due);
-		if (counted != due) {
-			u64 by = (u64)due - counted;
-			u64 before = __sync_fetch_and_add(&parent->active, by);
-			if (!before || !(before + by))
-				turned = true;
-		}
-		if (due == (g->active ? g->weight : 0))
-			break;
-	}
-	return turned ? above : 0;
+	return (u64)(t->agent_weight ?: t->nice_weight ?: WEIGHT_ONE >> WEIGHT_SHIFT) << WEIGHT_SHIFT;
 }
 
 /*
- * Makes the ancestors count the group for what is due: its weight while it has something ready. Whoever
- * makes it ready or not calls this, perhaps at once with others: the last to leave sees what holds. Global, as settle_one() is.
+ * Makes the parent of a group count the weight that the group has now: its weight while it is active, else 0.
+ * Returns the parent if the parent became active or inactive, else 0.
  */
-__noinline int settle(u64 id)
+__global_subprog u64 propagate_weight_once(u64 id)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	bool toggled = false;
+
+	if (!g)
+		return 0;
+	u64 parent_id = g->parent_id;
+	struct group *parent = parent_id ? bpf_map_lookup_elem(&groups, &parent_id) : NULL;
+	/* The root keeps no active weight. */
+	if (!parent)
+		return 0;
+	for (int attempt = 0; attempt < 8; attempt++) {
+		u32 target = g->active_weight ? g->weight : 0;
+		u32 counted = __sync_lock_test_and_set(&g->counted_weight, target);
+		if (counted != target) {
+			u64 by = (u64)target - counted;
+			u64 before = __sync_fetch_and_add(&parent->active_weight, by);
+			if (!before || !(before + by))
+				toggled = true;
+		}
+		if (target == (g->active_weight ? g->weight : 0))
+			break;
+	}
+	return toggled ? parent_id : 0;
+}
+
+/*
+ * Propagates the weight of a group to its ancestors, as far up as groups become active or inactive. Several
+ * CPUs may do this for a group at once: the last one leaves what holds.
+ */
+__global_subprog int propagate_weight(u64 id)
 {
 	for (int level = 0; level < GROUP_DEPTH && id; level++)
-		id = settle_one(id);
+		id = propagate_weight_once(id);
 	return 0;
 }
 
-static __always_inline void leave_group(struct thread *t)
+static __always_inline void dequeue_group(struct task_ctx *t)
 {
-	u64 id = t->group, own = t->active ? __sync_lock_test_and_set(&t->active, 0) : 0;
+	u64 id = t->group_id,
+	    own = t->group_counted_weight ? __sync_lock_test_and_set(&t->group_counted_weight, 0) : 0;
 
 	if (!own)
 		return;
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	if (g && __sync_fetch_and_add(&g->active, -own) == own)
-		settle(id);
+	if (g && __sync_fetch_and_add(&g->active_weight, -own) == own)
+		propagate_weight(id);
 }
 
-/* A group that is no more; its threads are, or have left. */
-static __always_inline void end_group(u64 id)
+/* Deletes a group. Its tasks have exited or left. */
+static __always_inline void delete_group(u64 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (g) {
-		g->active = 0;
-		settle(id);
+		g->active_weight = 0;
+		propagate_weight(id);
 	}
 	bpf_map_delete_elem(&groups, &id);
 }
 
-static __always_inline void set_weight(u64 id, u32 weight)
+static __always_inline void set_group_weight(u64 id, u32 weight)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 
 	if (g) {
 		g->weight = weight;
-		settle(id);
+		propagate_weight(id);
 	}
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Layouts that the scheduler and its loader share, asserted here and in src/layout.rs.
+ * Layouts that the BPF programs and their loader share; src/layout.rs mirrors them and asserts the same
+ * sizes.
  */
 #ifndef QUELL_SCHED_LAYOUT_H
 #define QUELL_SCHED_LAYOUT_H
@@ -8,191 +9,201 @@
 #include "../policy/server.h"
 
 #define MAX_CPUS 1024
-#define MAX_DOMAINS 256
-#define DOMAIN_CPUS 64
+#define MAX_LLCS 256
+#define LLC_CPUS 64
 #define OFFLINE 0x8000
 #define MAX_SERVERS 1024
-#define CPU_SERVERS 32
-#define MAX_SHARERS 16384
+#define CPU_SERVERS_MAX 32
+#define MAX_SHARE_SLOTS 16384
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 
 struct options {
-	u64 margin_ns;		 /* by how much an earlier deadline preempts */
-	u32 stretch;		 /* see urgency_latency() */
-	u32 causal;		 /* causal age: on or off */
-	u32 asymmetry;		 /* latencies and preemption: on or off */
-	u32 share;		 /* tenants' shares of the host: on or off */
-	u32 domains;		 /* how many there are */
-	u32 cpus;		 /* possible CPUs */
-	u32 observe;		 /* counts for the agent's monitor */
-	u32 requests;		 /* tell short requests from long ones: on or off */
-	u32 criticality;	 /* budgets of servers: on or off */
+	u64 margin_ns; /* a waking task preempts a task whose deadline is later by at least this */
+	u32 stretch; /* see urgency_work(), in 1/16 */
+	u32 causal; /* bool: age of causal chains */
+	u32 asymmetry; /* bool: request deadlines and wakeup preemption */
+	u32 share; /* bool: tenants' shares of the whole host */
+	u32 nr_llcs; /* number of LLCs */
+	u32 nr_cpus; /* number of possible CPUs */
+	u32 observe; /* bool: count for the agent's monitor */
+	u32 requests; /* bool: tell short requests from long ones */
+	u32 criticality; /* bool: constant-bandwidth servers */
 	u32 unused;
-	u16 domain_of[MAX_CPUS]; /* of each possible CPU, with OFFLINE if it is at loading; others 0x7fff */
+	/* LLC of each possible CPU, with OFFLINE set if the CPU is offline at load; NO_LLC for other CPUs */
+	u16 llc_of[MAX_CPUS];
 };
 
-/* What a CPU does, and counters since loading. */
-struct cpu_slot {
-	u64 deadline; /* of what runs, see order.h */
-	u64 until;    /* when it begins to become later */
-	u64 pace;     /* how fast */
-	u64 began;    /* when what runs got the CPU, or another turn */
-	u32 pinned;  /* threads in its pinned queue and its servers' */
+/* State of a CPU, and its counters since the scheduler was loaded. curr is the task that runs on the CPU. */
+struct cpu_ctx {
+	u64 curr_deadline; /* deadline of curr, see deadline.h; DEADLINE_NONE: none, or not preemptible */
+	u64 deadline_fixed_until_ns; /* until then curr_deadline holds, then curr becomes later */
+	u64 deadline_pace; /* how fast curr_deadline becomes later, see deadline_pace() */
+	u64 curr_since_ns; /* when curr's slice began */
+	u32 nr_pinned; /* tasks queued in the CPU's pinned DSQ and in its servers' DSQs */
 	u8 offline;
-	u8 movable; /* what runs there, see room.bpf.h */
-	u8 aside;   /* it goes on elsewhere, see there */
-	u8 visited; /* the domain that it looked at last */
-	u64 runs;	   /* times a thread got this CPU */
-	u64 wakeups_idle;  /* wakeups placed on an idle CPU, by this CPU */
-	u64 wakeups_preempting; /* wakeups that preempted at once */
+	u8 curr_mobility; /* enum mobility of curr, see migrate.bpf.h */
+	u8 migrate_state; /* enum migrate_state of curr, see migrate.bpf.h */
+	u8 llc_visited; /* the remote LLC that the CPU looked at last */
+	u64 runs; /* tasks that began to run on this CPU */
+	u64 wakeups_idle; /* wakeups done on this CPU that found an idle CPU */
+	u64 wakeups_preempting; /* wakeups done on this CPU that preempted a task */
 	u64 wakeups_queued;
-	u64 kept;     /* turns renewed, because nobody else was ready */
-	u64 wait_ns;  /* ready time of the threads that got this CPU */
+	u64 kept; /* slices renewed, since no queued task preceded curr */
+	u64 wait_ns; /* time that tasks waited before they got this CPU */
 	u64 worst_wait_ns;
 	u32 worst_wait_tid;
-	u32 tid; /* who runs there, or did last */
-	u64 late; /* turns that were ended for a thread that waited */
-	u64 rescued; /* times it was about to idle beside a thread that had just been queued */
+	u32 curr_tid; /* the task that runs on this CPU, or ran last */
+	u64 late; /* slices that the preemption timer ended */
+	u64 rescued; /* times the CPU was about to idle while a task had just been queued */
 	u64 unused;
 } __attribute__((aligned(128)));
 
 /*
- * A thread that wants CPUs, or did of late: what it used, and what the loader says it is due (see share.h). The loader frees it once the
- * thread has ended, or has wanted none for long.
+ * Share slot of a task that wants CPU time, or did lately: what the task used, and what the rate solver of
+ * the loader found it is due (share.h). The loader frees the slot once the task has exited, or has wanted no
+ * CPU time for long.
  */
-struct sharer {
-	u32 tid;    /* whose; 0: nobody's */
-	u32 weight; /* among its siblings, as cgroup v2's */
-	u64 group;  /* that it competes as part of; 0: the root */
-	u64 used;   /* CPU time */
-	u64 wanted; /* time in which it was ready or ran, up to since if it is */
-	u64 since;  /* since when it is, or is not */
-	u64 served; /* up to which time it has been served, as of since where it is not */
-	u32 rate;   /* of a CPU, while it wants one; by the loader */
-	u32 wants;  /* SHARER_ENDED: it has ended, and wants none ever */
-	u16 allowed; /* how many CPUs it may use */
-	u16 cpu;    /* the only CPU that it may use, plus one; 0: it may use several */
-	u32 born;   /* the thread began when it took the place */
+struct share_slot {
+	u32 tid; /* owner; 0: the slot is free */
+	u32 weight; /* the task's weight among its siblings, 1 to 10000 as in cgroup v2 */
+	u64 group_id; /* group that the task competes in; 0: the root */
+	u64 used_ns; /* CPU time that the task used */
+	u64 wanted_ns; /* time for which the task was runnable; if it is runnable now, up to since_ns */
+	u64 since_ns; /* when the task last became runnable or blocked; 0: the slot is being allocated */
+	/* the time up to which the task has been served, as of since_ns while it sleeps */
+	u64 served_until_ns;
+	u32 rate; /* CPU share while the task is runnable, in 1/SHARE_RATE_ONE; written by the loader */
+	u32 wants; /* 0: the task sleeps; 1: it is runnable; SHARE_SLOT_ENDED: it has exited */
+	u16 nr_cpus_allowed; /* size of the task's affinity mask */
+	u16 pinned_cpu_plus1; /* the only CPU that the task may use, plus one; 0: it may use several */
+	u32 is_new; /* bool: the task began when the slot was allocated */
 } __attribute__((aligned(64)));
 
-#define SHARER_ENDED 2
+#define SHARE_SLOT_ENDED 2
 
-/* Which of these are taken: about. The loader sets both anew each time that it looks. */
-struct places {
-	u32 end;  /* none is from here on */
-	u32 next; /* where to look for one that is free */
+/*
+ * Which share slots are in use, approximately. The loader sets both values in every step of the rate solver.
+ */
+struct share_slot_hints {
+	u32 used_end; /* no slot from here on is in use */
+	u32 next_free; /* where the search for a free slot begins */
 };
 
-/* Of the threads that may run on one CPU only, see fair.h. */
-struct pinned_clock {
-	u64 behind; /* their domain's clock */
-	u64 load;   /* sum of the weights of those that are ready or run; part of their domain's as well */
-	u64 mean;   /* of their virtual times, by weight */
-	u64 seen;   /* their domain's clock, when what the one that runs there ran was counted last; 0: none of them runs there */
+/* Virtual clock of the tasks that are pinned to a CPU, see fair.h. */
+struct pinned_vclock {
+	u64 behind; /* by how much this clock is behind the LLC's */
+	u64 weight_sum; /* weights of the pinned tasks that are runnable; the LLC's sum includes them */
+	u64 vtime_avg; /* average vtime of the pinned tasks, by weight */
+	/* the LLC's vclock when the running pinned task was charged last; 0: no pinned task runs */
+	u64 llc_vclock_frozen;
 };
 
 /* CPUs that share a last-level cache. */
-struct domain {
-	u64 clock;	 /* virtual time, see fair.h */
-	s64 owed;	 /* what threads brought along, less what they left */
-	u64 load;	 /* sum of the weights of the ready and running threads */
-	u64 served_at;	 /* when one that had waited for too long got a CPU last */
-	u64 room_at;	 /* when room was last looked for */
-	u64 room_due;	 /* whether its timer runs */
-	u64 look_at;	 /* when its timer goes off; 0: it does not run */
-	u64 release_at;	 /* the same of the one for parked threads */
-	u64 starved_at;	 /* when threads that waited for too long were last looked for */
-	u64 sorted_at;	 /* when those of its queue were put in order, see share.bpf.h */
-	u32 queued;	 /* threads in its queues */
-	u32 starved;	 /* of these, in the one of those that waited for too long */
-	u32 pinned;	 /* threads in its CPUs' pinned queues */
-	u32 parked;	 /* threads whose cgroups have used up their limits */
-	u32 online;	 /* its CPUs that are online */
-	u32 size;
-	u16 cpu[DOMAIN_CPUS];
+struct llc_ctx {
+	u64 vclock; /* virtual clock, see fair.h */
+	s64 lag_owed; /* weighted lag that tasks brought to the LLC, less what they took away */
+	u64 weight_sum; /* weights of the runnable tasks */
+	u64 starved_dispatched_at_ns; /* when a starved task got a CPU last */
+	u64 migrate_scan_at_ns; /* when migrate_scan() was last due */
+	u64 migrate_timer_armed; /* bool: the migration timer is armed */
+	u64 preempt_timer_at_ns; /* expiry of the preemption timer; 0: not armed */
+	u64 unthrottle_timer_at_ns; /* expiry of the unthrottle timer; 0: not armed */
+	u64 starved_scan_at_ns; /* when starved tasks were last looked for */
+	u64 resorted_at_ns; /* when the LLC's DSQ was last put in order, see share.bpf.h */
+	u32 nr_queued; /* tasks in the LLC's DSQ and in its starved DSQ */
+	u32 nr_starved; /* tasks in the LLC's starved DSQ */
+	u32 nr_pinned; /* tasks in the pinned DSQs of the LLC's CPUs */
+	u32 nr_throttled; /* tasks in the throttled DSQ */
+	u32 nr_online; /* online CPUs of the LLC */
+	u32 nr_cpus;
+	u16 cpus[LLC_CPUS];
 } __attribute__((aligned(64)));
 
 struct exit_record {
 	s64 code;
-	u32 kind; /* enum scx_exit_kind; 0: not exited */
+	u32 kind; /* enum scx_exit_kind; 0: the scheduler has not exited */
 	u32 unused;
 	char reason[REASON_BYTES];
 	char message[MESSAGE_BYTES];
 };
 
-/* Argument of the program that sets or clears what the agent wants of a thread. */
+/* Argument of quell_set_thread(), which sets or clears what the agent wants of a task. */
 struct thread_setting {
 	u32 tid;
-	u32 tenant;	/* that it competes as part of; 0: it does as part of its cgroup */
-	u32 weight;	/* 1 to 10000; 0: by nice */
-	u32 server;	/* that serves it while it may run on that one's CPU only; 0: none */
-	u64 latency_ns; /* 0: from the thread's own behaviour */
+	u32 tenant; /* tenant that the task competes in; 0: it competes in its cgroup */
+	u32 weight; /* 1 to 10000; 0: by nice */
+	/* server that serves the task while the task is pinned to the server's CPU; 0: none */
+	u32 server;
+	u64 latency_ns; /* rescheduling latency; 0: from the task's own bursts */
 };
 
-/* Argument of the program that makes, changes or ends a server. */
+/* Argument of quell_set_server(), which makes, changes or ends a server. */
 struct server_setting {
-	u32 server; /* from 1; 0: what a CPU keeps for all that no server serves */
+	u32 server; /* number of the server, from 1; 0: the best-effort server of the CPU */
 	u32 cpu;
-	struct server_terms terms; /* a period of 0: it ends */
+	struct server_terms terms; /* a period of 0 ends the server */
 };
 
-/* A server of a CPU. */
-struct server_slot {
-	struct server now;
-	struct server_terms next; /* from its next period on */
-	u64 missed;  /* periods that ended before it had what it was promised */
-	u32 version; /* of the terms that are next; odd: they are being written */
-	u32 applied; /* of those that hold */
+/* A constant-bandwidth server of a CPU. */
+struct server_ctx {
+	struct server cur;
+	struct server_terms next_terms; /* terms that hold from the next period on */
+	u64 missed; /* periods that ended before the server had its budget */
+	u32 terms_seq; /* sequence count of next_terms; odd: the agent is writing them */
+	u32 terms_seq_applied; /* sequence count of the terms in cur */
 	u32 cpu;
-	u32 ready;   /* its threads that are ready or run */
-	u32 woke;    /* that some are was not looked at yet */
+	u32 nr_ready; /* runnable tasks of the server */
+	/* bool: the server has become ready, and pick_server() has not seen that yet */
+	u32 wakeup_pending;
 	u32 ended;
 } __attribute__((aligned(64)));
 
-/* What a CPU has promised. */
-struct reservation {
-	struct server rest; /* all that no server serves */
-	u64 charged_at;	    /* up to when what runs is charged */
-	u64 began_at;	    /* since when it runs */
-	u64 event_at;	    /* when it looks again, whoever runs; found with chosen */
-	u64 timer_at;	    /* when its timer goes off; 0: it does not run */
-	u64 hot_until;	    /* of all of its servers */
-	u64 order;	    /* of best */
-	u64 switches;	    /* to HI mode */
-	u32 charged;	    /* the server whose budget pays for what runs; 0: the rest's */
-	u32 chosen;	    /* whose turn it is; 0: the rest's */
-	u32 best;	    /* whose it is among servers; 0: none has a budget and wants it */
-	u32 count;	    /* its servers */
-	u8 occupied;	    /* something runs */
-	u8 leaves;	    /* and is charged until the next one runs */
-	u8 critical;	    /* HI mode */
-	u8 wanted;	    /* one of high criticality has a budget and wants it */
-	u8 left;	    /* one wants CPU time and has no budget */
-	u8 resumes;	    /* LO mode begins */
-	u8 rest_wants;
-	u8 joined;	    /* who waits in the pinned queue may be served by now */
-	u8 kicked;	    /* for budgets, so many times since it looked for work, 2 at most */
-	u16 server[CPU_SERVERS];
+/* The servers of a CPU, and which of them the CPU serves. curr is the task that runs on the CPU. */
+struct server_rq {
+	struct server best_effort; /* server of all tasks that no other server serves */
+	u64 charged_until_ns; /* up to when curr is charged */
+	u64 curr_since_ns; /* when curr began to run */
+	/* when the CPU has to pick again, whichever task runs; set with picked_server */
+	u64 next_event_ns;
+	u64 timer_at_ns; /* expiry of the budget timer; 0: not armed */
+	u64 hi_until_ns; /* HI mode lasts until then, by all servers of the CPU */
+	u64 best_deadline_ns; /* deadline of best_server */
+	u64 nr_hi_switches; /* switches to HI mode */
+	u32 charged_server; /* server that pays for curr; 0: best effort */
+	u32 picked_server; /* server that the CPU serves; 0: best effort */
+	/* first server by deadline that is ready and has budget; 0: there is none */
+	u32 best_server;
+	u32 nr_servers; /* servers of this CPU */
+	u8 curr_runs; /* bool: a task runs */
+	u8 curr_leaving; /* bool: curr has stopped, and pays until the next task runs */
+	u8 hi_mode; /* bool: HI mode */
+	u8 hi_wanted; /* bool: a server of high criticality is ready and has budget */
+	u8 exhausted_waits; /* bool: a server is ready and has no budget */
+	u8 lo_resumes; /* bool: LO mode begins with this pick */
+	u8 best_effort_wants;
+	u8 rescan_pinned; /* bool: tasks in the pinned DSQ may have got a server */
+	u8 nr_kicks; /* preemptions for budgets since the CPU last dispatched, 2 at most */
+	u16 servers[CPU_SERVERS_MAX];
 } __attribute__((aligned(64)));
 
-/* Argument of the program that makes or ends a tenant's group. */
+/* Argument of quell_set_tenant(), which makes or ends the group of a tenant. */
 struct tenant_setting {
 	u32 tenant;
-	u32 weight; /* 1 to 10000; 0: it ends */
+	u32 weight; /* 1 to 10000; 0 ends the group */
 };
 
 _Static_assert(sizeof(struct options) == 48 + 2 * MAX_CPUS, "loader's layout");
-_Static_assert(sizeof(struct cpu_slot) == 128, "loader's layout");
-_Static_assert(MAX_DOMAINS <= 256, "what was visited is in 8 bits");
-_Static_assert(sizeof(struct places) == 8, "loader's layout");
-_Static_assert(sizeof(struct sharer) == 64, "loader's layout");
-_Static_assert(sizeof(struct domain) == 256, "loader's layout");
+_Static_assert(sizeof(struct cpu_ctx) == 128, "loader's layout");
+_Static_assert(MAX_LLCS <= 256, "what was visited is in 8 bits");
+_Static_assert(sizeof(struct share_slot_hints) == 8, "loader's layout");
+_Static_assert(sizeof(struct share_slot) == 64, "loader's layout");
+_Static_assert(sizeof(struct llc_ctx) == 256, "loader's layout");
 _Static_assert(sizeof(struct exit_record) == 1168, "loader's layout");
 _Static_assert(sizeof(struct thread_setting) == 24, "loader's layout");
 _Static_assert(sizeof(struct server_setting) == 56, "loader's layout");
-_Static_assert(sizeof(struct server_slot) == 192, "loader's layout");
-_Static_assert(sizeof(struct reservation) == 320, "loader's layout");
+_Static_assert(sizeof(struct server_ctx) == 192, "loader's layout");
+_Static_assert(sizeof(struct server_rq) == 320, "loader's layout");
 _Static_assert(sizeof(struct tenant_setting) == 8, "loader's layout");
 
 #endif

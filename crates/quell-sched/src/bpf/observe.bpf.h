@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Observing: counts what the agent's monitor counts, at the scheduler's own calls.
+ * Observing: counts what the agent's monitor counts, from the scheduler's own operations.
  *
- * Problem: the agent needs each tenant thread's run and ready time. The monitor's trace points would be run for each
- *          switch and wakeup right beside the scheduler's own calls.
- * How:     the same code (quell/threads.bpf.h) and the monitor's own maps, which the loader puts in place of
- *          the ones declared there. The monitor takes its trace points off for switches, wakeups and migrations; threads
- *          that begin and end, and what processes do, remain its.
- * Limits:  a thread in a domain's queue waits for no CPU in particular; its wait is charged to who had
- *          the CPU that it got. Other classes' threads (real-time) are not seen: the host had the CPU. Where the
- *          kernel wakes a thread that is bound to a CPU by an interrupt there, its waker is not known.
+ * Problem: The agent needs each tenant task's run and wait time. The monitor's trace points would run for
+ *          each switch and wakeup right beside the scheduler's own operations.
+ * How:     The same code (quell/threads.bpf.h) and the monitor's own maps, which the loader puts in place of
+ *          the maps declared there. The monitor detaches its trace points for switches, wakeups and
+ *          migrations meanwhile, and keeps those for the begin and the end of tasks and for processes.
+ * Limits:  A task in an LLC's DSQ waits for no CPU in particular; its wait is charged to what ran on the CPU
+ *          that it gets. Tasks of other classes (real-time) are not seen: their time is the host's. The waker
+ *          of a pinned task is not known if the kernel wakes the task by an interrupt on the task's CPU.
  */
 #ifndef QUELL_SCHED_OBSERVE_BPF_H
 #define QUELL_SCHED_OBSERVE_BPF_H
 
-#include "limit.bpf.h"
+#include "bandwidth.bpf.h"
 #include <quell/observe.h>
 
-/* Limits are the scheduler's own: the kernel's counters stand still. */
+/* The scheduler enforces bandwidth limits itself; the kernel's counters of throttled time stand still. */
 #define QUELL_LIMITED_OF
 static __always_inline u64 limited_of(struct task_struct *p)
 {
-	struct thread *t = limits.groups ? thread_of(p) : NULL;
+	struct task_ctx *t = bandwidth.nr_groups ? lookup_task_ctx(p) : NULL;
 
-	return t ? limited_ns(t) : 0;
+	return t ? throttled_time(t) : 0;
 }
 
 #include <quell/waits.bpf.h>
@@ -31,8 +31,8 @@ static __always_inline u64 limited_of(struct task_struct *p)
 #include <quell/wakers.bpf.h>
 #include <quell/threads.bpf.h>
 
-/* Longer than this between two threads, somebody else had the CPU. */
-#define SWITCH_MOST (20 * NS_PER_US)
+/* A longer gap between two tasks: another class had the CPU. */
+#define SWITCH_TIME_MAX (20 * NS_PER_US)
 
 static __always_inline void observe_wake(struct task_struct *p)
 {
@@ -47,16 +47,16 @@ static __always_inline void observe_wake(struct task_struct *p)
 		if (!in_interrupt(waker))
 			count_waker(slot, id_of_task(waker));
 	}
-	woken(slot, p, false);
+	thread_woken(slot, p, false);
 }
 
-/* Since the thread that ran last left, another class may have had the CPU. */
+/* Logs the time since the last task stopped as the host's, if it is longer than a switch. */
 static __always_inline void log_others(struct cpu_log *log, u64 now)
 {
 	u64 left = log->left_ns;
 
 	log->left_ns = 0;
-	if (left && now - left > SWITCH_MOST && log->first_ns)
+	if (left && now - left > SWITCH_TIME_MAX && log->first_ns)
 		log_switch(log, log->running, CAUSE_HOST, log->steal_ns, left);
 }
 
@@ -79,7 +79,7 @@ static __always_inline void observe_running(struct task_struct *p, u32 cpu)
 		u64 limited = slot->throttled_ns;
 		slot->migrations++;
 		wait_elsewhere(slot, cpu);
-		slot->throttled_ns = limited; /* the thread's own, whatever CPU it has */
+		slot->throttled_ns = limited; /* throttled time belongs to the task, whatever CPU it gets */
 	}
 	switch_in(slot, p, cpu, now, now);
 }

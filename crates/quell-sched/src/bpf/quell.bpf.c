@@ -2,179 +2,195 @@
 /*
  * Quell's scheduler: the sched_ext operations, which join the features.
  *
- *   fair.bpf.h        what a thread is due, by weight, and its deadline
- *   share.bpf.h       which thread is furthest behind what it is due of the host
- *   causal.bpf.h      since when its work waits
- *   request.bpf.h     how much work its requests are
- *   asymmetry.bpf.h   whom it preempts, and when turns end
- *   starvation.bpf.h  that it waits no longer than that
- *   server.bpf.h      what it is promised in every period
- *   room.bpf.h        that it makes way for threads bound to some CPUs
- *   limit.bpf.h       what CPU time its cgroups may still use,
- *   park.bpf.h        and where it waits for that
- *   observe.bpf.h     what threads did, for the agent
+ *   fair.bpf.h        vtime, lag and weight of a task, and its deadline
+ *   groups.bpf.h      weights of groups
+ *   share.bpf.h       shares of the whole host, with rates from the loader
+ *   causal.bpf.h      age of the causal chain that a task's work is part of
+ *   request.bpf.h     CPU time of a process's requests
+ *   queue.bpf.h       the DSQ of a runnable task
+ *   preempt.bpf.h     wakeup preemption and the end of slices
+ *   starvation.bpf.h  bound on the wait of tasks of little weight
+ *   server.bpf.h      constant-bandwidth servers
+ *   migrate.bpf.h     active migration for tasks of restricted affinity
+ *   bandwidth.bpf.h   bandwidth limits of cgroups
+ *   throttle.bpf.h    throttled tasks
+ *   observe.bpf.h     counters for the agent's monitor
  *
- * A thread wakes: it gets a deadline, and an idle CPU, or that of a thread with a later one, or a place in its domain's queue. One that is bound to a CPU
- * also takes it from a thread that can go on elsewhere at once. A CPU that has nothing to do takes the first of its domain's queues,
- * then of others': no CPU stays idle beside a ready thread that may use it. Who queues a thread looks for
- * an idle CPU afterwards, and a CPU that is about to idle looks at the queues afterwards, so that neither misses the other.
+ * A waking task gets a deadline. Then it gets an idle CPU, or preempts a task with a later deadline, or is
+ * queued in its LLC's DSQ. A pinned task also preempts a task that can go on on an idle CPU. A CPU that
+ * dispatches takes the first task of its own and its LLC's DSQs, then of other LLCs': no CPU stays idle while
+ * a runnable task may use it. A CPU that queues a task looks for an idle CPU afterwards, and a CPU that is
+ * about to idle looks at the DSQs afterwards, so that neither misses the other.
  */
-#include "state.bpf.h"
+#include "task.bpf.h"
 #include "fair.bpf.h"
 #include "causal.bpf.h"
 #include "request.bpf.h"
-#include "asymmetry.bpf.h"
+#include "preempt.bpf.h"
 #include "starvation.bpf.h"
 #include "server.bpf.h"
-#include "room.bpf.h"
-#include "park.bpf.h"
+#include "migrate.bpf.h"
+#include "throttle.bpf.h"
 #include "observe.bpf.h"
 
-/* Blocked to ready. Global, so that the verifier looks at it once. */
-__noinline int wake(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* A blocked task becomes runnable. */
+__global_subprog int wakeup_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	struct task_struct *by = waker();
 
 	if (!t)
 		return 0;
 	observe_wake(p);
-	t->present = 0;
-	t->woke_at = now;
-	t->invited = !!by;
-	join(t, p, cpu, true, now);
-	struct thread *child = ending_child(p, by);
+	t->burst_ns = 0;
+	t->woke_at_ns = now;
+	t->woken_by_task = !!by;
+	activate_task(t, p, cpu, true, now);
+	struct task_ctx *child = exiting_child(p, by);
 	if (child) {
-		spend(child, by, false, now);
-		take_over(t, child, now);
+		charge_task(child, by, false, now);
+		inherit_child_lag(t, child, now);
 	}
-	tell_light(t, p, now);
-	note_request(t, p, by);
-	continue_chain(t, by, now);
+	update_light(t, p, now);
+	count_request(t, p, by);
+	inherit_chain(t, by, now);
 	update_deadline(t, now);
 	return 0;
 }
 
-/*
- * Puts a ready thread into the queue it belongs to, and finds who takes it from there if somebody idles; whether somebody does. Global, as
- * wake() is.
- */
-__noinline int queue(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* Puts a runnable task into its DSQ, and kicks an idle CPU to take it. True if there was one. */
+__global_subprog int enqueue_task(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
 	if (!t)
 		return 0;
-	struct place place = place_of(t, p, cpu);
+	struct dsq_target target = select_dsq(t, p, cpu);
 
-	insert_ordered(p, place.queue, place.slice, place.order, 0);
-	/* On a busy host nobody idles, and to search for nobody costs several times as much as to look. */
-	s32 idle = p->nr_cpus_allowed > 1 && idles_for(NULL) ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
+	dsq_insert_vtime(p, target.dsq, target.slice_ns, target.vtime, 0);
+	/*
+	 * On a busy host no CPU idles, and a failing search costs several times as much as reading the mask.
+	 */
+	s32 idle = p->nr_cpus_allowed > 1 && has_idle_cpu(NULL) ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return 1;
 	}
-	be_patient(t, now);
+	arm_preempt_timer(t, now);
 	if (options.share)
-		make_room(p, t->domain, now);
+		migrate_on_enqueue(p, t->llc, now);
 	return 0;
 }
 
 /*
- * Whether this CPU goes offline. What is put off there until interrupts are on again, as kicks and timers are, is never done, and what is left over
- * blocks all that is put off on this CPU once it is online again (seen with 7.2: four idle CPUs beside threads that waited for ever). So who
- * becomes ready there goes straight to a local queue, which takes none of this.
+ * True if this CPU is going offline. Work that this CPU defers until interrupts are enabled again, as kicks
+ * and timers do, is then never done, and blocks all deferred work once the CPU is online again (seen with
+ * 7.2: four idle CPUs beside tasks that waited for ever). So a task that becomes runnable on this CPU goes
+ * straight to a local DSQ, which defers nothing.
  */
-static __always_inline bool goes_offline(struct cpu_slot *here)
+static __always_inline bool cpu_goes_offline(struct cpu_ctx *this_cpuc)
 {
-	return here && here->offline;
+	return this_cpuc && this_cpuc->offline;
 }
 
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(quell_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
-	struct cpu_slot *here = cpu_at(bpf_get_smp_processor_id());
-	struct thread *t = thread_of(p);
+	struct cpu_ctx *this_cpuc = lookup_cpu_ctx(bpf_get_smp_processor_id());
+	struct task_ctx *t = lookup_task_ctx(p);
 	u64 now = time_ns();
 	bool idle = false;
 
-	if (goes_offline(here))
+	if (cpu_goes_offline(this_cpuc))
 		return scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
-	/* Whose cgroups have used up their limits is parked when it is enqueued. */
-	if (!t || !here || limited_until(t, now))
+	/* A throttled task goes to its DSQ in ops.enqueue(). */
+	if (!t || !this_cpuc || throttled_until(t, now))
 		return prev_cpu;
-	wake(t, p, prev_cpu, now);
-	if (idles_for(NULL)) {
+	wakeup_task(t, p, prev_cpu, now);
+	if (has_idle_cpu(NULL)) {
 		s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 		if (idle) {
-			here->wakeups_idle++;
-			insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, ENQ_IMMED);
+			this_cpuc->wakeups_idle++;
+			dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, ENQ_IMMED);
 			return cpu;
 		}
 	}
-	s32 victim = preemptible_cpu(p, t, t->deadline + options.margin_ns, now);
+	s32 victim = claim_preemptible_cpu(p, t, t->deadline + options.margin_ns, now);
 	if (victim >= 0) {
-		here->wakeups_preempting++;
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
+		this_cpuc->wakeups_preempting++;
+		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, SCX_ENQ_PREEMPT);
 		return victim;
 	}
-	here->wakeups_queued++;
-	/* Where it may run anywhere, its domain's queue is right, whatever CPU this is. */
-	if (p->nr_cpus_allowed >= options.cpus)
-		queue(t, p, 0, now);
+	this_cpuc->wakeups_queued++;
+	/* A task that may run anywhere belongs in its LLC's DSQ, whichever CPU this is. */
+	if (p->nr_cpus_allowed >= options.nr_cpus)
+		enqueue_task(t, p, 0, now);
 	return prev_cpu;
 }
 
-/* A thread that can run on one CPU only becomes ready. */
-static __always_inline bool wake_pinned(struct thread *t, struct task_struct *p, s32 cpu, u64 now)
+/*
+ * A pinned task becomes runnable: gives it its CPU at once, if the CPU idles or its task may be preempted.
+ * True if so.
+ */
+static __always_inline bool wakeup_pinned(struct task_ctx *t, struct task_struct *p, s32 cpu, u64 now)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 
-	if (!slot)
+	if (!cpuc)
 		return false;
-	if (claim_idle(cpu)) {
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, 0);
+	if (claim_idle_cpu(cpu)) {
+		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, 0);
 		return true;
 	}
-	/* While a higher scheduling class has the CPU, what that interrupted would go on with its turn, and this would wait for its end. */
-	u64 *resumes = &turns[bounded(cpu, MAX_CPUS)].resumes;
-	u64 running = running_deadline(slot, now) ?: *resumes;
-	/* A CPU's own kernel threads are part of the machine: they wait for no margin. */
+	/*
+	 * While a higher scheduling class has the CPU, the interrupted task would go on with its slice, and
+	 * the pinned task would wait for the end of that slice.
+	 */
+	u64 *resumed = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline;
+	u64 curr = curr_deadline_now(cpuc, now) ?: *resumed;
+	/* Kernel threads pinned to a CPU are part of the machine: they need no margin to preempt. */
 	u64 margin = p->flags & PF_KTHREAD ? 0 : options.margin_ns;
-	bool first = order_earlier(t->deadline + margin, running) && (!margin || now - slot->began >= least_run(t));
-	/* Whoever can go on elsewhere at once leaves the CPU to one that cannot. */
-	bool leaves = slot->movable == ANYWHERE && idles_for(NULL);
-	if (running != ORDER_NONE && (options.asymmetry || !margin) && (first || leaves)) {
-		slot->deadline = *resumes = ORDER_NONE;
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
+	bool first = deadline_before(t->deadline + margin, curr) &&
+		     (!margin || now - cpuc->curr_since_ns >= wakeup_min_run(t));
+	/* A task that can go on elsewhere at once leaves the CPU to a task that cannot. */
+	bool yields = cpuc->curr_mobility == MOBILITY_ANY && has_idle_cpu(NULL);
+	if (curr != DEADLINE_NONE && (options.asymmetry || !margin) && (first || yields)) {
+		cpuc->curr_deadline = *resumed = DEADLINE_NONE;
+		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, SCX_ENQ_PREEMPT);
 		return true;
 	}
 	return false;
 }
 
-/* A served thread woke: runs it, if its server goes before all that its CPU could run. Whether it does. */
-static __always_inline bool serve_at_once(struct thread *t, struct task_struct *p, u32 cpu)
+/*
+ * A pinned task with a server has woken: runs the task at once, if its server precedes all that the CPU could
+ * run. True if so.
+ */
+static __always_inline bool wakeup_served(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
-	struct reservation *r = options.criticality && t->served ? reservation_at(cpu) : NULL;
-	struct cpu_slot *slot = cpu_at(cpu);
+	struct server_rq *srq = options.criticality && t->on_server ? lookup_server_rq(cpu) : NULL;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 
-	if (!r || !slot)
+	if (!srq || !cpuc)
 		return false;
-	u32 chosen = choose(cpu, weighted_waits(cpu));
-	if (chosen != t->served) {
-		/* Its waking began HI mode, in which who runs has no budget, but the rest is owed something first. */
-		if (r->occupied && chosen != r->charged)
-			kick_for_budget(r, cpu);
+	u32 picked = pick_server(cpu, best_effort_waits(cpu));
+	if (picked != t->on_server) {
+		/*
+		 * The wakeup began HI mode, in which the running task has no budget, but best effort is
+		 * served first.
+		 */
+		if (srq->curr_runs && picked != srq->charged_server)
+			kick_for_budget(srq, cpu);
 		else
-			look_again(cpu);
+			arm_budget_timer(cpu);
 		return false;
 	}
-	if (claim_idle(cpu)) {
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, 0);
+	if (claim_idle_cpu(cpu)) {
+		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, 0);
 		return true;
 	}
-	/* Inside a server one waits for the other. */
-	if (r->occupied && r->charged == t->served)
+	/* Tasks of the same server do not preempt each other. */
+	if (srq->curr_runs && srq->charged_server == t->on_server)
 		return false;
-	slot->deadline = turns[bounded(cpu, MAX_CPUS)].resumes = ORDER_NONE;
-	insert_fifo(p, SCX_DSQ_LOCAL, FAIR_SLICE, SCX_ENQ_PREEMPT);
+	cpuc->curr_deadline = cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = DEADLINE_NONE;
+	dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE_MAX, SCX_ENQ_PREEMPT);
 	return true;
 }
 
@@ -182,647 +198,686 @@ SEC("struct_ops/enqueue")
 void BPF_PROG(quell_enqueue, struct task_struct *p, u64 flags)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 	u64 now = time_ns();
 
-	bool leaves = goes_offline(cpu_at(bpf_get_smp_processor_id()));
-	if (leaves && flags & ENQ_WAKEUP)
+	bool going_offline = cpu_goes_offline(lookup_cpu_ctx(bpf_get_smp_processor_id()));
+	if (going_offline && flags & ENQ_WAKEUP)
 		observe_wake(p);
-	if (!t || leaves) {
-		insert_fifo(p, SCX_DSQ_LOCAL, FAIR_TURN, 0);
+	if (!t || going_offline) {
+		dsq_insert(p, SCX_DSQ_LOCAL, FAIR_SLICE, 0);
 		return;
 	}
-	t->left = 0;
-	u64 until = limited_until(t, now);
-	if (until) {
+	t->slice_left_ns = 0;
+	u64 throttled = throttled_until(t, now);
+	if (throttled) {
 		if (flags & ENQ_WAKEUP)
 			observe_wake(p);
-		park(t, p, cpu, until, flags, now);
+		throttle_task(t, p, cpu, throttled, flags, now);
 		return;
 	}
 	if (p->nr_cpus_allowed == 1 && flags & ENQ_WAKEUP) {
-		wake(t, p, cpu, now);
-		note_queue(t, QUEUE_NONE, 0);
-		if (serve_at_once(t, p, cpu) || wake_pinned(t, p, cpu, now))
+		wakeup_task(t, p, cpu, now);
+		set_task_dsq(t, DSQ_KIND_NONE, 0);
+		if (wakeup_served(t, p, cpu) || wakeup_pinned(t, p, cpu, now))
 			return;
-		queue(t, p, cpu, now);
+		enqueue_task(t, p, cpu, now);
 		return;
 	}
-	change_domain(t, p, domain_index(cpu), cpu, now);
-	if (!t->load) { /* its first time, or it came from another scheduling class */
-		wake(t, p, cpu, now);
+	change_llc(t, p, cpu_llc_id(cpu), cpu, now);
+	if (!t->counted_weight) { /* the task's first time, or it came from another scheduling class */
+		wakeup_task(t, p, cpu, now);
 	} else if (!(flags & ENQ_WAKEUP)) {
-		weigh_again(t, p, cpu, now);
-		enter_server(t, p, cpu);
+		reweight_task(t, p, cpu, now);
+		enqueue_server(t, p, cpu);
 		update_deadline(t, now);
 	}
-	bool taken = queue(t, p, cpu, now);
+	bool taken = enqueue_task(t, p, cpu, now);
 	if (options.share && !(flags & ENQ_WAKEUP)) {
-		struct cpu_slot *slot = cpu_at(cpu);
-		if (slot && slot->aside == GOES)
-			slot->aside = taken ? GONE : STAYS;
-		/* Else it would take from another what it does not need, and the other would do the same, for ever. */
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+		if (cpuc && cpuc->migrate_state == MIGRATE_PENDING)
+			cpuc->migrate_state = taken ? MIGRATE_KICKED : MIGRATE_NONE;
+		/*
+		 * A task that an idle CPU takes drops its claim on another CPU: else two tasks would displace
+		 * each other for ever. Otherwise the claimed CPU, or another one, is preempted for the task.
+		 */
 		if (taken)
-			t->displaces = 0;
+			t->claimed_cpu_plus1 = 0;
 		else
-			displace(p, t, now);
+			kick_displaced_cpu(p, t, now);
 	}
 }
 
-/* Parks those at the front of a domain's queues that must not run. */
-static __always_inline void park_queued(struct domain *d, u32 index)
+/*
+ * Throttles the tasks at the heads of the LLC's DSQs whose groups have no runtime. Call only from
+ * ops.dispatch().
+ */
+static __always_inline void throttle_llc_dsqs(struct llc_ctx *llc, u32 llc_id)
 {
-	if (!limits.groups || !d->queued)
+	if (!bandwidth.nr_groups || !llc->nr_queued)
 		return;
-	park_first(ready_queue(index), index);
-	if (d->starved)
-		park_first(starved_queue(index), index);
+	throttle_dsq_head(llc_dsq(llc_id), llc_id);
+	if (llc->nr_starved)
+		throttle_dsq_head(starved_dsq(llc_id), llc_id);
 }
 
-/* Takes one from a domain that this CPU does not belong to. */
-static __always_inline bool take_foreign(u32 index)
+/* Dispatches a task of another LLC. True if there was one. */
+static __always_inline bool steal_from_llc(u32 llc_id)
 {
-	struct domain *d = domain_at(index);
+	struct llc_ctx *llc = lookup_llc(llc_id);
 
-	if (!d || !d->queued)
+	if (!llc || !llc->nr_queued)
 		return false;
-	park_queued(d, index);
-	return take_first(ready_queue(index)) || take_first(starved_queue(index));
+	throttle_llc_dsqs(llc, llc_id);
+	return dsq_move_to_local(llc_dsq(llc_id)) || dsq_move_to_local(starved_dsq(llc_id));
 }
 
-/* Other domains that are looked at, one after the other, for one where threads wait. */
-#define VISITED 8
+/* How many other LLCs a dispatch looks at, in turn, for one with queued tasks. */
+#define LLC_VISITS_MAX 8
 
-/* Another domain where threads wait, each in turn; its own: none of those that were looked at. */
-static __always_inline u32 visit(struct cpu_slot *slot, u32 index)
+/* The next other LLC with queued tasks, in turn; the CPU's own LLC: none of those looked at has any. */
+static __always_inline u32 next_busy_llc(struct cpu_ctx *cpuc, u32 llc_id)
 {
-	u32 other = slot->visited;
+	u32 other = cpuc->llc_visited;
 
-	for (u32 i = 0; i < VISITED && i + 1 < options.domains; i++) {
+	for (u32 i = 0; i < LLC_VISITS_MAX && i + 1 < options.nr_llcs; i++) {
 		other++;
-		if (other == index)
+		if (other == llc_id)
 			other++;
-		if (other >= options.domains)
-			other = index ? 0 : 1;
-		struct domain *o = domain_at(other);
-		if (o && o->queued) {
-			slot->visited = other;
+		if (other >= options.nr_llcs)
+			other = llc_id ? 0 : 1;
+		struct llc_ctx *remote = lookup_llc(other);
+		if (remote && remote->nr_queued) {
+			cpuc->llc_visited = other;
 			return other;
 		}
 	}
-	slot->visited = other;
-	return index;
+	cpuc->llc_visited = other;
+	return llc_id;
 }
 
-/* Where threads wait while each CPU of ours has less to do: takes one of these. */
-static __always_inline bool balance(struct domain *d, u32 other)
+/* Dispatches a task of another LLC whose load per CPU is higher than that of this CPU's LLC. */
+static __always_inline bool balance_llc(struct llc_ctx *llc, u32 other)
 {
-	struct domain *o = domain_at(other);
+	struct llc_ctx *remote = lookup_llc(other);
 
-	if (!o || o->queued <= o->starved)
+	if (!remote || remote->nr_queued <= remote->nr_starved)
 		return false;
-	/* By more than one of its threads, which all its CPUs run while some wait. */
-	u64 one = o->load / (o->queued + o->online);
-	if (o->load * d->online <= (d->load + one) * o->online)
+	/* Higher by more than the weight of one of its tasks, on average. */
+	u64 one = remote->weight_sum / (remote->nr_queued + remote->nr_online);
+	if (remote->weight_sum * llc->nr_online <= (llc->weight_sum + one) * remote->nr_online)
 		return false;
-	return take_foreign(other);
+	return steal_from_llc(other);
 }
 
-/* Whether a queue is to be put in order; who asks does it. */
-static __always_inline bool is_due(u64 *sorted_at, u64 now)
+/* True if a DSQ is due to be put in order; exactly one caller gets true, and does it. */
+static __always_inline bool resort_due(u64 *resorted_at, u64 now)
 {
-	u64 at = *sorted_at;
+	u64 last = *resorted_at;
 
-	return options.share && now > at + SORTED_EVERY && __sync_val_compare_and_swap(sorted_at, at, now) == at;
+	return options.share && now > last + RESORT_PERIOD &&
+	       __sync_val_compare_and_swap(resorted_at, last, now) == last;
 }
 
-/* Who is to go first on a CPU of a queue's threads. */
-static __always_inline struct next next_of_queue(u64 dsq, s32 cpu, u32 all)
+/* The first task of a DSQ that may run on the CPU. */
+static __always_inline struct dsq_candidate first_candidate(u64 dsq, s32 cpu, u32 all)
 {
-	struct next next = { .cpu = cpu, .all = all };
+	struct dsq_candidate cand = { .cpu = cpu, .resort = all };
 
-	if (!options.share && can_peek()) {
+	if (!options.share && can_peek_dsq()) {
 		struct task_struct *p = scx_bpf_dsq_peek(dsq);
 		if (!p)
-			return next;
-		if (may_run_on(p, cpu)) {
-			next.order = p->scx.dsq_vtime;
-			return next;
+			return cand;
+		if (task_may_run_on(p, cpu)) {
+			cand.deadline = p->scx.dsq_vtime;
+			return cand;
 		}
 	}
-	first_in_turn(dsq, &next);
-	return next;
+	pick_from_dsq(dsq, &cand);
+	return cand;
 }
 
-/* Who waits for a CPU: its own threads, and its domain's. Deadlines; 0: nobody. */
-struct waiting {
-	u64 own;      /* the first of its own queues */
-	u64 queue;    /* the one that this is in */
-	u64 first;    /* the first of its domain's that may run there */
-	u64 limited;  /* of one who waits for this CPU and may not run everywhere */
+/* The first tasks that wait for a CPU, by deadline; 0: no task. */
+struct dispatch_candidates {
+	u64 pinned_deadline; /* of the CPU's own DSQs */
+	u64 pinned_dsq; /* the DSQ that pinned_deadline is from */
+	u64 llc_deadline; /* of the LLC's DSQ, among tasks that may run on the CPU */
+	u64 restricted_deadline; /* of a task that waits for this CPU and may not run on all CPUs */
 	s32 cpu;
-	u32 all;      /* its own threads that wait are to be put in order */
+	u32 resort; /* bool: put the CPU's own DSQs in order */
 };
 
-/* Looks at one of the CPU's own queues. Of its servers' at those without a budget: the others' turn is found before. Global, as find_waiting() is. */
-__noinline int find_own(struct waiting *waiting, u32 at)
+/*
+ * Looks at the nth of the CPU's own DSQs. Skips the DSQ of a server with budget: pick_server() has decided on
+ * those before.
+ */
+__global_subprog int find_pinned_candidate(struct dispatch_candidates *cands, u32 nth)
 {
-	struct reservation *r = waiting && at ? reservation_at(waiting->cpu) : NULL;
-	struct server_slot *s = NULL;
+	struct server_rq *srq = cands && nth ? lookup_server_rq(cands->cpu) : NULL;
+	struct server_ctx *s = NULL;
 
-	if (!waiting)
+	if (!cands)
 		return 0;
-	u64 queue = own_queue(waiting->cpu, at);
-	if (r)
-		s = server_at(r->server[bounded(at - 1, CPU_SERVERS)]);
-	if (!queue || (s && r && !s->ended && server_active(&s->now, r->critical)))
+	u64 dsq = cpu_dsq(cands->cpu, nth);
+	if (srq)
+		s = lookup_server(srq->servers[bounded(nth - 1, CPU_SERVERS_MAX)]);
+	if (!dsq || (s && srq && !s->ended && server_has_budget(&s->cur, srq->hi_mode)))
 		return 0;
-	struct next next = next_of_queue(queue, waiting->cpu, waiting->all);
-	u64 order = next.order;
-	if (order && (!waiting->own || order_earlier(order, waiting->own))) {
-		waiting->own = order;
-		waiting->queue = queue;
+	struct dsq_candidate cand = first_candidate(dsq, cands->cpu, cands->resort);
+	u64 deadline = cand.deadline;
+	if (deadline && (!cands->pinned_deadline || deadline_before(deadline, cands->pinned_deadline))) {
+		cands->pinned_deadline = deadline;
+		cands->pinned_dsq = dsq;
 	}
 	return 0;
 }
 
-/* Global, so that the verifier looks at it once. */
-__noinline int find_waiting(struct waiting *waiting, u32 index, u64 now)
+/* Finds the first tasks that wait for a CPU in its own DSQs and in its LLC's. */
+__global_subprog int find_candidates(struct dispatch_candidates *cands, u32 llc_id, u64 now)
 {
-	struct domain *d = domain_at(index);
-	struct cpu_slot *slot = waiting ? cpu_at(waiting->cpu) : NULL;
+	struct llc_ctx *llc = lookup_llc(llc_id);
+	struct cpu_ctx *cpuc = cands ? lookup_cpu_ctx(cands->cpu) : NULL;
 
-	if (!waiting || !d || !slot)
+	if (!cands || !llc || !cpuc)
 		return 0;
-	s32 cpu = waiting->cpu;
-	struct next next = {};
-	waiting->own = 0;
-	waiting->all = slot->pinned && is_due(&turns[bounded(cpu, MAX_CPUS)].sorted_at, now);
-	for (u32 at = 0; slot->pinned && at < OWN_QUEUES; at++)
-		find_own(waiting, at);
-	if (d->queued > d->starved)
-		next = next_of_queue(ready_queue(index), cpu, is_due(&d->sorted_at, now));
-	waiting->first = next.order;
-	waiting->limited = waiting->own ?: next.limited ? next.order : 0;
+	s32 cpu = cands->cpu;
+	struct dsq_candidate cand = {};
+	cands->pinned_deadline = 0;
+	cands->resort = cpuc->nr_pinned &&
+			resort_due(&cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resorted_at_ns, now);
+	for (u32 nth = 0; cpuc->nr_pinned && nth < CPU_DSQS; nth++)
+		find_pinned_candidate(cands, nth);
+	if (llc->nr_queued > llc->nr_starved)
+		cand = first_candidate(llc_dsq(llc_id), cpu, resort_due(&llc->resorted_at_ns, now));
+	cands->llc_deadline = cand.deadline;
+	cands->restricted_deadline = cands->pinned_deadline ?: cand.restricted ? cand.deadline : 0;
 	return 0;
 }
 
 /*
- * Takes a thread that waits in another domain, and is further behind than all that wait here or run (mine; 0: nobody does): whoever is furthest
- * behind goes first on every CPU, whatever domain it happened to come to. Within dispatch only. Global, as find_waiting() is.
+ * Dispatches a task of another LLC whose deadline is earlier by SHARE_STEAL_LAG_MIN than those of all tasks
+ * that wait here and of the running task (curr_deadline; 0: none): with shares the task that is furthest
+ * behind runs first, whichever LLC it is in. Call only from ops.dispatch().
  */
-__noinline int take_behind(struct waiting *waiting, u32 other, u64 mine, u64 now)
+__global_subprog int steal_lagging(struct dispatch_candidates *cands, u32 other, u64 curr_deadline, u64 now)
 {
-	struct domain *o = domain_at(other);
+	struct llc_ctx *remote = lookup_llc(other);
 
-	if (!waiting || !o || o->queued <= o->starved)
+	if (!cands || !remote || remote->nr_queued <= remote->nr_starved)
 		return 0;
-	if (waiting->own && (!mine || order_earlier(waiting->own, mine)))
-		mine = waiting->own;
-	if (waiting->first && (!mine || order_earlier(waiting->first, mine)))
-		mine = waiting->first;
-	park_queued(o, other);
-	struct next next = next_of_queue(ready_queue(other), waiting->cpu, 0);
-	if (!next.order || (mine && !order_earlier(next.order + SHARE_BEHIND, mine)))
+	if (cands->pinned_deadline &&
+	    (!curr_deadline || deadline_before(cands->pinned_deadline, curr_deadline)))
+		curr_deadline = cands->pinned_deadline;
+	if (cands->llc_deadline && (!curr_deadline || deadline_before(cands->llc_deadline, curr_deadline)))
+		curr_deadline = cands->llc_deadline;
+	throttle_llc_dsqs(remote, other);
+	struct dsq_candidate cand = first_candidate(llc_dsq(other), cands->cpu, 0);
+	if (!cand.deadline ||
+	    (curr_deadline && !deadline_before(cand.deadline + SHARE_STEAL_LAG_MIN, curr_deadline)))
 		return 0;
-	return take_first(ready_queue(other));
+	return dsq_move_to_local(llc_dsq(other));
 }
 
-/* Those that wait in a CPU's pinned queue and were given a server since go to that one's. Within dispatch only. Global, as overdue() is. */
-__noinline int join_servers(u32 cpu)
+/*
+ * Moves tasks that wait in the CPU's pinned DSQ to the DSQs of servers that they have got since. Call only
+ * from ops.dispatch().
+ */
+__global_subprog int move_to_servers(u32 cpu)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 
-	if (!r)
+	if (!srq)
 		return 0;
-	r->joined = 0;
-	if (bpf_iter_scx_dsq_new(&it, pinned_queue(cpu), 0)) {
+	srq->rescan_pinned = 0;
+	if (bpf_iter_scx_dsq_new(&it, pinned_dsq(cpu), 0)) {
 		bpf_iter_scx_dsq_destroy(&it);
 		return 0;
 	}
 	while ((p = bpf_iter_scx_dsq_next(&it))) {
-		struct thread *t = thread_of(p);
-		u32 server = t ? server_of(t, p, cpu) : 0;
-		if (server && move_ordered(&it, p, server_queue(server), p->scx.dsq_vtime)) {
-			enter_server(t, p, cpu);
-			note_queue(t, QUEUE_SERVER, server);
+		struct task_ctx *t = lookup_task_ctx(p);
+		u32 server = t ? target_server(t, p, cpu) : 0;
+		if (server && dsq_move_vtime(&it, p, server_dsq(server), p->scx.dsq_vtime)) {
+			enqueue_server(t, p, cpu);
+			set_task_dsq(t, DSQ_KIND_SERVER, server);
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	return 0;
 }
 
-/* What a CPU shows of the thread that runs there, and has just begun or got another turn. */
-static __always_inline void show_running(struct thread *t, struct cpu_slot *slot, u64 now)
+/* Publishes the deadline of the task that has begun to run on the CPU, or got another slice. */
+static __always_inline void publish_curr(struct task_ctx *t, struct cpu_ctx *cpuc, u64 now)
 {
-	u64 left = !t->by_share && t->usual > t->present ? t->usual - t->present : 0;
+	u64 burst_left = !t->deadline_is_share && t->burst_avg_ns > t->burst_ns
+				 ? t->burst_avg_ns - t->burst_ns
+				 : 0;
 
-	if (t->light && t->present < FAIR_TURN)
-		left = FAIR_TURN - t->present;
-	slot->deadline = t->deadline;
-	slot->until = now + (left < ORDER_BURST ? left : ORDER_BURST);
-	slot->began = now;
-	slot->pace = t->pace;
+	if (t->light && t->burst_ns < FAIR_SLICE)
+		burst_left = FAIR_SLICE - t->burst_ns;
+	cpuc->curr_deadline = t->deadline;
+	cpuc->deadline_fixed_until_ns = now +
+					(burst_left < DEADLINE_BURST_MAX ? burst_left : DEADLINE_BURST_MAX);
+	cpuc->curr_since_ns = now;
+	cpuc->deadline_pace = t->deadline_pace;
 }
 
-/* The same of one that has waited for too long: it runs for its short turn, whoever is light; else others would claim the CPU before it did anything. */
-static __always_inline void show_starved(struct cpu_slot *slot, struct domain *d, u32 index, u64 now)
+/*
+ * Publishes a light deadline for a starved task that has begun to run: the task runs for its short slice, and
+ * no waking task claims the CPU before.
+ */
+static __always_inline void publish_starved_curr(struct cpu_ctx *cpuc, struct llc_ctx *llc, u32 llc_id,
+						 u64 now)
 {
-	slot->deadline = order_light(now);
-	slot->until = now + FAIR_STARVED_SLICE;
-	slot->began = now + FAIR_STARVED_SLICE - FAIR_TURN;
-	start_patience(d, index, FAIR_STARVED_SLICE, now);
+	cpuc->curr_deadline = deadline_light(now);
+	cpuc->deadline_fixed_until_ns = now + FAIR_STARVED_SLICE;
+	cpuc->curr_since_ns = now + FAIR_STARVED_SLICE - FAIR_SLICE;
+	start_preempt_timer(llc, llc_id, FAIR_STARVED_SLICE, now);
 }
 
-/* A thread gets another turn on its CPU. Global, as find_waiting() is. */
-__noinline int go_on(struct thread *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
+/* Renews the slice of the CPU's task. */
+__global_subprog int renew_slice(struct task_ctx *t, struct task_struct *p __arg_trusted, u32 cpu, u64 now)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct domain *d = t ? domain_at(t->domain) : NULL;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct llc_ctx *llc = t ? lookup_llc(t->llc) : NULL;
 
-	if (!t || !slot || !d)
+	if (!t || !cpuc || !llc)
 		return 0;
-	weigh_again(t, p, cpu, now);
-	begin_bound(t, d, cpu);
-	enter_server(t, p, cpu);
-	slot->kept++;
-	show_running(t, slot, now);
-	set_slice(p, FAIR_SLICE);
-	begin_drawing(t, p, cpu, now);
-	begin_serving(t, cpu);
+	reweight_task(t, p, cpu, now);
+	freeze_pinned_vclock(t, llc, cpu);
+	enqueue_server(t, p, cpu);
+	cpuc->kept++;
+	publish_curr(t, cpuc, now);
+	set_slice(p, FAIR_SLICE_MAX);
+	start_bandwidth_if_limited(t, p, cpu, now);
+	server_set_curr(t, cpu);
 	return 0;
 }
 
-/* Whether a thread that runs goes before the first of its server's queue. */
-static __always_inline bool goes_before(struct thread *t, u32 server)
+/* True if the running task precedes the first task in its server's DSQ. */
+static __always_inline bool precedes_server_dsq(struct task_ctx *t, u32 server)
 {
-	u64 first = first_order(server_queue(server));
+	u64 first = dsq_first_vtime(server_dsq(server));
 
-	return !first || !order_earlier(first, t->deadline);
+	return !first || !deadline_before(first, t->deadline);
 }
 
 SEC("struct_ops/dispatch")
 void BPF_PROG(quell_dispatch, s32 cpu, struct task_struct *prev)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	u32 index = domain_index(cpu);
-	struct domain *d = domain_at(index);
-	struct thread *t = NULL;
-	u64 now = time_ns(), until = 0, mine = 0;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	u32 llc_id = cpu_llc_id(cpu);
+	struct llc_ctx *llc = lookup_llc(llc_id);
+	struct task_ctx *t = NULL;
+	u64 now = time_ns(), throttled = 0, prev_deadline = 0;
 
-	if (!slot || !d)
+	if (!cpuc || !llc)
 		return;
-	turns[bounded(cpu, MAX_CPUS)].vacant = !prev;
-	look_for_starved(d, index, now);
+	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].picked_when_idle = !prev;
+	scan_starved(llc, llc_id, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
-		t = thread_of(prev);
+		t = lookup_task_ctx(prev);
 		if (t) {
-			spend(t, prev, false, now);
+			charge_task(t, prev, false, now);
 			update_deadline(t, now);
-			mine = t->deadline;
-			until = limited_until(t, now);
+			prev_deadline = t->deadline;
+			throttled = throttled_until(t, now);
 		}
 	}
-	/* It is parked when it is enqueued. */
-	if (until)
+	/* The task goes to the throttled DSQ in ops.enqueue(). */
+	if (throttled)
 		t = NULL;
-	if (slot->pinned && limits.groups)
-		park_own(cpu, index);
-	park_queued(d, index);
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
-	struct thread *served = NULL;
-	if (r && r->count) {
-		r->kicked = 0;
-		if (r->joined)
-			join_servers(cpu);
-		u32 server = choose(cpu, (t && !t->served) || weighted_waits(cpu));
+	if (cpuc->nr_pinned && bandwidth.nr_groups)
+		throttle_cpu_dsqs(cpu, llc_id);
+	throttle_llc_dsqs(llc, llc_id);
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
+	struct task_ctx *served_prev = NULL;
+	if (srq && srq->nr_servers) {
+		srq->nr_kicks = 0;
+		if (srq->rescan_pinned)
+			move_to_servers(cpu);
+		u32 server = pick_server(cpu, (t && !t->on_server) || best_effort_waits(cpu));
 		if (server) {
-			bool runs = t && t->served == server;
-			if (!(runs && goes_before(t, server)) && take_first(server_queue(server)))
+			bool keep = t && t->on_server == server;
+			if (!(keep && precedes_server_dsq(t, server)) &&
+			    dsq_move_to_local(server_dsq(server)))
 				return;
-			if (runs) {
-				go_on(t, prev, cpu, now);
+			if (keep) {
+				renew_slice(t, prev, cpu, now);
 				return;
 			}
-			/* It is on its way. */
-			r->chosen = 0;
+			/* The picked server has no task in its DSQ: its task is just being enqueued. */
+			srq->picked_server = 0;
 		}
-		/* From here on it is the rest's turn. */
-		if (t && is_served(t, r)) {
-			served = t;
+		/* From here on best effort is served. */
+		if (t && server_pays_task(t, srq)) {
+			served_prev = t;
 			t = NULL;
 		}
 	}
-	struct thread *runs = t;
-	if (options.share && t && makes_way(prev, cpu, d, index)) {
+	struct task_ctx *keep = t;
+	if (options.share && t && should_migrate(prev, cpu, llc, llc_id)) {
 		t = NULL;
-		if (slot->aside == GOES)
-			runs = NULL;
+		if (cpuc->migrate_state == MIGRATE_PENDING)
+			keep = NULL;
 	}
-	u32 other = visit(slot, index);
-	if (!options.share && other != index && balance(d, other))
+	u32 other = next_busy_llc(cpuc, llc_id);
+	if (!options.share && other != llc_id && balance_llc(llc, other))
 		return;
-	struct waiting waiting = { .cpu = cpu };
-	find_waiting(&waiting, index, now);
-	u64 earliest = waiting.own && waiting.first ? order_first(waiting.own, waiting.first) : waiting.own ?: waiting.first;
-	if (t && (!earliest || order_earlier(mine, earliest)))
-		earliest = mine;
-	if (take_starved(d, index, earliest, now))
+	struct dispatch_candidates cands = { .cpu = cpu };
+	find_candidates(&cands, llc_id, now);
+	u64 earliest = cands.pinned_deadline && cands.llc_deadline ?
+			       deadline_min(cands.pinned_deadline, cands.llc_deadline) :
+			       cands.pinned_deadline ?: cands.llc_deadline;
+	if (t && (!earliest || deadline_before(prev_deadline, earliest)))
+		earliest = prev_deadline;
+	if (dispatch_starved(llc, llc_id, earliest, now))
 		return;
-	if (options.share && other != index && take_behind(&waiting, other, t ? mine : 0, now))
+	if (options.share && other != llc_id && steal_lagging(&cands, other, t ? prev_deadline : 0, now))
 		return;
-	if (options.share && t && waiting.limited && moves_on(prev, t, waiting.limited, index, now))
+	if (options.share && t && cands.restricted_deadline &&
+	    should_displace(prev, t, cands.restricted_deadline, llc_id, now))
 		t = NULL;
-	if (t && waiting.own && !order_earlier(waiting.own, mine))
-		waiting.own = 0;
-	if (t && waiting.first && !order_earlier(waiting.first, mine))
-		waiting.first = 0;
-	bool own_first = waiting.own && !(waiting.first && order_earlier(waiting.first, waiting.own));
-	if (own_first && take_first(waiting.queue))
+	if (t && cands.pinned_deadline && !deadline_before(cands.pinned_deadline, prev_deadline))
+		cands.pinned_deadline = 0;
+	if (t && cands.llc_deadline && !deadline_before(cands.llc_deadline, prev_deadline))
+		cands.llc_deadline = 0;
+	bool pinned_first = cands.pinned_deadline &&
+			    !(cands.llc_deadline &&
+			      deadline_before(cands.llc_deadline, cands.pinned_deadline));
+	if (pinned_first && dsq_move_to_local(cands.pinned_dsq))
 		return;
-	if (waiting.first && take_first(ready_queue(index)))
+	if (cands.llc_deadline && dsq_move_to_local(llc_dsq(llc_id)))
 		return;
-	if (waiting.own && take_first(waiting.queue))
+	if (cands.pinned_deadline && dsq_move_to_local(cands.pinned_dsq))
 		return;
-	t = runs;
+	t = keep;
 	if (t)
-		t->displaces = 0;
+		t->claimed_cpu_plus1 = 0;
 	if (!t) {
-		/* Who was not looked at, as others could not run here. */
-		if (d->queued && take_foreign(index))
+		/* Tasks that the scan did not reach, behind tasks that may not run on this CPU. */
+		if (llc->nr_queued && steal_from_llc(llc_id))
 			return;
-		for (u32 i = 1; i < MAX_DOMAINS && i < options.domains; i++) {
-			u32 other = index + i;
-			if (other >= options.domains)
-				other -= options.domains;
-			if (take_foreign(other))
+		for (u32 i = 1; i < MAX_LLCS && i < options.nr_llcs; i++) {
+			u32 other = llc_id + i;
+			if (other >= options.nr_llcs)
+				other -= options.nr_llcs;
+			if (steal_from_llc(other))
 				return;
 		}
-		/* What waits may not run here. */
-		if (r && r->count && r->best && take_first(server_queue(r->best)))
+		/* No best-effort task that waits may run here: serves the best server after all. */
+		if (srq && srq->nr_servers && srq->best_server &&
+		    dsq_move_to_local(server_dsq(srq->best_server)))
 			return;
-		t = served;
+		t = served_prev;
 	}
-	/* Nobody else, or nobody before it: another turn. */
+	/* No other task precedes prev: prev gets another slice. */
 	if (t)
-		go_on(t, prev, cpu, now);
+		renew_slice(t, prev, cpu, now);
 }
 
 /*
- * A thread begins to run that a CPU which idled took from a queue. Linux 7.2 then does not bring that CPU's clock up to date when it next chooses
- * (local_dsq_post_enq() makes known that somebody is there while the CPU is choosing already, which asks for that): what the thread ran since the last tick,
- * up to 4 ms, would be counted as the next one's, or nobody's. So it chooses once more at once, when the clock is right by itself; the thread goes on.
+ * Works around a clock that Linux 7.2 leaves stale: a CPU that idled and took a task from a DSQ does not
+ * update its run queue's clock when it next picks (local_dsq_post_enq() reports a new task while the CPU is
+ * picking already, which requests to skip the update). What the task ran since the last tick, up to 4 ms,
+ * would be charged to the next task or to none. So the CPU is kicked to pick once more, with a correct clock;
+ * the task goes on.
  */
-static __always_inline void mend_clock(struct cpu_slot *slot, u32 cpu)
+static __always_inline void resync_rq_clock(struct cpu_ctx *cpuc, u32 cpu)
 {
-	u64 *vacant = &turns[bounded(cpu, MAX_CPUS)].vacant;
+	u64 *picked_when_idle = &cpu_dispatch_states[bounded(cpu, MAX_CPUS)].picked_when_idle;
 
-	if (!*vacant)
+	if (!*picked_when_idle)
 		return;
-	*vacant = 0;
-	if (!slot->offline)
+	*picked_when_idle = 0;
+	if (!cpuc->offline)
 		scx_bpf_kick_cpu(cpu, 0);
 }
 
 SEC("struct_ops/running")
 void BPF_PROG(quell_running, struct task_struct *p)
 {
-	u32 cpu = scx_bpf_task_cpu(p), index = domain_index(cpu);
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct domain *d = domain_at(index);
-	struct thread *t = thread_of(p);
+	u32 cpu = scx_bpf_task_cpu(p), llc_id = cpu_llc_id(cpu);
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct llc_ctx *llc = lookup_llc(llc_id);
+	struct task_ctx *t = lookup_task_ctx(p);
 	u64 now = time_ns();
 
 	observe_running(p, cpu);
-	if (!t || !slot || !d)
+	if (!t || !cpuc || !llc)
 		return;
-	if (t->queue)
-		note_queue(t, QUEUE_NONE, 0);
-	if (!t->load) {
+	if (t->dsq_key)
+		set_task_dsq(t, DSQ_KIND_NONE, 0);
+	if (!t->counted_weight) {
 		/*
-		 * It did not come by way of select_cpu or enqueue: a setting was changed while it ran, or the
-		 * kernel inserted it by itself (its migration is disabled).
+		 * The task came by neither ops.select_cpu() nor ops.enqueue(): a setting was changed while
+		 * the task ran, or the core inserted it by itself (its migration is disabled).
 		 */
-		t->woke_at = now;
-		t->age = 0;
-		join(t, p, cpu, true, now);
-		tell_light(t, p, now);
+		t->woke_at_ns = now;
+		t->chain_age_ns = 0;
+		activate_task(t, p, cpu, true, now);
+		update_light(t, p, now);
 		update_deadline(t, now);
-	} else if (change_domain(t, p, index, cpu, now)) {
+	} else if (change_llc(t, p, llc_id, cpu, now)) {
 		update_deadline(t, now);
-	} else if (t->group && !options.share) {
-		/* If a task of its group preempted it, its weight was found while that was ready; by now that may sleep. */
-		weigh_again(t, p, cpu, now);
+	} else if (t->group_id && !options.share) {
+		/*
+		 * The task's weight may be from when the group's task that it took the CPU from was still
+		 * runnable.
+		 */
+		reweight_task(t, p, cpu, now);
 	}
-	mend_clock(slot, cpu);
+	resync_rq_clock(cpuc, cpu);
 	t->running = 1;
-	begin_bound(t, d, cpu);
-	t->ran_at = now;
-	t->limited_ns = limited_ns(t);
-	t->parked_at = 0;
-	/* The kernel lets it go on, but with a turn of its own length. */
-	if (t->left && t->left < p->scx.slice)
-		set_slice(p, t->left);
-	begin_drawing(t, p, cpu, now);
+	freeze_pinned_vclock(t, llc, cpu);
+	t->charged_until_ns = now;
+	t->throttled_ns = throttled_time(t);
+	t->throttled_since_ns = 0;
+	/* The core lets the interrupted task go on, but with a new slice of its own default length. */
+	if (t->slice_left_ns && t->slice_left_ns < p->scx.slice)
+		set_slice(p, t->slice_left_ns);
+	start_bandwidth_if_limited(t, p, cpu, now);
 	if (options.share)
-		share_runs(t, p);
-	slot->tid = p->pid;
-	t->runs++;
-	u64 wait = now > t->ready_at ? now - t->ready_at : 0;
-	if (wait > t->worst_wait)
-		t->worst_wait = wait;
-	slot->runs++;
-	slot->wait_ns += wait;
-	if (wait > slot->worst_wait_ns) {
-		slot->worst_wait_ns = wait;
-		slot->worst_wait_tid = p->pid;
+		share_sync_exec(t, p);
+	cpuc->curr_tid = p->pid;
+	t->nr_runs++;
+	u64 wait = now > t->wait_since_ns ? now - t->wait_since_ns : 0;
+	if (wait > t->wait_max_ns)
+		t->wait_max_ns = wait;
+	cpuc->runs++;
+	cpuc->wait_ns += wait;
+	if (wait > cpuc->worst_wait_ns) {
+		cpuc->worst_wait_ns = wait;
+		cpuc->worst_wait_tid = p->pid;
 	}
-	show_running(t, slot, now);
-	if (wait > FAIR_STARVED)
-		show_starved(slot, d, index, now);
-	note_movable(slot, p);
-	slot->aside = STAYS;
-	turns[bounded(cpu, MAX_CPUS)].resumes = ORDER_NONE;
-	begin_serving(t, cpu);
-	/* It was put there before a server's thread woke. */
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
-	if (r && r->count && r->chosen && r->chosen != r->charged && !kicks_in_vain(r) && !(p->flags & PF_KTHREAD))
-		kick_for_budget(r, cpu);
+	publish_curr(t, cpuc, now);
+	if (wait > FAIR_STARVED_WAIT)
+		publish_starved_curr(cpuc, llc, llc_id, now);
+	set_mobility(cpuc, p);
+	cpuc->migrate_state = MIGRATE_NONE;
+	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = DEADLINE_NONE;
+	server_set_curr(t, cpu);
+	/* The task was put into the local DSQ before a server's task woke. */
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
+	if (srq && srq->nr_servers && srq->picked_server && srq->picked_server != srq->charged_server &&
+	    !kicks_ignored(srq) && !(p->flags & PF_KTHREAD))
+		kick_for_budget(srq, cpu);
 }
 
 SEC("struct_ops/stopping")
 void BPF_PROG(quell_stopping, struct task_struct *p, bool runnable)
 {
 	u32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct thread *t = thread_of(p);
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct task_ctx *t = lookup_task_ctx(p);
 	u64 now = time_ns();
 
 	observe_stopping(p, cpu, runnable);
-	if (!t || !slot)
+	if (!t || !cpuc)
 		return;
-	end_charge(cpu);
-	turns[bounded(cpu, MAX_CPUS)].resumes = runnable && p->scx.slice ? running_deadline(slot, now) : ORDER_NONE;
-	slot->deadline = ORDER_NONE;
+	server_end_curr(cpu);
+	cpu_dispatch_states[bounded(cpu, MAX_CPUS)].resumed_deadline = runnable && p->scx.slice
+									       ? curr_deadline_now(cpuc, now)
+									       : DEADLINE_NONE;
+	cpuc->curr_deadline = DEADLINE_NONE;
 	if (!t->running)
 		return;
 	t->running = 0;
-	spend(t, p, true, now);
-	end_bound(cpu);
-	t->left = runnable ? p->scx.slice : 0;
+	charge_task(t, p, true, now);
+	thaw_pinned_vclock(cpu);
+	t->slice_left_ns = runnable ? p->scx.slice : 0;
 	if (runnable) {
-		t->ready_at = now;
+		t->wait_since_ns = now;
 		return;
 	}
-	t->usual = urgency_usual(t->usual, t->present);
-	t->known = 1;
-	leave_load(t);
-	leave_server(t);
-	leave_group(t);
+	t->burst_avg_ns = urgency_burst_avg(t->burst_avg_ns, t->burst_ns);
+	t->has_slept = 1;
+	dequeue_weight(t);
+	dequeue_server(t);
+	dequeue_group(t);
 }
 
 SEC("struct_ops/set_weight")
 void BPF_PROG(quell_set_weight, struct task_struct *p, u32 weight)
 {
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 
 	if (t)
-		t->own_weight = weight;
+		t->nice_weight = weight;
 }
 
-/* Requests of the parent's that an average of the child's begins with. */
-#define INHERITED 8
+/* Requests of the parent that the child's average begins with, at most. */
+#define INHERITED_REQUESTS 8
 
-/* What is known of requests of the process that forks; it may become another program. */
-static __always_inline void inherit(struct thread *t)
+/* A new process begins with its parent's average of requests; it may execute another program. */
+static __always_inline void inherit_requests(struct task_ctx *t)
 {
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
-	struct thread *first = leader ? thread_of(leader) : NULL;
+	struct task_ctx *first = leader ? lookup_task_ctx(leader) : NULL;
 
 	if (!first)
 		return;
-	t->requests = first->requests < INHERITED ? first->requests : INHERITED;
-	t->request = first->request;
+	t->nr_requests = first->nr_requests < INHERITED_REQUESTS ? first->nr_requests : INHERITED_REQUESTS;
+	t->request_avg_ns = first->request_avg_ns;
 }
 
 SEC("struct_ops/init_task")
 s32 BPF_PROG(quell_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
-	struct thread *t = bpf_task_storage_get(&thread_states, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	struct thread *parent = NULL;
+	struct task_ctx *t = bpf_task_storage_get(&task_ctxs, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct task_ctx *parent = NULL;
 	struct cgroup *cgroup = args->cgroup;
 
 	if (!t)
 		return -12; /* ENOMEM */
 	if (args->fork)
-		parent = thread_of(bpf_get_current_task_btf());
-	t->ready_at = t->ran_at = time_ns();
+		parent = lookup_task_ctx(bpf_get_current_task_btf());
+	t->wait_since_ns = t->charged_until_ns = time_ns();
 	if (parent) {
-		t->lag = hand_down(parent, t->ready_at);
+		t->vlag = inherit_lag(parent, t->wait_since_ns);
 		if (p->group_leader == p)
-			inherit(t);
-		t->usual = parent->usual;
-		t->busy = parent->busy;
+			inherit_requests(t);
+		t->burst_avg_ns = parent->burst_avg_ns;
+		t->chain_busy_ns = parent->chain_busy_ns;
 		t->tenant = parent->tenant;
 	} else {
-		t->known = 1;
+		t->has_slept = 1;
 	}
-	t->domain = NO_DOMAIN;
+	t->llc = NO_LLC;
 	if (cgroup && cgroup->level > 0 && cgroup->kn)
-		t->cgroup = cgroup->kn->id;
-	t->group = due_group(t);
+		t->cgroup_id = cgroup->kn->id;
+	t->group_id = target_group(t);
 	return 0;
 }
 
 SEC("struct_ops/enable")
 void BPF_PROG(quell_enable, struct task_struct *p)
 {
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 
 	if (t)
-		t->own_weight = p->scx.weight;
+		t->nice_weight = p->scx.weight;
 }
 
 SEC("struct_ops/disable")
 void BPF_PROG(quell_disable, struct task_struct *p)
 {
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 
 	if (!t)
 		return;
-	note_queue(t, QUEUE_NONE, 0);
-	leave_load(t);
+	set_task_dsq(t, DSQ_KIND_NONE, 0);
+	dequeue_weight(t);
 	if (options.share)
-		leave_place(t, p->pid);
-	leave_server(t);
-	leave_group(t);
+		share_slot_release(t, p->pid);
+	dequeue_server(t);
+	dequeue_group(t);
 	t->running = 0;
-	t->drawing = 0;
+	t->bw_charging = 0;
 }
 
-/* A higher class took the CPU: what waits in its local queue can run elsewhere. */
+/* A higher scheduling class has taken the CPU: the tasks in the CPU's local DSQ can run elsewhere. */
 SEC("struct_ops/cpu_release")
 void BPF_PROG(quell_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	/* The stopper is done in no time. */
+	/* The stopper thread runs for a moment only. */
 	if (args->reason != bpf_core_enum_value(enum scx_cpu_preempt_reason, SCX_CPU_PREEMPT_STOP) &&
 	    bpf_ksym_exists(scx_bpf_reenqueue_local))
 		scx_bpf_reenqueue_local();
 }
 
 /*
- * A CPU is marked idle (idle), or not any more. What was queued before, nobody would have woken it for. Not so one that
- * goes offline, see goes_offline().
+ * A CPU becomes idle, or busy. A task that was queued just before looked for an idle CPU and did not find
+ * this one. A CPU that goes offline is left alone, see cpu_goes_offline().
  */
 SEC("struct_ops/update_idle")
 void BPF_PROG(quell_update_idle, s32 cpu, bool idle)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct domain *d = domain_at(domain_index(cpu));
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));
 
 	observe_idle(cpu, idle);
 	if (idle)
-		idle_charge(cpu);
-	/* It would take back what another CPU was told to take. */
-	bool left = slot && slot->aside == GONE;
-	if (slot)
-		slot->aside = STAYS;
-	if (options.share && idle && d && slot && !slot->offline)
-		use_room(d, domain_index(cpu), left);
-	if (left && idle)
+		server_settle_idle(cpu);
+	/* This CPU would take back the task that an idle CPU was told to take. */
+	bool migrated_here = cpuc && cpuc->migrate_state == MIGRATE_KICKED;
+	if (cpuc)
+		cpuc->migrate_state = MIGRATE_NONE;
+	if (options.share && idle && llc && cpuc && !cpuc->offline)
+		migrate_on_idle(llc, cpu_llc_id(cpu), migrated_here);
+	if (migrated_here && idle)
 		return;
-	if (!idle || !slot || !d || slot->offline || !(d->queued || slot->pinned))
+	if (!idle || !cpuc || !llc || cpuc->offline || !(llc->nr_queued || cpuc->nr_pinned))
 		return;
-	slot->rescued++;
+	cpuc->rescued++;
 	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 }
 
 SEC("struct_ops/cpu_online")
 void BPF_PROG(quell_cpu_online, s32 cpu)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct domain *d = domain_at(domain_index(cpu));
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));
 
-	if (slot && slot->offline) {
-		slot->offline = 0;
-		if (d)
-			__sync_fetch_and_add(&d->online, 1);
+	if (cpuc && cpuc->offline) {
+		cpuc->offline = 0;
+		if (llc)
+			__sync_fetch_and_add(&llc->nr_online, 1);
 	}
 }
 
 SEC("struct_ops/cpu_offline")
 void BPF_PROG(quell_cpu_offline, s32 cpu)
 {
-	struct cpu_slot *slot = cpu_at(cpu);
-	struct domain *d = domain_at(domain_index(cpu));
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));
 
-	if (slot && !slot->offline) {
-		slot->offline = 1;
-		slot->deadline = ORDER_NONE;
-		if (d)
-			__sync_fetch_and_add(&d->online, -1);
+	if (cpuc && !cpuc->offline) {
+		cpuc->offline = 1;
+		cpuc->curr_deadline = DEADLINE_NONE;
+		if (llc)
+			__sync_fetch_and_add(&llc->nr_online, -1);
 	}
 }
 
@@ -836,16 +891,17 @@ s32 BPF_PROG(quell_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_ar
 		return 0;
 	id = cgroup->kn->id;
 	if (cgroup->level > GROUP_DEPTH)
-		fail("cgroup %llu lies %d levels deep: weights and limits are followed for %d", id, cgroup->level, GROUP_DEPTH);
+		fail("cgroup %llu lies %d levels deep: weights and limits are followed for %d", id,
+		     cgroup->level, GROUP_DEPTH);
 	if (cgroup->level > 1) {
 		struct cgroup *parent = bpf_cgroup_ancestor(cgroup, cgroup->level - 1);
 		if (parent) {
-			group.parent = parent->kn->id;
+			group.parent_id = parent->kn->id;
 			bpf_cgroup_release(parent);
 		}
 	}
 	if (bpf_core_field_exists(args->bw_quota_us))
-		set_limit(&group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us, time_ns());
+		set_bandwidth(&group, args->bw_period_us, args->bw_quota_us, args->bw_burst_us, time_ns());
 	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
 }
 
@@ -856,21 +912,24 @@ void BPF_PROG(quell_cgroup_exit, struct cgroup *cgroup)
 	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
 	if (group)
-		set_limit(group, 0, -1, 0, 0);
-	end_group(id);
+		set_bandwidth(group, 0, -1, 0, 0);
+	delete_group(id);
 }
 
 SEC("struct_ops/cgroup_set_weight")
 void BPF_PROG(quell_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
 {
-	set_weight(cgroup->kn->id, weight << WEIGHT_SHIFT);
+	set_group_weight(cgroup->kn->id, weight << WEIGHT_SHIFT);
 }
 
-/* Since Linux 6.19. A cgroup that is idle no more has the usual weight, whatever it had before: so says its cpu.weight. */
+/*
+ * Since Linux 6.19. A cgroup that stops being idle gets the default weight, whatever it had before, as its
+ * cpu.weight says.
+ */
 SEC("struct_ops/cgroup_set_idle")
 void BPF_PROG(quell_cgroup_set_idle, struct cgroup *cgroup, bool idle)
 {
-	set_weight(cgroup->kn->id, idle ? WEIGHT_IDLE : WEIGHT_ONE);
+	set_group_weight(cgroup->kn->id, idle ? WEIGHT_IDLE : WEIGHT_ONE);
 }
 
 /* Since Linux 6.17. */
@@ -881,20 +940,20 @@ void BPF_PROG(quell_cgroup_set_bandwidth, struct cgroup *cgroup, u64 period_us, 
 	struct group *group = bpf_map_lookup_elem(&groups, &id);
 
 	if (group)
-		set_limit(group, period_us, quota_us, burst_us, time_ns());
+		set_bandwidth(group, period_us, quota_us, burst_us, time_ns());
 }
 
 SEC("struct_ops/cgroup_move")
 void BPF_PROG(quell_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 
 	if (!t)
 		return;
-	t->cgroup = to->level > 0 ? to->kn->id : 0;
-	t->limit_seen = limits.changes - 1;
-	if (t->group != due_group(t))
-		change_group(t);
+	t->cgroup_id = to->level > 0 ? to->kn->id : 0;
+	t->bw_generation = bandwidth.generation - 1;
+	if (t->group_id != target_group(t))
+		move_to_group(t);
 }
 
 SEC("struct_ops.s/init")
@@ -902,46 +961,46 @@ s32 BPF_PROG(quell_init)
 {
 	u64 now = time_ns();
 
-	/* Options are constants to the verifier: it need not go through CPUs that there are not. */
-	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.cpus; cpu++) {
-		u32 index = domain_index(cpu);
-		struct domain *d = domain_at(index);
-		if (!d)
+	/* Options are constants to the verifier: it does not follow the loop beyond nr_cpus. */
+	for (u32 cpu = 0; cpu < MAX_CPUS && cpu < options.nr_cpus; cpu++) {
+		u32 llc_id = cpu_llc_id(cpu);
+		struct llc_ctx *llc = lookup_llc(llc_id);
+		if (!llc)
 			continue;
-		u32 at = d->size;
-		if (at >= DOMAIN_CPUS)
+		u32 at = llc->nr_cpus;
+		if (at >= LLC_CPUS)
 			return -22; /* EINVAL: the loader's error */
-		d->cpu[bounded(at, DOMAIN_CPUS)] = cpu;
-		d->size = at + 1;
-		if (options.domain_of[bounded(cpu, MAX_CPUS)] & OFFLINE)
-			cpus[bounded(cpu, MAX_CPUS)].offline = 1;
+		llc->cpus[bounded(at, LLC_CPUS)] = cpu;
+		llc->nr_cpus = at + 1;
+		if (options.llc_of[bounded(cpu, MAX_CPUS)] & OFFLINE)
+			cpu_ctxs[bounded(cpu, MAX_CPUS)].offline = 1;
 		else
-			d->online++;
-		s32 error = scx_bpf_create_dsq(pinned_queue(cpu), -1);
+			llc->nr_online++;
+		s32 error = scx_bpf_create_dsq(pinned_dsq(cpu), -1);
 		if (!error)
-			error = init_timer(&steps, cpu, on_step);
+			error = init_timer(&bandwidth_timers, cpu, on_bandwidth_timer);
 		if (!error && options.criticality)
-			error = init_timer(&budgets, cpu, on_budget);
+			error = init_timer(&budget_timers, cpu, on_budget_timer);
 		if (error)
 			return error;
 	}
-	for (u32 index = 0; index < MAX_DOMAINS && index < options.domains; index++) {
-		struct domain *d = domain_at(index);
-		if (!d)
+	for (u32 llc_id = 0; llc_id < MAX_LLCS && llc_id < options.nr_llcs; llc_id++) {
+		struct llc_ctx *llc = lookup_llc(llc_id);
+		if (!llc)
 			break;
-		d->clock = FAIR_CLOCK_START;
-		d->served_at = now;
-		s32 error = scx_bpf_create_dsq(ready_queue(index), -1);
+		llc->vclock = VCLOCK_START;
+		llc->starved_dispatched_at_ns = now;
+		s32 error = scx_bpf_create_dsq(llc_dsq(llc_id), -1);
 		if (!error)
-			error = scx_bpf_create_dsq(starved_queue(index), -1);
+			error = scx_bpf_create_dsq(starved_dsq(llc_id), -1);
 		if (!error)
-			error = scx_bpf_create_dsq(parked_queue(index), -1);
+			error = scx_bpf_create_dsq(throttled_dsq(llc_id), -1);
 		if (!error)
-			error = init_timer(&patience, index, on_patience);
+			error = init_timer(&preempt_timers, llc_id, on_preempt_timer);
 		if (!error)
-			error = init_timer(&releases, index, on_release);
+			error = init_timer(&unthrottle_timers, llc_id, on_unthrottle_timer);
 		if (!error && options.share)
-			error = init_timer(&rooms, index, on_room);
+			error = init_timer(&migrate_timers, llc_id, on_migrate_timer);
 		if (error)
 			return error;
 	}
@@ -954,23 +1013,23 @@ void BPF_PROG(quell_exit, struct scx_exit_info *info)
 	exit_record.code = info->exit_code;
 	bpf_probe_read_kernel_str(exit_record.reason, sizeof(exit_record.reason), info->reason);
 	bpf_probe_read_kernel_str(exit_record.message, sizeof(exit_record.message), info->msg);
-	/* Last, so that whoever sees it finds the rest written. */
+	/* Written last: a reader of kind finds the other fields written. */
 	__sync_lock_test_and_set(&exit_record.kind, info->kind);
 }
 
 SEC("struct_ops/dump")
 void BPF_PROG(quell_dump, struct scx_dump_ctx *context)
 {
-	for (u32 index = 0; index < MAX_DOMAINS && index < options.domains; index++) {
-		struct domain *d = domain_at(index);
-		if (!d)
+	for (u32 llc_id = 0; llc_id < MAX_LLCS && llc_id < options.nr_llcs; llc_id++) {
+		struct llc_ctx *llc = lookup_llc(llc_id);
+		if (!llc)
 			break;
-		dump_line("domain %d: %d ready, %d of them for too long; load %llu on %d CPUs\n", index, d->queued,
-			  d->starved, d->load, d->online);
+		dump_line("domain %d: %d ready, %d of them for too long; load %llu on %d CPUs\n", llc_id,
+			  llc->nr_queued, llc->nr_starved, llc->weight_sum, llc->nr_online);
 	}
 }
 
-/* What the agent wants of a thread, or wants no more (all zero). Returns 0 or a negative error. */
+/* Sets what the agent wants of a task; all zero: nothing. Returns 0 or a negative error. */
 SEC("syscall")
 int quell_set_thread(struct thread_setting *setting)
 {
@@ -979,13 +1038,13 @@ int quell_set_thread(struct thread_setting *setting)
 
 	if (!p)
 		return result;
-	struct thread *t = thread_of(p);
+	struct task_ctx *t = lookup_task_ctx(p);
 	if (t) {
 		t->tenant = setting->tenant;
 		t->server = setting->server;
-		join_server(t->server);
-		t->set_weight = setting->weight;
-		t->latency = setting->latency_ns;
+		request_server_join(t->server);
+		t->agent_weight = setting->weight;
+		t->latency_ns = setting->latency_ns;
 		result = 0;
 	}
 	bpf_task_release(p);
@@ -993,49 +1052,49 @@ int quell_set_thread(struct thread_setting *setting)
 }
 
 /*
- * A server of a CPU, or another promise for one from its next period on, or one no more: its threads have weights again. Also what a
- * CPU keeps for all others. Returns 0 or a negative error.
+ * Makes a server, changes its terms from its next period on, or ends it: its tasks then compete by weight
+ * again. Server 0 is the best-effort server of the CPU. Returns 0 or a negative error.
  */
 SEC("syscall")
 int quell_set_server(struct server_setting *setting)
 {
-	struct reservation *r = setting->cpu < options.cpus ? reservation_at(setting->cpu) : NULL;
-	struct server_slot *s = server_at(setting->server);
+	struct server_rq *srq = setting->cpu < options.nr_cpus ? lookup_server_rq(setting->cpu) : NULL;
+	struct server_ctx *s = lookup_server(setting->server);
 
-	if (!options.criticality || !r || (setting->server && !s))
+	if (!options.criticality || !srq || (setting->server && !s))
 		return -22; /* EINVAL */
 	if (!s) {
-		r->rest.terms = setting->terms;
+		srq->best_effort.terms = setting->terms;
 		return 0;
 	}
-	bool there = find_server(setting->cpu, setting->server) < CPU_SERVERS;
-	if (!setting->terms.period) {
-		s->ended = there;
+	bool listed = find_server(setting->cpu, setting->server) < CPU_SERVERS_MAX;
+	if (!setting->terms.period_ns) {
+		s->ended = listed;
 		return 0;
 	}
-	if (!there) {
-		if (s->ready)
-			return -16; /* EBUSY: another CPU's until those sleep or have moved */
-		if (find_server(setting->cpu, 0) == CPU_SERVERS)
+	if (!listed) {
+		if (s->nr_ready)
+			return -16; /* EBUSY: still has runnable tasks on another CPU */
+		if (find_server(setting->cpu, 0) == CPU_SERVERS_MAX)
 			return -28; /* ENOSPC */
-		s32 error = scx_bpf_create_dsq(server_queue(setting->server), -1);
-		if (error && error != -17) /* EEXIST: of one that ended */
+		s32 error = scx_bpf_create_dsq(server_dsq(setting->server), -1);
+		if (error && error != -17) /* EEXIST: of a server that ended */
 			return error;
 		s->cpu = setting->cpu;
-		s->now = (struct server){};
+		s->cur = (struct server){};
 	}
-	s->version++;
-	s->next = setting->terms;
-	s->version++;
+	s->terms_seq++;
+	s->next_terms = setting->terms;
+	s->terms_seq++;
 	s->ended = 0;
-	if (!there) {
-		r->server[bounded(find_server(setting->cpu, 0), CPU_SERVERS)] = setting->server;
-		__sync_fetch_and_add(&r->count, 1);
+	if (!listed) {
+		srq->servers[bounded(find_server(setting->cpu, 0), CPU_SERVERS_MAX)] = setting->server;
+		__sync_fetch_and_add(&srq->nr_servers, 1);
 	}
 	return 0;
 }
 
-/* A tenant without a cgroup that the agent knows of, or one no more. Returns 0 or a negative error. */
+/* Makes, changes or deletes the group of a tenant without a cgroup. Returns 0 or a negative error. */
 SEC("syscall")
 int quell_set_tenant(struct tenant_setting *setting)
 {
@@ -1043,9 +1102,9 @@ int quell_set_tenant(struct tenant_setting *setting)
 	u64 id = TENANT_GROUP | setting->tenant;
 
 	if (!setting->weight)
-		end_group(id);
+		delete_group(id);
 	else if (bpf_map_lookup_elem(&groups, &id))
-		set_weight(id, group.weight);
+		set_group_weight(id, group.weight);
 	else
 		return bpf_map_update_elem(&groups, &id, &group, BPF_ANY);
 	return 0;

@@ -1,67 +1,72 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * Queues: where a ready thread belongs, in what order, and how long its turn is.
- */
+/* Enqueueing: the DSQ that a runnable task belongs in, its key there, and its slice. */
 #ifndef QUELL_QUEUE_BPF_H
 #define QUELL_QUEUE_BPF_H
 
-#include "asymmetry.bpf.h"
+#include "preempt.bpf.h"
 #include "fair.bpf.h"
 #include "server.bpf.h"
 
-/* The task that wakes p, if it is a child of p's and ends; else NULL. */
-static __always_inline struct thread *ending_child(struct task_struct *p, struct task_struct *by)
+/* The task that wakes p, if it is an exiting child of p; else NULL. */
+static __always_inline struct task_ctx *exiting_child(struct task_struct *p, struct task_struct *by)
 {
-	return by && by->flags & PF_EXITING && by->real_parent == p ? thread_of(by) : NULL;
+	return by && by->flags & PF_EXITING && by->real_parent == p ? lookup_task_ctx(by) : NULL;
 }
 
-/* A thread that was not ready counts as ready; woken: it slept. Its deadline is to follow. */
-static __always_inline void join(struct thread *t, struct task_struct *p, u32 cpu, bool woken, u64 now)
+/*
+ * A task becomes runnable: it enters its group, its LLC and its server. woken: the task slept before. The
+ * caller updates the deadline afterwards.
+ */
+static __always_inline void activate_task(struct task_ctx *t, struct task_struct *p, u32 cpu, bool woken,
+					  u64 now)
 {
-	weigh(t, now);
-	leave_load(t);
-	enter_load(t, p, domain_index(cpu), cpu, woken, now);
-	enter_server(t, p, cpu);
-	t->ready_at = now;
-	t->idle = p->policy == SCHED_IDLE;
+	update_weight(t, now);
+	dequeue_weight(t);
+	enqueue_weight(t, p, cpu_llc_id(cpu), cpu, woken, now);
+	enqueue_server(t, p, cpu);
+	t->wait_since_ns = now;
+	t->sched_idle = p->policy == SCHED_IDLE;
 }
 
-/* Whether a thread that was not ready is light. */
-static __always_inline void tell_light(struct thread *t, struct task_struct *p, u64 now)
+/* Decides whether a task that becomes runnable is light. */
+static __always_inline void update_light(struct task_ctx *t, struct task_struct *p, u64 now)
 {
 	if (options.share)
-		locate(t, now);
-	/* A CPU's own kernel threads are part of the machine: light unless they are ahead. */
+		update_vtime(t, now);
+	/*
+	 * Kernel threads pinned to a CPU are part of the machine: they are light unless they are ahead of
+	 * their share.
+	 */
 	if (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)
-		t->light = lag_of(t, now) >= -(s64)FAIR_TURN;
-	else if (t->usual > FAIR_TURN)
+		t->light = task_lag(t, now) >= -(s64)FAIR_SLICE;
+	else if (t->burst_avg_ns > FAIR_SLICE)
 		t->light = 0;
 	else if (options.share)
-		t->light = share_is_light(rate_of(t, sharer_of(t)), lag_of(t, now));
+		t->light = share_is_light(task_rate(t, share_slot_of(t)), task_lag(t, now));
 	else
-		t->light = t->lag >= (s64)FAIR_LIGHT;
+		t->light = t->vlag >= (s64)FAIR_LIGHT_LAG;
 }
 
-struct place {
-	u64 queue;
-	u64 order;
-	u64 slice;
+struct dsq_target {
+	u64 dsq;
+	u64 vtime;
+	u64 slice_ns;
 };
 
-/* It is noted that the thread is there. */
-static __always_inline struct place place_of(struct thread *t, struct task_struct *p, u32 cpu)
+/* The DSQ of a runnable task. Also records it, see set_task_dsq(). */
+static __always_inline struct dsq_target select_dsq(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
-	struct place place = { .order = t->deadline, .slice = FAIR_SLICE };
+	struct dsq_target target = { .vtime = t->deadline, .slice_ns = FAIR_SLICE_MAX };
 
 	if (p->nr_cpus_allowed == 1) {
-		u32 server = options.criticality ? t->served : 0;
-		note_queue(t, server ? QUEUE_SERVER : QUEUE_PINNED, server ?: cpu);
-		place.queue = server ? server_queue(server) : pinned_queue(cpu);
+		u32 server = options.criticality ? t->on_server : 0;
+		set_task_dsq(t, server ? DSQ_KIND_SERVER : DSQ_KIND_PINNED, server ?: cpu);
+		target.dsq = server ? server_dsq(server) : pinned_dsq(cpu);
 	} else {
-		note_queue(t, QUEUE_READY, t->domain);
-		place.queue = ready_queue(t->domain);
+		set_task_dsq(t, DSQ_KIND_LLC, t->llc);
+		target.dsq = llc_dsq(t->llc);
 	}
-	return place;
+	return target;
 }
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * The kernel's side of sched_ext, as far as the scheduler uses it.
  *
- * Problem: sched_ext's functions were renamed more than once.
- * How:     types as in quell/kernel.bpf.h. Every function that some kernel lacks is weak, and its use
- *          is guarded by bpf_ksym_exists; the names used here are the wrappers below. Values
- *          that the kernel may renumber are read from its BTF as well (bpf_core_enum_value).
+ * Problem: The functions of sched_ext were renamed more than once.
+ * How:     Types as in quell/kernel.bpf.h. A function that some kernel lacks is declared weak, and calls of
+ *          it are guarded by bpf_ksym_exists; the scheduler uses the wrappers below. Values that the kernel
+ *          may renumber are read from its BTF (bpf_core_enum_value).
  * Limits:  Linux 6.12 to 7.2.
  */
 #ifndef QUELL_SCHED_EXT_BPF_H
@@ -19,7 +19,7 @@
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1
 #define CLOCK_MONOTONIC 1
 
-/* Defined by the BPF interface itself: fixed layouts. */
+/* Fixed layouts, defined by the BPF interface itself. */
 struct bpf_timer {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
@@ -58,7 +58,7 @@ struct scx_cpu_release_args {
 
 struct scx_cgroup_init_args {
 	u32 weight;
-	u64 bw_period_us; /* these since 6.17 */
+	u64 bw_period_us; /* bw_*: since 6.17 */
 	u64 bw_quota_us;
 	u64 bw_burst_us;
 };
@@ -79,7 +79,7 @@ struct scx_dump_ctx {
 #pragma clang attribute pop
 
 
-/* libbpf finds the members by name: only those used, in any order. */
+/* libbpf matches members by name: only those that the scheduler uses, in any order. */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
 	void (*enqueue)(struct task_struct *p, u64 enq_flags);
@@ -127,21 +127,21 @@ struct sched_ext_ops {
 #define SCX_OPS_ENQ_LAST 2
 #define SCX_OPS_ENQ_EXITING 4
 
-/* Follow the scheduler core's internal flags. The values here are no values. */
+/* Names of the core's internal flags. The values are read from the kernel's BTF, the ones here are unused. */
 enum scx_enq_flags {
 	SCX_ENQ_WAKEUP = 1,
 	SCX_ENQ_IMMED = 2,
 };
 #define ENQ_WAKEUP bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_WAKEUP)
-/* Since 7.1: where the thread cannot run there at once, it is queued anew. */
+/* Since 7.1: the core enqueues the task anew if it cannot run there at once. */
 #define ENQ_IMMED                                                                                  \
 	(bpf_core_enum_value_exists(enum scx_enq_flags, SCX_ENQ_IMMED) ?                           \
 		 bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_IMMED) :                          \
 		 0)
 
 /*
- * A bool as the kernel's functions return it. clang takes for granted that the whole register says it; code for x86 sets the lowest
- * byte of it only, and the others are what they were.
+ * A bool returned by a kernel function. clang assumes that the whole register holds it; x86 code sets the
+ * lowest byte only and leaves the other bytes undefined.
  */
 #ifdef __bpf__
 #define IS_TRUE(call)                                                                              \
@@ -161,7 +161,7 @@ s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
-u32 scx_bpf_reenqueue_local(void) __ksym __weak; /* to be removed one day */
+u32 scx_bpf_reenqueue_local(void) __ksym __weak; /* to be removed from the kernel one day */
 void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym;
 void scx_bpf_dump_bstr(char *fmt, unsigned long long *data, u32 data__sz) __ksym __weak;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
@@ -180,10 +180,10 @@ struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym __
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym __weak;
 
 /*
- * Where a name in the kernel ends in ___v2, libbpf takes that for a flavour of ours unless another follows.
+ * libbpf takes a suffix ___v2 of a kernel name for a flavour of ours, unless another suffix follows.
  *
- * Insertion: scx_bpf_dispatch() in 6.12, scx_bpf_dsq_insert() since 6.13, which since 6.19 returns
- * a bool under another name in the kernel's BTF; the vtime variant takes its arguments in a struct since 6.19.
+ * Insertion: scx_bpf_dispatch() in 6.12, scx_bpf_dsq_insert() since 6.13, which since 6.19 returns a bool
+ * under another name in the kernel's BTF. The vtime variant takes its arguments in a struct since 6.19.
  */
 struct scx_bpf_dsq_insert_vtime_args {
 	u64 dsq_id;
@@ -194,23 +194,28 @@ struct scx_bpf_dsq_insert_vtime_args {
 bool scx_bpf_dsq_insert___v2___q(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
 void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
 void scx_bpf_dispatch(struct task_struct *p, u64 dsq_id, u64 slice, u64 flags) __ksym __weak;
-bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
-void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+bool __scx_bpf_dsq_insert_vtime(struct task_struct *p,
+				struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
+void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime,
+			      u64 flags) __ksym __weak;
 void scx_bpf_dispatch_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 flags) __ksym __weak;
 
-/* Taking: scx_bpf_consume() in 6.12, then scx_bpf_dsq_move_to_local(), with flags since 7.1. */
+/*
+ * Moving to the local DSQ: scx_bpf_consume() in 6.12, then scx_bpf_dsq_move_to_local(), with flags since 7.1.
+ */
 bool scx_bpf_dsq_move_to_local___v2___q(u64 dsq_id, u64 enq_flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym __weak;
 bool scx_bpf_consume(u64 dsq_id) __ksym __weak;
 
-/* Since 6.19, safe since 7.1. */
+/* Since 6.19; safe to call since 7.1. */
 struct task_struct *scx_bpf_dsq_peek(u64 dsq_id) __ksym __weak;
 
-/* Since 6.19; before, the field is written. */
+/* Since 6.19; before, the scheduler writes p->scx.slice. */
 bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 
-/* Moving between queues by an iterator: since 6.12 under another name. */
-bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
+/* Moving between DSQs by an iterator; in 6.12 under another name. */
+bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+		      u64 flags) __ksym __weak;
 bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 				u64 flags) __ksym __weak;
 
@@ -218,41 +223,44 @@ void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym _
 void scx_bpf_dispatch_from_dsq_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym __weak;
 void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_vtime(struct bpf_iter_scx_dsq *it, u64 vtime) __ksym __weak;
-bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id, u64 flags) __ksym __weak;
+bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
+			    u64 flags) __ksym __weak;
 bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 				      u64 flags) __ksym __weak;
 
 /*
- * CLOCK_MONOTONIC. Not scx_bpf_now(), which can stand still for up to a tick: who moves a thread into another CPU's local queue brings that CPU's
- * clock up to date, which counts as the time there until that CPU next lets go of its lock (seen with 7.2). Nor does it go on while the kernel switches.
+ * CLOCK_MONOTONIC. Not scx_bpf_now(), which can stand still for up to a tick: a CPU that moves a task into
+ * another CPU's local DSQ updates the other CPU's clock, and the other CPU reads that time until it next
+ * releases its lock (seen with 7.2). Nor does scx_bpf_now() advance during a switch.
  */
 static __always_inline u64 time_ns(void)
 {
 	return bpf_ktime_get_ns();
 }
 
-static __always_inline bool may_use(const struct task_struct *p, u32 cpu)
+static __always_inline bool task_may_use(const struct task_struct *p, u32 cpu)
 {
 	return IS_TRUE(bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
 }
 
-/* Whether a CPU idles that the thread may use; NULL: any. */
-static __always_inline bool idles_for(struct task_struct *p)
+/* True if a CPU idles that the task may use; NULL: any CPU. */
+static __always_inline bool has_idle_cpu(struct task_struct *p)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
-	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle)) : !IS_TRUE(bpf_cpumask_empty(idle));
+	bool idles = p ? IS_TRUE(bpf_cpumask_intersects(p->cpus_ptr, idle))
+		       : !IS_TRUE(bpf_cpumask_empty(idle));
 
 	scx_bpf_put_idle_cpumask(idle);
 	return idles;
 }
 
-/* Claims a CPU, if it idles. */
-static __always_inline bool claim_idle(s32 cpu)
+/* Claims a CPU, if it is idle. True if it was. */
+static __always_inline bool claim_idle_cpu(s32 cpu)
 {
 	return IS_TRUE(scx_bpf_test_and_clear_cpu_idle(cpu));
 }
 
-static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
+static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___q))
 		scx_bpf_dsq_insert___v2___q(p, dsq, slice, flags);
@@ -262,25 +270,25 @@ static __always_inline void insert_fifo(struct task_struct *p, u64 dsq, u64 slic
 		scx_bpf_dispatch(p, dsq, slice, flags);
 }
 
-static __always_inline void insert_ordered(struct task_struct *p, u64 dsq, u64 slice, u64 order,
+static __always_inline void dsq_insert_vtime(struct task_struct *p, u64 dsq, u64 slice, u64 vtime,
 					   u64 flags)
 {
 	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime)) {
 		struct scx_bpf_dsq_insert_vtime_args args = {
 			.dsq_id = dsq,
 			.slice = slice,
-			.vtime = order,
+			.vtime = vtime,
 			.enq_flags = flags,
 		};
 		__scx_bpf_dsq_insert_vtime(p, &args);
 	} else if (bpf_ksym_exists(scx_bpf_dsq_insert_vtime)) {
-		scx_bpf_dsq_insert_vtime(p, dsq, slice, order, flags);
+		scx_bpf_dsq_insert_vtime(p, dsq, slice, vtime, flags);
 	} else {
-		scx_bpf_dispatch_vtime(p, dsq, slice, order, flags);
+		scx_bpf_dispatch_vtime(p, dsq, slice, vtime, flags);
 	}
 }
 
-static __always_inline bool take_first(u64 dsq)
+static __always_inline bool dsq_move_to_local(u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q))
 		return IS_TRUE(scx_bpf_dsq_move_to_local___v2___q(dsq, 0));
@@ -290,32 +298,33 @@ static __always_inline bool take_first(u64 dsq)
 }
 
 /*
- * Puts a thread of the queue that is iterated into a queue, perhaps the same; it does not come again. Whether it was still there.
- * Within dispatch, or a timer.
+ * Moves the task that the iterator is at to a DSQ, perhaps the same one; the iterator does not return the
+ * task again. True if the task was still there. Call only from ops.dispatch() or a timer.
  */
-static __always_inline bool move_ordered(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 order)
+static __always_inline bool dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq,
+					   u64 vtime)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
-		scx_bpf_dsq_move_set_vtime(it, order);
+		scx_bpf_dsq_move_set_vtime(it, vtime);
 		return IS_TRUE(scx_bpf_dsq_move_vtime(it, p, dsq, 0));
 	}
-	scx_bpf_dispatch_from_dsq_set_vtime(it, order);
+	scx_bpf_dispatch_from_dsq_set_vtime(it, vtime);
 	return IS_TRUE(scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0));
 }
 
-/* The same, with another turn. */
-static __always_inline bool move_queued(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq, u64 slice,
-					u64 order)
+/* dsq_move_vtime(), with another slice. */
+static __always_inline bool dsq_move_vtime_slice(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq,
+						 u64 slice, u64 vtime)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_set_slice))
 		scx_bpf_dsq_move_set_slice(it, slice);
 	else
 		scx_bpf_dispatch_from_dsq_set_slice(it, slice);
-	return move_ordered(it, p, dsq, order);
+	return dsq_move_vtime(it, p, dsq, vtime);
 }
 
-/* Whether a queue's first thread can be looked at; the function and its safe version are told apart by another change of 7.1. */
-static __always_inline bool can_peek(void)
+/* True if scx_bpf_dsq_peek() exists in its safe version, which another change of 7.1 tells. */
+static __always_inline bool can_peek_dsq(void)
 {
 	return bpf_ksym_exists(scx_bpf_dsq_peek) && bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___q);
 }
@@ -328,27 +337,27 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 		p->scx.slice = slice;
 }
 
-/* The order value of a queue's first thread, 0 where it is empty (no order is 0). */
-static __always_inline u64 first_order(u64 dsq)
+/* The dsq_vtime of the first task in a DSQ; 0: the DSQ is empty (no task has 0). */
+static __always_inline u64 dsq_first_vtime(u64 dsq)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
-	u64 order = 0;
+	u64 vtime = 0;
 
-	if (can_peek()) {
+	if (can_peek_dsq()) {
 		p = scx_bpf_dsq_peek(dsq);
 		return p ? p->scx.dsq_vtime : 0;
 	}
 	if (!bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		p = bpf_iter_scx_dsq_next(&it);
 		if (p)
-			order = p->scx.dsq_vtime;
+			vtime = p->scx.dsq_vtime;
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	return order;
+	return vtime;
 }
 
-/* A timer for each CPU or domain. */
+/* An array of timers, one for each CPU or LLC. */
 struct timer {
 	struct bpf_timer timer;
 };
@@ -371,7 +380,7 @@ static __always_inline s32 init_timer(void *timers, u32 index, int (*callback)(v
 	return error ?: bpf_timer_set_callback(&it->timer, callback);
 }
 
-/* Ends the scheduler with a message; the kernel's own takes over. */
+/* Ends the scheduler with a message; the kernel's own scheduler takes over. */
 #define fail(fmt, args...)                                                                         \
 	({                                                                                         \
 		static char text[] = fmt;                                                          \

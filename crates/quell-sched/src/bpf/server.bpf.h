@@ -2,392 +2,407 @@
 /*
  * Servers: keeps what ../policy/server.h computes with.
  *
- * Problem: who is promised a budget on a CPU must get it before all that has a weight, to the microsecond, and no more of it; and
- *          what budgets leave is shared as if there were none.
- * How:     a thread that may run on one CPU only can be served by a server of that CPU, which has a queue of its own, in the order
- *          that the thread would have in its CPU's. A CPU that looks for work serves the server with the earliest deadline
- *          that has a budget and wants it, and else what comes next by weight: there the queues of servers without a budget
- *          count as its own. Each CPU has a timer for when a budget or a period ends.
- *          All that has a weight is itself a server (the rest), of high criticality, so that it gets something in
- *          every period whatever was promised.
- * Bounds:  a server that stays ready has its budget by its deadline, if the CPU's servers pass the test they were placed by
- *          (quell-policy's admission) and nothing but interrupts and higher scheduling classes takes the CPU.
- * Time:    who leaves a CPU pays until the next one has it, as a trace of switches tells it. So the time is asked for
- *          again where it pays: else who is switched to for next to nothing and from at some cost, as one that wakes and sleeps often, had
- *          more CPU time than it pays for.
- * Locking: a CPU's servers change under its run queue's lock only: where its threads become ready, where it looks for work, and where
- *          one begins or ceases to run. The agent writes what they are to be; that holds from their next period on.
- *          The timer only makes the CPU look, and counts that.
+ * Problem: A task with a reservation on a CPU must get its budget before all tasks that only have weights, to
+ *          the microsecond, and no more than that; and what budgets leave is shared as if there were no
+ *          servers.
+ * How:     A pinned task can be served by a constant-bandwidth server of its CPU. The server has a DSQ of its
+ *          own, in the order that the task would have in the pinned DSQ. A CPU that dispatches serves the
+ *          ready server with budget that has the earliest deadline; if there is none, it dispatches by
+ *          weight, with the DSQs of servers without budget counted as its own. A timer of the CPU expires
+ *          when a budget or a period ends. All tasks without a server are served by the best-effort server,
+ *          of high criticality, so that they get some of every period whatever is reserved.
+ * Bounds:  A server that stays ready gets its budget by its deadline, if the CPU's servers passed the
+ *          admission test of quell-policy and nothing but interrupts and higher scheduling classes takes the
+ *          CPU.
+ * Time:    A task that stops pays until the next one runs, as a trace of switches shows it. So the clock is
+ *          read anew where a server is charged: else a task that wakes and sleeps often, cheap to switch to
+ *          and costly to switch from, would get more CPU time than it pays for.
+ * Locking: A CPU's servers change under its run queue's lock only: where their tasks become runnable, where
+ *          the CPU dispatches, and where a task begins to run or stops. The agent writes next_terms, which
+ *          hold from the server's next period on. The timer only preempts the CPU and counts that in
+ *          nr_kicks.
  */
 #ifndef QUELL_SERVER_BPF_H
 #define QUELL_SERVER_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
-#define NEVER (-1ULL)
-/* What a switch takes at most. Else the CPU idled, or a higher scheduling class had it. */
-#define LEAVING_MOST (50 * NS_PER_US)
+#define TIME_NEVER (-1ULL)
+/* How long a switch takes at most. After that the CPU idled, or a higher scheduling class had it. */
+#define CURR_LEAVING_MAX (50 * NS_PER_US)
 
 /*
- * A turn of who came from the CPU's local queue although the CPU was to look for work. The kernel puts who must not migrate at the moment there
- * by itself, again each time it is preempted, and looks for no work while somebody is there: two of them would take turns of nothing for ever.
+ * Slice of a task that came from SCX_DSQ_LOCAL although the CPU was to pick a server. The core itself
+ * re-inserts a task whose migration is disabled after each preemption, and does not call
+ * ops.dispatch() while the local DSQ has a task: without a minimum, two such tasks would preempt each other
+ * for ever.
  */
-#define PASSING_LEAST (200 * NS_PER_US)
+#define REINSERTED_SLICE_MIN (200 * NS_PER_US)
 
-/* Where a CPU lists a server, or with 0 where it lists none; CPU_SERVERS: nowhere. Global, so that the verifier looks at it once. */
-__noinline u32 find_server(u32 cpu, u32 number)
+/* The index at which a CPU lists a server, or (number 0) a free index; CPU_SERVERS_MAX: there is none. */
+__global_subprog u32 find_server(u32 cpu, u32 number)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 
-	for (u32 at = 0; r && at < CPU_SERVERS; at++) {
-		if (r->server[at] == number)
-			return at;
+	for (u32 nth = 0; srq && nth < CPU_SERVERS_MAX; nth++) {
+		if (srq->servers[nth] == number)
+			return nth;
 	}
-	return CPU_SERVERS;
+	return CPU_SERVERS_MAX;
 }
 
-static __always_inline bool has_servers(u32 cpu)
+static __always_inline bool cpu_has_servers(u32 cpu)
 {
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
 
-	return r && r->count;
+	return srq && srq->nr_servers;
 }
 
-/* The server that a thread is to be served by there; 0: none. */
-static __always_inline u32 server_of(struct thread *t, struct task_struct *p, u32 cpu)
+/* The server that is to serve the task on the CPU; 0: none. */
+static __always_inline u32 target_server(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
-	struct server_slot *s = p->nr_cpus_allowed == 1 ? server_at(t->server) : NULL;
+	struct server_ctx *s = p->nr_cpus_allowed == 1 ? lookup_server(t->server) : NULL;
 
 	return s && s->cpu == cpu && !s->ended ? t->server : 0;
 }
 
-/* The thread is not ready any more, or served by another. */
-static __always_inline void leave_server(struct thread *t)
+/* A task of a server stops to be runnable, or gets another server. */
+static __always_inline void dequeue_server(struct task_ctx *t)
 {
-	struct server_slot *s;
+	struct server_ctx *s;
 
-	if (!options.criticality || !t->served)
+	if (!options.criticality || !t->on_server)
 		return;
-	s = server_at(__sync_lock_test_and_set(&t->served, 0));
+	s = lookup_server(__sync_lock_test_and_set(&t->on_server, 0));
 	if (s)
-		__sync_fetch_and_add(&s->ready, -1);
+		__sync_fetch_and_add(&s->nr_ready, -1);
 }
 
-/* A thread is ready on a CPU. */
-static __always_inline void enter_server(struct thread *t, struct task_struct *p, u32 cpu)
+/* A task is runnable on a CPU: its server counts the task. */
+static __always_inline void enqueue_server(struct task_ctx *t, struct task_struct *p, u32 cpu)
 {
 	u32 number;
-	struct server_slot *s;
+	struct server_ctx *s;
 
 	if (!options.criticality)
 		return;
-	number = server_of(t, p, cpu);
-	if (t->served == number)
+	number = target_server(t, p, cpu);
+	if (t->on_server == number)
 		return;
-	leave_server(t);
-	s = server_at(number);
+	dequeue_server(t);
+	s = lookup_server(number);
 	if (!s)
 		return;
-	t->served = number;
-	if (!__sync_fetch_and_add(&s->ready, 1))
-		s->woke = 1;
+	t->on_server = number;
+	if (!__sync_fetch_and_add(&s->nr_ready, 1))
+		s->wakeup_pending = 1;
 }
 
-/* The agent gave it a thread, which may be waiting. */
-static __always_inline void join_server(u32 number)
+/* The agent gave the server a task, which may be queued already. */
+static __always_inline void request_server_join(u32 number)
 {
-	struct server_slot *s = options.criticality ? server_at(number) : NULL;
-	struct reservation *r = s ? reservation_at(s->cpu) : NULL;
+	struct server_ctx *s = options.criticality ? lookup_server(number) : NULL;
+	struct server_rq *srq = s ? lookup_server_rq(s->cpu) : NULL;
 
-	if (r)
-		r->joined = 1;
+	if (srq)
+		srq->rescan_pinned = 1;
 }
 
-/* From now on it is promised what the agent said last, unless the agent is about to say something else. */
-static __always_inline void apply_terms(struct server_slot *s)
+/* Takes over the terms that the agent wrote last, unless the agent is writing new ones. */
+static __always_inline void apply_terms(struct server_ctx *s)
 {
-	u32 version = *(volatile u32 *)&s->version;
+	u32 version = *(volatile u32 *)&s->terms_seq;
 
-	if (version == s->applied || version & 1)
+	if (version == s->terms_seq_applied || version & 1)
 		return;
-	s->now.terms = s->next;
-	if (*(volatile u32 *)&s->version == version)
-		s->applied = version;
+	s->cur.terms = s->next_terms;
+	if (*(volatile u32 *)&s->terms_seq == version)
+		s->terms_seq_applied = version;
 }
 
-/* What ran since is charged, and by a server it is none of what others share. */
-static __always_inline void pay(struct reservation *r, u64 now)
+/* Charges what ran since the last charge, to a server or to best effort. */
+static __always_inline void charge_server(struct server_rq *srq, u64 now)
 {
-	struct server_slot *s = server_at(r->charged);
-	u64 at = r->charged_at;
+	struct server_ctx *s = lookup_server(srq->charged_server);
+	u64 at = srq->charged_until_ns;
 
 	if (now <= at)
 		return;
-	if (r->leaves && now - at > LEAVING_MOST)
-		r->leaves = 0;
-	if (!r->occupied && !r->leaves)
+	if (srq->curr_leaving && now - at > CURR_LEAVING_MAX)
+		srq->curr_leaving = 0;
+	if (!srq->curr_runs && !srq->curr_leaving)
 		return;
-	r->charged_at = now;
+	srq->charged_until_ns = now;
 	if (!s) {
-		rest_ran(&r->rest, now - at, now);
+		best_effort_charge(&srq->best_effort, now - at, now);
 		return;
 	}
-	s->now.used += now - at;
+	s->cur.used_ns += now - at;
 }
 
-/* Brings one of a CPU's servers up to date, and the CPU's mode with it. Global, so that the verifier looks at it once. */
-__noinline int update_server(u32 cpu, u32 at, u64 now)
+/* Brings the nth server of a CPU up to date, and the CPU's mode. */
+__global_subprog int update_server(u32 cpu, u32 nth, u64 now)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 
-	if (!r)
+	if (!srq)
 		return 0;
-	u32 number = r->server[bounded(at, CPU_SERVERS)];
-	struct server_slot *s = server_at(number);
+	u32 number = srq->servers[bounded(nth, CPU_SERVERS_MAX)];
+	struct server_ctx *s = lookup_server(number);
 	if (!s)
 		return 0;
-	/* It has ended, and its number may be another CPU's by now. */
-	if (s->cpu != cpu || (s->ended && !s->ready)) {
-		r->server[bounded(at, CPU_SERVERS)] = 0;
-		__sync_fetch_and_add(&r->count, -1);
+	/* The server has ended, and its number may belong to another CPU by now. */
+	if (s->cpu != cpu || (s->ended && !s->nr_ready)) {
+		srq->servers[bounded(nth, CPU_SERVERS_MAX)] = 0;
+		__sync_fetch_and_add(&srq->nr_servers, -1);
 		return 0;
 	}
-	if (s->ready && s->woke) {
-		s->woke = 0;
+	if (s->nr_ready && s->wakeup_pending) {
+		s->wakeup_pending = 0;
 		apply_terms(s);
-		server_wake(&s->now, now);
-	} else if (s->ready && now >= s->now.deadline) {
-		if (server_active(&s->now, r->critical))
+		server_wakeup(&s->cur, now);
+	} else if (s->nr_ready && now >= s->cur.deadline_ns) {
+		if (server_has_budget(&s->cur, srq->hi_mode))
 			s->missed++;
 		apply_terms(s);
-		server_renew(&s->now, now);
+		server_next_period(&s->cur, now);
 	}
-	if (s->ready && !s->ended && s->now.terms.high) {
-		if (server_overruns(&s->now)) {
-			server_heat(&s->now, now);
-			if (!r->critical)
-				r->switches++;
-			r->critical = 1;
+	if (s->nr_ready && !s->ended && s->cur.terms.hi_crit) {
+		if (server_overruns(&s->cur)) {
+			server_extend_hi_mode(&s->cur, now);
+			if (!srq->hi_mode)
+				srq->nr_hi_switches++;
+			srq->hi_mode = 1;
 		}
-		if (server_active(&s->now, true))
-			r->wanted = 1;
+		if (server_has_budget(&s->cur, true))
+			srq->hi_wanted = 1;
 	}
-	if (s->now.hot_until > r->hot_until)
-		r->hot_until = s->now.hot_until;
+	if (s->cur.hi_until_ns > srq->hi_until_ns)
+		srq->hi_until_ns = s->cur.hi_until_ns;
 	return 0;
 }
 
-/* Whether it goes before those that were looked at before it. Global, as update_server() is. */
-__noinline int compare_server(u32 cpu, u32 at, u64 now)
+/* Makes the nth server the best one, if it precedes the servers before it. */
+__global_subprog int consider_server(u32 cpu, u32 nth, u64 now)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 
-	if (!r)
+	if (!srq)
 		return 0;
-	u32 number = r->server[bounded(at, CPU_SERVERS)];
-	struct server_slot *s = server_at(number);
-	if (!s || !s->ready)
+	u32 number = srq->servers[bounded(nth, CPU_SERVERS_MAX)];
+	struct server_ctx *s = lookup_server(number);
+	if (!s || !s->nr_ready)
 		return 0;
-	/* What was left of its budget it could not use in HI mode; were it to have that now, others would lack it. */
-	if (r->resumes && !s->now.terms.high)
-		server_begin(&s->now, now);
+	/*
+	 * A server of low criticality could not use its budget in HI mode. If it used the rest of that budget
+	 * now, other servers would lack the time; so its period begins anew.
+	 */
+	if (srq->lo_resumes && !s->cur.terms.hi_crit)
+		server_start_period(&s->cur, now);
 	if (s->ended) {
-		r->left = 1;
-	} else if (!server_active(&s->now, r->critical)) {
-		r->left = 1;
-		u64 deadline = s->now.deadline;
-		if ((s->now.terms.high || !r->critical) && deadline < r->event_at)
-			r->event_at = deadline;
+		srq->exhausted_waits = 1;
+	} else if (!server_has_budget(&s->cur, srq->hi_mode)) {
+		srq->exhausted_waits = 1;
+		u64 next_deadline = s->cur.deadline_ns;
+		if ((s->cur.terms.hi_crit || !srq->hi_mode) && next_deadline < srq->next_event_ns)
+			srq->next_event_ns = next_deadline;
 	} else {
-		u64 order = server_order(&s->now, r->critical);
-		if (order < r->order) {
-			r->order = order;
-			r->best = number;
+		u64 deadline = server_current_deadline(&s->cur, srq->hi_mode);
+		if (deadline < srq->best_deadline_ns) {
+			srq->best_deadline_ns = deadline;
+			srq->best_server = number;
 		}
 	}
 	return 0;
 }
 
-/* The rest wants the CPU: whether it is its turn. */
-static __always_inline bool rest_goes_first(struct reservation *r, u64 now)
+/* Best-effort tasks want the CPU: true if the best-effort server precedes the best server. */
+static __always_inline bool best_effort_goes_first(struct server_rq *srq, u64 now)
 {
-	struct server *rest = &r->rest;
+	struct server *be = &srq->best_effort;
 
-	if (!rest->terms.period)
+	if (!be->terms.period_ns)
 		return false;
-	if (server_active(rest, true))
-		return server_order(rest, r->critical) < r->order;
-	if (r->best && rest_begins(rest) < r->event_at)
-		r->event_at = rest_begins(rest);
+	if (server_has_budget(be, true))
+		return server_current_deadline(be, srq->hi_mode) < srq->best_deadline_ns;
+	if (srq->best_server && best_effort_next_period(be) < srq->next_event_ns)
+		srq->next_event_ns = best_effort_next_period(be);
 	return false;
 }
 
 /*
- * Whose turn it is on a CPU: the number of a server, or 0, the rest. What runs is charged before. weighted: somebody waits there whom
- * no server serves. Under the run queue's lock. Global, as update_server() is.
+ * Picks what a CPU serves: the number of a server, or 0 for best effort. Charges what runs first. be_waits: a
+ * task without a server waits. Under the run queue's lock.
  */
-__noinline u32 choose(u32 cpu, bool weighted)
+__global_subprog u32 pick_server(u32 cpu, bool be_waits)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
 
-	if (!r || !r->count)
+	if (!srq || !srq->nr_servers)
 		return 0;
-	pay(r, now);
-	rest_owe(&r->rest, r->rest_wants, now);
-	r->wanted = server_active(&r->rest, true);
-	r->left = r->resumes = 0;
-	r->hot_until = 0;
-	r->best = 0;
-	r->order = r->event_at = NEVER;
-	for (u32 at = 0; at < CPU_SERVERS; at++)
-		update_server(cpu, at, now);
-	if (r->critical && !r->wanted) {
-		if (now >= r->hot_until) {
-			r->critical = 0;
-			r->resumes = 1;
+	charge_server(srq, now);
+	best_effort_update(&srq->best_effort, srq->best_effort_wants, now);
+	srq->hi_wanted = server_has_budget(&srq->best_effort, true);
+	srq->exhausted_waits = srq->lo_resumes = 0;
+	srq->hi_until_ns = 0;
+	srq->best_server = 0;
+	srq->best_deadline_ns = srq->next_event_ns = TIME_NEVER;
+	for (u32 nth = 0; nth < CPU_SERVERS_MAX; nth++)
+		update_server(cpu, nth, now);
+	if (srq->hi_mode && !srq->hi_wanted) {
+		if (now >= srq->hi_until_ns) {
+			srq->hi_mode = 0;
+			srq->lo_resumes = 1;
 		} else {
-			r->event_at = r->hot_until;
+			srq->next_event_ns = srq->hi_until_ns;
 		}
 	}
-	for (u32 at = 0; at < CPU_SERVERS; at++)
-		compare_server(cpu, at, now);
-	u32 chosen = r->best;
-	bool wants = weighted || r->left || (r->occupied && !r->charged);
-	if (wants && rest_goes_first(r, now))
-		chosen = 0;
-	r->rest_wants = wants;
-	r->chosen = chosen;
-	return chosen;
+	for (u32 nth = 0; nth < CPU_SERVERS_MAX; nth++)
+		consider_server(cpu, nth, now);
+	u32 picked = srq->best_server;
+	bool be_wants = be_waits || srq->exhausted_waits || (srq->curr_runs && !srq->charged_server);
+	if (be_wants && best_effort_goes_first(srq, now))
+		picked = 0;
+	srq->best_effort_wants = be_wants;
+	srq->picked_server = picked;
+	return picked;
 }
 
-TIMERS(budgets, MAX_CPUS);
+TIMERS(budget_timers, MAX_CPUS);
 
-/* Whether preempting who runs, for somebody's budget, has not made the CPU look for work. */
-static __always_inline bool kicks_in_vain(struct reservation *r)
+/* True if preempting for a budget has not made the CPU dispatch, see REINSERTED_SLICE_MIN. */
+static __always_inline bool kicks_ignored(struct server_rq *srq)
 {
-	return r->kicked > 1;
+	return srq->nr_kicks > 1;
 }
 
-static __always_inline void kick_for_budget(struct reservation *r, u32 cpu)
+static __always_inline void kick_for_budget(struct server_rq *srq, u32 cpu)
 {
-	if (!kicks_in_vain(r))
-		r->kicked++;
+	if (!kicks_ignored(srq))
+		srq->nr_kicks++;
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
-static int on_budget(void *map, u32 *key, struct timer *value)
+static int on_budget_timer(void *map, u32 *key, struct timer *value)
 {
 	u32 cpu = *key;
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 
-	if (!r)
+	if (!srq)
 		return 0;
-	r->timer_at = 0;
-	kick_for_budget(r, cpu);
+	srq->timer_at_ns = 0;
+	kick_for_budget(srq, cpu);
 	return 0;
 }
 
-/* A CPU looks again when what runs has used its budget, or somebody gets one. Global, as update_server() is. */
-__noinline int look_again(u32 cpu)
+/* Arms the budget timer for when what runs has used its budget, or a server gets budget. */
+__global_subprog int arm_budget_timer(u32 cpu)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
-	struct timer *budget = bpf_map_lookup_elem(&budgets, &cpu);
+	struct timer *timer = bpf_map_lookup_elem(&budget_timers, &cpu);
 
-	if (!r || !budget)
+	if (!srq || !timer)
 		return 0;
-	u64 at = r->event_at;
-	u64 until = NEVER;
-	struct server_slot *s = server_at(r->charged);
-	if (r->occupied && s)
-		until = server_until(&s->now, r->critical, now);
-	/* The rest need not be stopped while nobody else has a budget and wants the CPU, nor would once it has had its own. */
-	else if (r->occupied && (r->best || (r->critical && server_active(&r->rest, true))))
-		until = now + server_left(&r->rest);
-	if (until < at)
-		at = until;
-	if (kicks_in_vain(r) && at < r->began_at + PASSING_LEAST)
-		at = r->began_at + PASSING_LEAST;
-	if (at == NEVER || at == r->timer_at)
+	u64 at = srq->next_event_ns;
+	u64 budget_end = TIME_NEVER;
+	struct server_ctx *s = lookup_server(srq->charged_server);
+	if (srq->curr_runs && s)
+		budget_end = server_next_event(&s->cur, srq->hi_mode, now);
+	/*
+	 * Best effort need not be stopped while no other server is ready with budget, nor for its own budget
+	 * then.
+	 */
+	else if (srq->curr_runs &&
+		 (srq->best_server || (srq->hi_mode && server_has_budget(&srq->best_effort, true))))
+		budget_end = now + server_runtime_left(&srq->best_effort);
+	if (budget_end < at)
+		at = budget_end;
+	if (kicks_ignored(srq) && at < srq->curr_since_ns + REINSERTED_SLICE_MIN)
+		at = srq->curr_since_ns + REINSERTED_SLICE_MIN;
+	if (at == TIME_NEVER || at == srq->timer_at_ns)
 		return 0;
-	r->timer_at = at;
-	bpf_timer_start(&budget->timer, at > now ? at - now : 1, 0);
+	srq->timer_at_ns = at;
+	bpf_timer_start(&timer->timer, at > now ? at - now : 1, 0);
 	return 0;
 }
 
-/* Whether a thread's server pays for it. */
-static __always_inline bool is_served(struct thread *t, struct reservation *r)
+/* True if the task's server pays for the task now. */
+static __always_inline bool server_pays_task(struct task_ctx *t, struct server_rq *srq)
 {
-	struct server_slot *s = server_at(t->served);
+	struct server_ctx *s = lookup_server(t->on_server);
 
-	return s && server_active(&s->now, r->critical);
+	return s && server_has_budget(&s->cur, srq->hi_mode);
 }
 
-/* A thread runs there, or goes on. Global, as update_server() is. */
-__noinline int begin_charge(struct thread *t, u32 cpu)
+/* A task begins to run on the CPU, or goes on. */
+__global_subprog int server_begin_curr(struct task_ctx *t, u32 cpu)
 {
-	struct reservation *r = reservation_at(cpu);
+	struct server_rq *srq = lookup_server_rq(cpu);
 	u64 now = time_ns();
 
-	if (!t || !r)
+	if (!t || !srq)
 		return 0;
-	if (!r->count) {
-		t->paid = 0;
+	if (!srq->nr_servers) {
+		t->server_pays = 0;
 		return 0;
 	}
-	pay(r, now);
-	r->leaves = 0;
-	r->occupied = 1;
-	r->charged_at = r->began_at = now;
-	t->paid = is_served(t, r);
-	r->charged = t->paid ? t->served : 0;
-	look_again(cpu);
+	charge_server(srq, now);
+	srq->curr_leaving = 0;
+	srq->curr_runs = 1;
+	srq->charged_until_ns = srq->curr_since_ns = now;
+	t->server_pays = server_pays_task(t, srq);
+	srq->charged_server = t->server_pays ? t->on_server : 0;
+	arm_budget_timer(cpu);
 	return 0;
 }
 
-/* As begin_charge(). Nobody takes the CPU from who is served for being more urgent. */
-static __always_inline void begin_serving(struct thread *t, u32 cpu)
+/*
+ * As server_begin_curr(), if the CPU has servers. A task that a server pays for is not preempted by a more
+ * urgent one.
+ */
+static __always_inline void server_set_curr(struct task_ctx *t, u32 cpu)
 {
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
-	struct cpu_slot *slot = cpu_at(cpu);
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
+	struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
 
-	if (!r || !slot || !(r->count || t->paid))
+	if (!srq || !cpuc || !(srq->nr_servers || t->server_pays))
 		return;
-	begin_charge(t, cpu);
-	if (r->charged)
-		slot->deadline = ORDER_NONE;
+	server_begin_curr(t, cpu);
+	if (srq->charged_server)
+		cpuc->curr_deadline = DEADLINE_NONE;
 }
 
-/* Who runs there leaves. */
-static __always_inline void end_charge(u32 cpu)
+/* The CPU's task stops. */
+static __always_inline void server_end_curr(u32 cpu)
 {
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
 
-	if (!r || !r->count)
+	if (!srq || !srq->nr_servers)
 		return;
-	pay(r, time_ns());
-	r->leaves = r->occupied;
-	r->occupied = 0;
+	charge_server(srq, time_ns());
+	srq->curr_leaving = srq->curr_runs;
+	srq->curr_runs = 0;
 }
 
-/* The CPU idles: who left it has left. */
-static __always_inline void idle_charge(u32 cpu)
+/* The CPU idles: the task that stopped does not pay any longer. */
+static __always_inline void server_settle_idle(u32 cpu)
 {
-	struct reservation *r = options.criticality ? reservation_at(cpu) : NULL;
+	struct server_rq *srq = options.criticality ? lookup_server_rq(cpu) : NULL;
 
-	if (!r || !r->leaves)
+	if (!srq || !srq->curr_leaving)
 		return;
-	pay(r, time_ns());
-	r->leaves = 0;
+	charge_server(srq, time_ns());
+	srq->curr_leaving = 0;
 }
 
-/* Whether somebody waits whom no server serves. */
-static __always_inline bool weighted_waits(u32 cpu)
+/* True if a task waits that no server serves. */
+static __always_inline bool best_effort_waits(u32 cpu)
 {
-	struct domain *d = domain_at(domain_index(cpu));
+	struct llc_ctx *llc = lookup_llc(cpu_llc_id(cpu));
 
-	return d && (d->queued || first_order(pinned_queue(cpu)));
+	return llc && (llc->nr_queued || dsq_first_vtime(pinned_dsq(cpu)));
 }
 
 #endif

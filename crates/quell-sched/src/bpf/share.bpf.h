@@ -2,286 +2,305 @@
 /*
  * Shares: keeps what ../policy/share.h computes with.
  *
- * Problem: the loader has to know what threads used and wanted, and threads what they are due, without anything between them that all
- *          CPUs write.
- * How:     a thread that wants CPUs has a place among sharers, which the loader maps into its memory. It is charged there for every SHARE_STEP
- *          of CPU time. Who comes takes the next that is free; the loader frees those that nobody needs any more.
- *          A queue is ordered by what held when threads were queued; since the loader may have moved them since,
- *          who is first there is looked at again before it is taken, and put back if others are before it by now.
- * Limits:  a thread that finds none of the next PLACES_TRIED free counts as neither ahead nor behind until its next turn. A queue's first LOOKED_AT
- *          threads are looked at, those included that may not run where somebody looks.
+ * Problem: The rate solver of the loader has to know what each task used and wanted, and each task what it is
+ *          due, without a counter that all CPUs write.
+ * How:     A task that wants CPU time has a share slot, which the loader maps into its memory. The task is
+ *          charged there for every SHARE_CHARGE_MIN of CPU time. A new task takes the next free slot; the
+ *          loader frees slots that are no longer used. A DSQ is ordered by the deadlines that its tasks had
+ *          when they were queued. The rate solver may have moved the tasks' service times since; so the first
+ *          task of a DSQ gets its present deadline before it is dispatched, and is put back if another task
+ *          now precedes it.
+ * Limits:  A task that finds none of the next SHARE_SLOT_TRIES slots free counts as neither ahead nor behind
+ *          until its next slice. Only the first DSQ_SCAN_MAX tasks of a DSQ are looked at, and those that may
+ *          not run on the CPU count as well.
  */
 #ifndef QUELL_SHARE_BPF_H
 #define QUELL_SHARE_BPF_H
 
-#include "limit.bpf.h"
+#include "bandwidth.bpf.h"
 
-/* Whose order differs by less is left where it is. */
-#define ORDER_NOTICED (1 * NS_PER_MS)
+/* A task whose deadline moved by less than this stays where it is. */
+#define RESORT_DIFF_MIN (1 * NS_PER_MS)
 
-/* A queue's threads are put in order as they are now so often, and so many of them. */
-#define SORTED_EVERY (25 * NS_PER_MS)
-#define SORTED_MOST 256
+/* How often a DSQ is put in order by its tasks' present deadlines, and how many of its tasks at most. */
+#define RESORT_PERIOD (25 * NS_PER_MS)
+#define RESORT_MAX 256
 
-#define PLACES_TRIED 16
+#define SHARE_SLOT_TRIES 16
 
-static __always_inline struct sharer *sharer_of(struct thread *t)
+static __always_inline struct share_slot *share_slot_of(struct task_ctx *t)
 {
-	u32 number = t->sharer;
+	u32 number = t->share_slot_plus1;
 
-	return number ? &sharers[bounded(number - 1, MAX_SHARERS)] : NULL;
+	return number ? &share_slots[bounded(number - 1, MAX_SHARE_SLOTS)] : NULL;
 }
 
-/* A thread's rate; until the loader knows it what its weight says, and a whole CPU where it has no place. */
-static __always_inline u32 rate_of(struct thread *t, struct sharer *s)
+/*
+ * The rate of a task. Until the rate solver knows the task: by the task's weight, and a whole CPU if it has
+ * no slot.
+ */
+static __always_inline u32 task_rate(struct task_ctx *t, struct share_slot *slot)
 {
-	struct domain *d = domain_at(t->domain);
+	struct llc_ctx *llc = lookup_llc(t->llc);
 
-	if (!s)
+	if (!slot)
 		return SHARE_RATE_ONE;
-	u32 rate = s->rate;
-	return rate || !d ? rate : share_rate(t->weight, d->online, d->load);
+	u32 rate = slot->rate;
+	return rate || !llc ? rate : share_default_rate(t->weight, llc->nr_online, llc->weight_sum);
 }
 
-/* Whether the loader has not told yet what a thread is due. */
-static __always_inline bool is_unknown(struct thread *t)
+/* True if the rate solver has not yet found what the task is due. */
+static __always_inline bool rate_is_unknown(struct task_ctx *t)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 
-	return s && !s->rate;
+	return slot && !slot->rate;
 }
 
-/* Where a thread stands by what it was served. */
-static __always_inline void locate(struct thread *t, u64 now)
+/* Computes the task's vtime from the time up to which it has been served. */
+static __always_inline void update_vtime(struct task_ctx *t, u64 now)
 {
-	struct sharer *s = sharer_of(t);
-	u32 rate = rate_of(t, s);
+	struct share_slot *slot = share_slot_of(t);
+	u32 rate = task_rate(t, slot);
 
-	t->virtual = share_virtual(s ? s->served : now, rate);
+	t->vtime = share_vtime(slot ? slot->served_until_ns : now, rate);
 }
 
-static __always_inline void keep_bounds(struct sharer *s, u64 now)
+static __always_inline void clamp_served(struct share_slot *slot, u64 now)
 {
-	u64 served = s->served;
-	s64 by = share_bounding(served, now);
+	u64 served_until = slot->served_until_ns;
+	s64 by = share_served_clamp(served_until, now);
 
 	if (by)
-		__sync_fetch_and_add(&s->served, by);
+		__sync_fetch_and_add(&slot->served_until_ns, by);
 }
 
-/* Charges a thread for what it used. Global, so that the verifier looks at it once. */
-__noinline int bill(struct thread *t, u64 now)
+/* Charges a task for the CPU time that share_account_exec() counted. */
+__global_subprog int share_charge(struct task_ctx *t, u64 now)
 {
-	struct sharer *s = t ? sharer_of(t) : NULL;
+	struct share_slot *slot = t ? share_slot_of(t) : NULL;
 
 	if (!t)
 		return 0;
-	u64 ns = t->unbilled;
-	t->unbilled = 0;
-	if (!s)
+	u64 ns = t->uncharged_ns;
+	t->uncharged_ns = 0;
+	if (!slot)
 		return 0;
-	s->used += ns;
-	/* The loader moves it as well. */
-	__sync_fetch_and_add(&s->served, share_time(ns, rate_of(t, s)));
-	keep_bounds(s, now);
+	slot->used_ns += ns;
+	/* Atomic: the rate solver adds to it at the same time. */
+	__sync_fetch_and_add(&slot->served_until_ns, share_service_time(ns, task_rate(t, slot)));
+	clamp_served(slot, now);
 	return 0;
 }
 
-/* What a thread ran up to now is charged to nobody. */
-static __always_inline void share_runs(struct thread *t, struct task_struct *p)
+/* Counts the task's CPU time from here on: what the task ran before is charged to no task. */
+static __always_inline void share_sync_exec(struct task_ctx *t, struct task_struct *p)
 {
-	t->counted = p->se.sum_exec_runtime;
+	t->exec_accounted_ns = p->se.sum_exec_runtime;
 }
 
 /*
- * A thread ran for so long, and by the kernel's account perhaps for longer: with what was done to get it its CPU, which is much of a turn of
- * 30 us. Who switches often would else have more than its share. Interrupts, which the kernel leaves out, are nobody's: of three threads on two CPUs
- * beside one that wakes 10,000 times a second, two would have had 1.2 points less for what interrupts took while they ran. But who is due a CPU
- * while it wants one pays for those that it had to bear: else it would be owed them, more and more.
+ * Counts what a task ran. By sum_exec_runtime, not from the call of ops.running(): so the task also pays for
+ * the switch to it, which is much of a slice of 30 us, and a task that switches often would get more than its
+ * share. Interrupts are not in sum_exec_runtime, and no task pays for them: of three tasks on two CPUs beside
+ * a task that wakes 10,000 times a second, two would get 1.2 points less for the interrupts that hit them.
+ * But a task that is due a whole CPU pays for the interrupts that hit it: else the CPU would owe it more and
+ * more.
  */
-static __always_inline void share_ran(struct thread *t, struct task_struct *p, u64 ran, u64 now)
+static __always_inline void share_account_exec(struct task_ctx *t, struct task_struct *p, u64 ran, u64 now)
 {
-	u64 all = p->se.sum_exec_runtime, had = all - t->counted;
-	bool bears = ran > had && rate_of(t, sharer_of(t)) >= SHARE_RATE_ONE;
+	u64 exec = p->se.sum_exec_runtime, ran_exec = exec - t->exec_accounted_ns;
+	bool bears_irq = ran > ran_exec && task_rate(t, share_slot_of(t)) >= SHARE_RATE_ONE;
 
-	t->unbilled += bears ? ran : had;
-	t->counted = all;
-	if (t->unbilled >= SHARE_STEP)
-		bill(t, now);
+	t->uncharged_ns += bears_irq ? ran : ran_exec;
+	t->exec_accounted_ns = exec;
+	if (t->uncharged_ns >= SHARE_CHARGE_MIN)
+		share_charge(t, now);
 }
 
-/* A thread ran that a server pays for: as if it had not wanted that. */
-static __always_inline void share_paid(struct thread *t, struct task_struct *p, u64 ran)
+/* A server paid for what the task ran: the task counts as not having wanted that time. */
+static __always_inline void share_account_server(struct task_ctx *t, struct task_struct *p, u64 ran)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 
-	share_runs(t, p);
-	if (s)
-		s->wanted -= ran;
+	share_sync_exec(t, p);
+	if (slot)
+		slot->wanted_ns -= ran;
 }
 
-/* A thread takes a place, if one is free where it looks, and is neither ahead nor behind, but for its parent's debts. Global, as bill() is. */
-__noinline int take_place(struct thread *t, u32 tid, u64 now)
+/*
+ * Gives the task a free share slot, if one of the next SHARE_SLOT_TRIES is free. The task begins neither
+ * ahead nor behind, but with the debts of its parent.
+ */
+__global_subprog int share_slot_alloc(struct task_ctx *t, u32 tid, u64 now)
 {
 	if (!t)
 		return 0;
-	t->sharer = 0;
-	u32 next = places.next;
-	for (u32 i = 0; i < PLACES_TRIED; i++) {
-		u32 number = bounded(next + i, MAX_SHARERS);
-		struct sharer *s = &sharers[number];
-		if (s->tid || __sync_val_compare_and_swap(&s->tid, 0, tid))
+	t->share_slot_plus1 = 0;
+	u32 next = share_slot_hints.next_free;
+	for (u32 i = 0; i < SHARE_SLOT_TRIES; i++) {
+		u32 number = bounded(next + i, MAX_SHARE_SLOTS);
+		struct share_slot *slot = &share_slots[number];
+		if (slot->tid || __sync_val_compare_and_swap(&slot->tid, 0, tid))
 			continue;
-		places.next = number + 1;
-		t->sharer = number + 1;
-		s->wants = 0;
-		s->born = !t->known;
-		s->served = now - t->lag;
-		t->lag = 0;
-		/* Last: from here on the loader looks at it. */
-		__sync_lock_test_and_set(&s->since, now ?: 1);
+		share_slot_hints.next_free = number + 1;
+		t->share_slot_plus1 = number + 1;
+		slot->wants = 0;
+		slot->is_new = !t->has_slept;
+		slot->served_until_ns = now - t->vlag;
+		t->vlag = 0;
+		/* Written last: from here on the rate solver looks at the slot. */
+		__sync_lock_test_and_set(&slot->since_ns, now ?: 1);
 		return 0;
 	}
-	places.next = next + PLACES_TRIED;
+	share_slot_hints.next_free = next + SHARE_SLOT_TRIES;
 	return 0;
 }
 
-/* What the loader is to know of a thread that shares. */
-static __always_inline void describe(struct thread *t, struct task_struct *p)
+/* Tells the rate solver what it has to know of the task. */
+static __always_inline void share_slot_publish(struct task_ctx *t, struct task_struct *p)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 
-	if (!s)
+	if (!slot)
 		return;
-	s->group = t->group;
-	s->weight = own_weight(t) >> WEIGHT_SHIFT;
-	s->cpu = t->only_cpu;
-	s->allowed = p->nr_cpus_allowed;
-	/* Who does this at the same moment, or the loader, may undo it: until the thread's next turn. */
-	if (t->sharer > places.end)
-		places.end = t->sharer;
+	slot->group_id = t->group_id;
+	slot->weight = task_weight(t) >> WEIGHT_SHIFT;
+	slot->pinned_cpu_plus1 = t->pinned_cpu_plus1;
+	slot->nr_cpus_allowed = p->nr_cpus_allowed;
+	/*
+	 * Not atomic: the loader or another task may overwrite it, which holds until this task's next slice.
+	 */
+	if (t->share_slot_plus1 > share_slot_hints.used_end)
+		share_slot_hints.used_end = t->share_slot_plus1;
 }
 
-/* A thread wants CPUs. Where it begins to, the time that it wanted none is none that it is behind by. */
-static __always_inline void begin_share(struct thread *t, struct task_struct *p, u64 now)
+/*
+ * A task becomes runnable. A task that slept is served as time passes: it is not behind by the time for which
+ * it slept.
+ */
+static __always_inline void share_enqueue(struct task_ctx *t, struct task_struct *p, u64 now)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 	u32 tid = p->pid;
 
-	if (!s || s->tid != tid) {
-		take_place(t, tid, now);
-		s = sharer_of(t);
-		if (!s)
+	if (!slot || slot->tid != tid) {
+		share_slot_alloc(t, tid, now);
+		slot = share_slot_of(t);
+		if (!slot)
 			return;
 	}
-	describe(t, p);
-	if (s->wants)
+	share_slot_publish(t, p);
+	if (slot->wants)
 		return;
-	__sync_fetch_and_add(&s->served, now - s->since);
-	keep_bounds(s, now);
-	s->since = now ?: 1;
-	__sync_lock_test_and_set(&s->wants, 1);
-	/* The loader frees it: another one with the next turn. */
-	if (s->tid != tid)
-		t->sharer = 0;
+	__sync_fetch_and_add(&slot->served_until_ns, now - slot->since_ns);
+	clamp_served(slot, now);
+	slot->since_ns = now ?: 1;
+	__sync_lock_test_and_set(&slot->wants, 1);
+	/* The loader is freeing the slot. The task takes another slot with its next slice. */
+	if (slot->tid != tid)
+		t->share_slot_plus1 = 0;
 }
 
-/* And wants none any more. */
-static __always_inline void end_share(struct thread *t)
+/* A task is not runnable any more. */
+static __always_inline void share_dequeue(struct task_ctx *t)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 	u64 now = time_ns();
 
-	if (!s || !s->wants)
+	if (!slot || !slot->wants)
 		return;
-	if (now > s->since)
-		s->wanted += now - s->since;
-	s->since = now;
-	/* Last: the loader takes who wants none, and has not for long, for one that is not needed. */
-	__sync_lock_test_and_set(&s->wants, 0);
+	if (now > slot->since_ns)
+		slot->wanted_ns += now - slot->since_ns;
+	slot->since_ns = now;
+	/* Written last: the loader may free the slot once its task has slept for long. */
+	__sync_lock_test_and_set(&slot->wants, 0);
 }
 
-/* And never will again: the loader is to forget it. */
-static __always_inline void leave_place(struct thread *t, u32 tid)
+/* A task has exited: the loader is to free its slot. */
+static __always_inline void share_slot_release(struct task_ctx *t, u32 tid)
 {
-	struct sharer *s = sharer_of(t);
+	struct share_slot *slot = share_slot_of(t);
 
-	t->sharer = 0;
-	if (s && s->tid == tid)
-		__sync_lock_test_and_set(&s->wants, SHARER_ENDED);
+	t->share_slot_plus1 = 0;
+	if (slot && slot->tid == tid)
+		__sync_lock_test_and_set(&slot->wants, SHARE_SLOT_ENDED);
 }
 
 /*
- * Who is to go first of a queue's threads. What changes as they are gone through is here as well, where the verifier does not follow it: so it
- * goes through them once, not once for each number of them.
+ * The task that is to run first of the tasks in a DSQ. The state of the scan is in here too, in memory that
+ * the verifier does not track: it then verifies the loop once and not for each number of iterations.
  */
-struct next {
-	u64 order;  /* 0: nobody */
-	u64 passed; /* the first one's that may not run there; 0: there was none before */
-	s32 cpu;    /* where it is to run */
-	u32 limited; /* it may not run on all CPUs */
-	u32 looked_at;
-	u32 all; /* they are to be put in order as they are now */
+struct dsq_candidate {
+	u64 deadline; /* 0: no task */
+	u64 skipped_deadline; /* deadline of the first task that may not run on the CPU; 0: there was none */
+	s32 cpu; /* CPU that the task is to run on */
+	u32 restricted; /* bool: the task may not run on all CPUs */
+	u32 nr_scanned;
+	u32 resort; /* bool: put the DSQ's tasks in order by their present deadlines */
 };
 
-static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
+static __always_inline bool task_may_run_on(struct task_struct *p, s32 cpu)
 {
-	return p->nr_cpus_allowed >= options.cpus || may_use(p, cpu);
+	return p->nr_cpus_allowed >= options.nr_cpus || task_may_use(p, cpu);
 }
 
-/* The deadline by now of a thread that waits, where that is its share's: the loader may have moved where it stands. */
-static __always_inline u64 deadline_now(struct thread *t, u64 now)
+/*
+ * The present deadline of a queued task: a share deadline moves with the task's vtime, which the rate solver
+ * may have moved.
+ */
+static __always_inline u64 refresh_deadline(struct task_ctx *t, u64 now)
 {
-	u64 before = t->virtual;
+	u64 before = t->vtime;
 
-	locate(t, now);
-	if (!t->by_share)
+	update_vtime(t, now);
+	if (!t->deadline_is_share)
 		return t->deadline;
-	t->deadline += t->virtual - before;
+	t->deadline += t->vtime - before;
 	return t->deadline;
 }
 
 /*
- * Who is to go first on a CPU of a queue's threads; with shares, once they are where they belong by now. Where none of those that are looked at
- * may run there, next->passed says who is first. Within dispatch only. Global, as bill() is.
+ * Finds the task of a DSQ that is to run first on a CPU; with shares after putting the tasks that it looks at
+ * where their present deadlines belong. Call only from ops.dispatch().
  */
-__noinline int first_in_turn(u64 dsq, struct next *next)
+__global_subprog int pick_from_dsq(u64 dsq, struct dsq_candidate *cand)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	u64 now = options.share ? time_ns() : 0;
 
-	if (!next)
+	if (!cand)
 		return 0;
 	if (bpf_iter_scx_dsq_new(&it, dsq, 0)) {
 		bpf_iter_scx_dsq_destroy(&it);
 		return 0;
 	}
-	u32 most = next->all ? SORTED_MOST : LOOKED_AT;
-	while (next->looked_at++ < most && (p = bpf_iter_scx_dsq_next(&it))) {
-		u64 order = p->scx.dsq_vtime, due = order;
-		bool may = may_run_on(p, next->cpu);
-		if (!may)
-			next->passed = next->passed ?: order;
-		if (!may && !next->all)
+	u32 max = cand->resort ? RESORT_MAX : DSQ_SCAN_MAX;
+	while (cand->nr_scanned++ < max && (p = bpf_iter_scx_dsq_next(&it))) {
+		u64 vtime = p->scx.dsq_vtime, due = vtime;
+		bool allowed = task_may_run_on(p, cand->cpu);
+		if (!allowed)
+			cand->skipped_deadline = cand->skipped_deadline ?: vtime;
+		if (!allowed && !cand->resort)
 			continue;
-		struct thread *t = options.share ? thread_of(p) : NULL;
+		struct task_ctx *t = options.share ? lookup_task_ctx(p) : NULL;
 		if (t)
-			due = deadline_now(t, now);
-		s64 later = order_before(order, due);
-		bool moves = later > (s64)ORDER_NOTICED || (next->all && later < -(s64)ORDER_NOTICED);
-		if (!moves)
-			due = order;
-		if (may && (!next->order || order_earlier(due, next->order))) {
-			next->order = due;
-			next->limited = p->nr_cpus_allowed < options.cpus;
+			due = refresh_deadline(t, now);
+		s64 diff = deadline_lead(vtime, due);
+		bool moved = diff > (s64)RESORT_DIFF_MIN || (cand->resort && diff < -(s64)RESORT_DIFF_MIN);
+		if (!moved)
+			due = vtime;
+		if (allowed && (!cand->deadline || deadline_before(due, cand->deadline))) {
+			cand->deadline = due;
+			cand->restricted = p->nr_cpus_allowed < options.nr_cpus;
 		}
-		if (!moves && !next->all)
+		if (!moved && !cand->resort)
 			break;
-		if (!moves)
+		if (!moved)
 			continue;
-		/* It is not met again, even where it stays first. */
-		move_ordered(&it, p, dsq, due);
+		/* The iterator does not return the task again, even where the task stays first. */
+		dsq_move_vtime(&it, p, dsq, due);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	return 0;

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Starvation: however little a thread is due, it does not wait for ever.
+ * Starvation: a task of little weight does not wait without bound.
  *
- * Problem: a thread's place in its queue is found when it is queued. Whoever is due much more passes it from then
- *          on, for as long as its weight is small: minutes. The kernel ends a scheduler under which a thread waits for
- *          its timeout_ms, 20 s here.
- * How:     once in STARVATION_EVERY a CPU that looks for work goes through its domain's queues, and puts those who
- *          waited for FAIR_STARVED into a queue of their own, the longest wait first. They go before all whose deadlines have not passed, and one of them in STARVED_EVERY
- *          before others.
- * Bounds:  a wait of FAIR_STARVED + STARVATION_EVERY, and STARVED_EVERY for each thread that waited so long as well.
+ * Problem: A task's deadline is found when the task is queued. Tasks that are due much more overtake it from
+ *          then on, for minutes if its weight is small. The kernel's watchdog ends a scheduler under which a
+ *          runnable task waits for timeout_ms, 20 s here.
+ * How:     Once in STARVED_SCAN_PERIOD a dispatching CPU goes through the DSQs of its LLC and moves tasks
+ *          that have waited for FAIR_STARVED_WAIT to the starved DSQ, the longest wait first. Starved tasks
+ *          precede all tasks whose deadlines have not passed, and one of them in STARVED_DISPATCH_PERIOD
+ *          precedes all others.
+ * Bounds:  A wait of FAIR_STARVED_WAIT + STARVED_SCAN_PERIOD, and STARVED_DISPATCH_PERIOD for each other
+ *          starved task.
  */
 #ifndef QUELL_STARVATION_BPF_H
 #define QUELL_STARVATION_BPF_H
 
-#include "state.bpf.h"
+#include "task.bpf.h"
 
-#define STARVATION_EVERY (500 * NS_PER_MS)
+#define STARVED_SCAN_PERIOD (500 * NS_PER_MS)
 
 /* A twentieth of a CPU. */
-#define STARVED_EVERY (20 * FAIR_STARVED_SLICE)
+#define STARVED_DISPATCH_PERIOD (20 * FAIR_STARVED_SLICE)
 
-/* Those of a queue go to the domain's. Global, so that the verifier looks at it once. */
-__noinline int serve_starved_of(u64 dsq, u32 index, u64 now)
+/* Moves the starved tasks of a DSQ to the LLC's starved DSQ. */
+__global_subprog int collect_starved_dsq(u64 dsq, u32 llc_id, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -31,68 +33,71 @@ __noinline int serve_starved_of(u64 dsq, u32 index, u64 now)
 		return 0;
 	}
 	while ((p = bpf_iter_scx_dsq_next(&it))) {
-		struct thread *t = thread_of(p);
-		u64 ready_at = t ? t->ready_at : now;
-		if (now <= ready_at || now - ready_at <= FAIR_STARVED)
+		struct task_ctx *t = lookup_task_ctx(p);
+		u64 wait_since = t ? t->wait_since_ns : now;
+		if (now <= wait_since || now - wait_since <= FAIR_STARVED_WAIT)
 			continue;
-		if (move_queued(&it, p, starved_queue(index), FAIR_STARVED_SLICE, ready_at))
-			note_queue(t, QUEUE_STARVED, index);
+		if (dsq_move_vtime_slice(&it, p, starved_dsq(llc_id), FAIR_STARVED_SLICE, wait_since))
+			set_task_dsq(t, DSQ_KIND_STARVED, llc_id);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	return 0;
 }
 
-/* A CPU's own. Global, as that is. */
-__noinline int serve_starved_own(u32 cpu, u32 index, u64 now)
+/* collect_starved_dsq() for each of the CPU's own DSQs. */
+__global_subprog int collect_starved_cpu(u32 cpu, u32 llc_id, u64 now)
 {
-	for (u32 at = 0; at < OWN_QUEUES; at++) {
-		u64 queue = own_queue(cpu, at);
-		if (queue)
-			serve_starved_of(queue, index, now);
+	for (u32 nth = 0; nth < CPU_DSQS; nth++) {
+		u64 dsq = cpu_dsq(cpu, nth);
+		if (dsq)
+			collect_starved_dsq(dsq, llc_id, now);
 	}
 	return 0;
 }
 
-/* All of a domain. Within dispatch only. Global, as that is. */
-__noinline int serve_starved(u32 index, u64 now)
+/* Collects the starved tasks of an LLC. Call only from ops.dispatch(). */
+__global_subprog int collect_starved(u32 llc_id, u64 now)
 {
-	struct domain *d = domain_at(index);
+	struct llc_ctx *llc = lookup_llc(llc_id);
 
-	if (!d)
+	if (!llc)
 		return 0;
-	if (d->queued > d->starved)
-		serve_starved_of(ready_queue(index), index, now);
-	for (u32 i = 0; i < DOMAIN_CPUS && i < options.cpus && i < d->size; i++) {
-		u32 cpu = d->cpu[i];
-		struct cpu_slot *slot = cpu_at(cpu);
-		if (slot && slot->pinned)
-			serve_starved_own(cpu, index, now);
+	if (llc->nr_queued > llc->nr_starved)
+		collect_starved_dsq(llc_dsq(llc_id), llc_id, now);
+	for (u32 i = 0; i < LLC_CPUS && i < options.nr_cpus && i < llc->nr_cpus; i++) {
+		u32 cpu = llc->cpus[i];
+		struct cpu_ctx *cpuc = lookup_cpu_ctx(cpu);
+		if (cpuc && cpuc->nr_pinned)
+			collect_starved_cpu(cpu, llc_id, now);
 	}
 	return 0;
 }
 
-/* Looks for them, if it is time to. */
-static __always_inline void look_for_starved(struct domain *d, u32 index, u64 now)
+/* Collects starved tasks, if STARVED_SCAN_PERIOD has passed. */
+static __always_inline void scan_starved(struct llc_ctx *llc, u32 llc_id, u64 now)
 {
-	u64 at = d->starved_at;
+	u64 at = llc->starved_scan_at_ns;
 
-	if (now > at + STARVATION_EVERY && __sync_val_compare_and_swap(&d->starved_at, at, now) == at)
-		serve_starved(index, now);
+	if (now > at + STARVED_SCAN_PERIOD &&
+	    __sync_val_compare_and_swap(&llc->starved_scan_at_ns, at, now) == at)
+		collect_starved(llc_id, now);
 }
 
 /*
- * Takes one of them, where nobody's deadline has passed (first: the earliest; 0: nobody waits), or it is time to. Within dispatch only.
+ * Dispatches a starved task, if no queued task's deadline has passed (first: the earliest; 0: no task is
+ * queued) or STARVED_DISPATCH_PERIOD has. Call only from ops.dispatch().
  */
-static __always_inline bool take_starved(struct domain *d, u32 index, u64 first, u64 now)
+static __always_inline bool dispatch_starved(struct llc_ctx *llc, u32 llc_id, u64 first, u64 now)
 {
-	u64 at = d->served_at;
+	u64 at = llc->starved_dispatched_at_ns;
 
-	if (!d->starved || (first && order_earlier(first, ORDER_START + now) && now - at <= STARVED_EVERY))
+	if (!llc->nr_starved ||
+	    (first && deadline_before(first, DEADLINE_BASE + now) && now - at <= STARVED_DISPATCH_PERIOD))
 		return false;
-	/* They may all be bound to other CPUs, whose turn it is then. */
-	if (!take_first(starved_queue(index)))
+	/* All starved tasks may be pinned to other CPUs, which then dispatch them. */
+	if (!dsq_move_to_local(starved_dsq(llc_id)))
 		return false;
-	d->served_at = now;
+	llc->starved_dispatched_at_ns = now;
 	return true;
 }
 

@@ -2,191 +2,212 @@
 /*
  * Servers: CPU time that is guaranteed on one CPU, in every period.
  *
- * Problem: who is promised a budget in each period must get it whatever others do, and must not take what others were promised;
- *          and what one needs at the worst is far more than what it usually needs.
- * How:     mixed criticality with virtual deadlines (Akita, sections 3.2 to 3.5; EDF-VD: Baruah et al., ESA 2011). A CPU is in LO
- *          mode, where each server has its optimistic budget and those of high criticality an earlier, virtual deadline; or in HI
- *          mode, after one of high criticality used that up and wanted more: then only these have budgets, the
- *          pessimistic ones, and their true deadlines.
- * Wakeups: the paper lets periods pass whether a server sleeps or not. One that woke late in its period with all of its
- *          budget would take what others were promised, since tests take work to be there when a period begins. Ours is the rule
- *          of constant-bandwidth servers (Abeni and Buttazzo, RTSS 1998): who used less than its part of the period so far
- *          begins a new one when it wakes; who used more goes on with no more than its part of the rest. Of high criticality, that
- *          goes for both budgets: who used more than its optimistic part and less than its pessimistic one
- *          begins a new period with what it has left of its optimistic budget. Else a burst late in a period would wait for the next.
- * Parts:   one of high criticality that needs little of its budget would wait in LO mode for all with earlier deadlines than its whole budget
- *          has. So that budget is had in equal parts, each with its part of the time to the virtual deadline: as much in as much time, so what
- *          fits by utilization still does. Ours, after Baruah et al., Proportionate Progress (Algorithmica, 1996).
- * Units:   ns. Periods are at most SERVER_PERIOD_MOST, so that the product of two times fits into 64 bits.
+ * Problem: A server must get its budget in every period whatever others do, and must not take what others
+ *          were promised. What a server needs in the worst case is far more than what it usually needs.
+ * How:     Mixed criticality with virtual deadlines (Akita, sections 3.2 to 3.5; EDF-VD: Baruah et al., ESA
+ *          2011). In LO mode of a CPU each server has its optimistic budget, and servers of high criticality
+ *          have an earlier, virtual deadline. HI mode begins when a server of high criticality used up its
+ *          optimistic budget and wants more: then only servers of high criticality have budgets, the
+ *          pessimistic ones, and their true deadlines hold.
+ * Wakeups: The paper lets periods pass whether a server sleeps or not. A server that wakes late in its period
+ *          with its whole budget would take what others were promised, since admission tests assume the work
+ *          to be there when a period begins. Our rule is that of constant-bandwidth servers (Abeni and
+ *          Buttazzo, RTSS 1998): a server that used less than its part of the period so far begins a new
+ *          period when it wakes; a server that used more goes on with no more than its part of the rest. For
+ *          high criticality this holds for both budgets: a server that used more than its optimistic part and
+ *          less than its pessimistic part begins a new period with what is left of its optimistic budget.
+ *          Else a burst late in a period would wait for the next period.
+ * Parts:   In LO mode a server of high criticality that needs little of its budget would wait for all servers
+ *          with deadlines earlier than that of its whole budget. So its optimistic budget comes in equal
+ *          chunks, each with its part of the time to the virtual deadline: the utilization is the same, so an
+ *          admitted set still fits. Ours, after Baruah et al., Proportionate Progress (Algorithmica, 1996).
+ * Units:   ns. Periods are SERVER_PERIOD_MAX at most, so that the product of two times fits into 64 bits.
  */
 #ifndef QUELL_POLICY_SERVER_H
 #define QUELL_POLICY_SERVER_H
 
 #include "types.h"
 
-#define SERVER_PERIOD_MOST (4 * NS_PER_S)
+#define SERVER_PERIOD_MAX (4 * NS_PER_S)
 
 /* What a server is promised. */
 struct server_terms {
-	u64 period;
-	u64 optimistic;	 /* budget in LO mode */
-	u64 pessimistic; /* in HI mode; of low criticality: the same */
-	u64 shortened;	 /* from a period's beginning to the virtual deadline; of low criticality: the period */
-	u64 part;	 /* of the optimistic budget: what has a virtual deadline of its own; 0: all of it */
-	u32 high;	 /* its criticality */
-	u32 temperature; /* for how many periods its CPU stays in HI mode after it needed that */
+	u64 period_ns;
+	u64 budget_lo_ns; /* optimistic budget, in LO mode */
+	u64 budget_hi_ns; /* pessimistic budget, in HI mode; low criticality: budget_lo_ns */
+	/* from the begin of a period to the virtual deadline; low criticality: the period */
+	u64 rel_vdeadline_ns;
+	u64 chunk_ns; /* part of budget_lo_ns with a virtual deadline of its own; 0: all of it */
+	u32 hi_crit; /* bool: high criticality */
+	u32 hi_periods; /* for how many periods the CPU stays in HI mode after the server needed it */
 };
 
 struct server {
 	struct server_terms terms;
-	u64 began;	/* its present period; of the rest: see rest_ran() */
-	u64 usual_at;	/* the last one that began with an optimistic budget: since then it is used */
-	u64 deadline;	/* when that ends */
-	u64 virtual_deadline;
-	u64 allowed;	/* what it may use at most until then */
-	u64 used;	/* CPU time since usual_at */
-	u64 carried;	/* of that, what it had used when its present period began */
-	u64 hot_until;	/* its CPU stays in HI mode */
+	u64 period_start_ns; /* begin of the present period; of best effort: see best_effort_charge() */
+	u64 budget_lo_since_ns; /* begin of the last period that began with a whole optimistic budget */
+	u64 deadline_ns; /* end of the present period */
+	u64 vdeadline_ns;
+	u64 runtime_max_ns; /* what used_ns may reach until then */
+	u64 used_ns; /* CPU time used since budget_lo_since_ns */
+	u64 carried_ns; /* used_ns when the present period began */
+	u64 hi_until_ns; /* the server keeps its CPU in HI mode until then */
 };
 
-/* A period begins. */
-static inline void server_begin(struct server *s, u64 now)
+/* Begins a period with whole budgets. */
+static inline void server_start_period(struct server *s, u64 now)
 {
-	s->began = s->usual_at = now;
-	s->deadline = now + s->terms.period;
-	s->virtual_deadline = now + s->terms.shortened;
-	s->allowed = s->terms.pessimistic;
-	s->used = s->carried = 0;
-}
-
-/* The period is over, and it goes on wanting CPU time. A period begins where the last one ended, unless that is long ago. */
-static inline void server_renew(struct server *s, u64 now)
-{
-	server_begin(s, now - s->deadline < s->terms.period ? s->deadline : now);
-}
-
-/* It wants CPU time again. */
-static inline void server_wake(struct server *s, u64 now)
-{
-	const struct server_terms *terms = &s->terms;
-	bool ended = now >= s->deadline;
-	/* Whether it used less than its part. Products only of what is no more than a period. */
-	bool usual = now - s->usual_at >= terms->period ||
-		     (s->used < terms->optimistic && s->used * terms->period < terms->optimistic * (now - s->usual_at));
-	bool most = !ended && (s->used - s->carried) * terms->period < terms->pessimistic * (now - s->began);
-
-	if (ended || (usual && most)) {
-		server_begin(s, now);
-		return;
-	}
-	if (most) {
-		s->began = now;
-		s->deadline = now + terms->period;
-		s->carried = s->used;
-		s->allowed = s->used + terms->pessimistic;
-	} else {
-		u64 allowed = s->used + terms->pessimistic * (s->deadline - now) / (terms->period ?: 1);
-		if (s->allowed > allowed)
-			s->allowed = allowed;
-	}
-	if (s->used < terms->optimistic) {
-		u64 due = now + (terms->optimistic - s->used) * terms->shortened / (terms->optimistic ?: 1);
-		/* In parts not sooner than before: those that it had ahead of their time would count twice. */
-		if (!terms->part || due > s->virtual_deadline)
-			s->virtual_deadline = due;
-		/* By terms that changed since it began, either may be later. */
-		if (s->virtual_deadline > s->deadline)
-			s->virtual_deadline = s->deadline;
-	}
-}
-
-/* CPU time that it may have yet in its period. */
-static inline u64 server_left(const struct server *s)
-{
-	return s->used < s->allowed ? s->allowed - s->used : 0;
-}
-
-/* Whether it has a budget; critical: its CPU is in HI mode. */
-static inline bool server_active(const struct server *s, bool critical)
-{
-	return s->used < s->allowed && (s->terms.high || !critical);
-}
-
-/* Whether it, wanting CPU time, needs HI mode. */
-static inline bool server_overruns(const struct server *s)
-{
-	return s->terms.high && s->terms.optimistic < s->terms.pessimistic && s->used >= s->terms.optimistic &&
-	       s->used < s->allowed;
-}
-
-/* It needs HI mode. */
-static inline void server_heat(struct server *s, u64 now)
-{
-	s->hot_until = now + s->terms.temperature * s->terms.period;
-}
-
-/* What comes after the present part of its optimistic budget, of which something is left. */
-static inline u64 server_later(const struct server *s)
-{
-	u64 left = s->terms.optimistic - s->used;
-
-	return s->terms.part ? (left - 1) / s->terms.part * s->terms.part : 0;
-}
-
-/* Among active ones the least goes first. */
-static inline u64 server_order(const struct server *s, bool critical)
-{
-	u64 later;
-
-	if (critical || s->used >= s->terms.optimistic)
-		return s->deadline;
-	later = server_later(s) * s->terms.shortened / (s->terms.optimistic ?: 1);
-	return later < s->virtual_deadline ? s->virtual_deadline - later : 0;
-}
-
-/* If it runs from now on: when it has to be looked at again. */
-static inline u64 server_until(const struct server *s, bool critical, u64 now)
-{
-	u64 budget = s->terms.high && !critical && s->used < s->terms.optimistic ? s->terms.optimistic - server_later(s) : s->allowed;
-	u64 until = now + (s->used < budget ? budget - s->used : 0);
-
-	return until < s->deadline ? until : s->deadline;
+	s->period_start_ns = s->budget_lo_since_ns = now;
+	s->deadline_ns = now + s->terms.period_ns;
+	s->vdeadline_ns = now + s->terms.rel_vdeadline_ns;
+	s->runtime_max_ns = s->terms.budget_hi_ns;
+	s->used_ns = s->carried_ns = 0;
 }
 
 /*
- * All to whom nothing is promised, taken together (the rest): a server whose work comes only when it is owed. Owed is its part of the time for
- * which it wants the CPU, less what it got, be it by the way, while nobody else wanted that. Once a whole budget is owed, a
- * period begins. So they keep nobody waiting whom something is promised to before they would go short; and periods begin no sooner
- * after one another than tests provide for.
+ * The period of a server that stays ready has ended: the next one begins where it ended, unless that is long
+ * ago.
  */
-
-/* It ran. began: since when its part of the time is owed. */
-static inline void rest_ran(struct server *rest, u64 ran, u64 now)
+static inline void server_next_period(struct server *s, u64 now)
 {
-	u64 paid = ran * rest->terms.period / (rest->terms.pessimistic ?: 1);
-
-	rest->used += ran;
-	rest->began = now - rest->began > paid ? rest->began + paid : now;
+	server_start_period(s, now - s->deadline_ns < s->terms.period_ns ? s->deadline_ns : now);
 }
 
-/* Brings it up to date. wanted: it has wanted the CPU since that was done last. */
-static inline void rest_owe(struct server *rest, bool wanted, u64 now)
+/* A server becomes ready. */
+static inline void server_wakeup(struct server *s, u64 now)
 {
-	u64 period = rest->terms.period;
+	const struct server_terms *terms = &s->terms;
+	bool ended = now >= s->deadline_ns;
+	/* Less than its part of the period so far. Products only of times within a period. */
+	bool below_lo = now - s->budget_lo_since_ns >= terms->period_ns ||
+			(s->used_ns < terms->budget_lo_ns &&
+			 s->used_ns * terms->period_ns < terms->budget_lo_ns * (now - s->budget_lo_since_ns));
+	bool below_hi = !ended && (s->used_ns - s->carried_ns) * terms->period_ns <
+					  terms->budget_hi_ns * (now - s->period_start_ns);
 
-	if (!wanted) {
-		rest->began = now;
-		rest->allowed = 0;
-	} else if (!server_active(rest, true) && now - rest->began >= period) {
-		server_begin(rest, now);
-		rest->began = now - period;
+	if (ended || (below_lo && below_hi)) {
+		server_start_period(s, now);
+		return;
+	}
+	if (below_hi) {
+		s->period_start_ns = now;
+		s->deadline_ns = now + terms->period_ns;
+		s->carried_ns = s->used_ns;
+		s->runtime_max_ns = s->used_ns + terms->budget_hi_ns;
+	} else {
+		u64 allowed = s->used_ns +
+			      terms->budget_hi_ns * (s->deadline_ns - now) / (terms->period_ns ?: 1);
+		if (s->runtime_max_ns > allowed)
+			s->runtime_max_ns = allowed;
+	}
+	if (s->used_ns < terms->budget_lo_ns) {
+		u64 vdeadline = now + (terms->budget_lo_ns - s->used_ns) * terms->rel_vdeadline_ns /
+					      (terms->budget_lo_ns ?: 1);
+		/*
+		 * With chunks not earlier than before: chunks that the server used ahead of time would count
+		 * twice.
+		 */
+		if (!terms->chunk_ns || vdeadline > s->vdeadline_ns)
+			s->vdeadline_ns = vdeadline;
+		/*
+		 * The terms may have changed since the period began, which can make either deadline the later
+		 * one.
+		 */
+		if (s->vdeadline_ns > s->deadline_ns)
+			s->vdeadline_ns = s->deadline_ns;
 	}
 }
 
-/* When a period begins if it goes on wanting the CPU and does not get it. */
-static inline u64 rest_begins(const struct server *rest)
+/* CPU time that the server may still use in its period. */
+static inline u64 server_runtime_left(const struct server *s)
 {
-	return rest->began + rest->terms.period;
+	return s->used_ns < s->runtime_max_ns ? s->runtime_max_ns - s->used_ns : 0;
+}
+
+/* True if the server has budget. hi_mode: the CPU is in HI mode. */
+static inline bool server_has_budget(const struct server *s, bool hi_mode)
+{
+	return s->used_ns < s->runtime_max_ns && (s->terms.hi_crit || !hi_mode);
+}
+
+/* True if the server, being ready, needs HI mode. */
+static inline bool server_overruns(const struct server *s)
+{
+	return s->terms.hi_crit && s->terms.budget_lo_ns < s->terms.budget_hi_ns &&
+	       s->used_ns >= s->terms.budget_lo_ns && s->used_ns < s->runtime_max_ns;
+}
+
+/* The server needs HI mode: extends it. */
+static inline void server_extend_hi_mode(struct server *s, u64 now)
+{
+	s->hi_until_ns = now + s->terms.hi_periods * s->terms.period_ns;
+}
+
+/* What is left of the optimistic budget beyond the present chunk, while some is left. */
+static inline u64 server_later_chunks(const struct server *s)
+{
+	u64 runtime_left = s->terms.budget_lo_ns - s->used_ns;
+
+	return s->terms.chunk_ns ? (runtime_left - 1) / s->terms.chunk_ns * s->terms.chunk_ns : 0;
+}
+
+/* The deadline by which servers with budget are ordered. */
+static inline u64 server_current_deadline(const struct server *s, bool hi_mode)
+{
+	u64 later_chunks;
+
+	if (hi_mode || s->used_ns >= s->terms.budget_lo_ns)
+		return s->deadline_ns;
+	later_chunks = server_later_chunks(s) * s->terms.rel_vdeadline_ns / (s->terms.budget_lo_ns ?: 1);
+	return later_chunks < s->vdeadline_ns ? s->vdeadline_ns - later_chunks : 0;
+}
+
+/* When the CPU has to look again at the server, if the server runs from now on. */
+static inline u64 server_next_event(const struct server *s, bool hi_mode, u64 now)
+{
+	u64 budget = s->terms.hi_crit && !hi_mode && s->used_ns < s->terms.budget_lo_ns
+			     ? s->terms.budget_lo_ns - server_later_chunks(s)
+			     : s->runtime_max_ns;
+	u64 until = now + (s->used_ns < budget ? budget - s->used_ns : 0);
+
+	return until < s->deadline_ns ? until : s->deadline_ns;
+}
+
+/*
+ * Best effort: all tasks without a reservation, taken together, as a server whose budget is due only when it
+ * is owed. Owed is its part of the time for which its tasks want the CPU, less what they got, also while no
+ * server wanted the CPU. Once a whole budget is owed, a period begins. So best effort keeps no server waiting
+ * before its own tasks would go short, and its periods begin no sooner after one another than the admission
+ * tests assume.
+ */
+
+/* Best-effort tasks ran. period_start_ns: since when their part of the time is owed. */
+static inline void best_effort_charge(struct server *be, u64 ran, u64 now)
+{
+	u64 credit = ran * be->terms.period_ns / (be->terms.budget_hi_ns ?: 1);
+
+	be->used_ns += ran;
+	be->period_start_ns = now - be->period_start_ns > credit ? be->period_start_ns + credit : now;
+}
+
+/* Brings best effort up to date. wants: its tasks have wanted the CPU since the last call. */
+static inline void best_effort_update(struct server *be, bool wants, u64 now)
+{
+	u64 period = be->terms.period_ns;
+
+	if (!wants) {
+		be->period_start_ns = now;
+		be->runtime_max_ns = 0;
+	} else if (!server_has_budget(be, true) && now - be->period_start_ns >= period) {
+		server_start_period(be, now);
+		be->period_start_ns = now - period;
+	}
+}
+
+/* When the next period begins, if best-effort tasks want the CPU until then and do not get it. */
+static inline u64 best_effort_next_period(const struct server *be)
+{
+	return be->period_start_ns + be->terms.period_ns;
 }
 
 #endif

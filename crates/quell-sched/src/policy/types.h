@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The integers of the policy headers, which are compiled for the kernel and natively alike: they
- * call nothing and know nothing of BPF. Repeating a typedef is legal since C11.
+ * Integer types of the policy headers. The policy headers are compiled for BPF and natively from the same
+ * source: they call no function outside policy/ and use nothing of BPF. C11 allows to repeat a typedef.
  */
 #ifndef QUELL_POLICY_TYPES_H
 #define QUELL_POLICY_TYPES_H

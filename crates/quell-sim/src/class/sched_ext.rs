@@ -1,9 +1,9 @@
 //! Quell's scheduler, from the source that the kernel runs, on a simulated sched_ext core.
 //!
-//! What the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2) is modelled here: queues in order or
-//! first come, first served; each CPU's local queue; slices that are used up as threads run and looked at on ticks;
-//! idle CPUs, and the kernel's choice among them; kicks; direct dispatch from select_cpu. The scheduler itself is
-//! [`quell_sched::native`]; every thread is under it (full switch).
+//! Models what the kernel does between the scheduler's operations (kernel/sched/ext.c, 7.2): DSQs by vtime or
+//! first come, first served; each CPU's local DSQ; slices, which running threads use up and ticks check; idle
+//! CPUs, and the kernel's choice among them; kicks; direct dispatch from ops.select_cpu(). The scheduler
+//! itself is [`quell_sched::native`]; it runs every thread (full switch).
 //!
 //! Not modelled: the watchdog, bypass, other classes, NUMA in the choice of idle CPUs, WAKE_SYNC.
 
@@ -11,73 +11,75 @@ use super::{Class, Pick};
 use crate::events::Nanos;
 use crate::machine::{Costs, GroupId, Machine, ThreadId};
 use quell_model::{CpuId, Topology};
-use quell_sched::native::{GroupLimit, Kernel, Native, NewThread, flags};
-use quell_sched::{Options, SHARES_EVERY, SchedError, ServerSetting, Stats, ThreadSetting};
+use quell_sched::native::{GroupBandwidth, Kernel, Native, NewThread, flags};
+use quell_sched::{Options, RATE_PERIOD, SchedError, ServerSetting, Stats, ThreadSetting};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-/// How often the core asks again while the scheduler dispatches what cannot run there (SCX_DSP_MAX_LOOPS).
-const DISPATCH_MOST: usize = 32;
+/// How often the core calls ops.dispatch() again if the dispatched threads cannot run on the CPU
+/// (SCX_DSP_MAX_LOOPS).
+const DISPATCH_MAX: usize = 32;
 
-/// The timer of what the loader does, which is none of the scheduler's.
-const SHARES: u32 = u32::MAX;
+/// The timer of the rate solver, which belongs to the loader and not to the scheduler.
+const RATE_TIMER: u32 = u32::MAX;
 
 /// The class.
 pub struct SchedExt {
     native: Native,
     core: Core,
     groups: usize,
-    /// That the loader is to tell threads what they are due, and does not yet.
-    tells: bool,
+    /// The rate solver is to run, and its timer is not armed yet.
+    solves_rates: bool,
 }
 
-/// A queue of the scheduler's, in its order; those of one order as they came.
-type Queue = BTreeMap<(u64, u64), ThreadId>;
+/// A DSQ of the scheduler, by vtime and insertion.
+type Dsq = BTreeMap<(u64, u64), ThreadId>;
 
 #[derive(Default)]
 struct Core {
     tasks: Vec<Task>,
-    queues: Vec<Queue>,
-    /// Threads put into some queue so far.
+    dsqs: Vec<Dsq>,
+    /// The number of insertions into DSQs so far.
     inserted: u64,
-    locals: Vec<VecDeque<ThreadId>>,
-    /// Whether a CPU idles and nobody has claimed it for a thread: bit `c % 64` of word `c / 64`.
+    local_dsqs: Vec<VecDeque<ThreadId>>,
+    /// The idle mask: bit `c % 64` of word `c / 64` is set while CPU `c` idles and has not been claimed for a
+    /// thread.
     idle: Vec<u64>,
-    /// How many do.
+    /// The number of bits set in `idle`.
     idles: u32,
-    /// By CPU its cache, and the CPUs of each cache, as in `idle`: most idle CPUs are in others.
+    /// The cache of each CPU, and the CPUs of each cache, as in `idle`.
     cache_of: Vec<usize>,
     caches: Vec<Vec<u64>>,
-    /// By CPU, whether it runs nothing.
-    resting: Vec<bool>,
-    /// Where the search for an idle CPU begins.
+    /// For each CPU, whether it runs no thread.
+    runs_nothing: Vec<bool>,
+    /// The CPU at which the search for an idle CPU begins.
     next_idle: usize,
     /// The CPU that is being dispatched to.
     dispatching: u32,
     /// The thread that a CPU is being selected for.
     selecting: Option<ThreadId>,
-    /// That it was inserted meanwhile, so that it need not be enqueued.
+    /// Where that thread was inserted meanwhile: then it is not enqueued.
     direct: Option<Direct>,
-    /// By timer, which arming of it holds.
+    /// For each timer, the number of its last arming.
     timers: Vec<u16>,
 }
 
-/// Where a thread was inserted for which a CPU is being selected.
+/// Where a thread was inserted during ops.select_cpu().
 #[derive(Debug, Clone, Copy)]
 enum Direct {
-    /// Into the local queue of what is selected, with these flags.
+    /// Into the local DSQ of the selected CPU, with these flags.
     Local(u64),
-    /// Into one of the scheduler's.
-    Queue,
+    /// Into a DSQ of the scheduler.
+    Dsq,
 }
 
 #[derive(Debug, Clone)]
 struct Task {
     cpu: CpuId,
     slice: Nanos,
-    /// Its CPU time that is off its slice.
-    counted: Nanos,
-    /// How many CPUs it may use, as the scheduler was told.
+    /// CPU time up to which the slice is charged.
+    exec_accounted: Nanos,
+    /// The number of CPUs that the thread may use, as the scheduler was told.
     allowed: u32,
 }
 
@@ -91,16 +93,16 @@ impl SchedExt {
     pub fn new(topology: &Topology, options: &Options) -> Result<SchedExt, SchedError> {
         let cpus = topology.cpus.len();
         let mut core = Core {
-            locals: vec![VecDeque::new(); cpus],
+            local_dsqs: vec![VecDeque::new(); cpus],
             idle: vec![0; cpus.div_ceil(64)],
-            resting: vec![true; cpus],
+            runs_nothing: vec![true; cpus],
             ..Core::default()
         };
         core.know_caches(topology);
         for cpu in topology.cpus.iter() {
             core.set_idle(cpu.id, true);
         }
-        // All that it asks for at first are queues.
+        // At first the scheduler only creates DSQs.
         let mut machine = Machine::new(topology.clone(), Costs::NONE);
         let mut context = Context {
             core: &mut core,
@@ -111,16 +113,16 @@ impl SchedExt {
             native,
             core,
             groups: 1,
-            tells: options.share,
+            solves_rates: options.share,
         })
     }
 
-    /// What it counted so far.
+    /// The scheduler's counters.
     pub fn stats(&self) -> Stats {
         self.native.stats()
     }
 
-    /// The scheduler, and what it may call.
+    /// The scheduler, and the kernel that it calls.
     fn parts<'a>(&'a mut self, machine: &'a mut Machine) -> (&'a mut Native, Context<'a>) {
         let context = Context {
             core: &mut self.core,
@@ -129,7 +131,7 @@ impl SchedExt {
         (&mut self.native, context)
     }
 
-    /// Tells the scheduler of threads and groups that are new.
+    /// Tells the scheduler of new threads and groups.
     fn know(&mut self, machine: &mut Machine, thread: ThreadId) {
         while self.groups < machine.groups.len() {
             let id = GroupId(self.groups as u32);
@@ -139,12 +141,12 @@ impl SchedExt {
             let (native, mut context) = self.parts(machine);
             native.add_group(&mut context, id.0.into(), parent, group.weight.0);
             if let Some(limit) = group.limit {
-                let limit = GroupLimit {
+                let limit = GroupBandwidth {
                     period_us: limit.period / 1000,
                     quota_us: limit.quota / 1000,
                     burst_us: limit.burst / 1000,
                 };
-                native.limit_group(&mut context, id.0.into(), limit);
+                native.set_bandwidth(&mut context, id.0.into(), limit);
             }
             self.groups += 1;
         }
@@ -162,7 +164,7 @@ impl SchedExt {
             self.core.tasks.push(Task {
                 cpu: it.cpu,
                 slice: 0,
-                counted: it.ran,
+                exec_accounted: it.ran,
                 allowed,
             });
             let (native, mut context) = self.parts(machine);
@@ -178,8 +180,8 @@ impl SchedExt {
     /// A thread becomes ready, because it wakes or because it is new: a new one is enqueued without
     /// SCX_ENQ_WAKEUP.
     fn make_ready(&mut self, machine: &mut Machine, thread: ThreadId, wakes: bool) {
-        if std::mem::take(&mut self.tells) {
-            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+        if std::mem::take(&mut self.solves_rates) {
+            machine.set_timer(machine.now + RATE_PERIOD.as_nanos() as Nanos, RATE_TIMER);
         }
         self.know(machine, thread);
         let (native, mut context) = self.parts(machine);
@@ -197,16 +199,17 @@ impl SchedExt {
                     .core
                     .insert_local(context.machine, thread, cpu, flags);
             }
-            Some(Direct::Queue) => {}
+            Some(Direct::Dsq) => {}
             None => native.enqueue(&mut context, thread.0, wakes),
         }
-        // The core makes a CPU look that idles and gets a thread, wherever that was put.
+        // The core makes an idle CPU reschedule when it is selected for a thread, whichever DSQ the thread is
+        // in.
         if machine.cpu(cpu).current.is_none() {
             machine.kick(cpu);
         }
     }
 
-    /// A thread that waits in none of the queues, and may not run where it was, is enqueued anew.
+    /// Enqueues a thread anew that is in no DSQ and may not run on its CPU any more.
     fn requeue(&mut self, machine: &mut Machine, thread: ThreadId) {
         let cpu = machine.usable_cpu(thread);
         let (native, mut context) = self.parts(machine);
@@ -217,10 +220,10 @@ impl SchedExt {
         }
     }
 
-    /// A CPU gets a thread, or none.
+    /// A CPU begins to run a thread, or to idle.
     fn give(&mut self, machine: &mut Machine, cpu: CpuId, thread: Option<ThreadId>) {
         let rests = thread.is_none();
-        let rested = std::mem::replace(&mut self.core.resting[cpu.0 as usize], rests);
+        let rested = std::mem::replace(&mut self.core.runs_nothing[cpu.0 as usize], rests);
         let (native, mut context) = self.parts(machine);
         context.core.set_idle(cpu, rests);
         if rests != rested {
@@ -230,7 +233,7 @@ impl SchedExt {
             let ran = context.machine.cpu_time(thread);
             let task = context.core.task(thread);
             task.cpu = cpu;
-            task.counted = ran;
+            task.exec_accounted = ran;
             native.running(&mut context, thread.0);
         }
     }
@@ -253,12 +256,12 @@ impl Core {
         &mut self.tasks[thread.index()]
     }
 
-    /// Takes what a running thread ran off its slice.
+    /// Charges a running thread's slice.
     fn update(&mut self, machine: &Machine, thread: ThreadId) {
         let ran = machine.cpu_time(thread);
         let task = self.task(thread);
-        task.slice = task.slice.saturating_sub(ran - task.counted);
-        task.counted = ran;
+        task.slice = task.slice.saturating_sub(ran - task.exec_accounted);
+        task.exec_accounted = ran;
     }
 
     fn set_idle(&mut self, cpu: CpuId, idle: bool) {
@@ -269,9 +272,9 @@ impl Core {
         }
     }
 
-    /// To the CPU's local queue; what runs there gives way if it is asked to.
+    /// Inserts a thread into a CPU's local DSQ; with ENQ_PREEMPT at the head, preempting the CPU's thread.
     fn insert_local(&mut self, machine: &mut Machine, thread: ThreadId, cpu: CpuId, flags: u64) {
-        let local = &mut self.locals[cpu.0 as usize];
+        let local = &mut self.local_dsqs[cpu.0 as usize];
         if flags & flags::ENQ_PREEMPT == 0 {
             local.push_back(thread);
         } else {
@@ -288,22 +291,22 @@ impl Core {
         }
     }
 
-    /// Takes a thread out of the queue that it waits in; whether there is one.
+    /// Removes a thread from the DSQ that it is in. True if it was in one.
     fn take_out(&mut self, thread: ThreadId) -> bool {
-        for local in &mut self.locals {
+        for local in &mut self.local_dsqs {
             if let Some(at) = local.iter().position(|&other| other == thread) {
                 return local.remove(at).is_some();
             }
         }
-        self.queues.iter_mut().any(|queue| {
-            let key = queue.iter().find(|&(_, &other)| other == thread);
+        self.dsqs.iter_mut().any(|dsq| {
+            let key = dsq.iter().find(|&(_, &other)| other == thread);
             key.map(|(&key, _)| key)
-                .is_some_and(|key| queue.remove(&key).is_some())
+                .is_some_and(|key| dsq.remove(&key).is_some())
         })
     }
 
-    /// Claims the first idle CPU that passes, from where the last search ended on: of those that share a cache with `near`, if
-    /// that is some CPU.
+    /// Claims the first idle CPU that passes, from where the last search ended; of the CPUs that share a
+    /// cache with `near`, if it is given.
     fn claim(
         &mut self,
         near: Option<CpuId>,
@@ -315,7 +318,7 @@ impl Core {
         let words = self.idle.len();
         let cache = near.map(|near| &self.caches[self.cache_of[near.0 as usize]]);
         let (first, bit) = (self.next_idle / 64, self.next_idle % 64);
-        // The first word twice: from that bit on, and at last up to it.
+        // The first word comes twice: from the bit on, and at last up to it.
         for step in 0..=words {
             let at = (first + step) % words;
             let mut word = self.idle[at] & cache.map_or(u64::MAX, |cache| cache[at]);
@@ -340,7 +343,7 @@ impl Core {
         None
     }
 
-    /// Claims that CPU, if it idles.
+    /// Claims a CPU, if it is idle. True if it was.
     fn claim_this(&mut self, cpu: CpuId) -> bool {
         let was = idles(&self.idle, cpu);
         self.set_idle(cpu, false);
@@ -369,7 +372,7 @@ impl Kernel for Context<'_> {
         self.core.tasks[thread as usize].cpu.0
     }
 
-    fn ran(&self, thread: u32) -> u64 {
+    fn cpu_time(&self, thread: u32) -> u64 {
         self.machine.cpu_time(ThreadId(thread))
     }
 
@@ -377,23 +380,23 @@ impl Kernel for Context<'_> {
         self.machine.thread(ThreadId(thread)).may_use(CpuId(cpu))
     }
 
-    fn create_queue(&mut self, queue: u64) {
-        let queues = &mut self.core.queues;
-        if queues.len() <= queue as usize {
-            queues.resize(queue as usize + 1, Queue::new());
+    fn create_dsq(&mut self, dsq: u64) {
+        let dsqs = &mut self.core.dsqs;
+        if dsqs.len() <= dsq as usize {
+            dsqs.resize(dsq as usize + 1, Dsq::new());
         }
     }
 
-    fn insert(&mut self, thread: u32, queue: u64, slice: u64, order: Option<u64>, flags: u64) {
+    fn insert(&mut self, thread: u32, dsq: u64, slice: u64, vtime: Option<u64>, flags: u64) {
         let thread = ThreadId(thread);
         let core = &mut *self.core;
         core.task(thread).slice = slice;
         let selecting = core.selecting == Some(thread);
-        if queue != flags::DSQ_LOCAL {
-            core.direct = selecting.then_some(Direct::Queue);
+        if dsq != flags::DSQ_LOCAL {
+            core.direct = selecting.then_some(Direct::Dsq);
             core.inserted += 1;
-            let key = (order.unwrap_or(core.inserted), core.inserted);
-            core.queues[queue as usize].insert(key, thread);
+            let key = (vtime.unwrap_or(core.inserted), core.inserted);
+            core.dsqs[dsq as usize].insert(key, thread);
         } else if selecting {
             core.direct = Some(Direct::Local(flags));
         } else {
@@ -402,22 +405,22 @@ impl Kernel for Context<'_> {
         }
     }
 
-    fn take(&mut self, queue: u64) -> bool {
+    fn move_to_local(&mut self, dsq: u64) -> bool {
         let cpu = CpuId(self.core.dispatching);
-        let queue = &mut self.core.queues[queue as usize];
+        let dsq = &mut self.core.dsqs[dsq as usize];
         let may =
             |(_, thread): &(&(u64, u64), &ThreadId)| self.machine.thread(**thread).may_use(cpu);
-        let Some((&key, &thread)) = queue.iter().find(may) else {
+        let Some((&key, &thread)) = dsq.iter().find(may) else {
             return false;
         };
-        queue.remove(&key);
+        dsq.remove(&key);
         self.core.task(thread).cpu = cpu;
-        self.core.locals[cpu.0 as usize].push_back(thread);
+        self.core.local_dsqs[cpu.0 as usize].push_back(thread);
         true
     }
 
-    fn first(&self, queue: u64) -> Option<u32> {
-        let (_, thread) = self.core.queues[queue as usize].first_key_value()?;
+    fn peek(&self, dsq: u64) -> Option<u32> {
+        let (_, thread) = self.core.dsqs[dsq as usize].first_key_value()?;
         Some(thread.0)
     }
 
@@ -425,17 +428,17 @@ impl Kernel for Context<'_> {
         self.core.inserted
     }
 
-    fn next(&self, queue: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])> {
+    fn next(&self, dsq: u64, newest: u64, place: [u64; 2]) -> Option<(u32, [u64; 2])> {
         let after = (Bound::Excluded((place[0], place[1])), Bound::Unbounded);
-        self.core.queues[queue as usize]
+        self.core.dsqs[dsq as usize]
             .range(after)
             .find(|((_, inserted), _)| *inserted <= newest)
             .map(|(key, thread)| (thread.0, [key.0, key.1]))
     }
 
-    fn move_queued(&mut self, thread: u32, from: u64, to: u64, order: u64) {
+    fn move_to_dsq(&mut self, thread: u32, from: u64, to: u64, vtime: u64) {
         let core = &mut *self.core;
-        let it = &mut core.queues[from as usize];
+        let it = &mut core.dsqs[from as usize];
         let key = it
             .iter()
             .find(|(_, other)| other.0 == thread)
@@ -443,20 +446,20 @@ impl Kernel for Context<'_> {
         if let Some(key) = key {
             it.remove(&key);
             core.inserted += 1;
-            core.queues[to as usize].insert((order, core.inserted), ThreadId(thread));
+            core.dsqs[to as usize].insert((vtime, core.inserted), ThreadId(thread));
         }
     }
 
-    fn queued(&self, queue: u64) -> u32 {
-        self.core.queues[queue as usize].len() as u32
+    fn nr_queued(&self, dsq: u64) -> u32 {
+        self.core.dsqs[dsq as usize].len() as u32
     }
 
     fn set_slice(&mut self, thread: u32, slice: u64) {
         self.core.task(ThreadId(thread)).slice = slice;
     }
 
-    /// The CPU before if it idles, else one of its cache, else any; where cores have several CPUs, wholly idle
-    /// cores first.
+    /// The previous CPU if it is idle, else an idle CPU of its cache, else any idle CPU; where cores have
+    /// several CPUs, wholly idle cores first.
     fn select_cpu(&mut self, thread: u32, before: u32, _flags: u64) -> (u32, bool) {
         let (machine, core) = (&*self.machine, &mut *self.core);
         let (it, before) = (machine.thread(ThreadId(thread)), CpuId(before));
@@ -490,7 +493,7 @@ impl Kernel for Context<'_> {
         Some(found.0)
     }
 
-    fn idles_for(&self, thread: Option<u32>) -> bool {
+    fn has_idle_cpu(&self, thread: Option<u32>) -> bool {
         let idle = &self.core.idle;
         let may = |cpu| thread.is_none_or(|it| self.may_use(it, cpu));
         self.core.idles > 0 && (self.machine.cpu_ids()).any(|cpu| idles(idle, cpu) && may(cpu.0))
@@ -535,7 +538,8 @@ impl Class for SchedExt {
         self.make_ready(machine, thread, false);
     }
 
-    /// Whatever queue it waits in, the kernel counts it where select_cpu put it (enqueue_task_scx's add_nr_running).
+    /// The kernel counts a thread on the run queue of the selected CPU, whichever DSQ it is in
+    /// (enqueue_task_scx's add_nr_running).
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         self.core.tasks.get(thread.index()).map(|it| it.cpu)
     }
@@ -563,8 +567,8 @@ impl Class for SchedExt {
                 return keep(ran);
             }
         }
-        for _ in 0..DISPATCH_MOST {
-            if !self.core.locals[cpu.0 as usize].is_empty() {
+        for _ in 0..DISPATCH_MAX {
+            if !self.core.local_dsqs[cpu.0 as usize].is_empty() {
                 break;
             }
             let (native, mut context) = self.parts(machine);
@@ -573,18 +577,18 @@ impl Class for SchedExt {
             if let Some(ran) = ran.filter(|&ran| context.core.task(ran).slice > 0) {
                 return keep(ran);
             }
-            if context.core.locals[cpu.0 as usize].is_empty() {
+            if context.core.local_dsqs[cpu.0 as usize].is_empty() {
                 break;
             }
         }
-        let next = self.core.locals[cpu.0 as usize].pop_front();
+        let next = self.core.local_dsqs[cpu.0 as usize].pop_front();
         if let Some(ran) = ran {
-            // Also where there is no other (SCX_OPS_ENQ_LAST).
+            // Also if no other thread is runnable (SCX_OPS_ENQ_LAST).
             let (native, mut context) = self.parts(machine);
             native.stopping(&mut context, ran.0, true);
             native.enqueue(&mut context, ran.0, false);
         }
-        let next = next.or_else(|| self.core.locals[cpu.0 as usize].pop_front());
+        let next = next.or_else(|| self.core.local_dsqs[cpu.0 as usize].pop_front());
         self.give(machine, cpu, next);
         keep(next?)
     }
@@ -600,7 +604,7 @@ impl Class for SchedExt {
         self.native.begin_exit(thread.0);
     }
 
-    /// After the last switch away from it (sched_ext_dead).
+    /// After the last switch away from the thread (sched_ext_dead).
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.block(machine, cpu, thread);
         let (native, mut context) = self.parts(machine);
@@ -639,7 +643,7 @@ impl Class for SchedExt {
     }
 
     fn expects_timer(&self, token: u32) -> bool {
-        if token == SHARES {
+        if token == RATE_TIMER {
             return true;
         }
         let (timer, armed) = (token & 0xffff, token >> 16);
@@ -647,10 +651,10 @@ impl Class for SchedExt {
     }
 
     fn timer(&mut self, machine: &mut Machine, token: u32) {
-        if token == SHARES {
+        if token == RATE_TIMER {
             let (native, context) = self.parts(machine);
-            native.tell_shares(&context);
-            machine.set_timer(machine.now + SHARES_EVERY.as_nanos() as Nanos, SHARES);
+            native.solve_rates(&context);
+            machine.set_timer(machine.now + RATE_PERIOD.as_nanos() as Nanos, RATE_TIMER);
             return;
         }
         let timer = token & 0xffff;

@@ -11,7 +11,7 @@ use quell_model::config::{Backend, Scenario, TenantInstance, TenantKind};
 use quell_model::{CpuId, CpuSet, GroupPlan, TenantName};
 use quell_policy::Policy;
 use quell_policy::guard::Guarded;
-use quell_sched::{ThreadSetting, ToldServers};
+use quell_sched::{PromisedServers, ThreadSetting};
 use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub fn of(
 struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
-    servers: ToldServers,
+    servers: PromisedServers,
     /// Which VM each such tenant is, and how many virtual CPUs it has.
     vms: BTreeMap<TenantName, (VmId, u32)>,
     /// Where threads might run that may not run everywhere there for now.
@@ -143,7 +143,7 @@ impl Agent {
         Some(Agent {
             monitor: Monitor::new(simulation, tenants),
             policy,
-            servers: ToldServers::default(),
+            servers: PromisedServers::default(),
             vms: (0..).zip(vms).map(vm).collect(),
             limited: BTreeMap::new(),
             period_ns,

@@ -1,12 +1,12 @@
-//! The thread of the loader's that tells threads what they are due, while the scheduler is loaded.
+//! The rate loop: a thread of the loader that runs the rate solver while the scheduler is loaded.
 
 #![allow(
     unsafe_code,
     reason = "memory shared with BPF programs; each block says why it is sound"
 )]
 
-use crate::layout::{CpuSlot, Group, MAX_SHARERS, Places, Sharer, from_bytes};
-use crate::shares::{EVERY, Host, Shares};
+use crate::layout::{CpuCtx, Group, MAX_SHARE_SLOTS, ShareSlot, ShareSlotHints, from_bytes};
+use crate::rate_solver::{Host, PERIOD, RateSolver};
 use crate::{SchedError, io};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
@@ -18,36 +18,37 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Steps take no more than this part of a CPU, in percent: where they take long, there are fewer.
-const COST_MOST: u32 = 4;
+/// The part of a CPU that the steps take at most, in percent: long steps come less often.
+const CPU_PERCENT_MAX: u32 = 4;
 
-/// Tells until it is dropped.
+/// The running loop. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Teller {
-    /// Dropped to end it.
+pub(crate) struct RateLoop {
+    /// Dropped to end the loop.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// All that is needed to tell.
-pub(crate) struct Ready {
-    places: Mapped<Places>,
-    sharers: Mapped<Sharer>,
+/// What the loop reads and writes.
+pub(crate) struct RateInputs {
+    hints: Mapped<ShareSlotHints>,
+    slots: Mapped<ShareSlot>,
     host: Loaded,
 }
 
-impl Ready {
-    /// `places`, `sharers`, `cpus`, `groups`: maps of the scheduler's.
+impl RateInputs {
+    /// Maps the scheduler's share slots. `hints`, `slots`, `cpus`, `groups`: its BPF maps. `possible`:
+    /// possible CPUs.
     pub(crate) fn open(
-        places: &MapHandle,
-        sharers: &MapHandle,
+        hints: &MapHandle,
+        slots: &MapHandle,
         cpus: MapHandle,
         groups: MapHandle,
         possible: usize,
-    ) -> Result<Ready, SchedError> {
-        Ok(Ready {
-            places: Mapped::new(places, 1).map_err(io("mapping the places"))?,
-            sharers: Mapped::new(sharers, MAX_SHARERS).map_err(io("mapping the sharers"))?,
+    ) -> Result<RateInputs, SchedError> {
+        Ok(RateInputs {
+            hints: Mapped::new(hints, 1).map_err(io("mapping the share slot hints"))?,
+            slots: Mapped::new(slots, MAX_SHARE_SLOTS).map_err(io("mapping the share slots"))?,
             host: Loaded {
                 cpus,
                 groups,
@@ -56,60 +57,62 @@ impl Ready {
         })
     }
 
-    /// Begins.
-    pub(crate) fn start(self) -> Result<Teller, SchedError> {
-        let Ready {
-            places,
-            sharers,
+    /// Starts the loop.
+    pub(crate) fn start(self) -> Result<RateLoop, SchedError> {
+        let RateInputs {
+            hints,
+            slots,
             mut host,
         } = self;
         let (stop, stopped) = channel::<()>();
-        let tell = move || {
-            let mut shares = Shares::default();
-            let mut pause = EVERY;
+        let run = move || {
+            let mut solver = RateSolver::default();
+            let mut pause = PERIOD;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
                 let (began, before) = (Instant::now(), time_of(ClockId::CLOCK_THREAD_CPUTIME_ID));
-                if let [places] = places.all() {
-                    shares.step(places, sharers.all(), &mut host);
+                if let [hints] = hints.all() {
+                    solver.step(hints, slots.all(), &mut host);
                 }
                 let took = time_of(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(before);
                 pause = next_pause(took, began.elapsed());
             }
         };
         let thread = std::thread::Builder::new().name("quell-shares".into());
-        let thread = thread.spawn(tell).map_err(|source| SchedError::Io {
+        let thread = thread.spawn(run).map_err(|source| SchedError::Io {
             what: "starting a thread",
             source: source.into(),
         })?;
-        Ok(Teller {
+        Ok(RateLoop {
             stop: Some(stop),
             thread: Some(thread),
         })
     }
 }
 
-impl Drop for Teller {
+impl Drop for RateLoop {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // Had it panicked, rates would have stayed as they were: there is nothing to do about it here.
+            // After a panic in the loop rates stay as they are; there is nothing to do about that here.
             let _ = thread.join();
         }
     }
 }
 
-/// Until the next step, given what CPU time one took, and when it began. While it waited for a CPU it cost nobody anything: on a busy
-/// host, of all places, steps would be rare.
+/// The pause until the next step, by the CPU time that the last step took and the time since it began. By CPU
+/// time, not by elapsed time: else steps would be rare on a busy host, where the loop waits for a CPU.
 fn next_pause(took: Duration, since: Duration) -> Duration {
-    (took * 100 / COST_MOST).max(EVERY).saturating_sub(since)
+    (took * 100 / CPU_PERCENT_MAX)
+        .max(PERIOD)
+        .saturating_sub(since)
 }
 
-/// Asked without memory of its own, and of a clock that there always is: it cannot fail.
+/// The time of a clock that always exists: the call cannot fail.
 fn time_of(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The host that the scheduler is loaded on.
+/// The host that runs the scheduler.
 struct Loaded {
     cpus: MapHandle,
     groups: MapHandle,
@@ -128,10 +131,10 @@ impl Host for Loaded {
     fn online(&mut self) -> Option<CpuSet> {
         let found = self.cpus.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let bytes = found.ok().flatten()?;
-        let slots = bytes.chunks_exact(size_of::<CpuSlot>());
-        let slots = slots.take(self.possible).map(from_bytes::<CpuSlot>);
-        let online = |(cpu, slot): (u32, CpuSlot)| (slot.offline == 0).then_some(CpuId(cpu));
-        let online: CpuSet = (0..).zip(slots).filter_map(online).collect();
+        let cpucs = bytes.chunks_exact(size_of::<CpuCtx>());
+        let cpucs = cpucs.take(self.possible).map(from_bytes::<CpuCtx>);
+        let online = |(cpu, cpuc): (u32, CpuCtx)| (cpuc.offline == 0).then_some(CpuId(cpu));
+        let online: CpuSet = (0..).zip(cpucs).filter_map(online).collect();
         (!online.is_empty()).then_some(online)
     }
 
@@ -156,16 +159,16 @@ impl Host for Loaded {
     }
 }
 
-/// Something that consists of atomics of the sizes that the kernel writes, every bit pattern of which is a value of theirs.
+/// A type that consists of atomics of the sizes that the kernel writes, for which every bit pattern is valid.
 ///
 /// # Safety
-/// It is as said.
+/// The implementor consists of such atomics only.
 unsafe trait Shared {}
 
 // SAFETY: repr(C) atomics.
-unsafe impl Shared for Sharer {}
+unsafe impl Shared for ShareSlot {}
 // SAFETY: as above.
-unsafe impl Shared for Places {}
+unsafe impl Shared for ShareSlotHints {}
 
 /// A map's values, in this process's memory.
 struct Mapped<T: Shared> {
@@ -199,7 +202,8 @@ impl<T: Shared> Mapped<T> {
     }
 
     fn all(&self) -> &[T] {
-        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are values ([`Shared`]).
+        // SAFETY: the mapping has that many, lives as long as self, and is aligned to a page; any bytes are
+        // values ([`Shared`]).
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.count) }
     }
 }
