@@ -418,8 +418,8 @@ impl Scheduler {
         let rate_inputs = match raw.share {
             0 => None,
             _ => Some(rate_loop::RateInputs::open(
-                &map(&object, ".bss.share_hints")?,
-                &map(&object, ".bss.share_slots")?,
+                &map(&object, ".bss.slot_hints")?,
+                &map(&object, ".bss.slots")?,
                 map(&object, ".bss.cpus")?,
                 map(&object, "groups")?,
                 possible,

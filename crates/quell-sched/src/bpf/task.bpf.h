@@ -44,6 +44,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 /* Constants to the verifier, which removes the code of features that are off. */
 SET_BY_LOADER struct options options SEC(".rodata.options") = {};
 
+/* The kernel keeps 15 bytes of a map's name, so the loader would not find a longer section. */
 PER_SCHEDULER struct exit_record exit_record SEC(".bss.exit");
 ARRAY_PER_SCHEDULER(struct cpu_ctx, cpu_ctxs, MAX_CPUS) SEC(".bss.cpus");
 
@@ -75,8 +76,8 @@ struct cpu_dispatch {
 ARRAY_PER_SCHEDULER(struct cpu_dispatch, cpu_dispatch_states, MAX_CPUS);
 
 /* Share slots, with --share. */
-PER_SCHEDULER struct share_slot_hints share_slot_hints SEC(".bss.share_hints");
-ARRAY_PER_SCHEDULER(struct share_slot, share_slots, MAX_SHARE_SLOTS) SEC(".bss.share_slots");
+PER_SCHEDULER struct share_slot_hints share_slot_hints SEC(".bss.slot_hints");
+ARRAY_PER_SCHEDULER(struct share_slot, share_slots, MAX_SHARE_SLOTS) SEC(".bss.slots");
 
 enum dsq_kind {
 	DSQ_KIND_NONE,
