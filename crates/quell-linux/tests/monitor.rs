@@ -31,7 +31,7 @@ fn monitor(limits: Limits) -> Option<(Monitor, MutexGuard<'static, ()>)> {
     match Monitor::load(limits) {
         Ok(monitor) => Some((monitor, guard)),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            quell_testkit::skip!(Bpf, "{error}");
             None
         }
     }
@@ -719,7 +719,9 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     };
     let group = match Limited::new() {
         Ok(group) => group,
-        Err(reason) => return eprintln!("skipped: no cgroup with a bandwidth limit: {reason}"),
+        Err(reason) => {
+            return quell_testkit::skip!(Cgroups, "no cgroup with a bandwidth limit: {reason}");
+        }
     };
     let spinner = Process::spinner(1);
     std::fs::write(group.0.join("cgroup.procs"), spinner.pid().0.to_string()).unwrap();
