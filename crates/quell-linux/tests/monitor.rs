@@ -48,7 +48,9 @@ impl Process {
     /// A shell that spins on one CPU.
     fn spinner(cpu: usize) -> Process {
         let mut command = Command::new("sh");
-        let child = command.args(["-c", "while :; do :; done"]).spawn().unwrap();
+        // It ends when the test does, also where that is killed.
+        let spin = "while kill -0 $PPID; do n=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done; done";
+        let child = command.args(["-c", spin]).spawn().unwrap();
         pin(nix::unistd::Pid::from_raw(child.id() as i32), cpu);
         Process(child)
     }
