@@ -6,7 +6,7 @@
 
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
-use quell_model::config::TenantClass;
+use quell_model::config::{Scenario, TenantClass, TenantSpec};
 use serde::{Deserialize, Serialize};
 
 /// The mean may be so many times as long.
@@ -274,6 +274,21 @@ fn words(change: Change) -> String {
     }
 }
 
+/// Settings by which a scenario asks as much of a real machine with so many CPUs as it does of its own host: rates
+/// that are given for all of that host's CPUs go by their number.
+pub fn rates_for(scenario: &Scenario, cpus: usize) -> Vec<String> {
+    let Some(host) = &scenario.host else {
+        return Vec::new();
+    };
+    let part = cpus as f64 / host.topology().cpus.len() as f64;
+    let rate = |tenant: &TenantSpec| {
+        let load = tenant.load.as_ref()?;
+        let rate = load.rate.filter(|_| load.busy_percent.is_none())? * part;
+        Some(format!("tenant.{}.load.rate={rate}", tenant.name))
+    };
+    scenario.tenants.iter().filter_map(rate).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,6 +316,15 @@ mod tests {
                 occasions,
             }),
         }
+    }
+
+    #[test]
+    fn a_scenario_asks_as_much_of_two_cpus_as_of_its_eight() {
+        let text = "name = \"x\"\n[host]\ncpus = 8\n[[tenant]]\nname = \"a\"\nload = { rate = 20.0 }\n\
+             [[tenant.thread]]\nname = \"t\"\nprogram = [\"request\", { run_us = 100 }, \"respond\"]\n";
+        let scenario = Scenario::parse(std::path::Path::new("x.toml"), text).unwrap();
+        assert_eq!(rates_for(&scenario, 2), ["tenant.a.load.rate=5"]);
+        assert_eq!(rates_for(&scenario, 8), ["tenant.a.load.rate=20"]);
     }
 
     #[test]

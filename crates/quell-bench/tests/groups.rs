@@ -292,7 +292,7 @@ fn names(hierarchy: &CpuHierarchy, folder: &Path) -> Vec<String> {
 fn cgroups_on_this_machine_are_as_the_scenario_says_and_go() {
     let hierarchy = match hierarchy() {
         Ok(hierarchy) => hierarchy,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return quell_testkit::skip!(Cgroups, "{reason}"),
     };
     let tenant = |name: &str, lines: &str| {
         format!(
@@ -386,7 +386,7 @@ fn in_root(hierarchy: &CpuHierarchy, name: &str) -> Vec<String> {
 fn cgroups_go_when_a_tenant_does_not_start() {
     let hierarchy = match hierarchy() {
         Ok(hierarchy) => hierarchy,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return quell_testkit::skip!(Cgroups, "{reason}"),
     };
     let name = format!("doomed-{}", std::process::id());
     let scenario = scenario(&one_group(&name));
@@ -400,7 +400,7 @@ fn cgroups_go_when_a_tenant_does_not_start() {
 fn cgroups_go_on_ctrl_c() {
     let hierarchy = match hierarchy() {
         Ok(hierarchy) => hierarchy,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return quell_testkit::skip!(Cgroups, "{reason}"),
     };
     let name = format!("stopped-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
@@ -439,7 +439,7 @@ fn threads_stay_on_their_cpus_on_this_machine() {
     assert!(error.contains(says), "{error}");
 
     let workload = match start("[0]") {
-        Err(error) => return eprintln!("skipped: {error:#}"),
+        Err(error) => return quell_testkit::skip!(Cgroups, "{error:#}"),
         Ok(workload) => workload,
     };
     // The process's first thread has the process's number.

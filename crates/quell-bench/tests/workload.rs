@@ -302,7 +302,7 @@ fn application(name: &str, package: &str, table: &str) {
     let mut workload = match start(&tenants) {
         Err(error) if format!("{error:#}").contains("is not installed") => {
             assert!(format!("{error:#}").contains(&format!("apt-get install {package}")));
-            eprintln!("skipped: {name} is not installed");
+            quell_testkit::skip!(Apps, "{name} is not installed");
             return;
         }
         started => started.unwrap(),
@@ -430,7 +430,7 @@ fn killing_us_leaves_no_tenant_behind() {
     if Path::new("/usr/sbin/nginx").exists() {
         text += &format!("[[tenant]]\nname = \"web\"\n{LOAD}\n[tenant.app.nginx]\n");
     } else {
-        eprintln!("skipped in part: nginx is not installed");
+        quell_testkit::skip!(Apps, "nginx is not installed");
     }
     std::fs::write(&file, text).unwrap();
     let mut ours = Command::new(PLAYER)

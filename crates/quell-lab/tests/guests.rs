@@ -20,13 +20,16 @@ fn guests() -> Option<Guests> {
     let lab = match Lab::open() {
         Ok(lab) => lab,
         Err(e) => {
-            eprintln!("skipped: {e}");
+            quell_testkit::skip!(Lab, "{e}");
             return None;
         }
     };
     let kernel = KernelChoice::SCHED_EXT;
     if !lab.is_ready(&kernel).unwrap() {
-        eprintln!("skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)");
+        quell_testkit::skip!(
+            Lab,
+            "the lab is not set up here (`quell lab setup --kernel sched_ext`)"
+        );
         return None;
     }
     Some(Guests {

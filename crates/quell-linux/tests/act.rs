@@ -357,7 +357,7 @@ fn can(actuator: &Actuator) -> bool {
     let can = actuator.capabilities();
     let root = nix::unistd::geteuid().is_root();
     if !root || !can.slice.available {
-        eprintln!("skipped: needs root and custom slices ({})", can.slice);
+        quell_testkit::skip!(Other, "needs root and custom slices ({})", can.slice);
     }
     root && can.slice.available
 }
@@ -721,7 +721,7 @@ fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
     let name = format!("quell-test-{}", std::process::id());
     let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
     if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
-        eprintln!("skipped: needs two CPUs and a cgroup v1 cpuset hierarchy");
+        quell_testkit::skip!(Other, "needs two CPUs and a cgroup v1 cpuset hierarchy");
         return;
     }
     let victim = Victim::start(3);
@@ -781,7 +781,7 @@ fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
     let name = format!("quell-test-narrow-{}", std::process::id());
     let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
     if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
-        eprintln!("skipped: needs two CPUs and a cgroup v1 cpuset hierarchy");
+        quell_testkit::skip!(Other, "needs two CPUs and a cgroup v1 cpuset hierarchy");
         return;
     }
     let victim = Victim::start(2);
@@ -1031,7 +1031,10 @@ fn a_tenants_weight_is_its_cgroups() {
     let dir = Path::new("/sys/fs/cgroup/cpu").join(&name);
     let file = dir.join("cpu.shares");
     if !actuator.capabilities().cgroup_weight.available || std::fs::create_dir(&dir).is_err() {
-        eprintln!("skipped: no writable cgroup v1 CPU hierarchy at /sys/fs/cgroup/cpu");
+        quell_testkit::skip!(
+            Other,
+            "no writable cgroup v1 CPU hierarchy at /sys/fs/cgroup/cpu"
+        );
         return;
     }
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -1081,12 +1084,15 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
     let dir = Path::new("/sys/fs/cgroup/cpu").join(&name);
     let file = |name: &str| dir.join(name);
     if !actuator.capabilities().cgroup_weight.available || std::fs::create_dir(&dir).is_err() {
-        eprintln!("skipped: no writable cgroup v1 CPU hierarchy at /sys/fs/cgroup/cpu");
+        quell_testkit::skip!(
+            Other,
+            "no writable cgroup v1 CPU hierarchy at /sys/fs/cgroup/cpu"
+        );
         return;
     }
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if std::fs::write(file("cpu.idle"), "1").is_err() {
-            eprintln!("skipped: the kernel has no idle cgroups");
+            quell_testkit::skip!(Other, "the kernel has no idle cgroups");
             return;
         }
         let read = || std::fs::read_to_string(file("cpu.shares")).unwrap();

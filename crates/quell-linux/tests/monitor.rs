@@ -31,7 +31,7 @@ fn monitor(limits: Limits) -> Option<(Monitor, MutexGuard<'static, ()>)> {
     match Monitor::load(limits) {
         Ok(monitor) => Some((monitor, guard)),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            quell_testkit::skip!(Bpf, "{error}");
             None
         }
     }
@@ -48,7 +48,9 @@ impl Process {
     /// A shell that spins on one CPU.
     fn spinner(cpu: usize) -> Process {
         let mut command = Command::new("sh");
-        let child = command.args(["-c", "while :; do :; done"]).spawn().unwrap();
+        // It ends when the test does, also where that is killed.
+        let spin = "while kill -0 $PPID; do n=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done; done";
+        let child = command.args(["-c", spin]).spawn().unwrap();
         pin(nix::unistd::Pid::from_raw(child.id() as i32), cpu);
         Process(child)
     }
@@ -719,7 +721,9 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     };
     let group = match Limited::new() {
         Ok(group) => group,
-        Err(reason) => return eprintln!("skipped: no cgroup with a bandwidth limit: {reason}"),
+        Err(reason) => {
+            return quell_testkit::skip!(Cgroups, "no cgroup with a bandwidth limit: {reason}");
+        }
     };
     let spinner = Process::spinner(1);
     std::fs::write(group.0.join("cgroup.procs"), spinner.pid().0.to_string()).unwrap();

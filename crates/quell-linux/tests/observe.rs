@@ -73,7 +73,7 @@ fn observers(specs: &[TenantSpec]) -> Vec<Observer> {
     let mut list = vec![Observer::new(specs, Preference::Procfs).unwrap()];
     match Observer::new(specs, Preference::Bpf) {
         Ok(observer) => list.push(observer),
-        Err(ObserveError::Bpf { reason }) => eprintln!("skipped: with BPF: {reason}"),
+        Err(ObserveError::Bpf { reason }) => quell_testkit::skip!(Bpf, "with BPF: {reason}"),
         Err(error) => panic!("{error}"),
     }
     list
@@ -390,7 +390,7 @@ impl Cgroup {
     /// And its name; `None`, and said, where that cannot be.
     fn new(what: &str) -> Option<(String, Cgroup)> {
         let skip = |why: String| -> Option<(String, Cgroup)> {
-            eprintln!("skipped: {why}");
+            quell_testkit::skip!(Cgroups, "{why}");
             None
         };
         let Some(hierarchy) = CpuHierarchy::find() else {
@@ -450,7 +450,7 @@ fn who_is_stopped_or_frozen_does_not_merely_sleep() {
         });
     }
     let Ok(mut observer) = Observer::new(&specs, Preference::Bpf) else {
-        return eprintln!("skipped: only BPF sees what is frozen");
+        return quell_testkit::skip!(Bpf, "only BPF sees what is frozen");
     };
     let (v1, v2) = (
         Path::new("/sys/fs/cgroup/freezer"),
@@ -460,7 +460,7 @@ fn who_is_stopped_or_frozen_does_not_merely_sleep() {
     let v1_is_there = v1.join("tasks").exists();
     let directory = if v1_is_there { v1 } else { v2 }.join(name);
     if let Err(error) = std::fs::create_dir(&directory) {
-        return eprintln!("skipped: cannot make a cgroup: {error}");
+        return quell_testkit::skip!(Cgroups, "cannot make a cgroup: {error}");
     }
     let cgroup = Cgroup(directory);
     let freeze = |on: bool| match v1_is_there {
@@ -491,7 +491,7 @@ fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
     let specs = [spec("late", |s| s.cgroup = Some(name.clone()))];
     let mut observer = match Observer::new(&specs, Preference::Bpf) {
         Ok(observer) => observer,
-        Err(error) => return eprintln!("skipped: with BPF: {error}"),
+        Err(error) => return quell_testkit::skip!(Bpf, "with BPF: {error}"),
     };
     for _ in 0..3 {
         assert!(pids(tenant(&observer.sample().unwrap(), "late")).is_empty());
@@ -518,7 +518,7 @@ fn what_processes_used_that_nobody_saw_counts() {
         // One after the other: what is used while nobody looks is found as well.
         let mut observer = match Observer::new(&specs, preference) {
             Ok(observer) => observer,
-            Err(error) => return eprintln!("skipped: with BPF: {error}"),
+            Err(error) => return quell_testkit::skip!(Bpf, "with BPF: {error}"),
         };
         let burn = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
         let procs = cgroup.0.join("cgroup.procs");
@@ -531,7 +531,7 @@ fn what_processes_used_that_nobody_saw_counts() {
         let begin = Instant::now();
         observer.sample().unwrap();
         let Some(before) = cgroup.used_ns() else {
-            return eprintln!("skipped: the kernel does not say what a cgroup used");
+            return quell_testkit::skip!(Other, "the kernel does not say what a cgroup used");
         };
         while begin.elapsed() < Duration::from_secs(4) {
             sleep(Duration::from_millis(40));
@@ -581,7 +581,7 @@ fn a_virtual_machine_is_found_by_name_and_its_threads_told_apart() {
         .output()
         .is_err()
     {
-        return eprintln!("skipped: qemu-system-x86_64 is not installed");
+        return quell_testkit::skip!(Apps, "qemu-system-x86_64 is not installed");
     }
     let machine = Started::new(&mut command);
     let specs = [spec("vm", |s| s.libvirt = Some("quell-te*".to_string()))];

@@ -146,7 +146,10 @@ fn said(program: &str, trace: &[u8]) -> Option<String> {
     let import = "import perfetto.protos.perfetto.trace.perfetto_trace_pb2";
     let there = Command::new(&python).args(["-c", import]).output();
     if !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no Python with the package `perfetto` (set PYTHON to one that has it)");
+        quell_testkit::skip!(
+            Other,
+            "no Python with the package `perfetto` (set PYTHON to one that has it)"
+        );
         return None;
     }
     let file = tempfile::NamedTempFile::new().unwrap();

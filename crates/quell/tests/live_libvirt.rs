@@ -63,14 +63,15 @@ impl Libvirt {
         let kit = Kit::find(dir)?;
         let needed = [DAEMON, "/usr/bin/virsh", DRIVER];
         if let Some(lacks) = needed.iter().find(|it| !Path::new(it).exists()) {
-            eprintln!(
-                "skipped: there is no {lacks} (libvirt-daemon, libvirt-clients, libvirt-daemon-driver-qemu)"
+            quell_testkit::skip!(
+                Apps,
+                "there is no {lacks} (libvirt-daemon, libvirt-clients, libvirt-daemon-driver-qemu)"
             );
             return None;
         }
         let namespace = Command::new("unshare").args(["--mount", "true"]).output();
         if !namespace.is_ok_and(|it| it.status.success()) {
-            eprintln!("skipped: no mount namespace of its own is allowed here");
+            quell_testkit::skip!(Cgroups, "no mount namespace of its own is allowed here");
             return None;
         }
         let own = dir.join("libvirt");
@@ -278,7 +279,7 @@ fn domains_have_the_cpus_they_were_given_and_then_all_again() {
     let before = state(&libvirt);
     let host = before.0.values().next().unwrap().clone();
     if host.len() < 2 {
-        eprintln!("skipped: takes two CPUs");
+        quell_testkit::skip!(Other, "takes two CPUs");
         return;
     }
     let uri = libvirt.uri();

@@ -106,7 +106,7 @@ fn a_guest_has_as_many_cpus_online_as_it_was_given_and_then_all_again() {
     let before = machine.cpus();
     let host = before.values().next().unwrap().clone();
     if host.len() < 2 {
-        eprintln!("skipped: takes two CPUs");
+        quell_testkit::skip!(Other, "takes two CPUs");
         return;
     }
 

@@ -25,7 +25,7 @@ fn recorded(output: &Output) -> bool {
     ];
     if refused.iter().any(|reason| error.contains(reason)) {
         assert_eq!(output.status.code(), Some(1), "{error}");
-        eprintln!("skipped: {error}");
+        quell_testkit::skip!(Bpf, "{error}");
         return false;
     }
     true

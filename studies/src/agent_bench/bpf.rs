@@ -99,7 +99,7 @@ mod tests {
         let before = setting();
         match BpfStats::enable() {
             Ok(stats) => drop(stats),
-            Err(error) => eprintln!("skipped: bpf(BPF_ENABLE_STATS): {error}"),
+            Err(error) => quell_testkit::skip!(Bpf, "bpf(BPF_ENABLE_STATS): {error}"),
         }
         assert_eq!(setting(), before);
     }

@@ -4,9 +4,11 @@ use crate::cli;
 use crate::harm::{self, CASES, Harm};
 use quell::commands::InputError;
 use quell::commands::bench::{Job, files_writable, print, sides};
+use quell_bench::result::Substrate;
 use quell_bench::run;
 use quell_bench::set::Setting;
 use std::io::{self, Write};
+use std::thread::available_parallelism;
 
 /// Runs every scenario, and shows what each side does to it. An error where one is beyond its limits.
 pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
@@ -45,6 +47,13 @@ pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
             .collect::<Result<Vec<_>, _>>()
             .map_err(anyhow::Error::msg)?;
         settings.extend(args.set.iter().cloned());
+        if args.on == Substrate::Host {
+            let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
+            let cpus = available_parallelism().map_or(1, |it| it.get());
+            for text in harm::rates_for(&job.scenario, cpus) {
+                settings.push(text.parse::<Setting>().map_err(anyhow::Error::msg)?);
+            }
+        }
         let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
         let result = job.run(args.on, &args.guest, &interrupt);
         match result {

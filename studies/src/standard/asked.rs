@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn memcached_is_asked_as_often_as_it_was_to_be() {
         if let Err(error) = find_program("memcached", "memcached") {
-            eprintln!("skipped: {error:#}");
+            quell_testkit::skip!(Apps, "{error:#}");
             return;
         }
         let window = || {
@@ -98,7 +98,7 @@ mod tests {
         let done = std::thread::spawn(move || run(own, &app, (200.0, 1), window)).join();
         let done = match done.unwrap() {
             Err(error) if error.to_string().contains("SCHED_FIFO") => {
-                eprintln!("skipped: {error:#}");
+                quell_testkit::skip!(Apps, "{error:#}");
                 return;
             }
             done => done.unwrap(),

@@ -135,7 +135,7 @@ mod tests {
         let (group, _hierarchy) = match made {
             Ok(made) => made,
             Err(error) => {
-                eprintln!("skipped: {error:#}");
+                quell_testkit::skip!(Cgroups, "{error:#}");
                 return;
             }
         };

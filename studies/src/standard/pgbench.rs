@@ -210,7 +210,7 @@ mod tests {
     fn a_clusters_clients_are_measured_and_nothing_is_left() {
         for program in [Program::INITDB, Program::POSTGRES, Program::PGBENCH] {
             if let Some(reason) = program.missing() {
-                eprintln!("skipped: {reason}");
+                quell_testkit::skip!(Apps, "{reason}");
                 return;
             }
         }

@@ -132,7 +132,7 @@ mod tests {
             ("redis-benchmark", "redis-tools"),
         ] {
             if let Err(error) = find_program(name, package) {
-                eprintln!("skipped: {error:#}");
+                quell_testkit::skip!(Apps, "{error:#}");
                 return;
             }
         }

@@ -110,7 +110,7 @@ fn only_what_quell_left_is_put_back() {
     ];
     left_behind(&path, &records);
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: lowering nice values needs root");
+        quell_testkit::skip!(Root, "lowering nice values needs root");
         return;
     }
     let report = restore_own(&path).unwrap();
@@ -336,7 +336,7 @@ fn what_was_refused_later_is_still_given_back() {
     let lock = dir.path().join("host.lock");
     let mut actuator = Actuator::open_with_lock(&dir.path().join("journal"), &lock).unwrap();
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: lowering nice values needs root");
+        quell_testkit::skip!(Root, "lowering nice values needs root");
         return;
     }
     let sleeper = Sleeper::start();

@@ -265,7 +265,7 @@ mod tests {
                 set_sched(tid, 6, 0).unwrap();
                 assert_eq!(sched(tid).unwrap().slice_ns, default);
             } else {
-                eprintln!("skipped: this kernel has no custom slices");
+                quell_testkit::skip!(Other, "this kernel has no custom slices");
             }
             assert!(stat(tid).unwrap().start_ticks > 0);
         });

@@ -324,7 +324,7 @@ impl Scene {
         let cgroup = Cgroup::make(&format!("quell-test-{name}"));
         match &cgroup {
             Ok(cgroup) => cgroup.add(&tenants[0]),
-            Err(reason) => eprintln!("skipped: a cgroup's weight: {reason}"),
+            Err(reason) => quell_testkit::skip!(Cgroups, "a cgroup's weight: {reason}"),
         }
         Scene {
             dir: tempfile::tempdir().unwrap(),
@@ -359,7 +359,7 @@ impl Scene {
 fn root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("skipped: acting on other processes needs root");
+        quell_testkit::skip!(Root, "acting on other processes needs root");
     }
     root
 }
@@ -453,7 +453,7 @@ fn kill_9_in_the_middle_of_a_trial_leaves_nothing_that_cannot_be_put_back() {
     let managed = |s: &Status| s.tenants.iter().map(|it| it.managed).sum::<u64>();
     let acts = |s: &Status| s.tenants.iter().any(|it| it.latency_min_us.is_some());
     if agent.wait_for("period", |s| s.periods > 0).source != Source::Bpf {
-        return eprintln!("skipped: without BPF there is nothing to judge by");
+        return quell_testkit::skip!(Bpf, "without BPF there is nothing to judge by");
     }
     let status = agent.wait_for("block in which it acts", |s| acts(s) && managed(s) > 0);
     assert_eq!(status.effects[0].lever, Lever::Feedback);

@@ -36,7 +36,7 @@ impl Drop for Processes {
 fn is_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("skipped: needs root");
+        quell_testkit::skip!(Root, "needs root");
     }
     root
 }
@@ -118,7 +118,7 @@ fn a_thread_that_is_hardly_served_is_ready_all_the_while() {
 fn a_limit_is_no_interference() {
     let cgroup = match Cgroup::make("quell-test-limit") {
         Ok(cgroup) => cgroup,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return quell_testkit::skip!(Cgroups, "{reason}"),
     };
     let written = match cgroup.path.join("cpu.cfs_quota_us").exists() {
         true => fs::write(cgroup.path.join("cpu.cfs_quota_us"), "2000"),
@@ -137,7 +137,7 @@ fn a_limit_is_no_interference() {
     let status = agent.wait_for("window of 4 s", |it| it.window_s > 4.0);
     let lim = tenant(&status, "lim");
     if !bpf {
-        return eprintln!("skipped: only BPF sees limits");
+        return quell_testkit::skip!(Bpf, "only BPF sees limits");
     }
     let (ready, stopped) = (lim.ready_percent.unwrap(), lim.throttled_percent.unwrap());
     // On a machine that is busy otherwise some of the rest it waits for others.
@@ -222,7 +222,7 @@ fn nobody_writes_to_the_operators_terminal() {
         print('ready', flush=True)\ntime.sleep(300)\n";
     let mut python = Command::new("python3");
     let Ok(mut child) = python.args(["-c", program]).stdout(Stdio::piped()).spawn() else {
-        return eprintln!("skipped: no python3");
+        return quell_testkit::skip!(Apps, "no python3");
     };
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())

@@ -8,13 +8,16 @@ pub fn lab_is_ready() -> bool {
     let lab = match Lab::open() {
         Ok(lab) => lab,
         Err(e) => {
-            eprintln!("skipped: {e}");
+            quell_testkit::skip!(Lab, "{e}");
             return false;
         }
     };
     let ready = lab.is_ready(&KernelChoice::SCHED_EXT).unwrap();
     if !ready {
-        eprintln!("skipped: the lab is not set up here (`quell lab setup --kernel sched_ext`)");
+        quell_testkit::skip!(
+            Lab,
+            "the lab is not set up here (`quell lab setup --kernel sched_ext`)"
+        );
     }
     ready
 }

@@ -45,7 +45,7 @@ fn guest_agent() -> Option<&'static Path> {
 /// Whether there can be a guest; says why not.
 pub fn guests_are_ready() -> bool {
     if guest_agent().is_none() {
-        eprintln!("skipped: qemu-ga is not installed");
+        quell_testkit::skip!(Apps, "qemu-ga is not installed");
         return false;
     }
     common::lab_is_ready()
@@ -72,7 +72,7 @@ impl Kit {
     /// With its files in that folder. `None`: this machine lacks what it takes, which is said.
     pub fn find(dir: &Path) -> Option<Kit> {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: takes root");
+            quell_testkit::skip!(Root, "takes root");
             return None;
         }
         if !guests_are_ready() {

@@ -1,0 +1,118 @@
+//! What the tests of Quell's crates share: skipping a test where the machine lacks what the test needs.
+//!
+//! A skipped test passes, so a machine that lacks much would be green with little tested. Where `QUELL_REQUIRE`
+//! lists means (`root`, `cgroups`, `bpf`, `lab`, `apps`, separated by commas; `.ci/run` sets it), the machine is said to have
+//! them, and a test that is skipped for want of one of them fails. `QUELL_SKIPPED` names a file to which each
+//! skipped test appends a line, from which `./dev test` makes its summary.
+//!
+//! ```
+//! quell_testkit::skip!(Other, "this machine has {} CPU", 1);
+//! ```
+
+use std::io::Write;
+
+/// What a test needs of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// The rights of root: other processes' settings.
+    Root,
+    /// Cgroups can be made and set, and namespaces made.
+    Cgroups,
+    /// BPF programs load, and the kernel tells of its types (BTF).
+    Bpf,
+    /// The kernel lab is set up.
+    Lab,
+    /// Programs of the distribution: memcached, nginx, redis, QEMU, libvirt and others.
+    Apps,
+    /// A feature of this kernel or this machine, which cannot be required.
+    Other,
+}
+
+impl Means {
+    /// Its name in `QUELL_REQUIRE`; `None` where it cannot be required.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Means::Root => Some("root"),
+            Means::Cgroups => Some("cgroups"),
+            Means::Bpf => Some("bpf"),
+            Means::Lab => Some("lab"),
+            Means::Apps => Some("apps"),
+            Means::Other => None,
+        }
+    }
+}
+
+/// Says why the running test is skipped: the means that the machine lacks, and the reason as for `format!`.
+///
+/// # Panics
+/// If `QUELL_REQUIRE` lists the means.
+#[macro_export]
+macro_rules! skip {
+    ($means:ident, $($reason:tt)+) => {
+        $crate::skipped($crate::Means::$means, &::std::format!($($reason)+))
+    };
+}
+
+/// Says why a test is skipped; [`skip!`] calls it.
+///
+/// # Panics
+/// If `QUELL_REQUIRE` lists the means, or a name that is none.
+pub fn skipped(means: Means, reason: &str) {
+    let required = std::env::var("QUELL_REQUIRE").unwrap_or_default();
+    assert!(
+        !is_required(means, &required),
+        "this machine is to have what the test needs (QUELL_REQUIRE={required}), but: {reason}"
+    );
+    eprintln!("skipped: {reason}");
+    let Some(file) = std::env::var_os("QUELL_SKIPPED") else {
+        return;
+    };
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let line = format!("{test}: {}\n", reason.replace('\n', " "));
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file);
+    // The summary is a help: a test does not fail for want of it.
+    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+/// Whether the list has the means.
+fn is_required(means: Means, list: &str) -> bool {
+    let all = [
+        Means::Root,
+        Means::Cgroups,
+        Means::Bpf,
+        Means::Lab,
+        Means::Apps,
+    ];
+    let mut names = list.split(',').filter(|name| !name.is_empty());
+    names.any(|name| {
+        let known = all.into_iter().find(|it| it.name() == Some(name));
+        assert!(
+            known.is_some(),
+            "QUELL_REQUIRE: `{name}` is none of root, cgroups, bpf, lab, apps"
+        );
+        known == Some(means)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_listed_is_required() {
+        assert!(!is_required(Means::Bpf, ""));
+        assert!(is_required(Means::Bpf, "root,bpf"));
+        assert!(!is_required(Means::Lab, "root,bpf"));
+        assert!(!is_required(Means::Other, "root,bpf,lab,apps"));
+    }
+
+    #[test]
+    #[should_panic(expected = "`bfp` is none of")]
+    fn a_name_that_is_none_is_told() {
+        is_required(Means::Lab, "bfp");
+    }
+}
