@@ -1,5 +1,5 @@
-// For build scripts, which include this file: compiles a BPF program (clang 14 or newer; no kernel headers, no
-// bpftool) with the headers of this crate, which must be a dependency.
+// For build scripts, which include this file: compiles a BPF program (clang 14 or newer; no kernel headers,
+// no bpftool) with the headers of this crate, which must be a dependency.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Compiles the BPF programs: the monitor's and the recorder's. The monitor's natively as well, for a test of what it counts.
+//! Compiles the BPF programs of the monitor and the recorder. The monitor's are also compiled natively, for a
+//! test of what they count.
 
 include!("../quell-bpf/compile.rs");
 

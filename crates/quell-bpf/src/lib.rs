@@ -1,8 +1,14 @@
-//! What Quell's BPF programs and their loaders share.
+//! The parts that Quell's BPF programs and their loaders share.
 //!
-//! `include/quell` are the headers: the kernel's types (`kernel.bpf.h`), and how threads are observed, by whatever
-//! program sees them switch and wake: the monitor's trace points or the scheduler. `compile.rs` is for
-//! build scripts. This library is the loaders' part.
+//! `include/quell` has the headers: the kernel's types (`kernel.bpf.h`), and the observation of threads by
+//! any program that sees them switch and wake: the programs at the monitor's trace points or the scheduler.
+//! `compile.rs` is for build scripts. This library is the part for loaders.
+//!
+//! ```
+//! // Captures what libbpf prints while programs load; here no program is loaded.
+//! let log = quell_bpf::Log::capture();
+//! assert_eq!(log.tail(), "");
+//! ```
 
 mod log;
 
@@ -14,10 +20,10 @@ use libbpf_rs::btf::types::{DataSec, Struct, Var};
 use std::ffi::OsStr;
 
 /// Tells programs where x86 keeps its per-CPU preempt count (`kernel.bpf.h`), to be called before
-/// they are loaded. Without effect where it is not among the per-CPU variables (arm64).
+/// they are loaded. It has no effect where the count is not among the per-CPU variables (arm64).
 ///
 /// # Errors
-/// The kernel has no BTF, or the programs' data cannot be set.
+/// The call fails if the kernel has no BTF, or the programs' data cannot be set.
 pub fn set_preempt_count(object: &mut OpenObject) -> libbpf_rs::Result<()> {
     let place = preempt_count()?;
     for mut map in object.maps_mut() {
@@ -28,7 +34,7 @@ pub fn set_preempt_count(object: &mut OpenObject) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// `struct preempt_count_at`: the place relative to the CPU's run queue.
+/// The contents of `struct preempt_count_at`: the offset of the count from the CPU's run queue.
 fn preempt_count() -> libbpf_rs::Result<[u8; 16]> {
     let mut place = [0; 16];
     let btf = Btf::from_vmlinux()?;
@@ -41,7 +47,7 @@ fn preempt_count() -> libbpf_rs::Result<[u8; 16]> {
             .find(|v| btf.type_by_id::<Var>(v.ty).and_then(|v| v.name()) == Some(OsStr::new(name)))
             .map(|variable| i64::from(variable.offset))
     };
-    // Since 6.15 a variable of its own; the structure's type may outlive its use.
+    // Since Linux 6.15 the count is a variable of its own; the structure's type may outlive its use.
     let own = offset_of("__preempt_count");
     let hot = offset_of("pcpu_hot").filter(|_| btf.type_by_name::<Struct>("pcpu_hot").is_some());
     if let (Some(run_queue), Some(count)) = (offset_of("runqueues"), own.or(hot)) {

@@ -1,9 +1,10 @@
-//! What libbpf prints while programs load, for error messages.
+//! The text that libbpf prints while programs load, for error messages.
 
 use libbpf_rs::{PrintCallback, PrintLevel};
 use std::sync::Mutex;
 
-/// Captures libbpf's warnings, the verifier's among them, until dropped. One at a time: libbpf has one printer.
+/// Captures libbpf's warnings, the verifier's among them, until dropped. Only one log captures at a time:
+/// libbpf has one printer.
 pub struct Log {
     previous: Option<(PrintLevel, PrintCallback)>,
 }
@@ -12,7 +13,7 @@ static LOG: Mutex<String> = Mutex::new(String::new());
 const LOG_BYTES: usize = 8192;
 
 impl Log {
-    /// From now on.
+    /// Starts to capture, with an empty log.
     pub fn capture() -> Log {
         with_log(String::clear);
         Log {
@@ -20,7 +21,7 @@ impl Log {
         }
     }
 
-    /// The end of it; empty where nothing was printed.
+    /// The end of the captured text, at most 8 KiB; empty where nothing was printed.
     pub fn tail(&self) -> String {
         let mut text = String::new();
         with_log(|log| text.push_str(log.trim()));

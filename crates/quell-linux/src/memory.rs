@@ -1,23 +1,27 @@
-//! What this process takes of the host's memory.
+//! The memory that this process takes of the host.
 //!
-//! Problem: an agent that is to sit on every host should be small, and half of what it has in memory is its program's code and constants, of which
-//! most was needed once: to read arguments and files, and to load BPF programs.
-//! Approach: once it has started, what was mapped of the program so far is given back. What it needs from then on comes again from the
-//! file, which the kernel still has, at the first use: a hundred faults of a microsecond.
+//! Problem: an agent that is to run on every host should be small, and half of its memory is the code and the
+//! constants of its program, of which most was needed only once: to read arguments and files, and to load BPF
+//! programs.
+//!
+//! Approach: once the agent has started, the pages of the program that are mapped so far are given back.
+//! Pages that it needs from then on are mapped again from the file, which the kernel still caches, at their
+//! first use: a hundred faults of a microsecond.
 
 use libc::{PF_W, PT_LOAD, c_int, c_void, dl_iterate_phdr, dl_phdr_info, size_t};
 use nix::sys::mman::{MmapAdvise, madvise};
 use std::ptr::{self, NonNull};
 
-/// Gives back what was mapped of the program's code and constants. Whatever is used of it comes again by itself.
+/// Gives back the mapped pages of the program's code and constants. Pages that are used again come back by
+/// page faults.
 pub fn forget_start() {
     // SAFETY: the callback is as dl_iterate_phdr wants it, and uses nothing but what it is given.
     unsafe { dl_iterate_phdr(Some(forget), ptr::null_mut()) };
 }
 
-/// Of the first object, which is the program itself; the libraries are others' too.
+/// Handles the first object, which is the program itself; the libraries are shared with other processes.
 unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
-    // SAFETY: it only reads a constant of the system.
+    // SAFETY: the call only reads a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let Ok(page) = usize::try_from(page) else {
         return 1;
@@ -41,11 +45,12 @@ unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void
         ) else {
             continue;
         };
-        // SAFETY: those pages are a private mapping of the program's file that nobody may write to, so they are the same when they come again; the file
-        // cannot be changed while it runs. Refused, they stay.
+        // SAFETY: those pages are a private mapping of the program's file to which nothing may write, so they
+        // are the same when they are mapped again; the file cannot be changed while it runs. If the call is
+        // refused, the pages stay.
         let _ = unsafe { madvise(from, length, MmapAdvise::MADV_DONTNEED) };
     }
-    // Nothing more.
+    // A non-zero result ends the iteration.
     1
 }
 
@@ -53,7 +58,7 @@ unsafe extern "C" fn forget(object: *mut dl_phdr_info, _: size_t, _: *mut c_void
 mod tests {
     use super::*;
 
-    /// Pages of files that are in this process's memory.
+    /// The number of pages of files that are in this process's memory.
     fn of_files() -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(2).unwrap().parse().unwrap()
@@ -65,7 +70,7 @@ mod tests {
         forget_start();
         let after = of_files();
         assert!(after < before, "{after} pages after {before}");
-        // Code that was not used before, and constants.
+        // Uses code and constants that were not used before.
         let text = format!("{:?}", std::time::Duration::from_millis(1500));
         assert_eq!(text, "1.5s");
     }

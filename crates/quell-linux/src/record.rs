@@ -1,10 +1,11 @@
-//! The recorder: every switch, wakeup and new thread of the host, as a trace's events.
+//! The recorder: every switch, wakeup and new thread of the host, as events of a trace.
 //!
-//! Problem: events come on all CPUs at once, up to a million a second, and a trace wants them in one order.
+//! Problem: events come on all CPUs at once, up to a million a second, and a trace needs them in one order.
 //!
-//! Approach: BPF programs (`src/bpf/record.bpf.c`) put them into a ring buffer per CPU and wake nobody;
-//! [`Recorder::poll`], called every [`POLL`], takes them out, sorts them and gives those older than the poll before, when
-//! every program that took a time stamp until then has long put its event in. What finds no room is counted and told.
+//! Approach: BPF programs (`src/bpf/record.bpf.c`) put the events into a ring buffer per CPU and wake no
+//! thread; [`Recorder::poll`], called every [`POLL`], takes them out, sorts them and emits those older than
+//! the poll before: by then every program that took a time stamp before that poll has put its event in.
+//! Events that find no room are counted and reported.
 //!
 //! Units: ns of CLOCK_BOOTTIME. Needs what the monitor needs: Linux 5.15 with BTF (arm64: 5.18), CAP_BPF and
 //! CAP_PERFMON, and to run in the host's pid namespace. Kernel memory: the buffers.
@@ -29,47 +30,47 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often to call [`Recorder::poll`].
+/// The interval at which to call [`Recorder::poll`].
 pub const POLL: Duration = Duration::from_millis(20);
 
 /// The compiled `bpf/record.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
 
-/// Attached last: before it, nothing runs as far as the trace tells.
+/// The program that is attached last: before it, no thread runs as far as the trace tells.
 const SWITCH: &str = "on_switch";
 
-/// Size of `struct record_event` and `struct record_counts`.
+/// The size of `struct record_event` and `struct record_counts`.
 const EVENT_BYTES: usize = 48;
-/// What an event takes of a ring, with its header.
+/// The bytes that an event takes in a ring, with its header.
 const ROOM_BYTES: u64 = EVENT_BYTES as u64 + 8;
 const COUNTS_BYTES: usize = 64;
 
-/// Why a recording cannot go on.
+/// The reason why a recording cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The programs cannot be loaded, or their memory not be read.
+    /// The programs cannot be loaded, or their memory cannot be read.
     #[error(transparent)]
     Bpf(#[from] MonitorError),
-    /// Who takes the events has no place for them.
+    /// The sink that takes the events failed.
     #[error("the trace cannot be written: {0}")]
     Sink(#[source] io::Error),
 }
 
-/// What a recording came to.
+/// The totals of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Events told by the kernel.
+    /// The number of events that the kernel reported.
     pub events: u64,
-    /// Events that found no room.
+    /// The number of events that found no room.
     pub lost: u64,
-    /// CPU time that the BPF programs took, in ns: measured at one event in 64, without the way into a
-    /// program and out of it.
+    /// CPU time that the BPF programs took, in ns: measured at one event in 64, without the entry into a
+    /// program and the exit from it.
     pub kernel_ns: u64,
-    /// The end, in ns of CLOCK_BOOTTIME.
+    /// The end of the recording, in ns of CLOCK_BOOTTIME.
     pub end_ns: u64,
 }
 
-/// A running recording. Dropping it takes the programs off.
+/// A running recording. Dropping it detaches the programs.
 #[derive(Debug)]
 pub struct Recorder {
     events: Events,
@@ -77,20 +78,21 @@ pub struct Recorder {
     counts: MapHandle,
     cpus: u32,
     buffer_bytes: u32,
-    /// By CPU, events told that [`Recorder::poll_half_full`] has taken out since; there may be more.
+    /// For each CPU, the events reported that [`Recorder::poll_half_full`] has taken out since; there may be
+    /// more.
     taken: Vec<u64>,
     links: Vec<Link>,
-    /// Keeps the rings that are mapped.
+    /// The maps of the rings, kept so that the rings stay mapped.
     _maps: Vec<MapHandle>,
     _object: Object,
     sorter: Sorter,
     clocks: Clocks,
 }
 
-/// What the rings gave since the last poll: `struct record_event` and the CPU.
+/// The contents of the rings since the last poll: `struct record_event` and the CPU.
 type Events = Rc<RefCell<Vec<Raw>>>;
 
-/// `struct record_event`, of one CPU.
+/// A `struct record_event`, with its CPU.
 #[derive(Debug, Clone, Copy)]
 struct Raw {
     at_ns: u64,
@@ -107,11 +109,12 @@ struct Raw {
 }
 
 impl Recorder {
-    /// Starts. `buffer_bytes` is the size of each CPU's buffer, a power of two and a multiple of the page size; an event
-    /// takes 56 bytes.
+    /// Starts a recording. `buffer_bytes` is the size of each CPU's buffer, a power of two and a multiple of
+    /// the page size; an event takes 56 bytes.
     ///
     /// # Errors
-    /// No right to load BPF programs, no type information, or the kernel refuses them.
+    /// The call fails if the process may not load BPF programs, the kernel has no type information, or it
+    /// refuses the programs.
     pub fn start(buffer_bytes: u32) -> Result<Recorder, RecordError> {
         check_bpf()?;
         let log = Log::capture();
@@ -181,10 +184,10 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Where the trace is from.
+    /// The system that the trace is from.
     ///
     /// # Errors
-    /// `/proc` cannot be read.
+    /// The call fails if `/proc` cannot be read.
     pub fn system(&self) -> io::Result<System> {
         let read = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}"));
         Ok(System {
@@ -195,20 +198,21 @@ impl Recorder {
         })
     }
 
-    /// Takes out what there is and gives what is complete, in the order of time.
+    /// Takes out all events in the buffers and emits the complete ones, in the order of time.
     ///
     /// # Errors
-    /// The buffers cannot be read, or `sink` fails.
+    /// The call fails if the buffers cannot be read, or `sink` fails.
     pub fn poll(&mut self, sink: impl FnMut(&Event) -> io::Result<()>) -> Result<(), RecordError> {
         let now = clock(ClockId::CLOCK_BOOTTIME);
         self.consume()?;
         self.sorter.give(now, sink).map_err(RecordError::Sink)
     }
 
-    /// As [`Recorder::poll`], but takes nothing out unless a buffer may be half full, which costs far less.
+    /// Polls as [`Recorder::poll`] does, but takes nothing out unless a buffer may be half full, which costs
+    /// far less.
     ///
     /// # Errors
-    /// As [`Recorder::poll`].
+    /// The call fails as [`Recorder::poll`] does.
     pub fn poll_half_full(
         &mut self,
         sink: impl FnMut(&Event) -> io::Result<()>,
@@ -233,10 +237,10 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the recording and gives the rest.
+    /// Ends the recording and emits the remaining events.
     ///
     /// # Errors
-    /// As [`Recorder::poll`].
+    /// The call fails as [`Recorder::poll`] does.
     pub fn finish(
         mut self,
         mut sink: impl FnMut(&Event) -> io::Result<()>,
@@ -285,7 +289,7 @@ impl Recorder {
     }
 }
 
-/// The threads that there are, as if told at that time.
+/// The threads that exist, as events at the time `at_ns`.
 fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
     let number = |entry: io::Result<DirEntry>| {
         let name = entry.ok()?.file_name();
@@ -293,7 +297,7 @@ fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
     };
     let mut threads = Vec::new();
     for process in fs::read_dir("/proc")?.filter_map(number) {
-        // It may have ended meanwhile, as any of its threads.
+        // The process may have ended meanwhile, as may any of its threads.
         let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {
             continue;
         };
@@ -312,8 +316,9 @@ fn list(at_ns: u64) -> io::Result<Vec<Raw>> {
     Ok(threads)
 }
 
-/// Makes the calling thread, which is to poll, urgent (nice -20) where it may: on a busy host the buffers would
-/// else be full before it has a CPU. It takes no more CPU time for that, but others wait for it, not it for them.
+/// Makes the calling thread, which is to poll, urgent (nice -20) where it may: on a busy host the buffers
+/// would otherwise be full before it gets a CPU. The thread uses no more CPU time for that, but other threads
+/// wait for it, not it for them.
 pub fn hurry() {
     let own = Tid(nix::unistd::gettid().as_raw() as u32);
     if let Err(error) = set_nice(own, -20) {
@@ -321,7 +326,7 @@ pub fn hurry() {
     }
 }
 
-/// All CPUs' rings, by CPU, read into `events`.
+/// The rings of all CPUs, by CPU, read into `events`.
 fn rings(maps: &[MapHandle], events: &Events) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     for (cpu, map) in (0..).zip(maps) {
@@ -341,19 +346,19 @@ fn clock(id: ClockId) -> u64 {
     })
 }
 
-/// `enum record_kind`
+/// The values of `enum record_kind`.
 mod kind {
     pub const SWITCH: u8 = 1;
     pub const WAKEUP: u8 = 2;
     pub const NEW: u8 = 3;
     #[cfg(test)]
     pub const NAME: u8 = 4;
-    /// None of the kernel's: the thread is there.
+    /// A kind that the kernel does not send: the thread exists.
     pub const THREAD: u8 = 5;
 }
 
 impl Raw {
-    /// `struct record_event`; none if these bytes are no such.
+    /// Decodes a `struct record_event`; `None` if the bytes are no such structure.
     fn parse(bytes: &[u8], cpu: u32) -> Option<Raw> {
         let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
         let u32_at = |at: usize| {
@@ -382,7 +387,7 @@ impl Raw {
 
     fn there(at_ns: u64, tid: Tid, tgid: Pid, name: &[u8]) -> Raw {
         let mut comm = [0; 16];
-        // 15 bytes at most; a kernel worker's has more in /proc, which no event will have.
+        // 15 bytes at most; a kernel worker's name in /proc is longer, and no event has the rest.
         for (to, from) in comm.iter_mut().zip(name.iter().take(15)) {
             *to = *from;
         }
@@ -412,18 +417,18 @@ impl Raw {
     }
 }
 
-/// Puts events in order, and adds who the threads are where the trace has not said so.
+/// Puts events in order, and adds the identity of threads that the trace has not named yet.
 #[derive(Debug, Default)]
 struct Sorter {
     pending: Vec<Raw>,
-    /// When the poll before this one began.
+    /// The time at which the poll before this one began.
     polled_ns: u64,
-    /// Process and name of the threads that the trace knows.
+    /// The process and the name of the threads that the trace knows.
     known: HashMap<Tid, (Pid, [u8; 16])>,
 }
 
 impl Sorter {
-    /// Gives what is older than the last call.
+    /// Emits the events older than the last call.
     fn give(&mut self, now: u64, mut sink: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
         let until = std::mem::replace(&mut self.polled_ns, now);
         let mut pending = std::mem::take(&mut self.pending);
@@ -486,7 +491,7 @@ impl Sorter {
                 };
                 tell(cpu, kind)
             }
-            // NAME, THREAD: who it is was all there is to tell.
+            // NAME, THREAD: the event only tells the identity of the thread.
             _ => Ok(()),
         }
     }
@@ -534,7 +539,7 @@ mod tests {
             raw(3, 1, kind::NEW, 8, 7, b"a"),
         ]);
         assert!(given(&mut sorter, 10).is_empty()); // the first poll: nothing is sure yet
-        // Put in late, by a CPU that was stopped between its clock and its buffer.
+        // Put in late, by a CPU that was stopped between reading its clock and writing its buffer.
         sorter.pending.push(raw(4, 1, kind::NAME, 8, 0, b"b"));
         let first = ["3: new 8 by 7", "4: 8 now b", "5: 7 is a", "5: wake 7"];
         assert_eq!(given(&mut sorter, 20), first);

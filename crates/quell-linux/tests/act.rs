@@ -1,5 +1,5 @@
-//! The stock actuator on real threads of real processes: what it writes, what it leaves alone, and
-//! that everything is as before afterwards, whichever way it ends.
+//! The stock actuator on real threads of real processes: which settings it writes, which it leaves alone,
+//! and that everything is as before afterwards, whichever way it ends.
 //!
 //! The threads belong to copies of this test program, started in a role (see [`role`]).
 
@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All that Quell could have changed, and what it must not have.
+/// All settings that Quell could have changed, and those that it must not have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     policy: u32,
@@ -119,7 +119,7 @@ fn start(role: &str, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// A process whose threads are there to be scheduled.
+/// A process whose threads are scheduled by the tests.
 struct Victim {
     child: Child,
     input: ChildStdin,
@@ -142,7 +142,7 @@ impl Victim {
         victim
     }
 
-    /// The next line of numbers after an `@`, which tells it from the test harness's own lines.
+    /// The next line of numbers after an `@`, which distinguishes it from the test harness's own lines.
     fn answer(&mut self) -> Vec<u32> {
         let mut line = String::new();
         loop {
@@ -161,7 +161,7 @@ impl Victim {
         }
     }
 
-    /// Lets its main thread make a `thread` or a child process (`fork`).
+    /// Lets the main thread of the process make a `thread` or a child process (`fork`).
     fn make(&mut self, what: &str) -> u32 {
         writeln!(self.input, "{what}").unwrap();
         self.answer()[0]
@@ -183,7 +183,7 @@ impl Drop for Victim {
     }
 }
 
-/// What copies of this program do: not a test of its own.
+/// The roles of the copies of this program: not a test of its own.
 #[test]
 fn role() {
     let Ok(role) = std::env::var("QUELL_TEST_ROLE") else {
@@ -332,14 +332,14 @@ impl Case {
     }
 }
 
-/// A journal in a folder of its own.
+/// The path of a journal in a folder of its own.
 fn journal() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state/journal");
     (dir, path)
 }
 
-/// The lock that stands for the host's, beside the journal, so that the tests can run at once.
+/// The lock that stands for the host's, beside the journal, so that the tests can run at the same time.
 fn lock(journal: &Path) -> PathBuf {
     journal.with_extension("host-lock")
 }
@@ -352,7 +352,7 @@ fn restore(journal: &Path) -> Result<act::RestoreReport, ActError> {
     act::restore_with_lock(journal, &lock(journal))
 }
 
-/// Whether this host allows the test at all; a reason on stderr if not.
+/// Whether this host allows the test at all; prints a reason on stderr if not.
 fn can(actuator: &Actuator) -> bool {
     let can = actuator.capabilities();
     let root = nix::unistd::geteuid().is_root();
@@ -362,7 +362,7 @@ fn can(actuator: &Actuator) -> bool {
     root && can.slice.available
 }
 
-/// The CPUs of the last test CPU: `1` where there are two.
+/// The number of the last test CPU: `1` where there are two.
 fn last_cpu() -> String {
     (std::thread::available_parallelism().unwrap().get() - 1).to_string()
 }
@@ -493,7 +493,7 @@ fn what_leaves_the_plan_gets_its_settings_back() {
     );
     assert_eq!(now[1], before[1]);
     assert_eq!(now[2].slice, 500_000);
-    // Back under management, and the whole tenant away.
+    // The thread is managed again, and then the whole tenant leaves the plan.
     case.set(t[0], Some(2), Some(900), None);
     assert_eq!(case.apply(&mut actuator).writes.total(), 2);
     case.plan.tenants.clear();
@@ -535,7 +535,7 @@ fn what_someone_else_changed_is_left_alone_and_said() {
         (9, 1, 0),
         "{report}"
     );
-    // Between the last period and the end.
+    // A change between the last period and the end.
     set_attr(t[1], libc::SCHED_OTHER, 0, 5, 12_000_000);
     let report = actuator.restore();
     assert_eq!((report.left_alone, report.failed), (2, 0), "{report}");
@@ -570,7 +570,7 @@ fn other_classes_reused_ids_and_the_dead_are_not_touched() {
     for &tid in &t {
         case.set(tid, Some(5), Some(500), Some("0"));
     }
-    // The id of a thread that is gone, now another's.
+    // The id of a thread that is gone, now the id of another thread.
     let other = case.plan.tenants[0]
         .threads
         .iter()
@@ -629,7 +629,7 @@ fn children_get_the_originals_of_their_creators() {
     assert_eq!(report.given_back, 1, "{report}");
     assert_eq!((seen(known).nice, seen(known).slice), (1, 6_000_000));
     assert_eq!((seen(guessed).nice, seen(guessed).slice), (1, 900_000));
-    // Born after the last period: the actuator never hears of these.
+    // Threads born after the last period: the actuator never hears of these.
     let unseen = [victim.make("thread"), victim.make("fork")];
     assert_eq!((seen(unseen[1]).nice, seen(unseen[1]).slice), (-3, 700_000));
     let report = actuator.restore();
@@ -664,7 +664,7 @@ fn two_do_not_act_at_once() {
             matches!(error, ActError::Locked { pid: Some(pid), .. } if pid == std::process::id())
         );
     }
-    // With another journal it is the same host all the same.
+    // With another journal it is still the same host.
     let other = path.with_file_name("other");
     let error = Actuator::open_with_lock(&other, &lock(&path)).unwrap_err();
     assert!(
@@ -674,7 +674,7 @@ fn two_do_not_act_at_once() {
     assert!(!other.exists());
     drop(first);
     open(&path).unwrap();
-    // Where there can be no such lock, that is said.
+    // Where such a lock is impossible, the notes say so.
     let actuator = Actuator::open_with_lock(&other, Path::new("/proc/no/act.lock")).unwrap();
     let notes = &actuator.capabilities().notes;
     assert!(
@@ -702,7 +702,7 @@ fn what_is_handed_over_stays_bound_and_nothing_else_stays() {
     let seen = victim.seen();
     assert_eq!(seen[0].affinity.to_string(), "0");
     assert_eq!((seen[0].nice, &seen[1]), (before[0].nice, &before[1]));
-    // Whoever plans next finds it as it was, and its owner's choice is not forgotten.
+    // The next planner finds it as it was, and its owner's choice is not forgotten.
     case.plan.tenants[0].threads.remove(1);
     let report = case.apply(&mut actuator);
     assert_eq!(
@@ -746,7 +746,7 @@ fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
             ["0", "0", "0"],
             "the placement's CPU is not there"
         );
-        // One leaves the plan, one is to be elsewhere, one ends with Quell.
+        // One thread leaves the plan, one is to be elsewhere, one ends with Quell.
         case.plan.tenants[0].threads.retain(|p| p.id.tid.0 != t[0]);
         case.set(t[1], None, None, Some("0"));
         let report = case.apply(&mut actuator);
@@ -792,7 +792,7 @@ fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
         cpuset("cpuset.mems", "0");
         t.iter().for_each(|tid| cpuset("tasks", &tid.to_string()));
         let mut case = Case::new(victim.pid(), t);
-        // The snapshot tells what the threads have by now.
+        // The snapshot has the settings that the threads have by now.
         let apply = |case: &mut Case, actuator: &mut Actuator| {
             for thread in &mut case.snapshot.tenants[0].threads {
                 thread.settings.affinity = Arc::new(seen(thread.id.tid.0).affinity);
@@ -806,7 +806,7 @@ fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
             .for_each(|&tid| case.set(tid, None, None, Some(&all)));
         let (_, unmet) = apply(&mut case, &mut actuator);
         assert_eq!(unmet, "");
-        // It shrinks below what Quell gave,
+        // The cpuset shrinks below what Quell gave,
         cpuset("cpuset.cpus", "0");
         let (report, unmet) = apply(&mut case, &mut actuator);
         assert!(unmet.starts_with(&told), "{unmet:?} {report}");
@@ -817,7 +817,7 @@ fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
         cpuset("cpuset.cpus", &all);
         let (_, unmet) = apply(&mut case, &mut actuator);
         assert_eq!(unmet, "");
-        // Somebody else chooses: that is theirs from then on, and no cpuset's doing.
+        // Another program chooses the CPUs: they are its choice from then on, not an effect of a cpuset.
         pin(t[0], "0");
         let (report, unmet) = apply(&mut case, &mut actuator);
         assert_eq!(unmet, "");
@@ -837,7 +837,7 @@ fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
     result.unwrap();
 }
 
-/// Writes as much as it can of everything until it is killed.
+/// Writes as many settings of every kind as it can until it is killed.
 fn act_until_killed(path: &Path, tids: &[&str]) {
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
     let mut actuator = open(path).unwrap();
@@ -917,7 +917,7 @@ fn after_kill_9_at_any_point_everything_is_put_back() {
     );
 }
 
-/// Runs a role to its end and says whether it succeeded.
+/// Runs a role to its end and returns whether it succeeded.
 fn run_role(role: &str, path: &Path, tids: &[u32]) {
     let tids: Vec<String> = tids.iter().map(|t| t.to_string()).collect();
     let mut arguments = vec![path.to_str().unwrap()];
@@ -935,7 +935,7 @@ fn act_on_a_full_disk(path: &Path, tids: &[&str]) {
     use nix::sys::signal::{SigHandler, Signal, signal};
     let tids: Vec<u32> = tids.iter().map(|t| t.parse().unwrap()).collect();
     let mut actuator = open(path).unwrap();
-    // SAFETY: ignoring a signal runs no code of ours.
+    // SAFETY: ignoring a signal runs no code of this program.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
     let mut case = Case::new(tids[0], &tids);
     case.set(tids[0], Some(4), Some(600), None);
@@ -1114,7 +1114,7 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
             why(&actuator)
         );
         assert_eq!(case.apply(&mut actuator).notes.len(), 0, "said once");
-        // Nothing was written, so there is nothing to say at the end.
+        // Nothing was written, so there is nothing to report at the end.
         let restored = actuator.restore();
         assert_eq!(
             (restored.left_alone, restored.notes.len()),
@@ -1128,7 +1128,7 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
             case.apply(&mut actuator);
         }
         assert_eq!((read().trim(), why(&actuator)), ("3072", None));
-        // Idle again, and not: the kernel has forgotten the weight.
+        // The cgroup is idle again, and then not: the kernel has forgotten the weight.
         std::fs::write(file("cpu.idle"), "1").unwrap();
         case.apply(&mut actuator);
         assert!(why(&actuator).is_some());
@@ -1138,7 +1138,7 @@ fn a_weight_that_an_idle_cgroup_or_somebody_else_has_is_told_and_set_when_that_e
         }
         assert_eq!((read().trim(), why(&actuator)), ("3072", None));
 
-        // What it had while it was idle is not what it is given back.
+        // The value that the cgroup had while it was idle is not the value that it is given back.
         assert!(actuator.restore().is_complete());
         assert_eq!(read().trim(), "1024");
         case.apply(&mut actuator);

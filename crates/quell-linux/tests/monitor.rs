@@ -1,5 +1,6 @@
 //! The BPF monitor against real threads and processes. Each test loads its own monitor; where BPF
-//! cannot load it says so and passes. They run one at a time: each is about who has the CPU.
+//! cannot load, the test says so and passes. The tests run one at a time: each depends on which thread has
+//! the CPU.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -23,7 +24,7 @@ const MS: u64 = 1_000_000;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A monitor and the right to run, or `None` with the reason printed.
+/// A monitor and the exclusive right to run a test, or `None` with the reason printed.
 fn monitor(limits: Limits) -> Option<(Monitor, MutexGuard<'static, ()>)> {
     let guard = ONE_AT_A_TIME
         .lock()
@@ -55,7 +56,7 @@ impl Process {
         Process(child)
     }
 
-    /// This test binary again, doing what [`child_role`] has for the role; returns when it is ready.
+    /// Starts this test binary again in a role of [`child_role`]; returns when it is ready.
     fn role(role: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -68,7 +69,8 @@ impl Process {
                 .spawn()
                 .unwrap(),
         );
-        // The pipe stays open: after a minute the test harness in the process writes to it, and would end without.
+        // The pipe stays open: after a minute the test harness in the process writes to it, and would end
+        // without it.
         let stdout = process.0.stdout.as_mut().unwrap();
         let mut lines = BufReader::new(stdout).lines();
         assert!(
@@ -118,7 +120,7 @@ fn of_tid(reading: &Reading, tid: u32) -> RawThread {
         .unwrap()
 }
 
-/// How long a thread wanted to run and did not.
+/// The time for which a thread wanted to run and did not.
 fn waited_ns(thread: &RawThread) -> u64 {
     thread.ready_ns + thread.throttled_ns
 }
@@ -127,7 +129,7 @@ fn of_tenant(reading: &Reading, tenant: TenantIndex) -> &RawTenant {
     reading.tenants.iter().find(|t| t.tenant == tenant).unwrap()
 }
 
-/// A part of a reading's tenant charged to another tenant.
+/// The waiting time of one tenant in a reading that is charged to another tenant.
 fn charged_to(reading: &Reading, waiting: TenantIndex, running: TenantIndex) -> u64 {
     of_tenant(reading, waiting).waited_for(running.0.into())
 }
@@ -255,8 +257,8 @@ fn two_spinners_on_one_cpu_wait_for_each_other() {
     }
 }
 
-/// Every ns of ready time is in the matrix, waits that go on included, and no other. Readings are not taken
-/// at one instant, so a wait may end in between: hence the tolerance of a few.
+/// Checks that all ready time, waits that go on included, and no other time is in the matrix. Readings are
+/// not taken at one instant, so a wait may end in between: hence the tolerance of a few.
 fn check_books(reading: &Reading) {
     for tenant in &reading.tenants {
         let threads = reading.threads.iter().filter(|t| t.tenant == tenant.tenant);
@@ -374,7 +376,7 @@ fn a_ping_pong_pair_wakes_each_other_and_timers_are_nobody() {
         by_threads < 20,
         "{by_threads} of the timer's wakeups were put down to threads"
     );
-    // Ids are those of /proc.
+    // Ids are the same as in /proc.
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     let start = stat
         .rsplit(')')
@@ -419,7 +421,8 @@ fn churn_loses_no_thread_and_no_slot() {
                 ended.insert((thread.slot, thread.generation)),
                 "twice: {thread:?}"
             );
-            // Of a thread that ran once the kernel may not have told the switch to it: then all its time was waiting.
+            // If a thread ran once, the kernel may not have reported the switch to it: then all its time was
+            // waiting.
             assert!(
                 thread.switches > 0 && thread.run_ns + thread.ready_ns > 0,
                 "{thread:?}"
@@ -447,7 +450,7 @@ fn churn_loses_no_thread_and_no_slot() {
         ended.iter().any(|&(_, generation)| generation > 5),
         "slots were not used again"
     );
-    // What is left is what lives.
+    // The remaining threads are those that live.
     let live = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(of_process(&last, own_pid()).len(), live);
     assert_eq!(last.threads.iter().filter(|t| !t.ended).count(), live);
@@ -546,12 +549,12 @@ fn one_ready_thread_with_six_blocked_ones_is_an_occasion_of_six() {
         all.abs_diff(ready) < ready / 20 + 5 * MS,
         "occasions {all}, ready {ready}"
     );
-    // One that spins is one busy period, which began before.
+    // A thread that spins is one busy period, which began before.
     let busy = |reading: &Reading| of_tenant(reading, A).busy_ns;
     let window = last.time_ns - first.time_ns;
     let busy = busy(&last) - busy(&first);
     assert!(busy.abs_diff(window) < window / 50, "{busy} of {window}");
-    // The rival is alone in its tenant: nobody is blocked behind it.
+    // The rival is alone in its tenant: no thread is blocked behind it.
     let alone: u64 = of_tenant(&last, B).occasions_ns[1..].iter().sum();
     assert_eq!(alone, 0);
 }
@@ -660,7 +663,7 @@ fn with_all_slots_taken_the_rest_is_counted_and_reading_goes_on() {
     assert_eq!(of_process(&read_now(&mut monitor), other.pid()).len(), 1);
 }
 
-/// More than are mapped at first, and then twice as many; a tenant of a high number.
+/// More threads than are mapped at first, and then twice as many; a tenant of a high number.
 #[test]
 fn of_many_threads_and_tenants_all_are_read() {
     let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
@@ -669,7 +672,7 @@ fn of_many_threads_and_tenants_all_are_read() {
     let last = TenantIndex(TenantIndex::LIMIT - 1);
     let many = Process::role("four hundred sleep");
     monitor.assign(many.pid(), A).unwrap();
-    // The harness's two threads, too.
+    // The harness's two threads are included.
     assert_eq!(of_process(&read_now(&mut monitor), many.pid()).len(), 402);
     let more = Process::role("four hundred sleep");
     monitor.assign(more.pid(), last).unwrap();
@@ -735,8 +738,8 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     let limit = |reading: &Reading| waits(reading).waited_for(cause::BANDWIDTH);
     let bandwidth = limit(&last) - limit(&first);
     let total = waits(&last).waited_ns() - waits(&first).waited_ns();
-    // It may run 1 ms of 50; the rest of the time it is ready but for its limit. On a busy machine it
-    // also waits for others, and comes to its limit less often.
+    // The thread may run 1 ms of 50; the rest of the time it is ready but for its limit. On a busy machine it
+    // also waits for other threads, and reaches its limit less often.
     assert!(total > 100 * MS, "{:?}", waits(&last));
     assert!(bandwidth > 50 * MS, "{:?}", waits(&last));
     let throttled: u64 = last.threads.iter().map(|it| it.throttled_ns).sum();
@@ -744,8 +747,9 @@ fn a_bandwidth_limit_is_named_as_the_cause() {
     drop(spinner);
 }
 
-/// Time adds up for each thread in each reading, and in the end is what the kernel's own counters say. For a longer study than the usual 3 s:
-/// `QUELL_BOOKS_SECONDS=600 cargo test -p quell-linux --test monitor as_the_kernel -- --nocapture`.
+/// Time adds up for each thread in each reading, and in the end equals the kernel's own counters. For a
+/// longer study than the usual 3 s: `QUELL_BOOKS_SECONDS=600 cargo test -p quell-linux --test monitor
+/// as_the_kernel -- --nocapture`.
 #[test]
 fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
     let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
@@ -756,7 +760,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
     let rivals = [Process::spinner(0), Process::spinner(1)];
     let pid = nix::unistd::Pid::from_raw(group.pid().0 as i32);
     let signal = |signal| nix::sys::signal::kill(pid, signal).unwrap();
-    // Each thread has to run once more for that.
+    // Each thread has to run once more to be stopped.
     let stopped = || loop {
         let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let stopped = |task: std::io::Result<std::fs::DirEntry>| {
@@ -768,7 +772,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
         }
         thread::sleep(Duration::from_millis(10));
     };
-    /// Of each thread, as the kernel has it: time on a CPU, and waiting for one.
+    /// For each thread, the kernel's counters: time on a CPU, and time waiting for one.
     fn kernels(process: Pid) -> BTreeMap<u32, (u64, u64)> {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -780,7 +784,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
         };
         tasks.map(of).collect()
     }
-    // A stopped thread's counters stand still, so that both are of the same time.
+    // The counters of a stopped thread stand still, so that both sources are of the same time.
     signal(nix::sys::signal::Signal::SIGSTOP);
     stopped();
     monitor.assign(group.pid(), A).unwrap();
@@ -814,7 +818,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
     let after = kernels(group.pid());
     drop(rivals);
     let (mut run_off, mut wait_off, mut beyond) = (0.0f64, 0.0f64, 0);
-    // Ours, and the kernel's.
+    // The monitor's sum, and the kernel's.
     let (mut run_sum, mut wait_sum) = ((0, 0), (0, 0));
     for thread in of_process(&last, group.pid()) {
         let start = of_tid(&first, thread.id.tid.0);
@@ -823,7 +827,7 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
             waited_ns(&thread) - waited_ns(&start),
         );
         let (now, then) = (after[&thread.id.tid.0], before[&thread.id.tid.0]);
-        // Beyond a ms, as a part of what the kernel has.
+        // The difference beyond a ms, as a part of the kernel's figure.
         let off = |ours: u64, kernels: u64| {
             ours.abs_diff(kernels).saturating_sub(MS) as f64 / kernels.max(MS) as f64
         };
@@ -846,11 +850,12 @@ fn two_hundred_threads_are_counted_as_the_kernel_counts_them() {
     for (ours, kernels) in [run_sum, wait_sum] {
         assert!(ours.abs_diff(kernels) < kernels / 50, "{ours} {kernels}");
     }
-    // Where the kernel does not tell of all switches (6.18 in a virtual machine), what some threads did between two that it told of is not known.
+    // Where the kernel does not report all switches (6.18 in a virtual machine), the activity of some threads
+    // between two reported switches is not known.
     assert!(beyond <= 30, "{beyond}");
 }
 
-/// As when a scheduler stands in for the trace points and ends.
+/// The case of a scheduler that stands in for the trace points and ends.
 #[test]
 fn trace_points_that_were_off_for_a_while_go_on_where_threads_are_then() {
     let Some((mut monitor, _guard)) = monitor(Limits::default()) else {
@@ -882,7 +887,7 @@ fn trace_points_that_were_off_for_a_while_go_on_where_threads_are_then() {
             );
         }
     }
-    // The sleepers still sleep, and whoever spins is counted again.
+    // The sleepers still sleep, and spinning threads are counted again.
     let blocked = |states: &[(Option<ThreadState>, u64, u64)]| {
         let blocked =
             |state: &&(Option<ThreadState>, u64, u64)| state.0 == Some(ThreadState::Blocked);

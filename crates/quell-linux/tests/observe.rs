@@ -151,7 +151,7 @@ fn an_observer_turns_to_other_tenants() {
         assert!(observer.follow(&wrong).is_err());
         let seen = until(&mut observer, |it| !tenant(it, "c").threads.is_empty());
         assert_eq!(seen.tenants.len(), 3);
-        // One stays, one is another tenant's, one is nobody's.
+        // One process stays, one joins another tenant, one leaves all tenants.
         observer
             .follow(&[of("new", &three), of("a", &one)])
             .unwrap();
@@ -162,7 +162,7 @@ fn an_observer_turns_to_other_tenants() {
         assert_eq!(names, ["a", "new"]);
         assert_eq!(pids(tenant(&next, "a")), [one.pid()]);
         assert_eq!(pids(tenant(&next, "new")), [three.pid()]);
-        // The first period's figures are that period's.
+        // The figures of the first period are of that period only.
         let ran: Vec<u64> = next.tenants.iter().map(|t| t.threads[0].run_ns).collect();
         assert!(ran.iter().all(|ns| *ns <= next.period_ns), "{ran:?}");
         assert!(next.period_ns < 10_000_000_000);
@@ -243,7 +243,7 @@ fn both_sources_agree_on_run_time() {
     let spinner = Started::spinner("spinner");
     let specs = [spec("spin", |s| s.pid = vec![spinner.pid()])];
     let mut observers = observers(&specs);
-    // Making the second took a while, which only the first has seen.
+    // The creation of the second observer took a while, which only the first has seen.
     observers
         .iter_mut()
         .for_each(|observer| drop(observer.sample().unwrap()));
@@ -297,7 +297,7 @@ fn hundreds_of_short_lived_threads_and_processes_never_break_a_period() {
     }
 }
 
-/// The other process of the test above; by itself it does nothing.
+/// The other process of the test above; as a test it does nothing.
 #[test]
 fn short_lived_threads() {
     while std::env::var_os("QUELL_TEST_THREADS").is_some() {
@@ -374,7 +374,7 @@ fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
         );
         assert_eq!(tenant(&snapshot, "outside").cgroup, None);
     }
-    // With a stranger in it, it is nobody's.
+    // A cgroup with a stranger in it belongs to no tenant.
     cgroup.take(&outside);
     let specs = [spec("inside", |s| s.pid = vec![inside.pid()])];
     for mut observer in observers(&specs) {
@@ -387,7 +387,7 @@ fn a_cgroup_of_ones_own_is_found_and_shared_ones_are_not() {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// And its name; `None`, and said, where that cannot be.
+    /// Creates a cgroup, and returns its name too; `None`, with the reason printed, where that is impossible.
     fn new(what: &str) -> Option<(String, Cgroup)> {
         let skip = |why: String| -> Option<(String, Cgroup)> {
             quell_testkit::skip!(Cgroups, "{why}");
@@ -412,7 +412,7 @@ impl Cgroup {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).unwrap();
     }
 
-    /// CPU time that the kernel charged it for, in ns; `None` where it does not say.
+    /// CPU time that the kernel charged the cgroup for, in ns; `None` where the kernel does not tell.
     fn used_ns(&self) -> Option<u64> {
         if let Ok(text) = std::fs::read_to_string(self.0.join("cpuacct.usage")) {
             return Some(text.trim().parse().unwrap());
@@ -437,7 +437,7 @@ fn who_is_stopped_or_frozen_does_not_merely_sleep() {
     for mut observer in observers(&specs) {
         signal(nix::sys::signal::Signal::SIGSTOP);
         until(&mut observer, |it| state(it) == ThreadState::Stopped);
-        // A period of its own: neither run nor ready.
+        // A period in which the process neither runs nor is ready.
         sleep(Duration::from_millis(20));
         let thread = tenant(&observer.sample().unwrap(), "stopped").threads[0].clone();
         assert_eq!(
@@ -480,7 +480,7 @@ fn who_is_stopped_or_frozen_does_not_merely_sleep() {
     drop(spins);
 }
 
-/// Nothing that discovery looks at from time to time: the move itself tells.
+/// The test changes nothing that discovery checks from time to time: the move itself raises an event.
 #[test]
 fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
     let Some((name, cgroup)) = Cgroup::new("moved") else {
@@ -505,7 +505,7 @@ fn a_process_that_moves_into_a_tenants_cgroup_or_out_is_seen_at_once() {
     drop(moves);
 }
 
-/// Some hundred processes a second that are made elsewhere, move in, and end after some ms.
+/// Some hundred processes a second that are created elsewhere, move in, and end after some ms.
 #[test]
 fn what_processes_used_that_nobody_saw_counts() {
     let Some((name, cgroup)) = Cgroup::new("short") else {
@@ -515,7 +515,7 @@ fn what_processes_used_that_nobody_saw_counts() {
     cgroup.take(&stays);
     let specs = [spec("short", |s| s.cgroup = Some(name.clone()))];
     for preference in [Preference::Procfs, Preference::Bpf] {
-        // One after the other: what is used while nobody looks is found as well.
+        // One observer after the other: CPU time that is used while none observes is found as well.
         let mut observer = match Observer::new(&specs, preference) {
             Ok(observer) => observer,
             Err(error) => return quell_testkit::skip!(Bpf, "with BPF: {error}"),

@@ -1,6 +1,6 @@
-//! The recorder against real threads whose switches and waits are known. Where BPF cannot load, tests say so and pass.
-//! They run one at a time: each is about who has a CPU. Others may use the machine too, so that times are
-//! compared with what the kernel itself counted, or with each other.
+//! The recorder against real threads whose switches and waits are known. Where BPF cannot load, tests say so
+//! and pass. They run one at a time: each depends on which thread has a CPU. Other processes may use the
+//! machine too, so times are compared with the kernel's own counters, or with each other.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -19,7 +19,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const MS: u64 = 1_000_000;
 
-/// What was recorded while `work` ran in a thread of its own.
+/// The recording of the time in which `work` ran in a thread of its own.
 struct Recording<T> {
     result: T,
     events: Vec<Event>,
@@ -100,14 +100,15 @@ fn clock(id: ClockId) -> u64 {
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
-/// What a thread did between two moments, by its own account.
+/// The activity of a thread between two moments, by its own account.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     tid: Tid,
     from_ns: u64,
     to_ns: u64,
     cpu_ns: u64,
-    /// What the hypervisor took from all CPUs meanwhile, to 10 ms: the kernel leaves it out, the trace cannot.
+    /// The time that the hypervisor took from all CPUs meanwhile, to 10 ms: the kernel leaves it out, the
+    /// trace cannot.
     stolen_ns: u64,
 }
 
@@ -133,12 +134,12 @@ fn accounted(work: impl FnOnce()) -> Account {
     }
 }
 
-/// CPU time that gaps leave open, and 3 ms or 3 %.
+/// Whether two times agree but for the CPU time that gaps leave open, and 3 ms or 3 %.
 fn close(left: u64, right: u64, analysis: &Analysis) -> bool {
     left.abs_diff(right) <= analysis.gaps.unattributed_ns + 3 * MS + left.max(right) * 3 / 100
 }
 
-/// The trace's time on a CPU is what the kernel counted, with what was stolen from it.
+/// Checks that the trace's time on a CPU is the time that the kernel counted, plus time stolen from it.
 fn check_run_time(own: Account, analysis: &Analysis) {
     let run_ns = of(analysis, own.tid).run_ns;
     let most = own.cpu_ns + own.stolen_ns + 10 * MS;
@@ -171,7 +172,8 @@ fn two_spinners_on_one_cpu_have_it_in_turn() {
     check_run_time(a, &all);
     let (of_a, of_b) = (of(&analysis, a.tid), of(&analysis, b.tid));
     for (stats, other) in [(of_a, of_b), (of_b, of_a)] {
-        // A spinner runs or waits, and mostly for the other one. A switch that is not told takes a delay with it.
+        // A spinner runs or waits, mostly for the other spinner. A switch that is not reported takes a delay
+        // with it.
         let waited = stats.delays.sum_ns();
         let missed = stats.preemptions.abs_diff(stats.delays.count());
         let most = missed * stats.delays.max_ns().unwrap();
@@ -226,7 +228,8 @@ fn a_ping_pong_pair_switches_and_wakes_at_every_turn() {
     let unseen = analysis.gaps.switches + analysis.gaps.states;
     for (one, other) in [(ping, pong), (pong, ping)] {
         let stats = of(&analysis, one.tid);
-        // Every round takes each of them one turn; one that is preempted by whom it wakes need not sleep after it.
+        // In every round each thread runs once; a thread that is preempted by the thread that it wakes need
+        // not sleep afterwards.
         let turns = stats.wakeups + stats.preemptions;
         assert!(
             stats.switches + 2 * unseen + 10 >= ROUNDS,
@@ -298,7 +301,7 @@ fn events_are_in_order_and_new_threads_have_names_and_processes() {
         (&*thread.name, thread.pid.0),
         ("quell-named", std::process::id())
     );
-    // Threads that did nothing are there too.
+    // Threads that did nothing are in the trace too.
     let own = nix::unistd::getppid().as_raw() as u32;
     assert!(analysis.threads.iter().any(|t| t.thread.tid.0 == own));
 }
@@ -309,7 +312,7 @@ fn events_without_room_are_counted_and_the_rest_stands() {
     let flag = stop.clone();
     let noise = thread::spawn(move || {
         while !flag.load(Ordering::Relaxed) {
-            // Each a switch and a wakeup; 4 KiB hold some seventy events.
+            // Each iteration is a switch and a wakeup; 4 KiB hold some seventy events.
             thread::sleep(Duration::from_micros(1));
         }
     });
@@ -349,7 +352,7 @@ fn events_stay_in_their_buffers_until_one_is_half_full() {
     let mut looks = 0;
     while Instant::now() < end {
         for _ in 0..200 {
-            // Each a switch and a wakeup.
+            // Each iteration is a switch and a wakeup.
             thread::sleep(Duration::from_micros(1));
         }
         recorder
@@ -359,7 +362,7 @@ fn events_stay_in_their_buffers_until_one_is_half_full() {
             })
             .unwrap();
         looks += 1;
-        // Taken out once, they are complete, and so given, when more are taken out.
+        // Events taken out once are complete, and so emitted, when more are taken out.
         if given > 2000 {
             break;
         }

@@ -1,12 +1,14 @@
-//! What a trace's threads had: CPU time, run delays, switches, preemptions, migrations; and how many waited for others.
+//! The service of a trace's threads: CPU time, run delays, switches, preemptions, migrations; and how many
+//! waited for others.
 //!
-//! A thread's **run delay** is the time for which it is ready and does not run: from the event that made it ready (a
-//! wakeup, its making, or its switch out while it still wanted to run) until it is switched in. A delay counts in the
-//! window in which it ends, whole. One that has not ended counts at the window's end with what it has by then, so
-//! that who is never served is not left out.
+//! A thread's **run delay** is the time for which it is ready and does not run: from the event that made it
+//! ready (a wakeup, its creation, or its switch out while it still wanted to run) until it is switched in. A
+//! delay counts as a whole in the window in which it ends. A delay that has not ended counts at the window's
+//! end with its length by then, so that a thread that is never served is not left out.
 //!
-//! A trace may lack events, because its recorder lost some or because the kernel did not tell (switches, now and then, in virtual
-//! machines). What then cannot be known is left out, never guessed, and [`Gaps`] counts it.
+//! A trace may lack events, because its recorder lost some or because the kernel did not report them
+//! (switches, now and then, in virtual machines). Times that then cannot be known are left out, never
+//! guessed, and [`Gaps`] counts them.
 
 use crate::event::{Event, IDLE, Kind, State, Thread};
 use hdrhistogram::Histogram;
@@ -16,27 +18,27 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Takes a trace's events in the order of their times.
+/// The analyser of a trace: takes its events in the order of their times.
 #[derive(Debug)]
 pub struct Analyser {
     window: Range<u64>,
     cpus: HashMap<u32, Cpu>,
-    /// Where in `threads` those are that have not ended.
+    /// For each thread that has not ended, its index in `threads`.
     live: HashMap<Tid, usize>,
     threads: Vec<Track>,
     crowds: HashMap<Pid, Crowd>,
     gaps: Gaps,
     began_ns: Option<u64>,
     last_ns: u64,
-    /// How often events were lost: a wait that was going on then may have ended unseen.
+    /// The number of losses of events: a wait that was going on then may have ended unseen.
     losses: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Cpu {
-    /// It runs this thread since then.
+    /// The CPU runs this thread since then.
     Runs(Tid, u64),
-    /// Events of it were lost.
+    /// Events of the CPU were lost.
     Unknown,
 }
 
@@ -44,19 +46,19 @@ enum Cpu {
 struct Track {
     stats: ThreadStats,
     phase: Phase,
-    /// The CPU it ran on last.
+    /// The CPU on which the thread ran last.
     cpu: Option<u32>,
-    /// A wakeup came while it ran, after which it left its CPU all the same.
+    /// Whether a wakeup came while it ran, after which it left its CPU all the same.
     woken_running: bool,
 }
 
-/// A process's threads, as far as it is known what they do.
+/// The threads of a process, as far as their states are known.
 #[derive(Debug, Default)]
 struct Crowd {
     ready: u32,
     running: u32,
     blocked: u32,
-    /// Up to when their time is counted.
+    /// The time up to which their time is counted.
     until_ns: u64,
     seen: Occasions,
 }
@@ -75,7 +77,7 @@ impl Crowd {
         self.ready + self.running > 0
     }
 
-    /// Counts the time up to then.
+    /// Counts the time up to `at`.
     fn pass(&mut self, at: u64, window: &Range<u64>) {
         let (from, to) = (self.until_ns.max(window.start), at.min(window.end));
         self.until_ns = self.until_ns.max(at);
@@ -99,7 +101,8 @@ enum Phase {
     Ready {
         since_ns: u64,
         losses: u64,
-        /// A wakeup made it so; else it was never asleep, and a wakeup may still come for a sleep it was prevented from.
+        /// Whether a wakeup made it ready; otherwise it never slept, and a wakeup may still come for a sleep
+        /// that was prevented.
         woken: bool,
     },
     Blocked {
@@ -107,39 +110,40 @@ enum Phase {
     },
 }
 
-/// What the trace does not tell.
+/// The parts of the trace that are not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gaps {
-    /// Places where the recorder lost events.
+    /// The number of places where the recorder lost events.
     pub lost: u64,
-    /// Switches that nobody told: a CPU left a thread that it was not seen to switch to.
+    /// The number of missing switches: a CPU left a thread that it was not seen to switch to.
     pub switches: u64,
-    /// Threads that ran without having been ready, or were woken though ready: a wakeup or a switch is missing.
+    /// The number of threads that ran without having been ready, or were woken though ready: a wakeup or a
+    /// switch is missing.
     pub states: u64,
-    /// CPU time that belongs to no thread because of these, in ns.
+    /// CPU time that belongs to no thread because of these gaps, in ns.
     pub unattributed_ns: u64,
 }
 
-/// One thread.
+/// The figures of one thread.
 #[derive(Debug, Clone)]
 pub struct ThreadStats {
-    /// Who it is, with its last name. A process of 0 where the trace does not tell.
+    /// The identity of the thread, with its last name. The process is 0 where the trace does not tell it.
     pub thread: Thread,
     /// Time on a CPU, in ns.
     pub run_ns: u64,
-    /// Times it was switched to.
+    /// The number of switches to the thread.
     pub switches: u64,
-    /// Times it left its CPU while it still wanted to run; yields among them.
+    /// The number of times it left its CPU while it still wanted to run; yields among them.
     pub preemptions: u64,
-    /// Times it was switched to on another CPU than it ran on before.
+    /// The number of switches to the thread on another CPU than it ran on before.
     pub migrations: u64,
-    /// Times it was woken from sleep.
+    /// The number of times it was woken from sleep.
     pub wakeups: u64,
-    /// Times it waited for a CPU.
+    /// The run delays of the thread.
     pub delays: Delays,
 }
 
-/// Run delays.
+/// A distribution of run delays.
 #[derive(Clone, Default)]
 pub struct Delays {
     histogram: Option<Histogram<u32>>,
@@ -148,48 +152,48 @@ pub struct Delays {
     max_ns: u64,
 }
 
-/// One process: the sum of its threads.
+/// The figures of one process: the sum of its threads.
 #[derive(Debug, Clone)]
 pub struct ProcessStats {
-    /// Its id; that of the thread, where its process is not told.
+    /// The id of the process; the id of the thread, where its process is not told.
     pub pid: Pid,
-    /// Its first thread's name, or that of the first thread seen.
+    /// The name of its first thread, or of the first of its threads seen.
     pub name: Arc<str>,
-    /// Its threads in the trace.
+    /// The number of its threads in the trace.
     pub threads: u64,
-    /// As of [`ThreadStats`], in ns.
+    /// The sum of [`ThreadStats::run_ns`], in ns.
     pub run_ns: u64,
-    /// As of [`ThreadStats`].
+    /// The sum of [`ThreadStats::switches`].
     pub switches: u64,
-    /// As of [`ThreadStats`].
+    /// The sum of [`ThreadStats::preemptions`].
     pub preemptions: u64,
-    /// As of [`ThreadStats`].
+    /// The sum of [`ThreadStats::migrations`].
     pub migrations: u64,
-    /// As of [`ThreadStats`].
+    /// The sum of [`ThreadStats::wakeups`].
     pub wakeups: u64,
-    /// All threads' delays.
+    /// The delays of all its threads.
     pub delays: Delays,
-    /// How long some of its threads were ready while others were blocked, and its busy periods.
+    /// The time for which some of its threads were ready while others were blocked, and its busy periods.
     pub occasions: Occasions,
 }
 
-/// What all threads had in a window of time.
+/// The figures of all threads in a window of time.
 #[derive(Debug, Clone)]
 pub struct Analysis {
     /// The window, as far as the trace goes, in ns of its clock.
     pub window: Range<u64>,
-    /// CPUs with events.
+    /// The number of CPUs with events.
     pub cpus: u64,
     /// Every thread of the trace but the idle ones, in the order of their first events.
     pub threads: Vec<ThreadStats>,
-    /// By process.
+    /// The occasions of each process.
     occasions: HashMap<Pid, Occasions>,
-    /// What is missing.
+    /// The gaps of the trace.
     pub gaps: Gaps,
 }
 
 impl Track {
-    /// Whether nothing is known yet of what it did.
+    /// Whether nothing is known yet of the activity of the thread.
     fn untold(&self) -> bool {
         self.phase == Phase::Unknown && self.cpu.is_none()
     }
@@ -202,8 +206,8 @@ impl Default for Analyser {
 }
 
 impl Analyser {
-    /// Counts what happens within a window of the trace's clock, in ns. Events from before it are to come too: they tell
-    /// what threads do when it begins.
+    /// Counts the events within a window of the trace's clock, in ns. Events before the window must be added
+    /// too: they tell the state of the threads when it begins.
     pub fn new(window: Range<u64>) -> Analyser {
         Analyser {
             window,
@@ -218,7 +222,7 @@ impl Analyser {
         }
     }
 
-    /// Goes past an event.
+    /// Takes the next event.
     pub fn add(&mut self, event: &Event) {
         let at = event.at_ns;
         let began = *self.began_ns.get_or_insert(at);
@@ -235,7 +239,7 @@ impl Analyser {
             }
             Kind::Wakeup { thread, .. } => self.wake(*thread, at),
             Kind::New { thread, .. } => {
-                // One that did something already is an earlier thread of this id.
+                // A thread of this id that already did something is an earlier thread.
                 let track = self.live.get(&thread.tid).map(|&at| &self.threads[at]);
                 if track.is_some_and(|track| !track.untold()) {
                     self.unknown(thread.tid, at);
@@ -263,7 +267,7 @@ impl Analyser {
         }
     }
 
-    /// What there was until `end_ns`, or until the last event.
+    /// The figures until `end_ns`, or until the last event.
     pub fn finish(mut self, end_ns: Option<u64>) -> Analysis {
         let end = end_ns.unwrap_or(self.last_ns).min(self.window.end);
         let start = self.window.start.max(self.began_ns.unwrap_or(0)).min(end);
@@ -297,12 +301,12 @@ impl Analyser {
         }
     }
 
-    /// Whether what happens at this time is in the window.
+    /// Whether an event at this time is in the window.
     fn counts(&self, at: u64) -> bool {
         self.window.contains(&at)
     }
 
-    /// How much of a time is in the window.
+    /// The part of an interval that is in the window, in ns.
     fn within(&self, from: u64, to: u64) -> u64 {
         let (from, to) = (from.max(self.window.start), to.min(self.window.end));
         to.saturating_sub(from)
@@ -346,7 +350,7 @@ impl Analyser {
         }
     }
 
-    /// Says who a thread is.
+    /// Takes the identity of a thread.
     fn name(&mut self, thread: &Thread, at: u64) {
         let track = self.track(thread.tid);
         let phase = track.phase;
@@ -354,18 +358,18 @@ impl Analyser {
             track.stats.thread = thread.clone();
             return;
         }
-        // It leaves the process that it was taken for.
+        // The thread leaves the process that it was taken for.
         self.turn(thread.tid, Phase::Unknown, at);
         self.track(thread.tid).stats.thread = thread.clone();
         self.turn(thread.tid, phase, at);
     }
 
-    /// From now on it does that.
+    /// Sets the phase of a thread from `at` on.
     fn turn(&mut self, tid: Tid, phase: Phase, at: u64) {
         let track = self.track(tid);
         let pid = track.stats.thread.pid;
         let before = std::mem::replace(&mut track.phase, phase);
-        // Threads of processes that are not known are no process.
+        // Threads whose process is not known count for no process.
         if pid == Pid(0) || std::mem::discriminant(&before) == std::mem::discriminant(&phase) {
             return;
         }
@@ -382,7 +386,8 @@ impl Analyser {
         crowd.seen.busy_periods += u64::from(inside && !busy && later && crowd.busy());
     }
 
-    /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
+    /// Takes that a thread is on this CPU: if another CPU was taken to run it, the thread left that CPU
+    /// unseen.
     fn nowhere_else(&mut self, tid: Tid, cpu: u32, at: u64) {
         let Some(&index) = self.live.get(&tid) else {
             return;
@@ -409,7 +414,8 @@ impl Analyser {
                 self.unknown(tid, at);
             }
             Some(Cpu::Unknown) => {}
-            // The CPU's first switch: who leaves was there when the trace began, unless it did something since.
+            // The CPU's first switch: the thread that leaves was there when the trace began, unless it did
+            // something since.
             None if prev == IDLE || self.track(prev).untold() => self.ran(prev, began, at),
             None => self.gaps.switches += u64::from(self.counts(at)),
         }
@@ -447,7 +453,8 @@ impl Analyser {
             Phase::Ready {
                 since_ns, losses, ..
             } if losses == all_losses => Some(since_ns),
-            // On its way to sleep it was woken, and the event of that came before that of its leaving the CPU.
+            // The thread was woken on its way to sleep, and the wakeup event came before the switch that
+            // takes it off the CPU.
             Phase::Blocked { since_ns } if track.woken_running => Some(since_ns),
             _ => None,
         };
@@ -479,7 +486,7 @@ impl Analyser {
         match track.phase {
             Phase::Running => track.woken_running = true,
             Phase::Ready { woken: false, .. } => {}
-            // The kernel wakes no thread that is awake: it ran since, unseen.
+            // The kernel wakes no thread that is awake: the thread ran since, unseen.
             Phase::Ready { .. } => {
                 self.turn(tid, ready, at);
                 self.gaps.states += u64::from(counts);
@@ -493,7 +500,7 @@ impl Analyser {
 }
 
 impl Analysis {
-    /// The processes of those threads that `keep` takes, by their ids.
+    /// The processes of the threads that `keep` accepts, by process id.
     pub fn processes(&self, keep: impl Fn(&Thread) -> bool) -> Vec<ProcessStats> {
         let mut processes: BTreeMap<Pid, ProcessStats> = BTreeMap::new();
         for stats in self.threads.iter().filter(|t| keep(&t.thread)) {
@@ -529,7 +536,7 @@ impl Analysis {
         processes.into_values().collect()
     }
 
-    /// The delays of those threads that `keep` takes.
+    /// The delays of the threads that `keep` accepts.
     pub fn delays(&self, keep: impl Fn(&Thread) -> bool) -> Delays {
         let mut all = Delays::default();
         for stats in self.threads.iter().filter(|t| keep(&t.thread)) {
@@ -549,58 +556,59 @@ impl fmt::Debug for Delays {
 }
 
 impl Delays {
-    /// Adds one, in ns.
+    /// Adds a delay, in ns.
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.sum_ns += ns;
         self.max_ns = self.max_ns.max(ns);
         if let Some(histogram) = self.histogram() {
-            // It grows as needed: an error only where memory has no place for the count.
+            // The histogram grows as needed: an error only where memory has no room for the count.
             let _ = histogram.record(ns);
         }
     }
 
-    /// Adds others.
+    /// Adds the delays of another distribution.
     pub fn merge(&mut self, other: &Delays) {
         self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
         if let (Some(from), Some(into)) = (&other.histogram, self.histogram()) {
-            // Both grow as needed, so that nothing is out of range.
+            // Both histograms grow as needed, so that no value is out of range.
             let _ = into.add(from);
         }
     }
 
-    /// Made when it is first needed: most threads of a host sleep all the time.
+    /// The histogram, created when it is first needed: most threads of a host sleep all the time.
     fn histogram(&mut self) -> Option<&mut Histogram<u32>> {
         if self.histogram.is_none() {
-            // Two digits, 1 ns to whatever comes: never an error with up to five digits.
+            // Two digits, from 1 ns up: never an error with up to five digits.
             self.histogram = Histogram::new(2).ok();
         }
         self.histogram.as_mut()
     }
 
-    /// How many.
+    /// The number of delays.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// All of them together, in ns.
+    /// The sum of the delays, in ns.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Their mean in ns; none without delays.
+    /// The mean of the delays, in ns; `None` without delays.
     pub fn mean_ns(&self) -> Option<u64> {
         self.sum_ns.checked_div(self.count)
     }
 
-    /// The longest, in ns; none without delays.
+    /// The longest delay, in ns; `None` without delays.
     pub fn max_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.max_ns)
     }
 
-    /// The delay in ns, to 1 %, that this share of them (0 to 1) does not exceed; none without delays.
+    /// The delay in ns, to 1 %, that this share of the delays (0 to 1) does not exceed; `None` without
+    /// delays.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let histogram = self.histogram.as_ref().filter(|_| self.count > 0)?;
         Some(histogram.value_at_quantile(share).min(self.max_ns))

@@ -1,18 +1,19 @@
-//! Switches and wakings in Perfetto's compact form: a bundle's, as columns.
+//! Switches and wakings in Perfetto's compact form: the columns of a bundle.
 //!
-//! Times are the differences to the one before, of the bundle's first to 0. A switch says who comes and as what its
-//! predecessor left, not who that was: whoever the CPU switched to before.
+//! Each time is the difference to the one before it, the first of a bundle to 0. A switch tells the next
+//! thread and the state in which the previous one left, not the identity of the previous one: it is the
+//! thread that the CPU switched to before.
 
 use crate::event::State;
 use crate::proto::CompactSched;
 use prost::bytes::Bytes;
 use quell_model::Tid;
 
-/// One of them.
+/// One event of the compact form.
 #[derive(Debug)]
 pub struct Compact {
     pub at_ns: u64,
-    /// Of whom it is: who comes, or who is woken.
+    /// The thread that is switched to, or that is woken.
     pub thread: Tid,
     pub name: Bytes,
     pub what: What,
@@ -24,7 +25,11 @@ pub enum What {
     Switch { prev_state: State, priority: i32 },
 }
 
-/// All of them in the order of their times, wakings before switches.
+/// All events of a bundle in the order of their times, wakings before switches.
+///
+/// # Errors
+/// The call fails if the columns of one kind differ in length or a name's index is out of range; the text
+/// says which.
 pub fn events(compact: CompactSched) -> Result<Vec<Compact>, String> {
     let CompactSched {
         intern_table: names,
@@ -39,7 +44,7 @@ pub fn events(compact: CompactSched) -> Result<Vec<Compact>, String> {
         waking_comm_index,
         mut waking_common_flags,
     } = compact;
-    // Older recorders do not have them.
+    // Older recorders do not write these flags.
     if waking_common_flags.is_empty() {
         waking_common_flags.resize(waking_timestamp.len(), 0);
     }

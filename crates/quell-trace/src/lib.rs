@@ -1,13 +1,31 @@
-//! Scheduling traces: who ran on each CPU, who was ready, who woke whom.
+//! Scheduling traces: which thread ran on each CPU, which threads were ready, and which woke which.
 //!
-//! Problem: what a scheduler does to a thread happens between two of an agent's readings. To see it, and to
-//! compare a live host, the kernel lab's guest and the simulator, all three have to say it in one way.
+//! Problem: the scheduling of a thread happens between two readings of an agent. To see it, and to compare a
+//! live host, the kernel lab's guest and the simulator, all three have to report it in one form.
 //!
 //! Approach: one small vocabulary ([`Event`]), one file format: Perfetto's, which `ui.perfetto.dev` shows and
-//! whose trace processor queries with SQL. [`Writer`] and [`Reader`] stream it, an event at a time; [`Analyser`]
-//! takes the same events and gives each thread's CPU time, run delays, switches, preemptions and migrations.
+//! whose trace processor queries with SQL. [`Writer`] and [`Reader`] stream it, an event at a time;
+//! [`Analyser`] takes the same events and gives each thread's CPU time, run delays, switches, preemptions and
+//! migrations.
 //!
-//! Units: ns. A live host's times are CLOCK_BOOTTIME's, the simulator's count from its own beginning.
+//! Units: ns. Times of a live host are of CLOCK_BOOTTIME, times of the simulator count from its own
+//! beginning.
+//!
+//! ```
+//! use quell_model::Tid;
+//! use quell_trace::{Analyser, Event, IDLE, Kind, State};
+//!
+//! // CPU 0 switches to a thread at 100 ns, and back to its idle thread at 350 ns.
+//! let switch = |at_ns, prev, next| Event {
+//!     at_ns,
+//!     cpu: 0,
+//!     kind: Kind::Switch { prev, prev_state: State::SLEEPING, next, next_priority: 120 },
+//! };
+//! let mut analyser = Analyser::default();
+//! analyser.add(&switch(100, IDLE, Tid(7)));
+//! analyser.add(&switch(350, Tid(7), IDLE));
+//! assert_eq!(analyser.finish(None).threads[0].run_ns, 250);
+//! ```
 
 mod analysis;
 mod compact;

@@ -1,6 +1,6 @@
-//! The packets of a file, which may be gzipped, or of what was compressed within a packet.
+//! The packets of a file, which may be gzipped, or of the compressed packets within a packet.
 //!
-//! Memory is bounded by the longest packet, whatever lengths a file claims and however much it unpacks to.
+//! Memory is bounded by the longest packet, whatever lengths a file claims and whatever size it unpacks to.
 
 use crate::proto::TracePacket;
 use flate2::bufread::MultiGzDecoder;
@@ -10,23 +10,24 @@ use prost::bytes::Bytes;
 use prost::encoding::WireType;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The longest packet that is taken for one, in bytes. Ours have some KiB, Perfetto's own seldom more than one MiB.
+/// The longest packet that is accepted, in bytes. Quell's have some KiB, Perfetto's own seldom more than one
+/// MiB.
 const LONGEST_PACKET: u64 = 8 << 20;
 
-/// What one packet's compressed packets may unpack to, in bytes. Perfetto's come to a few MiB.
+/// The most bytes to which one packet's compressed packets may unpack. Perfetto's come to a few MiB.
 const MOST_PACKED: u64 = 64 << 20;
 
-/// What a whole trace may unpack to, in bytes. A small file can unpack to a thousand times as much.
+/// The most bytes to which a whole trace may unpack. A small file can unpack to a thousand times its size.
 pub const MOST_UNPACKED: u64 = 4 << 30;
 
-/// Why there is no further packet.
+/// The reason why there is no further packet.
 #[derive(Debug)]
 pub enum Wrong {
     /// The file cannot be read.
     Io(io::Error),
     /// The file ends within a packet.
     Ends,
-    /// There is no packet.
+    /// The bytes are no packet; the text says why.
     Corrupt(String),
 }
 
@@ -34,7 +35,7 @@ impl From<io::Error> for Wrong {
     fn from(error: io::Error) -> Wrong {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Wrong::Ends,
-            // What cannot be unpacked.
+            // The bytes cannot be unpacked.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
                 Wrong::Corrupt(error.to_string())
             }
@@ -43,19 +44,19 @@ impl From<io::Error> for Wrong {
     }
 }
 
-/// Reads packets one by one.
+/// A reader of packets, one by one.
 #[derive(Debug)]
 pub struct Packets<R: BufRead> {
     input: Input<R>,
-    /// Bytes read, as unpacked.
+    /// The number of bytes read, as unpacked.
     pub offset: u64,
-    /// Where the packet at hand begins.
+    /// The offset at which the present packet begins.
     pub packet_at: u64,
 }
 
 #[derive(Debug)]
 enum Input<R: BufRead> {
-    /// Not looked at yet.
+    /// An input that was not examined yet.
     New(R),
     Plain(R),
     Gzip(BufReader<MultiGzDecoder<R>>),
@@ -90,7 +91,7 @@ impl<R: BufRead> BufRead for Input<R> {
     }
 }
 
-/// First bytes of files that people have besides: what they are.
+/// The first bytes of other kinds of files, and what these are.
 const OTHERS: &[(&[u8], &str)] = &[
     (b"\x1f", "it is gzipped twice"),
     (
@@ -114,7 +115,7 @@ const OTHERS: &[(&[u8], &str)] = &[
 ];
 
 impl<R: BufRead> Packets<R> {
-    /// Of a file.
+    /// The packets of a file.
     pub fn new(input: R) -> Packets<R> {
         Packets {
             input: Input::New(input),
@@ -123,7 +124,7 @@ impl<R: BufRead> Packets<R> {
         }
     }
 
-    /// Of what was packed in a packet: it is not packed again.
+    /// The packets that were compressed within a packet: these are not compressed again.
     pub fn within(input: R) -> Packets<R> {
         Packets {
             input: Input::Plain(input),
@@ -132,7 +133,7 @@ impl<R: BufRead> Packets<R> {
         }
     }
 
-    /// Whether it is gzipped, and nothing else that it cannot be.
+    /// Finds out whether the input is gzipped, and refuses known other kinds of files.
     fn begin(&mut self) -> Result<(), Wrong> {
         let gzipped = peek(&mut self.input)?.first() == Some(&0x1f);
         self.input = match std::mem::replace(&mut self.input, Input::None) {
@@ -150,7 +151,7 @@ impl<R: BufRead> Packets<R> {
         }
     }
 
-    /// The next byte; none where the file ends.
+    /// The next byte; `None` where the file ends.
     fn byte(&mut self) -> Result<Option<u8>, Wrong> {
         let byte = peek(&mut self.input)?.first().copied();
         if byte.is_some() {
@@ -179,7 +180,7 @@ impl<R: BufRead> Packets<R> {
     }
 
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, Wrong> {
-        // Not allocated by what the length claims, but as bytes come.
+        // Not allocated by the length that is claimed, but as bytes come.
         let mut bytes = Vec::new();
         let got = self.input.by_ref().take(length).read_to_end(&mut bytes)? as u64;
         self.offset += got;
@@ -189,7 +190,11 @@ impl<R: BufRead> Packets<R> {
         Ok(bytes)
     }
 
-    /// The next packet; none at the end.
+    /// The next packet; `None` at the end.
+    ///
+    /// # Errors
+    /// The call fails if the input cannot be read, ends within a packet or holds no packet; the variants of
+    /// [`Wrong`] tell these apart.
     pub fn next(&mut self) -> Result<Option<TracePacket>, Wrong> {
         if matches!(self.input, Input::New(_)) {
             self.begin()?;
@@ -236,7 +241,7 @@ impl<R: BufRead> Packets<R> {
     }
 }
 
-/// What comes next, at least a byte of it; nothing at the end.
+/// The following bytes, at least one; empty at the end.
 fn peek(input: &mut impl BufRead) -> io::Result<&[u8]> {
     loop {
         match input.fill_buf() {
@@ -245,7 +250,7 @@ fn peek(input: &mut impl BufRead) -> io::Result<&[u8]> {
             Ok(_) => break,
         }
     }
-    // There already.
+    // The buffer has bytes already.
     input.fill_buf()
 }
 
@@ -255,7 +260,11 @@ pub fn too_much(most: u64) -> Wrong {
     ))
 }
 
-/// What a packet has compressed.
+/// The bytes that a packet has compressed, unpacked.
+///
+/// # Errors
+/// The call fails if the bytes cannot be unpacked or unpack to more than [`MOST_PACKED`]
+/// ([`Wrong::Corrupt`]).
 pub fn unpacked(packed: &[u8]) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     let mut decoder = ZlibDecoder::new(packed).take(MOST_PACKED + 1);

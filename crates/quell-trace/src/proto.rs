@@ -1,14 +1,15 @@
 //! Perfetto's messages, as far as they are used here: names, numbers and types as in its published
 //! `perfetto_trace.proto`. Fields that are not listed are skipped.
 //!
-//! Two types differ from the published ones with the same bytes on the wire: names are `bytes`, because the kernel
-//! lets a thread's name be no UTF-8, and a bundle's events are `bytes`, so that a reader need not hold all of
-//! them decoded at once.
+//! Two types differ from the published ones with the same bytes on the wire: names are `bytes`, because the
+//! kernel lets a thread's name be other than UTF-8, and a bundle's events are `bytes`, so that a reader need
+//! not hold all
+//! of them decoded at once.
 
 use prost::Message;
 use prost::bytes::Bytes;
 
-/// `BuiltinClock`
+/// Values of `BuiltinClock`.
 pub const CLOCK_REALTIME: u32 = 1;
 pub const CLOCK_MONOTONIC: u32 = 3;
 pub const CLOCK_BOOTTIME: u32 = 6;
@@ -16,7 +17,7 @@ pub const CLOCK_BOOTTIME: u32 = 6;
 /// `clone_flags` of a new thread in its creator's process.
 pub const CLONE_THREAD: u64 = 0x0001_0000;
 
-/// `common_flags`: in a hard interrupt, in a soft one.
+/// Bits of `common_flags`: in a hard interrupt, in a soft interrupt.
 pub const FLAG_HARDIRQ: u32 = 0x08;
 pub const FLAG_SOFTIRQ: u32 = 0x10;
 
@@ -34,7 +35,7 @@ pub struct TracePacket {
     pub trusted_packet_sequence_id: Option<u32>,
     #[prost(message, optional, tag = "45")]
     pub system_info: Option<SystemInfo>,
-    /// Packets, deflated, as a file has them.
+    /// Compressed packets, deflated, in the form that a file has.
     #[prost(bytes = "bytes", optional, tag = "50")]
     pub compressed_packets: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "133")]
@@ -45,23 +46,23 @@ pub struct TracePacket {
 pub struct FtraceEventBundle {
     #[prost(uint32, optional, tag = "1")]
     pub cpu: Option<u32>,
-    /// Each a [`FtraceEvent`].
+    /// The events, each an encoded [`FtraceEvent`].
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub event: Vec<Bytes>,
-    /// Before the first of these.
+    /// Whether events before the first of these were lost.
     #[prost(bool, optional, tag = "3")]
     pub lost_events: Option<bool>,
     #[prost(message, optional, tag = "4")]
     pub compact_sched: Option<CompactSched>,
-    /// A `FtraceClock`; none is CLOCK_BOOTTIME.
+    /// A `FtraceClock`; absent: CLOCK_BOOTTIME.
     #[prost(int32, optional, tag = "5")]
     pub ftrace_clock: Option<i32>,
 }
 
-/// `FtraceClock`: each CPU's own.
+/// The `FtraceClock` in which each CPU has a clock of its own.
 pub const FTRACE_CLOCK_LOCAL: i32 = 3;
 
-/// Columns of switches and of wakings.
+/// Switches and wakings as columns.
 #[derive(Clone, PartialEq, Message)]
 pub struct CompactSched {
     #[prost(bytes = "bytes", repeated, tag = "5")]
@@ -127,7 +128,7 @@ pub struct SchedSwitch {
     pub next_prio: Option<i32>,
 }
 
-/// `SchedWakingFtraceEvent`, and those of `sched_wakeup` and `sched_wakeup_new`, which are alike.
+/// `SchedWakingFtraceEvent`, and the messages of `sched_wakeup` and `sched_wakeup_new`, which are alike.
 #[derive(Clone, PartialEq, Message)]
 pub struct SchedWaking {
     #[prost(bytes = "bytes", optional, tag = "1")]

@@ -1,4 +1,4 @@
-//! Reading a trace, an event at a time.
+//! Reads a trace, an event at a time.
 
 use crate::compact::{self, Compact, What};
 use crate::event::{Event, IDLE, Kind, State, Thread};
@@ -20,104 +20,104 @@ use std::sync::Arc;
 /// The most wakeups that are kept until it is known whether they are needed.
 const MOST_KEPT: usize = 1 << 26;
 
-/// Why a trace cannot be read on. What came before it is as written.
+/// The reason why a trace cannot be read further. The events before it are valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
     #[error("{}: cannot be read at byte {offset}: {source}", file.display())]
     Io {
-        /// Which.
+        /// The file of the trace.
         file: PathBuf,
-        /// Bytes read before.
+        /// The number of bytes read before.
         offset: u64,
-        /// Why.
+        /// The error of the read.
         source: io::Error,
     },
-    /// The file ends within a packet: who wrote it was stopped, or it is still being written.
+    /// The file ends within a packet: its writer was stopped, or is still writing it.
     #[error("{}: ends within the packet that begins at byte {offset}", file.display())]
     Truncated {
-        /// Which.
+        /// The file of the trace.
         file: PathBuf,
-        /// Where the packet begins that is not whole; everything before it was given.
+        /// The offset of the packet that is not whole; all events before it were given.
         offset: u64,
     },
-    /// No trace, or not from here on.
+    /// The file is no trace, or not from here on.
     #[error("{}: no Perfetto trace from byte {offset} on: {why}", file.display())]
     Corrupt {
-        /// Which.
+        /// The file of the trace.
         file: PathBuf,
-        /// Where the packet begins that is wrong; everything before it was given.
+        /// The offset of the packet that is wrong; all events before it were given.
         offset: u64,
-        /// What is wrong.
+        /// The error in the packet.
         why: String,
     },
 }
 
-/// Reads a trace: an iterator over its events in the order of the file, which is the order of their times in traces that
-/// [`Writer`](crate::Writer) wrote. Ends after the first error.
+/// A reader of a trace: an iterator over its events in the order of the file, which is the order of their
+/// times in traces that [`Writer`](crate::Writer) wrote. It ends after the first error.
 ///
-/// The file may be gzipped, its packets compressed, its switches in compact form; places in errors are those of the
-/// unpacked trace. Packets of other kinds are passed over. Where a thread's name is told by an event only, as in traces of
-/// other recorders, a [`Kind::Rename`] comes first. Memory is bounded by the threads alive and the longest packet, and
-/// by the wakeups of [`Reader::into_told`].
+/// The file may be gzipped, its packets compressed, its switches in compact form; offsets in errors are those
+/// of the unpacked trace. Packets of other kinds are skipped. Where a thread's name is told by an event only,
+/// as in traces of other recorders, a [`Kind::Rename`] comes first. Memory is bounded by the threads alive
+/// and the longest packet, and by the wakeups of [`Reader::into_told`].
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     packets: Packets<R>,
-    /// What the packet at hand had compressed.
+    /// The packets that were compressed in the present packet.
     inner: Option<Packets<Cursor<Vec<u8>>>>,
-    /// How much that was, in all packets.
+    /// The number of bytes unpacked from compressed packets so far.
     unpacked: u64,
     file: PathBuf,
     bundle: Bundle,
-    /// Who runs on each CPU, where compact switches do not say it.
+    /// The thread that runs on each CPU, since compact switches do not tell it.
     runs: HashMap<u32, Tid>,
     ready: VecDeque<Event>,
     threads: Threads,
     told: Told,
-    /// By `sched_wakeup`, as long as nothing better is known.
+    /// Wakeups by `sched_wakeup`, kept as long as no better event was seen.
     wakeups: Vec<Event>,
-    /// By `sched_wakeup_new`, likewise.
+    /// Wakeups by `sched_wakeup_new`, kept as long as no better event was seen.
     births: Vec<Event>,
     last_ns: u64,
     ended: bool,
 }
 
-/// The bundle at hand: what of it is still to come.
+/// The part of the present bundle that is still to come.
 #[derive(Debug, Default)]
 struct Bundle {
     cpu: u32,
     plain: std::vec::IntoIter<Bytes>,
-    /// The first of them.
+    /// The first of the remaining events.
     next: Option<FtraceEvent>,
     compact: VecDeque<Compact>,
 }
 
-/// What a trace has, as far as it was read.
+/// The contents of a trace, as far as it was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Packets of any kind.
+    /// The number of packets of any kind.
     pub packets: u64,
-    /// Events of the kernel, of any kind.
+    /// The number of kernel events of any kind.
     pub kernel_events: u64,
-    /// Switches.
+    /// The number of switches.
     pub switches: u64,
-    /// `sched_waking`: somebody begins to wake a thread.
+    /// The number of `sched_waking` events: a thread or an interrupt begins to wake a thread.
     pub wakings: u64,
-    /// `sched_wakeup`: a woken thread is put in a queue.
+    /// The number of `sched_wakeup` events: a woken thread is put in a queue.
     pub wakeups: u64,
-    /// `task_newtask`: a thread is made.
+    /// The number of `task_newtask` events: a thread is created.
     pub births: u64,
-    /// Of `wakings` and `wakeups`, those that are said to be of interrupts.
+    /// The number of `wakings` and `wakeups` that are attributed to interrupts.
     pub interrupts: u64,
-    /// The CPUs' times are of clocks of their own, which need not agree.
+    /// Whether the CPUs' times are of clocks of their own, which need not agree.
     pub local_clocks: bool,
 }
 
 impl Reader<BufReader<File>> {
-    /// A file's trace.
+    /// Opens the trace in a file.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// The call fails if the file cannot be opened ([`ReadError::Io`]).
     pub fn open(file: &Path) -> Result<Reader<BufReader<File>>, ReadError> {
         match File::open(file) {
             Ok(input) => Ok(Reader::new(BufReader::with_capacity(1 << 18, input), file)),
@@ -131,7 +131,7 @@ impl Reader<BufReader<File>> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// The trace that `input` gives; `file` names it in errors.
+    /// Reads the trace from `input`; `file` names it in errors.
     pub fn new(input: R, file: impl Into<PathBuf>) -> Reader<R> {
         Reader {
             packets: Packets::new(input),
@@ -150,8 +150,9 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// What the trace told up to here, and wakeups that were not given: a thread's `sched_wakeup` follows its
-    /// `sched_waking`, and its `sched_wakeup_new` its `task_newtask`, so that they count only if a trace has none of these.
+    /// The contents of the trace up to here, and the wakeups that were not given: a thread's `sched_wakeup`
+    /// follows its `sched_waking`, and its `sched_wakeup_new` its `task_newtask`, so that they count only if
+    /// a trace has none of these.
     pub fn into_told(self) -> (Told, Vec<Event>) {
         let mut wakeups = self.wakeups;
         wakeups.extend(self.births);
@@ -175,7 +176,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The next packet, of those that are compressed too; none at the end of the file.
+    /// The next packet, compressed packets included; `None` at the end of the file.
     fn packet(&mut self) -> Result<Option<TracePacket>, ReadError> {
         loop {
             if let Some(inner) = &mut self.inner {
@@ -244,7 +245,8 @@ impl<R: BufRead> Reader<R> {
             compact: compact.map_err(|why| self.corrupt(why))?.into(),
         };
         if bundle.lost_events == Some(true) {
-            // Of other recorders it has no time: they are missing before the first of these.
+            // A loss in a trace of another recorder has no time: the events are missing before the first of
+            // these.
             let at_ns = match at_ns {
                 Some(at_ns) => at_ns,
                 None => self.next_at()?.unwrap_or(self.last_ns),
@@ -255,7 +257,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// When the next event of the bundle was; none if there is none.
+    /// The time of the next event of the bundle; `None` if there is none.
     fn next_at(&mut self) -> Result<Option<u64>, ReadError> {
         if self.bundle.next.is_none() {
             if let Some(bytes) = self.bundle.plain.next() {
@@ -269,7 +271,7 @@ impl<R: BufRead> Reader<R> {
         Ok([plain, compact].into_iter().flatten().min())
     }
 
-    /// The bundle's next event; whether there was one.
+    /// Takes the bundle's next event; returns whether there was one.
     fn next_event(&mut self) -> Result<bool, ReadError> {
         let Some(at_ns) = self.next_at()? else {
             return Ok(false);
@@ -288,7 +290,7 @@ impl<R: BufRead> Reader<R> {
         Ok(true)
     }
 
-    /// Who the threads are; a process's first thread goes without saying in traces of older recorders.
+    /// Takes the identities of threads; traces of older recorders leave out a process's first thread.
     fn tree(&mut self, at_ns: u64, tree: ProcessTree) {
         let said: HashSet<Option<i32>> = tree.threads.iter().map(|t| t.tid).collect();
         let leaders = tree.processes.into_iter().filter_map(|p| {
@@ -320,7 +322,7 @@ impl<R: BufRead> Reader<R> {
                 prev_state,
                 priority,
             } => {
-                // Nobody who is known, at a CPU's first switch and where events were lost.
+                // The previous thread is unknown at a CPU's first switch and where events were lost.
                 let before = self.runs.get(&cpu).copied();
                 let (prev, prev_state) = match before {
                     Some(prev) => (prev, prev_state),
@@ -366,7 +368,7 @@ impl<R: BufRead> Reader<R> {
         self.give(at, cpu, kind);
     }
 
-    /// A wakeup by one of the events that tell of them.
+    /// The wakeup that one of the wakeup events reports.
     fn wakeup(&mut self, at_ns: u64, cpu: u32, by: Tid, flags: u32, event: SchedWaking) -> Event {
         let thread = Tid(event.pid.unwrap_or(0) as u32);
         self.called(at_ns, cpu, thread, event.comm);
@@ -434,7 +436,8 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// An event calls a thread so: news, if the trace has not said so before.
+    /// Takes the name by which an event calls a thread: it is given as an event if the trace has not told it
+    /// before.
     fn called(&mut self, at_ns: u64, cpu: u32, tid: Tid, name: Option<Bytes>) {
         let Some(name) = name.filter(|_| tid != IDLE) else {
             return;
@@ -468,7 +471,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Whether an event's flags say that an interrupt did it.
+/// Whether the flags of an event say that it happened in an interrupt.
 fn interrupts(flags: u32) -> bool {
     flags & (FLAG_HARDIRQ | FLAG_SOFTIRQ) != 0
 }
@@ -501,7 +504,7 @@ mod tests {
         reader.find_map(|event| event.err()).map(|e| e.to_string())
     }
 
-    /// Files that unpack to so much take a while to unpack: it is begun near the end.
+    /// Files that unpack to that size take a while to unpack: the test begins near the end.
     #[test]
     fn a_trace_may_unpack_to_so_much_and_no_more() {
         let packets = b"\x0a\x02\x40\x01".repeat(3);

@@ -1,5 +1,5 @@
-//! Which threads there are at a place of a trace: writer and reader follow them alike, so that the one need not
-//! write what the other knows.
+//! The threads that exist at a position of a trace: writer and reader follow them alike, so that the writer
+//! need not write what the reader knows.
 
 use crate::event::{Event, Kind};
 use quell_model::{Pid, Tid};
@@ -12,7 +12,7 @@ pub struct Threads(HashMap<Tid, Known>);
 
 #[derive(Debug)]
 pub struct Known {
-    /// Its process, where the trace told.
+    /// The process of the thread, where the trace told it.
     pub pid: Option<Pid>,
     pub name: Arc<str>,
 }
@@ -22,12 +22,12 @@ impl Threads {
         self.0.get(&tid)
     }
 
-    /// The process that a new thread of `creator`'s making joins.
+    /// The process that a new thread joins if `creator` creates it in its own process.
     pub fn process_of(&self, creator: Tid) -> Option<Pid> {
         self.0.get(&creator).and_then(|known| known.pid)
     }
 
-    /// Goes past an event.
+    /// Takes the next event.
     pub fn follow(&mut self, event: &Event) {
         match &event.kind {
             Kind::New { thread, .. } | Kind::Thread(thread) => {
@@ -41,7 +41,8 @@ impl Threads {
                     self.0.insert(*tid, Known { pid, name });
                 }
             },
-            // Forgotten, so that a long trace of short processes needs no more memory than a short one.
+            // The thread is forgotten, so that a long trace of short processes needs no more memory than a
+            // short one.
             Kind::Switch {
                 prev, prev_state, ..
             } if prev_state.has_ended() => {

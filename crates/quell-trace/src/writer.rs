@@ -1,4 +1,4 @@
-//! Writing a trace, an event at a time.
+//! Writes a trace, an event at a time.
 
 use crate::event::{Event, IDLE, Kind, Thread};
 use crate::proto::{
@@ -12,16 +12,16 @@ use prost::bytes::Bytes;
 use quell_model::Tid;
 use std::io::{self, Write};
 
-/// Bytes gathered before they are written.
+/// The number of bytes gathered before they are written.
 const BUFFER: usize = 1 << 16;
 
-/// Events of a CPU, or threads, in a packet at most.
+/// The most events of a CPU, or threads, in a packet.
 const PACKET_EVENTS: usize = 256;
 
-/// The one sequence of packets there is.
+/// The only sequence of packets.
 const SEQUENCE: u32 = 1;
 
-/// Where a trace is from.
+/// The system that a trace is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// The kernel's release, as `uname -r` says it. Perfetto reads thread states by it.
@@ -30,7 +30,7 @@ pub struct System {
     pub version: String,
     /// The architecture, as `uname -m` says it.
     pub machine: String,
-    /// The clocks when the trace began; none for a simulated machine.
+    /// The clocks when the trace began; `None` for a simulated machine.
     pub clocks: Option<Clocks>,
 }
 
@@ -39,15 +39,16 @@ pub struct System {
 pub struct Clocks {
     /// CLOCK_BOOTTIME, the clock of all events.
     pub boottime_ns: u64,
-    /// CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC at that moment.
     pub monotonic_ns: u64,
-    /// CLOCK_REALTIME: since 1970.
+    /// CLOCK_REALTIME at that moment: since 1970.
     pub realtime_ns: u64,
 }
 
-/// Writes a trace. Events are to come in the order of their times, as the reader gives them in the order of the file.
+/// A writer of a trace. Events must come in the order of their times, as the reader gives them in the order
+/// of the file.
 ///
-/// What was not flushed is lost when it is dropped: [`Writer::finish`] ends a trace.
+/// Events that were not flushed are lost when the writer is dropped: [`Writer::finish`] ends a trace.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -56,11 +57,11 @@ pub struct Writer<W: Write> {
     threads: Threads,
 }
 
-/// The packet that grows.
+/// The packet that is being filled.
 #[derive(Debug)]
 enum Open {
     None,
-    /// With a time where one has to be said.
+    /// A bundle of events, with a time where the packet needs one.
     Bundle(Option<u64>, Box<FtraceEventBundle>),
     Tree(u64, ProcessTree),
 }
@@ -69,7 +70,7 @@ impl<W: Write> Writer<W> {
     /// Begins a trace.
     ///
     /// # Errors
-    /// `out` cannot be written.
+    /// The call fails if `out` cannot be written.
     pub fn new(out: W, system: &System) -> io::Result<Writer<W>> {
         let mut writer = Writer {
             out,
@@ -112,7 +113,7 @@ impl<W: Write> Writer<W> {
     /// Adds an event.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The call fails if the file cannot be written.
     pub fn write(&mut self, event: &Event) -> io::Result<()> {
         match &event.kind {
             Kind::Thread(thread) => self.thread(event.at_ns, thread)?,
@@ -123,14 +124,15 @@ impl<W: Write> Writer<W> {
                     cpu: Some(event.cpu),
                     ..FtraceEventBundle::default()
                 };
-                // Its time says where events are missing even if none follow.
+                // The time of the packet says where events are missing even if none follow.
                 self.open = Open::Bundle(Some(event.at_ns), Box::new(bundle));
             }
             _ => {
                 let bytes = self.ftrace(event).encode_to_vec().into();
                 self.bundle(event.cpu)?.event.push(bytes);
                 if let Kind::New { thread, by } = &event.kind {
-                    // A new thread's process is its creator's; where that is not known it has to be said.
+                    // The process of a new thread is its creator's; where that is not known it has to be
+                    // written.
                     let own = thread.pid.0 == thread.tid.0;
                     if !own && self.threads.process_of(*by) != Some(thread.pid) {
                         self.thread(event.at_ns, thread)?;
@@ -142,10 +144,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Hands everything to the file: what is there then can be read up to here.
+    /// Writes all events to the file: the file can then be read up to here.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The call fails if the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.close()?;
         self.out.write_all(&self.buffer)?;
@@ -156,14 +158,14 @@ impl<W: Write> Writer<W> {
     /// Ends the trace.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The call fails if the file cannot be written.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)
     }
 
-    /// A bundle of this CPU with room for an event: the one at hand, if it is this CPU's, so that the file's order
-    /// is the events'.
+    /// A bundle of this CPU with room for an event: the present bundle, if it is this CPU's, so that the
+    /// order of the file is the order of the events.
     fn bundle(&mut self, cpu: u32) -> io::Result<&mut FtraceEventBundle> {
         let fits = matches!(&self.open, Open::Bundle(_, bundle)
             if bundle.cpu == Some(cpu) && bundle.event.len() < PACKET_EVENTS);
@@ -207,7 +209,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the packet that grows.
+    /// Writes the packet that is being filled.
     fn close(&mut self) -> io::Result<()> {
         match std::mem::replace(&mut self.open, Open::None) {
             Open::None => Ok(()),
@@ -224,7 +226,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// A packet is field 1 of the whole file's message.
+    /// Writes a packet, which is field 1 of the whole file's message.
     fn packet(&mut self, packet: TracePacket) -> io::Result<()> {
         let packet = TracePacket {
             trusted_packet_sequence_id: Some(SEQUENCE),
@@ -298,12 +300,12 @@ impl<W: Write> Writer<W> {
                 }),
                 ..base
             },
-            // Not in a bundle: write() has them.
+            // These events are not in a bundle: write() handles them.
             Kind::Thread(_) | Kind::Lost => base,
         }
     }
 
-    /// A thread's name where it is known; idle threads are called as the kernel calls them.
+    /// The name of a thread where it is known; idle threads have the names that the kernel gives them.
     fn name(&self, tid: Tid, cpu: u32) -> Option<Bytes> {
         match self.threads.get(tid) {
             Some(known) => Some(Bytes::copy_from_slice(known.name.as_bytes())),

@@ -57,7 +57,7 @@ fn of(analysis: &Analysis, tid: Tid) -> &ThreadStats {
     those.rfind(|t| t.thread.tid == tid).unwrap()
 }
 
-/// Run time, delays, their sum.
+/// The run time, the number of delays, and their sum.
 fn figures(analysis: &Analysis, tid: Tid) -> (u64, u64, u64) {
     let stats = of(analysis, tid);
     (stats.run_ns, stats.delays.count(), stats.delays.sum_ns())
@@ -74,7 +74,7 @@ fn a_delay_is_from_ready_until_running_whatever_made_it_ready() {
             switch(300, 0, B, State::SLEEPING, A),  // after 100
             wakeup(310, 1, B),
             switch(315, 1, IDLE, State::READY, B), // after 5, on another CPU
-            switch(400, 0, A, State::READY, IDLE), // A yields, and nobody takes it
+            switch(400, 0, A, State::READY, IDLE), // A yields, and no thread takes its CPU
             switch(500, 1, B, State::DEAD, IDLE),
         ],
     );
@@ -111,7 +111,7 @@ fn it_is_known_how_many_wait_for_those_that_wait_for_a_cpu() {
         wakeup(200, 0, B),                     // B is ready, C blocked
         wakeup(230, 0, C),                     // both are ready
         switch(260, 0, A, State::SLEEPING, B), // C is ready, A blocked
-        switch(300, 0, B, State::SLEEPING, C), // nobody is ready
+        switch(300, 0, B, State::SLEEPING, C), // no thread is ready
         switch(400, 0, C, State::SLEEPING, IDLE),
     ];
     let of_process = |window, events: &[Event]| {
@@ -125,7 +125,7 @@ fn it_is_known_how_many_wait_for_those_that_wait_for_a_cpu() {
     assert_eq!(of_process(220..280, &events).busy_ns, 60);
     assert_eq!(by_blocked(0..u64::MAX, &events), [30, 70]);
     assert_eq!(by_blocked(220..280, &events), [30, 30]);
-    // A thread's name may be told after what it did; and one of another process does not count.
+    // The name of a thread may be told after what it did; and a thread of another process does not count.
     events.push(thread(410, B, 8, "b"));
     events.push(wakeup(420, 0, C));
     events.push(switch(450, 0, IDLE, State::READY, B));
@@ -174,7 +174,7 @@ fn a_switch_that_was_not_told_is_a_gap_and_no_delay() {
         &[
             switch(100, 0, IDLE, State::READY, A),
             wakeup(110, 0, B),
-            // A to B is missing.
+            // The switch from A to B is missing.
             switch(300, 0, B, State::SLEEPING, C),
             switch(400, 0, C, State::SLEEPING, IDLE),
             wakeup(450, 0, B),
@@ -196,7 +196,7 @@ fn a_switch_that_was_not_told_is_a_gap_and_no_delay() {
 fn what_cannot_follow_is_counted() {
     let events = [
         switch(100, 0, A, State::SLEEPING, IDLE),
-        switch(200, 0, IDLE, State::READY, A), // nobody woke it
+        switch(200, 0, IDLE, State::READY, A), // no wakeup was seen
         switch(300, 0, A, State::SLEEPING, IDLE),
         wakeup(400, 0, A),
         wakeup(900, 0, A), // so it ran and slept again meanwhile
@@ -250,7 +250,7 @@ fn no_thread_is_on_two_cpus() {
         0..u64::MAX,
         &[
             switch(100, 0, IDLE, State::READY, A),
-            // It leaves CPU 0 unseen.
+            // A leaves CPU 0 unseen.
             switch(300, 1, IDLE, State::READY, A),
             switch(400, 1, A, State::SLEEPING, IDLE),
             switch(450, 2, A, State::SLEEPING, IDLE), // as it comes to CPU 2

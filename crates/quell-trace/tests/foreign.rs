@@ -1,4 +1,4 @@
-//! Traces as other recorders write them: every encoding tells the same, as far as it tells it.
+//! Traces as other recorders write them: every encoding tells the same events, as far as it has them.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod encodings;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use quell_model::Tid;
 use quell_trace::{Analyser, Analysis, Event, IDLE, Kind, ReadError, Reader, State, Told};
 
-/// In the order of their times, with the wakeups that the trace has instead of others.
+/// The events in the order of their times, with the wakeups that the trace has instead of others.
 fn read(bytes: &[u8]) -> Result<(Vec<Event>, Told), ReadError> {
     let mut reader = Reader::new(bytes, "t");
     let events: Result<Vec<Event>, _> = reader.by_ref().collect();
@@ -25,7 +25,7 @@ fn analyse(events: &[Event]) -> Analysis {
     analyser.finish(None)
 }
 
-/// Of each thread: CPU time, switches, preemptions, migrations, wakeups, waits and their sum and longest.
+/// For each thread: CPU time, switches, preemptions, migrations, wakeups, waits and their sum and longest.
 fn figures(analysis: &Analysis) -> Vec<(Tid, u32, [u64; 8])> {
     let mut figures: Vec<_> = analysis
         .threads
@@ -49,7 +49,7 @@ fn figures(analysis: &Analysis) -> Vec<(Tid, u32, [u64; 8])> {
     figures
 }
 
-/// The waits of threads that left their CPU while they still wanted to run.
+/// The number of waits of threads that left their CPU while they still wanted to run.
 fn preempted(events: &[Event]) -> u64 {
     let mut since = std::collections::HashMap::new();
     let mut sum = 0;
@@ -203,7 +203,7 @@ fn a_thread_that_is_told_without_a_name_keeps_that_of_its_events() {
     assert!(names.iter().all(|name| !name.is_empty()), "{names:?}");
 }
 
-/// Of this many bytes, which deflate to a thousandth.
+/// Filler of this many bytes, which deflate to a thousandth.
 fn bomb(packed: usize) -> Vec<u8> {
     let mut filler = Vec::new();
     bytes(99, &vec![0; 1 << 20], &mut filler);
@@ -224,7 +224,7 @@ fn what_unpacks_to_too_much_is_refused_with_the_limit() {
         error.contains("unpacks to more than 67108864 bytes"),
         "{error}"
     );
-    // Zeros are no packets, however many a file unpacks to.
+    // Zeros are no packets, whatever number of them a file unpacks to.
     let error = read(&gzip(&vec![0; 1 << 24])).unwrap_err().to_string();
     assert!(error.contains("no packet begins there"), "{error}");
 }
@@ -277,7 +277,7 @@ fn encoding() -> impl Strategy<Value = Encoding> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// In whatever encoding, a cut or changed file gives events or says what is wrong, and where.
+    /// In any encoding, a cut or changed file gives events or tells what is wrong, and where.
     #[test]
     fn no_cut_and_no_change_makes_it_panic(
         encoding in encoding(),
@@ -299,7 +299,8 @@ proptest! {
         }
     }
 
-    /// Nor does anything in the place of columns, of compressed packets or of a gzipped file.
+    /// Arbitrary bytes in the place of columns, of compressed packets or of a gzipped file cause no panic
+    /// either.
     #[test]
     fn no_bytes_in_the_new_places_make_it_panic(body in vec(any::<u8>(), 0..300)) {
         let (mut bundle, mut compact) = (Vec::new(), Vec::new());
@@ -315,7 +316,7 @@ proptest! {
         }
     }
 
-    /// Columns of any lengths and values.
+    /// Columns of any lengths and values cause no panic.
     #[test]
     fn no_columns_make_it_panic(columns in vec((1..13u64, vec(any::<u64>(), 0..5)), 0..14), names in 0..3) {
         let (mut compact, mut bundle, mut body) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Traces written and read again, whole, cut, changed and made of arbitrary bytes.
+//! Traces written and read again: whole, cut, changed and made of arbitrary bytes.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use proptest::collection::vec;
@@ -40,7 +40,7 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Option<ReadError>) {
     (events, error)
 }
 
-/// Thread ids of few values, so that threads meet, and of any.
+/// Thread ids of few values, so that threads coincide, and of any value.
 fn tid() -> impl Strategy<Value = Tid> {
     prop_oneof![8 => 1..6u32, 1 => 1..u32::MAX].prop_map(Tid)
 }
@@ -84,14 +84,14 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 prop_compose! {
     fn event()(at_ns in prop_oneof![any::<u64>(), 0..100u64], cpu in prop_oneof![0..4u32, any::<u32>()], kind in kind()) -> Event {
-        // A thread's being there is no CPU's doing.
+        // The existence of a thread belongs to no CPU.
         let cpu = if matches!(kind, Kind::Thread(_)) { 0 } else { cpu };
         Event { at_ns, cpu, kind }
     }
 }
 
-/// What the reader gives of these: a new thread whose creator's process is not known is told of
-/// twice, the second time with its process.
+/// The events that the reader gives for these: a new thread whose creator's process is not known is
+/// reported twice, the second time with its process.
 fn as_read(events: Vec<Event>) -> Vec<Event> {
     let mut process = std::collections::HashMap::new();
     let mut expected = Vec::new();
@@ -147,7 +147,7 @@ proptest! {
             Some(ReadError::Truncated { offset, ref file }) => {
                 prop_assert!(offset < cut as u64);
                 prop_assert_eq!(file, Path::new("t.perfetto-trace"));
-                // Where it says that a packet is cut, a whole trace ends.
+                // A whole trace ends at the offset where a cut packet begins.
                 prop_assert!(read(&bytes[..offset as usize]).1.is_none());
             }
             Some(other) => prop_assert!(false, "{other}"),
@@ -161,7 +161,7 @@ proptest! {
 
     #[test]
     fn no_packet_makes_it_panic(body in vec(any::<u8>(), 0..120), event in any::<bool>()) {
-        // Framed rightly, so that what is within is looked at.
+        // The framing is right, so that the contents are examined.
         let framed = |tag: u8, body: &[u8]| [&[tag, body.len() as u8][..], body].concat();
         let body = if event {
             framed(0x0a, &[&[0x08, 1][..], &framed(0x12, &body[..body.len().min(100)])].concat())

@@ -1,4 +1,4 @@
-//! The file format against Perfetto's own definition of it.
+//! The file format, checked against Perfetto's own definition of it.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod encodings;
@@ -140,7 +140,8 @@ count(Trace.FromString(sys.stdin.buffer.read()))
 print(*(counts[name] for name in ("threads", "sched_switch", "sched_waking", "sched_wakeup")))
 "#;
 
-/// What a program for a Python that has Perfetto's definition says of a trace; none without such a Python.
+/// The output of a program on a trace, run by a Python that has Perfetto's definition; `None` without such a
+/// Python.
 fn said(program: &str, trace: &[u8]) -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_string());
     let import = "import perfetto.protos.perfetto.trace.perfetto_trace_pb2";
@@ -164,7 +165,7 @@ fn said(program: &str, trace: &[u8]) -> Option<String> {
     Some(said.into_owned())
 }
 
-/// So that what the tests of the reader go by is what Perfetto writes.
+/// Ensures that the encodings that the reader's tests use are what Perfetto writes.
 #[test]
 fn perfetto_own_definition_reads_the_encodings() {
     let events = second();
@@ -186,7 +187,7 @@ fn perfetto_own_definition_reads_the_encodings() {
     }
 }
 
-/// Needs Python's packages `perfetto` and `protobuf`.
+/// The test needs Python's packages `perfetto` and `protobuf`.
 #[test]
 fn perfetto_own_definition_reads_what_is_written() {
     let Some(said) = said(DECODE, &trace()) else {

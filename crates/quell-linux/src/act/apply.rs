@@ -1,7 +1,7 @@
-//! One period: from the plan to the few writes that make it hold.
+//! The work of one period: from the plan to the few writes that make it hold.
 //!
 //! Phases: go through the plan and note what differs (no system calls for threads that are known);
-//! give back what the plan no longer mentions; journal what is about to be written; write.
+//! give back the settings that the plan no longer mentions; journal what is about to be written; write.
 
 use super::cgroup;
 use super::journal::{Record, Value};
@@ -20,17 +20,17 @@ use std::io;
 /// A slice is rewritten when it is off by more than one part in this many (5 %).
 const SLICE_TOLERANCE_PARTS: u64 = 20;
 
-/// Periods between looks at what may have become possible, and at what can be forgotten.
+/// Periods between checks of what may have become possible and of what can be forgotten.
 const HOUSEKEEPING_PERIODS: u64 = 1024;
 
 /// Periods for which a thread that is gone is remembered, for its late children.
 const GONE_PERIODS: u64 = 64;
 
-/// What has been said already, and when it last held: nothing is said twice.
+/// The notes given already, and the period in which each last held: no note is repeated.
 #[derive(Debug, Default)]
 pub(super) struct Said(BTreeMap<(TenantName, Option<ThreadId>, &'static str), u64>);
 
-/// What one thread is about to get.
+/// The settings that one thread is about to get.
 #[derive(Debug, Default)]
 struct Change {
     nice: Option<i32>,
@@ -42,14 +42,14 @@ struct Change {
 #[derive(Default)]
 struct Period {
     report: ApplyReport,
-    /// Threads under management that the plan has.
+    /// The number of managed threads that the plan has.
     planned: usize,
     changes: Vec<(ThreadId, Change)>,
     weights: Vec<(CgroupPath, u64)>,
     backs: Vec<(ThreadId, [bool; 3])>,
-    /// Settings inherited from a creator, to be journaled though not written.
+    /// Settings inherited from a creator, to be journaled although they are not written.
     inherited: Vec<(ThreadId, Attr)>,
-    /// Who decides on the CPUs of the threads of the tenant that it is at.
+    /// The authority over the CPUs of the threads of the tenant that is being handled.
     bound: Bound,
 }
 
@@ -66,8 +66,8 @@ impl Said {
 }
 
 impl Actuator {
-    /// Makes the plan hold: writes what differs, after journaling what held before. It never fails
-    /// as a whole: what could not be done is in the report, said once and not every period.
+    /// Makes the plan hold: writes what differs, after journaling what held before. It never fails as a
+    /// whole: what could not be done is in the report, noted once and not in every period.
     pub fn apply(&mut self, snapshot: &Snapshot, plan: &Plan) -> ApplyReport {
         self.period += 1;
         let mut period = Period::default();
@@ -108,7 +108,7 @@ impl Actuator {
         self.pin_parts(snapshot, plan, &mut period.report, &mut dropped);
         self.tell_guests(plan, &mut period.report, &mut dropped);
         if !dropped.is_empty() {
-            // Losing these costs nothing: undoing finds the originals in place.
+            // To lose these costs nothing: undoing finds the originals in place.
             let _ = self.journal.append(&dropped, false);
         }
         self.keep_house();
@@ -219,7 +219,7 @@ impl Actuator {
                 continue;
             }
             if slot.is_none() {
-                // The first time that the plan says anything of this setting.
+                // The plan mentions this setting for the first time.
                 match read(&self.host, plan.id, attr) {
                     Ok(setting) => *slot = setting,
                     Err(_) => {
@@ -252,7 +252,7 @@ impl Actuator {
                     let want = slice_for(latency.unwrap_or(default), default);
                     let held = if last == 0 { default } else { last };
                     let off = want.abs_diff(held);
-                    // Beside a change of nice it costs nothing more to be exact.
+                    // Together with a change of nice it costs nothing more to be exact.
                     let free = change.nice.is_some() && setting.journaled && off > 0;
                     let worth = off.saturating_mul(SLICE_TOLERANCE_PARTS) > held;
                     // The kernel's own slice is written as 0, so that it follows the kernel's setting.
@@ -316,7 +316,7 @@ impl Actuator {
         }
     }
 
-    /// Takes a thread under management, if it is there and an ordinary one.
+    /// Takes a thread under management, if it exists and is an ordinary thread.
     fn adopt(
         &mut self,
         sample: Option<&TenantSample>,
@@ -377,8 +377,8 @@ impl Actuator {
         true
     }
 
-    /// The managed thread that a new thread has its settings from, if any: its creator, or where
-    /// that is unknown or unmanaged, a thread of its tenant with all the same values.
+    /// The managed thread from which a new thread has its settings, if any: its creator, or where the
+    /// creator is unknown or unmanaged, a thread of its tenant with all the same values.
     fn creator(&self, sample: &ThreadSample, tenant: &TenantPlan) -> Option<&Thread> {
         if sample.id.start_ticks < self.journal.opened_ticks() {
             return None; // born before Quell began
@@ -398,7 +398,7 @@ impl Actuator {
         })
     }
 
-    /// Says once per tenant where autogroups limit what nice values do.
+    /// Notes once per tenant that autogroups limit the effect of nice values.
     fn say_autogroup(&mut self, tenant: &TenantPlan, id: ThreadId, period: &mut Period) {
         if !self
             .said
@@ -421,7 +421,7 @@ impl Actuator {
         }
     }
 
-    /// Gives back settings that the plan no longer mentions. Needs no journal: undoing finds the
+    /// Gives back settings that the plan no longer mentions. This needs no journal: undoing finds the
     /// original in place, or what Quell wrote.
     fn give_back(
         &mut self,
@@ -461,7 +461,7 @@ impl Actuator {
                 let now = self.host.value(&sched, &cpus, attr);
                 let ours = attr == Attr::Cpus || sched.fair;
                 if ours && self.host.is_as_left(id.tid, setting, &now) {
-                    // An affinity may read as the original and yet not be it, see `Host::is_as_left`.
+                    // An affinity may read as the original and yet differ from it, see `Host::is_as_left`.
                     let differs = attr == Attr::Cpus || now != setting.original;
                     back[attr as usize] =
                         (setting.touched() && differs).then(|| setting.original.clone());
@@ -511,7 +511,7 @@ impl Actuator {
             }
         }
         for attr in ATTRS.into_iter().filter(|&attr| attrs[attr as usize]) {
-            // What could not be written back is still Quell's.
+            // A setting that could not be written back is still Quell's.
             if back[attr as usize].is_none() {
                 thread.settings[attr as usize] = None;
             }
@@ -550,7 +550,7 @@ impl Actuator {
         report.notes.append(&mut done.notes);
     }
 
-    /// Journals what is about to be written, then writes it. Without the journal nothing is.
+    /// Journals what is about to be written, then writes it. Nothing is written without the journal.
     fn write(
         &mut self,
         changes: Vec<(ThreadId, Change)>,
@@ -729,7 +729,7 @@ impl Actuator {
                 report.writes.affinity += 1;
                 thread.narrowed = None;
                 if held != want {
-                    // The cpuset allows less; say in the journal what really holds.
+                    // The cpuset allows less; record in the journal what really holds.
                     after.extend(thread.record(id, Attr::Cpus, Value::Cpus(held.clone())));
                     thread.narrowed = Some((held, want.clone()));
                 }
@@ -737,7 +737,7 @@ impl Actuator {
             }
             Err(error) if thread::is_gone(error) => gone(id, thread, report, after),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                // Not tried again before the plan asks for something else.
+                // Not tried again before the plan asks for another value.
                 report.left_alone += 1;
                 let text = format!("cannot be moved to CPUs {want}: {error}{}", hint(error));
                 let (tenant, subject) = (thread.tenant.clone(), Subject::Thread(id));
@@ -809,7 +809,7 @@ impl Actuator {
         }
     }
 
-    /// Looks, at one cgroup after the other, whether its weight is as Quell left it.
+    /// Checks, for one cgroup in each call in turn, whether the weight is as Quell left it.
     fn look_at_a_weight(&mut self, report: &mut ApplyReport) {
         let count = self.state.cgroups.len() as u64;
         let Some(hierarchy) = self.host.cgroups.cpu.as_ref().filter(|_| count > 0) else {
@@ -835,10 +835,10 @@ impl Actuator {
             cgroup.idle = false;
             cgroup.unmet = None;
             if !cgroup.setting.touched() {
-                // What it had while it was idle was no weight.
+                // The value read while the cgroup was idle was no weight.
                 cgroup.setting = Setting::new(Value::Weight(now), Value::Weight(now));
             } else if now == hierarchy.units(TenantWeight::DEFAULT) {
-                // The kernel's own, when idle ends.
+                // The kernel's own weight, when idle ends.
                 cgroup.setting.wrote(Value::Weight(now));
             } else if !cgroup.setting.expects(&Value::Weight(now)) {
                 taken_over(path, cgroup, now, report);
@@ -848,8 +848,8 @@ impl Actuator {
         }
     }
 
-    /// The tenants of whose plan something does not hold, and what and why: weights that are not written, and threads that have
-    /// fewer CPUs than was asked for.
+    /// The tenants of whose plan something does not hold, and what and why: weights that are not written, and
+    /// threads that have fewer CPUs than planned.
     pub fn unmet(&self) -> BTreeMap<TenantName, Vec<String>> {
         let mut unmet: BTreeMap<TenantName, Vec<String>> = BTreeMap::new();
         for cgroup in self.state.cgroups.values() {
@@ -876,7 +876,7 @@ impl Actuator {
         unmet
     }
 
-    /// Forgets what no longer matters, in memory and in the journal.
+    /// Forgets, in memory and in the journal, what no longer matters.
     fn keep_house(&mut self) {
         let now = self.period;
         if self.journal.wants_compaction() {
@@ -891,7 +891,7 @@ impl Actuator {
                 .retain(|(_, id, _), said| id.is_none() || *said + HOUSEKEEPING_PERIODS > now);
             self.unreadable.clear();
             for (id, thread) in &mut self.state.threads {
-                // Only those that could not be given back are neither planned nor gone.
+                // Only threads that could not be given back are neither planned nor gone.
                 thread.gone |= thread.planned != now && thread::stat(id.tid).is_err();
             }
         }
@@ -908,7 +908,7 @@ impl Actuator {
     }
 }
 
-/// A cgroup's weight does not hold, which is said now, and is so until further notice.
+/// Notes that a cgroup's weight does not hold, which stays so until further notice.
 fn does_not_hold(path: &CgroupPath, cgroup: &mut Cgroup, text: String, report: &mut ApplyReport) {
     let (tenant, subject) = (cgroup.tenant.clone(), Subject::Cgroup(path.clone()));
     cgroup.unmet = Some(format!("cgroup {path}: {text}"));
@@ -926,7 +926,7 @@ fn idles(path: &CgroupPath, cgroup: &mut Cgroup, report: &mut ApplyReport) {
     does_not_hold(path, cgroup, text.to_string(), report);
 }
 
-/// Somebody else changed a cgroup's weight, who is to have it.
+/// Notes that another program changed a cgroup's weight, which from now on is left to that program.
 fn taken_over(path: &CgroupPath, cgroup: &mut Cgroup, now: u64, report: &mut ApplyReport) {
     cgroup.setting.hands_off = Some(HandsOff::Foreign);
     let text = format!(
@@ -937,7 +937,7 @@ fn taken_over(path: &CgroupPath, cgroup: &mut Cgroup, now: u64, report: &mut App
 }
 
 impl Change {
-    /// The value that a setting is about to get.
+    /// The value that a setting is about to get, if any.
     fn to(&self, attr: Attr) -> Option<Value> {
         match attr {
             Attr::Nice => self.nice.map(Value::Nice),
@@ -957,12 +957,12 @@ impl Change {
 
 /// The slice in ns that asks for a rescheduling latency. Never longer than the kernel's own: a slice
 /// is also how long a thread may run on while others wait, up to all of it before Linux 6.17
-/// (RUN_TO_PARITY), so a longer one would make a patient thread's neighbours late.
+/// (RUN_TO_PARITY), so a longer slice would delay the neighbours of a thread that can wait.
 fn slice_for(latency_ns: u64, default_ns: u64) -> u64 {
     latency_ns.clamp(SLICE_MIN_NS, SLICE_MAX_NS).min(default_ns)
 }
 
-/// Reads a setting that Quell has not managed so far; `None` if it is not one of an ordinary thread.
+/// Reads a setting that Quell has not managed so far; `None` if it is not a setting of an ordinary thread.
 fn read(host: &state::Host, id: ThreadId, attr: Attr) -> io::Result<Option<Setting>> {
     if attr != Attr::Cpus {
         let sched = thread::sched(id.tid)?;
@@ -975,7 +975,7 @@ fn read(host: &state::Host, id: ThreadId, attr: Attr) -> io::Result<Option<Setti
     Ok(Some(Setting::new(Value::Cpus(original), Value::Cpus(now))))
 }
 
-/// Writes nice and slice as far as the change has them.
+/// Writes nice and slice as far as the change contains them.
 fn set(id: ThreadId, change: &Change, present_nice: i32) -> io::Result<()> {
     match (change.nice, change.slice) {
         (nice, Some(slice)) => thread::set_sched(id.tid, nice.unwrap_or(present_nice), slice),
@@ -990,10 +990,11 @@ fn gone(id: ThreadId, thread: &mut Thread, report: &mut ApplyReport, after: &mut
     after.push(Record::DropThread(id));
 }
 
-/// Looks whether a thread has the CPUs that it was given, `want`, and keeps in `narrowed` both if it has others.
+/// Checks whether a thread has the CPUs that it was given, `want`, and keeps the CPUs that it has and `want`
+/// in `narrowed` if they differ.
 ///
 /// # Errors
-/// The CPUs that somebody else gave it since.
+/// Returns the CPUs that another program gave to the thread since.
 fn cpus_hold(
     host: &state::Host,
     seen: &ThreadSample,
@@ -1002,7 +1003,7 @@ fn cpus_hold(
     narrowed: &mut Option<(CpuSet, CpuSet)>,
 ) -> Result<(), Value> {
     let tid = seen.id.tid;
-    // What was seen may be older than what Quell wrote, so the kernel is asked.
+    // The sample may be older than what Quell wrote, so the kernel is asked.
     if *seen.settings.affinity == *narrowed.as_ref().map_or(want, |(has, _)| has) {
         return Ok(());
     }
@@ -1021,7 +1022,7 @@ fn cpus_hold(
     Ok(())
 }
 
-/// Leaves a setting alone that somebody else has changed.
+/// The note that a setting is left alone because another program has changed it.
 fn foreign(tenant: Option<&TenantName>, id: ThreadId, setting: &Setting, now: &Value) -> Note {
     let text = format!(
         "{} left at {now} from now on: someone else changed it since Quell left it at {}",
@@ -1035,7 +1036,7 @@ fn foreign(tenant: Option<&TenantName>, id: ThreadId, setting: &Setting, now: &V
     }
 }
 
-/// Leaves a setting alone that the kernel does not let Quell change. Said once per tenant and kind.
+/// Leaves a setting alone that the kernel does not let Quell change. Noted once per tenant and kind.
 fn refuse(
     said: &mut Said,
     period: u64,

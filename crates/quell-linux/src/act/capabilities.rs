@@ -1,4 +1,4 @@
-//! Finds out what this host lets Quell change.
+//! Finds out which settings this host lets Quell change.
 
 use super::cgroup::{Cgroups, Version};
 use super::report::{Capabilities, Capability};
@@ -6,10 +6,10 @@ use super::state::Host;
 use super::thread;
 use std::io;
 
-/// CAP_SYS_NICE's number (linux/capability.h).
+/// The number of CAP_SYS_NICE (linux/capability.h).
 const CAP_SYS_NICE: u32 = 23;
 
-/// Tries everything on threads of our own. The host's figures come with the verdict.
+/// Tries every kind of change on threads of this process. The host's figures come with the verdict.
 pub(super) fn detect() -> (Capabilities, Host) {
     let kernel = nix::sys::utsname::uname().map_or("unknown".into(), |u| {
         u.release().to_string_lossy().into_owned()

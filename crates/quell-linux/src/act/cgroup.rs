@@ -1,4 +1,4 @@
-//! Where cgroups are mounted, and a cgroup's CPU weight in v1's and v2's units.
+//! The mount points of cgroups, and a cgroup's CPU weight in the units of v1 and v2.
 
 use quell_model::{CgroupPath, CpuSet, TenantWeight, Tid};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Which cgroup interface a hierarchy has.
+/// The version of the cgroup interface of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Version {
     V1,
@@ -18,30 +18,33 @@ pub(super) enum Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub version: Version,
-    /// Where it is mounted.
+    /// The directory where the hierarchy is mounted.
     pub mount: PathBuf,
     /// The cgroup that is mounted there, `/` unless in a container.
     root: String,
 }
 
-/// The hierarchies that matter here. On a hybrid host each controller is in one of the two.
+/// The hierarchies that matter here. On a hybrid host each controller is in one of the two versions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Cgroups {
-    /// The one with the CPU controller.
+    /// The hierarchy with the CPU controller.
     pub cpu: Option<Hierarchy>,
-    /// The one with cpusets.
+    /// The hierarchy with cpusets.
     cpuset: Option<Hierarchy>,
 }
 
 impl Cgroups {
-    /// Finds this host's hierarchies.
+    /// Finds the hierarchies of this host.
+    ///
+    /// # Errors
+    /// The call fails if the mountinfo file of this process cannot be read.
     pub fn find() -> io::Result<Cgroups> {
         Ok(Cgroups::from_mountinfo(&fs::read_to_string(
             "/proc/self/mountinfo",
         )?))
     }
 
-    /// From the text of a mountinfo file (proc_pid_mountinfo(5)).
+    /// The hierarchies in the text of a mountinfo file (proc_pid_mountinfo(5)).
     pub fn from_mountinfo(text: &str) -> Cgroups {
         let find = |controller: &str| {
             text.lines().find_map(|line| {
@@ -88,7 +91,7 @@ impl Cgroups {
         fs::read_to_string(file).ok()?.parse().ok()
     }
 
-    /// Whether the thread is in no CPU cgroup but the root's, where autogroups act.
+    /// Whether the thread is in the root's CPU cgroup, where autogroups act, and in no other.
     pub fn in_root_cpu_cgroup(&self, tid: Tid) -> Option<bool> {
         let hierarchy = self.cpu.as_ref()?;
         let text = fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?;
@@ -104,7 +107,8 @@ impl Cgroups {
         if path == "/" || hierarchy.version == Version::V1 {
             return Some(path == "/");
         }
-        // v2: only a cgroup with a CPU controller of its own, here or above, is not the root's.
+        // v2: only a cgroup with a CPU controller of its own, here or above, counts as another than the
+        // root's.
         let dir = hierarchy.dir(path)?;
         let own = dir.ancestors().take_while(|d| *d != hierarchy.mount);
         Some(!own.into_iter().any(|d| d.join("cpu.weight").exists()))
@@ -112,7 +116,7 @@ impl Cgroups {
 }
 
 impl Hierarchy {
-    /// The folder of a cgroup, if it lies below what is mounted.
+    /// The directory of a cgroup, if it lies below what is mounted.
     fn dir(&self, path: &str) -> Option<PathBuf> {
         let below = path.strip_prefix(self.root.trim_end_matches('/'))?;
         let inside = below.is_empty() || below.starts_with('/');
@@ -120,7 +124,7 @@ impl Hierarchy {
         (inside && clean).then(|| self.mount.join(below.trim_start_matches('/')))
     }
 
-    /// A tenant's weight in the unit of this hierarchy's file.
+    /// A tenant's weight in the unit of this hierarchy's weight file.
     pub fn units(&self, weight: TenantWeight) -> u64 {
         let weight = u64::from(weight.0);
         match self.version {
@@ -129,7 +133,7 @@ impl Hierarchy {
         }
     }
 
-    /// The cgroup's weight file.
+    /// The path of the cgroup's weight file.
     pub fn weight_file(&self, path: &CgroupPath) -> Option<PathBuf> {
         let name = match self.version {
             Version::V1 => "cpu.shares",
@@ -139,7 +143,7 @@ impl Hierarchy {
     }
 }
 
-/// The cgroup's inode and weight: a cgroup made anew under the same path has another inode.
+/// The cgroup's inode and weight: a cgroup that was created again under the same path has another inode.
 pub(super) fn read_weight(file: &Path) -> io::Result<(u64, u64)> {
     let inode = fs::metadata(file.parent().unwrap_or(file))?.ino();
     let text = fs::read_to_string(file)?;
@@ -158,7 +162,7 @@ pub(super) fn is_idle(weight_file: &Path) -> bool {
     idle.is_ok_and(|it| it.trim() == "1")
 }
 
-/// Writes the cgroup's weight.
+/// Writes the cgroup's weight to its file.
 pub(super) fn write_weight(file: &Path, weight: u64) -> io::Result<()> {
     fs::OpenOptions::new()
         .write(true)

@@ -3,7 +3,7 @@
 //! Nice values are a factor of about 1.25 apart, so the nearest one misses a weight by up to 12 %.
 //! Spending some periods on the neighbour at the other side makes the mean right. Done naively
 //! (always the value nearest to weight plus error) this rewrites a thread's nice value nearly every
-//! period; each write is a system call and a requeue of the thread, and no one gains from weights
+//! period; each write is a system call and a requeue of the thread, and no thread gains from weights
 //! that are right within 160 ms rather than within 3 s. So:
 //!
 //! - A thread gets the nice value nearest to its weight, and gets it at once when the weight moves.
@@ -16,19 +16,19 @@
 
 use quell_model::{Nice, Weight};
 
-/// How much may be owed before it is paid, in periods spent one step away.
+/// The debt at which a thread moves one step, in periods spent one step away.
 pub(super) const DEBT_STEPS: f64 = 8.0;
 
 /// Relative error that is not worth a write.
 pub(super) const TOLERANCE: f64 = 0.01;
 
-/// One thread's rounding error.
+/// The rounding error of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Diffuser {
     /// Weight owed (positive) or overpaid so far, in periods times the wanted weight.
     owed: f64,
-    /// The weight wanted last and the nice value nearest to it: most weights stay for long, and
-    /// finding the nearest is dear for something done every period for every thread.
+    /// The weight wanted last and the nice value nearest to it: most weights stay for long, and to find
+    /// the nearest value costs too much for work that is done every period for every thread.
     nearest: Option<(Weight, Nice)>,
 }
 

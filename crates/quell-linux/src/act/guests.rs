@@ -1,8 +1,10 @@
-//! Guests of virtual machines: as many virtual CPUs online as the plan says, and in the end those that were. What undoing waits for.
+//! Guests of virtual machines: as many virtual CPUs online as the plan says, and on undoing the virtual CPUs
+//! that were online before.
 //!
-//! Which were is in the journal before the first change. A guest is told, and does it in its time; what it has online then is what it says of itself. Undoing
-//! waits for it, [`WITHIN`] at most for all of them together, domains' parts included ([`super::parts`]): one that does not answer keeps what it has, and its
-//! record.
+//! The virtual CPUs that were online are in the journal before the first change. A guest is told of a change
+//! and makes it in its own time; which CPUs are online then is what the guest reports. Undoing waits for
+//! guests, [`WITHIN`] at most for all of them together, the parts of domains included ([`super::parts`]): a
+//! guest that does not answer keeps what it has, and its record stays.
 
 use super::Actuator;
 use super::journal::{Journal, Record};
@@ -16,16 +18,18 @@ use quell_model::{CpuSet, Plan, TenantName, ThreadId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// For so long undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested guest in 1.6 s.
+/// The time for which undoing waits for guests. A virtual CPU comes or goes in some 30 ms, in a loaded nested
+/// guest in 1.6 s.
 const WITHIN: Duration = Duration::from_secs(15);
 
 impl Actuator {
-    /// The guests that plans tell of; who observes asks them.
+    /// The guests that plans may change; the component that observes asks the same guests.
     pub fn guests(&self) -> &Guests {
         &self.guests
     }
 
-    /// Tells guests what the plan says, and gives back to those that it does not mention any more.
+    /// Tells guests the number of online virtual CPUs that the plan asks for, and gives back the originals to
+    /// guests that the plan no longer mentions.
     pub(super) fn tell_guests(
         &mut self,
         plan: &Plan,
@@ -95,7 +99,8 @@ impl Actuator {
     }
 }
 
-/// Gives all guests, and domains' parts, back what they had; not the parts of those whose first virtual CPU is to stay bound.
+/// Gives all guests back their online virtual CPUs, and all domains the pins of their parts; not the parts of
+/// domains whose first virtual CPU is to stay bound.
 pub(super) fn undo(
     state: &mut State,
     guests: &Guests,
@@ -130,7 +135,7 @@ pub(super) fn undo(
     }
 }
 
-/// What came of giving one guest back what it had.
+/// Records the outcome of giving one guest its originals back.
 fn undone(
     state: &mut State,
     way: &Way,
@@ -163,7 +168,7 @@ pub(super) fn said_of(journal: &Journal, error: &std::io::Error) -> String {
     format!("{}: {error}", journal.path().display())
 }
 
-/// Of a virtual machine whose tenant is not known where it comes from the journal.
+/// A note on a virtual machine, whose tenant is not known if it comes from the journal.
 pub(super) fn note_of(tenant: Option<TenantName>, way: &Way, text: String) -> Note {
     match tenant {
         Some(_) => note(tenant, text),

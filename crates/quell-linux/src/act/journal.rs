@@ -1,4 +1,4 @@
-//! The journal: what held before Quell's first change, and what Quell wrote last.
+//! The journal: the settings that held before Quell's first change, and those that Quell wrote last.
 //!
 //! A text file of one record per line, appended to, readable by people:
 //!
@@ -8,24 +8,24 @@
 //! <checksum> thread 812 40211 810 slice default default 1840000
 //! <checksum> cgroup 91 100 100 300 /shop.slice/web
 //! <checksum> guest 812 40211 810 0-3 /run/web/agent.sock
-//! <checksum> parts 912 40299 910 vcpu0=0-3/emulator=0-3 vcpu0=0-3/emulator=0-3 vcpu0=2/emulator=0 libvirt UUID qemu:///system
+//! <checksum> parts 912 40299 910 vcpu0=0-3 vcpu0=0-3 vcpu0=2 libvirt UUID qemu:///system
 //! <checksum> drop-thread 812 40211
 //! ```
 //!
 //! A thread is named by its id, start time and process; a cgroup by inode and path. Three values
-//! follow: the original, the one held before the write, and the one written. A record is appended
-//! *before* its write, so after a kill at any point the setting has one of the latter two, unless
-//! someone else changed it. Records that bring a new original are synced to disk first, all those
-//! of one period at once. Later ones are not: data handed to the kernel survives the death of the
+//! follow: the original, the value held before the write, and the value written. A record is appended
+//! *before* its write, so after a kill at any point the setting has one of the latter two values, unless
+//! another program changed it. Records that bring a new original are synced to disk first, all those
+//! of one period at once. Later records are not: data handed to the kernel survives the death of the
 //! process, and when the machine goes down the threads go too.
 //!
 //! The checksum covers the boot id, so a record of an earlier boot can never be taken for one of
 //! this boot even if its thread id and start time come again and the first line is lost. A last
-//! line cut short is dropped silently (its write never happened); other damage is counted, and what
-//! can be read is used.
+//! line cut short is dropped silently (its write never happened); other damage is counted, and the
+//! lines that can be read are used.
 //!
-//! The file is rewritten with what still matters when it has grown to four times that. A lock file
-//! beside it, which is never removed, admits one process at a time.
+//! The file is rewritten with the records that still matter when it has grown to four times their size. A
+//! lock file beside it, which is never removed, admits one process at a time.
 
 use super::ActError;
 use crate::guest::{Pins, Way};
@@ -40,19 +40,19 @@ use std::path::{Path, PathBuf};
 /// Size below which compaction is not worth its sync.
 const COMPACT_MIN_BYTES: u64 = 256 * 1024;
 
-/// A setting's value.
+/// The value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
     Nice(i32),
-    /// In ns; 0 is the kernel's own.
+    /// A slice in ns; 0 is the kernel's own.
     Slice(u64),
-    /// The empty set is all CPUs that the thread's cpuset allows.
+    /// An affinity; the empty set stands for all CPUs that the thread's cpuset allows.
     Cpus(CpuSet),
-    /// In the unit of the cgroup's file.
+    /// A cgroup's weight, in the unit of the cgroup's file.
     Weight(u64),
 }
 
-/// One line.
+/// The record in one line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
     /// A thread's setting is about to become `to`.
@@ -71,9 +71,9 @@ pub(super) enum Record {
         from: u64,
         to: u64,
     },
-    /// A virtual machine's guest is about to have other virtual CPUs online than these.
+    /// The guest of a virtual machine is about to have other virtual CPUs online than `original`.
     Guest { way: Way, original: CpuSet },
-    /// Parts of a virtual machine are about to be pinned to `to`, by who runs it.
+    /// Parts of a virtual machine are about to be pinned to `to`, by the manager that runs it.
     Parts {
         way: Way,
         original: Pins,
@@ -82,23 +82,23 @@ pub(super) enum Record {
     },
     /// A thread has its originals back.
     DropThread(ThreadId),
-    /// The guest with that virtual CPU has its originals back.
+    /// The guest whose virtual machine has that first virtual CPU has its originals back.
     DropGuest(ThreadId),
-    /// The virtual machine with that virtual CPU has its originals back.
+    /// The virtual machine that has that first virtual CPU has its originals back.
     DropParts(ThreadId),
     /// A cgroup has its original back.
     DropCgroup { inode: u64 },
 }
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     pub records: Vec<Record>,
-    /// When the run that wrote it began, in ticks since boot; `None` if the first line is lost.
+    /// The time at which the run that wrote it began, in ticks since boot; `None` if the first line is lost.
     pub opened_ticks: Option<u64>,
-    /// Records of an earlier boot.
+    /// The number of records of an earlier boot.
     pub earlier_boot: u64,
-    /// Numbers of the damaged lines, from 1.
+    /// The numbers of the damaged lines, from 1.
     pub damaged: Vec<usize>,
 }
 
@@ -110,13 +110,18 @@ pub(super) struct Journal {
     boot: String,
     opened_ticks: u64,
     size: u64,
-    /// Size after the last rewrite.
+    /// The size after the last rewrite, in bytes.
     base: u64,
     _lock: Flock<File>,
 }
 
 impl Journal {
-    /// Locks the journal at `path` and reads what it says, making it if need be.
+    /// Locks the journal at `path` and reads its contents, creating it if it does not exist.
+    ///
+    /// # Errors
+    /// The call fails if another process holds the lock ([`ActError::Locked`]), the file has other contents
+    /// ([`ActError::NotAJournal`]), it or its folder cannot be created, read or synced
+    /// ([`ActError::Journal`]), or the boot id cannot be read ([`ActError::Kernel`]).
     pub fn open(path: &Path) -> Result<(Journal, Contents), ActError> {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -132,7 +137,7 @@ impl Journal {
                 source,
             })?;
         let boot = boot_id()?;
-        recognise(path, &boot)?; // before anything is made beside a file that is not ours
+        recognise(path, &boot)?; // before anything is made beside a file that is no journal
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
         let lock = lock(Path::new(&name))?;
@@ -161,17 +166,20 @@ impl Journal {
         Ok((journal, contents))
     }
 
-    /// The journal's path.
+    /// The path of the journal.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// When the run began, in ticks since boot.
+    /// The time at which the run began, in ticks since boot.
     pub fn opened_ticks(&self) -> u64 {
         self.opened_ticks
     }
 
     /// Appends records with one write, and one sync if `durable`. On an error none of them counts.
+    ///
+    /// # Errors
+    /// The call fails if the file cannot be written or synced.
     pub fn append(&mut self, records: &[Record], durable: bool) -> io::Result<()> {
         let mut text = String::new();
         records
@@ -186,7 +194,8 @@ impl Journal {
         });
         match result {
             Ok(()) => self.size += text.len() as u64,
-            // A part may be there: cut it off, or at least keep it from touching the next line.
+            // A part of the records may be in the file: cut it off, or at least keep it from touching the
+            // next line.
             Err(_) if self.file.set_len(self.size).is_ok() => {}
             Err(_) => {
                 let _ = self.file.write_all(b"\n");
@@ -195,13 +204,17 @@ impl Journal {
         result
     }
 
-    /// Whether most of the file is history.
+    /// Whether the file has grown so much that most of it is outdated.
     pub fn wants_compaction(&self) -> bool {
         self.size > COMPACT_MIN_BYTES.max(4 * self.base)
     }
 
-    /// Replaces everything by `records`: the file has the old or the new contents, never a mixture.
+    /// Replaces all contents by `records`: the file has the old or the new contents, never a mixture.
     /// On an error the old journal is still in use.
+    ///
+    /// # Errors
+    /// The call fails if the new file cannot be created, written, synced or moved into place, or its folder
+    /// cannot be synced.
     pub fn rewrite(&mut self, records: &[Record]) -> io::Result<()> {
         let mut text = format!("quell-journal 1 {} {}\n", self.boot, self.opened_ticks);
         records
@@ -236,7 +249,10 @@ impl Journal {
         }
     }
 
-    /// Starts a new run's journal with what the previous run could not undo.
+    /// Starts the journal of a new run with the records that the previous run could not undo.
+    ///
+    /// # Errors
+    /// The call fails as [`Journal::rewrite`] does.
     pub fn start(&mut self, records: &[Record]) -> io::Result<()> {
         self.opened_ticks = now_ticks();
         self.rewrite(records)
@@ -253,7 +269,7 @@ impl Journal {
     }
 }
 
-/// Refuses a file that is no journal: using it would destroy what it has.
+/// Refuses a file that is not a journal: using it would destroy its contents.
 fn recognise(path: &Path, boot: &str) -> Result<(), ActError> {
     let read = || -> io::Result<bool> {
         if !std::fs::metadata(path)?.is_file() {
@@ -292,7 +308,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Takes the lock of a lock file, or says who has it.
+/// Takes the lock of a lock file, or reports the process that holds it.
 pub(super) fn lock(path: &Path) -> Result<Flock<File>, ActError> {
     let error = |source| ActError::Journal {
         path: path.to_path_buf(),
@@ -345,7 +361,7 @@ fn now_ticks() -> u64 {
     })
 }
 
-/// FNV-1a, 64 bits: every change of one byte shows, others escape once in 2^64.
+/// FNV-1a, 64 bits: it detects every change of one byte, and misses other changes once in 2^64.
 fn checksum(boot: &str, body: &[u8]) -> u64 {
     boot.bytes()
         .chain([0])
@@ -359,7 +375,7 @@ fn checksum(boot: &str, body: &[u8]) -> u64 {
 pub(super) fn parse(bytes: &[u8], boot: &str) -> Contents {
     let mut contents = Contents::default();
     let mut lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
-    // What follows the last line end is empty, or a line cut short.
+    // The text after the last line end is empty, or a line cut short.
     lines.pop();
     let mut other_boot = false;
     for (index, line) in lines.iter().enumerate() {
@@ -462,7 +478,7 @@ fn parse_line(line: &[u8], boot: &str) -> Option<Record> {
 }
 
 impl Value {
-    /// The setting's name in the journal and in notes.
+    /// The name of the setting in the journal and in notes.
     pub fn name(&self) -> &'static str {
         match self {
             Value::Nice(_) => "nice",

@@ -1,43 +1,47 @@
-//! Makes a plan hold, journals what held before, and undoes it.
+//! Makes a plan hold, journals what held before, and undoes all changes.
 //!
 //! # From plan to kernel
 //!
 //! | plan | kernel | finer points |
 //! |---|---|---|
 //! | thread weight | nice value | nearest step by ratio, error carried on (`diffusion`) |
-//! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own (Linux >= 6.12) | changes of up to 5 % are not worth a write |
+//! | rescheduling latency | EEVDF custom slice, from 0.1 ms to the kernel's own | Linux >= 6.12 |
 //! | layout | affinity | never beyond what the thread's owner and its cpuset allow |
-//! | the same, of a libvirt domain's threads | `virDomainPinVcpuFlags`, `virDomainPinEmulator`, `virDomainPinIOThread`, live | within what they were pinned to; libvirt's cpusets would refuse affinities |
-//! | virtual CPUs online | `guest-set-vcpus` of QEMU's guest agent | the first ones, of those that can go offline; a guest is told and not waited for |
-//! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has a cgroup of its own |
+//! | layout of a libvirt domain | pins of vCPUs, emulator and iothreads, live | within the earlier pins |
+//! | virtual CPUs online | `guest-set-vcpus` of QEMU's guest agent | told, not waited for |
+//! | tenant weight | `cpu.weight` (cgroup v2) or `cpu.shares` (v1) | where the tenant has its own cgroup |
+//!
+//! A libvirt domain is pinned with `virDomainPinVcpuFlags`, `virDomainPinEmulator` and
+//! `virDomainPinIOThread`, since libvirt's cpusets would refuse affinities. Of the virtual CPUs that can go
+//! offline, the first ones are online. A slice is rewritten when it is off by more than 5 %.
 //!
 //! Only differences are written, and a steady plan costs no system calls. Where nice and slice change
 //! together one `sched_setattr` sets both. Policy, reset-on-fork and utilisation clamps stay.
 //!
-//! # Whose a setting is
+//! # Ownership of settings
 //!
 //! Quell changes only threads of the plan, only ordinary ones (SCHED_OTHER, SCHED_BATCH), and only
-//! settings that are as it last saw them: before each write the present value is read, and when it
-//! is not what Quell left, someone else has decided: the setting is left alone from then on while
+//! settings that are as it last saw them: before each write the present value is read. When it is
+//! not what Quell left, another program has decided: the setting is left alone from then on while
 //! the thread is in the plan, and when undoing. A thread that leaves the plan gets its originals
-//! back. A child inherits its creator's settings; what it has from Quell that way is recognised by
-//! its value and replaced, in the end, by the creator's original.
+//! back. A child inherits its creator's settings; the settings that it has from Quell that way are
+//! recognised by their values and replaced, in the end, by the creator's originals.
 //!
 //! # Undoing
 //!
-//! Every write is in the journal before it happens (`journal`), so [`restore`] puts everything back
+//! Every write is in the journal before it happens (`journal`), so [`restore`] puts all settings back
 //! after a death at any point. The same rule serves all undoing: a setting that has its original is
-//! done; one that has what Quell wrote (or was about to overwrite) gets its original back; any other
-//! value is someone else's and is left alone and said. Children born since the last period are
-//! searched for in the managed processes and their descendants.
+//! done; a setting that has the value Quell wrote (or was about to overwrite) gets its original back;
+//! any other value is another program's and is left alone and noted. Children born since the last period
+//! are searched for in the managed processes and their descendants.
 //!
 //! # One at a time
 //!
-//! Two that act would take each other's values for originals, so whoever acts or undoes holds the
-//! host's lock ([`HOST_LOCK`]) as well as its journal's. Tests that run several at once give each a
+//! Two acting processes would take each other's values for originals, so a process that acts or undoes
+//! holds the host's lock ([`HOST_LOCK`]) as well as its journal's. Tests that run several at once give each a
 //! lock of its own: [`Actuator::open_with_lock`], or `QUELL_LOCK` in the environment of a program.
 //!
-//! Limits: a child that left its tenant and whose whole ancestry is gone, cannot be told from a
+//! Limits: a child that left its tenant, and whose ancestors are all gone, cannot be told from a
 //! thread whose owner chose the same values, and keeps them. Two different settings of one owner
 //! that read alike (a custom slice of exactly the kernel's own length; an affinity of exactly all
 //! allowed CPUs) are restored as the kernel's own.
@@ -72,32 +76,32 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The length of this kernel's own slices in ns, tried on a thread made for it; `None` where it
-/// takes no custom ones (before Linux 6.12) or the trial fails.
+/// The length of this kernel's own slices in ns, tried on a thread made for it; `None` where the kernel
+/// takes no custom slices (before Linux 6.12) or the trial fails.
 pub fn kernel_slice_ns() -> Option<u64> {
     thread::default_slice().ok().flatten()
 }
 
-/// The file whose lock (flock(2)) is held by whoever acts on this host. The environment variable
-/// `QUELL_LOCK` names another, for tests only: it takes the protection away.
+/// The file whose lock (flock(2)) is held by the process that acts on this host. The environment variable
+/// `QUELL_LOCK` names another file, for tests only: it takes the protection away.
 pub const HOST_LOCK: &str = "/run/quell/act.lock";
 
-/// Why acting or undoing is not possible at all.
+/// The reason why acting or undoing is not possible at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// Another Quell acts on this host, or has the journal open.
+    /// Another Quell process acts on this host, or has the journal open.
     #[error("another Quell acts already: {} holds {}; stop it first",
             pid.map_or("a process".to_string(), |pid| format!("process {pid}")), path.display())]
     Locked {
         /// The lock file, the host's or the journal's.
         path: PathBuf,
-        /// The process holding it, where known.
+        /// The process that holds the lock, where known.
         pid: Option<u32>,
     },
-    /// The file has something else in it, and is left as it is.
+    /// The file has other contents than a journal, and is left as it is.
     #[error("{}: this is not a Quell journal; it was left as it is", path.display())]
     NotAJournal {
-        /// The file.
+        /// The file that is no journal.
         path: PathBuf,
     },
     /// The journal could not be read or written.
@@ -105,23 +109,23 @@ pub enum ActError {
     Journal {
         /// The journal or its folder.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// What the system said.
+        /// The error of the operation.
         source: io::Error,
     },
-    /// The kernel did not say something needed to undo safely.
+    /// A kernel file that is needed to undo safely could not be read.
     #[error("{}: {source}", path.display())]
     Kernel {
-        /// What was read.
+        /// The file that could not be read.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the read.
         source: io::Error,
     },
 }
 
 /// The stock backend: nice values, EEVDF slices, affinity and cgroup weights. Dropping it undoes
-/// everything, as [`Actuator::restore`] does.
+/// all changes, as [`Actuator::restore`] does.
 #[derive(Debug)]
 pub struct Actuator {
     capabilities: Capabilities,
@@ -131,26 +135,36 @@ pub struct Actuator {
     _host_lock: HostLock,
     state: State,
     guests: Guests,
-    /// Counts calls of `apply`.
+    /// The number of calls of `apply`.
     period: u64,
-    /// In which all was undone that could be: at the end that is not tried once more, as a guest that hangs is waited for.
+    /// The period in which everything was undone that could be: at the end the undoing is not repeated, since
+    /// a guest that hangs is waited for.
     undone: Option<u64>,
-    /// When the kernel's own slice was last read; it follows CPU hotplug.
+    /// The period in which the kernel's own slice was last read; the slice follows CPU hotplug.
     probed: u64,
     said: Said,
-    /// Cgroups whose weight cannot be read; looked at again now and then.
+    /// Cgroups whose weight cannot be read; tried again now and then.
     unreadable: BTreeSet<quell_model::CgroupPath>,
 }
 
 impl Actuator {
-    /// Takes the host's lock and the journal, making its folder if need be, and first undoes what a
-    /// previous run left: see [`Actuator::recovered`]. Where the host's lock cannot be used (it takes
-    /// root), the notes of [`Actuator::capabilities`] say so, and only the journal's is held.
+    /// Takes the host's lock and the journal, creating its folder if it does not exist, and first undoes what
+    /// a previous run left: see [`Actuator::recovered`]. Where the host's lock cannot be used (it takes
+    /// root), the notes of [`Actuator::capabilities`] say so, and only the journal's lock is held.
+    ///
+    /// # Errors
+    /// The call fails if another process holds either lock ([`ActError::Locked`]), the journal cannot be used
+    /// ([`ActError::NotAJournal`], [`ActError::Journal`]) or the kernel does not tell what is needed to undo
+    /// ([`ActError::Kernel`]).
     pub fn open(journal: &Path) -> Result<Actuator, ActError> {
         Actuator::open_with_lock(journal, &host_lock_path())
     }
 
-    /// As [`Actuator::open`], with `lock` in place of the host's lock file: for tests.
+    /// Opens the actuator as [`Actuator::open`] does, with `lock` in place of the host's lock file: for
+    /// tests.
+    ///
+    /// # Errors
+    /// The call fails as [`Actuator::open`] does.
     pub fn open_with_lock(journal: &Path, lock: &Path) -> Result<Actuator, ActError> {
         let (capabilities, host) = capabilities::detect();
         Actuator::open_on(journal, lock, capabilities, host)
@@ -192,24 +206,25 @@ impl Actuator {
         })
     }
 
-    /// What this host lets Quell change.
+    /// The settings that this host lets Quell change.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// What [`Actuator::open`] had to undo, if a previous run left anything.
+    /// The report on what [`Actuator::open`] had to undo, if a previous run left anything.
     pub fn recovered(&self) -> Option<&RestoreReport> {
         self.recovered.as_ref()
     }
 
-    /// Puts everything back and empties the journal. What could not be put back stays in it.
+    /// Puts all settings back and empties the journal. Settings that could not be put back stay in it.
     pub fn restore(&mut self) -> RestoreReport {
         self.undone = Some(self.period);
         self.hand_over(&BTreeSet::new())
     }
 
-    /// Puts everything back, except that these threads stay bound to the CPUs that they are bound to: whoever plans next must
-    /// see what the owners chose, and not take from them what they were promised there.
+    /// Puts all settings back, except that the threads in `bound` stay bound to the CPUs that they are bound
+    /// to: the next planner must see what the owners chose, and must not take from the threads the CPUs that
+    /// they were promised there.
     pub fn hand_over(&mut self, bound: &BTreeSet<ThreadId>) -> RestoreReport {
         self.probe();
         let opened_ticks = self.journal.opened_ticks();
@@ -249,13 +264,21 @@ impl Drop for Actuator {
     }
 }
 
-/// Undoes what a run that did not end well left; fails while an agent acts on this host.
-/// A journal that does not exist means there is nothing to undo.
+/// Undoes what a run left that did not end well. A journal that does not exist means that there is
+/// nothing to undo.
+///
+/// # Errors
+/// The call fails while an agent acts on this host or another process has the journal open
+/// ([`ActError::Locked`]), if the journal cannot be used ([`ActError::NotAJournal`], [`ActError::Journal`]), or
+/// if the kernel does not tell what is needed to undo ([`ActError::Kernel`]).
 pub fn restore(journal: &Path) -> Result<RestoreReport, ActError> {
     restore_with_lock(journal, &host_lock_path())
 }
 
-/// As [`restore`], with `lock` in place of the host's lock file: for tests.
+/// Undoes as [`restore`] does, with `lock` in place of the host's lock file: for tests.
+///
+/// # Errors
+/// The call fails as [`restore`] does.
 pub fn restore_with_lock(journal: &Path, lock: &Path) -> Result<RestoreReport, ActError> {
     if matches!(journal.try_exists(), Ok(false)) {
         return Ok(RestoreReport::default());
@@ -282,7 +305,7 @@ fn host_lock_path() -> PathBuf {
     std::env::var_os("QUELL_LOCK").map_or_else(|| PathBuf::from(HOST_LOCK), PathBuf::from)
 }
 
-/// The host's lock, or why it could not be used.
+/// The host's lock, or the reason why it could not be used.
 #[derive(Debug)]
 struct HostLock {
     _lock: Option<Flock<File>>,
@@ -290,10 +313,11 @@ struct HostLock {
 }
 
 impl HostLock {
-    /// Takes the lock, making its folder if need be; an error only if someone else has it.
+    /// Takes the lock, creating its folder if it does not exist; an error only if another process has the
+    /// lock.
     fn take(path: &Path) -> Result<HostLock, ActError> {
         if let Some(folder) = path.parent() {
-            // A failure shows when the file cannot be made.
+            // A failure shows when the file cannot be created.
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         }
         match journal::lock(path) {
@@ -314,7 +338,7 @@ impl HostLock {
     }
 }
 
-/// Undoes what a journal says, and keeps a copy of a damaged one for inspection.
+/// Undoes the changes that a journal records, and keeps a copy of a damaged journal for inspection.
 fn undo(
     journal: &Journal,
     contents: Contents,
@@ -332,7 +356,7 @@ fn undo(
             source,
         })?;
     }
-    // Without the first line the age of children is unknown: then none is taken for one.
+    // Without the first line the age of children is unknown: then no thread is taken for a child.
     let opened_ticks = contents.opened_ticks.unwrap_or(u64::MAX);
     let mut state = State::from_journal(contents);
     let none = BTreeSet::new();

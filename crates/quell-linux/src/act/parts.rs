@@ -1,8 +1,11 @@
-//! Virtual machines whose parts are pinned by who runs them (libvirt): to where the plan has their threads, and in the end to where they were.
+//! Virtual machines whose parts are pinned by the manager that runs them (libvirt): to the CPUs where the
+//! plan has their threads, and on undoing to the CPUs where the parts were.
 //!
-//! The same rules as for single threads: where a part was is in the journal before the first change; it is never pinned beyond that, if its owner had
-//! pinned it; and a part that is neither where it was nor where Quell pinned it is somebody else's from then on. Pinning is asked for and not
-//! waited for ([`Guests::pin`]); what holds then is what the next period goes on from. Only what runs is changed, never a domain's definition.
+//! The rules are those for single threads: the CPUs of a part are in the journal before the first change; a
+//! part is never pinned beyond these, if its owner had pinned it; and a part that is pinned neither where it
+//! was nor where Quell pinned it belongs to another program from then on. Pinning is asked for and not waited
+//! for ([`Guests::pin`]); the next period goes on from what holds then. Only the running domain is changed,
+//! never its definition.
 
 use super::Actuator;
 use super::guests::{note, note_of, said_of};
@@ -15,7 +18,8 @@ use crate::guest::{Bound, GuestError, Guests, Part, Pins, Way};
 use quell_model::{CpuSet, Plan, Snapshot, TenantPlan, TenantSample, ThreadId, ThreadRole};
 use std::collections::BTreeSet;
 
-/// Whether a thread belongs to a part, so that its affinity is not Quell's to set. Workers in the kernel are in the emulator's cpuset.
+/// Whether a thread belongs to a part, so that its affinity is not Quell's to set. Kernel workers are in the
+/// emulator's cpuset.
 pub(super) fn has(bound: Bound, sample: Option<&TenantSample>, id: ThreadId) -> bool {
     let (Bound::Parts(process) | Bound::NotYet(process)) = bound else {
         return false;
@@ -24,7 +28,7 @@ pub(super) fn has(bound: Bound, sample: Option<&TenantSample>, id: ThreadId) -> 
     thread.is_some_and(|it| it.process == process || it.role == ThreadRole::Io)
 }
 
-/// Where the plan has the virtual CPUs' threads, by number, and all others.
+/// The CPUs where the plan has the virtual CPUs' threads, by number, and the CPUs of all other threads.
 fn planned(plan: &TenantPlan, sample: &TenantSample) -> (Pins, Option<CpuSet>) {
     let (mut vcpus, mut others) = (Pins::default(), None);
     for thread in &plan.threads {
@@ -40,7 +44,7 @@ fn planned(plan: &TenantPlan, sample: &TenantSample) -> (Pins, Option<CpuSet>) {
 }
 
 impl Actuator {
-    /// Has parts pinned as the plan says, and given back those that it does not mention any more.
+    /// Has parts pinned as the plan says, and gives parts back that the plan no longer mentions.
     pub(super) fn pin_parts(
         &mut self,
         snapshot: &Snapshot,
@@ -71,7 +75,7 @@ impl Actuator {
         self.state.domains = domains;
     }
 
-    /// Journals what is about to be pinned, all of it at once, then has it pinned.
+    /// Journals all pins that are about to change at once, then has the parts pinned.
     fn pin_all(&mut self, changes: Vec<(ThreadId, Pins)>, report: &mut ApplyReport) {
         let domains = &self.state.domains;
         let records: Vec<Record> = changes
@@ -96,7 +100,8 @@ impl Actuator {
         }
     }
 
-    /// What of a tenant's parts is to be pinned elsewhere; known: where they are, unless they are just being pinned.
+    /// The parts of a tenant that are to be pinned elsewhere. `known`: the CPUs where they are, unless they
+    /// are just being pinned.
     fn parts_of(
         &mut self,
         snapshot: &Snapshot,
@@ -107,7 +112,7 @@ impl Actuator {
     ) -> Option<(ThreadId, Pins)> {
         let name = &tenant.name;
         let Some((way, now)) = known else {
-            // It is being pinned, or cannot be now.
+            // The domain is being pinned, or cannot be pinned now.
             let mut known = self.state.domains.values_mut();
             if let Some(domain) = known.find(|it| it.tenant.as_ref() == Some(name)) {
                 domain.planned = self.period;
@@ -191,7 +196,7 @@ impl Actuator {
             dropped.push(Record::DropParts(thread));
             return false;
         }
-        // The journal needs no word of it: the originals are among what undoing takes for Quell's.
+        // This needs no record in the journal: undoing takes the originals for values that Quell left.
         domain.pin(guests, &wanted);
         true
     }
@@ -212,7 +217,8 @@ impl Actuator {
 }
 
 impl Domain {
-    /// Where the parts are now: those that are not where they were left are somebody else's.
+    /// Takes the CPUs where the parts are now: parts that are not where they were left belong to another
+    /// program.
     fn look(&mut self, now: &Pins, report: &mut ApplyReport) {
         for (part, cpus) in now.iter() {
             let ours = |pins: &Pins| pins.get(part).is_none_or(|it| it == cpus);
@@ -234,7 +240,7 @@ impl Domain {
         self.also = None;
     }
 
-    /// Has those pinned. False: not now.
+    /// Has the parts pinned as `wanted`. Returns false if that cannot be asked now.
     fn pin(&mut self, guests: &Guests, wanted: &Pins) -> bool {
         let tenant = self.tenant.as_ref();
         let asked = tenant.is_some_and(|it| guests.pin(it, self.expected(), wanted.clone()));
@@ -245,21 +251,21 @@ impl Domain {
         asked
     }
 
-    /// What holds once those are pinned.
+    /// The pins that hold once `wanted` is pinned.
     fn with(&self, wanted: &Pins) -> Pins {
         let ours = self.last.iter().filter(|it| !self.foreign.contains(&it.0));
         let part = |(part, cpus): (Part, &CpuSet)| (part, wanted.get(part).unwrap_or(cpus).clone());
         ours.map(part).collect()
     }
 
-    /// The originals of the parts that are not somebody else's.
+    /// The originals of the parts that no other program has pinned.
     fn ours(&self) -> Pins {
         let ours = |part| !self.foreign.contains(&part) && self.last.get(part).is_some();
         self.original.only(ours)
     }
 }
 
-/// What gives a domain's parts back.
+/// The question to libvirt that gives the parts of a domain back.
 pub(super) fn question(domain: &Domain) -> (Way, Question) {
     let question = Question::Pin {
         expected: domain.expected(),
@@ -268,7 +274,7 @@ pub(super) fn question(domain: &Domain) -> (Way, Question) {
     (domain.way.clone(), question)
 }
 
-/// What came of giving one domain's parts back.
+/// Records the outcome of giving the parts of one domain back.
 pub(super) fn undone(
     state: &mut State,
     way: &Way,

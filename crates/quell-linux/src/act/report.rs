@@ -1,10 +1,10 @@
-//! What acting and undoing report: typed for machines (serde), in words for people (`Display`).
+//! The reports of acting and undoing: typed for machines (serde), in words for people (`Display`).
 
 use quell_model::{CgroupPath, TenantName, ThreadId};
 use serde::Serialize;
 use std::fmt;
 
-/// What this host lets Quell change, found out by trying it on Quell's own threads.
+/// The kinds of settings that this host lets Quell change, found by trial on Quell's own threads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The kernel's release, such as `6.12.9-amd64`.
@@ -17,23 +17,23 @@ pub struct Capabilities {
     pub affinity: Capability,
     /// Tenant weights, through the cgroups' CPU controller (v1 or v2).
     pub cgroup_weight: Capability,
-    /// What else limits the effect, such as autogroups.
+    /// Other limits of the effect, such as autogroups.
     pub notes: Vec<String>,
 }
 
 /// Whether one kind of setting can be changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// Whether it can.
+    /// Whether it can be changed.
     pub available: bool,
-    /// By what means and with which limits, or why not.
+    /// The means and their limits, or the reason why it cannot be changed.
     pub detail: String,
 }
 
-/// What one [`crate::act::Actuator::apply`] did.
+/// The report of one [`crate::act::Actuator::apply`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ApplyReport {
-    /// Settings written because the plan says so, by kind.
+    /// Settings written because the plan asks for them, by kind.
     pub writes: Writes,
     /// Settings given back because the plan no longer mentions them.
     pub given_back: u64,
@@ -41,33 +41,33 @@ pub struct ApplyReport {
     pub unchanged: u64,
     /// Threads and cgroups of the plan that were gone.
     pub gone: u64,
-    /// Settings of the plan that are left alone, each for a reason said once in a note.
+    /// Settings of the plan that are left alone, each for a reason given once in a note.
     pub left_alone: u64,
-    /// What is new to say; nothing is said twice.
+    /// New notes; no note is repeated.
     pub notes: Vec<Note>,
-    /// Why the journal could not be written. No setting was changed then, and the next call tries
-    /// again.
+    /// The reason why the journal could not be written. No setting was changed then, and the next call
+    /// tries again.
     pub journal_error: Option<String>,
 }
 
-/// Settings written, by kind.
+/// The number of settings written, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Writes {
-    /// Nice values.
+    /// The number of nice values written.
     pub nice: u64,
-    /// Slices.
+    /// The number of slices written.
     pub slice: u64,
-    /// Affinities.
+    /// The number of affinities written.
     pub affinity: u64,
-    /// Cgroup weights.
+    /// The number of cgroup weights written.
     pub cgroup_weight: u64,
-    /// Threads whose settings were told to Quell's scheduler.
+    /// The number of threads whose settings were passed to Quell's scheduler.
     pub scheduler: u64,
-    /// Guests that were told which virtual CPUs to have online.
+    /// The number of guests that were told which virtual CPUs to have online.
     pub guests: u64,
 }
 
-/// What an undo did.
+/// The report of an undo.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RestoreReport {
     /// Settings put back.
@@ -76,54 +76,54 @@ pub struct RestoreReport {
     pub unchanged: u64,
     /// Threads and cgroups that are gone.
     pub gone: u64,
-    /// Settings that someone else has changed since Quell did: not touched.
+    /// Settings that another program has changed since Quell did, which are not touched.
     pub left_alone: u64,
     /// Settings that could not be put back; they stay in the journal for another try.
     pub failed: u64,
-    /// Journal records of an earlier boot: void, since what they name went with it.
+    /// Journal records of an earlier boot: void, since the threads and cgroups that they name went with it.
     pub earlier_boot: u64,
-    /// Damaged journal lines (not counting a last line cut short by a crash): what they said is lost.
+    /// Damaged journal lines (not counting a last line cut short by a crash): their contents are lost.
     pub damaged: u64,
-    /// One for each setting left alone or failed, and each damaged place.
+    /// One note for each setting left alone or failed, and for each damaged place.
     pub notes: Vec<Note>,
 }
 
-/// Something an operator should know.
+/// A fact that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// The tenant, where known.
+    /// The tenant that the note concerns, where known.
     pub tenant: Option<TenantName>,
-    /// What it is about.
+    /// The object that the note is about.
     pub subject: Subject,
-    /// What happened and what follows from it.
+    /// The text: what happened and what follows from it.
     pub text: String,
 }
 
-/// What a note is about.
+/// The object that a note is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// A thread.
+    /// A thread of the host.
     Thread(ThreadId),
-    /// A cgroup.
+    /// A cgroup of the host.
     Cgroup(CgroupPath),
     /// A tenant as a whole.
     Tenant,
-    /// The journal.
+    /// The journal of the changes.
     Journal,
-    /// Quell's scheduler.
+    /// The scheduler that Quell loaded.
     Scheduler,
 }
 
 impl Writes {
-    /// Settings written, of any kind.
+    /// The number of settings written, of all kinds.
     pub fn total(&self) -> u64 {
         self.nice + self.slice + self.affinity + self.cgroup_weight + self.scheduler + self.guests
     }
 }
 
 impl RestoreReport {
-    /// Whether everything that Quell changed and that still is as Quell left it, was put back.
+    /// Whether all settings were put back that Quell changed and that no other program changed since.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && self.damaged == 0
     }
@@ -169,10 +169,10 @@ impl fmt::Display for Note {
     }
 }
 
-/// Names of so many are given where many have the same note.
+/// The number of names that are given where many objects have the same note.
 const NAMED: usize = 4;
 
-/// As `web, db and 14 others`.
+/// A list of names as `web, db and 14 others`.
 pub fn list<T: fmt::Display>(names: &[T]) -> String {
     let shown: Vec<String> = names.iter().take(NAMED).map(T::to_string).collect();
     match (names.len() - shown.len(), shown.split_last()) {
@@ -186,7 +186,7 @@ pub fn list<T: fmt::Display>(names: &[T]) -> String {
 }
 
 impl ApplyReport {
-    /// The notes as lines: one for each cause, with all that it concerns.
+    /// The notes as lines: one line for each cause, with all objects that it concerns.
     pub fn lines(&self) -> Vec<String> {
         let mut causes: Vec<(&Note, Vec<&Note>)> = Vec::new();
         let same = |one: &Note, other: &Note| {

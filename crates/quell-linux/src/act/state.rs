@@ -1,5 +1,5 @@
-//! What Quell holds: for each setting it manages, the original and what it wrote. Built up while
-//! acting, or from the journal after a run that did not end well; undone the same way from both.
+//! The state that Quell holds: for each setting it manages, the original and the value it wrote. Built up
+//! while acting, or from the journal after a run that did not end well; undone the same way in both cases.
 
 use super::cgroup::{self, Cgroups};
 use super::journal::{Contents, Record, Value};
@@ -11,7 +11,7 @@ use quell_model::{CgroupPath, CpuSet, Pid, TenantName, ThreadId, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// How many values written lately are remembered, to recognise them in children, which inherit.
+/// The number of recently written values that are remembered, to recognise them in children, which inherit.
 const WRITTEN_MAX: usize = 8;
 
 /// A thread's settings, as indices.
@@ -27,30 +27,31 @@ pub(super) const ATTRS: [Attr; 3] = [Attr::Nice, Attr::Slice, Attr::Cpus];
 /// One managed setting.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Setting {
-    /// What its owner had.
+    /// The value that the owner had set.
     pub original: Value,
-    /// What holds, unless someone else has changed it.
+    /// The value that holds, unless another program has changed it.
     pub last: Value,
-    /// From the journal only: what held before the last write, which may not have happened.
+    /// From the journal only: the value before the last write, which may not have happened.
     also: Option<Value>,
-    /// What Quell wrote lately.
+    /// The values that Quell wrote lately.
     written: Vec<Value>,
     /// Whether the journal has the original.
     pub journaled: bool,
-    /// The thread was born with what Quell had given its creator, whose original this is.
+    /// Whether the thread was born with the value that Quell had given its creator; `original` is the
+    /// creator's.
     pub inherited: bool,
-    /// Left alone from now on.
+    /// The reason why the setting is left alone from now on, if it is.
     pub hands_off: Option<HandsOff>,
-    /// It could not be given back, which has been said; it is tried again.
+    /// Whether it could not be given back, which has been noted; the attempt is repeated.
     pub stuck: bool,
 }
 
-/// Why a setting is left alone.
+/// The reason why a setting is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandsOff {
-    /// Someone else has changed it, so it is no longer Quell's to give back.
+    /// Another program has changed it, so it is no longer Quell's to give back.
     Foreign,
-    /// The kernel did not let Quell change it. What Quell wrote before is still to be given back.
+    /// The kernel did not let Quell change it. An earlier value that Quell wrote is still to be given back.
     Refused,
 }
 
@@ -58,17 +59,18 @@ pub(super) enum HandsOff {
 #[derive(Debug, Clone)]
 pub(super) struct Thread {
     pub process: Pid,
-    /// Unknown when it comes from the journal.
+    /// The tenant of the thread; unknown when the record comes from the journal.
     pub tenant: Option<TenantName>,
     pub settings: [Option<Setting>; 3],
-    /// What was last asked of the kernel, which may have given less (cpusets).
+    /// The CPUs last asked of the kernel, which may have given fewer (cpusets).
     pub cpus_requested: Option<CpuSet>,
-    /// The CPUs that it has and those that it was to have, where they differ: its cpuset is smaller, or CPUs went offline.
+    /// The CPUs that the thread has and the CPUs that it was to have, where they differ: its cpuset is
+    /// smaller, or CPUs went offline.
     pub narrowed: Option<(CpuSet, CpuSet)>,
     pub diffuser: super::diffusion::Diffuser,
-    /// The last period in which it was in the plan.
+    /// The last period in which the thread was in the plan.
     pub planned: u64,
-    /// It has exited; kept a while, since children may yet show up with what it had.
+    /// Whether the thread has exited; it is kept a while, since children may yet show up with its settings.
     pub gone: bool,
 }
 
@@ -79,42 +81,42 @@ pub(super) struct Cgroup {
     pub tenant: Option<TenantName>,
     pub setting: Setting,
     pub planned: u64,
-    /// Why the planned weight does not hold, if it does not.
+    /// The reason why the planned weight does not hold, if it does not.
     pub unmet: Option<String>,
-    /// It was idle when it was last looked at.
+    /// Whether the cgroup was idle when it was last checked.
     pub idle: bool,
 }
 
-/// One virtual machine's guest that was told something.
+/// The guest of one virtual machine that was told to change its online virtual CPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Guest {
     pub way: Way,
-    /// The virtual CPUs that it had online.
+    /// The virtual CPUs that the guest had online before.
     pub original: CpuSet,
-    /// Unknown when it comes from the journal.
+    /// The tenant of the guest; unknown when the record comes from the journal.
     pub tenant: Option<TenantName>,
     pub planned: u64,
 }
 
-/// One virtual machine whose parts are pinned by who runs it.
+/// One virtual machine whose parts are pinned by the manager that runs it.
 #[derive(Debug, Clone)]
 pub(super) struct Domain {
     pub way: Way,
-    /// Where they were.
+    /// The original pins of the parts.
     pub original: Pins,
-    /// Where they are, unless someone else has changed it.
+    /// The present pins of the parts, unless another program has changed them.
     pub last: Pins,
-    /// Where they were before they were pinned last, as long as it is not known what came of that.
+    /// The pins before the last change, as long as its outcome is not known.
     pub also: Option<Pins>,
-    /// Someone else has pinned these: they are left alone from now on.
+    /// Parts that another program has pinned: they are left alone from now on.
     pub foreign: BTreeSet<Part>,
-    /// Unknown when it comes from the journal.
+    /// The tenant of the domain; unknown when the record comes from the journal.
     pub tenant: Option<TenantName>,
     pub planned: u64,
 }
 
 impl Domain {
-    /// The journal's record of it, for that being about to hold.
+    /// The journal's record of the domain, with `to` about to hold.
     pub fn record(&self, to: &Pins) -> Record {
         Record::Parts {
             way: self.way.clone(),
@@ -124,7 +126,7 @@ impl Domain {
         }
     }
 
-    /// What may hold without anybody else having decided.
+    /// The pins that may hold without a decision of another program.
     pub fn expected(&self) -> Vec<Pins> {
         let also = self.also.iter().cloned();
         [self.last.clone()].into_iter().chain(also).collect()
@@ -132,7 +134,7 @@ impl Domain {
 }
 
 impl Guest {
-    /// The journal's record of it.
+    /// The journal's record of the guest.
     pub fn record(&self) -> Record {
         Record::Guest {
             way: self.way.clone(),
@@ -141,24 +143,24 @@ impl Guest {
     }
 }
 
-/// Everything Quell holds.
+/// All settings that Quell holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// In the order in which they came, which is nearly that of the plan.
+    /// The managed threads in the order in which they came, which is nearly that of the plan.
     pub threads: IndexMap<ThreadId, Thread>,
     pub cgroups: BTreeMap<CgroupPath, Cgroup>,
-    /// By their first virtual CPU.
+    /// The guests, by the thread of their first virtual CPU.
     pub guests: BTreeMap<ThreadId, Guest>,
-    /// Likewise.
+    /// The domains, by the thread of their first virtual CPU.
     pub domains: BTreeMap<ThreadId, Domain>,
-    /// Where in `threads` the plan's threads were, by their place in the plan.
+    /// The indices in `threads` of the plan's threads, by their position in the plan.
     places: Vec<usize>,
 }
 
-/// What undoing needs to know of the host.
+/// The facts about the host that undoing needs.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// The kernel's own slice in ns; `None` if it takes no custom ones.
+    /// The kernel's own slice in ns; `None` if the kernel takes no custom slices.
     pub default_slice: Option<u64>,
     pub cgroups: Cgroups,
 }
@@ -182,17 +184,17 @@ impl Setting {
         self.last == *value || self.also.as_ref() == Some(value)
     }
 
-    /// Whether a child may have this value from the thread.
+    /// Whether a child may have inherited this value from the thread.
     pub fn gave(&self, value: &Value) -> bool {
         self.written.contains(value) || self.expects(value)
     }
 
-    /// Whether Quell has changed it, here or in the thread's creator.
+    /// Whether Quell has changed the setting, here or in the thread's creator.
     pub fn touched(&self) -> bool {
         self.inherited || !self.written.is_empty()
     }
 
-    /// Notes a write.
+    /// Takes note of a write.
     pub fn wrote(&mut self, value: Value) {
         self.last = value.clone();
         self.also = None;
@@ -242,7 +244,7 @@ impl Thread {
 }
 
 impl Host {
-    /// Reads a setting, in terms of the journal: the kernel's own slice is 0.
+    /// Reads a setting, as the journal writes it: the kernel's own slice is 0.
     pub fn value(&self, sched: &Sched, cpus: &CpuSet, attr: Attr) -> Value {
         match attr {
             Attr::Nice => Value::Nice(sched.nice),
@@ -259,9 +261,9 @@ impl Host {
         online == *cpus || self.allowed(tid) == *cpus
     }
 
-    /// Whether a setting is still as Quell left it. An affinity is also when only CPUs that went
-    /// offline or out of the cpuset are missing; when all are, the kernel lets the thread run on
-    /// all of its cpuset, but (since Linux 6.2) keeps the affinity for when they come back.
+    /// Whether a setting is still as Quell left it. An affinity also is when only CPUs that went offline
+    /// or out of the cpuset are missing; when all are missing, the kernel lets the thread run on all of
+    /// its cpuset, but (since Linux 6.2) keeps the affinity for when they come back.
     pub fn is_as_left(&self, tid: Tid, setting: &Setting, now: &Value) -> bool {
         if setting.hands_off == Some(HandsOff::Foreign) {
             return false;
@@ -281,7 +283,7 @@ impl Host {
             }
     }
 
-    /// What the thread's cpuset and the online CPUs allow.
+    /// The CPUs that the thread's cpuset and the online CPUs allow.
     fn allowed(&self, tid: Tid) -> CpuSet {
         let online = online();
         self.cgroups
@@ -296,7 +298,7 @@ fn online() -> CpuSet {
 }
 
 impl State {
-    /// What a journal says Quell holds. Later records supersede earlier ones.
+    /// The state that a journal records. Later records supersede earlier ones.
     pub fn from_journal(contents: Contents) -> State {
         let mut state = State::default();
         let setting = |slot: &mut Option<Setting>, original: Value, from: Value, to: Value| {
@@ -384,7 +386,7 @@ impl State {
         state
     }
 
-    /// The thread that is `nth` in the plan. A thread mostly keeps its place in the plan, so the
+    /// The thread that is `nth` in the plan. A thread mostly keeps its position in the plan, so the
     /// usual case needs no search.
     pub fn planned_thread(&mut self, nth: usize, id: ThreadId) -> Option<&mut Thread> {
         if self.places.len() <= nth {
@@ -401,13 +403,13 @@ impl State {
         self.threads.get_index_mut(*place).map(|(_, thread)| thread)
     }
 
-    /// Whether nothing is held.
+    /// Whether no setting is held.
     pub fn is_empty(&self) -> bool {
         let guests = self.guests.is_empty() && self.domains.is_empty();
         self.threads.is_empty() && self.cgroups.is_empty() && guests
     }
 
-    /// The shortest journal that says what this state holds.
+    /// The shortest journal that records this state.
     pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.guests.values().map(Guest::record).collect();
         records.extend(self.domains.values().map(|it| it.record(&it.last)));
@@ -445,8 +447,9 @@ impl State {
         records
     }
 
-    /// Puts every original back where the present value is Quell's, except where those threads may run. Afterwards the state holds
-    /// only that, and what could not be put back. `opened_ticks`: when Quell began, in ticks since boot.
+    /// Puts every original back where the present value is Quell's, except the affinities of the threads that
+    /// stay bound. Afterwards the state holds only these, and the settings that could not be put back.
+    /// `opened_ticks`: when Quell began, in ticks since boot.
     pub fn undo(
         &mut self,
         host: &Host,
@@ -480,7 +483,7 @@ impl State {
         report
     }
 
-    /// Threads that Quell does not know and that have what they have from one it manages: born to
+    /// Threads that Quell does not know and that inherited their settings from a managed thread: created by
     /// it, or in its process or a child process, after Quell began, with all of its values.
     fn children(&self, host: &Host, opened_ticks: u64) -> Vec<(ThreadId, Thread)> {
         let mut by_process: BTreeMap<u32, Vec<&Thread>> = BTreeMap::new();
@@ -556,7 +559,7 @@ fn numbers(folder: &str) -> impl Iterator<Item = u32> {
     found.into_iter()
 }
 
-/// Puts one thread's originals back. Whether something failed and should be tried again.
+/// Puts the originals of one thread back. Returns whether something failed and should be tried again.
 fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut RestoreReport) -> bool {
     let tid = id.tid;
     if !thread::is_there(id) {
@@ -596,7 +599,7 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
             (Value::Cpus(all), Value::Cpus(cpus)) if whole(all) => host.is_unrestricted(tid, cpus),
             (original, now) => original == now,
         };
-        // An affinity may read as the original and yet not be it, see `Host::is_as_left`.
+        // An affinity may read as the original and yet differ from it, see `Host::is_as_left`.
         let hidden =
             attr == Attr::Cpus && setting.touched() && setting.hands_off != Some(HandsOff::Foreign);
         if same && !hidden {
@@ -643,7 +646,7 @@ fn undo_thread(id: ThreadId, thread: &mut Thread, host: &Host, report: &mut Rest
     }
 }
 
-/// Writes originals to a thread known to be the right one. What is left in `back` on an error could
+/// Writes originals to a thread known to be the right one. The values left in `back` on an error could
 /// not be written.
 pub(super) fn write_back(tid: Tid, back: &mut [Option<Value>; 3]) -> io::Result<()> {
     let [nice, slice, cpus] = back;
@@ -670,7 +673,7 @@ pub(super) fn write_back(tid: Tid, back: &mut [Option<Value>; 3]) -> io::Result<
     sched.and(affinity)
 }
 
-/// Puts one cgroup's weight back. Whether it failed and should be tried again.
+/// Puts the weight of one cgroup back. Returns whether that failed and should be tried again.
 pub(super) fn undo_cgroup(
     path: &CgroupPath,
     cgroup: &Cgroup,
@@ -698,7 +701,7 @@ pub(super) fn undo_cgroup(
     if inode != cgroup.inode {
         report.gone += 1;
     } else if now == setting.original || cgroup::is_idle(&file) {
-        // Of an idle cgroup the kernel forgets what was written before.
+        // The kernel forgets what was written before to a cgroup that is idle.
         report.unchanged += 1;
     } else if setting.hands_off == Some(HandsOff::Foreign) || !setting.expects(&now) {
         note(format!(
@@ -722,7 +725,7 @@ pub(super) fn undo_cgroup(
     false
 }
 
-/// What an operator can do about an error.
+/// The remedy for an error that an operator can apply.
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => " (run as root or with CAP_SYS_NICE)",

@@ -1,5 +1,5 @@
-//! Undoing and cgroup v2 where only the inside can set the scene: journals with chosen contents, and
-//! a folder in place of a cgroup hierarchy.
+//! Undoing and cgroup v2 in states that only tests inside the module can set up: journals with chosen
+//! contents, and a folder in place of a cgroup hierarchy.
 
 use super::cgroup::Cgroups;
 use super::journal::{Record, Value};
@@ -13,7 +13,7 @@ use quell_model::{
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-/// A thread of our own that sleeps until it is dropped.
+/// A thread of this process that sleeps until it is dropped.
 struct Sleeper {
     id: ThreadId,
     _end: Sender<()>,
@@ -72,7 +72,7 @@ fn snapshot(tenants: Vec<TenantSample>) -> Snapshot {
     }
 }
 
-/// `restore` under a lock of the test's own.
+/// Calls `restore` under a lock of the test's own.
 fn restore_own(path: &Path) -> Result<RestoreReport, ActError> {
     restore_with_lock(path, &path.with_extension("host-lock"))
 }
@@ -283,7 +283,7 @@ pid = [1]
     assert_eq!(read(), 150, "dropping undoes");
     let mut actuator = open();
     actuator.apply(&snapshot, &plan(30));
-    // Removed and made anew: no longer the cgroup that Quell changed.
+    // Removed and created again: no longer the cgroup that Quell changed.
     std::fs::rename(mount.join("web"), mount.join("old")).unwrap();
     std::fs::create_dir(mount.join("web")).unwrap();
     std::fs::write(&file, "30\n").unwrap();
@@ -315,7 +315,7 @@ fn a_thread_id_that_has_gone_to_another_is_not_written() {
         }],
         ..Plan::default()
     };
-    // What Quell knows of an earlier thread with this id.
+    // The record that Quell has of an earlier thread with this id.
     let mut earlier = sleeper.id;
     earlier.start_ticks -= 1;
     let mut known = state::Thread::new(Pid(std::process::id()), Some("t".into()));

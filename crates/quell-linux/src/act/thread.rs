@@ -1,47 +1,47 @@
-//! One thread's settings, read and written with system calls. Nothing here remembers anything.
+//! The settings of one thread, read and written with system calls. This module keeps no state.
 
 use quell_model::{CpuSet, ThreadId, Tid};
 use std::io;
 use std::mem::size_of;
 
-/// Least slice EEVDF takes, in ns (`__setparam_fair`, kernel/sched/syscalls.c, Linux 6.12).
+/// The least slice that EEVDF takes, in ns (`__setparam_fair`, kernel/sched/syscalls.c, Linux 6.12).
 pub(super) const SLICE_MIN_NS: u64 = 100_000;
-/// Greatest slice EEVDF takes, in ns.
+/// The greatest slice that EEVDF takes, in ns.
 pub(super) const SLICE_MAX_NS: u64 = 100_000_000;
 
 /// Keeps policy and reset-on-fork as they are (linux/sched.h, Linux 5.3).
 const SCHED_FLAG_KEEP_POLICY: u64 = 0x08;
 
-/// Words of the largest CPU mask a kernel has (CONFIG_NR_CPUS <= 8192).
+/// The words of the largest CPU mask that a kernel has (CONFIG_NR_CPUS <= 8192).
 const MASK_WORDS: usize = 8192 / 64;
 
 /// `struct sched_attr` without utilisation clamps (SCHED_ATTR_SIZE_VER0), so writing it keeps them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchedAttr {
-    /// Filled in by [`SchedAttr::give`] and the kernel.
+    /// The size of the structure, filled in by [`SchedAttr::give`] and the kernel.
     pub size: u32,
-    /// `SCHED_OTHER`, ...
+    /// The scheduling policy: `SCHED_OTHER`, ...
     pub policy: u32,
-    /// `SCHED_FLAG_KEEP_POLICY`, ...
+    /// Flags: `SCHED_FLAG_KEEP_POLICY`, ...
     pub flags: u64,
-    /// -20 to 19, of threads with a weight.
+    /// The nice value, -20 to 19, of threads with a weight.
     pub nice: i32,
-    /// 1 to 99, of real-time threads.
+    /// The priority, 1 to 99, of real-time threads.
     pub priority: u32,
-    /// Of threads with a weight the slice in ns; 0: the kernel's own (Linux 6.12).
+    /// The slice in ns of threads with a weight; 0: the kernel's own (Linux 6.12).
     pub runtime: u64,
-    /// Of SCHED_DEADLINE, in ns.
+    /// The relative deadline of SCHED_DEADLINE threads, in ns.
     pub deadline: u64,
-    /// Of SCHED_DEADLINE, in ns.
+    /// The period of SCHED_DEADLINE threads, in ns.
     pub period: u64,
 }
 
 impl SchedAttr {
-    /// A thread's; `tid` 0 is the calling thread.
+    /// Reads the attributes of a thread; `tid` 0 is the calling thread.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// The call fails if the thread has ended.
     pub fn of(tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::default();
         // SAFETY: the kernel writes at most the size passed, which is that of `attr`; all bit patterns
@@ -53,10 +53,11 @@ impl SchedAttr {
         Ok(attr)
     }
 
-    /// Has the kernel schedule a thread so; `tid` 0 is the calling thread.
+    /// Sets the attributes of a thread; `tid` 0 is the calling thread.
     ///
     /// # Errors
-    /// The thread has ended, the caller may not, or the kernel refuses these values.
+    /// The call fails if the thread has ended, the caller lacks the privilege, or the kernel refuses these
+    /// values.
     pub fn give(self, tid: Tid) -> io::Result<()> {
         let attr = SchedAttr {
             size: size_of::<SchedAttr>() as u32,
@@ -68,17 +69,17 @@ impl SchedAttr {
     }
 }
 
-/// How a thread is scheduled.
+/// The scheduling of a thread, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sched {
-    /// SCHED_OTHER or SCHED_BATCH: the classes that nice and slice are for.
+    /// Whether the policy is SCHED_OTHER or SCHED_BATCH, to which nice and slice apply.
     pub fair: bool,
     pub nice: i32,
-    /// 0 before Linux 6.12.
+    /// The slice in ns; 0 before Linux 6.12.
     pub slice_ns: u64,
 }
 
-/// What `/proc/TID/task/TID/stat` says that cannot change.
+/// The fields of `/proc/TID/task/TID/stat` that cannot change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
     pub parent: u32,
@@ -94,7 +95,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
-/// Reads how a thread is scheduled.
+/// Reads the scheduling of a thread.
 pub(super) fn sched(tid: Tid) -> io::Result<Sched> {
     let attr = SchedAttr::of(tid)?;
     let policy = attr.policy as i32;
@@ -119,19 +120,19 @@ pub(super) fn set_sched(tid: Tid, nice: i32, slice_ns: u64) -> io::Result<()> {
 }
 
 /// Sets the nice value only. `sched_setattr` would also set the slice: to the kernel's own, or to a
-/// custom one of the present length, neither of which is what its owner chose.
+/// custom slice of the present length, neither of which is what the thread's owner chose.
 ///
 /// `tid` 0 is the calling thread. Async-signal-safe.
 ///
 /// # Errors
-/// The thread has ended, or the caller may not.
+/// The call fails if the thread has ended, or the caller lacks the privilege.
 pub fn set_nice(tid: Tid, nice: i32) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid.0, nice) })?;
     Ok(())
 }
 
-/// Reads a thread's affinity: what it chose, within its cpuset and the online CPUs.
+/// Reads a thread's affinity: the CPUs that its owner chose, within its cpuset and the online CPUs.
 pub(crate) fn affinity(tid: Tid) -> io::Result<CpuSet> {
     let mut words = [0u64; MASK_WORDS];
     // SAFETY: the kernel writes at most the size passed, which is that of `words`.
@@ -166,19 +167,19 @@ pub(crate) fn set_affinity(tid: Tid, cpus: &CpuSet) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a thread's parent process and start time: with the thread id, its identity for all time.
+/// Reads a thread's parent process and start time: start time and thread id identify it for all time.
 pub(super) fn stat(tid: Tid) -> io::Result<Stat> {
     let bytes = std::fs::read(format!("/proc/{tid}/task/{tid}/stat"))?;
     parse_stat(&bytes).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Whether the thread is still there, and its id has not gone to another.
+/// Whether the thread still exists, and its id has not gone to another thread.
 pub(super) fn is_there(id: ThreadId) -> bool {
     stat(id.tid).is_ok_and(|stat| stat.start_ticks == id.start_ticks)
 }
 
 fn parse_stat(bytes: &[u8]) -> Option<Stat> {
-    // The name in parentheses may hold anything, so fields count from the last one on.
+    // The name in parentheses may hold any characters, so fields count from the last parenthesis on.
     let end = bytes.iter().rposition(|&b| b == b')')?;
     let mut fields = std::str::from_utf8(&bytes[end + 1..])
         .ok()?
@@ -191,12 +192,12 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     })
 }
 
-/// This thread's id.
+/// The id of the calling thread.
 pub(super) fn own_tid() -> Tid {
     Tid(nix::unistd::gettid().as_raw().unsigned_abs())
 }
 
-/// The kernel's own slice in ns, if it takes custom ones: tried on a thread made for it. Before
+/// The kernel's own slice in ns, if it takes custom slices: tried on a thread made for it. Before
 /// Linux 6.12 the setting is taken without an error but changes nothing, hence the reading back.
 pub(super) fn default_slice() -> io::Result<Option<u64>> {
     let probe = || -> io::Result<Option<u64>> {

@@ -1,9 +1,11 @@
-//! The QEMU guest agent's protocol (qemu-ga 2.0 and newer, `docs/interop/qemu-ga-ref`), as far as it is needed: four questions, over whatever
-//! leads to it ([`Channel`]): the socket that QEMU connects to the guest's virtio-serial port `org.qemu.guest_agent.0` ([`socket`]), or libvirt,
-//! which keeps that socket to itself ([`super::libvirt`]).
+//! The QEMU guest agent's protocol (qemu-ga 2.0 and newer, `docs/interop/qemu-ga-ref`), as far as it is
+//! needed: four questions, over the [`Channel`] that leads to the agent: the socket that QEMU connects to the
+//! guest's virtio-serial port `org.qemu.guest_agent.0` ([`socket`]), or libvirt, which keeps that socket to
+//! itself ([`super::libvirt`]).
 //!
-//! What answers is in the guest's hands; it may be slow, dead, restarted, or malicious. A channel bounds how long and how much it says; here, how
-//! often it is asked, and what is believed.
+//! The program that answers is in the guest's hands; it may be slow, dead, restarted, or malicious. A channel
+//! bounds the time and the size of an answer; this module bounds how often the agent is asked, and decides
+//! which answers are believed.
 
 pub mod socket;
 
@@ -16,23 +18,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// So much of a file is asked for at once, which is a third more in base64.
+/// The bytes of a file that are asked for at once; in base64 they take a third more.
 const READ_AT_ONCE: u64 = 48 << 10;
-/// And so often: a host of 256 CPUs writes 100 KiB into `/proc/stat`.
+/// The most such reads of a file: a host of 256 CPUs writes 100 KiB into `/proc/stat`.
 const READS_MOST: usize = 16;
-/// More virtual CPUs than any guest has.
+/// A number of virtual CPUs above that of any guest.
 const VCPUS_MOST: usize = 8192;
-/// A virtual CPU needs up to so much longer to come or go: 0.1 s, in a loaded nested guest 1.6 s (measured).
+/// The additional time that one virtual CPU may need to come or go: 0.1 s, in a loaded nested guest 1.6 s
+/// (measured).
 const PER_VCPU: Duration = Duration::from_secs(2);
-/// What a guest says of itself is shortened to so many characters.
+/// The number of characters to which a text from a guest is shortened.
 const WORDS_MOST: usize = 200;
 
-/// What leads to a guest agent.
+/// The connection that leads to a guest agent.
 pub trait Channel {
-    /// Asks it one question, and gives what it returned.
+    /// Asks the agent one question, and returns what it returned.
     ///
     /// # Errors
-    /// There is no way to it, or it did not answer in time, refused, or said what means nothing.
+    /// The call fails if there is no connection to the agent, or the agent did not answer in time, refused,
+    /// or sent an answer that means nothing.
     fn ask(
         &mut self,
         command: &'static str,
@@ -40,19 +44,20 @@ pub trait Channel {
         within: Duration,
     ) -> Result<Value, GuestError>;
 
-    /// Counts the agents, or connections to one, that were spoken to: another one knows nothing of what the one before had opened.
+    /// A number that changes with the agent, or the connection to it, that is spoken to: a new one knows
+    /// nothing of the files that the one before had opened.
     fn agent(&self) -> u64;
 
-    /// Gives that agent up: the next question is the first one of another.
+    /// Gives up the present agent: the next question goes to a new one.
     fn give_up(&mut self);
 }
 
-/// A guest agent that is asked and told.
+/// A guest agent that can be asked and told.
 #[derive(Debug)]
 pub struct Agent<C: Channel> {
     channel: C,
     within: Duration,
-    /// `/proc/stat`, opened by that agent.
+    /// The handle of `/proc/stat`, and the agent number that opened it.
     stat: Option<(u64, i64)>,
 }
 
@@ -73,7 +78,7 @@ struct Part {
 }
 
 impl<C: Channel> Agent<C> {
-    /// One that is given so long for each answer.
+    /// An agent that has `within` for each answer.
     pub fn new(channel: C, within: Duration) -> Agent<C> {
         Agent {
             channel,
@@ -82,7 +87,7 @@ impl<C: Channel> Agent<C> {
         }
     }
 
-    /// What leads to it.
+    /// The channel that leads to the agent.
     pub(super) fn channel(&mut self) -> &mut C {
         &mut self.channel
     }
@@ -97,7 +102,7 @@ impl<C: Channel> Agent<C> {
         serde_json::from_value(returned).map_err(|error| nonsense(command, &error.to_string()))
     }
 
-    /// What `/proc/stat` has.
+    /// The text of the guest's `/proc/stat`.
     fn read_stat(&mut self) -> Result<String, GuestError> {
         let known = self.stat.filter(|(of, _)| *of == self.channel.agent());
         let handle: i64 = match known {
@@ -135,13 +140,13 @@ impl<C: Channel> Agent<C> {
         Ok(vcpus)
     }
 
-    /// As [`super::Guest::stat`].
+    /// The guest's figures, as [`super::Guest::stat`].
     ///
     /// # Errors
-    /// It does not answer in time, or not as it should.
+    /// The call fails if the agent does not answer in time, or not as it should.
     pub fn stat(&mut self) -> Result<GuestStat, GuestError> {
         let text = match self.read_stat() {
-            // An agent that was started anew knows nothing of what the old one had opened.
+            // An agent that was started anew does not know the files that the old agent had opened.
             Err(GuestError::Refused { .. }) => {
                 self.channel.give_up();
                 self.stat = None;
@@ -152,10 +157,10 @@ impl<C: Channel> Agent<C> {
         GuestStat::parse(&text).ok_or_else(|| nonsense("guest-file-read", "not a /proc/stat"))
     }
 
-    /// As [`super::Guest::set_online`].
+    /// Sets the guest's online virtual CPUs, as [`super::Guest::set_online`].
     ///
     /// # Errors
-    /// It does not answer in time, or refuses.
+    /// The call fails if the agent does not answer in time, or refuses.
     pub fn set_online(&mut self, wanted: &Online) -> Result<CpuSet, GuestError> {
         let changes = changes(&self.vcpus()?, wanted);
         if !changes.is_empty() {
@@ -164,7 +169,7 @@ impl<C: Channel> Agent<C> {
             let within = self.within + PER_VCPU * changes.len() as u32;
             let _: Value = self.ask("guest-set-vcpus", &json!({ "vcpus": vcpus }), within)?;
         }
-        // What it says it did is not what counts.
+        // The state that the guest reports afterwards counts, not its answer to the change.
         let vcpus = self.vcpus()?;
         let online = vcpus.iter().filter(|it| it.online);
         Ok(online.filter_map(Vcpu::cpu).collect())
@@ -172,7 +177,7 @@ impl<C: Channel> Agent<C> {
 }
 
 impl<C: Channel> Drop for Agent<C> {
-    /// What it had opened for us is closed, if it still is there.
+    /// Closes the file that the agent had opened for this process, if the agent still exists.
     fn drop(&mut self) {
         if let Some((_, handle)) = self.stat.filter(|(of, _)| *of == self.channel.agent()) {
             let close = json!({ "handle": handle });
@@ -187,7 +192,8 @@ impl Vcpu {
     }
 }
 
-/// Who has to come and go so that those are online, if possible: some cannot go, and there may be fewer.
+/// The virtual CPUs that have to come and go so that those of `online` are online, if possible: some cannot
+/// go offline, and there may be fewer.
 fn changes(vcpus: &[Vcpu], online: &Online) -> Vec<(u64, bool)> {
     let fixed = vcpus.iter().filter(|it| it.online && !it.can_offline);
     let mut more = match online {
@@ -215,7 +221,7 @@ pub(super) fn nonsense(command: &'static str, why: &str) -> GuestError {
     }
 }
 
-/// What a guest says, fit for a log.
+/// A text from a guest, made fit for a log.
 pub(super) fn shortened(text: &str) -> String {
     let printable = text
         .chars()

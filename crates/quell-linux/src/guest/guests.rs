@@ -1,7 +1,8 @@
-//! The guests of a host: each is asked once a second on a thread of its own, and told what changes.
+//! The guests of a host: each is asked once a second on a thread of its own, and told of changes.
 //!
-//! Who observes and who acts have the same ones ([`Guests`] is a handle), since a guest agent speaks to one at a time. A domain of libvirt's has a second
-//! thread, which pins its parts: that needs no word of its guest, and does not wait for one.
+//! The observing and the acting component share one set ([`Guests`] is a handle), since a guest agent speaks
+//! to one client at a time. A domain of libvirt's has a second thread, which pins its parts: pinning needs no
+//! answer of the guest, and does not wait for one.
 
 use super::libvirt::{self, Domains, Found};
 use super::watch::{Question, Said, Watched};
@@ -18,18 +19,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A guest is asked so often.
+/// The interval at which a guest is asked.
 const EVERY: Duration = Duration::from_secs(1);
-/// One of libvirt's that does not answer is asked less and less often, down to that: each try costs libvirt one of its few workers for 5 s. It is
-/// asked at once when libvirt says that its agent has come.
+/// The greatest interval for a guest of libvirt's that does not answer, which is asked less and less often:
+/// each try costs libvirt one of its few workers for 5 s. The guest is asked at once when libvirt reports
+/// that its agent has come.
 const SELDOM: Duration = Duration::from_secs(32);
-/// A QEMU that libvirt starts is there for so long before libvirt says that it runs.
+/// The time for which a QEMU that libvirt starts may exist before libvirt reports that it runs.
 const STARTS: Duration = Duration::from_secs(10);
-/// Where libvirt pins parts is looked at so often: somebody else may have pinned them.
+/// The interval at which the pins of libvirt are read: another program may have changed them.
 const PINS_EVERY: Duration = Duration::from_secs(5);
-/// For so long who ends waits for what guests close.
+/// The time for which an ending process waits until guests have closed their files.
 const LEAVE: Duration = Duration::from_millis(200);
-/// How often who gives back looks for answers.
+/// The interval at which answers are looked for while originals are given back.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// All guests of virtual machines that are tenants.
@@ -42,38 +44,39 @@ struct Shared {
     domains: Domains,
 }
 
-/// Who decides which CPUs the threads of a tenant's virtual machine may use.
+/// The authority over the CPUs that the threads of a tenant's virtual machine may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bound {
     /// Each thread has its own affinity.
     #[default]
     Threads,
-    /// libvirt, by the pins of that process's parts.
+    /// libvirt decides, by the pins of that process's parts.
     Parts(Pid),
-    /// It is not known yet.
+    /// The authority is not known yet.
     NotYet(Pid),
 }
 
 #[derive(Debug)]
 struct One {
-    /// The thread of its first virtual CPU.
+    /// The thread of the guest's first virtual CPU.
     thread: ThreadId,
     process: Pid,
-    /// How many virtual machines the tenant is.
+    /// The number of virtual machines of the tenant.
     machines: usize,
     reached: Reached,
-    /// When it was first seen.
+    /// The time at which the guest was first seen.
     since: Instant,
     asked: Option<Instant>,
-    /// How long it is left alone after it was asked.
+    /// The interval for which the guest is left alone after it was asked.
     every: Duration,
     sample: Option<GuestSample>,
     online: CpuSet,
-    /// What it was told last, when, and what it had online then, once it has answered.
+    /// The last change that the guest was told, its time, and the virtual CPUs that it had online then, once
+    /// it has answered.
     told: Option<(Online, Instant, Option<CpuSet>)>,
-    /// Not said yet.
+    /// News that were not reported yet.
     news: Option<String>,
-    /// It did not answer last time.
+    /// Whether the guest did not answer last time.
     silent: bool,
 }
 
@@ -84,29 +87,29 @@ struct One {
     reason = "there are as many as virtual machines, and nearly all are asked"
 )]
 enum Reached {
-    /// It cannot be.
+    /// The guest cannot be asked.
     Not,
-    /// libvirt is asked for the domain of that UUID; said: why it is not to be had.
+    /// libvirt is asked for the domain of that UUID; `said`: the reported reason why it is not available.
     Sought { uuid: String, said: Option<String> },
     Asked {
         way: Way,
         agent: Watched,
-        /// Where libvirt pins its parts.
+        /// The pins of its parts, if libvirt keeps them.
         parts: Option<Parts>,
     },
 }
 
-/// A domain's parts.
+/// The parts of a domain.
 #[derive(Debug)]
 struct Parts {
     watched: Watched,
-    /// How often its agent had come.
+    /// The number of times its agent had come.
     agents: u64,
-    /// Where they are, as libvirt said last.
+    /// The pins that libvirt last reported.
     pins: Option<Pins>,
-    /// When they were read last.
+    /// The time at which the pins were last asked for.
     asked: Option<Instant>,
-    /// Why that or pinning them failed, as it was said.
+    /// The reported reason why reading or changing the pins failed.
     failed: Option<String>,
 }
 
@@ -124,7 +127,8 @@ impl Guests {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks those of the snapshot's virtual machines whose turn it is, and notes there what they said last.
+    /// Asks the guests of the snapshot's virtual machines that are due, and enters their latest answers into
+    /// the snapshot.
     pub fn see(&self, snapshot: &mut Snapshot) {
         let mut all = self.all();
         let is = |name: &TenantName, one: &One| {
@@ -143,12 +147,12 @@ impl Guests {
             one.seek(&self.0.domains);
             one.ask(&self.0.domains);
             one.hear();
-            // What one says of itself is not what several need.
+            // The figures of one guest are not the needs of several.
             sample.guest = one.sample.filter(|_| machines == 1);
         }
     }
 
-    /// How a tenant's guest is reached and which virtual CPUs it has online, once it has answered.
+    /// The way to a tenant's guest and the virtual CPUs that it has online, once it has answered.
     pub fn known(&self, tenant: &TenantName) -> Option<(Way, CpuSet)> {
         let all = self.all();
         let one = all.get(tenant)?;
@@ -156,12 +160,14 @@ impl Guests {
         one.sample.map(|_| (way.clone(), one.online.clone()))
     }
 
-    /// Whether a tenant is more than one virtual machine, of which none is to have other CPUs online than it had.
+    /// Whether a tenant is more than one virtual machine, in which case none is to have other CPUs online
+    /// than it had.
     pub fn several(&self, tenant: &TenantName) -> bool {
         self.all().get(tenant).is_some_and(|it| it.machines > 1)
     }
 
-    /// Tells a tenant's guest, which does it in its time, not more than once a second. False: not now, or it did so without effect.
+    /// Tells a tenant's guest of a change, which it makes in its own time; not more than once a second.
+    /// Returns false if it was not told: it cannot be told now, or the same change had no effect before.
     pub fn tell(&self, tenant: &TenantName, online: Online) -> bool {
         let mut all = self.all();
         let Some(one) = all.get_mut(tenant) else {
@@ -171,7 +177,7 @@ impl Guests {
             return false;
         };
         let again = |(told, at, came): &(Online, Instant, Option<CpuSet>)| {
-            // What came of it will come of it again.
+            // The same change would have the same result again.
             let vain = *told == online && came.as_ref() == Some(&one.online);
             !vain && at.elapsed() >= EVERY
         };
@@ -183,7 +189,7 @@ impl Guests {
         true
     }
 
-    /// Who decides which CPUs the threads of a tenant's virtual machine may use.
+    /// The authority over the CPUs that the threads of a tenant's virtual machine may use.
     pub fn bound(&self, tenant: &TenantName) -> Bound {
         let all = self.all();
         match all.get(tenant).map(|one| (&one.reached, one.process)) {
@@ -193,7 +199,7 @@ impl Guests {
         }
     }
 
-    /// How a tenant's domain is reached and where its parts are pinned, unless they are just being.
+    /// The way to a tenant's domain and the pins of its parts, unless they are just being changed.
     pub fn pins(&self, tenant: &TenantName) -> Option<(Way, Pins)> {
         let all = self.all();
         let Reached::Asked { way, parts, .. } = &all.get(tenant)?.reached else {
@@ -203,7 +209,8 @@ impl Guests {
         Some((way.clone(), parts.pins.clone()?))
     }
 
-    /// Has parts of a tenant's domain pinned, those that are as in one of `expected`. False: not now.
+    /// Has those parts of a tenant's domain pinned that are as in one of `expected`. Returns false if that
+    /// cannot be asked now.
     pub fn pin(&self, tenant: &TenantName, expected: Vec<Pins>, wanted: Pins) -> bool {
         let mut all = self.all();
         match all.get_mut(tenant).map(|it| &mut it.reached) {
@@ -214,7 +221,7 @@ impl Guests {
         }
     }
 
-    /// The tenant whose guest is reached so.
+    /// The tenant whose guest is reached that way.
     pub fn reached(&self, way: &Way) -> Option<TenantName> {
         let all = self.all();
         let is = |one: &One| one.reached.agent().is_some_and(|it| it.0 == way);
@@ -222,7 +229,7 @@ impl Guests {
         found.next().map(|(name, _)| name.clone())
     }
 
-    /// What is new of guests, in words.
+    /// The news of guests, in words.
     pub fn news(&self) -> Vec<(TenantName, String)> {
         let mut all = self.all();
         let news = all.iter_mut();
@@ -230,8 +237,14 @@ impl Guests {
             .collect()
     }
 
-    /// Tells guests, or has their parts pinned, and waits until all of that is done, so long at most; gives for each what came of it. Then nobody is
-    /// asked any more: the agent begins anew with them.
+    /// Tells guests of changes, or has their parts pinned, and waits until all of that is done, for `within`
+    /// at most. Returns the outcome for each, in the order of `wanted`: the answer, or an error if the guest
+    /// could not be asked or did not answer in time. Afterwards no guest is asked any more: the agent begins
+    /// anew with all of them.
+    ///
+    /// # Errors
+    /// An entry of the result is an error if its guest could not be asked, refused, or did not answer within
+    /// that time.
     pub fn put_back(
         &self,
         wanted: Vec<(Way, Question)>,
@@ -258,7 +271,7 @@ impl Guests {
             Waiting::new(watched, question)
         };
         let mut waits: Vec<Waiting> = wanted.iter().cloned().map(wait).collect();
-        // All of them, whoever is not done.
+        // All of them are polled, so that each begins, even if another is not done.
         while waits
             .iter_mut()
             .filter_map(|it| (!it.done()).then_some(()))
@@ -288,7 +301,7 @@ impl Guests {
     }
 }
 
-/// Gives those that are not at a question time to close what they have open in guests.
+/// Gives guests that are not at a question time to close the files that they have open.
 fn leave(all: impl Iterator<Item = Watched>) {
     let until = Instant::now() + LEAVE;
     let idle: Vec<_> = all.filter(Watched::is_idle).map(Watched::leave).collect();
@@ -297,7 +310,7 @@ fn leave(all: impl Iterator<Item = Watched>) {
     }
 }
 
-/// One that is told and waited for.
+/// A guest that is told of a change and waited for.
 struct Waiting {
     watched: Option<Watched>,
     wanted: Option<Question>,
@@ -322,7 +335,7 @@ impl Waiting {
             return true;
         };
         if let Some(wanted) = &self.wanted {
-            // What it was told before comes first.
+            // Answers to earlier questions come first.
             watched.answers().for_each(drop);
             if watched.is_idle() && watched.ask(wanted.clone()) {
                 self.wanted = None;
@@ -370,7 +383,7 @@ impl One {
         one
     }
 
-    /// Its tenant is so many virtual machines.
+    /// Takes the number of virtual machines of its tenant.
     fn count(&mut self, machines: usize) {
         let before = std::mem::replace(&mut self.machines, machines);
         if machines > 1 && before == 1 {
@@ -382,7 +395,7 @@ impl One {
         }
     }
 
-    /// It cannot be asked, which is to be said.
+    /// Marks the guest as one that cannot be asked, which is to be reported.
     fn not(&mut self, why: &str) {
         self.news = Some(format!(
             "its guest cannot be asked: {why}; what it uses is all that its CPUs can be chosen by"
@@ -396,7 +409,7 @@ impl One {
             process,
             door,
         };
-        // A journal has to be able to name it.
+        // A journal has to be able to name the guest.
         if !way.door.is_a_line() {
             return self.not("the way to its guest agent has more than one line");
         }
@@ -419,7 +432,7 @@ impl One {
         }
     }
 
-    /// Looks whether libvirt has it, as long as that is not known.
+    /// Looks for the domain in libvirt, as long as it is not found.
     fn seek(&mut self, domains: &Domains) {
         let Reached::Sought { uuid, said } = &mut self.reached else {
             return;
@@ -456,7 +469,7 @@ impl One {
         };
         if let (Some(parts), Door::Libvirt { uuid, .. }) = (parts, &way.door) {
             if let Found::Running { agents } = domains.find(uuid) {
-                // It has come just now: it may answer again.
+                // The agent has come just now: it may answer again.
                 if agents > std::mem::replace(&mut parts.agents, agents) {
                     (self.asked, self.every) = (None, EVERY);
                 }
@@ -478,7 +491,7 @@ impl One {
         }
     }
 
-    /// What it said since.
+    /// Takes the answers that came since the last call.
     fn hear(&mut self) {
         let Reached::Asked { way, agent, parts } = &mut self.reached else {
             return;
@@ -550,7 +563,7 @@ fn monotonic_ns() -> u64 {
     })
 }
 
-/// The thread of its first virtual CPU, that one's process, and how many virtual machines it is.
+/// The thread of the first virtual CPU, its process, and the number of virtual machines.
 fn machine(sample: &TenantSample) -> Option<(ThreadId, Pid, usize)> {
     let number = |role| match role {
         ThreadRole::Vcpu(number) => Some(number),
@@ -565,7 +578,7 @@ fn machine(sample: &TenantSample) -> Option<(ThreadId, Pid, usize)> {
     Some((first.id, first.process, machines.len()))
 }
 
-/// Paths that are not absolute are from where the process is.
+/// A path that is not absolute is relative to the working directory of the process.
 fn in_folder_of(process: Pid, path: PathBuf) -> PathBuf {
     let folder = std::fs::read_link(format!("/proc/{process}/cwd"));
     folder.map_or_else(|_| path.clone(), |folder| folder.join(&path))
@@ -573,7 +586,7 @@ fn in_folder_of(process: Pid, path: PathBuf) -> PathBuf {
 
 #[cfg(test)]
 impl Guests {
-    /// One that is spoken to by those, its parts too.
+    /// A guest that is spoken to by the given threads, its parts too.
     pub(crate) fn with(
         &self,
         tenant: &TenantName,

@@ -1,57 +1,58 @@
-//! Which CPUs the parts of a virtual machine are pinned to, where a manager of virtual machines keeps that (libvirt): its threads' affinities are
-//! what the manager made of it, with cpusets around them that would refuse others.
+//! The CPUs to which the parts of a virtual machine are pinned, where a manager of virtual machines (libvirt)
+//! keeps such pins: the affinities of its threads are what the manager made of the pins, with cpusets around
+//! the threads that would refuse other CPUs.
 
 use quell_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of a virtual machine that is pinned by itself.
+/// A part of a virtual machine that is pinned separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// A virtual CPU.
+    /// The virtual CPU of that number.
     Vcpu(u32),
-    /// All threads that are no virtual CPU's and no iothread.
+    /// All threads that are neither a virtual CPU nor an iothread.
     Emulator,
-    /// An iothread, by its manager's number.
+    /// An iothread, by the number that its manager gives it.
     Iothread(u32),
 }
 
-/// Where each part is pinned; which have no pins of their own have those of all CPUs.
+/// The CPUs to which each part is pinned; a part without pins of its own has those of all CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pins(BTreeMap<Part, CpuSet>);
 
 impl Pins {
-    /// The part's.
+    /// The pins of a part, if it has any.
     pub fn get(&self, part: Part) -> Option<&CpuSet> {
         self.0.get(&part)
     }
 
-    /// Sets a part's.
+    /// Sets the pins of a part.
     pub fn set(&mut self, part: Part, cpus: CpuSet) {
         self.0.insert(part, cpus);
     }
 
-    /// All parts, in order.
+    /// All parts with their pins, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &CpuSet)> {
         self.0.iter().map(|(part, cpus)| (*part, cpus))
     }
 
-    /// Only those parts.
+    /// The pins of those parts that `keep` accepts.
     #[must_use]
     pub fn only(&self, keep: impl Fn(Part) -> bool) -> Pins {
         let parts = self.iter().filter(|(part, _)| keep(*part));
         parts.map(|(part, cpus)| (part, cpus.clone())).collect()
     }
 
-    /// Whether there is nothing.
+    /// Whether there is no part.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Which of the wanted pins differ from those that hold and may be changed: where the part is as in one of `expected`. Whatever else holds,
-/// somebody else decided.
+/// The wanted pins that differ from those that hold and may be changed: where the part is as in one of
+/// `expected`. If other pins hold, another program decided.
 pub fn to_change<'a>(
     now: &'a Pins,
     expected: &'a [Pins],
@@ -94,7 +95,7 @@ impl FromStr for Part {
     }
 }
 
-/// In one word, as a journal has it: `vcpu0=0-3/emulator=4`.
+/// Writes the pins in one word, as a journal has them: `vcpu0=0-3/emulator=4`.
 impl fmt::Display for Pins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (part, cpus)) in self.iter().enumerate() {
@@ -117,7 +118,7 @@ impl FromStr for Pins {
     }
 }
 
-/// As many bytes as a map of CPUs up to that one takes, and the map, lowest bit first.
+/// A map of CPUs of `bytes` bytes, lowest bit first.
 pub(super) fn to_map(cpus: &CpuSet, bytes: usize) -> Vec<u8> {
     let mut map = vec![0; bytes];
     for cpu in cpus.iter() {
@@ -128,7 +129,7 @@ pub(super) fn to_map(cpus: &CpuSet, bytes: usize) -> Vec<u8> {
     map
 }
 
-/// The CPUs of a map.
+/// The CPUs of a map of CPUs.
 pub(super) fn from_map(map: &[u8]) -> CpuSet {
     let bits = (0..map.len() * 8).filter(|bit| map[bit / 8] >> (bit % 8) & 1 == 1);
     bits.map(|bit| CpuId(bit as u32)).collect()
@@ -168,12 +169,12 @@ mod tests {
         let wanted = pins("vcpu0=3/vcpu1=1/vcpu2=3/emulator=3");
         for (now, changed) in [
             ("vcpu0=0/vcpu1=1/emulator=0-1", "vcpu0=3/emulator=3"),
-            // One was changed already.
+            // One part was changed already.
             ("vcpu0=2/vcpu1=1/emulator=0-1", "vcpu0=3/emulator=3"),
             ("vcpu0=3/vcpu1=1/emulator=3", ""),
-            // Somebody else.
+            // Another program pinned a part.
             ("vcpu0=1/vcpu1=0/emulator=0", ""),
-            // Nobody knows it, and one that is not there.
+            // A part that is not known, and a part that does not exist.
             ("vcpu2=0", ""),
         ] {
             let now = pins(now);

@@ -1,23 +1,24 @@
-//! A guest's `/proc/stat` (Linux 2.6 and newer): what of it tells how busy its scheduler is.
+//! A guest's `/proc/stat` (Linux 2.6 and newer): the figures that tell how busy its scheduler is.
 
 use quell_model::{CpuId, CpuSet};
 
 /// Ticks of `/proc/stat` per second: USER_HZ, the same on all architectures that have KVM.
 const USER_HZ: u64 = 100;
 
-/// What a guest's scheduler and CPUs did since it booted.
+/// The figures of a guest's scheduler and CPUs since it booted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestStat {
-    /// How often it switched between threads.
+    /// The number of switches between threads.
     pub switches: u64,
-    /// For how long its CPUs were busy, together, in 1/100 s: without idling, waiting for disks, and what the host took.
+    /// The time for which its CPUs were busy, together, in 1/100 s: without idling, waiting for disks, and
+    /// time that the host took.
     pub busy_ticks: u64,
-    /// Those of its CPUs that are online.
+    /// The CPUs of the guest that are online.
     pub online: CpuSet,
 }
 
 impl GuestStat {
-    /// From the text of `/proc/stat`; `None`: it says not all of it.
+    /// Parses the text of `/proc/stat`; `None`: the text is incomplete.
     pub fn parse(text: &str) -> Option<GuestStat> {
         let (mut switches, mut busy, mut online) = (None, None, CpuSet::new());
         for line in text.lines() {
@@ -25,7 +26,8 @@ impl GuestStat {
             match words.next() {
                 Some("ctxt") => switches = Some(words.next()?.parse().ok()?),
                 Some("cpu") => {
-                    // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's.
+                    // user, nice, system, idle, iowait, irq, softirq, steal; the time of guests is included
+                    // in user's.
                     let ticks: Vec<u64> = words.map_while(|it| it.parse().ok()).collect();
                     let of = |at: usize| ticks.get(at).copied();
                     let used = [of(0)?, of(1)?, of(2)?, of(5)?, of(6)?];
@@ -42,13 +44,13 @@ impl GuestStat {
         })
     }
 
-    /// CPU time, in ns.
+    /// The CPU time used, in ns.
     pub fn used_ns(&self) -> u64 {
         self.busy_ticks.saturating_mul(1_000_000_000 / USER_HZ)
     }
 }
 
-/// The CPU of `cpu12`.
+/// The CPU in a word such as `cpu12`.
 fn cpu(word: &str) -> Option<CpuId> {
     word.strip_prefix("cpu")?.parse().ok().map(CpuId)
 }

@@ -1,4 +1,4 @@
-//! A guest that is asked on a thread of its own, so that nobody waits for it.
+//! A guest that is asked on a thread of its own, so that its caller does not wait for it.
 
 use super::stat::GuestStat;
 use super::{Guest, GuestError, Online, Pins};
@@ -9,46 +9,47 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// What can wait to be asked: a look and a change.
+/// The number of questions that can wait: a reading and a change.
 const WAITING_MOST: usize = 2;
 
-/// What a guest is asked.
+/// A question to a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// [`Guest::stat`].
+    /// Asks for [`Guest::stat`].
     Stat,
-    /// [`Guest::set_online`].
+    /// Asks for [`Guest::set_online`].
     SetOnline(Online),
-    /// [`Guest::pins`].
+    /// Asks for [`Guest::pins`].
     Pins,
-    /// [`Guest::pin`].
+    /// Asks for [`Guest::pin`].
     Pin {
-        /// What parts are to have before.
+        /// The pins that parts must have before.
         expected: Vec<Pins>,
-        /// What they are to have.
+        /// The pins that parts are to have.
         wanted: Pins,
     },
 }
 
-/// What it said.
+/// The answer of a guest.
 #[derive(Debug)]
 pub enum Said {
-    /// To [`Question::Stat`].
+    /// The answer to [`Question::Stat`].
     Stat(Result<GuestStat, GuestError>),
-    /// To [`Question::SetOnline`]: which it has online.
+    /// The answer to [`Question::SetOnline`]: the virtual CPUs that are online.
     Online(Result<CpuSet, GuestError>),
-    /// To [`Question::Pins`]: where its parts are pinned.
+    /// The answer to [`Question::Pins`]: the pins of its parts.
     Pins(Result<Pins, GuestError>),
-    /// To [`Question::Pin`]: where they are then.
+    /// The answer to [`Question::Pin`]: the pins of its parts afterwards.
     Pinned(Result<Pins, GuestError>),
 }
 
-/// A guest and its thread, which ends once this is dropped and the question that it is at is answered, or is not in time.
+/// A guest and its thread, which ends once this is dropped and the present question is answered or has timed
+/// out.
 #[derive(Debug)]
 pub struct Watched {
     questions: SyncSender<Question>,
     answers: Receiver<(Instant, Said)>,
-    /// How many questions it has not answered, as far as its answers were taken.
+    /// The number of questions that the guest has not answered, as far as its answers were taken.
     asked: Cell<usize>,
     thread: JoinHandle<()>,
 }
@@ -57,7 +58,7 @@ impl Watched {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// The call fails if the system cannot start another thread.
     pub fn new(mut guest: Box<dyn Guest>) -> io::Result<Watched> {
         let (questions, asked) = sync_channel(WAITING_MOST);
         let (say, answers) = channel();
@@ -86,25 +87,26 @@ impl Watched {
         })
     }
 
-    /// Has it asked. False: it is still at earlier questions, and this one is not asked.
+    /// Puts a question to the guest. Returns false if earlier questions are still waiting, and this question
+    /// is not asked.
     pub fn ask(&self, question: Question) -> bool {
         let asked = self.questions.try_send(question).is_ok();
         self.asked.set(self.asked.get() + usize::from(asked));
         asked
     }
 
-    /// What it said since this was called last, and when.
+    /// The answers since the last call, and their times.
     pub fn answers(&self) -> impl Iterator<Item = (Instant, Said)> + '_ {
         let count = |_: &(Instant, Said)| self.asked.set(self.asked.get().saturating_sub(1));
         self.answers.try_iter().inspect(count)
     }
 
-    /// Asks no more: the thread ends as when this is dropped, which can be seen.
+    /// Asks no more: the thread ends as when this is dropped, and its end can be observed.
     pub fn leave(self) -> JoinHandle<()> {
         self.thread
     }
 
-    /// Whether it has answered all that it was asked, and that was taken.
+    /// Whether the guest has answered all questions, and the answers were taken.
     pub fn is_idle(&self) -> bool {
         self.asked.get() == 0
     }
@@ -116,7 +118,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// Answers once it is let.
+    /// A guest that answers once it is released.
     struct Slow {
         let_go: Receiver<()>,
     }
@@ -143,7 +145,7 @@ mod tests {
     fn nobody_waits_for_a_guest_that_hangs() {
         let (let_go, waits) = mpsc::channel();
         let watched = Watched::new(Box::new(Slow { let_go: waits })).unwrap();
-        // One that it is at, and those that can wait; however often it is asked.
+        // The question being answered, and those that can wait; however often it is asked.
         let asked = (0..1000).filter(|_| watched.ask(Question::Stat)).count();
         assert!((2..=3).contains(&asked), "{asked}");
         assert_eq!(watched.answers().count(), 0);

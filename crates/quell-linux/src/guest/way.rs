@@ -1,4 +1,4 @@
-//! How a virtual machine's guest is reached.
+//! The ways in which the guest of a virtual machine is reached.
 
 use super::agent::Agent;
 use super::agent::socket::Socket;
@@ -11,36 +11,37 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A guest is given so long for an answer. libvirt adds up to 5 s of its own, for its first word with a guest agent.
+/// The time that a guest has for an answer. libvirt adds up to 5 s of its own, for its synchronization with a
+/// guest agent.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// A virtual machine, and how it is spoken to.
+/// A virtual machine, and the way to its guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// The thread of its first virtual CPU: the guest lives as long as that.
+    /// The thread of its first virtual CPU: the guest lives as long as this thread.
     pub thread: ThreadId,
-    /// Its QEMU.
+    /// The QEMU process of the virtual machine.
     pub process: Pid,
-    /// Through what.
+    /// The transport to the guest.
     pub door: Door,
 }
 
-/// Through what a guest is spoken to.
+/// The transport through which a guest is spoken to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Door {
-    /// Where its QEMU listens. Its threads are bound one by one.
+    /// The socket at which its QEMU listens. Its threads are bound one by one.
     Socket(PathBuf),
-    /// libvirt, which keeps that socket to itself. Its parts are pinned by it.
+    /// libvirt, which keeps that socket to itself and pins the parts of the virtual machine.
     Libvirt {
         /// The domain's UUID, as libvirt writes it.
         uuid: String,
-        /// Where libvirt is.
+        /// The URI of libvirt.
         uri: String,
     },
 }
 
 impl Way {
-    /// One more thread that speaks to it.
+    /// Starts another thread that speaks to the guest.
     pub(super) fn watched(&self) -> io::Result<Watched> {
         Watched::new(match &self.door {
             Door::Socket(path) => Box::new(Agent::new(Socket::of(self.process, path), WITHIN)),
@@ -53,7 +54,7 @@ impl Way {
 }
 
 impl Door {
-    /// Whether a journal can name it, in a line.
+    /// Whether a journal can name the transport in one line.
     pub(super) fn is_a_line(&self) -> bool {
         let text = match self {
             Door::Socket(path) => path.to_str(),
@@ -63,7 +64,7 @@ impl Door {
     }
 }
 
-/// As a journal has it: the socket's path, or `libvirt UUID URI`.
+/// Writes the transport as a journal has it: the socket's path, or `libvirt UUID URI`.
 impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,43 +1,46 @@
-//! What a tenant's cgroup used and no thread that is known.
+//! CPU time that a tenant's cgroup used beyond the time of the tenant's known threads.
 //!
-//! Problem: a process that somebody starts elsewhere and that ends some milliseconds after it moved into a tenant's cgroup is not seen as that
-//! tenant's; a thousand of them a second use a CPU.
+//! Problem: a process that was started elsewhere and ends some milliseconds after it moved into a tenant's
+//! cgroup is never seen as a process of that tenant; a thousand such processes a second use a whole CPU.
 //!
-//! Approach: the kernel charges each cgroup for all that its threads run. What it charged beyond the known threads' time since it was last read is theirs who were not
-//! known. It is read about once a second, which costs little, and every period where there was some.
+//! Approach: the kernel charges each cgroup for all that its threads run. What it charged since the last
+//! reading beyond the run time of the known threads was used by unknown threads. The cgroup is read about
+//! once a second, which costs little, and in every period after one in which unknown threads used CPU time.
 //!
-//! Limits: who ran is seen a moment before the cgroup is read, and with interrupts, for which cgroups are charged on some kernels only: a difference
-//! below [`SLACK_NS`] and a hundredth is none. How long they waited nobody knows.
+//! Limits: the threads' run times are read a moment before the cgroup is, and some kernels charge a cgroup
+//! for interrupts as well, so a difference below [`SLACK_NS`] plus a hundredth counts as zero. The run delay
+//! of unknown threads cannot be known.
 
-/// Periods between readings where all is known: a second of 80 ms periods.
+/// Periods between readings while no unknown thread used CPU time: a second of 80 ms periods.
 const PERIODS_BETWEEN: u32 = 12;
 
-/// A difference that says nothing: what some CPUs run between two readings of the same moment.
+/// A difference that says nothing: what some CPUs execute between two readings of the same moment.
 const SLACK_NS: u64 = 10_000_000;
 
-/// One tenant's.
+/// The account of one tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// What the cgroup had used when it was last read; `None`: it was not.
+    /// CPU time that the cgroup had used when it was last read; `None`: it was not read yet.
     used_ns: Option<u64>,
-    /// What known threads ran since then.
+    /// CPU time of the known threads since then.
     known_ns: u64,
-    /// What is left over of differences so far.
+    /// The remainder of the differences so far, in ns.
     left_ns: i64,
     periods: u32,
-    /// Whether there was some the last time.
+    /// Whether the last reading found CPU time of unknown threads.
     some: bool,
 }
 
 impl Account {
-    /// Known threads ran for so long in another period. Whether the cgroup is to be read.
+    /// Adds the run time of the known threads in another period. Returns whether the cgroup is to be read.
     pub(crate) fn ran(&mut self, ns: u64) -> bool {
         self.known_ns += ns;
         self.periods += 1;
         self.some || self.used_ns.is_none() || self.periods >= PERIODS_BETWEEN
     }
 
-    /// The cgroup has used so much by now (`None`: that is not known). What others than the known threads used since it was last read.
+    /// Takes a reading of the cgroup: it has used `used_ns` so far (`None`: the kernel does not tell).
+    /// Returns the CPU time that unknown threads used since the last reading.
     pub(crate) fn read(&mut self, used_ns: Option<u64>) -> u64 {
         let before = std::mem::replace(&mut self.used_ns, used_ns);
         let known_ns = std::mem::take(&mut self.known_ns);
@@ -50,7 +53,8 @@ impl Account {
         let slack_ns = SLACK_NS + used_ns / 100;
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let left_ns = self.left_ns + signed(used_ns) - signed(known_ns);
-        // Where something was unknown each reading is of one period, so what there is of it is taken at once.
+        // After a reading that found unknown CPU time, each reading is of one period, so all of the
+        // difference counts at once.
         let least_ns = if self.some { 0 } else { slack_ns };
         if left_ns > signed(least_ns) {
             self.some |= left_ns > signed(slack_ns);
@@ -58,7 +62,8 @@ impl Account {
             return left_ns as u64;
         }
         self.some = false;
-        // Where the kernel charges seldom (CPUs without ticks) what is missing now comes later.
+        // Where the kernel charges seldom (CPUs without ticks) the missing CPU time comes with a later
+        // reading.
         self.left_ns = left_ns.max(-signed(slack_ns + known_ns));
         0
     }
@@ -71,7 +76,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Periods of so much used and known; what was found in each.
+    /// Feeds periods of (used, known) CPU time; returns the unknown CPU time found in each period.
     fn found(periods: &[(u64, u64)]) -> Vec<u64> {
         let (mut account, mut used_ns) = (Account::default(), 0);
         let periods = periods.iter().map(|(used, known)| {
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_is_read_a_moment_later_is_nothing() {
-        // Eight busy CPUs, of which a ms more or less is in it.
+        // Eight busy CPUs, with a measuring error of a ms more or less.
         let periods: Vec<(u64, u64)> = (0..500)
             .map(|at| (640 * MS + at % 3 * MS, 641 * MS))
             .collect();
@@ -114,7 +119,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known when: no more is found than was used, and all but a second's slack.
+        /// In any order of charges: no more is found than was used, and everything but a second's slack is
+        /// found.
         #[test]
         fn all_that_is_not_known_is_found_once(periods in proptest::collection::vec((0..80u64, 0..80u64), 1..300)) {
             let periods: Vec<(u64, u64)> = periods

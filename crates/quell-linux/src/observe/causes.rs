@@ -1,22 +1,26 @@
-//! For whom a tenant's threads waited, period by period.
+//! The causes of the run delay of a tenant's threads, period by period.
 //!
-//! Problem: the kernel charges a wait to causes when it ends, which may be seconds after it began, and what was put down to
-//! a wait that goes on may turn out otherwise (a bandwidth limit and stolen time are known at its end). Differences of such
-//! counters do not add up to the time waited in the period.
-//! Approach: how long was waited is known of each thread at any time; it is divided between the causes by how far the
-//! counters, waits that go on included, are ahead of what was shown so far. So a period's causes sum to its
-//! waiting exactly, no cause goes back, and what was put down wrongly is made good by the next periods.
+//! Problem: the kernel side charges a wait to its causes when the wait ends, which may be seconds after it
+//! began, and the causes assumed for a wait that goes on may turn out to be others (a bandwidth limit and
+//! stolen time are known only at its end). Differences of such counters do not add up to the run delay of the
+//! period.
+//!
+//! Approach: the run delay of each thread is known at any time. It is divided between the causes in
+//! proportion to how far the counters, waits that go on included, are ahead of what was shown so far. So the
+//! causes of a period sum to its run delay exactly, no cause's total goes back, and time that was put down to
+//! a wrong cause is corrected in the next periods.
 
-/// One tenant's, since it is observed.
+/// The causes of one tenant, since it has been observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Causes {
-    /// What was shown so far, in ns; ascending by cause.
+    /// The time shown so far for each cause, in ns; ascending by cause.
     shown: Vec<(u16, u64)>,
 }
 
 impl Causes {
-    /// Divides `waited_ns` between causes; ascending, without those of 0 ns. `counted`, ascending, is what they count up to
-    /// now, waits that go on included. What they do not account for is `unknown`'s.
+    /// Divides `waited_ns` between the causes. The result is ascending by cause, without causes of 0 ns.
+    /// `counted`, ascending, is what the counters have up to now, waits that go on included. Time that the
+    /// counters do not account for goes to the cause `unknown`.
     pub(crate) fn divide(
         &mut self,
         counted: impl Iterator<Item = (u16, u64)>,
@@ -39,7 +43,7 @@ impl Causes {
                 |ns: u64| (u128::from(ns) * u128::from(waited_ns) / u128::from(ahead)) as u64;
             parts.iter_mut().for_each(|(_, ns)| *ns = part(*ns));
             let given: u64 = parts.iter().map(|(_, ns)| ns).sum();
-            // Less than a nanosecond for each.
+            // The remainder of the division: less than a nanosecond for each cause.
             if let Some((_, most)) = parts.iter_mut().max_by_key(|(_, ns)| *ns) {
                 *most += waited_ns - given;
             }
@@ -75,10 +79,11 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_is_put_down_again_when_it_ends() {
         let mut causes = Causes::default();
-        // 60 ms ready behind 1, as it seems: at its end 70 of 80 ms were a limit's (5).
+        // 60 ms of ready time seem to be due to cause 1; at the end of the wait 70 of 80 ms were a limit's
+        // (cause 5).
         assert_eq!(divide(&mut causes, &[(1, 60)], 60), [(1, 60)]);
         assert_eq!(divide(&mut causes, &[(1, 10), (5, 70)], 20), [(5, 20)]);
-        // What follows is the limit's until it has all that is due to it.
+        // The following run delay goes to the limit until the limit has all that is due to it.
         assert_eq!(divide(&mut causes, &[(1, 40), (5, 70)], 30), [(5, 30)]);
         assert_eq!(
             divide(&mut causes, &[(1, 70), (5, 70)], 30),
@@ -95,8 +100,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the counters say, a period's causes sum to what was waited; where counters and waiting agree in the end,
-        /// and nothing was unknown, so does what was shown.
+        /// Whatever the counters say, the causes of a period sum to its run delay; where counters and run
+        /// delay agree in the end, and nothing was unknown, the totals shown agree too.
         #[test]
         fn causes_sum_to_the_waiting(
             periods in prop::collection::vec((prop::collection::vec(0u64..100, 4), 0u64..200), 1..20),
@@ -112,7 +117,7 @@ mod tests {
                 last = counted;
             }
             prop_assert_eq!(causes.shown.iter().map(|(_, ns)| ns).sum::<u64>(), waited);
-            // In the end all that was waited is counted, each cause at least what was shown of it.
+            // In the end all run delay is counted, and each cause has at least what was shown of it.
             let mut counted = causes.shown.clone();
             counted.retain(|(cause, _)| *cause != UNKNOWN);
             counted.iter_mut().for_each(|(_, ns)| *ns += 50);

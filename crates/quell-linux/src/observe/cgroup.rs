@@ -1,28 +1,28 @@
-//! Control groups: which ones a process is in, and which one is a tenant's own.
+//! Control groups: the cgroups that a process is in, and the cgroup that belongs to one tenant alone.
 //!
 //! A host has cgroup v2 (one hierarchy), v1 (one per controller) or both side by side ("hybrid",
 //! where the `cpu` controller sits in v1 and v2 only groups). Selectors look at the paths in the v2
-//! hierarchy, in v1's `cpu` and in systemd's own (`name=systemd`). A tenant's weight can be set
-//! where the `cpu` controller is ([`CpuHierarchy`]), and only in a cgroup that holds all of the
-//! tenant's threads and nobody else's: see [`CpuHierarchy::exclusive`].
+//! hierarchy, in v1's `cpu` hierarchy and in systemd's own (`name=systemd`). A tenant's weight can be
+//! set in the hierarchy of the `cpu` controller ([`CpuHierarchy`]), and only in a cgroup that holds all
+//! of the tenant's threads and no other threads: see [`CpuHierarchy::exclusive`].
 
 use super::proc::{self, Reader};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A process's cgroup paths, from `/proc/PID/cgroup`.
+/// The cgroup paths of a process, from `/proc/PID/cgroup`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paths<'a> {
-    /// In the v2 hierarchy.
+    /// The path in the v2 hierarchy.
     pub(crate) unified: Option<&'a str>,
-    /// In v1's `cpu` hierarchy.
+    /// The path in v1's `cpu` hierarchy.
     pub(crate) cpu: Option<&'a str>,
-    /// In systemd's own v1 hierarchy.
+    /// The path in systemd's own v1 hierarchy.
     pub(crate) systemd: Option<&'a str>,
 }
 
 impl<'a> Paths<'a> {
-    /// Parses lines `ID:CONTROLLERS:PATH`; lines that are no such are skipped.
+    /// Parses lines `ID:CONTROLLERS:PATH`; other lines are skipped.
     pub(crate) fn parse(text: &'a [u8]) -> Paths<'a> {
         let mut paths = Paths::default();
         for line in text.split(|&b| b == b'\n') {
@@ -47,32 +47,32 @@ impl<'a> Paths<'a> {
         paths
     }
 
-    /// All of them.
+    /// All paths that the process has.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'a str> {
         [self.unified, self.cpu, self.systemd].into_iter().flatten()
     }
 }
 
-/// Version of the cgroup interface a hierarchy has.
+/// The version of the cgroup interface of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// `cpu.shares` in a hierarchy of the `cpu` controller.
+    /// cgroup v1: `cpu.shares` in a hierarchy of the `cpu` controller.
     V1,
-    /// `cpu.weight` in the one hierarchy of all controllers.
+    /// cgroup v2: `cpu.weight` in the one hierarchy of all controllers.
     V2,
 }
 
-/// The hierarchy that has the `cpu` controller.
+/// The cgroup hierarchy of the `cpu` controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuHierarchy {
-    /// Where it is mounted.
+    /// The directory where the hierarchy is mounted.
     pub mount: PathBuf,
-    /// Its interface.
+    /// The version of its interface.
     pub version: Version,
 }
 
 impl CpuHierarchy {
-    /// The host's; `None` where no hierarchy has the controller.
+    /// Finds the host's hierarchy; `None` where no hierarchy has the `cpu` controller.
     pub fn find() -> Option<CpuHierarchy> {
         CpuHierarchy::from_mountinfo(&fs::read_to_string("/proc/self/mountinfo").ok()?)
     }
@@ -123,7 +123,8 @@ impl CpuHierarchy {
         self.mount.join(cgroup.trim_start_matches('/'))
     }
 
-    /// The CPUs that a cgroup's bandwidth limit, or the least of those above it, allows; `None`: there is none.
+    /// The number of CPUs that the bandwidth limit of a cgroup allows, or the tightest limit of the cgroups
+    /// above it; `None`: there is no limit.
     pub(crate) fn limit(&self, cgroup: &str) -> Option<f64> {
         let directory = self.directory(cgroup);
         let above = directory
@@ -142,13 +143,13 @@ impl CpuHierarchy {
                 (quota.to_string(), period.to_string())
             }
         };
-        // `max`, and -1, is none.
+        // `max` (v2) and -1 (v1) mean that there is no limit.
         let quota: u64 = quota.trim().parse().ok()?;
         let period: u64 = period.trim().parse().ok()?;
         (period > 0).then(|| quota as f64 / period as f64)
     }
 
-    /// A process's path in this hierarchy.
+    /// The path of a process in this hierarchy.
     pub(crate) fn path_of<'a>(&self, paths: &Paths<'a>) -> Option<&'a str> {
         match self.version {
             Version::V1 => paths.cpu,
@@ -156,7 +157,7 @@ impl CpuHierarchy {
         }
     }
 
-    /// CPU time that a cgroup and those below it used, in ns; `None`: the kernel does not tell.
+    /// CPU time that a cgroup and its descendants used, in ns; `None`: the kernel does not tell.
     pub(crate) fn used_ns(&self, cgroup: &str, reader: &mut Reader) -> Option<u64> {
         let directory = self.directory(cgroup);
         let file = match self.version {
@@ -167,17 +168,17 @@ impl CpuHierarchy {
         used_ns(self.version, text.ok()??)
     }
 
-    /// Whether a cgroup has a weight and no stranger in it or below it.
+    /// Whether a cgroup has a weight, and neither it nor a descendant holds a stranger.
     pub(crate) fn is_exclusive(&self, cgroup: &str, stranger: &dyn Fn(u32) -> bool) -> bool {
         let directory = self.directory(cgroup);
         directory.join(self.weight_file()).exists() && !holds(&directory, stranger)
     }
 
-    /// The cgroup that holds a tenant's processes and no others: the highest above all of `paths` that
-    /// has a weight and no stranger in it or below it. The highest, because a weight
-    /// counts among siblings, and those below it have only siblings of the same tenant.
+    /// The cgroup that holds the processes of a tenant and no others: the highest cgroup above all of
+    /// `paths` that has a weight and no stranger in it or below it. The highest, because a weight counts
+    /// among siblings, and the cgroups below it have only siblings of the same tenant.
     ///
-    /// The root is never a tenant's. `None` also while processes move.
+    /// The root never belongs to a tenant. `None` is also returned while processes move.
     pub(crate) fn exclusive<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
@@ -187,7 +188,7 @@ impl CpuHierarchy {
         let mut highest = None;
         while !common.is_empty() {
             let directory = self.directory(&common);
-            // A threaded cgroup of v2 cannot tell its processes; its domain, further up, can.
+            // A threaded cgroup of v2 cannot list its processes; its domain cgroup, further up, can.
             let threaded = fs::read_to_string(directory.join("cgroup.type"))
                 .is_ok_and(|kind| kind.trim() == "threaded");
             if !threaded {
@@ -204,7 +205,7 @@ impl CpuHierarchy {
     }
 }
 
-/// What a cgroup's file says of its CPU time.
+/// The CPU time in the text of a cgroup's file, in ns.
 fn used_ns(version: Version, text: &[u8]) -> Option<u64> {
     match version {
         Version::V1 => proc::number(text.trim_ascii()),
@@ -216,7 +217,7 @@ fn used_ns(version: Version, text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The longest path that is, component by component, at the start of all; empty for the root.
+/// The longest path that is, component by component, a prefix of all paths; empty for the root.
 /// `None` if there are no paths or one lies outside the visible hierarchy (`/../..`).
 fn common_ancestor<'a>(mut paths: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut common: Vec<&str> = parts(paths.next()?).collect();
@@ -238,11 +239,11 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty())
 }
 
-/// Whether some process in this cgroup or those below it is a stranger, or cannot be told.
+/// Whether a process in this cgroup or below it is a stranger, or the processes cannot be listed.
 fn holds(directory: &Path, stranger: &dyn Fn(u32) -> bool) -> bool {
     let listed = match fs::read(directory.join("cgroup.procs")) {
         Ok(listed) => listed,
-        // A threaded cgroup below a domain; the domain's own list has its processes.
+        // A threaded cgroup below a domain cgroup; the list of the domain has its processes.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
         Err(error) if gone(&error) => return false,
         Err(_) => return true,
@@ -261,7 +262,7 @@ fn holds(directory: &Path, stranger: &dyn Fn(u32) -> bool) -> bool {
         .any(|entry| holds(&entry.path(), stranger))
 }
 
-/// Whether a cgroup was removed meanwhile.
+/// Whether an error says that a cgroup was removed meanwhile.
 fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
 }
@@ -335,7 +336,7 @@ mod tests {
         );
     }
 
-    /// A v2 hierarchy; each cgroup is its path and its processes.
+    /// Creates a v2 hierarchy; each cgroup is given as its path and its processes.
     fn tree(cgroups: &[(&str, &str)]) -> (tempfile::TempDir, CpuHierarchy) {
         let dir = tempfile::tempdir().unwrap();
         for (path, processes) in cgroups {

@@ -1,13 +1,14 @@
-//! Threads counted by the BPF monitor: from two readings to a period's figures.
+//! Threads counted by the BPF monitor: from two readings to the figures of a period.
 //!
-//! The monitor's counters only grow, so a period is a difference. A thread that is new under the
-//! monitor starts from zero. A slot whose generation changed is another thread. In the steady
-//! state nothing here enters the kernel per thread: settings are read by system calls only for
-//! threads that are new, of which the monitor saw a setting change, or whose turn it is (one in
-//! 128 per period, which catches changes to threads that sleep).
+//! The counters of the monitor only grow, so the figures of a period are a difference. A thread that is
+//! new under the monitor starts from zero. A slot whose generation changed holds another thread. In the
+//! steady state no code here enters the kernel per thread: settings are read by system calls only for
+//! threads that are new, of which the monitor saw a setting change, or whose refresh is due (one in
+//! 128 threads per period, which catches changes to threads that sleep).
 //!
-//! Waits that go on count up to the reading, and whom they are for is divided by [`causes`](super::causes). Threads that ended
-//! within the period are in no list: their sums are the tenant's [`Ended`]. Time in which the CPU was idle and being woken up counts as the host's.
+//! Waits that go on count up to the reading, and their causes are divided by [`causes`](super::causes).
+//! Threads that ended within the period are in no list: their sums are the tenant's [`Ended`]. Time in which
+//! an idle CPU was being woken up counts as the host's.
 
 use super::ObserveError;
 use super::causes::Causes;
@@ -27,67 +28,68 @@ use quell_model::{
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Periods in which the settings of every thread are read once though nothing seemed to change.
+/// Periods in which the settings of every thread are read once, even if nothing seemed to change.
 const PERIODS_PER_REFRESH: u64 = 128;
 
-/// After so many periods without a change a thread's sample from two periods before says all that
-/// a new one would: nothing changed in that period, the next and this one.
+/// After this many periods without a change the sample of a thread from two periods before equals a new
+/// sample: nothing changed in that period, in the next one and in this one.
 const QUIET: u8 = 3;
 
 pub(crate) struct Counted {
     monitor: Monitor,
-    /// By tenant, the processes assigned to it in the monitor.
+    /// For each tenant, the processes assigned to it in the monitor.
     assigned: Vec<BTreeSet<u32>>,
-    /// Processes that the monitor may have as those of a tenant that was followed before.
+    /// Processes that the monitor may still assign to a tenant that was followed before.
     strays: BTreeSet<u32>,
-    /// The tenants are others than those that the monitor was told of.
+    /// Whether the tenants are others than those that the monitor was told of.
     unsettled: bool,
-    /// By slot.
+    /// The remembered thread of each slot of the monitor.
     known: Vec<Option<Known>>,
-    /// By slot.
+    /// The short record of each slot of the monitor.
     spots: Vec<Spot>,
-    /// By the monitor's tenants, which are others' after a reload: their counters in the reading before, and for whom they waited.
+    /// For each tenant number of the monitor (after a reload, numbers of other tenants): its counters in the
+    /// reading before, and the causes of its waits.
     tenants: Vec<(Option<RawTenant>, Causes)>,
-    /// The [`Reading::membership`] that `known` and `lengths` are about.
+    /// The [`Reading::membership`] that `known` and `lengths` correspond to.
     membership: u64,
-    /// By tenant, how many threads it has.
+    /// For each tenant, its number of threads.
     lengths: Vec<usize>,
     settings: SettingsReader,
     names: Names,
     reader: Reader,
     round: u64,
-    /// Calls of [`Counted::sample`] that succeeded since one failed.
+    /// Calls of [`Counted::sample`] that succeeded since a call failed.
     unbroken: u32,
     kinds_epoch: u64,
     unmonitored: u64,
 }
 
-/// What is remembered of a thread from one reading to the next.
+/// The state of a thread that is kept from one reading to the next.
 struct Known {
     raw: RawThread,
-    /// How much of its waiting counted as throttled so far.
+    /// The part of its waiting that counted as throttled so far, in ns.
     throttled_ns: u64,
     name: Arc<str>,
     role: ThreadRole,
     settings: ThreadSettings,
-    /// Its state as long as the monitor has seen nothing of it.
+    /// Its state as long as the monitor has seen no event of it.
     first_state: ThreadState,
 }
 
-/// What says that there is nothing to do for a thread: kept apart, since for most threads of most
-/// periods this is all that is read.
+/// The record that says that there is nothing to do for a thread. It is kept apart, since for most
+/// threads in most periods it is all that is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Spot {
-    /// The thread's place in its tenant's list.
+    /// The index of the thread in the list of its tenant.
     place: u32,
-    /// The [`RawThread::copied`] of [`Known::raw`]; `None` before the first.
+    /// The [`RawThread::copied`] of [`Known::raw`]; `None` before the first reading.
     copied: Option<u32>,
-    /// Periods in a row in which nothing changed, up to [`QUIET`].
+    /// Successive periods in which nothing changed, up to [`QUIET`].
     quiet: u8,
 }
 
-/// Keeps one copy of each name: a process's threads mostly share one, and reaching for a thousand
-/// copies would cost more than all else that a sleeping thread does.
+/// Keeps one copy of each name: the threads of a process mostly share one name, and touching a thousand
+/// copies would cost more than everything else that is done for a sleeping thread.
 #[derive(Default)]
 struct Names(HashSet<Arc<str>>);
 
@@ -96,7 +98,7 @@ impl Names {
         if let Some(known) = self.0.get(name) {
             return Arc::clone(known);
         }
-        // Names nobody has any more are dropped before the table would grow.
+        // Names that are no longer used are dropped before the table would grow.
         if self.0.len() == self.0.capacity() {
             self.0.retain(|name| Arc::strong_count(name) > 1);
         }
@@ -106,17 +108,17 @@ impl Names {
     }
 }
 
-/// What one period showed.
+/// The observations of one period.
 pub(crate) struct Counts {
     pub(crate) time_ns: u64,
-    /// By tenant, ascending by id.
+    /// For each tenant, its threads, ascending by id.
     pub(crate) threads: Vec<Vec<ThreadSample>>,
     pub(crate) tenants: Vec<Explained>,
-    /// Cumulative.
+    /// Cumulative times of each CPU.
     pub(crate) cpus: BTreeMap<u32, CpuTimes>,
 }
 
-/// What one period showed of a tenant beside its threads.
+/// The observations of a tenant in one period, besides its threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Explained {
     pub(crate) waits: WaitBreakdown,
@@ -125,7 +127,7 @@ pub(crate) struct Explained {
 }
 
 impl Counted {
-    /// Loads the monitor. `Err` says why it cannot be used and what would be needed.
+    /// Loads the monitor. `Err` says why it cannot be used and what it would need.
     pub(crate) fn load(tenants: usize) -> Result<Counted, String> {
         if !Counted::can_follow(tenants) {
             let limit = MonitorIndex::LIMIT;
@@ -153,12 +155,13 @@ impl Counted {
         })
     }
 
-    /// Whether it can tell so many tenants apart.
+    /// Whether the monitor can tell this many tenants apart.
     pub(crate) fn can_follow(tenants: usize) -> bool {
         tenants <= usize::from(MonitorIndex::LIMIT)
     }
 
-    /// Follows so many other tenants from the next call of [`Counted::follow`] on, for whose discovery nothing is known here yet.
+    /// Follows this many other tenants from the next call of [`Counted::follow`] on. Nothing is known here
+    /// yet of their discovery.
     pub(crate) fn follow_others(&mut self, tenants: usize) {
         let before = std::mem::replace(&mut self.assigned, vec![BTreeSet::new(); tenants]);
         self.strays.extend(before.into_iter().flatten());
@@ -172,12 +175,12 @@ impl Counted {
         self.unbroken = 0;
     }
 
-    /// See [`Monitor::trace_points`].
+    /// The trace points of the monitor, see [`Monitor::trace_points`].
     pub fn trace_points(&self) -> TracePoints {
         self.monitor.trace_points()
     }
 
-    /// Brings discovery up to date with what processes did, and the monitor with whose they are.
+    /// Brings discovery up to date with the process events, and the monitor with the processes' tenants.
     /// Returns the tenants that gained or lost a process.
     pub(crate) fn follow(
         &mut self,
@@ -194,7 +197,7 @@ impl Counted {
                     tenant,
                 } => {
                     discovery.forked(parent.0, process.0);
-                    // The event may be of a tenant of before.
+                    // The event may be of a tenant that was followed before.
                     match self.assigned.get_mut(usize::from(tenant.0)) {
                         Some(assigned) => {
                             assigned.insert(process.0);
@@ -212,7 +215,7 @@ impl Counted {
                 }
             }
         }
-        // What happened while others were followed, their discovery was told.
+        // Events that arrived while other tenants were followed went to the discovery of those tenants.
         if happened.lost || self.unsettled {
             discovery.relist()?;
         }
@@ -230,7 +233,7 @@ impl Counted {
                 self.assigned[tenant].remove(&pid);
             }
         }
-        // After all have left, because a process may have moved to another tenant.
+        // After all departures, because a process may have moved to another tenant.
         for &tenant in &touched {
             let members = discovery.members(tenant);
             let joined: Vec<u32> = members
@@ -252,8 +255,8 @@ impl Counted {
         Ok(changed)
     }
 
-    /// Reads all counters. The period is from `before_ns` to now. `lists` are those of the call
-    /// before the last, or empty; their memory is used again.
+    /// Reads all counters. The period is from `before_ns` to now. `lists` are the lists of the call before
+    /// the last, or empty; their memory is used again.
     pub(crate) fn sample(
         &mut self,
         discovery: &Discovery,
@@ -362,7 +365,7 @@ impl Counted {
                 }
             }
             fill(sample, known, before.as_ref(), period_ns);
-            // Of what it was stopped for before it was followed here nothing is left to tell.
+            // The time for which a thread was throttled before it was followed here is not to be shown.
             match first {
                 true => known.throttled_ns = known.raw.throttled_ns,
                 false => known.throttled_ns += sample.throttled_ns.unwrap_or(0),
@@ -394,13 +397,13 @@ impl Counted {
     }
 }
 
-/// The monitor's error with what would help.
+/// The text of a monitor's error, with what would help.
 fn explain(error: &MonitorError) -> String {
     match error {
         MonitorError::Capability { .. } => {
             format!("{error}; run as root or give the program CAP_BPF and CAP_PERFMON")
         }
-        // The verifier's log is for the monitor's developers; its last line says the most.
+        // The verifier's log is for the developers of the monitor; its last line says the most.
         MonitorError::Refused { reason, log } => {
             let last = log
                 .lines()
@@ -419,7 +422,7 @@ fn failed(error: MonitorError) -> ObserveError {
     }
 }
 
-/// The settings that the monitor sees; a change of them says that the rest is worth reading.
+/// The settings that the monitor sees; if they change, the other settings are worth reading.
 fn settings_key(raw: &RawThread) -> (i8, u8, u16, u64, Option<u64>) {
     (
         raw.nice,
@@ -437,8 +440,8 @@ fn read_settings(
     reader.read(raw.id.tid.0)
 }
 
-/// What a new thread does, when the monitor has seen nothing of it yet: it neither woke nor gave up
-/// a CPU since it came under the monitor. `None`: it is gone.
+/// The state of a new thread of which the monitor has seen no event yet: it neither woke nor gave up
+/// a CPU since it came under the monitor. `None`: the thread is gone.
 fn first_state(reader: &mut Reader, raw: &RawThread) -> Result<Option<ThreadState>, ObserveError> {
     if raw.state.is_some() {
         return Ok(raw.state);
@@ -454,7 +457,7 @@ fn first_state(reader: &mut Reader, raw: &RawThread) -> Result<Option<ThreadStat
     }))
 }
 
-/// The counters of a thread before it came under the monitor: none. What is no counter is as now.
+/// The counters of a thread before it came under the monitor: zero. Other fields are as they are now.
 fn unseen(raw: &RawThread) -> RawThread {
     RawThread {
         run_ns: 0,
@@ -471,9 +474,9 @@ fn unseen(raw: &RawThread) -> RawThread {
     }
 }
 
-/// Brings `known` up to date with who is in the reading: forgets threads that are gone, makes new
-/// ones with `make` (`None`: gone meanwhile) and gives each its place in its tenant's list,
-/// ascending by id. Returns the lists' lengths.
+/// Brings `known` up to date with the threads of the reading: forgets threads that are gone, makes new
+/// ones with `make` (`None`: the thread is gone meanwhile) and gives each thread its index in its tenant's
+/// list, ascending by id. Returns the lengths of the lists.
 fn place_threads(
     known: &mut Vec<Option<Known>>,
     spots: &mut Vec<Spot>,
@@ -512,7 +515,7 @@ fn place_threads(
     Ok(members.iter().map(Vec::len).collect())
 }
 
-/// A sample to be filled.
+/// An empty sample, to be filled.
 pub(crate) fn blank() -> ThreadSample {
     ThreadSample {
         id: ThreadId {
@@ -542,8 +545,8 @@ pub(crate) fn blank() -> ThreadSample {
     }
 }
 
-/// Writes all of a sample, into the memory it has. `before`: its counters in the reading before,
-/// `None` if nothing changed since.
+/// Writes all fields of a sample, into the memory it has. `before`: the thread's counters in the reading
+/// before; `None` if nothing changed since.
 fn fill(sample: &mut ThreadSample, known: &Known, before: Option<&RawThread>, period_ns: u64) {
     let now = &known.raw;
     let since = |counter: fn(&RawThread) -> u64| {
@@ -588,7 +591,7 @@ fn fill(sample: &mut ThreadSample, known: &Known, before: Option<&RawThread>, pe
     }
 }
 
-/// Adds who woke a thread between two readings, most frequent first.
+/// Adds the threads that woke a thread between two readings, most frequent first.
 fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
     if now.wakers == before.wakers {
         return;
@@ -597,7 +600,7 @@ fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
     for waker in now.wakers.iter().flatten() {
         let count = match earlier(waker.id) {
             Some(earlier) if earlier.count <= waker.count => waker.count - earlier.count,
-            // It left the table and came back.
+            // The waker left the table and came back.
             _ => waker.count,
         };
         if count > 0 {
@@ -610,7 +613,7 @@ fn wakers(list: &mut Vec<Waker>, now: &RawThread, before: &RawThread) {
     list.sort_unstable_by_key(|waker| (std::cmp::Reverse(waker.count), waker.id));
 }
 
-/// A tenant's waits of a period, by cause.
+/// The waits of a tenant in a period, by cause.
 fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> WaitBreakdown {
     let mut waits = WaitBreakdown::default();
     for &(by, ns) in parts {
@@ -621,7 +624,7 @@ fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> Wa
             tenant if tenant == own => waits.own_ns += ns,
             tenant => match names.get(tenant) {
                 Some(name) => waits.tenants.push((name.clone(), ns)),
-                // No cause, or a tenant of before a reload.
+                // The cause is undefined, or a tenant of before a reload.
                 None => waits.unknown_ns += ns,
             },
         }
@@ -630,13 +633,13 @@ fn breakdown(own: TenantIndex, parts: &[(u16, u64)], names: &[TenantName]) -> Wa
     waits
 }
 
-/// For how long a thread of a sample did not run though it wanted to.
+/// The time for which the thread of a sample wanted to run and did not, in ns.
 fn waited_ns(sample: &ThreadSample) -> u64 {
     let ready = sample.ready.as_ref().map_or(0, |ready| ready.sum_ns);
     ready + sample.throttled_ns.unwrap_or(0)
 }
 
-/// Adds a thread that ended since the reading before. `known`: as it was then, if it was there.
+/// Adds a thread that ended since the reading before. `known`: its state then, if it existed.
 fn add_ended(ended: &mut Ended, now: &RawThread, known: Option<&Known>, period_ns: u64) {
     let none = unseen(now);
     let before = known.map_or(&none, |known| &known.raw);
@@ -656,8 +659,9 @@ fn add_ended(ended: &mut Ended, now: &RawThread, known: Option<&Known>, period_n
     }
 }
 
-/// Ready and throttled time between two readings, at most `most_ns`. A wait's end says how much of it a limit was: what
-/// had counted as ready until then is taken off what comes. `throttled_before`: what counted as throttled so far.
+/// Ready and throttled time between two readings, at most `most_ns`. The end of a wait tells how much of it
+/// was throttled time: what had counted as ready time until then is subtracted from the following ready time.
+/// `throttled_before`: what counted as throttled so far.
 fn waits(now: &RawThread, before: &RawThread, throttled_before: u64, most_ns: u64) -> (u64, u64) {
     let all = |t: &RawThread| t.ready_ns + t.throttled_ns;
     let waited = all(now).saturating_sub(all(before)).min(most_ns);
@@ -698,7 +702,7 @@ fn cpu_times(reading: &Reading) -> BTreeMap<u32, CpuTimes> {
     times.collect()
 }
 
-/// Leaves out trailing zeros.
+/// Removes trailing zeros from a list.
 fn trim<T: Default + PartialEq>(list: &mut Vec<T>) {
     let used = list
         .iter()
@@ -815,7 +819,7 @@ mod tests {
             };
             let lengths = place_threads(&mut table, &mut spots, &reading, 2, |raw| {
                 made.push(raw.id.tid.0);
-                // 13 is gone before its settings can be read.
+                // Thread 13 is gone before its settings can be read.
                 Ok((raw.id.tid.0 != 13).then(|| known(*raw)))
             });
             let mut places: Vec<(u16, u32, u32)> = (table.iter().flatten().zip(&spots[1..]))
@@ -836,7 +840,7 @@ mod tests {
             vec![30, 12, 20, 13],
         );
         assert_eq!(place(first), expected);
-        // 12 has ended, 30's slot is 31's now.
+        // Thread 12 has ended, and thread 30's slot is thread 31's now.
         let mut ended = thread(2, 1, 12, 0);
         ended.ended = true;
         let second = vec![thread(1, 2, 31, 0), ended, thread(3, 1, 20, 1)];
@@ -899,7 +903,7 @@ mod tests {
         let waker = |tid, count| Some(RawWaker { id: id(tid), count });
         let (mut before, mut now) = (raw(), raw());
         before.wakers[..3].copy_from_slice(&[waker(1, 10), waker(2, 4), waker(3, 8)]);
-        // 1 woke it twice more, 2 did not, 3 left and came back with 5, 4 is new.
+        // Waker 1 woke it twice more, 2 did not, 3 left and came back with 5, 4 is new.
         now.wakers[..4].copy_from_slice(&[waker(4, 2), waker(1, 12), waker(2, 4), waker(3, 5)]);
         let mut list = Vec::new();
         wakers(&mut list, &now, &before);
@@ -936,7 +940,8 @@ mod tests {
         );
     }
 
-    /// A period of 100: it waits from 40 on. At 150, the next reading is at 200, it is known that a limit had stopped it until then.
+    /// A period of 100; the thread waits from 40 on. At 150 it becomes known that a limit had stopped it
+    /// until then; the next reading is at 200.
     #[test]
     fn throttled_time_is_not_ready_and_what_counted_as_ready_is_taken_off() {
         let mut known = known(raw());
@@ -978,7 +983,7 @@ mod tests {
             (1, 30, 10)
         );
         assert_eq!((ended.ready.sum_ns, ended.ready.count), (20, Some(2)));
-        // One that began within the period, too.
+        // The same for a wait that began within the period.
         add_ended(&mut ended, &now, None, 1000);
         assert_eq!(
             (ended.threads, ended.run_ns, ended.ready.count),

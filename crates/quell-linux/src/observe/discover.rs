@@ -1,15 +1,16 @@
-//! The processes of the host, and the tenant each belongs to.
+//! The processes of the host, and the tenant that each process belongs to.
 //!
 //! Everything is seen from the initial pid namespace, so containers need no special case. All
 //! processes are kept, not only those of tenants: whether a process descends from a selected pid
-//! is known only from its ancestors, also when they are long gone.
+//! is known only from its ancestors, even after the ancestors have ended.
 //!
 //! A first scan reads all of `/proc`. Later changes come from the monitor's events
 //! ([`Discovery::forked`], [`Discovery::look_again`], [`Discovery::exited`]) or, without it, from
 //! listing `/proc` ([`Discovery::relist`]). A process that forks has the same executable, command
-//! line and cgroup in its child, so the child joins the same tenant without being looked at; after
-//! exec, and in another cgroup, it is looked at anew. Events may get lost, and a thread that moves without its
-//! process raises none, so that [`Discovery::step`] also looks again at a slice of all processes each period.
+//! line and cgroup in its child, so the child joins the same tenant without being examined; after
+//! exec, and in another cgroup, a process is examined anew. Events may get lost, and a thread that moves
+//! without its process raises none, so [`Discovery::step`] also examines a slice of all processes again each
+//! period.
 
 use super::ObserveError;
 use super::cgroup::Paths;
@@ -20,40 +21,41 @@ use super::selector::{Facts, Selectors, TenantIndex};
 use quell_model::ThreadRole;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Processes looked at again in a period at most, in the background and for events each. What
-/// exceeds it waits for the next period.
+/// The most processes examined again in a period, for the background pass and for events each. Processes
+/// beyond it wait for the next period.
 const STEP_LIMIT: usize = 16;
 const PENDING_LIMIT: usize = 64;
 
-/// Periods in which the background looks at every process once, if [`STEP_LIMIT`] allows: 10 s of
+/// Periods in which the background pass examines every process once, if [`STEP_LIMIT`] allows: 10 s of
 /// 80 ms periods.
 const PERIODS_PER_PASS: usize = 125;
 
-/// Periods after which KVM is asked again for the threads of virtual CPUs, where QEMU does not name them: a second of 80 ms periods.
+/// Periods after which KVM is asked again for the threads of virtual CPUs, where QEMU does not name them: a
+/// second of 80 ms periods.
 const PERIODS_PER_ASKING: u32 = 12;
 
 /// A process of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Start time, as in [`quell_model::ThreadId`]; `None` of a fork not looked at yet.
+    /// Start time, as in [`quell_model::ThreadId`]; `None` of a forked process that was not examined yet.
     start_ticks: Option<u64>,
     pub(crate) tenant: Option<TenantIndex>,
     pub(crate) kind: Kind,
-    /// Whether it is a QEMU that does not name its threads, as far as its command line tells.
+    /// Whether the process is a QEMU that does not name its threads, as far as its command line tells.
     nameless: bool,
     parent: u32,
     /// The first tenant whose `pid` selector names this process or an ancestor.
     lineage: Option<TenantIndex>,
-    /// The background's pass that saw it last.
+    /// The background pass that saw the process last.
     pass: u32,
 }
 
-/// What kind of process, as far as its threads' roles depend on it.
+/// The kind of a process, as far as the roles of its threads depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ordinary,
     Qemu,
-    /// A kernel thread; a tenant's only if it is one of its vhost workers.
+    /// A kernel thread; it belongs to a tenant only if it is one of the tenant's vhost workers.
     Kernel,
 }
 
@@ -62,23 +64,25 @@ pub(crate) struct Discovery {
     selectors: Selectors,
     processes: BTreeMap<u32, Process>,
     members: Vec<BTreeSet<u32>>,
-    /// Start times of the processes that `pid` selectors took: a later process of the same id is
-    /// another one.
+    /// Start times of the processes that `pid` selectors took: a later process with the same id is
+    /// another process.
     taken: BTreeMap<u32, u64>,
-    /// By tenant, a process that it would have if it were not an earlier tenant's; looked for where it has none.
+    /// For each tenant, a process that it would have if the process did not belong to an earlier tenant;
+    /// looked for where the tenant has no process.
     elsewhere: Vec<Option<u32>>,
-    /// To be looked at.
+    /// Processes still to be examined.
     pending: BTreeSet<u32>,
-    /// Where the background stands, and the number of its passes so far.
+    /// The position of the background pass, and the number of passes so far.
     walk: NumberWalk,
     pass: u32,
-    /// Processes it should have looked at, times [`PERIODS_PER_PASS`].
+    /// The number of processes that the background pass should have examined, times [`PERIODS_PER_PASS`].
     owed: usize,
     /// Tenants that gained or lost a process since [`Discovery::take_changed`].
     changed: BTreeSet<TenantIndex>,
-    /// Counts changes of a process's [`Kind`], and of `vcpus`.
+    /// Counts changes of the [`Kind`] of a process, and of `vcpus`.
     kinds_epoch: u64,
-    /// KVM's part of debugfs, what it told of nameless QEMUs' threads, periods since, and whether it once did not.
+    /// KVM's part of debugfs, the virtual CPUs that it told of nameless QEMUs, the periods since it was
+    /// asked, and whether it once refused.
     kvm: String,
     vcpus: BTreeMap<u32, u32>,
     asked: u32,
@@ -127,7 +131,7 @@ impl Discovery {
         &self.members[tenant]
     }
 
-    /// The earlier tenant that has what a tenant without processes would have.
+    /// The earlier tenant that has the processes which a tenant without processes would have.
     pub(crate) fn taken_by(&self, tenant: TenantIndex) -> Option<TenantIndex> {
         let process = self.processes.get(&self.elsewhere[tenant]?)?;
         let by = process.tenant.filter(|&by| by < tenant);
@@ -138,7 +142,7 @@ impl Discovery {
         self.processes.get(&pid)
     }
 
-    /// What a thread of this name does.
+    /// The role of a thread of this name.
     pub(crate) fn role(&self, process: u32, tid: u32, name: &str) -> ThreadRole {
         match self.process(process).map_or(Kind::Ordinary, |it| it.kind) {
             Kind::Ordinary => ThreadRole::Ordinary,
@@ -150,17 +154,17 @@ impl Discovery {
         }
     }
 
-    /// Another number than before when some [`Discovery::role`] may be another.
+    /// A counter that changes whenever the result of [`Discovery::role`] may change.
     pub(crate) fn kinds_epoch(&self) -> u64 {
         self.kinds_epoch
     }
 
-    /// The tenants that gained or lost a process since this was last asked.
+    /// The tenants that gained or lost a process since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<TenantIndex> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Lists `/proc`: forgets who is gone, looks at who is new.
+    /// Lists `/proc`: forgets the processes that are gone and examines the new ones.
     pub(crate) fn relist(&mut self) -> Result<(), ObserveError> {
         let listed = proc::numbers_in(&self.root)?.ok_or_else(|| {
             ObserveError::read(&self.root, std::io::Error::from_raw_os_error(libc::ENOENT))
@@ -176,7 +180,7 @@ impl Discovery {
             .into_iter()
             .filter(|pid| !self.processes.contains_key(pid))
             .collect();
-        // All first enter the table, so that a child finds its parent whatever their ids.
+        // All processes enter the table first, so that a child finds its parent whatever their ids.
         for &pid in &new {
             self.enter(pid)?;
         }
@@ -192,7 +196,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// A process was created by another.
+    /// Takes the event that a process was created by another.
     pub(crate) fn forked(&mut self, parent: u32, child: u32) {
         self.exited(child); // an earlier process of this id, whose exit was not seen
         let Some(origin) = self.processes.get(&parent) else {
@@ -213,19 +217,19 @@ impl Discovery {
         }
     }
 
-    /// A process runs another program now, or is in another cgroup.
+    /// Takes the event that a process runs another program now, or is in another cgroup.
     pub(crate) fn look_again(&mut self, pid: u32) {
         self.pending.insert(pid);
     }
 
-    /// A process is gone.
+    /// Takes the event that a process is gone.
     pub(crate) fn exited(&mut self, pid: u32) {
         self.pending.remove(&pid);
         self.join(pid, None);
         self.processes.remove(&pid);
     }
 
-    /// Asks which threads of QEMUs that do not name them run virtual CPUs.
+    /// Asks KVM which threads run virtual CPUs, for QEMUs that do not name their threads.
     fn ask_kvm(&mut self) {
         self.asked = 0;
         let nameless = |process: u32| self.process(process).is_some_and(|it| it.nameless);
@@ -248,7 +252,7 @@ impl Discovery {
         }
     }
 
-    /// Looks at processes that had events and at the next slice of all.
+    /// Examines the processes that had events, and the next slice of all processes.
     pub(crate) fn step(&mut self) -> Result<(), ObserveError> {
         self.asked += 1;
         if self.asked == PERIODS_PER_ASKING {
@@ -261,7 +265,7 @@ impl Discovery {
             self.enter(pid)?;
             self.look(pid)?;
         }
-        // What a period's share leaves over counts in the next, so that small hosts pay little.
+        // What is left of a period's share counts in the next period, so that small hosts pay little.
         self.owed = (self.owed + self.processes.len() + 1).min(STEP_LIMIT * PERIODS_PER_PASS);
         for _ in 0..self.owed / PERIODS_PER_PASS {
             match self.walk.next()? {
@@ -276,7 +280,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// Forgets the processes that the pass just ended did not see.
+    /// Forgets the processes that the pass that just ended did not see.
     fn end_pass(&mut self) {
         let pass = self.pass;
         let gone: Vec<u32> = self
@@ -289,7 +293,7 @@ impl Discovery {
         self.pass = pass.wrapping_add(1);
     }
 
-    /// Puts a process into the table, or refreshes what its stat says. Removes it if it is gone.
+    /// Puts a process into the table, or refreshes what its `stat` file says. Removes it if it is gone.
     fn enter(&mut self, pid: u32) -> Result<(), ObserveError> {
         let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
         let Some(stat) = text.and_then(Stat::parse) else {
@@ -324,13 +328,13 @@ impl Discovery {
         Ok(())
     }
 
-    /// Finds the tenant of a process in the table by everything that can be read about it.
+    /// Finds the tenant of a process of the table, by everything that can be read about the process.
     fn look(&mut self, pid: u32) -> Result<(), ObserveError> {
         let Some(process) = self.processes.get(&pid) else {
             return Ok(());
         };
         if pid == std::process::id() {
-            return Ok(()); // to slow or move ourselves would be to slow or stop observing
+            return Ok(()); // to slow or move Quell itself would slow or stop the observation
         }
         if process.kind == Kind::Kernel {
             let text = self.stat.read(format_args!("{}/{pid}/stat", self.root))?;
@@ -403,8 +407,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// The first tenant whose `pid` selector named this process or an ancestor. What was once
-    /// found stays: a process remains a descendant when its parent ends and init adopts it.
+    /// The first tenant whose `pid` selector named this process or an ancestor. A tenant once found
+    /// stays: a process remains a descendant when its parent ends and init adopts it.
     fn lineage(&mut self, pid: u32) -> Option<TenantIndex> {
         let mut found = None;
         let mut current = pid;
@@ -423,7 +427,7 @@ impl Discovery {
         found
     }
 
-    /// Moves a process from the tenant it was in to this one.
+    /// Moves a process from the tenant it was in to `tenant`.
     fn join(&mut self, pid: u32, tenant: Option<TenantIndex>) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
@@ -443,7 +447,7 @@ impl Discovery {
     }
 }
 
-/// The path of a process's executable; without the mark of a file that was replaced meanwhile.
+/// The path of a process's executable, without the mark of a file that was replaced meanwhile.
 fn executable(root: &str, pid: u32) -> Result<Option<Vec<u8>>, ObserveError> {
     let path = format!("{root}/{pid}/exe");
     let target = proc::present(&path, std::fs::read_link(&path))?;
@@ -583,7 +587,7 @@ mod tests {
         discovery.step().unwrap();
         assert_eq!(members(&discovery, 0), [7, 8]);
 
-        // Another process gets the selected id: not the one that was meant.
+        // Another process gets the selected id: not the process that was meant.
         write(
             dir.path(),
             &Fake {
@@ -774,7 +778,7 @@ mod tests {
         assert_eq!(discovery.role(40, 41, name), ThreadRole::Emulator);
         assert_eq!(discovery.role(40, 41, "CPU 7/KVM"), ThreadRole::Vcpu(7));
 
-        // The second runs for the first time.
+        // The second virtual CPU runs for the first time.
         vcpu(30, 1, 33);
         let epoch = discovery.kinds_epoch();
         for _ in 0..PERIODS_PER_ASKING {
@@ -783,7 +787,7 @@ mod tests {
         assert_eq!(discovery.role(30, 33, name), ThreadRole::Vcpu(1));
         assert_ne!(discovery.kinds_epoch(), epoch);
 
-        // And the machine ends.
+        // The virtual machine ends.
         fs::remove_dir_all(dir.path().join("kvm/30-9")).unwrap();
         for _ in 0..PERIODS_PER_ASKING {
             discovery.step().unwrap();
@@ -795,7 +799,7 @@ mod tests {
     fn many_events_are_worked_off_over_periods() {
         let dir = tempfile::tempdir().unwrap();
         let mut discovery = discover(dir.path(), &[named("a", |s| s.exe = Some("app".into()))]);
-        // Beyond the kernel's PID_MAX_LIMIT, so that none is this test's own process, which is left out.
+        // Beyond the kernel's PID_MAX_LIMIT, so that no process is this test's own, which is left out.
         const FIRST: u32 = 1 << 22;
         for pid in FIRST..FIRST + 200 {
             write(
@@ -806,7 +810,7 @@ mod tests {
                     ..ORDINARY
                 },
             );
-            discovery.forked(999, pid); // a parent nobody has seen
+            discovery.forked(999, pid); // a parent that was never seen
         }
         discovery.step().unwrap();
         let found = members(&discovery, 0).len();

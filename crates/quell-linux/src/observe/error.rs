@@ -1,10 +1,10 @@
-//! What can go wrong while observing, split by whose fault it is: [`SelectorError`] is the
-//! user's configuration, [`ObserveError::Bpf`] the kernel or missing privileges, the rest the host.
+//! Errors of observation, split by their origin: [`SelectorError`] is the user's configuration,
+//! [`ObserveError::Bpf`] the kernel or missing privileges, the rest the host.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a host cannot be observed.
+/// The reason why a host cannot be observed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObserveError {
@@ -14,40 +14,40 @@ pub enum ObserveError {
     /// A file that every Linux host has cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
-        /// Why.
+        /// The error of the read.
         source: io::Error,
     },
-    /// A kernel file says something no known kernel writes.
+    /// A kernel file holds text that no known kernel writes.
     #[error("{}: {message}", path.display())]
     Malformed {
-        /// The file.
+        /// The file that holds the text.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the text.
         message: String,
     },
     /// The BPF monitor cannot be used though it was asked for, or it failed while in use.
     #[error("the BPF monitor cannot be used: {reason}")]
     Bpf {
-        /// Why, and what would be needed.
+        /// Why it cannot be used or failed, and what it would need.
         reason: String,
     },
 }
 
-/// A selector that is no glob, regular expression or unit name.
+/// A selector that is not a glob, regular expression or unit name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tenant `{tenant}`: `{key}` = `{}`: {message}", value.escape_debug())]
 pub struct SelectorError {
     /// The tenant's name.
     pub tenant: String,
-    /// Where the tenant stands in the configuration, counted from 0.
+    /// The index of the tenant in the configuration, counted from 0.
     pub index: usize,
     /// The selector's key, such as `cgroup`.
     pub key: &'static str,
-    /// What was given.
+    /// The value given in the configuration.
     pub value: String,
-    /// What is wrong with it.
+    /// The error in the value.
     pub message: String,
 }
 

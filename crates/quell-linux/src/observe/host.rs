@@ -1,4 +1,4 @@
-//! The host's CPUs: which are online, and how busy each was.
+//! The host's CPUs: which CPUs are online, and how busy each one was.
 
 use super::proc::{self, Reader, TICK_NS};
 use super::{ObserveError, topology};
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Cumulative times of one CPU in ns, where seen.
+/// Cumulative times of one CPU in ns, where they could be read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CpuTimes {
     pub(crate) busy_ns: Option<u64>,
@@ -54,7 +54,7 @@ impl Host {
         Ok(())
     }
 
-    /// Cumulative times from `/proc/stat`, whose unit is 10 ms.
+    /// Cumulative times from `/proc/stat`, in ns; the unit of that file is 10 ms.
     pub(crate) fn proc_times(&mut self) -> Result<BTreeMap<u32, CpuTimes>, ObserveError> {
         let text = self
             .reader
@@ -73,7 +73,7 @@ impl Host {
         Ok(proc::parse_cpu_times(text).into_iter().map(times).collect())
     }
 
-    /// The period since the previous call, given the cumulative times now.
+    /// The CPU times of the period since the previous call, given the cumulative times now.
     pub(crate) fn sample(
         &mut self,
         now: BTreeMap<u32, CpuTimes>,

@@ -1,19 +1,23 @@
-//! Which threads run virtual CPUs, as KVM tells it: for QEMUs that do not name their threads (`-name NAME,debug-threads=on`; the default since QEMU 10.2).
+//! The threads that run virtual CPUs, as KVM tells it: for QEMUs that do not name their threads (`-name
+//! NAME,debug-threads=on`; the default since QEMU 10.2).
 //!
-//! `kvm/PID-FD/vcpuN/pid` in debugfs (Linux 6.0) is the thread that ran a virtual CPU last, 0 before one did. N is the id that QEMU gave it, on x86 its APIC id, which
-//! leaves gaps where a socket's cores are no power of two: QEMU's own numbers, by which guests know their CPUs too, follow their order.
+//! `kvm/PID-FD/vcpuN/pid` in debugfs (Linux 6.0) holds the thread that ran a virtual CPU last, 0 before any
+//! thread did. N is the id that QEMU gave to the virtual CPU, on x86 its APIC id, which leaves gaps where the
+//! number of cores of a socket is no power of two: QEMU's own numbers, by which guests know their CPUs too,
+//! follow the order of these ids.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Where debugfs is mounted, and what of it is KVM's.
+/// The folder of KVM in debugfs, at the usual mount point of debugfs.
 pub(crate) const DEBUGFS: &str = "/sys/kernel/debug/kvm";
 
-/// The numbers of the virtual CPUs that these processes' threads run, by thread.
+/// The numbers of the virtual CPUs that the threads of these processes run, by thread.
 ///
 /// # Errors
-/// `root` cannot be listed: there is no debugfs, no KVM, or no permission (root has it). Virtual machines that end meanwhile are left out.
+/// The listing of `root` fails: there is no debugfs, no KVM, or no permission (root has it). Virtual machines
+/// that end meanwhile are left out.
 pub(crate) fn vcpus(root: &str, is_meant: impl Fn(u32) -> bool) -> io::Result<BTreeMap<u32, u32>> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(root)?.flatten() {
@@ -36,7 +40,7 @@ pub(crate) fn vcpus(root: &str, is_meant: impl Fn(u32) -> bool) -> io::Result<BT
     Ok(all)
 }
 
-/// The ids of a virtual machine's virtual CPUs.
+/// The ids of the virtual CPUs of a virtual machine.
 fn ids(folder: &Path) -> Vec<u32> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let id = |name: &str| name.strip_prefix("vcpu")?.parse().ok();

@@ -1,16 +1,17 @@
-//! What a live host does: one [`Snapshot`] per period.
+//! Observes a live host: one [`Snapshot`] per period.
 //!
-//! Problem: a policy wants to know, every 80 ms and at next to no cost, what each thread of each
-//! tenant did: ran, waited, for whom, woken by whom.
+//! Problem: a policy needs to know, every 80 ms and at next to no cost, what each thread of each
+//! tenant did: how long it ran and waited, what it waited for, and which threads woke it.
 //!
 //! Approach: [`Observer::new`] compiles the tenants' selectors and finds their processes in `/proc`
 //! once. The BPF monitor ([`monitor`]) then counts inside the kernel and tells which processes
-//! came, went and changed; a period reads its counters and subtracts the ones before. Where BPF
-//! cannot load, the threads' files in `/proc` are sampled instead: dearer, and what cannot be seen
-//! that way is `None`, never zero.
+//! came, went and changed; the figures of a period are the counters minus the previous ones. Where BPF
+//! cannot load, the threads' files in `/proc` are sampled instead: this costs more, and what cannot be
+//! seen that way is `None`, never zero.
 //!
-//! Units: times in ns, CPU times within the period. Threads that exited within the period are not
-//! listed; the BPF monitor has their sums, and a tenant's own cgroup what nobody known used. Everything is seen from the initial pid namespace, where the agent has to run.
+//! Units: times in ns, CPU times within the period. Threads that exited within the period are not listed; the
+//! BPF monitor has their sums, and a tenant's own cgroup tells the CPU time of threads that were never known.
+//! Everything is seen from the initial pid namespace, where the agent has to run.
 
 mod account;
 mod causes;
@@ -46,7 +47,7 @@ use selector::Selectors;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Which source to use.
+/// The source of the threads' figures that the caller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preference {
     /// The BPF monitor where it loads, otherwise `/proc`.
@@ -58,7 +59,7 @@ pub enum Preference {
     Procfs,
 }
 
-/// Observes this host.
+/// The observer of this host: makes a snapshot of the tenants each period.
 pub struct Observer {
     preference: Preference,
     view: View,
@@ -66,14 +67,14 @@ pub struct Observer {
     host: Host,
     fallback_reason: Option<String>,
     seq: u64,
-    /// The previous period's end.
+    /// The end of the previous period.
     monotonic_ns: u64,
     boottime_ns: u64,
-    /// Samples that nobody needs any more, by tenant in the order of the configuration.
+    /// Samples that are no longer used, by tenant in the order of the configuration.
     spare: Vec<Vec<ThreadSample>>,
 }
 
-/// The tenants, and which processes are whose.
+/// The tenants, and the processes of each tenant.
 struct View {
     names: Vec<TenantName>,
     specs: Vec<Arc<TenantSpec>>,
@@ -99,7 +100,7 @@ impl View {
     }
 }
 
-/// Where the threads' figures come from.
+/// The source of the threads' figures.
 enum Counters {
     Bpf(Box<Counted>),
     Procfs(Box<Sampler>),
@@ -109,8 +110,8 @@ impl Observer {
     /// Finds the tenants' processes and starts to count. The first period begins now.
     ///
     /// # Errors
-    /// A wrong selector ([`ObserveError::Selector`]); with [`Preference::Bpf`] a monitor that
-    /// cannot load; a host without `/proc` or `/sys`.
+    /// The call fails with a wrong selector ([`ObserveError::Selector`]); with [`Preference::Bpf`], if the
+    /// monitor cannot load; and on a host without `/proc` or `/sys`.
     pub fn new(tenants: &[TenantSpec], preference: Preference) -> Result<Observer, ObserveError> {
         let view = View::of(tenants)?;
         let loaded = match preference {
@@ -139,11 +140,11 @@ impl Observer {
         Ok(observer)
     }
 
-    /// Observes other tenants from now on; the period begins anew. A monitor that can tell them apart stays, and with it whoever
-    /// stands in for its trace points.
+    /// Observes other tenants from now on; the period begins anew. A monitor that can tell that many tenants
+    /// apart stays loaded, and with it a scheduler that stands in for its trace points.
     ///
     /// # Errors
-    /// As [`Observer::new`]; it goes on with the tenants that it had.
+    /// The call fails as [`Observer::new`] does; the observer then goes on with the tenants that it had.
     pub fn follow(&mut self, tenants: &[TenantSpec]) -> Result<(), ObserveError> {
         let counted = match &mut self.counters {
             Counters::Bpf(counted) if Counted::can_follow(tenants.len()) => counted,
@@ -167,7 +168,7 @@ impl Observer {
         Ok(())
     }
 
-    /// What was so far is the base that the next period's figures are differences from.
+    /// Takes the present counters as the base of the next period's figures.
     fn begin(&mut self) -> Result<(), ObserveError> {
         self.spare.clear();
         let seq = self.seq;
@@ -176,7 +177,7 @@ impl Observer {
         Ok(())
     }
 
-    /// The trace points that a scheduler can stand in for, where the figures come from BPF.
+    /// The trace points that a scheduler can stand in for; `None` where the figures do not come from BPF.
     pub fn trace_points(&self) -> Option<TracePoints> {
         match &self.counters {
             Counters::Bpf(counted) => Some(counted.trace_points()),
@@ -184,7 +185,7 @@ impl Observer {
         }
     }
 
-    /// Where the figures come from.
+    /// The source that the threads' figures come from.
     pub fn source(&self) -> Source {
         match self.counters {
             Counters::Bpf(_) => Source::Bpf,
@@ -192,13 +193,14 @@ impl Observer {
         }
     }
 
-    /// Why BPF is not used and what would be needed, when it is not used.
+    /// Why BPF is not used and what it would need; `None` when it is used.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.fallback_reason.as_deref()
     }
 
-    /// Takes back the snapshot before the last, so that the next one is made in its memory: making
-    /// one of a thousand threads anew costs more than all that changes in it. Others are dropped.
+    /// Takes back the snapshot before the last, so that the next snapshot reuses its memory: to allocate
+    /// a snapshot of a thousand threads costs more than to update all that changes in it. Other snapshots
+    /// are dropped.
     pub fn recycle(&mut self, snapshot: Snapshot) {
         if snapshot.seq + 2 != self.seq || snapshot.tenants.len() != self.view.names.len() {
             return;
@@ -210,10 +212,10 @@ impl Observer {
         }
     }
 
-    /// What was seen since the previous call (at first: since [`Observer::new`]).
+    /// The snapshot of the period since the previous call (at first: since [`Observer::new`]).
     ///
     /// # Errors
-    /// Only when the host itself cannot be read any more. Processes and threads that vanish
+    /// The call fails only when the host itself cannot be read any more. Processes and threads that vanish
     /// meanwhile are no errors.
     pub fn sample(&mut self) -> Result<Snapshot, ObserveError> {
         let (period, mut seen) = match &mut self.counters {
@@ -309,7 +311,7 @@ impl Observer {
     }
 }
 
-/// What one period showed, by tenant in the order of the configuration.
+/// The observations of one period, by tenant in the order of the configuration.
 struct Seen {
     threads: Vec<Vec<ThreadSample>>,
     explained: Option<Vec<Explained>>,
@@ -317,7 +319,7 @@ struct Seen {
     changed: BTreeSet<usize>,
 }
 
-/// A clock's time in ns.
+/// The time of a clock in ns.
 fn clock(id: ClockId) -> u64 {
     // Both clocks exist on every Linux since 2.6.39, so that the call cannot fail.
     clock_gettime(id).map_or(0, |time| {

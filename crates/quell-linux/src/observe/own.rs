@@ -1,8 +1,8 @@
-//! Which cgroup is each tenant's own, kept up to date at a bounded cost per period.
+//! The cgroup that each tenant has to itself, kept up to date at a bounded cost per period.
 //!
-//! Finding out reads the cgroup of each of the tenant's processes and the lists of the cgroup's
-//! members, too much for every period: a tenant that gained or lost a process is asked about soon,
-//! the others in turn, so that a stranger in a tenant's cgroup is noticed within about 10 s.
+//! To find it, the cgroup of each of the tenant's processes and the member lists of the cgroup are
+//! read, which is too much for every period: a tenant that gained or lost a process is examined soon,
+//! the other tenants in turn, so that a stranger in a tenant's cgroup is noticed within about 10 s.
 
 use super::ObserveError;
 use super::account::Account;
@@ -13,10 +13,11 @@ use quell_model::CgroupPath;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Periods in which every tenant has its turn, and the least number between two looks at one.
+/// Periods in which every tenant is examined once in turn, and (below) the least number of periods between
+/// two examinations of a tenant.
 const PERIODS_PER_PASS: u64 = 125;
 const PERIODS_BETWEEN: u64 = 12;
-/// Changed tenants looked at in one period.
+/// The most changed tenants examined in one period.
 const CHANGED_LIMIT: usize = 4;
 
 pub(crate) struct OwnCgroups {
@@ -32,10 +33,11 @@ struct Own {
     changed: bool,
     looked: Option<u64>,
     limit_cpus: Option<f64>,
-    /// The period in which its limit was last looked at.
+    /// The period in which the tenant's bandwidth limit was last read.
     limit_looked: Option<u64>,
     account: Account,
-    /// Strangers that were in its cgroup when it was last looked at, and may have been on their way into the tenant.
+    /// Strangers that were in the tenant's cgroup when it was last examined, and may have been on their way
+    /// into the tenant.
     suspects: BTreeSet<u32>,
 }
 
@@ -62,7 +64,8 @@ impl OwnCgroups {
         self.tenants[tenant].cgroup.as_ref()
     }
 
-    /// The bandwidth limit of a tenant, in CPUs. Whether one stopped it in this period says whether it is worth looking at.
+    /// The bandwidth limit of a tenant, in CPUs. `stopped`: whether a limit throttled the tenant in this
+    /// period, which makes the limit worth reading.
     pub(crate) fn limit(&mut self, tenant: usize, stopped: bool) -> Option<f64> {
         let own = &mut self.tenants[tenant];
         let looked = own.limit_looked;
@@ -75,8 +78,8 @@ impl OwnCgroups {
         own.limit_cpus
     }
 
-    /// What others than the known threads of a tenant's cgroup used since that was last asked, in ns; its known threads ran for so long in this
-    /// period.
+    /// CPU time in ns that threads other than the known ones used in a tenant's cgroup since the last call;
+    /// `known_ns` is the run time of the known threads in this period.
     pub(crate) fn unknown_ns(&mut self, tenant: usize, known_ns: u64) -> u64 {
         let own = &mut self.tenants[tenant];
         let Some((hierarchy, cgroup)) = self.hierarchy.as_ref().zip(own.cgroup.as_ref()) else {
@@ -89,7 +92,7 @@ impl OwnCgroups {
             .read(hierarchy.used_ns(&cgroup.0, &mut self.reader))
     }
 
-    /// Looks at the tenants whose turn it is.
+    /// Examines the tenants that are due.
     pub(crate) fn step(
         &mut self,
         discovery: &Discovery,
@@ -104,12 +107,12 @@ impl OwnCgroups {
             let rested = own.looked.is_none_or(|at| period - at >= PERIODS_BETWEEN);
             own.changed && rested
         };
-        // The longest neglected first, so that tenants that change all the time hold up nobody.
+        // The longest neglected first, so that tenants that change all the time hold up no other tenant.
         let mut soon: Vec<usize> = (0..self.tenants.len())
             .filter(|&t| due(&self.tenants[t]))
             .collect();
         soon.sort_by_key(|&tenant| self.tenants[tenant].looked);
-        // At the start everybody at once: the first plan should know every tenant's cgroup.
+        // In the first period all tenants at once: the first plan should know every tenant's cgroup.
         soon.truncate(if period == 0 {
             usize::MAX
         } else {
@@ -142,8 +145,8 @@ impl OwnCgroups {
         let pids = discovery.members(tenant);
         let mut paths: Vec<String> = Vec::new();
         for &pid in pids {
-            // libvirt puts each of a machine's threads into a cgroup of its own; nobody else does
-            // that, so that of other processes the main thread speaks for all.
+            // libvirt puts each thread of a virtual machine into a cgroup of its own. No other software does
+            // that, so the main thread of any other process represents all its threads.
             let tids = match discovery.process(pid).map(|p| p.kind) {
                 Some(Kind::Qemu) => {
                     proc::numbers_in(&format!("/proc/{pid}/task"))?.unwrap_or_default()
@@ -163,12 +166,13 @@ impl OwnCgroups {
                 }
             }
         }
-        // Who is not known yet is looked at soon, and is a stranger then if it is one.
+        // A process that is not known yet is examined soon, and counts as a stranger then if it is one.
         let stranger = |pid| !pids.contains(&pid) && discovery.process(pid).is_some();
         let found = hierarchy.exclusive(paths.iter().map(String::as_str), &stranger);
         let own = &mut self.tenants[tenant];
-        // Processes come and go. What it had stays its while its own are there, if any are, and no stranger is there twice: at the first time that
-        // may have moved in since it was looked at.
+        // Processes come and go. A tenant keeps the cgroup that it had as long as all of its processes, if it
+        // has any, are in it and no stranger is seen there at two successive examinations: a stranger that is
+        // seen once may be about to join the tenant.
         let within = |path: &str, above: &str| {
             path.strip_prefix(above)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

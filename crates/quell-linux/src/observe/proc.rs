@@ -1,6 +1,6 @@
 //! Reading and parsing `/proc`: plain byte parsers that no content can make panic, and reads into a
-//! reused buffer in which a process that cannot be looked at, mostly because it vanished, is `None`
-//! and never an error.
+//! reused buffer. A process that cannot be examined, mostly because it vanished, is `None` and never
+//! an error.
 
 use super::ObserveError;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use std::sync::Once;
 /// hundredths of a second (USER_HZ) on every architecture Quell builds for.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
-/// Reads at most this much of a file: command lines can be megabytes long.
+/// The most bytes read of a file: command lines can be megabytes long.
 const LONGEST: usize = 64 * 1024;
 
 /// Set in `flags` for kernel threads (include/linux/sched.h).
@@ -87,7 +87,7 @@ pub(crate) fn status_number(status: &[u8], key: &str) -> Option<u64> {
     number(words(line.strip_prefix(key.as_bytes())?.strip_prefix(b":")?).next()?)
 }
 
-/// A CPU's lines of `/proc/stat`: `(cpu, busy ticks, steal ticks)` for each online CPU. Busy is
+/// The CPU lines of `/proc/stat`: `(cpu, busy ticks, steal ticks)` for each online CPU. Busy is
 /// user, nice, system, irq and softirq time; waiting for I/O is idle time.
 pub(crate) fn parse_cpu_times(text: &[u8]) -> Vec<(u32, u64, u64)> {
     let mut list = Vec::new();
@@ -141,10 +141,10 @@ fn signed(digits: &[u8]) -> Option<i32> {
     }
 }
 
-/// Turns failures to read about one process or thread into `None`: it is gone, not ours to look
-/// at, or made itself unreadable (as by an executable whose path is longer than the kernel tells),
-/// which must not end the observation of all others. Only when we are out of files or memory is it
-/// an error.
+/// Turns failures to read about one process or thread into `None`: the process is gone, Quell may not
+/// look at it, or it made itself unreadable (as by an executable whose path is longer than the kernel
+/// tells), which must not end the observation of all other processes. Only a lack of file descriptors
+/// or memory is an error.
 pub(crate) fn present<T>(
     what: impl Display,
     result: io::Result<T>,
@@ -158,7 +158,7 @@ pub(crate) fn present<T>(
             return Err(ObserveError::read(what.to_string(), error));
         }
         Some(libc::ENOENT | libc::ESRCH | libc::EACCES | libc::EPERM) => {}
-        // Once: it may go on failing in every period.
+        // Logged once: the read may go on failing in every period.
         _ => LOGGED.call_once(|| tracing::debug!(%what, %error, "skipped, as will be its like")),
     }
     Ok(None)
@@ -203,7 +203,7 @@ fn read_some(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// The numeric names in a directory (`/proc`, `/proc/PID/task`), ascending. `None`: it is gone.
+/// The numeric names in a directory (`/proc`, `/proc/PID/task`), ascending. `None`: the directory is gone.
 pub(crate) fn numbers_in(path: &str) -> Result<Option<Vec<u32>>, ObserveError> {
     let Some(entries) = present(path, std::fs::read_dir(path))? else {
         return Ok(None);
@@ -226,7 +226,7 @@ pub(crate) struct NumberWalk {
     ready: Vec<u32>,
 }
 
-/// Room for some 20 names, which is what one refill costs at most.
+/// Room for some 20 names, which is the most that one refill costs.
 const WALK_BUFFER: usize = 512;
 
 impl NumberWalk {
@@ -241,7 +241,7 @@ impl NumberWalk {
         })
     }
 
-    /// The next number; `None` once at the end of the directory, then from its start again.
+    /// The next number; `None` once at the end of the directory, after which the walk starts again.
     pub(crate) fn next(&mut self) -> Result<Option<u32>, ObserveError> {
         while self.ready.is_empty() {
             let fd = self.directory.as_raw_fd();
@@ -265,8 +265,8 @@ impl NumberWalk {
     }
 }
 
-/// The names in what getdents64(2) returned: records of inode (8 bytes), offset (8), length of the
-/// record (2), type (1) and the NUL-terminated name.
+/// The names in the bytes that getdents64(2) returned: records of inode (8 bytes), offset (8), length of
+/// the record (2), type (1) and the NUL-terminated name.
 fn entry_names(mut records: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes([*records.get(16)?, *records.get(17)?]));
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A stat line of this machine's kernel with the given name.
+    /// A stat line as this machine's kernel writes it, with the given name.
     fn line(comm: &str) -> String {
         format!(
             "42 ({comm}) S 7 42 42 0 -1 4194304 99 0 0 0 11 22 0 0 20 -5 1 0 133892 3133440 412 \

@@ -1,9 +1,9 @@
-//! QEMU processes: which domain one runs, and which of its threads is what.
+//! QEMU processes: the domain that a process runs, and the role of each of its threads.
 //!
 //! libvirt starts QEMU with `-name guest=NAME,debug-threads=on`, and QEMU then names its threads:
 //! `CPU n/KVM` and `CPU n/TCG` run virtual CPUs, `IO NAME` are iothreads, `vhost-PID` move packets
 //! for virtio in the kernel. Without `debug-threads=on` all threads carry the program's name: KVM
-//! tells which are virtual CPUs ([`super::kvm`]), and all others count as the emulator's.
+//! tells which threads are virtual CPUs ([`super::kvm`]), and all others count as emulator threads.
 
 use quell_model::ThreadRole;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) fn names_threads(cmdline: &[u8]) -> bool {
     options(&name).any(|it| it == "debug-threads=on" || it == "debug-threads=yes")
 }
 
-/// The value of a command line's `-name`.
+/// The value of the option `-name` of a command line.
 fn name(cmdline: &[u8]) -> Option<String> {
     let mut arguments = cmdline.split(|&b| b == 0);
     arguments
@@ -44,7 +44,8 @@ fn name(cmdline: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(arguments.next()?).into_owned())
 }
 
-/// A QEMU command line's UUID, by which libvirt knows the domain: it passes it to each that it starts.
+/// The UUID in a QEMU command line, by which libvirt knows the domain: libvirt passes it to each QEMU that it
+/// starts.
 pub(crate) fn uuid(cmdline: &[u8]) -> Option<String> {
     let mut arguments = cmdline.split(|&b| b == 0);
     arguments
@@ -54,8 +55,9 @@ pub(crate) fn uuid(cmdline: &[u8]) -> Option<String> {
     Some(uuid.to_ascii_lowercase())
 }
 
-/// Where QEMU listens for the guest agent's host side, by its command line: the socket of the virtio-serial port `org.qemu.guest_agent.0`. `None`: there is
-/// none, or somebody else opened it for QEMU, as libvirt does.
+/// The socket on which QEMU listens for the host side of the guest agent, by its command line: the socket of
+/// the virtio-serial port `org.qemu.guest_agent.0`. `None`: there is no such socket, or another program
+/// opened it for QEMU, as libvirt does.
 pub(crate) fn agent_socket(cmdline: &[u8]) -> Option<PathBuf> {
     let arguments: Vec<&[u8]> = cmdline.split(|&b| b == 0).collect();
     let values = |option: &'static [u8]| {
@@ -72,7 +74,7 @@ pub(crate) fn agent_socket(cmdline: &[u8]) -> Option<PathBuf> {
     value_of(&chardev, "path").map(PathBuf::from)
 }
 
-/// An option's keys and values: `driver,key=value`, or JSON.
+/// The keys and values of an option: `driver,key=value`, or JSON.
 fn keyed(text: &str) -> Vec<(String, String)> {
     if let Ok(serde_json::Value::Object(all)) = serde_json::from_str(text) {
         let words = all.into_iter();
@@ -111,7 +113,7 @@ fn options(text: &str) -> impl Iterator<Item = String> {
     list.into_iter()
 }
 
-/// What a QEMU thread of this name does.
+/// The role of a QEMU thread of this name.
 pub(crate) fn role(thread_name: &str) -> ThreadRole {
     if let Some(rest) = thread_name.strip_prefix("CPU ") {
         let (number, accelerator) = rest.split_once('/').unwrap_or((rest, ""));
@@ -134,7 +136,7 @@ pub(crate) fn role(thread_name: &str) -> ThreadRole {
 }
 
 /// The process that a kernel thread of this name works for (`vhost-PID`, before Linux 6.4; since
-/// then vhost's workers are threads of that process).
+/// then the workers of vhost are threads of that process).
 pub(crate) fn vhost_owner(thread_name: &[u8]) -> Option<u32> {
     std::str::from_utf8(thread_name.strip_prefix(b"vhost-")?)
         .ok()?
@@ -218,7 +220,7 @@ mod tests {
                 vec!["qemu", "--device", json, "--chardev", chardev, "-S"],
                 Some("/run/a,b.sock"),
             ),
-            // libvirt passes it an open one.
+            // libvirt passes an open file descriptor to QEMU.
             (
                 vec![
                     "qemu",

@@ -3,16 +3,17 @@
 //! `schedstat` tells how long a thread ran, how long it waited and how often it got a CPU, exactly
 //! (a running thread's own figure is up to one scheduler tick old). `status` tells how often it
 //! lost its CPU while it still wanted to run; it is read only for threads that ran. Wakeups,
-//! wakers, migrations and who made whom wait are not seen, and neither are the lengths of single
+//! wakers, migrations and the causes of waits are not seen, and neither are the lengths of single
 //! waits. On kernels without CONFIG_SCHED_INFO only the run time is seen, in steps of 10 ms.
 //!
 //! Two things `/proc` does not tell are inferred:
-//! - State `R` is both running and ready. Of the tenants' `R` threads last seen on a CPU, the one
-//!   that ran longest in the period counts as running, if it ran at all; the others as ready.
+//! - State `R` is both running and ready. Of the tenants' `R` threads last seen on a CPU, the thread
+//!   that ran longest in the period counts as running, if it ran at all; the others count as ready.
 //! - `schedstat` counts a wait when it ends. A thread that was `R` at both ends of a period and got
-//!   no CPU in it has waited all of it, which is counted at once and taken off the wait's length
-//!   when that is counted. The part of an unfinished wait before its first whole period is counted
-//!   when it ends; what has no room beside the time it ran then, in the periods after it while it goes
+//!   no CPU in it has waited all of the period, which is counted at once and subtracted from the length of
+//!   the wait when `schedstat` counts it. The part of an unfinished wait before its first whole period is
+//!   counted when the wait ends; the part that does not fit beside the run time of that period is counted
+//!   in the periods after it while the thread goes on wanting a CPU.
 //!   on wanting a CPU.
 
 use super::ObserveError;
@@ -33,14 +34,15 @@ pub(crate) struct Sampler {
     round: u64,
 }
 
-/// What is remembered of a thread from one period to the next.
+/// The state of a thread that is kept from one period to the next.
 struct Thread {
     name: Arc<str>,
     counters: Counters,
     wanted_cpu: bool,
-    /// Waiting time counted before `schedstat` counts it; below 0, what it counted that had no room yet.
+    /// Waiting time counted before `schedstat` counts it; below 0, time that it counted and that fitted into
+    /// no period yet.
     ahead_ns: i64,
-    /// The round that saw it last.
+    /// The round that saw the thread last.
     round: u64,
 }
 
@@ -52,12 +54,12 @@ struct Counters {
     preemptions: Option<u64>,
 }
 
-/// A period's bounds.
+/// The bounds of a period.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Period {
-    /// How long it was, in ns.
+    /// The length of the period, in ns.
     pub(crate) length_ns: u64,
-    /// CLOCK_BOOTTIME at its start, in ns: the clock that thread start times are in.
+    /// CLOCK_BOOTTIME at the start of the period, in ns: the clock of thread start times.
     pub(crate) start_boottime_ns: u64,
 }
 
@@ -79,7 +81,7 @@ impl Sampler {
         })
     }
 
-    /// All threads of all tenants, by tenant and ascending. Processes whose name changed are told
+    /// Samples all threads of all tenants, by tenant and ascending. A process whose name changed is reported
     /// to `discovery` as having run another program.
     pub(crate) fn sample(
         &mut self,
@@ -129,7 +131,7 @@ impl Sampler {
         Ok(lists)
     }
 
-    /// One thread; `None` when it is gone.
+    /// Samples one thread; `None` when it is gone.
     fn thread(
         &mut self,
         pid: u32,
@@ -159,7 +161,7 @@ impl Sampler {
             return Ok(None);
         };
         if matches!(stat.state, b'Z' | b'X' | b'x') {
-            return Ok(None); // exited, and nobody has asked for its status yet
+            return Ok(None); // exited, and its parent has not reaped it yet
         }
         if !self.schedstat {
             now.run_ns = stat
@@ -202,12 +204,12 @@ impl Sampler {
         let born_in_period = id.start_ticks.saturating_mul(TICK_NS) >= period.start_boottime_ns;
         let before = match known {
             Some(thread) => thread.counters,
-            // All it did was in this period.
+            // All that the thread did was in this period.
             None if born_in_period => Counters {
                 preemptions: Some(0),
                 ..Counters::default()
             },
-            // It was there before and what it did then is not this period's.
+            // The thread existed before; its earlier counts do not belong to this period.
             None => now,
         };
         let ahead_ns = known.map_or(0, |thread| thread.ahead_ns);
@@ -276,13 +278,13 @@ impl Sampler {
     }
 }
 
-/// What is known of a thread's waiting in a period.
+/// The waiting of a thread in a period, as far as it is known.
 struct Waited {
-    /// By how much `schedstat` counted on.
+    /// The increase of `schedstat`'s waiting time.
     counted_ns: u64,
-    /// What earlier periods counted ahead of it; below 0, what they had no room for.
+    /// Time that earlier periods counted ahead of `schedstat`; below 0, time that they had no room for.
     ahead_ns: i64,
-    /// Whether it waits at the period's end.
+    /// Whether the thread waits at the end of the period.
     wants_cpu: bool,
 }
 
@@ -292,7 +294,8 @@ impl Waited {
         (period_ns, self.ahead_after(period_ns, period_ns))
     }
 
-    /// The same of any other thread, which waited `limit_ns` at most of a period of `period_ns`.
+    /// `(ready time, counted ahead from now on)` of any other thread, which waited at most `limit_ns` of a
+    /// period of `period_ns`.
     fn within(&self, limit_ns: u64, period_ns: u64) -> (u64, i64) {
         let due_ns = i64::try_from(self.counted_ns).unwrap_or(i64::MAX);
         let due_ns = due_ns.saturating_sub(self.ahead_ns).max(0) as u64;
@@ -305,8 +308,8 @@ impl Waited {
         (ready_ns, left_ns)
     }
 
-    /// What is counted ahead once `ready_ns` are; never more than a period behind, which is as much as one wait can
-    /// miss.
+    /// The time counted ahead after `ready_ns` are counted; never more than a period behind, which is the
+    /// most that one wait can miss.
     fn ahead_after(&self, ready_ns: u64, period_ns: u64) -> i64 {
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let ahead_ns = self.ahead_ns.saturating_add(signed(ready_ns));
@@ -348,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_wait_over_several_periods_is_counted_once() {
-        // Ready 10 before the first period's end, waits two periods of 80 and gets a CPU 15 into
-        // the fourth, when schedstat counts all 185 at once.
+        // The thread becomes ready 10 before the first period's end, waits two periods of 80 and gets a CPU
+        // 15 into the fourth, when schedstat counts all 185 at once.
         let first = Waited {
             counted_ns: 0,
             ahead_ns: 0,
@@ -382,7 +385,7 @@ mod tests {
 
     #[test]
     fn who_never_sleeps_ran_or_waited_all_the_time() {
-        // Runs 70 and waits 30, over and over, in periods of 110.
+        // The thread runs 70 and waits 30, over and over, in periods of 110.
         let (mut at, mut ahead_ns, mut sum) = (0, 0, 0);
         for _ in 0..100 {
             let (mut run_ns, mut counted_ns) = (0, 0);
@@ -444,7 +447,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counted ahead and counted by the kernel never add up to more than was waited.
+        /// The time counted ahead and the time counted by the kernel never add up to more than was waited.
         #[test]
         fn never_twice(whole in 0usize..20, first in 0u64..80, last in 0u64..80) {
             let (mut sum, mut ahead_ns) = (0, 0);

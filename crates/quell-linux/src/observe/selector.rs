@@ -1,8 +1,8 @@
-//! Which tenant a process belongs to.
+//! The tenant that a process belongs to.
 //!
 //! A process belongs to the first tenant, in the order of the configuration, of which any selector
 //! matches. Patterns are compiled once; [`Selectors::needs`] says which of a process's files have
-//! to be read at all, so that nothing is read for a selector nobody uses.
+//! to be read at all, so that no file is read for a kind of selector that no tenant has.
 
 use super::error::SelectorError;
 use super::qemu;
@@ -10,13 +10,13 @@ use globset::{GlobBuilder, GlobMatcher};
 use quell_model::config::TenantSpec;
 use regex::Regex;
 
-/// A tenant's place in the configuration.
+/// The index of a tenant in the configuration.
 pub(crate) type TenantIndex = usize;
 
 /// Checks every selector of a configuration without observing anything.
 ///
 /// # Errors
-/// The first glob, regular expression or unit name that is none.
+/// The call fails with the first selector that is not a glob, regular expression or unit name.
 pub fn check_selectors(tenants: &[TenantSpec]) -> Result<(), SelectorError> {
     Selectors::new(tenants).map(|_| ())
 }
@@ -27,7 +27,7 @@ pub(crate) struct Selectors {
     pub(crate) needs: Needs,
 }
 
-/// Which files of a process the selectors look at.
+/// The files of a process that the selectors look at.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Needs {
     pub(crate) cgroup: bool,
@@ -44,16 +44,16 @@ struct Compiled {
     libvirt: Option<GlobMatcher>,
 }
 
-/// What is known of a process.
+/// The facts about a process that selectors look at.
 #[derive(Default)]
 pub(crate) struct Facts<'a> {
-    /// The first tenant whose `pid` names this process or one it descends from.
+    /// The first tenant whose `pid` selector names this process or an ancestor.
     pub(crate) lineage: Option<TenantIndex>,
-    /// Its cgroup paths in the hierarchies that count, each starting with `/`.
+    /// The cgroup paths of the process in the hierarchies that count, each starting with `/`.
     pub(crate) cgroups: &'a [&'a str],
-    /// The path of its executable; `None` where not readable.
+    /// The path of the executable; `None` where it is not readable.
     pub(crate) exe: Option<&'a [u8]>,
-    /// Its NUL-separated arguments.
+    /// The NUL-separated arguments.
     pub(crate) cmdline: &'a [u8],
 }
 
@@ -120,13 +120,14 @@ impl Selectors {
         self.tenants.iter().position(|t| t.pids.contains(&pid))
     }
 
-    /// The first of these tenants that a process matches, `tenants` ascending; all of them: the one it belongs to.
+    /// The first of these tenants that a process matches, `tenants` ascending; with all tenants, the tenant
+    /// that the process belongs to.
     pub(crate) fn first(
         &self,
         facts: &Facts<'_>,
         mut tenants: impl Iterator<Item = TenantIndex>,
     ) -> Option<TenantIndex> {
-        // Both are wanted by several tenants, so they are made at most once.
+        // Several tenants may need either text, so each is made at most once.
         let cmdline = self.needs.cmdline.then(|| joined(facts.cmdline));
         let guest = match facts.exe {
             Some(exe) if self.needs.cmdline && qemu::is_qemu(exe) => {

@@ -1,4 +1,4 @@
-//! A thread's settings, by system calls: two calls, under a microsecond together.
+//! The settings of a thread, by two system calls that take under a microsecond together.
 
 use super::{ObserveError, proc};
 use quell_model::{CpuSet, Nice, SchedClass, ThreadSettings};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// Longest affinity mask read: the kernel's own limit of 8192 CPUs.
 const MASK_WORDS: usize = 8192 / 64;
 
-/// Reads settings and keeps one copy of each affinity: on most hosts thousands of threads share one.
+/// Reads settings and keeps one copy of each affinity: on most hosts thousands of threads share one affinity.
 #[derive(Default)]
 pub(crate) struct SettingsReader {
     affinities: HashSet<Arc<CpuSet>>,
 }
 
-/// What is read, in words.
+/// Names what is read, the settings of this thread, in error messages.
 struct Settings(u32);
 
 impl fmt::Display for Settings {
@@ -50,7 +50,7 @@ impl SettingsReader {
         if let Some(known) = self.affinities.get(&set) {
             return Arc::clone(known);
         }
-        // Sets nobody uses any more are dropped when the table grows, not on a schedule.
+        // Sets that are no longer used are dropped when the table grows, not on a schedule.
         if self.affinities.len() >= 64 {
             self.affinities.retain(|set| Arc::strong_count(set) > 1);
         }
@@ -70,7 +70,7 @@ pub(crate) fn class_of_policy(policy: u32) -> SchedClass {
     }
 }
 
-/// The kernel's nice value as ours.
+/// The kernel's nice value as a [`Nice`].
 pub(crate) fn nice(value: i32) -> Nice {
     Nice::new(value.clamp(-20, 19)).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! Which CPUs are online and what they share, from `/sys/devices/system/cpu`.
+//! The CPUs that are online and what they share, from `/sys/devices/system/cpu`.
 //!
 //! The kernel numbers cores per package and says which CPUs share a cache; [`Topology`] wants
 //! numbers that are unique over the host. They are counted in order of each core's and cache's
-//! first CPU, so that the same machine always gives the same numbers. Files that are missing (some
-//! hypervisors and old kernels leave out `topology` or `cache`) make a CPU a core of its own, its
-//! socket socket 0, and its last-level cache the socket's.
+//! first CPU, so that the same machine always gives the same numbers. A CPU whose files are missing (some
+//! hypervisors and old kernels leave out `topology` or `cache`) counts as a core of its own, in socket 0,
+//! with the last-level cache of the socket.
 
 use super::ObserveError;
 use quell_model::{Cpu, CpuId, CpuSet, Topology};
@@ -17,7 +17,7 @@ pub(crate) const ROOT: &str = "/sys/devices/system/cpu";
 /// The host's online CPUs.
 ///
 /// # Errors
-/// When the list of online CPUs cannot be read.
+/// The call fails when the list of online CPUs cannot be read.
 pub fn read() -> Result<Topology, ObserveError> {
     read_at(Path::new(ROOT))
 }
@@ -79,7 +79,7 @@ enum Cache {
     Socket(u32),
 }
 
-/// Gives each distinct key the next number.
+/// Numbers distinct keys in the order in which they come.
 struct Numbers<K>(BTreeMap<K, u32>);
 
 impl<K> Default for Numbers<K> {

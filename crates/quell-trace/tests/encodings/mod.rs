@@ -1,5 +1,5 @@
-//! One second of a host in every encoding that people's traces have, byte by byte: independent of the reader's own
-//! messages. Other crates' tests include this file.
+//! One second of a host in every encoding that traces in use have, byte by byte: independent of the reader's
+//! own messages. Tests of other crates include this file.
 #![allow(dead_code, missing_docs)] // not every test needs all of it
 
 use flate2::Compression;
@@ -11,7 +11,7 @@ use std::io::Write;
 
 pub const CPUS: u32 = 3;
 
-/// Threads of four processes on a few CPUs, each with as little order as a host has.
+/// The events of threads of four processes on a few CPUs, each as irregular as on a host.
 pub fn second() -> Vec<Event> {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut below = move |most: usize| {
@@ -43,7 +43,7 @@ pub fn second() -> Vec<Event> {
     let mut asleep: Vec<Tid> = threads.iter().map(|it| it.tid).collect();
     let mut ready: Vec<Tid> = Vec::new();
     while at_ns < end {
-        // No two events at one time: files that are written by CPU do not say their order.
+        // No two events at one time: files that are written by CPU do not tell their order.
         at_ns += 1 + below(900_000) as u64;
         let cpu = below(on.len());
         let current = on[cpu];
@@ -52,7 +52,7 @@ pub fn second() -> Vec<Event> {
             ready.push(thread);
             Kind::Wakeup {
                 thread,
-                // Who runs before a CPU's first switch is not in compact form.
+                // The thread that runs before a CPU's first switch is not in compact form.
                 by: (switched[cpu] && below(3) > 0).then_some(current),
                 last_cpu: below(on.len()) as u32,
             }
@@ -98,28 +98,28 @@ pub fn second() -> Vec<Event> {
     events
 }
 
-/// As what wakeups are written.
+/// The events as which wakeups are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wakeups {
     Waking,
     Wakeup,
-    /// As both, as many people's traces have them.
+    /// As both kinds of events, as many traces have them.
     Both,
     None,
 }
 
-/// How a trace is written.
+/// The encoding of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoding {
     pub wakeups: Wakeups,
     pub compact: bool,
     pub compressed: bool,
     pub gzip: bool,
-    /// Says which process each thread is of.
+    /// Whether the trace tells the process of each thread.
     pub tree: bool,
 }
 
-/// All that there are, with process descriptors.
+/// All encodings, with process descriptors.
 pub fn all() -> Vec<Encoding> {
     let mut all = Vec::new();
     for wakeups in [
@@ -178,14 +178,14 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A file's packet of that.
+/// A file's packet with that body.
 pub fn packet(body: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     bytes(1, body, &mut packet);
     packet
 }
 
-/// Written as Perfetto's recorder would: packets of one CPU's events of some time each.
+/// Writes events as Perfetto's recorder would: each packet has one CPU's events of some time.
 pub fn write(events: &[Event], encoding: Encoding) -> Vec<u8> {
     let mut names: HashMap<Tid, String> = HashMap::new();
     let mut tree = Vec::new();
@@ -209,7 +209,7 @@ pub fn write(events: &[Event], encoding: Encoding) -> Vec<u8> {
         bytes(2, &tree, &mut body);
         packets.push(packet(&body));
     }
-    // What the kernel's buffers gather between two readings, CPU by CPU and the last first.
+    // The events that the kernel's buffers gather between two readings, CPU by CPU and the last first.
     for chunk in events.chunks(150) {
         let mut by_cpu: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
         for event in chunk {
@@ -242,7 +242,7 @@ pub fn write(events: &[Event], encoding: Encoding) -> Vec<u8> {
         packets = groups.collect();
     }
     match encoding.gzip {
-        // Two members, as `cat` makes of two files.
+        // Two gzip members, as `cat` makes of two files.
         true => {
             let (first, rest) = packets.split_at(packets.len() / 2);
             [gzip(&first.concat()), gzip(&rest.concat())].concat()
@@ -253,7 +253,7 @@ pub fn write(events: &[Event], encoding: Encoding) -> Vec<u8> {
 
 const HARDIRQ: u64 = 8;
 
-/// Compact form has switches and wakings; others stay plain.
+/// The events that stay plain: compact form has switches and wakings only.
 fn plain(event: &Event, name: &impl Fn(Tid) -> String, encoding: Encoding) -> Vec<Vec<u8>> {
     let base = |at_ns: u64, pid: Tid| {
         let mut out = Vec::new();

@@ -15,7 +15,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Who runs a domain, for tests: keeps its pins, and answers once it is let, if it is to wait.
+/// A manager that runs a domain, for tests: keeps its pins, and if it is to wait, answers once it is
+/// released.
 struct Fake {
     pins: Arc<Mutex<Pins>>,
     hangs: Option<Receiver<()>>,
@@ -61,14 +62,14 @@ fn name(number: u32) -> TenantName {
     format!("vm-{number:02}").as_str().into()
 }
 
-/// This process's first thread, which stays.
+/// The first thread of this process, which stays.
 fn here() -> ThreadId {
     let tid = quell_model::Tid(std::process::id());
     let start_ticks = thread::stat(tid).unwrap().start_ticks;
     ThreadId { tid, start_ticks }
 }
 
-/// A domain of two threads. Other numbers than 0 are of threads that are not there.
+/// A domain of two threads. Numbers other than 0 name threads that do not exist.
 fn way(number: u32) -> Way {
     let mut thread = here();
     thread.start_ticks += u64::from(number);
@@ -131,7 +132,8 @@ fn snapshot(count: u32) -> Snapshot {
     }
 }
 
-/// All virtual CPUs there and all emulators there; nothing of it: nothing is planned.
+/// A plan that puts all virtual CPUs on the first CPUs and all emulators on the second; without them it plans
+/// nothing.
 fn plan(count: u32, places: Option<(&str, &str)>) -> Plan {
     let thread = |id, cpus: &str| ThreadPlan {
         cpus: Some(cpus.parse().unwrap()),
@@ -208,7 +210,7 @@ impl Scene {
         report
     }
 
-    /// Periods until that is so.
+    /// Applies periods until `reached` holds.
     fn until(&mut self, places: Option<(&str, &str)>, reached: impl Fn(&Scene) -> bool) {
         let start = Instant::now();
         while !reached(self) {
@@ -224,7 +226,7 @@ impl Scene {
     }
 }
 
-/// What a journal says that is in use.
+/// The records of a journal that is in use.
 fn records(path: &Path) -> Vec<Record> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     crate::act::journal::parse(&std::fs::read(path).unwrap(), boot.trim()).records
@@ -237,7 +239,7 @@ fn parts_are_where_the_plan_has_threads_and_then_where_they_were() {
     let mut scene = Scene::new(1, ORIGINAL, None);
     let first = "vcpu0=2/emulator=0/iothread1=0";
     scene.until(Some(("2", "0")), |it| it.held(0) == first);
-    // In the journal before, and not again.
+    // Journaled before the change, and not again.
     let expected = Record::Parts {
         way: way(0),
         original: pins(ORIGINAL),
@@ -250,7 +252,7 @@ fn parts_are_where_the_plan_has_threads_and_then_where_they_were() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(scene.records().len(), 1);
-    // Its threads are left to who pins its parts.
+    // The affinities of its threads are left to the manager that pins its parts.
     assert!(scene.actuator.state.threads.is_empty());
     scene.until(Some(("2-3", "0")), |it| {
         it.held(0).starts_with("vcpu0=2-3/")
@@ -315,7 +317,7 @@ fn a_domain_that_hangs_holds_up_nobody() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(scene.held(0), ORIGINAL);
-    // But for when the journal's disk was slow.
+    // The bound does not hold for periods in which the journal's disk was slow.
     took.sort_unstable();
     assert!(
         took[took.len() * 9 / 10] < Duration::from_millis(100),
@@ -325,7 +327,7 @@ fn a_domain_that_hangs_holds_up_nobody() {
     scene.until(Some(("2", "0")), |it| it.held(0).starts_with("vcpu0=2/"));
 }
 
-/// One part: where it was, before and after the last change, and where it is found.
+/// One part: its CPUs originally, before and after the last change, and now.
 fn part() -> impl Strategy<Value = [u32; 4]> {
     [0..4_u32, 0..4, 0..4, 0..6]
 }
@@ -333,7 +335,8 @@ fn part() -> impl Strategy<Value = [u32; 4]> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever it died: what Quell has or may have pinned is where it was, and what is somewhere else stays.
+    /// Wherever a run died: parts that Quell has or may have pinned are put back, and parts that are
+    /// somewhere else stay.
     #[test]
     fn undone_after_any_death(parts in prop::collection::vec(part(), 1..6)) {
         let at = |which: usize| -> Pins {

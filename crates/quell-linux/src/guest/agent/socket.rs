@@ -1,9 +1,11 @@
-//! A guest agent at a socket of QEMU's: one JSON object a line.
+//! A guest agent at a socket of QEMU's: one JSON object per line.
 //!
-//! Problem: what answers is in the guest's hands.
-//! Approach: each question has a deadline, an answer a greatest size. Where one does not come as it should the connection is given up, and
-//! the next one begins with `guest-sync-delimited`, which skips what is left of old answers. (Libraries for this protocol read lines
-//! without end and wait without end; all else here is four questions.)
+//! Problem: the program that answers is in the guest's hands.
+//!
+//! Approach: each question has a deadline, an answer a greatest size. Where an answer does not come as it
+//! should the connection is given up, and the next connection begins with `guest-sync-delimited`, which skips
+//! what is left of old answers. (Libraries for this protocol read lines without a bound and wait without a
+//! bound; everything else here is four questions.)
 
 use super::{Agent, Channel, nonsense, shortened};
 use crate::guest::stat::GuestStat;
@@ -17,31 +19,31 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// No answer is longer, in bytes.
+/// The greatest size of an answer, in bytes.
 const ANSWER_MOST: usize = 256 << 10;
-/// So much of it is read at once, in bytes: it is on the stack of each guest's thread.
+/// The bytes of an answer that are read at once: the buffer is on the stack of each guest's thread.
 const READ_AT_ONCE: usize = 2 << 10;
-/// What precedes an answer to `guest-sync-delimited`.
+/// The byte that precedes an answer to `guest-sync-delimited`.
 pub(super) const DELIMITER: u8 = 0xff;
 
-/// A guest whose agent is at a socket. What its threads run on is nobody's but the kernel's.
+/// A guest whose agent is at a socket. No manager of virtual machines pins its threads.
 pub type AgentSocket = Agent<Socket>;
 
-/// The way to an agent at a socket, connected to when it is asked.
+/// The connection to an agent at a socket, made when the agent is asked.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// Who has to listen there.
+    /// The process that has to listen there, if one is required.
     process: Option<Pid>,
     pub(super) connection: Option<Connection>,
-    /// How many connections there were.
+    /// The number of connections so far.
     number: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: UnixStream,
-    /// What came after the last answer.
+    /// Bytes that came after the last answer.
     pub(super) rest: Vec<u8>,
 }
 
@@ -58,7 +60,7 @@ struct Refusal {
 }
 
 impl Socket {
-    /// Whoever listens there.
+    /// A socket at which any process may listen.
     pub fn at(path: impl Into<PathBuf>) -> Socket {
         Socket {
             path: path.into(),
@@ -68,7 +70,7 @@ impl Socket {
         }
     }
 
-    /// The same where nobody but that process is spoken to: a command line that says where it listens may lie.
+    /// A socket at which only `process` is spoken to: a command line that names the socket may lie.
     pub fn of(process: Pid, path: impl Into<PathBuf>) -> Socket {
         Socket {
             process: Some(process),
@@ -100,7 +102,7 @@ impl Socket {
 }
 
 impl Channel for Socket {
-    /// Gives the connection up unless the answer came as it should.
+    /// Asks one question, and gives the connection up unless the answer came as it should.
     fn ask(
         &mut self,
         command: &'static str,
@@ -119,7 +121,7 @@ impl Channel for Socket {
     }
 
     fn agent(&self) -> u64 {
-        // Without a connection the next one is another.
+        // Without a connection the next connection is a new one.
         self.number + u64::from(self.connection.is_none())
     }
 
@@ -139,7 +141,7 @@ impl Guest for AgentSocket {
 }
 
 impl Connection {
-    /// Skips whatever was to be said on an earlier connection.
+    /// Skips all answers that were due on an earlier connection.
     pub(super) fn sync(&mut self, number: u64, within: Duration) -> Result<(), GuestError> {
         let command = "guest-sync-delimited";
         let deadline = Instant::now() + within;
@@ -149,7 +151,7 @@ impl Connection {
         loop {
             self.read_to(DELIMITER, deadline, within)?;
             let answer = self.read_to(b'\n', deadline, within)?;
-            // Another one's, or nonsense: this one's is still to come.
+            // An answer of another connection, or nonsense: the answer of this one is still to come.
             let answer = serde_json::from_slice::<Answer>(&answer).ok();
             if answer.and_then(|it| it.returned).and_then(|it| it.as_u64()) == Some(number) {
                 return Ok(());
@@ -184,7 +186,7 @@ impl Connection {
         sent.map_err(|error| late_or_away(error, within))
     }
 
-    /// What comes up to that byte, without it.
+    /// The bytes up to the byte `end`, without it.
     pub(super) fn read_to(
         &mut self,
         end: u8,

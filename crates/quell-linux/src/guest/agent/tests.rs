@@ -15,7 +15,7 @@ fn agent_at(path: impl Into<std::path::PathBuf>, within: Duration) -> AgentSocke
     Agent::new(Socket::at(path), within)
 }
 
-/// A socket at which somebody says, on each connection, what `says` makes of each line that is sent.
+/// A socket whose server answers, on each connection, each line that is sent as `says` decides.
 fn guest(
     mut says: impl FnMut(&mut UnixStream, &str) -> io::Result<()> + Send + 'static,
 ) -> (TempDir, AgentSocket) {
@@ -36,7 +36,7 @@ fn guest(
     (folder, agent_at(path, WITHIN))
 }
 
-/// Answers `guest-sync-delimited`; whether that was asked.
+/// Answers `guest-sync-delimited`; returns whether that was asked.
 fn synced(out: &mut UnixStream, line: &str) -> io::Result<bool> {
     let Some(at) = line.find('{').filter(|_| line.contains("sync-delimited")) else {
         return Ok(false);
@@ -47,7 +47,7 @@ fn synced(out: &mut UnixStream, line: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Synchronizes, then says the same to all else.
+/// A server that synchronizes, then gives the same answer to every other question.
 fn always(answer: &'static str) -> (TempDir, AgentSocket) {
     guest(move |out, line| match synced(out, line)? {
         true => Ok(()),
@@ -74,7 +74,7 @@ fn guests_that_do_not_answer_as_they_should() {
             "{\"error\": {\"desc\": \"no\\nsuch\\u001bfile\"}}\n",
             "refused `guest-file-open`: no such file",
         ),
-        // A handle, and then no part of a file.
+        // A handle first, and then an answer that is no part of a file.
         ("{\"return\": 7}\n", "means nothing"),
     ] {
         let (_folder, mut agent) = always(answer);
@@ -123,7 +123,7 @@ fn a_file_without_end_is_not_read_to_it() {
 
 #[test]
 fn what_was_left_unsaid_is_skipped() {
-    // Late answers of an earlier connection, and half of one, come before the one that counts.
+    // Late answers of an earlier connection, and half of one, come before the answer that counts.
     let (_folder, mut agent) = guest(|out, line| {
         if line.contains("sync-delimited") {
             out.write_all(b"{\"return\": 1}\n{\"ret\xff{\"return\": 77}\n\xff\xff{\n")?;
@@ -147,7 +147,7 @@ fn the_first_ones_stay() {
         can_offline,
     };
     let (yes, no) = (true, false);
-    // (online, can go offline) from the first on, how many are wanted -> who comes and goes
+    // (online, can go offline) from the first on, the number wanted -> the CPUs that come and go
     for (vcpus, count, expected) in [
         (vec![(yes, no), (yes, yes), (yes, yes)], 2, vec![(2, no)]),
         (
@@ -163,7 +163,7 @@ fn the_first_ones_stay() {
             2,
             vec![(1, yes), (2, no)],
         ),
-        // The last one cannot go: it counts.
+        // The last CPU cannot go: it counts.
         (vec![(yes, no), (yes, yes), (yes, no)], 2, vec![(1, no)]),
         (vec![(yes, no), (yes, no), (yes, no)], 1, vec![]),
     ] {
@@ -199,7 +199,7 @@ proptest! {
         guest.write_all(&bytes).unwrap();
         drop(guest);
         let mut connection = Connection { stream: host, rest: Vec::new() };
-        // Nothing may panic or wait; it has gone, so it cannot have answered.
+        // Nothing may panic or wait; the server has gone, so it cannot have answered.
         let _ = connection.read_to(b'\n', Instant::now() + WITHIN, WITHIN);
         prop_assert!(connection.sync(1 << 60, WITHIN).is_err());
     }
@@ -208,7 +208,7 @@ proptest! {
 /// A real agent, of this host instead of a guest; `None`: it is not installed.
 fn real(folder: &TempDir) -> Option<(Running, AgentSocket)> {
     let path = folder.path().join("agent");
-    // Users often lack its folder on PATH.
+    // The PATH of users often lacks its folder.
     let program = ["/usr/sbin/qemu-ga", "/usr/bin/qemu-ga"];
     let program = program.into_iter().find(|it| Path::new(it).exists())?;
     let child = Command::new(program)
@@ -216,7 +216,7 @@ fn real(folder: &TempDir) -> Option<(Running, AgentSocket)> {
         .arg(&path)
         .arg("--statedir")
         .arg(folder.path())
-        // Should a test ever ask for it: these are the host's CPUs.
+        // A safeguard, should a test ever ask for a change: these are the host's CPUs.
         .args(["-b", "guest-set-vcpus"])
         .stderr(Stdio::null())
         .spawn();
@@ -250,14 +250,14 @@ fn a_real_agent() {
     thread::sleep(Duration::from_millis(50));
     let second = agent.stat().unwrap();
     assert!(second.switches > first.switches, "{first:?} {second:?}");
-    // All that there are: nothing is to change, and it may not.
+    // All CPUs that exist: nothing is to change, and the agent may not change it.
     for wanted in [
         Online::First(u32::MAX),
         Online::Exactly(first.online.clone()),
     ] {
         assert_eq!(agent.set_online(&wanted).unwrap(), first.online);
     }
-    // It ends, and another one knows nothing of what was opened.
+    // The agent ends, and a new one does not know the files that were opened.
     drop(child);
     assert!(matches!(agent.stat(), Err(GuestError::Away(_))));
     std::fs::remove_file(folder.path().join("agent")).unwrap_or(());

@@ -6,10 +6,10 @@ use quell_model::config::TenantSpec;
 use quell_model::{CpuSample, HostSample, Source, ThreadSample, ThreadSettings, Tid, Topology};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Answers at once, or never.
+/// A guest that answers at once, or never.
 struct Fake {
     online: CpuSet,
-    /// What it does not get while that is open.
+    /// The guest does not answer while the other end of this channel is open.
     hangs: Option<Receiver<()>>,
 }
 
@@ -56,7 +56,7 @@ fn way(number: u32) -> Way {
     }
 }
 
-/// Fifty of them, of which the first hangs as long as what comes with them is there.
+/// Fifty guests, of which the first hangs as long as the returned sender exists.
 fn fifty() -> (Guests, Sender<()>) {
     let (holds, hangs) = channel();
     let mut hangs = Some(hangs);
@@ -136,7 +136,7 @@ fn who_hangs_holds_up_nobody() {
         both.all(|(now, first)| now.at_ns > first.at_ns)
     };
     until("and again", || newer(&seen(&guests)));
-    // One is told, which is seen, and in vain not told again.
+    // One guest is told, which is seen, and is not told again in vain.
     assert!(guests.tell(&name(7), Online::First(2)));
     until("told", || {
         seen(&guests);
@@ -185,7 +185,7 @@ fn of_several_machines_none_says_what_all_need() {
     snapshot.tenants[1].threads.push(second);
     guests.see(&mut snapshot);
     assert!(guests.several(&name(1)) && snapshot.tenants[1].guest.is_none());
-    // The first one is still reached: it is to be given back what it had.
+    // The first guest is still reached: it is to be given back what it had.
     assert!(guests.known(&name(1)).is_some());
     let news = guests.news();
     let [(tenant, said)] = &news[..] else {

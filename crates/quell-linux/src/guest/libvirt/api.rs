@@ -1,58 +1,60 @@
-//! libvirt's C API (libvirt 5.8 and newer), as far as it is needed, from libraries that are opened when they are first needed: whoever has no libvirt
-//! needs none, neither to build Quell nor to run it.
+//! libvirt's C API (libvirt 5.8 and newer), as far as it is needed, from libraries that are opened when they
+//! are first needed: a host without libvirt needs no libvirt, neither to build Quell nor to run it.
 //!
-//! The declarations are ours, after `libvirt-domain.h`, `libvirt-host.h`, `libvirt-event.h`, `libvirt-qemu.h` and `virterror.h`, whose ABI
-//! libvirt keeps since 0.1. All of it is called from any thread; what went wrong last is kept by libvirt for each thread by itself.
+//! The declarations are written here after `libvirt-domain.h`, `libvirt-host.h`, `libvirt-event.h`,
+//! `libvirt-qemu.h` and `virterror.h`, whose ABI libvirt keeps since 0.1. All functions may be called from
+//! any thread; libvirt keeps the last error for each thread separately.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The library that everything but QEMU's guest agent is in.
+/// The library of everything but QEMU's guest agent.
 const LIBVIRT: &str = "libvirt.so.0";
 /// The library with QEMU's guest agent.
 const LIBVIRT_QEMU: &str = "libvirt-qemu.so.0";
 
-/// `VIR_DOMAIN_AFFECT_LIVE`: what runs, not what its definition says.
+/// `VIR_DOMAIN_AFFECT_LIVE`: affects the running domain, not its definition.
 pub(super) const LIVE: c_uint = 1;
-/// `VIR_CONNECT_LIST_DOMAINS_ACTIVE`.
+/// The flag `VIR_CONNECT_LIST_DOMAINS_ACTIVE`.
 pub(super) const LIST_ACTIVE: c_uint = 1;
-/// `VIR_DOMAIN_VCPU_LIVE`, with the greatest number there can be: `VIR_DOMAIN_VCPU_MAXIMUM`.
+/// `VIR_DOMAIN_VCPU_LIVE | VIR_DOMAIN_VCPU_MAXIMUM`: the greatest number of virtual CPUs that the running
+/// domain can have.
 pub(super) const VCPUS_MAXIMUM: c_uint = 1 | 4;
-/// `VIR_DOMAIN_EVENT_ID_LIFECYCLE`.
+/// The event id `VIR_DOMAIN_EVENT_ID_LIFECYCLE`.
 pub(super) const EVENT_LIFECYCLE: c_int = 0;
-/// `VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE`.
+/// The event id `VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE`.
 pub(super) const EVENT_AGENT: c_int = 18;
-/// `VIR_DOMAIN_EVENT_STARTED`.
+/// The lifecycle event `VIR_DOMAIN_EVENT_STARTED`.
 pub(super) const STARTED: c_int = 2;
-/// `VIR_DOMAIN_EVENT_STOPPED`.
+/// The lifecycle event `VIR_DOMAIN_EVENT_STOPPED`.
 pub(super) const STOPPED: c_int = 5;
-/// `VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED`.
+/// The agent state `VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED`.
 pub(super) const AGENT_CONNECTED: c_int = 1;
-/// `VIR_UUID_STRING_BUFLEN`.
+/// The size of a UUID's text, `VIR_UUID_STRING_BUFLEN`.
 pub(super) const UUID_BYTES: usize = 37;
-/// `VIR_ERR_AGENT_UNRESPONSIVE`: the guest agent is not there, or did not answer.
+/// `VIR_ERR_AGENT_UNRESPONSIVE`: the guest agent does not exist, or did not answer.
 pub(super) const ERROR_UNRESPONSIVE: c_int = 86;
 /// `VIR_ERR_INTERNAL_ERROR`: among others the guest agent's refusals, before libvirt 7.0.
 pub(super) const ERROR_INTERNAL: c_int = 1;
 /// `VIR_ERR_AGENT_COMMAND_FAILED` (libvirt 7.0): the guest agent refused.
 pub(super) const ERROR_REFUSED: c_int = 113;
-/// `VIR_ERR_AGENT_COMMAND_TIMEOUT` (libvirt 7.0): it did not answer this question.
+/// `VIR_ERR_AGENT_COMMAND_TIMEOUT` (libvirt 7.0): the guest agent did not answer this question.
 pub(super) const ERROR_TIMEOUT: c_int = 112;
 
-/// A connection, seen from here.
+/// An opaque connection, `virConnect`.
 #[repr(C)]
 pub(super) struct Connect {
     _opaque: [u8; 0],
 }
 
-/// A domain, seen from here.
+/// An opaque domain, `virDomain`.
 #[repr(C)]
 pub(super) struct Domain {
     _opaque: [u8; 0],
 }
 
-/// `virDomainIOThreadInfo` (libvirt 1.2.14).
+/// The structure `virDomainIOThreadInfo` (libvirt 1.2.14).
 #[repr(C)]
 pub(super) struct IoThreadInfo {
     pub id: c_uint,
@@ -60,16 +62,16 @@ pub(super) struct IoThreadInfo {
     pub cpumaplen: c_int,
 }
 
-/// `virConnectDomainEventCallback`.
+/// The callback type `virConnectDomainEventCallback`.
 pub(super) type Lifecycle =
     unsafe extern "C" fn(*mut Connect, *mut Domain, c_int, c_int, *mut c_void) -> c_int;
-/// `virConnectDomainEventAgentLifecycleCallback`.
+/// The callback type `virConnectDomainEventAgentLifecycleCallback`.
 pub(super) type AgentLifecycle =
     unsafe extern "C" fn(*mut Connect, *mut Domain, c_int, c_int, *mut c_void);
-/// `virFreeCallback`.
+/// The callback type `virFreeCallback`.
 pub(super) type Free = unsafe extern "C" fn(*mut c_void);
 
-/// `virVcpuInfo`.
+/// The structure `virVcpuInfo`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct VcpuInfo {
@@ -97,14 +99,15 @@ macro_rules! functions {
 
 /// The function of that name, `F` being its type.
 fn function<F: Copy + 'static>(library: &Library, name: &str) -> Result<F, libloading::Error> {
-    // SAFETY: the function of that name has had this type since the version of libvirt that brought it (see the declarations below); the library is
-    // never closed, so the pointer stays good.
+    // SAFETY: the function of that name has had this type since the version of libvirt that introduced it
+    // (see the declarations below); the library is never closed, so the pointer stays valid.
     unsafe { library.get::<F>(name.as_bytes()) }.map(|it| *it)
 }
 
 functions! {
-    /// What libvirt.so.0 has. Pointers that are given must be of this API and not be freed; the result of what begins with `virDomainLookup` or
-    /// `virConnectOpen` is the caller's, to be freed once.
+    /// The functions of libvirt.so.0. Pointers passed to them must come from this API and must not have been
+    /// freed; a pointer that a function returns whose name begins with `virDomainLookup` or `virConnectOpen`
+    /// belongs to the caller, to be freed once.
     struct Libvirt {
         virInitialize: fn() -> c_int,
         virSetErrorFunc: fn(*mut c_void, Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>) -> (),
@@ -134,22 +137,25 @@ functions! {
 }
 
 functions! {
-    /// What libvirt-qemu.so.0 has.
+    /// The functions of libvirt-qemu.so.0.
     struct Qemu {
         virDomainQemuAgentCommand: fn(*mut Domain, *const c_char, c_int, c_uint) -> *mut c_char,
     }
 }
 
-/// Both libraries.
+/// The functions of both libraries.
 pub(super) struct Api {
     pub libvirt: Libvirt,
     pub qemu: Qemu,
 }
 
 impl Api {
-    /// Opens the libraries, once; says why that is not possible.
+    /// Opens the libraries, once.
     ///
-    /// A host that gets libvirt later has it after the next start: nothing is tried twice.
+    /// A host on which libvirt is installed later needs a restart of this process: no attempt is repeated.
+    ///
+    /// # Errors
+    /// The call fails, with a text that says why, if a library or a function of it is missing.
     pub fn get() -> Result<&'static Api, String> {
         static API: OnceLock<Result<Api, String>> = OnceLock::new();
         let api = API.get_or_init(|| Api::load().map_err(|error| format!("no libvirt: {error}")));
@@ -157,16 +163,18 @@ impl Api {
     }
 
     fn load() -> Result<Api, libloading::Error> {
-        // SAFETY: these are libvirt's, whose initializers only register what their own functions need.
+        // SAFETY: these are libvirt's libraries, whose initializers only register what their own functions
+        // need.
         let [libvirt, qemu] = unsafe { [Library::new(LIBVIRT)?, Library::new(LIBVIRT_QEMU)?] };
         let api = Api {
             libvirt: Libvirt::from(&libvirt)?,
             qemu: Qemu::from(&qemu)?,
         };
-        // Never closed: threads of ours may be in them to the end.
+        // Never closed: threads of this process may be in the libraries to the end.
         std::mem::forget((libvirt, qemu));
-        // SAFETY: the first call, before all others; it may be called again. The handler stays for ever, and uses nothing that it is given.
-        // The event loop has to be there before the first connection, and is, as this is the only place where connections come from.
+        // SAFETY: this is the first call, before all others; it may be repeated. The handler stays for ever,
+        // and uses none of its arguments. The event loop has to exist before the first connection, and does,
+        // as connections come from this place only.
         unsafe {
             (api.libvirt.virInitialize)();
             (api.libvirt.virSetErrorFunc)(std::ptr::null_mut(), Some(silence));
@@ -174,10 +182,10 @@ impl Api {
         }
         let run = api.libvirt.virEventRunDefaultImpl;
         let events = std::thread::Builder::new().name("quell-libvirt".into());
-        // Without it no connection is noticed to be dead, and events do not come; all else works.
+        // Without this thread no dead connection is noticed, and events do not come; everything else works.
         let _ = events.spawn(move || {
             loop {
-                // SAFETY: the event loop was registered; it is this thread's alone.
+                // SAFETY: the event loop was registered; only this thread runs it.
                 if unsafe { run() } < 0 {
                     std::thread::sleep(std::time::Duration::from_millis(100));
                 }
@@ -186,9 +194,9 @@ impl Api {
         Ok(api)
     }
 
-    /// What went wrong last in this thread, and its number.
+    /// The last error of libvirt in this thread: its number and text.
     pub fn last_error(&self) -> (c_int, String) {
-        // SAFETY: no memory is passed. The text is this thread's until its next call of libvirt's.
+        // SAFETY: no memory is passed. The text is this thread's until its next call of libvirt.
         let (code, text) = unsafe {
             let text = (self.libvirt.virGetLastErrorMessage)();
             let code = (self.libvirt.virGetLastErrorCode)();
@@ -199,5 +207,5 @@ impl Api {
     }
 }
 
-/// Errors are asked for where they happen; libvirt is not to print them.
+/// An error handler that does nothing: errors are asked for where they happen; libvirt is not to print them.
 unsafe extern "C" fn silence(_: *mut c_void, _: *mut c_void) {}

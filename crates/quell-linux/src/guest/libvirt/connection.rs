@@ -5,20 +5,22 @@ use crate::guest::GuestError;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{NonNull, null, null_mut};
 
-/// libvirt is asked whether it still is there every so many seconds, and is not after so many times without an answer.
+/// The interval in seconds of libvirt's keep-alive questions; a connection is dead after [`ALIVE_TIMES`] of
+/// them without an answer.
 const ALIVE_S: i32 = 5;
 const ALIVE_TIMES: u32 = 2;
 
-/// A connection.
+/// An open connection to libvirt.
 pub(super) struct Connection {
     pub api: &'static Api,
     raw: NonNull<Connect>,
 }
 
-// SAFETY: libvirt's connections may be used from any thread (libvirt's documentation, "thread safety", since 0.6.0).
+// SAFETY: connections of libvirt may be used from any thread (libvirt's documentation, "thread safety", since
+// 0.6.0).
 unsafe impl Send for Connection {}
 
-/// A domain, and the connection that it is of.
+/// A domain, and the connection that it belongs to.
 pub(super) struct Handle {
     pub connection: Connection,
     raw: NonNull<Domain>,
@@ -28,21 +30,25 @@ pub(super) struct Handle {
 unsafe impl Send for Handle {}
 
 impl Connection {
-    /// Connects; may wait for libvirt without end.
+    /// Connects to libvirt; may wait for libvirt without a bound.
+    ///
+    /// # Errors
+    /// The call fails if libvirt's libraries are not available, or libvirt refuses the connection
+    /// ([`GuestError::Libvirt`]).
     pub fn open(uri: &str) -> Result<Connection, GuestError> {
         let api = Api::get().map_err(|why| GuestError::Libvirt { call: "open", why })?;
         let uri = text(uri)?;
-        // SAFETY: the text outlives the call. Whoever got the API has registered the event loop.
+        // SAFETY: the text outlives the call. The event loop is registered before the API is given out.
         let raw = unsafe { (api.libvirt.virConnectOpen)(uri.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| failed(api, "virConnectOpen"))?;
         let connection = Connection { api, raw };
-        // A driver that knows nothing of it is within this process.
+        // A driver without keep-alive runs within this process.
         // SAFETY: the connection is open.
         unsafe { (api.libvirt.virConnectSetKeepAlive)(raw.as_ptr(), ALIVE_S, ALIVE_TIMES) };
         Ok(connection)
     }
 
-    /// Whether libvirt still is at its other end.
+    /// Whether libvirt still answers at the other end.
     pub fn is_alive(&self) -> bool {
         // SAFETY: the connection is open.
         unsafe { (self.api.libvirt.virConnectIsAlive)(self.as_ptr()) == 1 }
@@ -52,10 +58,14 @@ impl Connection {
         self.raw.as_ptr()
     }
 
-    /// The UUIDs of the domains that run.
+    /// The UUIDs of the running domains.
+    ///
+    /// # Errors
+    /// The call fails if libvirt does not list them ([`GuestError::Libvirt`]).
     pub fn running(&self) -> Result<Vec<String>, GuestError> {
         let mut all: *mut *mut Domain = null_mut();
-        // SAFETY: the connection is open; the array is written to `all` and is ours, with all domains in it.
+        // SAFETY: the connection is open; the array is written to `all` and belongs to the caller, with all
+        // domains in it.
         let count = unsafe {
             (self.api.libvirt.virConnectListAllDomains)(self.as_ptr(), &raw mut all, LIST_ACTIVE)
         };
@@ -76,6 +86,9 @@ impl Connection {
     }
 
     /// The domain of that UUID, which takes the connection.
+    ///
+    /// # Errors
+    /// The call fails if the UUID holds a NUL or libvirt has no such domain ([`GuestError::Libvirt`]).
     pub fn domain(self, uuid: &str) -> Result<Handle, GuestError> {
         let uuid = text(uuid)?;
         // SAFETY: the connection is open, and the text outlives the call.
@@ -103,38 +116,40 @@ impl Handle {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: it is open, and used no more. Who is registered for its events is freed by libvirt.
+        // SAFETY: the connection is open, and is not used afterwards. libvirt frees the registrations for its
+        // events.
         unsafe { (self.api.libvirt.virConnectClose)(self.as_ptr()) };
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: it was looked up and is used no more; its connection is closed after it.
+        // SAFETY: the domain was looked up and is not used afterwards; its connection is closed after it.
         unsafe { (self.connection.api.libvirt.virDomainFree)(self.as_ptr()) };
     }
 }
 
-/// A domain's UUID.
+/// The UUID of a domain.
 ///
 /// # Safety
-/// The domain is one of libvirt's, not freed.
+/// The domain must be a domain of libvirt that was not freed.
 pub(super) unsafe fn uuid_of(api: &Api, domain: *mut Domain) -> Option<String> {
     let mut text: [c_char; UUID_BYTES] = [0; UUID_BYTES];
-    // SAFETY: the domain is good, as the caller says; at most UUID_BYTES are written, with a NUL at the end.
+    // SAFETY: the domain is valid, as the caller guarantees; at most UUID_BYTES are written, with a NUL at
+    // the end.
     unsafe {
         let got = (api.libvirt.virDomainGetUUIDString)(domain, text.as_mut_ptr());
         (got == 0).then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned())
     }
 }
 
-/// What libvirt said of a call in this thread.
+/// The error of libvirt's last call in this thread, as a [`GuestError`].
 pub(super) fn failed(api: &Api, call: &'static str) -> GuestError {
     let (_, why) = api.last_error();
     GuestError::Libvirt { call, why }
 }
 
-/// A text for libvirt.
+/// A text in the form that libvirt takes.
 pub(super) fn text(text: &str) -> Result<CString, GuestError> {
     CString::new(text).map_err(|error| GuestError::Libvirt {
         call: "pass a text",
@@ -142,5 +157,5 @@ pub(super) fn text(text: &str) -> Result<CString, GuestError> {
     })
 }
 
-/// No domain: of all.
+/// The null domain, which stands for all domains.
 pub(super) const ALL: *mut Domain = null::<Domain>().cast_mut();

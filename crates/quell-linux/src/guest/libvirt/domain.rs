@@ -1,4 +1,4 @@
-//! A domain: its guest agent, and where its parts are pinned.
+//! A domain of libvirt: its guest agent, and the pins of its parts.
 
 use super::api::{
     ERROR_INTERNAL, ERROR_REFUSED, ERROR_TIMEOUT, ERROR_UNRESPONSIVE, IoThreadInfo, LIVE,
@@ -17,26 +17,26 @@ use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// An answer is no longer, in bytes.
+/// The greatest size of an answer, in bytes.
 const ANSWER_MOST: usize = 256 << 10;
 /// `/proc` counts in ticks of USER_HZ.
 const TICK_NS: u64 = 10_000_000;
-/// More virtual CPUs than any domain has.
+/// A number of virtual CPUs above that of any domain.
 const VCPUS_MOST: c_int = 8192;
 
-/// A domain that is asked, told and pinned.
+/// A domain that can be asked, told and pinned.
 #[derive(Debug)]
 pub struct Domain {
     agent: Agent<Libvirt>,
     process: Pid,
 }
 
-/// The way through libvirt, connected to when it is used.
+/// The connection through libvirt, made when it is used.
 #[derive(Debug)]
 pub struct Libvirt {
     uuid: String,
     uri: String,
-    /// The thread of its first virtual CPU.
+    /// The thread that must be the domain's first virtual CPU, if that is checked.
     first: Option<Tid>,
     handle: Option<Handle>,
 }
@@ -56,7 +56,8 @@ impl Domain {
         }
     }
 
-    /// The same where it has to be the one whose first virtual CPU is that thread: a command line that says its UUID may lie.
+    /// Requires that the first virtual CPU of the domain is that thread: a command line that states a UUID
+    /// may lie.
     pub fn with_first(mut self, first: Tid) -> Domain {
         self.agent.channel().first = Some(first);
         self
@@ -95,7 +96,8 @@ impl Guest for Domain {
     }
 }
 
-/// Without a cpuset controller libvirt moves the emulator's main thread only: the others, which had the same CPUs, follow it.
+/// Moves the emulator's other threads that had the CPUs `from` to the CPUs `to`: without a cpuset controller
+/// libvirt moves the main thread of the emulator only.
 fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
     let folder = format!("/proc/{process}/task");
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -103,21 +105,21 @@ fn take_along(process: Pid, from: &[&CpuSet], to: &CpuSet) {
         let Ok(name) = std::fs::read_to_string(format!("{folder}/{tid}/comm")) else {
             continue;
         };
-        // QEMU's own iothreads, such as the monitor's, are the emulator's.
+        // QEMU's own iothreads, such as the monitor's, belong to the emulator.
         let vcpu = matches!(qemu::role(name.trim_end()), ThreadRole::Vcpu(_));
         if vcpu || name.starts_with("IO iothread") {
             continue;
         }
         let held = thread::affinity(Tid(tid));
         if held.is_ok_and(|held| held != *to && from.iter().any(|it| **it == held)) {
-            // It may just have ended.
+            // The thread may just have ended.
             let _ = thread::set_affinity(Tid(tid), to);
         }
     }
 }
 
 impl Libvirt {
-    /// Does something with the domain; a connection that broke is given up.
+    /// Runs `what` on the domain; a connection that broke is given up.
     fn with<T>(
         &mut self,
         what: impl FnOnce(&Handle) -> Result<T, GuestError>,
@@ -154,7 +156,7 @@ impl Channel for Libvirt {
     }
 
     fn agent(&self) -> u64 {
-        // Another connection leads to the same agent: what that has opened stays open.
+        // A new connection leads to the same agent: files that it has opened stay open.
         0
     }
 
@@ -162,7 +164,8 @@ impl Channel for Libvirt {
 }
 
 impl Handle {
-    /// What the guest agent answered, whole. libvirt first has a word with the agent, for up to 5 s, and then waits as long as it is told.
+    /// The whole answer of the guest agent. libvirt first synchronizes with the agent, for up to 5 s, and
+    /// then waits as long as it is told.
     fn ask_agent(
         &self,
         command: &'static str,
@@ -172,7 +175,7 @@ impl Handle {
         let api = self.connection.api;
         let question = text(question)?;
         let seconds = within.as_millis().div_ceil(1000) as c_int;
-        // SAFETY: the domain is good, and the text outlives the call.
+        // SAFETY: the domain is valid, and the text outlives the call.
         let answer = unsafe {
             (api.qemu.virDomainQemuAgentCommand)(self.as_ptr(), question.as_ptr(), seconds, 0)
         };
@@ -188,7 +191,8 @@ impl Handle {
                 _ => GuestError::Libvirt { call: command, why },
             });
         }
-        // SAFETY: what libvirt returns is a text with a NUL at its end, which is ours, allocated with malloc(3) and freed once after its last use.
+        // SAFETY: libvirt returns a text with a NUL at its end, which belongs to the caller, was allocated
+        // with malloc(3) and is freed once after its last use.
         let bytes = unsafe {
             let bytes = CStr::from_ptr(answer).to_bytes().to_vec();
             libc::free(answer.cast());
@@ -200,11 +204,12 @@ impl Handle {
         }
     }
 
-    /// Whether its first virtual CPU is that thread. libvirt tells no threads, but reads how long they ran where we do.
+    /// Checks that the domain's first virtual CPU is that thread. libvirt reports no thread ids, but it reads
+    /// the run time of the threads where this process does.
     fn has_first(&self, thread: Tid) -> Result<(), GuestError> {
         let before = ran_ns(thread);
         let mut info = VcpuInfo::default();
-        // SAFETY: the domain is good; there is one `info`, which is what is written at most, and no map.
+        // SAFETY: the domain is valid; at most one `info` is written, and there is one; no map is passed.
         let count = unsafe {
             let get = self.connection.api.libvirt.virDomainGetVcpus;
             get(self.as_ptr(), &raw mut info, 1, null_mut(), 0)
@@ -224,18 +229,18 @@ impl Handle {
         })
     }
 
-    /// Where all its parts are pinned.
+    /// The pins of all parts.
     fn pins(&self) -> Result<Pins, GuestError> {
         let api = &self.connection.api.libvirt;
         let bytes = map_bytes();
         let mut pins = Pins::default();
-        // SAFETY: the domain is good.
+        // SAFETY: the domain is valid.
         let vcpus = unsafe { (api.virDomainGetVcpusFlags)(self.as_ptr(), VCPUS_MAXIMUM) };
         if !(1..=VCPUS_MOST).contains(&vcpus) {
             return Err(self.failed("virDomainGetVcpusFlags"));
         }
         let mut maps = vec![0u8; vcpus as usize * bytes];
-        // SAFETY: there are so many maps of so many bytes each, which is what is written at most.
+        // SAFETY: at most as many maps of as many bytes are written as there is room for.
         let count = unsafe {
             let maps = maps.as_mut_ptr();
             (api.virDomainGetVcpuPinInfo)(self.as_ptr(), vcpus, maps, bytes as c_int, LIVE)
@@ -247,25 +252,26 @@ impl Handle {
             pins.set(Part::Vcpu(number), from_map(map));
         }
         let mut map = vec![0u8; bytes];
-        // SAFETY: there is one map of so many bytes, which is what is written at most.
+        // SAFETY: at most one map of as many bytes is written, and there is room for it.
         let count = unsafe {
             let map = map.as_mut_ptr();
             (api.virDomainGetEmulatorPinInfo)(self.as_ptr(), map, bytes as c_int, LIVE)
         };
         match count {
             ..0 => return Err(self.failed("virDomainGetEmulatorPinInfo")),
-            // It has none of its own.
+            // The emulator has no pins of its own.
             0 => pins.set(Part::Emulator, online()),
             _ => pins.set(Part::Emulator, from_map(&map)),
         }
         let mut infos: *mut *mut IoThreadInfo = null_mut();
-        // SAFETY: the array is written to `infos` and is ours, with all that is in it.
+        // SAFETY: the array is written to `infos` and belongs to the caller, with all that is in it.
         let count = unsafe { (api.virDomainGetIOThreadInfo)(self.as_ptr(), &raw mut infos, LIVE) };
         if count < 0 {
             return Err(self.failed("virDomainGetIOThreadInfo"));
         }
         for at in 0..count as usize {
-            // SAFETY: the array has so many; each has a map of as many bytes as it says, and is freed once after its last use.
+            // SAFETY: the array has so many entries; each has a map of as many bytes as it says, and is freed
+            // once after its last use.
             unsafe {
                 let info = *infos.add(at);
                 let (map, length) = ((*info).cpumap, (*info).cpumaplen);
@@ -281,13 +287,13 @@ impl Handle {
         Ok(pins)
     }
 
-    /// Pins one part, of what runs only.
+    /// Pins one part, of the running domain only.
     fn pin(&self, part: Part, cpus: &CpuSet) -> Result<(), GuestError> {
         let api = &self.connection.api.libvirt;
         let mut map = to_map(cpus, map_bytes());
         let (domain, length) = (self.as_ptr(), map.len() as c_int);
         let map = map.as_mut_ptr();
-        // SAFETY: the domain is good; the map has so many bytes, is read only, and outlives the calls.
+        // SAFETY: the domain is valid; the map has so many bytes, is read only, and outlives the calls.
         let (call, done) = unsafe {
             match part {
                 Part::Vcpu(number) => (
@@ -317,14 +323,14 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// For how long a thread ran, in ns, as exactly as `/proc` has it.
+/// The run time of a thread, in ns, as exactly as `/proc` has it.
 fn ran_ns(thread: Tid) -> Option<u64> {
     let line = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
     let stat = Stat::parse(&line)?;
     Some((stat.utime + stat.stime) * TICK_NS)
 }
 
-/// The bytes of a map of this host's CPUs.
+/// The number of bytes of a map of this host's CPUs.
 fn map_bytes() -> usize {
     let last = cpus("possible").iter().last();
     last.map_or(1, |it| it.0 as usize / 8 + 1)

@@ -1,4 +1,5 @@
-//! What libvirt runs, as it says itself: asked once for each connection, then told by its events.
+//! The domains that libvirt runs, as it reports them: asked once for each connection, then updated by its
+//! events.
 
 use super::api::{
     AGENT_CONNECTED, AgentLifecycle, Api, Connect, Domain, EVENT_AGENT, EVENT_LIFECYCLE, Lifecycle,
@@ -11,12 +12,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Between tries to connect, and between looks at whether a connection still is one.
+/// The pause between tries to connect, and between checks whether a connection is alive.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A libvirt that takes longer to answer is not there.
+/// The time after which a libvirt that does not answer counts as absent.
 const CONNECTING: Duration = Duration::from_secs(5);
 
-/// The domains that a libvirt runs. A handle: copies are of the same.
+/// The domains that a libvirt runs. This is a handle: copies refer to the same domains.
 #[derive(Debug, Clone)]
 pub struct Domains(Arc<Shared>);
 
@@ -29,37 +30,37 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     reach: Reach,
-    /// What runs, and how often its guest agent has come.
+    /// The running domains by UUID, and the number of times the guest agent of each has come.
     running: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
 enum Reach {
-    /// Nobody has asked yet.
+    /// No component has asked yet.
     Unasked,
     Connecting(Instant),
     Here,
     Away(String),
 }
 
-/// What is known of a domain.
+/// The state of a domain as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing yet.
+    /// Nothing is known yet.
     NotYet,
     /// libvirt cannot be asked.
     Away(String),
-    /// libvirt has no such domain that runs.
+    /// libvirt runs no such domain.
     Unknown,
-    /// It runs.
+    /// The domain runs.
     Running {
-        /// How often its guest agent has come since it is known.
+        /// The number of times its guest agent has come since the domain is known.
         agents: u64,
     },
 }
 
 impl Domains {
-    /// Those of the libvirt there. It is asked once somebody wants to know.
+    /// The domains of the libvirt at `uri`, which is asked once a domain is looked for.
     pub fn of(uri: String) -> Domains {
         let state = State {
             reach: Reach::Unasked,
@@ -71,12 +72,12 @@ impl Domains {
         }))
     }
 
-    /// Where that is.
+    /// The URI of that libvirt.
     pub fn uri(&self) -> &str {
         &self.0.uri
     }
 
-    /// What is known of a domain now. Never waits.
+    /// The present state of a domain, without waiting.
     pub fn find(&self, uuid: &str) -> Found {
         let mut state = self.0.state();
         if let Reach::Unasked = state.reach {
@@ -107,7 +108,7 @@ impl Shared {
     }
 }
 
-/// Connects, again and again, and follows what happens, until nobody is interested.
+/// Connects, again and again, and follows the events, until no handle is left.
 fn follow(shared: &Weak<Shared>) {
     while let Some(here) = shared.upgrade() {
         let why = match connect(&here) {
@@ -133,10 +134,10 @@ fn follow(shared: &Weak<Shared>) {
     }
 }
 
-/// A connection whose events come to that, which knows all that runs.
+/// A connection whose events go to `shared`, which knows all running domains.
 fn connect(shared: &Arc<Shared>) -> Result<Connection, GuestError> {
     let connection = Connection::open(&shared.uri)?;
-    // First, so that nothing is missed between.
+    // The registration comes first, so that no event is missed in between.
     register(&connection, shared)?;
     let running = connection.running()?;
     let mut state = shared.state();
@@ -150,14 +151,16 @@ fn connect(shared: &Arc<Shared>) -> Result<Connection, GuestError> {
 
 fn register(connection: &Connection, shared: &Arc<Shared>) -> Result<(), GuestError> {
     let api = connection.api;
-    // SAFETY: libvirt takes all callbacks as functions of one type, and calls each by the type that belongs to its event: these are the events'.
+    // SAFETY: libvirt takes all callbacks as functions of one type, and calls each by the type of its event:
+    // these are the types of these events.
     let agent = unsafe { std::mem::transmute::<AgentLifecycle, Lifecycle>(agent) };
     for (event, call) in [
         (EVENT_LIFECYCLE, lifecycle as Lifecycle),
         (EVENT_AGENT, agent),
     ] {
         let opaque = Weak::into_raw(Arc::downgrade(shared)).cast_mut().cast();
-        // SAFETY: the connection is open. The pointer is a weak count of its own, which libvirt gives to `forget` once it calls no more.
+        // SAFETY: the connection is open. The pointer is a weak count of its own, which libvirt passes to
+        // `forget` once it makes no more calls.
         let registered = unsafe {
             let register = api.libvirt.virConnectDomainEventRegisterAny;
             register(
@@ -171,7 +174,7 @@ fn register(connection: &Connection, shared: &Arc<Shared>) -> Result<(), GuestEr
         };
         if registered < 0 {
             let error = failed(api, "virConnectDomainEventRegisterAny");
-            // SAFETY: libvirt did not take it.
+            // SAFETY: libvirt did not take the pointer.
             unsafe { forget(opaque) };
             return Err(error);
         }
@@ -179,7 +182,7 @@ fn register(connection: &Connection, shared: &Arc<Shared>) -> Result<(), GuestEr
     Ok(())
 }
 
-/// A domain starts, stops, or something else happens to it.
+/// Takes the event that a domain starts, stops, or changes in another way.
 unsafe extern "C" fn lifecycle(
     _: *mut Connect,
     domain: *mut Domain,
@@ -187,7 +190,8 @@ unsafe extern "C" fn lifecycle(
     _detail: c_int,
     opaque: *mut c_void,
 ) -> c_int {
-    // SAFETY: libvirt calls this with what was registered, and a domain that is good for the call.
+    // SAFETY: libvirt calls this with the pointer that was registered, and a domain that is valid for the
+    // call.
     unsafe {
         happened(domain, opaque, |running, uuid| match event {
             STARTED => drop(running.entry(uuid).or_default()),
@@ -198,7 +202,7 @@ unsafe extern "C" fn lifecycle(
     0
 }
 
-/// A guest agent comes or goes.
+/// Takes the event that a guest agent comes or goes.
 unsafe extern "C" fn agent(
     _: *mut Connect,
     domain: *mut Domain,
@@ -215,7 +219,7 @@ unsafe extern "C" fn agent(
 }
 
 /// # Safety
-/// The domain is good, and `opaque` what [`register`] gave.
+/// The domain must be valid, and `opaque` must be the pointer that [`register`] gave.
 unsafe fn happened(
     domain: *mut Domain,
     opaque: *mut c_void,
@@ -224,7 +228,7 @@ unsafe fn happened(
     let Ok(api) = Api::get() else {
         return;
     };
-    // SAFETY: as the caller says; the weak count stays libvirt's.
+    // SAFETY: as the caller guarantees; the weak count stays libvirt's.
     let (uuid, shared) = unsafe {
         let weak = std::mem::ManuallyDrop::new(Weak::from_raw(opaque.cast::<Shared>()));
         (uuid_of(api, domain), weak.upgrade())
@@ -234,8 +238,8 @@ unsafe fn happened(
     }
 }
 
-/// Gives back what [`register`] gave.
+/// Takes back the pointer that [`register`] gave.
 unsafe extern "C" fn forget(opaque: *mut c_void) {
-    // SAFETY: it was made by `Weak::into_raw` and is given back once.
+    // SAFETY: the pointer was made by `Weak::into_raw` and is given back once.
     drop(unsafe { Weak::from_raw(opaque.cast::<Shared>()) });
 }

@@ -1,14 +1,18 @@
-//! Guests of libvirt's domains: libvirt keeps the guest agent's socket to itself, and puts a domain's threads into cpusets that refuse what is
-//! outside their pins, so a domain is asked, told and pinned through libvirt's API (5.8 and newer), live only.
+//! Guests of libvirt's domains: libvirt keeps the guest agent's socket to itself, and puts the threads of a
+//! domain into cpusets that refuse CPUs outside their pins, so a domain is asked, told and pinned through
+//! libvirt's API (5.8 and newer), live only.
 //!
-//! Problem: libvirt may not be there, hang, restart; a call may wait for the guest, for another job of the domain's, or for libvirt's own limits (5
-//! requests at a time for a connection).
-//! Approach: libvirt's libraries are opened when a domain is first met ([`api`]). One thread has a connection for what libvirt runs and what happens
-//! to it ([`Domains`]); each domain's threads have connections of their own ([`Domain`]), so that nobody waits for another. A connection that broke
-//! is made anew with the next question. Nobody but these threads calls libvirt.
+//! Problem: libvirt may be absent, hang, or restart; a call may wait for the guest, for another job of the
+//! domain's, or for libvirt's own limits (5 requests at a time for a connection).
 //!
-//! Guests are told through `virDomainQemuAgentCommand` with `guest-set-vcpus`, not through `virDomainSetGuestVcpus`: that one waits for an answer without
-//! end unless the domain's agent timeout is changed, which would be everybody's (libvirt 12).
+//! Approach: libvirt's libraries are opened when a domain is first met ([`api`]). One thread has a connection
+//! for the running domains and their events ([`Domains`]); the threads of each domain have connections of
+//! their own ([`Domain`]), so that no domain waits for another. A connection that broke is made anew with the
+//! next question. Only these threads call libvirt.
+//!
+//! Guests are told through `virDomainQemuAgentCommand` with `guest-set-vcpus`, not through
+//! `virDomainSetGuestVcpus`: the latter waits for an answer without a bound unless the domain's agent timeout
+//! is changed, which would change it for all clients (libvirt 12).
 
 mod api;
 mod connection;
@@ -18,10 +22,10 @@ mod domains;
 pub use domain::Domain;
 pub use domains::{Domains, Found};
 
-/// Where libvirt is unless the environment says otherwise: its system's QEMU.
+/// The URI of libvirt unless the environment says otherwise: QEMU of the system.
 const URI: &str = "qemu:///system";
 
-/// Where libvirt is: the environment variable `LIBVIRT_DEFAULT_URI` is libvirt's own way to say that.
+/// The URI of libvirt: libvirt itself reads it from the environment variable `LIBVIRT_DEFAULT_URI`.
 pub fn uri() -> String {
     let said = std::env::var("LIBVIRT_DEFAULT_URI").ok();
     said.filter(|it| !it.is_empty())

@@ -1,4 +1,4 @@
-//! libvirt's own test driver, which is within its library: real calls, without a daemon.
+//! Tests with libvirt's own test driver, which is within its library: real calls, without a daemon.
 
 use super::*;
 use crate::guest::{Guest, GuestError, Online, Part};
@@ -6,7 +6,7 @@ use quell_model::Pid;
 use std::time::{Duration, Instant};
 
 const TEST: &str = "test:///default";
-/// The domain that it begins with.
+/// The domain with which the test driver begins.
 const UUID: &str = "6695eb01-f6a4-8304-79aa-97f2502e193f";
 const WITHIN: Duration = Duration::from_secs(2);
 
@@ -22,7 +22,7 @@ fn found(domains: &Domains, uuid: &str) -> Found {
     }
 }
 
-/// Whether there is a libvirt.
+/// Whether libvirt is installed.
 fn installed() -> bool {
     let there = api::Api::get();
     if let Err(why) = there {
@@ -73,10 +73,10 @@ fn a_domain_is_found_and_pinned() {
     let before = domain.pins().unwrap();
     let held = before.get(Part::Vcpu(0)).unwrap().clone();
     assert!(held.len() > 1, "{before}");
-    // One that is as expected, and one that somebody else has pinned.
+    // One part is as expected, and one was pinned by another program.
     let mut wanted = before.only(|part| part == Part::Vcpu(0));
     wanted.set(Part::Vcpu(0), held.iter().take(1).collect());
-    // The test driver has pins, but none of what runs only.
+    // The test driver has pins, but none of the running domain only.
     let error = domain
         .pin(std::slice::from_ref(&before), &wanted)
         .unwrap_err();
@@ -86,12 +86,12 @@ fn a_domain_is_found_and_pinned() {
     );
     let other = [before.only(|part| part != Part::Vcpu(0))];
     assert_eq!(domain.pin(&other, &wanted).unwrap(), before);
-    // This thread has run for some time, and not for as long as a virtual CPU that is not there.
+    // This thread has run for some time, and not for as long as a virtual CPU that does not exist.
     let me = quell_model::Tid(std::process::id());
     let error = Domain::new(Pid(1), UUID, TEST, WITHIN)
         .with_first(me)
         .pins();
     assert!(error.unwrap_err().to_string().contains("is another's"));
-    // It has no guest.
+    // The domain has no guest.
     assert!(domain.stat().is_err() && domain.set_online(&Online::First(1)).is_err());
 }

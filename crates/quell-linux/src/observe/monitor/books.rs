@@ -1,35 +1,47 @@
-//! The monitor's books over random histories, compared with what the threads did.
+//! The monitor's accounting over random histories, compared with what the threads did.
 //!
-//! Problem: now and then a switch or a wakeup is not told to the monitor's programs. Whatever is not told, what user space
-//! shows must not go back, must fit into the time, and must be off by no more than nobody could know.
+//! Problem: now and then a switch or a wakeup does not reach the monitor's programs. Whatever is missed, the
+//! figures that user space shows must not go back, must fit into the time, and must be off by no more than
+//! the missed events make unknowable.
 //!
-//! Approach: a model of the kernel's scheduler makes legal histories of some threads on some CPUs: wakeups, switches,
-//! migrations, births, exits, limits, processes that come to a tenant and leave it. It keeps each thread's true times and the
-//! task's fields, and tells the programs, compiled natively (`bpf/native/books.c`), each event or not. It
-//! reads the counters as [`Monitor::read`](super::Monitor::read) does.
+//! Approach: a model of the kernel's scheduler makes legal histories of some threads on some CPUs: wakeups,
+//! switches, migrations, births, exits, limits, processes that join a tenant and leave it. It keeps each
+//! thread's true times and the fields of its task, and passes each event to the programs, compiled natively
+//! (`bpf/native/books.c`), or drops it. It reads the counters as [`Monitor::read`](super::Monitor::read)
+//! does.
 //!
-//! What must hold at each reading, with everything told or not:
+//! What must hold at each reading, whether or not every event was passed on:
 //!
-//! - A thread's run and limited time never go back, nor does ready and limited time together. (Of a wait that goes on all counts as
-//!   ready; at its end it is known what of it a limit was.) Where there are no limits, ready time does not either.
-//! - Since a thread came under the monitor it ran and waited for no longer than that is ago. Nor did it between two
-//!   readings, but for one thing: a wait begins with the waker's call, and where the first reading came after a call and before its
-//!   wakeup was told, the wait's time before that reading is shown with the second.
-//! - The causes of a tenant's waits, those of waits that go on included, sum to what its threads waited, to the ns.
-//! - As many threads of a tenant are counted as ready and as blocked as are shown so.
-//! - A thread's run time is off by at most the time for which it is unknown whether it runs: from a lost switch to or from it
-//!   until the next one that is told, its exit or a pass over all tasks. Where the switch to it was told and only the one from it is
-//!   lost, it is unknown only until the next switch on its CPU that is told: until whoever leaves there had arrived (an
-//!   idle CPU: until that switch), or until the last reading if that was later, because what was told is not taken back.
-//! - Its ready and limited time together are off by at most the time for which it is unknown whether it waits: from a lost switch on as
-//!   above without the exception, and from the waker's call of a lost wakeup on until the same. Where only the call
-//!   is lost, until the wakeup; and of a wait that goes on, what lies between the call and a wakeup not told yet is not shown yet.
-//! - Where it was known to wait and only the switch to it is lost, the switch from it tells all: neither time is off by more than the last
-//!   reading had shown already. (Not if the last switch that its CPU told of was one to the same thread.)
-//! - Nothing is unknown because of other threads' events, or of a migration that is not told. Who was on a CPU in the middle of going to
-//!   sleep when it came under the monitor, or at a pass, is unknown until its next switch.
+//! - The run time and the limited time of a thread never go back, nor does the sum of its ready and limited
+//!   time. (A wait that goes on counts as ready time; at its end it is known how much of it was limited
+//!   time.) Where there are no limits, ready time does not go back either.
+//! - Since a thread came under the monitor it ran and waited for no longer than that is ago. The same holds
+//!   between two readings, with one exception: a wait begins with the waker's call, and where the first
+//!   reading came after the call and before the wakeup event, the time of the wait before that reading is
+//!   shown with the second reading.
+//! - The causes of a tenant's waits, those of waits that go on included, sum to the waiting time of its
+//!   threads, to the ns.
+//! - The numbers of ready and of blocked threads of a tenant equal the numbers of threads that are shown in
+//!   these states.
+//! - The run time of a thread is off by at most the time for which it is unknown whether the thread runs:
+//!   from a lost switch to or from it until its next switch that is seen, its exit or a pass over all tasks.
+//!   Where the switch to it was seen and only the switch from it is lost, this is unknown only until the next
+//!   switch on its CPU that is seen: until the thread that leaves the CPU then had arrived (on an idle CPU:
+//!   until that switch), or until the last reading if that was later, because time that was shown is not
+//!   taken back.
+//! - The sum of its ready and limited time is off by at most the time for which it is unknown whether the
+//!   thread waits: from a lost switch on as above without the exception, and from the waker's call of a lost
+//!   wakeup on until the same events. Where only the call is lost, until the wakeup; and of a wait that goes
+//!   on, the time between the call and a wakeup not seen yet is not shown yet.
+//! - Where the thread was known to wait and only the switch to it is lost, the switch from it tells
+//!   everything: neither time is off by more than the last reading had shown already. (Not if the last switch
+//!   seen on its CPU was to the same thread.)
+//! - Nothing becomes unknown because of other threads' events, or of a migration that is not seen. The state
+//!   of a thread that was on a CPU in the middle of going to sleep when it came under the monitor, or at a
+//!   pass, is unknown until its next switch.
 //!
-//! So where all is told, run and ready times are exact, and the state that is shown is the true one.
+//! So where all events are seen, run and ready times are exact, and the state that is shown is the true
+//! state.
 
 use super::layout::{CpuLog, OCCASIONS_BYTES, OccasionsCopy, Stats, ThreadSlot, WaitRow, cause};
 use super::reading::RawThread;
@@ -46,13 +58,13 @@ const TENANTS: usize = 3;
 const GROUPS: usize = 3;
 const NO_TENANT: u32 = u32::MAX;
 
-/// The kernel's states.
+/// The task states of the kernel.
 const RUNNABLE: u32 = 0;
 const ASLEEP: u32 = 1;
 const DEAD: u32 = 0x80;
 const WAKING: u32 = 0x200;
 
-/// A task's fields, `struct books_task`.
+/// The fields of a task, `struct books_task`.
 #[repr(C)]
 struct Task {
     start_ns: u64,
@@ -68,8 +80,8 @@ struct Task {
     live: u32,
 }
 
-/// The native build's functions. Each works on memory of the calling thread only, and takes any number of a task below
-/// [`TASKS`], of a CPU below [`CPUS`] and of a group below [`GROUPS`].
+/// The functions of the native build. Each works on memory of the calling thread only, and accepts any task
+/// number below [`TASKS`], any CPU below [`CPUS`] and any group below [`GROUPS`].
 mod native {
     use super::{CpuLog, Stats, Task, ThreadSlot, WaitRow};
 
@@ -103,8 +115,8 @@ use native::*;
 
 fn slot(index: usize) -> &'static ThreadSlot {
     assert!(index < SLOTS);
-    // SAFETY: the array has so many elements, of the layout that both sides assert, and lives as long as this thread, to whose end no
-    // reference is kept; all fields are atomics.
+    // SAFETY: the array has so many elements, of the layout that both sides assert, and lives as long as this
+    // thread, beyond which no reference is kept; all fields are atomics.
     unsafe { &*books_slots().add(index) }
 }
 
@@ -128,7 +140,7 @@ fn stats() -> &'static Stats {
 fn occasions(tenant: usize, now: u64) -> OccasionsCopy {
     assert!(tenant < TENANTS);
     let mut bytes = [0; OCCASIONS_BYTES];
-    // SAFETY: as for `slot`; integers without padding, which nobody writes while they are copied.
+    // SAFETY: as for `slot`; integers without padding, to which nothing writes while they are copied.
     unsafe {
         let from = books_occasions().add(tenant * OCCASIONS_BYTES);
         from.copy_to_nonoverlapping(bytes.as_mut_ptr(), OCCASIONS_BYTES);
@@ -139,7 +151,7 @@ fn occasions(tenant: usize, now: u64) -> OccasionsCopy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Asleep,
-    /// Its waker's call was at this time; the wakeup is not heard yet.
+    /// The waker called the thread at this time; the wakeup event has not come yet.
     Called(u64),
     Ready,
     Running,
@@ -148,13 +160,13 @@ enum Place {
 struct Thread {
     task: Task,
     place: Place,
-    /// When it got its CPU last.
+    /// The time at which the thread got its CPU last.
     arrived_ns: u64,
-    /// Its present book's slot and generation.
+    /// The slot and the generation of the thread's present book.
     book: Option<(u32, u32)>,
 }
 
-/// What ends that something is unknown of a thread.
+/// The event that ends the time for which something about a thread is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Until {
     Wakeup,
@@ -171,19 +183,20 @@ struct Book {
     run_ns: u64,
     ready_ns: u64,
     ended: bool,
-    /// Whether it waits is unknown since then.
+    /// Since when it is unknown whether the thread waits, and the event that ends this.
     unknown: Option<(u64, Until)>,
     unknown_ns: u64,
-    /// Whether it runs is unknown since then; and on which CPU it was known to run, if nothing else of it was lost.
+    /// Since when it is unknown whether the thread runs; and the CPU on which it was known to run, if no
+    /// other event of it was lost.
     run_unknown: Option<(u64, Option<usize>)>,
     run_unknown_ns: u64,
-    /// The switch to it was told last, on this CPU.
+    /// The CPU of the switch to the thread, if that was its last event seen.
     arrived: Option<usize>,
-    /// The switch to it, which was known to wait, was lost last, on this CPU.
+    /// The CPU of the switch to the thread, if that event was lost last and the thread was known to wait.
     arrived_unseen: Option<usize>,
-    /// When the waker's call was that was told last; no wakeup or switch was told since.
+    /// The time of the last waker's call seen; no wakeup or switch was seen since.
     called: Option<u64>,
-    /// The last reading: when, and what; and what the next may show of the time before it.
+    /// The last reading: its time and contents, and how much the next reading may show of the time before it.
     shown: Option<(u64, RawThread, u64)>,
 }
 
@@ -197,7 +210,7 @@ impl Book {
         (self.doing, self.since) = (to, now);
     }
 
-    /// Whether it waits is not known from then on.
+    /// From then on it is unknown whether the thread waits.
     fn lose(&mut self, from: u64, until: Until) {
         let from = from.max(self.begun);
         let (earlier, other) = self.unknown.unwrap_or((from, until));
@@ -205,7 +218,7 @@ impl Book {
         self.arrived_unseen = None;
     }
 
-    /// Nor whether it runs.
+    /// From then on it is unknown whether the thread waits or runs.
     fn lose_all(&mut self, from: u64, runs_on: Option<usize>) {
         self.run_unknown = match self.run_unknown {
             Some((earlier, _)) => Some((earlier, None)),
@@ -222,7 +235,7 @@ impl Book {
         self.arrived_unseen = waits.then_some(cpu);
     }
 
-    /// What it does is known again, and what it did since then.
+    /// From now on the state of the thread is known again, as is what it did since `then`.
     fn learn(&mut self, then: u64) {
         if let Some((from, _)) = self.unknown.take() {
             self.unknown_ns += then.saturating_sub(from);
@@ -237,7 +250,7 @@ impl Book {
         }
     }
 
-    /// Its wakeup was told.
+    /// The wakeup of the thread was seen.
     fn hear(&mut self, now: u64) {
         self.called = None;
         if let Some((from, Until::Wakeup)) = self.unknown {
@@ -248,7 +261,7 @@ impl Book {
 
     fn end(&mut self, now: u64) {
         if let Place::Called(at) = self.doing {
-            // The wakeup will be another book's.
+            // The wakeup will belong to another book.
             self.lose(at, Until::Wakeup);
         }
         self.turn(Place::Asleep, now);
@@ -257,7 +270,7 @@ impl Book {
     }
 }
 
-/// One step of a history; what its numbers mean depends on what is there.
+/// One step of a history; the meaning of its numbers depends on the threads that exist then.
 #[derive(Debug, Clone)]
 struct Step {
     after_ns: u64,
@@ -265,7 +278,7 @@ struct Step {
     a: u8,
     b: u8,
     c: u8,
-    /// An event is lost whose number is not below 100 less the history's loss in percent.
+    /// An event is lost if its number is at least 100 minus the history's loss in percent.
     luck: [u8; 4],
 }
 
@@ -284,17 +297,17 @@ struct World {
     now: u64,
     luck: [u8; 4],
     used_luck: usize,
-    /// No switch and no wakeup is told, until a pass over all tasks.
+    /// No switch and no wakeup is passed on, until a pass over all tasks.
     silent: bool,
     threads: Vec<Option<Thread>>,
     running: Vec<u32>,
     steal_ns: Vec<u64>,
-    /// By CPU, the id of the thread that a switch was told to last.
+    /// For each CPU, the id of the thread of the last switch passed on.
     told_last: [Option<u32>; CPUS],
-    /// The last reading.
+    /// The time of the last reading.
     read_ns: u64,
     limited_since: [[Option<u64>; CPUS]; GROUPS],
-    /// By process.
+    /// The tenant of each process.
     tenants: BTreeMap<u32, u32>,
     books: BTreeMap<(u32, u32), Book>,
     reported: [u32; SLOTS],
@@ -326,7 +339,7 @@ impl World {
             to_free: Vec::new(),
         };
         world.at(0);
-        // Some processes are there before the monitor is, the first in tenants.
+        // Some processes exist before the monitor does, the first of them in tenants.
         for pid in 1..=4 {
             let number = world.add(pid, pid, 0).unwrap();
             world.thread(number).place = Place::Asleep;
@@ -362,7 +375,7 @@ impl World {
         self.books.get_mut(&key)
     }
 
-    /// What happens next happens on this CPU.
+    /// The following events happen on this CPU.
     fn at(&mut self, cpu: usize) {
         books_at(self.now, cpu as u32, self.running[cpu]);
         // Every run queue has a clock of its own.
@@ -376,7 +389,7 @@ impl World {
         self.silent || luck >= 100 - self.loss
     }
 
-    /// Makes the task's fields true.
+    /// Writes the true fields of the task.
     fn keep(&mut self, number: u32) {
         let it = self.thread(number);
         it.task.on_cpu = (it.place == Place::Running).into();
@@ -418,7 +431,7 @@ impl World {
         self.keep(number);
     }
 
-    /// Opens and closes books as slots were given and taken.
+    /// Opens and closes books as slots are taken and freed.
     fn follow(&mut self) {
         let now = self.now;
         for number in self.numbers(|_| true) {
@@ -454,7 +467,7 @@ impl World {
                 shown: None,
             };
             match place {
-                // It says already that it will sleep, and may be in the middle of it.
+                // The thread has announced that it will sleep, and may be in the middle of going to sleep.
                 Place::Running if unsettled => book.lose_all(now, None),
                 Place::Called(_) => book.lose(now, Until::Wakeup),
                 _ => {}
@@ -522,7 +535,7 @@ impl World {
         Ok(())
     }
 
-    /// The CPU's thread goes to sleep or is preempted, and another gets the CPU.
+    /// The thread on the CPU goes to sleep or is preempted, and another thread gets the CPU.
     fn switch(&mut self, cpu: usize, how: u8, whom: u8) {
         let prev = self.running[cpu];
         let idle = cpu as u32;
@@ -541,7 +554,7 @@ impl World {
             _ => (false, true),
         };
         if next == idle {
-            // Nobody else is there: it goes on, or sleeps.
+            // There is no other thread: the thread goes on, or sleeps.
             sleeps = true;
         }
         if prev == idle && next == idle {
@@ -557,7 +570,7 @@ impl World {
             it.task.state = match () {
                 () if sleeps && it.task.exiting != 0 => DEAD,
                 () if sleeps || preempt && how % 16 == 0 => ASLEEP,
-                // As it was: who is about to sleep and is not preempted sleeps.
+                // The state stays: a thread that is about to sleep and is not preempted sleeps.
                 () if preempt => it.task.state,
                 () => RUNNABLE,
             };
@@ -581,7 +594,7 @@ impl World {
             self.thread(next).task.arrival_ns = now + 1_000 * cpu as u64;
             self.turn(next, Place::Running);
         }
-        // What was told before is not taken back.
+        // Time that was shown before is not taken back.
         let arrived = arrived.max(self.read_ns);
         let known_to_other = self.told_last[cpu].is_some_and(|it| it != pid_of_prev);
         for (number, to_it) in [(prev, false), (next, true)] {
@@ -591,7 +604,7 @@ impl World {
             if lost {
                 book.lose_switch(cpu, to_it, now);
             } else {
-                // The kernel knows when it arrived, and the monitor sees that it was not told.
+                // The kernel knows when the thread arrived, and the monitor sees that it missed that switch.
                 let exact = !to_it && known_to_other && book.arrived_unseen == Some(cpu);
                 book.learn(if exact { arrived } else { now });
                 book.arrived = to_it.then_some(cpu);
@@ -611,7 +624,8 @@ impl World {
         self.at(cpu);
     }
 
-    /// Somebody calls a sleeping thread, which hears of it at once or later; or one that was about to sleep.
+    /// A running thread calls a sleeping thread, whose wakeup follows at once or later; or a thread that was
+    /// about to sleep.
     fn call(&mut self, cpu: usize, whom: u8, how: u8) {
         let caller = self.running[cpu];
         let about_to = |it: &Thread| it.place != Place::Asleep && it.task.state == ASLEEP;
@@ -683,7 +697,8 @@ impl World {
         }
     }
 
-    /// A ready thread goes to another CPU's queue. Where that is not told, nothing of its times is unknown.
+    /// A ready thread moves to another CPU's queue. Where that event is lost, none of its times becomes
+    /// unknown.
     fn migrate(&mut self, whom: u8, to: u8) {
         let to = u32::from(to) % self.cpus as u32;
         let moves = |it: &Thread| it.place == Place::Ready && it.task.cpu != to;
@@ -696,7 +711,7 @@ impl World {
         }
     }
 
-    /// The CPU's thread makes another, in its own process or a new one.
+    /// The thread on the CPU creates another thread, in its own process or a new one.
     fn bear(&mut self, cpu: usize, how: u8, to: u8) {
         let creator = self.running[cpu];
         if creator < CPUS as u32 || self.numbers(|_| true).len() >= THREADS {
@@ -722,13 +737,13 @@ impl World {
         self.follow();
     }
 
-    /// The CPU's thread exits; it is on the CPU until the next switch.
+    /// The thread on the CPU exits; it stays on the CPU until the next switch.
     fn exit(&mut self, cpu: usize) {
         let number = self.running[cpu];
         if number < CPUS as u32 || self.thread(number).task.exiting != 0 {
             return;
         }
-        // Some stay, so that something goes on.
+        // Some threads stay, so that the history goes on.
         if self.numbers(|it| it.task.exiting == 0).len() <= 2 {
             return;
         }
@@ -745,7 +760,7 @@ impl World {
         self.follow();
     }
 
-    /// A process comes to another tenant, or to none.
+    /// A process moves to another tenant, or to none.
     fn move_process(&mut self, whom: u8, to: u8) {
         if let Some(number) = self.chosen(whom, |it| it.task.exiting == 0) {
             let tgid = self.thread(number).task.tgid;
@@ -756,7 +771,7 @@ impl World {
         }
     }
 
-    /// The CPU's thread says that it will sleep, and does not yet; or that it will not.
+    /// The thread on the CPU announces that it will sleep, and does not yet; or that it will not sleep.
     fn reconsider(&mut self, cpu: usize, how: u8) {
         let number = self.running[cpu];
         if number >= CPUS as u32 && self.thread(number).task.exiting == 0 {
@@ -765,7 +780,7 @@ impl World {
         }
     }
 
-    /// A limit begins or ends to stop a group's threads on a CPU where none of them runs.
+    /// A limit begins or ceases to throttle the threads of a group on a CPU where none of them runs.
     fn limit(&mut self, cpu: usize, which: u8) {
         let group = u32::from(which) % GROUPS as u32;
         let runs = self.threads[self.running[cpu] as usize].as_ref();
@@ -856,7 +871,7 @@ impl World {
     }
 }
 
-/// What a reading shows of a thread, compared with the reading before and with the truth.
+/// Compares what a reading shows of a thread with the reading before and with the truth.
 fn check(book: &mut Book, raw: &RawThread, now: u64, limits: bool) -> Checked {
     if !book.ended {
         book.turn(book.doing, now);

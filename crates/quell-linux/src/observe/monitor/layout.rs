@@ -2,7 +2,7 @@
 //!
 //! Every field is an atomic of its own size, so a reference to such a structure in mapped memory
 //! is sound and each field is read whole. Fields that belong together are read by
-//! [`ThreadSlot::copy`] and [`CpuLog::copy`], which try again until no writer was at it.
+//! [`ThreadSlot::copy`] and [`CpuLog::copy`], which try again until no writer interfered.
 
 use super::reading::{OCCASION_BUCKETS, RawThread, RawWaker, TenantIndex, WAIT_BUCKETS, WAKERS};
 use quell_model::{Pid, ThreadId, ThreadState, Tid};
@@ -12,7 +12,7 @@ use std::sync::atomic::{
     fence,
 };
 
-/// `enum thread_state`.
+/// The values of `enum thread_state`.
 pub mod state {
     pub const BITS: u32 = 3;
     pub const MASK: u64 = 7;
@@ -24,7 +24,7 @@ pub mod state {
     pub const BLOCKED: u64 = 6;
 }
 
-/// For whom a thread waits, `enum cause`: below [`cause::HOST`] it is a tenant's number.
+/// The causes of a wait, `enum cause`: below [`cause::HOST`] a cause is a tenant's number.
 pub mod cause {
     /// Threads of no tenant had the CPU.
     pub const HOST: usize = 256;
@@ -36,11 +36,11 @@ pub mod cause {
     pub const STEAL: usize = 259;
     /// No cause was recorded.
     pub const UNKNOWN: usize = 260;
-    /// Rows have so much room.
+    /// The number of entries for which a row has room.
     pub(crate) const SPACE: usize = 512;
 }
 
-/// `enum process_event_kind`.
+/// The values of `enum process_event_kind`.
 pub mod event {
     pub const CHANGED: u32 = 1;
     pub const FORKED: u32 = 2;
@@ -48,9 +48,9 @@ pub mod event {
     pub const NO_TENANT: u32 = u32::MAX;
 }
 
-/// Bits of the thread id in a packed id; the start time is above.
+/// The bits of the thread id in a packed id; the start time is above them.
 const TID_BITS: u32 = 22;
-/// How often a copy is tried again before it is given up.
+/// The number of attempts at a copy before it is given up.
 const TRIES: u32 = 10_000;
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct Waker {
     score: AtomicU32,
 }
 
-/// `struct thread_slot`.
+/// A thread's record in shared memory, `struct thread_slot`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ThreadSlot {
@@ -97,13 +97,13 @@ pub struct ThreadSlot {
 
 const LOG_SEGMENTS: usize = 128;
 
-/// `enum halt`.
+/// The values of `enum halt`.
 mod halt {
     pub const STOPPED: u8 = 1;
     pub const FROZEN: u8 = 2;
 }
 
-/// `struct cpu_log`.
+/// A CPU's record in shared memory, `struct cpu_log`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CpuLog {
@@ -118,27 +118,27 @@ pub struct CpuLog {
     segments: [[AtomicU64; 2]; LOG_SEGMENTS],
 }
 
-/// `struct wait_row`.
+/// The waiting time of a tenant's threads, `struct wait_row`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct WaitRow {
-    /// By cause, in ns.
+    /// Waiting time by cause, in ns.
     pub ns: [AtomicU64; cause::SPACE],
 }
 
-/// `struct monitor_stats`.
+/// The counters of the monitor as a whole, `struct monitor_stats`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Stats {
-    /// Slots ever used.
+    /// The number of slots ever used.
     pub used_slots: AtomicU64,
-    /// Threads that found no slot.
+    /// The number of threads that found no slot.
     pub unmonitored: AtomicU64,
-    /// Process events that found the queue full.
+    /// The number of process events that found the queue full.
     pub events_lost: AtomicU64,
 }
 
-/// Size of `struct tid_page`, and how many thread ids it holds.
+/// The size of `struct tid_page`, and the number of thread ids it holds.
 pub const TID_PAGE_BYTES: usize = 8192;
 pub const TIDS_PER_PAGE: u32 = 4096;
 /// Size of `struct process_event`.
@@ -161,14 +161,14 @@ const _: () = {
 };
 
 impl ThreadSlot {
-    /// The slot's generation and whether its thread has ended, without reading the rest.
+    /// The generation of the slot if its thread has ended; reads nothing else of the slot.
     pub fn ended(&self) -> Option<u32> {
         (self.stamp.load(Acquire) & state::MASK == state::ENDED)
             .then(|| self.generation.load(Relaxed))
     }
 
-    /// Whether the thread still sleeps as it did in an earlier copy, so that a new one would say
-    /// the same: nothing counts on while a thread is blocked.
+    /// Whether the thread still sleeps as it did in an earlier copy, so that a new copy would be equal:
+    /// no counter changes while a thread is blocked.
     pub fn still_sleeps(&self, earlier: &RawThread) -> bool {
         let asleep = earlier.since_ns << state::BITS | state::BLOCKED;
         let slept = matches!(
@@ -178,8 +178,8 @@ impl ThreadSlot {
         slept && self.stamp.load(Acquire) == asleep
     }
 
-    /// A consistent copy as of `time_ns`. `None` if the slot is free, or was being written for so
-    /// long (its CPU stopped by a hypervisor) that there is none this time.
+    /// A consistent copy as of `time_ns`. `None` if the slot is free, or was being written for so long (its
+    /// CPU stopped by a hypervisor) that there is no copy this time.
     pub fn copy(&self, slot: u32, time_ns: u64) -> Option<RawThread> {
         for attempt in 0..TRIES {
             let stamp = self.stamp.load(Acquire);
@@ -203,7 +203,7 @@ impl ThreadSlot {
         None
     }
 
-    /// In what way a blocked thread is.
+    /// The way in which a blocked thread is blocked.
     fn blocked(&self) -> ThreadState {
         match self.halted.load(Relaxed) {
             halt::STOPPED => ThreadState::Stopped,
@@ -267,7 +267,7 @@ impl ThreadSlot {
     }
 }
 
-/// A CPU's figures, copied together.
+/// The figures of a CPU, copied together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuCopy {
     pub first_ns: u64,
@@ -278,7 +278,7 @@ pub struct CpuCopy {
 }
 
 impl CpuLog {
-    /// A consistent copy; `None` if its writer did not come to an end in time.
+    /// A consistent copy; `None` if its writer did not finish in time.
     pub fn copy(&self) -> Option<CpuCopy> {
         for _ in 0..TRIES {
             let seq = self.seq.load(Acquire);
@@ -300,8 +300,9 @@ impl CpuLog {
 }
 
 impl CpuLog {
-    /// Who had the CPU from `from_ns` until `until_ns`, the last first; all of it is told, what lies further back than the log as
-    /// unknown. As `charge_wait()` in waits.bpf.h. Where the CPU switches meanwhile a part may be told as another's.
+    /// Reports the tenants that had the CPU from `from_ns` until `until_ns`, the last first. The whole
+    /// interval is reported; time before the start of the log counts as unknown. As `charge_wait()` in
+    /// waits.bpf.h. If the CPU switches meanwhile, a part may be reported as another tenant's.
     pub fn who_had_it(&self, from_ns: u64, until_ns: u64, mut tell: impl FnMut(usize, u64)) {
         let mut upper = until_ns;
         let mut segment = |start_ns: u64, who: u64| {
@@ -331,7 +332,7 @@ impl CpuLog {
 }
 
 impl CpuCopy {
-    /// Time not idle from the first switch seen until `time_ns`; `None` before that switch.
+    /// Time not idle from the first switch seen until `time_ns`, in ns; `None` before that switch.
     pub fn busy_ns(&self, time_ns: u64) -> Option<u64> {
         if self.first_ns == 0 {
             return None;
@@ -368,7 +369,7 @@ pub struct OccasionsCopy {
 }
 
 impl OccasionsCopy {
-    /// From the map's bytes; the time from the last change to `time_ns` is added.
+    /// Decodes the bytes of the map; the time from the last change to `time_ns` is added.
     /// `None` if the length is wrong.
     pub fn decode(bytes: &[u8], time_ns: u64) -> Option<OccasionsCopy> {
         if bytes.len() != OCCASIONS_BYTES {
@@ -490,7 +491,7 @@ mod tests {
         let idle = OccasionsCopy::decode(&bytes, 1_400).unwrap();
         assert_eq!(idle.by_blocked_ns.iter().sum::<u64>(), 5);
         assert_eq!(idle.busy_ns, 0);
-        // One that runs keeps the tenant busy, and is no occasion.
+        // A thread that runs keeps the tenant busy, and is no occasion.
         bytes[12..16].copy_from_slice(&1u32.to_ne_bytes());
         let running = OccasionsCopy::decode(&bytes, 1_400).unwrap();
         assert_eq!(running.by_blocked_ns.iter().sum::<u64>(), 5);
@@ -509,7 +510,8 @@ mod tests {
         };
         let unknown = cause::UNKNOWN;
         assert_eq!(had(50, 80), [(unknown, 30)]);
-        // The first switch was at 100; until 130 it was 1, until 160 it idled, and 2 has it since then.
+        // The first switch was at 100; tenant 1 ran until 130, the CPU idled until 160, and tenant 2 has run
+        // since.
         for (at, (end_ns, who)) in [(100, unknown), (130, 1), (160, 257)]
             .into_iter()
             .enumerate()

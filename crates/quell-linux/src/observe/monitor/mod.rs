@@ -1,13 +1,13 @@
-//! The BPF monitor: what every thread of every tenant did, counted inside the kernel.
+//! The BPF monitor: counts inside the kernel what every thread of every tenant did.
 //!
-//! Problem: a policy must know how long each thread ran, how long it was ready and for whom it
-//! waited. Following every scheduler event from user space would cost more than it saves.
+//! Problem: a policy must know how long each thread ran, how long it was ready and what it waited for.
+//! Following every scheduler event from user space would cost more than it saves.
 //!
 //! Approach: BPF programs at the scheduler's trace points count in the kernel (`src/bpf`, each
 //! header says how). [`Monitor::read`] copies the counters from mapped memory, without a system call
-//! per thread. Counters only grow, so whoever reads late or misses a thread loses nothing but
-//! resolution; a period is the difference of two readings. Processes are assigned to tenants
-//! by the caller; what they fork follows by itself.
+//! per thread. Counters only grow, so a reader that is late or misses a thread loses only
+//! resolution; the figures of a period are the difference of two readings. Processes are assigned to
+//! tenants by the caller; the children that they fork follow without a call.
 //!
 //! Units: ns of CLOCK_MONOTONIC. Needs Linux 5.15 with BTF (arm64: 5.18), CAP_BPF and CAP_PERFMON,
 //! and to run in the host's pid namespace. Kernel memory: 448 bytes per thread of [`Limits`],
@@ -39,10 +39,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How much the monitor follows.
+/// The capacity of the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Threads at a time, 1 to 65 534. Each takes 448 bytes once used.
+    /// The most threads at a time, 1 to 65 534. Each takes 448 bytes once used.
     pub threads: u32,
 }
 
@@ -52,7 +52,7 @@ impl Default for Limits {
     }
 }
 
-/// Why the monitor cannot work.
+/// The reason why the monitor cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
     /// The process may not load BPF programs.
@@ -75,19 +75,19 @@ pub enum MonitorError {
     /// A limit is out of range.
     #[error("{what} must be {range}, not {value}")]
     Limit {
-        /// Which.
+        /// The limit that is out of range.
         what: &'static str,
-        /// What would be right.
+        /// The allowed range.
         range: &'static str,
-        /// What it was.
+        /// The value given.
         value: u64,
     },
-    /// Talking to the loaded programs failed.
+    /// A call on the loaded programs or their maps failed.
     #[error("BPF: {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// The error.
+        /// The error of the operation.
         source: std::io::Error,
     },
 }
@@ -99,15 +99,15 @@ pub struct Monitor {
     reading: Reading,
     /// Counts readings (wraps).
     readings: u32,
-    /// Tenants some process was ever assigned to, ascending.
+    /// Tenants to which some process was ever assigned, ascending.
     tenants: Vec<TenantIndex>,
-    /// Processes assigned, of which it is not known yet that they lived to see it.
+    /// Processes assigned that may have exited before the assignment took effect.
     unverified: Vec<(Pid, TenantIndex)>,
-    /// Assignments changed since the last pass over all tasks.
+    /// Whether assignments changed since the last pass over all tasks.
     dirty: bool,
-    /// By slot, the generation that was reported as ended.
+    /// For each slot, the generation that was reported as ended.
     reported: Vec<u32>,
-    /// Slots reported as ended by the last reading, free from the next on. Waiting one reading
+    /// Slots reported as ended by the last reading, free from the next reading on. One reading of delay
     /// gives programs that looked a slot up before its thread ended ample time to let go of it.
     ended: Vec<u32>,
     /// Events of processes that exited before they were assigned.
@@ -117,6 +117,11 @@ pub struct Monitor {
 
 impl Monitor {
     /// Loads the programs and attaches them.
+    ///
+    /// # Errors
+    /// The call fails if a limit is out of range ([`MonitorError::Limit`]), the process may not load BPF
+    /// programs ([`MonitorError::Capability`]), the kernel has no type information ([`MonitorError::NoBtf`])
+    /// or refuses the programs ([`MonitorError::Refused`]), or a map cannot be used ([`MonitorError::Io`]).
     pub fn load(limits: Limits) -> Result<Monitor, MonitorError> {
         Ok(Monitor {
             programs: Programs::load(limits)?,
@@ -132,16 +137,20 @@ impl Monitor {
         })
     }
 
-    /// Its hot trace points, for a scheduler that stands in for them.
+    /// The monitor's trace points on hot paths, for a scheduler that stands in for them.
     pub fn trace_points(&self) -> TracePoints {
         self.programs.trace_points.clone()
     }
 
-    /// Follows all threads of a process from now on. Threads and processes that it creates belong
-    /// to the tenant from their first moment; threads that it has already are picked up by the next
+    /// Follows all threads of a process from now on. Threads and processes that it creates belong to the
+    /// tenant from their first moment; threads that exist already are picked up by the next
     /// [`Monitor::read`]. A process that is in another tenant moves (its threads end there).
     ///
-    /// If the process is gone, or goes, [`Monitor::process_events`] tells.
+    /// If the process is gone, or goes, [`Monitor::process_events`] reports it.
+    ///
+    /// # Errors
+    /// The call fails if the tenant's number is out of range ([`MonitorError::Limit`]) or the monitor's maps
+    /// cannot be written ([`MonitorError::Io`]).
     pub fn assign(&mut self, process: Pid, tenant: TenantIndex) -> Result<(), MonitorError> {
         if tenant.0 >= TenantIndex::LIMIT {
             return Err(MonitorError::Limit {
@@ -163,8 +172,11 @@ impl Monitor {
         Ok(())
     }
 
-    /// No longer follows a process; its threads end with the next [`Monitor::read`]. Unknown
-    /// processes are no error.
+    /// Stops following a process; its threads end with the next [`Monitor::read`]. Unknown processes are
+    /// no error.
+    ///
+    /// # Errors
+    /// The call fails if the monitor's map cannot be written ([`MonitorError::Io`]).
     pub fn unassign(&mut self, process: Pid) -> Result<(), MonitorError> {
         self.unverified.retain(|&(other, _)| other != process);
         match self.programs.processes.delete(&process.0.to_ne_bytes()) {
@@ -178,6 +190,9 @@ impl Monitor {
     }
 
     /// Processes that changed, forked or exited since the last call.
+    ///
+    /// # Errors
+    /// The call fails if the event queue or the counters cannot be read ([`MonitorError::Io`]).
     pub fn process_events(&mut self) -> Result<ProcessEvents, MonitorError> {
         let mut events = std::mem::take(&mut self.stillborn);
         loop {
@@ -200,10 +215,13 @@ impl Monitor {
         })
     }
 
-    /// All counters now.
+    /// Reads all counters as of now.
     ///
     /// A slot that is being written for the whole time of several attempts (its CPU is stopped
-    /// by a hypervisor) is left out of this reading and is in the next one.
+    /// by a hypervisor) is left out of this reading and is in the next reading.
+    ///
+    /// # Errors
+    /// The call fails if the pass over all tasks or the reading of a map fails ([`MonitorError::Io`]).
     pub fn read(&mut self) -> Result<&Reading, MonitorError> {
         if self.dirty {
             self.sync()?;
@@ -227,12 +245,12 @@ impl Monitor {
         Ok(&self.reading)
     }
 
-    /// Makes what the threads' slots say agree with the assigned processes.
+    /// Makes the tenants of the threads' slots agree with the assigned processes.
     fn sync(&mut self) -> Result<(), MonitorError> {
         walk(&self.programs.sync)?;
 
-        // A process that exited before it was assigned left nobody to remove it again, and its
-        // id may be given to another.
+        // A process that exited before it was assigned left no event that would remove it again, and its
+        // id may be given to another process.
         self.dirty = false;
         for (process, tenant) in std::mem::take(&mut self.unverified) {
             match process_state(process) {
@@ -264,8 +282,8 @@ impl Monitor {
         let end = self.programs.threads.len().min(used as usize + 1);
         self.programs.threads.reach(end)?;
         self.reported.resize(end.max(self.reported.len()), 0);
-        // The previous reading is brought up to date in place: most threads sleep on, and of those
-        // only the stamp is read. From the first thread on that came or went all are copied.
+        // The previous reading is updated in place: most threads sleep on, and of those only the stamp is
+        // read. From the first thread that came or went on, all are copied.
         let (mut done, mut others) = (0, false);
         for index in 1..end {
             let Some(slot) = self.programs.threads.get(index) else {
@@ -310,7 +328,7 @@ impl Monitor {
         let Some(&TenantIndex(highest)) = self.tenants.last() else {
             return Ok(());
         };
-        // All in one system call; each is copied under its lock.
+        // All rows in one system call; each is copied under its lock.
         let count = u32::from(highest) + 1;
         self.programs.wait_rows.reach(count as usize)?;
         let mut occasions = self
@@ -358,8 +376,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Waits that go on, up to the reading, by the waiting tenant and by whom they are for. What the kernel tells only at a wait's
-    /// end, limits and stolen time, is not among it.
+    /// Waits that go on, up to the reading, by the waiting tenant and by cause. Causes that the kernel tells
+    /// only at the end of a wait, limits and stolen time, are not included.
     fn waits_that_go_on(&self, time_ns: u64) -> BTreeMap<TenantIndex, Vec<u64>> {
         let mut sums = BTreeMap::new();
         let waiting = |thread: &&RawThread| thread.state == Some(ThreadState::Ready);
@@ -405,7 +423,7 @@ fn process_state(process: Pid) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// A `struct process_event`.
+/// Decodes a `struct process_event`.
 fn decode_event(bytes: &[u8]) -> Option<ProcessEvent> {
     let word = |i: usize| {
         bytes

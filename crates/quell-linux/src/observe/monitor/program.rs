@@ -1,4 +1,4 @@
-//! Loading the BPF programs, and the memory they share with this process.
+//! Loads the BPF programs, and maps the memory that they share with this process.
 
 use super::layout::{
     CpuLog, EVENT_BYTES, OCCASIONS_BYTES, Stats, TID_PAGE_BYTES, TIDS_PER_PAGE, ThreadSlot, WaitRow,
@@ -21,17 +21,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The compiled `bpf/monitor.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/monitor.bpf.o"));
 
-/// The programs that walk all tasks on demand; the others run by themselves.
+/// The programs that walk all tasks on demand; the others run on their own events.
 const SYNC: &str = "sync_task";
 const SEE_AGAIN: &str = "see_again";
 
-/// The programs at trace points that a scheduler can stand in for.
+/// The programs at the hot trace points, which a scheduler can stand in for.
 const HOT: [&str; 4] = ["on_switch", "on_waking", "on_wakeup", "on_migrate"];
 
-/// So much of a map is mapped at first: 146 threads, 16 tenants.
+/// The bytes of a map that are mapped at first: 146 threads, 16 tenants.
 const FIRST_BYTES: usize = 64 << 10;
 
-/// The maps that these write.
+/// The maps that the programs at hot trace points write.
 const LENT: [&str; 5] = ["threads", "tid_slots", "cpu_logs", "wait_rows", "occasions"];
 
 /// The loaded programs and their maps.
@@ -46,16 +46,16 @@ pub struct Programs {
     pub told: MapHandle,
     pub processes: MapHandle,
     pub process_events: MapHandle,
-    /// Attachment of the pass over all tasks.
+    /// The attachment of the pass over all tasks.
     pub sync: Link,
     pub trace_points: TracePoints,
-    /// Dropping these detaches the other programs.
+    /// The attachments of the other programs, which are detached when these are dropped.
     _links: Vec<Link>,
 }
 
-/// The monitor's hot trace points (switches, wakeups, migrations), which whoever sees the same events can stand in for:
-/// a scheduler that counts them itself, into the monitor's maps. Clones are of the same ones; after the
-/// monitor's end nobody reads what they count.
+/// The monitor's hot trace points (switches, wakeups, migrations). A component that sees the same events can
+/// stand in for them: a scheduler that counts the events itself, into the monitor's maps. Clones refer to the
+/// same trace points; after the end of the monitor nothing reads the counts.
 #[derive(Debug, Clone)]
 pub struct TracePoints(Arc<Mutex<Attached>>);
 
@@ -67,7 +67,7 @@ struct Attached {
 }
 
 impl PartialEq for TracePoints {
-    /// Whether they are the same monitor's.
+    /// Whether both belong to the same monitor.
     fn eq(&self, other: &TracePoints) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -75,19 +75,26 @@ impl PartialEq for TracePoints {
 
 impl TracePoints {
     /// The maps to count into, by name.
+    ///
+    /// # Errors
+    /// The call fails if the kernel does not give out a handle of a map ([`MonitorError::Io`]) or the
+    /// programs have no such map ([`MonitorError::Refused`]).
     pub fn maps(&self) -> Result<Vec<(&'static str, MapHandle)>, MonitorError> {
         let attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lend = |name| Ok((name, map_named(&attached.object, name)?));
         LENT.into_iter().map(lend).collect()
     }
 
-    /// Takes them off: somebody else counts from now on.
+    /// Detaches the trace points' programs: another component counts from now on.
     pub fn stop(&self) {
         let mut attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         attached.hot.clear();
     }
 
-    /// Puts them back where they were taken off.
+    /// Attaches the programs again if they were detached.
+    ///
+    /// # Errors
+    /// The call fails if the kernel does not attach a program ([`MonitorError::Io`]).
     pub fn start(&self) -> Result<(), MonitorError> {
         let mut attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.hot.is_empty() {
@@ -96,7 +103,11 @@ impl TracePoints {
         Ok(())
     }
 
-    /// After a change of who counts: looks at what threads do, as events in between were missed.
+    /// Reads the state of all threads again after the counting component changed, as events in between were
+    /// missed.
+    ///
+    /// # Errors
+    /// The call fails if the pass over all tasks cannot run ([`MonitorError::Io`]).
     pub fn see_again(&self) -> Result<(), MonitorError> {
         let attached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         walk(&attached.see_again)
@@ -104,6 +115,9 @@ impl TracePoints {
 }
 
 /// Runs a program over all tasks.
+///
+/// # Errors
+/// The call fails if the iterator cannot be created or read ([`MonitorError::Io`]).
 pub fn walk(program: &Link) -> Result<(), MonitorError> {
     let what = "walking over all tasks";
     let mut pass = Iter::new(program).map_err(io_error(what))?;
@@ -141,6 +155,11 @@ pub(crate) fn map_named(object: &Object, name: &'static str) -> Result<MapHandle
 }
 
 impl Programs {
+    /// Loads the programs with maps of the size that `limits` asks for.
+    ///
+    /// # Errors
+    /// The call fails if the process may not load BPF programs, the kernel has no type information or refuses
+    /// the programs, or a map cannot be used; the variants of [`MonitorError`] tell these apart.
     pub fn load(limits: Limits) -> Result<Programs, MonitorError> {
         if limits.threads == 0 || limits.threads >= u32::from(u16::MAX) {
             return Err(MonitorError::Limit {
@@ -248,32 +267,33 @@ pub fn io_error(what: &'static str) -> impl Fn(libbpf_rs::Error) -> MonitorError
     }
 }
 
-/// An array map's memory, mapped read-only: `T`s that the kernel writes at any time.
+/// The memory of an array map, mapped read-only: `T`s that the kernel writes at any time.
 ///
-/// Only the first ones are mapped, and more when they are asked for ([`View::reach`]): what is mapped counts as this process's memory, used or not.
+/// Only the first entries are mapped, and more when they are asked for ([`View::reach`]): mapped memory
+/// counts as this process's memory, used or not.
 #[derive(Debug)]
 pub struct View<T> {
     map: MapHandle,
-    /// How many there are.
+    /// The number of entries of the map.
     entries: usize,
     mapped: Mapped,
     of: PhantomData<T>,
 }
 
-/// Unmapped by its drop.
+/// A mapping that its drop unmaps.
 #[derive(Debug)]
 struct Mapped {
     memory: NonNull<c_void>,
     bytes: NonZeroUsize,
 }
 
-// SAFETY: the memory is only read, through atomics, and unmapped only by the one owner's drop.
+// SAFETY: the memory is only read, through atomics, and unmapped only by the drop of its single owner.
 unsafe impl<T: Sync> Send for View<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for View<T> {}
 
 impl<T> View<T> {
-    /// Of the first `entries` values of a mappable array map whose value is a `T`. `T` must
+    /// A view of the first `entries` values of a mappable array map whose value is a `T`. `T` must
     /// consist of atomics only, and be of a size that is a multiple of 8 (the map's stride).
     fn new(map: MapHandle, entries: usize) -> Result<View<T>, MonitorError> {
         const { assert!(size_of::<T>() % 8 == 0) };
@@ -292,19 +312,19 @@ impl<T> View<T> {
         })
     }
 
-    /// How many entries there are.
+    /// The number of entries of the map.
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// Has the first so many mapped, or all that there are.
+    /// Maps at least the first `entries` entries, or all entries that there are.
     ///
     /// # Errors
-    /// The kernel has no memory for that; what was mapped still is.
+    /// The call fails if the kernel has no memory for the mapping; the entries mapped before stay mapped.
     pub fn reach(&mut self, entries: usize) -> Result<(), MonitorError> {
         let entries = entries.min(self.entries);
         if entries > self.mapped_entries() {
-            // Twice as many, so that this is seldom.
+            // Twice as many, so that this happens seldom.
             let entries = self.entries.min(entries.next_power_of_two());
             self.mapped = Mapped::new(&self.map, entries * size_of::<T>())?;
         }
@@ -320,9 +340,10 @@ impl<T> View<T> {
         if index >= self.mapped_entries() {
             return None;
         }
-        // SAFETY: the index is within the mapping, which lives as long as self and is aligned to
-        // a page; T consists of atomics of the sizes that the kernel writes, and every bit
-        // pattern is a value of theirs. Nothing is ever written through the reference, and it borrows self, so that reach() cannot unmap it.
+        // SAFETY: the index is within the mapping, which lives as long as self and is aligned to a page; T
+        // consists of atomics of the sizes that the kernel writes, and every bit pattern is a value of
+        // theirs. Nothing is ever written through the reference, and it borrows self, so that reach() cannot
+        // unmap it.
         Some(unsafe { &*self.mapped.memory.as_ptr().cast::<T>().add(index) })
     }
 }
@@ -353,12 +374,17 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that new() made; whoever has a reference into it borrows its one owner.
+        // SAFETY: this is the mapping that new() made; every reference into it borrows its single owner.
         let _ = unsafe { munmap(self.memory, self.bytes.get()) };
     }
 }
 
-/// Loading needs type information, and CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN which includes them.
+/// Checks what loading needs: type information, and CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN which includes
+/// them.
+///
+/// # Errors
+/// The call fails if the kernel has no type information ([`MonitorError::NoBtf`]), a capability is missing
+/// ([`MonitorError::Capability`]), or `/proc/self/status` cannot be read ([`MonitorError::Io`]).
 pub fn check_bpf() -> Result<(), MonitorError> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(MonitorError::NoBtf);

@@ -1,4 +1,4 @@
-//! What the BPF monitor hands out: cumulative counters per thread, tenant and CPU.
+//! The readings of the BPF monitor: cumulative counters per thread, tenant and CPU.
 //!
 //! Everything counts from the moment a thread (tenant, CPU) came under the monitor and never goes
 //! back; a period's figures are the difference of two readings. A thread is followed by its
@@ -12,19 +12,19 @@ use quell_model::{Pid, ThreadId, ThreadState};
 pub struct TenantIndex(pub u16);
 
 impl TenantIndex {
-    /// How many tenants the monitor can tell apart.
+    /// The number of tenants that the monitor can tell apart.
     pub const LIMIT: u16 = 256;
 }
 
 /// Entries of a ready-time histogram: entry `i` counts waits of `2^i` to `2^(i+1) - 1` ns; entry 0
 /// also those of 0 ns, the last also longer ones.
 pub const WAIT_BUCKETS: usize = 32;
-/// Wakers kept per thread.
+/// The number of wakers kept per thread.
 pub const WAKERS: usize = 6;
 /// Entries of the occasion histogram: the last also counts more blocked threads.
 pub const OCCASION_BUCKETS: usize = 64;
 
-/// All counters at one moment.
+/// All counters of the monitor at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// CLOCK_MONOTONIC of this reading, in ns.
@@ -32,9 +32,10 @@ pub struct Reading {
     /// Every thread under the monitor, by slot; those that ended since the last reading are in it
     /// once more with `ended` set and their final counters.
     pub threads: Vec<RawThread>,
-    /// Grows whenever others are in `threads` than in the reading before, or some have ended.
+    /// A number that grows whenever `threads` has other threads than in the reading before, or some have
+    /// ended.
     pub membership: u64,
-    /// Tenants some process was ever assigned to, ascending.
+    /// Tenants to which some process was ever assigned, ascending.
     pub tenants: Vec<RawTenant>,
     /// Every possible CPU, by number.
     pub cpus: Vec<RawCpu>,
@@ -42,73 +43,73 @@ pub struct Reading {
     pub unmonitored: u64,
 }
 
-/// One thread's counters.
-// In memory as written here: what a sleeping thread is recognised by shares a cache line.
+/// The counters of one thread.
+// In memory as written here: the fields that identify a sleeping thread share a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawThread {
-    /// The thread's place in the monitor's table.
+    /// The thread's index in the monitor's table.
     pub slot: u32,
-    /// Counts the slot's uses.
+    /// A number that grows with each use of the slot.
     pub generation: u32,
-    /// The number of the reading that last found anything changed (wraps): a thread that sleeps on
-    /// keeps it, and with it all else.
+    /// The number of the reading that last found any change (wraps): a thread that sleeps on keeps it, and
+    /// with it all other fields.
     pub copied: u32,
-    /// The thread.
+    /// The identity of the thread.
     pub id: ThreadId,
-    /// Its process.
+    /// The process of the thread.
     pub process: Pid,
-    /// Its tenant.
+    /// The tenant of the thread.
     pub tenant: TenantIndex,
-    /// It exited, or its process was unassigned: these counters are final.
+    /// Whether the thread exited, or its process was unassigned: these counters are final.
     pub ended: bool,
-    /// What it does. `None` when it has ended, and while it is new and nothing was seen of it yet.
+    /// The thread's state. `None` when it has ended, and while it is new and no event of it was seen yet.
     pub state: Option<ThreadState>,
-    /// CLOCK_MONOTONIC since when it is in this state on this CPU, in ns.
+    /// CLOCK_MONOTONIC since when the thread is in this state on this CPU, in ns.
     pub since_ns: u64,
-    /// Its CPU, or its last.
+    /// The CPU of the thread, or its last.
     pub cpu: u32,
     /// Time on a CPU, the unfinished part up to the reading included, in ns.
     pub run_ns: u64,
-    /// Time ready and not served, in ns. Of a wait that goes on all up to the reading counts here: what a limit was of it is
-    /// known at its end.
+    /// Time ready and not served, in ns. All of a wait that goes on counts here up to the reading: how much
+    /// of it is a limit's is known only at its end.
     pub ready_ns: u64,
-    /// Time for which a bandwidth limit stopped it, of waits that ended, in ns.
+    /// Time for which a bandwidth limit throttled the thread, of waits that ended, in ns.
     pub throttled_ns: u64,
-    /// Waits that ended.
+    /// The number of waits that ended.
     pub waits: u64,
-    /// Context switches to it.
+    /// The number of context switches to the thread.
     pub switches: u64,
-    /// Times it lost its CPU while it still wanted to run (`sched_yield` counts too).
+    /// The number of times it lost its CPU while it still wanted to run (`sched_yield` counts too).
     pub preemptions: u64,
-    /// Times it went from blocked to ready.
+    /// The number of times it went from blocked to ready.
     pub wakeups: u64,
-    /// Changes of CPU.
+    /// The number of times it changed its CPU.
     pub migrations: u64,
-    /// Who created it, where seen.
+    /// The thread that created it, where this was seen.
     pub creator: Option<ThreadId>,
-    /// Its name (`comm`), zero-padded.
+    /// The thread's name (`comm`), zero-padded.
     pub name: [u8; 16],
     /// Nice value, -20 to 19, as of its last switch.
     pub nice: i8,
-    /// Scheduling policy (`SCHED_OTHER` = 0, ...).
+    /// The scheduling policy (`SCHED_OTHER` = 0, ...).
     pub policy: u8,
-    /// How many CPUs it may use, as of its last switch.
+    /// The number of CPUs that it may use, as of its last switch.
     pub allowed_cpus: u16,
-    /// The first 64 CPUs it may use: all of them on a host of up to 64 CPUs. On larger hosts a
-    /// change of `allowed_cpus` or of this word says that the affinity changed, but a change
-    /// beyond CPU 63 that keeps the number is not seen.
+    /// The first 64 CPUs that the thread may use: all of them on a host of up to 64 CPUs. On larger hosts a
+    /// change of `allowed_cpus` or of this word shows that the affinity changed, but a change beyond CPU 63
+    /// that keeps the number is not seen.
     pub affinity_word: u64,
     /// EEVDF slice in ns, `None` before Linux 6.12.
     pub slice_ns: Option<u64>,
-    /// Ended waits by length (see [`WAIT_BUCKETS`]); wraps.
+    /// The number of ended waits by length (see [`WAIT_BUCKETS`]); wraps.
     pub wait_histogram: [u32; WAIT_BUCKETS],
-    /// Who woke it; unused entries are `None`.
+    /// The threads that woke it; unused entries are `None`.
     pub wakers: [Option<RawWaker>; WAKERS],
 }
 
 impl RawThread {
-    /// Its name as text.
+    /// The thread's name as text.
     pub fn name(&self) -> String {
         let length = self
             .name
@@ -119,40 +120,41 @@ impl RawThread {
     }
 }
 
-/// Somebody who woke a thread.
+/// A thread that woke another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawWaker {
-    /// The waking thread.
+    /// The identity of the waking thread.
     pub id: ThreadId,
-    /// Wakeups since it entered the table (wraps). A rare waker may have been replaced and come
-    /// back, so a smaller count than before means: this many since it came back.
+    /// The number of its wakeups since it entered the table (wraps). A rare waker may have been replaced and
+    /// come back, so a smaller count than before is the number since it came back.
     pub count: u32,
 }
 
-/// One tenant's counters.
+/// The counters of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawTenant {
-    /// The tenant.
+    /// The tenant's number.
     pub tenant: TenantIndex,
-    /// Its threads' ready and throttled time by cause (a tenant's number, or one of [`cause`](super::cause)), in ns, waits that go
-    /// on included; ascending by cause, without those of 0 ns. Threads are read before this and waits end meanwhile, so the sum may be
-    /// a little more than theirs.
+    /// Ready and throttled time of the tenant's threads by cause (a tenant's number, or a constant of
+    /// [`cause`](super::cause)), in ns, waits that go on included; ascending by cause, without causes of 0
+    /// ns. Threads are read before this and waits end meanwhile, so the sum may be a little more than theirs.
     pub by_cause: Vec<(u16, u64)>,
     /// Entry `n`: ns in which at least one thread was ready and exactly `n` others were blocked
     /// (the last entry also more), the time up to the reading included.
     pub occasions_ns: [u64; OCCASION_BUCKETS],
     /// ns in which at least one thread was ready or ran, the time up to the reading included.
     pub busy_ns: u64,
-    /// Busy periods that have begun: times when a thread became ready while no other was ready or ran.
+    /// The number of busy periods that have begun: times when a thread became ready while no other was ready
+    /// or ran.
     pub busy_periods: u64,
-    /// Threads ready at the reading.
+    /// The number of threads that were ready at the reading.
     pub ready: u32,
-    /// Threads blocked at the reading.
+    /// The number of threads that were blocked at the reading.
     pub blocked: u32,
 }
 
 impl RawTenant {
-    /// What one cause has of its waiting, in ns.
+    /// The tenant's waiting time of one cause, in ns.
     pub fn waited_for(&self, cause: usize) -> u64 {
         let at = self
             .by_cause
@@ -160,16 +162,16 @@ impl RawTenant {
         at.map_or(0, |at| self.by_cause[at].1)
     }
 
-    /// Over all causes.
+    /// The tenant's waiting time of all causes, in ns.
     pub fn waited_ns(&self) -> u64 {
         self.by_cause.iter().map(|(_, ns)| ns).sum()
     }
 }
 
-/// One CPU's counters.
+/// The counters of one CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawCpu {
-    /// Its number.
+    /// The number of the CPU.
     pub cpu: u32,
     /// Time not idle since the monitor saw its first switch, in ns; `None` before that.
     pub busy_ns: Option<u64>,
@@ -178,39 +180,39 @@ pub struct RawCpu {
     pub steal_ns: Option<u64>,
 }
 
-/// A process's life, as far as it concerns who belongs to which tenant.
+/// An event in the life of a process that matters for its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// Some process of the host, in a tenant or not, runs a new program, or came to another cgroup.
+    /// A process of the host, in a tenant or not, runs a new program, or came to another cgroup.
     Changed {
-        /// Which.
+        /// The process that changed.
         process: Pid,
-        /// Its tenant, if it has one; it keeps it until it is assigned to another.
+        /// The tenant of the process, if it has one; it keeps it until it is assigned to another.
         tenant: Option<TenantIndex>,
     },
     /// A process of a tenant forked; the child is in the tenant already.
     Forked {
-        /// The child.
+        /// The child process.
         process: Pid,
         /// The process that forked it.
         parent: Pid,
-        /// Their tenant.
+        /// The tenant of both.
         tenant: TenantIndex,
     },
-    /// The last thread of a tenant's process exited; it is unassigned already.
+    /// The last thread of a tenant's process exited; the process is unassigned already.
     Exited {
-        /// Which.
+        /// The process that exited.
         process: Pid,
-        /// Its tenant.
+        /// The tenant that the process was in.
         tenant: TenantIndex,
     },
 }
 
-/// Process events since the last call.
+/// The process events since the last call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessEvents {
-    /// In the order they happened.
+    /// The events in the order in which they happened.
     pub events: Vec<ProcessEvent>,
-    /// Some were lost since the last call: whoever matches processes should rescan.
+    /// Whether events were lost since the last call: a component that matches processes should rescan.
     pub lost: bool,
 }
