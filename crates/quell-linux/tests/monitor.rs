@@ -50,7 +50,8 @@ impl Process {
     fn spinner(cpu: usize) -> Process {
         let mut command = Command::new("sh");
         // It ends when the test does, also where that is killed.
-        let spin = "while kill -0 $PPID; do n=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done; done";
+        let spin =
+            "while kill -0 $PPID; do n=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done; done";
         let child = command.args(["-c", spin]).spawn().unwrap();
         pin(nix::unistd::Pid::from_raw(child.id() as i32), cpu);
         Process(child)
