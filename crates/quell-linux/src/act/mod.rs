@@ -269,8 +269,8 @@ impl Drop for Actuator {
 ///
 /// # Errors
 /// The call fails while an agent acts on this host or another process has the journal open
-/// ([`ActError::Locked`]), if the journal cannot be used ([`ActError::NotAJournal`], [`ActError::Journal`]), or
-/// if the kernel does not tell what is needed to undo ([`ActError::Kernel`]).
+/// ([`ActError::Locked`]), if the journal cannot be used ([`ActError::NotAJournal`], [`ActError::Journal`]),
+/// or if the kernel does not tell what is needed to undo ([`ActError::Kernel`]).
 pub fn restore(journal: &Path) -> Result<RestoreReport, ActError> {
     restore_with_lock(journal, &host_lock_path())
 }
