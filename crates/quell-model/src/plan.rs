@@ -14,7 +14,7 @@ pub struct Plan {
     pub seq: u64,
     /// The tenants' plans, ascending by name.
     pub tenants: Vec<TenantPlan>,
-    /// The servers, best-effort servers among them, that hold CPU time on each CPU.
+    /// The servers of all CPUs, best-effort servers included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerPlan>,
     /// The promises and the tenants that hold them, those that have yet to begin or are about to end

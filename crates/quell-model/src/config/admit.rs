@@ -12,7 +12,7 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
-    /// The host's CPUs.
+    /// The `[host]` table.
     pub host: HostSpec,
     /// The `[criticality]` table.
     #[serde(default)]

@@ -42,7 +42,8 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
-    /// Threads of a tenant that are critical get weight and low latency from its others (DASEC).
+    /// A tenant's threads that must not wait get CPU time and low latency at the expense of its other
+    /// threads (DASEC).
     Asymmetry,
     /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy
     /// for what *Toward Accurate Group Scheduling* leaves open. On stock interfaces it sets the weights

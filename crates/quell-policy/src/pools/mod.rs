@@ -286,7 +286,7 @@ impl Pools {
         }
         let step = cores.values().map(|it| it.cpus.len() as u32).max();
         if step != Some(self.step) {
-            // Hyperthreads were switched: what is known was of other CPUs.
+            // Hyperthreads were turned on or off: the guests' profiles are of other CPUs.
             self.guests.clear();
         }
         self.step = step.unwrap_or(1);

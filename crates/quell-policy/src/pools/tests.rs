@@ -86,7 +86,7 @@ fn trials_give_way_to_curves() {
     }
     // (d) All is known: at once, as its switches show.
     for load in [0.6, 5.5, 1.9, 3.1, 4.4, 0.9, 2.6] {
-        // The load above what it has cannot be seen.
+        // A load above the guest's CPUs cannot be seen.
         let changes = rig.under(12, load);
         assert!(
             !changes.iter().any(|it| tried(&it.2)),

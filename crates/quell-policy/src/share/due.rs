@@ -1,4 +1,4 @@
-//! The CPU time that threads are due while they run: the ideal, solved for step after step of what they did.
+//! The CPU time that threads are due while they run: the ideal of each step, from their observed activity.
 
 use super::{Group, Problem, ProblemError, Thread, ideal};
 use quell_model::CpuSet;
