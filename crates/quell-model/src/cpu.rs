@@ -15,7 +15,7 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// A set of CPUs. Text form is the kernel's list format: `0-3,8`.
+/// A set of CPUs. Its text form is the kernel's list format: `0-3,8`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CpuSet {
     /// Bit `c % 64` of word `c / 64`; no trailing zero words, so equal sets are equal values.
@@ -36,7 +36,7 @@ impl CpuSet {
         CpuSet::default()
     }
 
-    /// CPUs `0..count`.
+    /// The CPUs `0..count`.
     pub fn first(count: u32) -> CpuSet {
         (0..count).map(CpuId).collect()
     }
@@ -87,7 +87,7 @@ impl CpuSet {
         })
     }
 
-    /// Whether all of its CPUs are in the other too.
+    /// Whether all CPUs of this set are in the other too.
     pub fn is_subset(&self, other: &CpuSet) -> bool {
         self.intersection(other) == *self
     }
@@ -245,7 +245,8 @@ impl Topology {
         Topology { cpus }
     }
 
-    /// The same, but so many CPUs share each last-level cache. `each` of 0 is 1.
+    /// `count` CPUs on one socket without hyperthreads, with a last-level cache for every `each` CPUs.
+    /// `each` of 0 is 1.
     pub fn of_caches(count: u32, each: u32) -> Topology {
         let mut topology = Topology::flat(count);
         for cpu in &mut topology.cpus {

@@ -1,10 +1,10 @@
-//! What Quell's own effect on a host was measured to be.
+//! The measured effect of Quell itself on a host.
 
 use crate::TenantName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A part of what the agent does that can act and rest, and whose effect is measured so.
+/// A part of what the agent does that can act and rest; its effect is the difference between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lever {
@@ -17,7 +17,7 @@ pub enum Lever {
 }
 
 impl Lever {
-    /// Its stable name, as the API and metrics spell it.
+    /// The lever's stable name, as the API and metrics spell it.
     pub fn as_str(self) -> &'static str {
         match self {
             Lever::Scheduler => "scheduler",
@@ -33,22 +33,22 @@ impl fmt::Display for Lever {
     }
 }
 
-/// What trials have shown of a lever.
+/// The result of a lever's trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
     /// No trial has ended.
     Untried,
-    /// Responses are shorter where it acts.
+    /// Response times are shorter where the lever acts.
     Helps,
-    /// They are longer.
+    /// Response times are longer where the lever acts.
     Harms,
-    /// A whole trial showed neither.
+    /// A whole trial showed neither an improvement nor a harm.
     NothingShown,
 }
 
 impl Finding {
-    /// As the API and metrics spell it.
+    /// The finding's name, as the API and metrics spell it.
     pub fn as_str(self) -> &'static str {
         match self {
             Finding::Untried => "untried",
@@ -59,37 +59,37 @@ impl Finding {
     }
 }
 
-/// A lever, what it does and what is known of it. Times are CLOCK_MONOTONIC, in ns.
+/// A lever, its state and its measured effect. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Effect {
-    /// Which.
+    /// The lever that the figures are about.
     pub lever: Lever,
-    /// Whether it acts, but for the blocks of a trial.
+    /// Whether the lever acts outside the blocks of a trial.
     pub acts: bool,
-    /// What trials have shown.
+    /// The finding of the trials so far.
     pub finding: Finding,
-    /// When that was found; at the start, where nothing was.
+    /// When the finding was made; the time of the first snapshot where there is none yet.
     pub since_ns: u64,
     /// When the next pair of blocks may begin, if the host is busy then.
     pub next_ns: u64,
     /// Pairs of blocks that the figures rest on: of the last trial, or of the checks since it.
     pub pairs: u64,
-    /// Pairs since the start that said nothing: the host was not busy, or too few responses were seen.
+    /// Pairs since the start that gave no result: the host was not busy, or too few responses were seen.
     pub void: u64,
-    /// What it does to responses, over all tenants; `None`: too few pairs to say.
+    /// The lever's effect on response times, over all tenants; `None`: too few pairs for an interval.
     pub responses: Option<EffectInterval>,
-    /// To those of each tenant of which enough pairs can say something.
+    /// The lever's effect on the response times of each tenant that has enough pairs for an interval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<(TenantName, EffectInterval)>,
 }
 
-/// Mean responses where a lever acts as a part of those where it rests: 0.8 is 20 % less.
+/// The ratio of mean response times, lever acting to lever resting: 0.8 is 20 % less.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EffectInterval {
-    /// The best guess.
+    /// The point estimate.
     pub ratio: f64,
-    /// The least that is not ruled out.
+    /// The lower bound of the confidence interval.
     pub low: f64,
-    /// The most that is not ruled out.
+    /// The upper bound of the confidence interval.
     pub high: f64,
 }

@@ -1,4 +1,4 @@
-//! Identifiers. All order deterministically, so iteration over them does too.
+//! Identifiers. All have a total order, so iteration over them is deterministic.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Tid(pub u32);
 #[serde(transparent)]
 pub struct Pid(pub u32);
 
-/// A thread for all time: the kernel reuses thread ids, so the start time goes with it.
+/// A thread, unique for all time: the kernel reuses thread ids, so the start time is part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ThreadId {
     /// The kernel's thread id.

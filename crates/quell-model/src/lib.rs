@@ -1,12 +1,19 @@
-//! Quell's vocabulary, shared by every other crate and importing none of them.
+//! The data types that all crates of Quell share. This crate imports no other crate of Quell.
 //!
 //! Data flows one way: *observe* fills a [`Snapshot`], *decide* (a pure policy) turns it into a
-//! [`Plan`], *act* makes the difference between what holds and the plan. This crate holds those
-//! two messages, the identifiers and units they are made of, and the one vocabulary of every TOML
-//! file ([`config`]).
+//! [`Plan`], and *act* changes the host until the plan holds. This crate holds those two messages,
+//! the identifiers and units they are made of, and the types of every TOML file ([`config`]).
 //!
 //! Units: time is `u64` nanoseconds and field names end in `_ns`; weights are [`Weight`]; CPUs are
 //! [`CpuId`] and [`CpuSet`].
+//!
+//! ```
+//! use quell_model::{CpuId, CpuSet, Nice, Weight};
+//!
+//! let cpus: CpuSet = "0-2,8".parse().unwrap();
+//! assert!(cpus.contains(CpuId(8)) && cpus.len() == 4);
+//! assert_eq!(Nice::new(0).unwrap().weight(), Weight::NICE_0);
+//! ```
 
 pub mod config;
 pub mod cpu;

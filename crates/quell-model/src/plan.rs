@@ -1,4 +1,4 @@
-//! What should hold next, and why: the message from *decide* to *act*.
+//! The settings that should hold next, and why: the message from *decide* to *act*.
 
 use crate::config::Server;
 use crate::{CpuId, CpuSet, Effect, TenantName, TenantWeight, ThreadId, Weight};
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// What should hold from now on. It is complete: a thread that is not in it has no settings of
-/// Quell's, so an actuator gives it back what it had.
+/// The settings that should hold from now on. A plan is complete: a thread that is not in it has no
+/// settings from Quell, so an actuator restores what the thread had before.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Plan {
-    /// The snapshot it was made from ([`crate::Snapshot::seq`]).
+    /// The number of the snapshot that the plan was made from ([`crate::Snapshot::seq`]).
     pub seq: u64,
-    /// Ascending by name.
+    /// The tenants' plans, ascending by name.
     pub tenants: Vec<TenantPlan>,
-    /// What is promised on CPUs.
+    /// The servers of all CPUs, best-effort servers included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerPlan>,
-    /// Whose the promises are, those that are yet to come or about to go among them: what a policy goes on from that comes
-    /// after the one whose plan it is.
+    /// The promises and the tenants that hold them, those that have yet to begin or are about to end
+    /// included. A policy that replaces the one that made the plan goes on from these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<GivenServer>,
-    /// How the host's CPUs are divided; `None`: they are not.
+    /// The pools that the host's CPUs are divided into; `None`: the CPUs are not divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<PoolsPlan>,
-    /// The kernel's own scheduler is to run the host for now, and stock interfaces to carry the plan.
+    /// Whether the kernel's own scheduler runs the host for now, so that stock interfaces carry the plan.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kernel_scheduler: bool,
-    /// What is known of the effect of Quell's levers; none: nothing is measured.
+    /// The measured effects of Quell's levers; empty: nothing is measured.
     #[serde(default, skip_serializing_if = "no_effects")]
     pub effects: Arc<Vec<Effect>>,
 }
@@ -36,33 +36,36 @@ fn no_effects(effects: &Arc<Vec<Effect>>) -> bool {
     effects.is_empty()
 }
 
-/// The pools that a host's CPUs are in (UFO, section 4.2), beside the groups of virtual machines ([`TenantPlan::group`]).
+/// The pools that a host's CPUs are in (UFO, section 4.2), beside the groups of virtual machines
+/// ([`TenantPlan::group`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolsPlan {
     /// The CPUs of emulator threads.
     pub emulators: CpuSet,
     /// The CPUs of all tenants that have no group.
     pub idle: CpuSet,
-    /// The CPUs that are not divided: CPU time is promised there, or an operator bound a virtual machine to them.
+    /// The CPUs that are not divided, because CPU time is promised there or an operator bound a
+    /// virtual machine to them.
     pub left: CpuSet,
     /// Whether the host can take more virtual machines.
     pub verdict: Verdict,
 }
 
-/// For who places virtual machines on hosts (UFO, appendix B.4).
+/// Whether a host has room, for the service that places virtual machines on hosts (UFO, appendix B.4).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What to do.
+    /// The advice to the placement service.
     pub advice: Advice,
-    /// Why, in words for operators.
+    /// The reason, in words for operators.
     pub why: String,
-    /// Idle cores: now, and the fewest and the most lately.
+    /// The number of idle cores: now, and the minimum and the maximum of late.
     pub idle_cores: [usize; 3],
-    /// CLOCK_MONOTONIC up to which it holds, unless another one is given, in ns.
+    /// CLOCK_MONOTONIC up to which the verdict holds unless a newer one replaces it, in ns.
     pub until_ns: u64,
-    /// Which virtual machines' leaving would give back how many CPUs, the most first.
+    /// How many CPUs the leaving of each virtual machine would give back, the most first.
     pub would_free: Vec<(TenantName, u32)>,
-    /// What the host would be without each of its virtual machines; where it has too much, the one to move first.
+    /// The state of the host without each of its virtual machines; where the host has too much load,
+    /// the one to move comes first.
     #[serde(default)]
     pub what_if: Vec<WhatIf>,
 }
@@ -70,30 +73,30 @@ pub struct Verdict {
 /// A host without one of its virtual machines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhatIf {
-    /// Which.
+    /// The virtual machine that would leave.
     pub name: TenantName,
-    /// CPUs that it would give back.
+    /// CPUs that the virtual machine would give back.
     pub frees: u32,
-    /// CPUs that others would still lack.
+    /// CPUs that the other virtual machines would still lack.
     pub lacking: u32,
-    /// Cores that would idle.
+    /// Cores that would be idle.
     pub idle_cores: usize,
 }
 
-/// What to do with a host.
+/// The advice about a host, for a placement service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Advice {
-    /// It has room for more.
+    /// The host has room for more virtual machines.
     Accept,
-    /// It has as much as it should.
+    /// The host has as much load as it should: place nothing more.
     Hold,
-    /// It has too much.
+    /// The host has too much load: move a virtual machine away.
     Migrate,
 }
 
 impl Advice {
-    /// As the API spells it.
+    /// The advice, as the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Advice::Accept => "accept",
@@ -109,33 +112,33 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Where a virtual machine's virtual CPUs are to be.
+/// The place of a virtual machine's vCPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GroupPlan {
-    /// On CPUs that no other tenant has.
+    /// On CPUs that no other tenant uses.
     Own {
-        /// They.
+        /// The group's CPUs.
         cpus: CpuSet,
-        /// So many virtual CPUs are to be online.
+        /// How many vCPUs should be online.
         online: u32,
-        /// So many CPUs it lacks, because there are no more.
+        /// How many CPUs the virtual machine lacks, because no more are free.
         lacks: u32,
     },
-    /// In the idle pool, with others that do nothing or are batch ones.
+    /// In the idle pool, with other virtual machines that are idle or batch.
     Shared {
-        /// So many virtual CPUs are to be online.
+        /// How many vCPUs should be online.
         online: u32,
     },
-    /// Left alone.
+    /// Where its owner put it: the pools do not include it.
     Left {
-        /// Why, in words for operators.
+        /// The reason, in words for operators.
         why: String,
     },
 }
 
 impl GroupPlan {
-    /// How many virtual CPUs are to be online; `None`: as it likes.
+    /// How many vCPUs should be online; `None`: Quell does not decide it.
     pub fn online(&self) -> Option<u32> {
         match self {
             GroupPlan::Own { online, .. } | GroupPlan::Shared { online } => Some(*online),
@@ -144,140 +147,142 @@ impl GroupPlan {
     }
 }
 
-/// What is promised on one CPU.
+/// A server: CPU time that is reserved on one CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerPlan {
-    /// Threads name it by this ([`ThreadPlan::server`]); 0: what the CPU keeps for all that no server serves.
+    /// The number by which threads name the server ([`ThreadPlan::server`]); 0: the CPU's best-effort
+    /// server, which serves all threads without a promise.
     pub number: u32,
-    /// The CPU; one number is never of two at the same time.
+    /// The server's CPU; no two servers have the same number at the same time.
     pub cpu: CpuId,
-    /// The promise.
+    /// The server's budget, period and virtual deadline.
     pub terms: ServerTerms,
 }
 
-/// A promise that was given to one of a tenant's virtual CPUs.
+/// A promise to one of a tenant's vCPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GivenServer {
-    /// The tenant.
+    /// The tenant's name.
     pub tenant: TenantName,
-    /// Which of its virtual CPUs, from 0.
+    /// The vCPU's number in its virtual machine, from 0.
     pub vcpu: u32,
-    /// Where.
+    /// The CPU that serves the promise.
     pub cpu: CpuId,
-    /// As in [`ServerPlan`].
+    /// The server's number, as in [`ServerPlan`].
     pub number: u32,
-    /// What was promised.
+    /// The promised budget and period.
     pub server: Server,
-    /// What is kept free for it there: more than it was promised while its terms change.
+    /// The CPU time that the admission test counts on that CPU: more than the promise while its terms change.
     pub room: Server,
-    /// What it is to be promised instead.
+    /// The terms that will replace the present ones; `None`: no change is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextTerms>,
-    /// CLOCK_MONOTONIC from which on it is served, and by no other terms, in ns.
+    /// CLOCK_MONOTONIC from which on the promise is served, by these terms only, in ns.
     pub from_ns: u64,
-    /// And up to which, where its tenant has left.
+    /// CLOCK_MONOTONIC at which the promise ends, in ns, where its tenant has left; `None`: no end is set.
     pub leaves_ns: Option<u64>,
-    /// After so many control periods in which it got too little it moves.
+    /// After how many control periods with too little service the promise moves to another CPU.
     pub patience: u32,
-    /// It serves the machine's emulator threads too.
+    /// Whether the server serves the virtual machine's emulator threads too.
     #[serde(default)]
     pub emulators: bool,
-    /// The CPUs that the owner of its threads lets them run on; `None`: all.
+    /// The CPUs that the owner of the vCPU's thread lets it run on; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<CpuSet>,
-    /// To say once it is served.
+    /// The reason to report once the promise is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
-/// Other terms for one that has a promise. Times are CLOCK_MONOTONIC, in ns.
+/// New terms for a promise that exists. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextTerms {
-    /// They.
+    /// The new budget and period.
     pub server: Server,
-    /// Its first period after this has them.
+    /// The first period that begins after this time has the new terms.
     pub from_ns: u64,
-    /// Once that has come: when the last period by the terms of before is over.
+    /// When the last period by the old terms is over; `None` until `from_ns` has come.
     pub over_ns: Option<u64>,
 }
 
-/// CPU time in every period.
+/// The terms of a constant-bandwidth server: CPU time in every period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerTerms {
-    /// What is promised.
+    /// The budget and period.
     pub server: Server,
-    /// From a period's beginning to the virtual deadline, in ns: the period itself, or less for one of high criticality (Akita,
-    /// equation 5).
+    /// The time from a period's beginning to the virtual deadline, in ns: the period itself, or less for
+    /// a server of high criticality (Akita, equation 5).
     pub virtual_deadline_ns: u64,
-    /// Into how many equal parts its optimistic budget is divided, each with an equal part of the time to the virtual deadline; 1: it
-    /// is not. See `policy/server.h`.
+    /// The number of equal parts that the optimistic budget is divided into, each with an equal part of
+    /// the time to the virtual deadline; 1: the budget is not divided. See `policy/server.h`.
     pub parts: u32,
-    /// For how many periods its CPU goes on serving high criticality only after it needed that (Akita, section 3.3).
+    /// For how many periods the CPU stays in HI mode after a server of high criticality needed it
+    /// (Akita, section 3.3).
     pub temperature: u32,
 }
 
-/// What became of a tenant's wish for promised CPU time.
+/// The admission test's answer to a tenant that asks for promised CPU time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Promise {
-    /// It is kept, on those CPUs, one for each virtual CPU.
+    /// The promise is kept, on one CPU for each vCPU.
     Kept {
-        /// They.
+        /// The CPU of each vCPU, by the vCPU's number.
         cpus: Vec<CpuId>,
-        /// Why it is what was promised before, where its tenant asks for something else by now.
+        /// Why the terms are still the earlier ones, where the tenant by now asks for others.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unchanged: Option<String>,
     },
-    /// It will be, as soon as what was promised to others allows.
+    /// The promise begins as soon as earlier promises leave room for it.
     Awaited {
-        /// Where.
+        /// The CPU of each vCPU, by the vCPU's number.
         cpus: Vec<CpuId>,
     },
-    /// It was not given; the tenant has its weight.
+    /// The promise was refused; the tenant is served by its weight.
     Refused {
-        /// Which condition does not hold, and what would help, in a sentence for operators.
+        /// The condition that does not hold and what would help, in a sentence for operators.
         why: String,
     },
 }
 
-/// What should hold for one tenant.
+/// The settings that should hold for one tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantPlan {
-    /// The tenant.
+    /// The tenant's name.
     pub name: TenantName,
-    /// Its weight among tenants; `None` leaves what its owner chose.
+    /// The tenant's weight among tenants; `None` leaves the weight that its owner chose.
     pub weight: Option<TenantWeight>,
-    /// Its threads, ascending by id.
+    /// The plans of the tenant's threads, ascending by id.
     pub threads: Vec<ThreadPlan>,
-    /// What became of its wish for promised CPU time; `None`: it has none.
+    /// The state of the tenant's promise; `None`: the tenant asks for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
-    /// Where its virtual CPUs are to be; `None`: it has none, or pools are not a mechanism.
+    /// Where the tenant's vCPUs should run; `None`: it has no vCPU, or pools are not a mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupPlan>,
 }
 
-/// What should hold for one thread.
+/// The settings that should hold for one thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThreadPlan {
-    /// The thread.
+    /// The thread's identity.
     pub id: ThreadId,
-    /// Its weight, of the tenant's fixed total; `None` leaves what its owner chose.
+    /// The thread's weight, a part of the tenant's fixed total; `None` leaves what its owner chose.
     pub weight: Option<Weight>,
-    /// Rescheduling latency in ns: once it has been ready for this long it should run.
+    /// Rescheduling latency in ns: once the thread has been ready for this long it should run.
     /// `None` leaves what its owner chose.
     pub latency_ns: Option<u64>,
-    /// Where it may run; `None` leaves what its owner chose.
+    /// The CPUs that the thread may run on; `None` leaves what its owner chose.
     pub cpus: Option<CpuSet>,
-    /// The server whose promise is its, by number.
+    /// The number of the server that serves the thread; `None`: the thread has no promise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<u32>,
-    /// Why anything changed against the plan before, empty when nothing did.
+    /// The reasons of all changes since the previous plan; empty when nothing changed.
     pub reasons: Vec<Reason>,
 }
 
 impl ThreadPlan {
-    /// Leaves a thread all that its owner chose.
+    /// A plan that leaves a thread every setting that its owner chose.
     pub fn leaving(id: ThreadId) -> ThreadPlan {
         ThreadPlan {
             id,
@@ -306,17 +311,17 @@ pub struct Reason {
 pub enum Rule {
     /// A thread came under management.
     Adopted,
-    /// Time-slice allocator: preempted by depletion, gains weight (DASEC 4.2).
+    /// Time-slice allocator: a thread preempted by depletion of its slice gains weight (DASEC 4.2).
     SliceDepleted,
-    /// Time-slice allocator: gave weight so that the tenant's total stays (DASEC 4.2).
+    /// Time-slice allocator: a thread gave weight so that the tenant's total stays (DASEC 4.2).
     GaveWeight,
-    /// The tenant's total changed with its threads or its own weight, so its threads' weights did.
+    /// The tenant's total changed with its threads or its own weight, so its threads' weights changed too.
     Rescaled,
-    /// Rescheduling-latency adjuster: wants to run with an unconsumed slice (DASEC 4.2).
+    /// Rescheduling-latency adjuster: a thread is ready with an unconsumed slice (DASEC 4.2).
     LatencyLowered,
-    /// Rescheduling-latency adjuster: consumed its slice and idles (DASEC 4.2).
+    /// Rescheduling-latency adjuster: a thread consumed its slice and idles (DASEC 4.2).
     LatencyRaised,
-    /// Rescheduling-latency adjuster: wakes a thread that is at the minimum and still late (DASEC 4.2).
+    /// Rescheduling-latency adjuster: a thread wakes another that is late at the minimum (DASEC 4.2).
     WakerChased,
     /// Resource-conflict resolver: slices balanced between two cores (DASEC 4.2).
     SliceSwap,
@@ -326,7 +331,7 @@ pub enum Rule {
     Released,
     /// CPU time was promised on a CPU (Akita, section 3.6).
     Promised,
-    /// A promise of low criticality moved to another CPU, where it can be kept (the paper's RQS, in our reading).
+    /// A promise of low criticality moved to a CPU that can keep it (our reading of the paper's RQS).
     Moved,
     /// A virtual machine has another number of CPUs (UFO, section 4.5).
     Resized,

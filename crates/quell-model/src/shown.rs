@@ -1,14 +1,16 @@
-//! Text from outside on its way to somebody's eyes.
+//! Escaping of text from outside before it is displayed.
 //!
-//! Problem: names of threads, processes and cgroups are chosen by whoever runs them, and a terminal obeys what is in
-//! them. How: what a terminal or a page would obey, or hide, is written out. Limits: a backslash stays as it is, since
-//! cgroups' names have many: what is shown is for reading, not for turning back.
+//! Problem: users choose the names of their threads, processes and cgroups, and a terminal obeys
+//! the control characters in them. How: each character that a terminal or a page would obey, or
+//! hide, is escaped. Limits: a backslash stays as it is, since names of cgroups have many: escaped
+//! text is for reading and cannot be decoded again.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with everything in it written out that a terminal would obey and not show: control characters (C0, DEL,
-/// C1) as `\n` or `\x1b`, what turns or hides other text as `\u{202e}`. One line, whatever is in it.
+/// The text with each character escaped that a terminal would obey and not show: control characters
+/// (C0, DEL, C1) as `\n` or `\x1b`, characters that turn or hide other text as `\u{202e}`. The
+/// result is one line for any text.
 pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(obeyed) {
         return Cow::Borrowed(text);
@@ -26,9 +28,10 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A JSON document with the same characters escaped in its strings: it says the same, and a terminal shows it as it is.
+/// A JSON document with the same characters escaped in its strings: its meaning stays, and a
+/// terminal shows it as it is.
 pub fn shown_json(json: &str) -> Cow<'_, str> {
-    // Those that serializers leave in strings; where there are others, they are the document's own layout.
+    // Serializers leave these characters in strings; line breaks and tabs outside strings are layout.
     let left = |c: char| obeyed(c) && !matches!(c, '\n' | '\r' | '\t');
     if !json.contains(left) {
         return Cow::Borrowed(json);
@@ -50,13 +53,13 @@ pub fn shown_json(json: &str) -> Cow<'_, str> {
 fn obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            // Directions: marks, embeddings, overrides, isolates.
+            // Direction: marks, embeddings, overrides, isolates.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
             // Ends of lines and paragraphs.
             | '\u{2028}' | '\u{2029}'
-            // Without width.
+            // Characters without width.
             | '\u{200b}' | '\u{2060}' | '\u{feff}'
-            // Tags, which are hidden letters.
+            // Tag characters, which are hidden letters.
             | '\u{e0000}'..='\u{e007f}')
 }
 

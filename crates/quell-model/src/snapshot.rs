@@ -1,32 +1,32 @@
-//! What was seen in one period: the message from *observe* to *decide*.
+//! The observations of one period: the message from *observe* to *decide*.
 //!
-//! Whatever the source cannot see is `None`, never zero: `/proc` has no wakers, and a policy that
-//! took "not seen" for "none" would decide on invented facts.
+//! A figure that the source cannot see is `None`, never zero: `/proc` has no wakers, and a policy
+//! that took "not seen" for "none" would decide on invented facts.
 
 use crate::config::TenantSpec;
 use crate::{CgroupPath, CpuId, CpuSet, Nice, Pid, TenantName, ThreadId, Topology};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What was seen of the host and its tenants in one period.
+/// The observations of the host and its tenants in one period.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Counts periods from 0 since observation began.
+    /// The period's number, from 0 since observation began.
     pub seq: u64,
     /// CLOCK_MONOTONIC at the end of the period, in ns.
     pub time_ns: u64,
-    /// How long the period really was, in ns.
+    /// The period's measured length, in ns.
     pub period_ns: u64,
-    /// Where the figures come from.
+    /// The source of the figures.
     pub source: Source,
     /// The host as a whole.
     pub host: HostSample,
-    /// The tenants, ascending by name. A tenant nothing matches is there with no threads.
+    /// The tenants, ascending by name. A tenant without a matching process is in the list with no threads.
     pub tenants: Vec<TenantSample>,
 }
 
 impl Snapshot {
-    /// The tenant of that name.
+    /// The tenant of this name.
     pub fn tenant(&self, name: &TenantName) -> Option<&TenantSample> {
         let at = self.tenants.binary_search_by(|it| it.name.cmp(name));
         at.ok().map(|at| &self.tenants[at])
@@ -34,20 +34,20 @@ impl Snapshot {
 }
 
 impl TenantSample {
-    /// The tenant's thread of that id; its threads are sorted by it.
+    /// The tenant's thread of this id, found by binary search.
     pub fn thread(&self, id: ThreadId) -> Option<&ThreadSample> {
         let at = self.threads.binary_search_by_key(&id, |it| it.id);
         at.ok().map(|at| &self.threads[at])
     }
 }
 
-/// Where a snapshot's figures come from.
+/// The source of a snapshot's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The BPF monitor: everything is seen.
+    /// The BPF monitor: all figures are seen.
     Bpf,
-    /// Sampling `/proc`: run and ready time only; the rest is `None`.
+    /// Sampling of `/proc`: run and ready time only; the other figures are `None`.
     Procfs,
     /// A simulated machine.
     Simulator,
@@ -58,14 +58,14 @@ pub enum Source {
 pub struct HostSample {
     /// Online CPUs and what they share. Follows hotplug.
     pub topology: Arc<Topology>,
-    /// One per online CPU, ascending.
+    /// One sample for each online CPU, ascending.
     pub cpus: Vec<CpuSample>,
 }
 
 /// One CPU in one period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuSample {
-    /// Which CPU.
+    /// The CPU's number.
     pub cpu: CpuId,
     /// Time not idle, in ns, where seen.
     pub busy_ns: Option<u64>,
@@ -78,131 +78,136 @@ pub struct CpuSample {
 pub struct TenantSample {
     /// The tenant's name; `spec.name` with its instance's number where the tenant has a `count`.
     pub name: TenantName,
-    /// What the configuration says of it.
+    /// The tenant's table in the configuration.
     pub spec: Arc<TenantSpec>,
     /// The cgroup that holds exactly this tenant's threads and has a CPU controller, if any:
     /// the place where a tenant's weight can be set without touching another's.
     pub cgroup: Option<CgroupPath>,
-    /// The CPUs that the bandwidth limit (`cpu.max`) of that cgroup, or the least of those above it, allows it; looked at once
-    /// a limit has stopped it.
+    /// The CPUs that the bandwidth limit (`cpu.max`) of that cgroup, or the lowest limit of its
+    /// ancestors, allows the tenant; read once a limit has throttled the tenant, `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_cpus: Option<f64>,
-    /// The tenant, earlier in the configuration, that has what this one, which has no process, would have.
+    /// The tenant, earlier in the configuration, that has the processes that this tenant's selectors
+    /// match too; only where this tenant has no process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<TenantName>,
-    /// Its threads, ascending by id.
+    /// The tenant's threads, ascending by id.
     pub threads: Vec<ThreadSample>,
-    /// What its threads did in the period that ended within it, and so are not in `threads`; where seen.
+    /// The figures of the tenant's threads that ended within the period and so are not in `threads`; where
+    /// seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// Who made its threads wait, and how much.
+    /// The causes of its threads' waiting, and how long each made them wait.
     pub waits: Option<WaitBreakdown>,
     /// The paper's occasion metric (DASEC, Fig. 3).
     pub occasions: Option<Occasions>,
-    /// What its guest says, where it is a virtual machine that is asked and has answered.
+    /// The guest's latest answer, where the tenant is a virtual machine that is asked and has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestSample>,
 }
 
-/// Threads of a tenant that ended within a period, from its start (or their first moment in it) to their end, summed; and what its own cgroup was
-/// charged for that no thread is known to have run, about once a second.
+/// The sums over a tenant's threads that ended within a period, from its start (or their first
+/// moment in it) to their end. Included, about once a second, is the time that the tenant's own
+/// cgroup was charged and that no known thread ran.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ended {
-    /// How many.
+    /// The number of threads that ended.
     pub threads: u64,
-    /// Time on a CPU, in ns; with that of threads which are not counted, as they were moved into the cgroup and ended before they were seen.
+    /// Time on a CPU, in ns. It includes the time of threads that `threads` does not count, because
+    /// they were moved into the cgroup and ended before they were seen.
     pub run_ns: u64,
-    /// Time ready and not served.
+    /// Time for which the threads were ready and not served.
     pub ready: ReadyTime,
-    /// Time for which a bandwidth limit stopped them, in ns.
+    /// Time for which a bandwidth limit throttled the threads, in ns.
     pub throttled_ns: u64,
 }
 
-/// What a virtual machine's guest said last. It is not to be trusted.
+/// The latest answer of a virtual machine's guest. A guest is not to be trusted, and neither is its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSample {
-    /// CLOCK_MONOTONIC when it answered, in ns.
+    /// CLOCK_MONOTONIC when the guest answered, in ns.
     pub at_ns: u64,
-    /// CPU time since it booted, of all its CPUs, in ns.
+    /// CPU time since the guest booted, of all its CPUs, in ns.
     pub used_ns: u64,
-    /// How often its scheduler switched since it booted.
+    /// The number of context switches by the guest's scheduler since the guest booted.
     pub switches: u64,
-    /// How many virtual CPUs it has online.
+    /// How many vCPUs the guest has online.
     pub online: u32,
 }
 
 /// One thread in one period.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThreadSample {
-    /// The thread.
+    /// The thread's identity.
     pub id: ThreadId,
-    /// Its process.
+    /// The thread's process.
     pub process: Pid,
-    /// Its name (`comm`).
+    /// The thread's name (`comm`).
     pub name: Arc<str>,
-    /// What it does for its tenant.
+    /// The thread's function in its tenant.
     pub role: ThreadRole,
     /// The thread that created it, where seen. A child inherits its creator's settings, so what
     /// a new thread has may be what Quell gave its creator and not what its owner chose.
     pub forked_by: Option<ThreadId>,
-    /// At the period's end.
+    /// The thread's state at the period's end.
     pub state: ThreadState,
-    /// The CPU it is on, or was on last.
+    /// The CPU on which the thread runs, or ran last.
     pub cpu: CpuId,
     /// Time on a CPU within the period, in ns.
     pub run_ns: u64,
-    /// Time ready and not served within the period.
+    /// Time for which the thread was ready and not served within the period.
     pub ready: Option<ReadyTime>,
-    /// Time within the period for which a CPU bandwidth limit (`cpu.max`) of its cgroup stopped it, in ns; where seen. The
-    /// kernel tells when such a stop ends: until then the time counts as ready, and later ready time counts as that
-    /// much less.
+    /// Time within the period for which a CPU bandwidth limit (`cpu.max`) of its cgroup throttled the
+    /// thread, in ns; where seen. The kernel reports a throttled interval when it ends: until then the
+    /// time counts as ready time, and later ready time is reduced by as much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_ns: Option<u64>,
-    /// Times it lost its CPU while it still wanted to run.
+    /// The number of times the thread lost its CPU while it still wanted to run.
     pub preemptions: Option<u64>,
-    /// Times it was woken.
+    /// The number of times the thread was woken.
     pub wakeups: Option<u64>,
-    /// Who woke it, most frequent first; bounded, so rare wakers may be missing.
+    /// The threads that woke this one, most frequent first; bounded, so rare wakers may be missing.
     pub wakers: Option<Vec<Waker>>,
-    /// Context switches to it.
+    /// The number of context switches to the thread.
     pub switches: Option<u64>,
-    /// Times it changed CPU.
+    /// The number of times the thread changed its CPU.
     pub migrations: Option<u64>,
-    /// Its settings, as last seen.
+    /// The thread's settings, as last seen.
     pub settings: ThreadSettings,
 }
 
-/// What a thread does for its tenant.
+/// A thread's function in its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadRole {
     /// A thread of an ordinary process.
     Ordinary,
-    /// Runs the virtual CPU of this number (QEMU names it `CPU n/KVM` or `CPU n/TCG`).
+    /// The thread of the vCPU of this number (QEMU names it `CPU n/KVM` or `CPU n/TCG`).
     Vcpu(u32),
-    /// QEMU's main loop and its short-lived workers.
+    /// An emulator thread: QEMU's main loop or one of its short-lived workers.
     Emulator,
     /// A QEMU iothread, or a vhost worker.
     Io,
 }
 
-/// What a thread was doing at the period's end.
+/// A thread's state at the period's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadState {
-    /// On a CPU.
+    /// The thread runs on a CPU.
     Running,
-    /// Wants a CPU and has none.
+    /// The thread is runnable and does not run.
     Ready,
-    /// Sleeps: waits for an event, a lock, a timer.
+    /// The thread sleeps: it waits for an event, a lock or a timer.
     Blocked,
-    /// A signal (SIGSTOP, Ctrl-Z) or a debugger stopped it.
+    /// A signal (SIGSTOP, Ctrl-Z) or a debugger stopped the thread.
     Stopped,
-    /// Its cgroup is frozen.
+    /// The thread's cgroup is frozen.
     Frozen,
 }
 
-/// Ready time: from when a thread wanted a CPU until it got one, but for what a bandwidth limit stopped it.
+/// Ready time (run delay): from when a thread becomes runnable until it runs, without the time for
+/// which a bandwidth limit throttles it.
 ///
 /// A wait counts in the period in which it ended; one still going on at the period's end adds the
 /// part of it within this period to `sum_ns` (and not to `count` or `histogram`).
@@ -242,58 +247,58 @@ pub struct Waker {
     pub count: u64,
 }
 
-/// A thread's settings that Quell can change, as they are.
+/// A thread's settings that Quell can change, as they are on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadSettings {
-    /// Its scheduling class. Only [`SchedClass::Fair`] threads are managed.
+    /// The thread's scheduling class. Only [`SchedClass::Fair`] threads are managed.
     pub class: SchedClass,
-    /// Nice value.
+    /// The nice value.
     pub nice: Nice,
-    /// EEVDF slice in ns, where the kernel tells (Linux >= 6.12).
+    /// The EEVDF slice in ns, where the kernel reports it (Linux >= 6.12).
     pub slice_ns: Option<u64>,
-    /// CPUs it may use.
+    /// The CPUs that the thread may run on.
     pub affinity: Arc<CpuSet>,
 }
 
-/// Scheduling class, as far as Quell distinguishes.
+/// A scheduling class, as far as Quell distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchedClass {
     /// SCHED_OTHER and SCHED_BATCH: weighted by nice.
     Fair,
-    /// SCHED_IDLE.
+    /// SCHED_IDLE: the lowest weight.
     Idle,
-    /// SCHED_FIFO, SCHED_RR or SCHED_DEADLINE: its owner has decided; left alone.
+    /// SCHED_FIFO, SCHED_RR or SCHED_DEADLINE: the thread's owner has decided, so Quell leaves it alone.
     RealTime,
-    /// SCHED_EXT.
+    /// SCHED_EXT: scheduled by a sched_ext scheduler.
     Ext,
 }
 
-/// A tenant's waiting by who had the CPU meanwhile, in ns of the period, summed over its threads. The sum is their ready and
-/// their throttled time, those that ended included.
+/// A tenant's waiting time by its cause, in ns of the period, summed over its threads. The sum of all
+/// causes is the threads' ready time and throttled time, those that ended in the period included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WaitBreakdown {
-    /// Threads of the same tenant.
+    /// Threads of the same tenant ran.
     pub own_ns: u64,
-    /// Threads of each other tenant; tenants that caused none are left out. Ascending by name.
+    /// Threads of another tenant ran, for each; tenants that caused no wait are left out. Ascending by name.
     pub tenants: Vec<(TenantName, u64)>,
-    /// Threads of no tenant, the kernel's own among them.
+    /// Threads of no tenant ran, the kernel's own among them.
     pub host_ns: u64,
-    /// A CPU bandwidth limit (`cpu.max`) of the waiting thread's cgroup.
+    /// A CPU bandwidth limit (`cpu.max`) throttled the waiting thread's cgroup.
     pub bandwidth_ns: u64,
-    /// The hypervisor below this host.
+    /// The hypervisor below this host had the CPU.
     pub steal_ns: u64,
     /// Time for which no cause was recorded.
     pub unknown_ns: u64,
 }
 
 impl WaitBreakdown {
-    /// Time ready and not served, in ns: all but what a bandwidth limit stopped.
+    /// Time ready and not served, in ns: all waiting but that under a bandwidth limit.
     pub fn ready_ns(&self) -> u64 {
         self.total_ns() - self.bandwidth_ns
     }
 
-    /// All time waiting, in ns.
+    /// All waiting time, in ns.
     pub fn total_ns(&self) -> u64 {
         self.own_ns
             + self.tenants.iter().map(|(_, ns)| ns).sum::<u64>()
@@ -304,9 +309,9 @@ impl WaitBreakdown {
     }
 }
 
-/// For the moments when some of a tenant's threads were ready and unserved: how many others waited
-/// (were blocked). Many waiting behind few ready ones means interference on the critical path
-/// (DASEC, section 2 and Fig. 3).
+/// The occasion metric: while some of a tenant's threads were ready and not served, how many of its
+/// other threads were blocked. Many blocked threads behind few ready ones mean interference on the
+/// critical path (DASEC, section 2 and Fig. 3).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Occasions {
     /// Entry `n`: ns of the period in which at least one thread was ready and exactly `n` of the
@@ -315,15 +320,15 @@ pub struct Occasions {
     /// ns of the period in which at least one of its threads was ready or ran.
     #[serde(default)]
     pub busy_ns: u64,
-    /// Busy periods of the tenant that began in the period: from when a thread becomes ready while none of its others is
-    /// ready or runs, until all are blocked again. Where requests come one at a time, their length is the response
-    /// time as the kernel sees it.
+    /// Busy periods of the tenant that began in the period. A busy period lasts from when a thread
+    /// becomes ready while no other thread of the tenant is ready or runs, until all are blocked again.
+    /// Where requests come one at a time, its length is the response time as the kernel sees it.
     #[serde(default)]
     pub busy_periods: u64,
 }
 
 impl Occasions {
-    /// Adds another period's, or another process's.
+    /// Adds the occasions of another period or of another process.
     pub fn add(&mut self, other: &Occasions) {
         let most = self.by_blocked_ns.len().max(other.by_blocked_ns.len());
         self.by_blocked_ns.resize(most, 0);

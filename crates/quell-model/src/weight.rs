@@ -1,12 +1,12 @@
-//! Weights: of threads, in the kernel's scale, and of tenants, in cgroup v2's.
+//! Weights of threads, in the kernel's scale, and of tenants, in cgroup v2's.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A thread's weight, in thousandths of the kernel's load weight (nice 0 is 1024, so 1 024 000).
 ///
-/// Integers, so that a tenant's total can be kept to the digit; thousandths, so that steps of a
-/// few percent do not vanish in rounding at the light end of the scale (nice 19 is 15).
+/// The unit is an integer, so that a tenant's total stays exact, and a thousandth, so that steps of
+/// a few percent do not vanish in rounding at the light end of the scale (nice 19 is 15).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -41,12 +41,12 @@ impl Weight {
     /// The heaviest weight a fair thread can have (nice -20).
     pub const MAX: Weight = Weight::from_load(88761);
 
-    /// From the kernel's load weight.
+    /// The weight of a load weight of the kernel.
     pub const fn from_load(load: u32) -> Weight {
         Weight(load as u64 * 1000)
     }
 
-    /// In the kernel's load weight, with its fraction.
+    /// The weight in the unit of the kernel's load weight, with its fraction.
     pub fn as_load(self) -> f64 {
         self.0 as f64 / 1000.0
     }
@@ -74,7 +74,7 @@ impl fmt::Display for Weight {
 }
 
 impl TenantWeight {
-    /// Every tenant's weight unless the configuration says otherwise.
+    /// The weight of a tenant for which the configuration sets none.
     pub const DEFAULT: TenantWeight = TenantWeight(100);
 }
 
@@ -105,12 +105,12 @@ impl Nice {
         (-20..20).map(Nice)
     }
 
-    /// As the number users know.
+    /// The value as a number, -20 to 19.
     pub fn get(self) -> i32 {
         i32::from(self.0)
     }
 
-    /// The weight the kernel gives a thread of this nice value.
+    /// The weight that the kernel gives a thread of this nice value.
     pub fn weight(self) -> Weight {
         Weight::from_load(LOAD_OF_NICE[(i32::from(self.0) + 20) as usize])
     }

@@ -1,7 +1,17 @@
-//! Quell's policies: pure functions from what was seen to what should hold.
+//! Quell's policies: pure functions from the observations of a period to the settings that should hold.
 //!
 //! A policy has no clock, no I/O, no threads and no ambient randomness, so the same code decides in
 //! the agent, in a simulation and on a recorded trace, and a test is a table of snapshots.
+//!
+//! ```
+//! use quell_model::config::AgentFile;
+//! use std::path::Path;
+//!
+//! let text = "[agent]\npolicy = [\"asymmetry\"]\n";
+//! let file = AgentFile::parse(Path::new("quell.toml"), text).unwrap();
+//! let policy = quell_policy::composed(&file, &file.asymmetry, &[]).unwrap();
+//! assert_eq!(policy.name(), "asymmetry");
+//! ```
 
 use quell_model::config::{AgentFile, AsymmetrySettings, Backend, Mechanism};
 use quell_model::{GivenServer, Lever, Plan, Snapshot};
@@ -14,26 +24,29 @@ pub mod guard;
 pub mod pools;
 pub mod share;
 
-/// A mechanism's decision rule together with what it remembers from period to period.
+/// The decision rule of a mechanism, with its state from period to period.
 pub trait Policy: Send {
     /// The mechanism's name, as the configuration spells it.
     fn name(&self) -> &'static str;
 
-    /// Decides what should hold after the period that `snapshot` describes. The plan is complete:
-    /// what it does not mention should be as its owner left it. Equal histories of snapshots give
-    /// equal plans.
+    /// Decides which settings should hold after the period that `snapshot` describes. The plan is
+    /// complete: a setting that it does not mention should be as its owner left it. Equal histories of
+    /// snapshots give equal plans.
     fn decide(&mut self, snapshot: &Snapshot) -> Plan;
 
-    /// Whether a lever may act from the next decision on. One that may not leaves all as if it were not there, and goes on from
-    /// where it was when it may again. Who has no such lever ignores it.
+    /// Tells the policy whether a lever may act from the next decision on. A lever that may not act
+    /// leaves all settings as if it were not there, and continues from its state when it may act again.
+    /// A policy without the lever ignores the call.
     fn allow(&mut self, _lever: Lever, _acts: bool) {}
 
-    /// How the last plan was carried out. Who does not measure what it does ignores it.
+    /// Tells the policy which backend carried out the last plan. A policy that does not measure its
+    /// effect ignores the call.
     fn carried_out(&mut self, _by: Backend) {}
 }
 
-/// The mechanisms that a configuration names, composed; `None` where it names none. `asymmetry`: that mechanism's settings, for what acts.
-/// `given`: what was promised before ([`Plan::given`] of the last plan).
+/// The composition of the mechanisms that a configuration names; `None` where it names none.
+/// `asymmetry`: the settings of that mechanism, adapted to the backend. `given`: the promises that
+/// exist already ([`Plan::given`] of the last plan).
 pub fn composed(
     file: &AgentFile,
     asymmetry: &AsymmetrySettings,
@@ -42,10 +55,10 @@ pub fn composed(
     let has = |mechanism| file.agent.has(mechanism);
     let weights: Box<dyn Policy> = match &file.agent.policy[..] {
         [] => return None,
-        // Its plans have the tenants' weights, which is all that shares want of them.
+        // The mechanism's plans have the tenants' weights, which is all that `share` needs.
         _ if has(Mechanism::Asymmetry) => {
             let mut asymmetry = asymmetry.clone();
-            // Where threads run, pools say.
+            // Pools decide where threads run.
             asymmetry.conflicts &= !has(Mechanism::Pools);
             Box::new(dasec::Dasec::new(asymmetry))
         }

@@ -1,14 +1,16 @@
-//! Hand-worked cases of controllers that Quell is compared with: `baselines/*.txt` says which latencies were seen and which
-//! cores must change hands.
+//! Hand-worked cases of controllers that Quell is compared with: `baselines/*.txt` has the latencies and
+//! the cores that must change hands.
 //!
 //! A file holds any number of cases. Each starts with `case NAME`; then come
 //!
-//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out; with `vcpus TENANT=N... core=N`
-//!   between them it is DynIso, on cores of so many CPUs, else PARTIES;
-//! - `ticks N TENANT=MS...`: N ticks with these latencies, those not named with none; after `----` follows which core changed hands
-//!   at which tick of the case, and what all hold then, up to an empty line.
+//! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out; with `vcpus
+//!   TENANT=N... core=N` between them the controller is DynIso, on cores of so many CPUs, else PARTIES;
+//! - `ticks N TENANT=MS...`: N ticks with these latencies, those of other tenants without any; after
+//!   `----` follow the core that changed hands at each tick of the case, and the cores that all tenants
+//!   hold then, up to an empty line.
 //!
-//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` writes what is decided in place of what should be.
+//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test baselines` replaces the expected decisions by
+//! the actual ones.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
 use quell_policy::baselines::{Parties, dyniso};

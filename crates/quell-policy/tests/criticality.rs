@@ -1,4 +1,4 @@
-//! Who is promised CPU time, as it goes on.
+//! Tests of promises of CPU time over several periods.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const PERIOD: u64 = 100 * MS;
 
-/// Budget, worst case and period in ms; without a worst case of low criticality.
+/// A tenant with a budget, worst case and period in ms; without a worst case it is of low criticality.
 fn spec(name: &str, budget: f64, most: Option<f64>, period: f64) -> TenantSpec {
     TenantSpec {
         criticality: Some(match most {
@@ -38,7 +38,7 @@ fn one(name: &str, tid: u32, budget: f64, most: Option<f64>, period: f64) -> Ten
     )
 }
 
-/// Nothing is set aside.
+/// Settings without a reserve and without overhead.
 fn exact() -> CriticalitySettings {
     CriticalitySettings {
         reserve_percent: 0.0,
@@ -66,12 +66,12 @@ impl Rig {
         }
     }
 
-    /// A policy that comes after this one.
+    /// Replaces the policy by one that continues from `plan`.
     fn after(&mut self, settings: CriticalitySettings, plan: &Plan) {
         self.policy = Promises::after(settings, Box::new(Shares), &plan.given);
     }
 
-    /// The next period's plan, with those tenants, by name.
+    /// The next period's plan, with those tenants, in order of their names.
     fn period(&mut self, tenants: &[TenantSample]) -> Plan {
         self.seq += 1;
         let snapshot = snapshot(self.seq, self.cpus, PERIOD, tenants.to_vec());
@@ -84,7 +84,8 @@ impl Rig {
     }
 }
 
-/// 0.5 ms at the least and 16 at the most, of high criticality, where there is room for switching to each.
+/// Parts of 0.5 ms at the least, at most 16, for high criticality, where there is room for switching to
+/// each.
 #[test]
 fn budgets_are_had_in_parts() {
     let roomy = CriticalitySettings::default();
@@ -105,7 +106,7 @@ fn budgets_are_had_in_parts() {
         rig.period(&tenants);
         let plan = rig.period(&tenants);
         let found: Vec<_> = plan.servers.iter().map(|it| it.terms.parts).collect();
-        // The reserve's is whole.
+        // The budget of the reserve is whole.
         assert_eq!(found, [1, parts], "{budget} {most:?}");
     }
 }
@@ -177,7 +178,7 @@ fn tenants_are_served_where_they_fit_first() {
         why,
         "U1(1) + U2(1) <= 1 does not hold, on CPU 1 least: 1.100; a budget of 60 ms would fit"
     );
-    // It is served once another has left and its period is over; nobody moves.
+    // The tenant is served once another has left and its period is over; no other server moves.
     for periods in 0..2 {
         let plan = rig.period(&[a.clone(), b.clone(), d.clone()]);
         assert!(matches!(promise(&plan, "d"), Some(Promise::Refused { .. })) == (periods == 0));
@@ -217,7 +218,7 @@ fn who_is_of_low_criticality_and_gets_too_little_moves() {
     for _ in 0..2 {
         rig.period(&[a.clone(), b.clone()]);
     }
-    // A fifth of what it is promised, and it wanted more.
+    // A fifth of its promise, and it wanted more.
     b.threads[0].run_ns = 10 * MS;
     b.threads[0].ready = Some(waits(1, 80 * MS));
     for _ in 1..SHORT_PERIODS {
@@ -233,7 +234,7 @@ fn who_is_of_low_criticality_and_gets_too_little_moves() {
         reason.text,
         "served on CPU 1: CPU 0 keeps serving only high criticality"
     );
-    // Who sleeps gets little and lacks nothing.
+    // A sleeping tenant gets little and lacks nothing.
     b.threads[0].ready = Some(waits(1, MS));
     for _ in 0..2 * SHORT_PERIODS {
         let plan = rig.period(&[a.clone(), b.clone()]);
@@ -241,8 +242,8 @@ fn who_is_of_low_criticality_and_gets_too_little_moves() {
     }
 }
 
-/// The high one leaves 25 ms at the end of its period of 125: one of five control periods of 100 ms has none of them, the others have
-/// all that is due then.
+/// The server of high criticality leaves 25 ms at the end of its period of 125: one of five control periods
+/// of 100 ms has none of them, the others have all that is due then.
 #[test]
 fn it_moves_where_some_control_periods_have_all_that_is_left() {
     let mut rig = Rig::new(2);
@@ -257,7 +258,8 @@ fn it_moves_where_some_control_periods_have_all_that_is_left() {
     assert_eq!(on.last(), Some(&kept(1)), "{on:?}");
 }
 
-/// A budget may come late in one period and early in another: twelve control periods in a row have none of it.
+/// A budget may come late in one period and early in another: twelve control periods in a row have none of
+/// it.
 #[test]
 fn who_gets_its_budget_late_stays() {
     let mut rig = Rig::new(2);
@@ -278,7 +280,7 @@ fn who_gets_its_budget_late_stays() {
     }
 }
 
-/// A control loop that is late once has seen no more than it has.
+/// A control loop that is late once has seen no more than the time since its last period.
 #[test]
 fn it_is_judged_by_the_time_that_was_seen() {
     let mut rig = Rig::new(2);
@@ -303,7 +305,8 @@ fn it_is_judged_by_the_time_that_was_seen() {
 fn it_is_judged_by_the_terms_that_it_had() {
     let mut rig = Rig::new(2);
     for period in 0..60 {
-        // All of it, and no more of what others leave; the first that it had of its new terms ended in control period 9, and one is late.
+        // All of the budget, and no more of the time that others leave; the first period with the new
+        // terms ended in control period 9, and one is late.
         let budget = if period < 7 { 20.0 } else { 60.0 };
         let mut a = one("a", 1, budget, None, 100.0);
         let ran = match period {
@@ -339,7 +342,7 @@ fn where_moving_does_not_help_it_moves_on_less_and_less_often() {
             moves.push((period, cpus[0].0));
         }
     }
-    // It is served from the period after, and moves after 5, 10, 20, 40 and 80 whole ones.
+    // The tenant is served from the period after, and moves after 5, 10, 20, 40 and 80 whole ones.
     assert_eq!(moves, [(0, 0), (6, 1), (17, 2), (38, 0), (79, 1), (160, 2)]);
 }
 
@@ -360,7 +363,7 @@ fn a_vms_virtual_cpus_are_on_cpus_of_their_own() {
         threads.collect(),
     );
     let plan = rig.period(std::slice::from_ref(&vm));
-    // The emulator thread is served with the first.
+    // The emulator thread is served with the first vCPU.
     let expected = [
         "1 on 0: 10/10",
         "2 on 1: 10/10",
@@ -369,12 +372,12 @@ fn a_vms_virtual_cpus_are_on_cpus_of_their_own() {
         "3 on 0 by 1",
     ];
     assert_eq!(shown(&plan), expected);
-    // So it is by a policy that comes after, which sees it bound.
+    // A policy that comes after, which sees the emulator thread bound, serves it too.
     let mut held = vm.clone();
     held.threads[2].settings.affinity = Arc::new(CpuSet::first(1));
     rig.after(exact(), &plan);
     assert_eq!(shown(&rig.period(&[held.clone()])), expected);
-    // Where its owner binds it, it stays there.
+    // An emulator thread that its owner binds stays there.
     let plan = Rig::new(3).period(&[held]);
     assert_eq!(shown(&plan), expected[..4]);
 }
@@ -399,7 +402,7 @@ fn when_a_cpu_goes_offline_its_servers_go_elsewhere_or_lose_their_promise() {
     assert_eq!(promise(&plan, "a"), kept(0));
     assert!(matches!(promise(&plan, "b"), Some(Promise::Refused { .. })));
     assert_eq!(shown(&plan), ["1 on 0: 50/50", "1 on 0 by 1"]);
-    // Once it is back, so is the promise.
+    // Once the CPU is back, so is the promise.
     let plan = rig.period(&tenants);
     assert_eq!(promise(&plan, "b"), kept(1));
 }
@@ -417,7 +420,8 @@ fn what_a_cpu_keeps_for_the_rest_is_a_server_with_number_0() {
     assert_eq!(shown(&plan), expected);
 }
 
-/// The tenants of a reload's tests: one placed beside another, the third awaited, and room for nothing where they are.
+/// The tenants of a reload's tests: one placed beside another, the third awaited, and room for no other where
+/// they are.
 fn crowd() -> [TenantSample; 4] {
     [
         one("a", 1, 10.0, Some(30.0), 200.0),
@@ -432,19 +436,19 @@ fn who_comes_after_a_policy_keeps_its_promises() {
     let [a, b, c, d] = crowd();
     let less = one("b", 2, 40.0, None, 100.0);
     let more = one("d", 4, 90.0, None, 100.0);
-    // Without anybody between they stand as they would with another policy between any two periods.
+    // The plans of one policy must equal those of policies that replace one another after each period.
     let mut plain = Rig::new(2);
     let mut renewed = Rig::new(2);
     let come = [
         vec![a.clone()],
         vec![a.clone(), b.clone(), c.clone()],
         vec![a.clone(), b.clone(), c.clone()],
-        // One has left: for a period its room is not given away.
+        // One tenant has left: for a period its room is not given away.
         vec![b.clone(), c.clone(), d.clone()],
         vec![b.clone(), c.clone(), d.clone()],
         vec![b.clone(), c.clone(), d.clone()],
         vec![a.clone(), b.clone(), c.clone(), d.clone()],
-        // One asks for less, another for more than there is.
+        // One tenant asks for less, another for more than there is.
         vec![a.clone(), less.clone(), c.clone(), more.clone()],
         vec![a.clone(), less.clone(), c.clone(), more.clone()],
         vec![a, less, c, more],
@@ -477,7 +481,7 @@ fn other_terms_hold_once_others_deadlines_are_right_beside_them_and_old_room_goe
         assert_eq!(shown(&plan)[..2], expected, "period {period}");
         assert_eq!(promise(&plan, "b"), kept(0));
     }
-    // Less: at once, and what it had is given to nobody before its period is over.
+    // Less: at once, and the room of the old terms is given to no other tenant before its period is over.
     let wants = one("c", 3, 45.0, None, 100.0);
     for period in 0..3 {
         let plan = rig.period(&[a.clone(), b.clone(), wants.clone()]);
@@ -507,7 +511,7 @@ fn where_other_terms_have_no_room_the_promise_stays_as_it_was() {
         let why = "30 of every 50 ms has no room on CPU 0, where its tenant is promised CPU time: U1(1) + U2(1) <= 1 does not hold: 1.100";
         assert_eq!(unchanged.as_deref(), Some(why));
     }
-    // It is said no more once that is not asked for, and tried again once there is more room.
+    // The refusal is not repeated once the tenant no longer asks, and is tried again once there is more room.
     assert_eq!(promise(&rig.period(&tenants(20.0)), "b"), kept(0));
     rig.period(&tenants(30.0));
     let alone = &tenants(30.0)[1..];
@@ -555,7 +559,7 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
         vec![("a", "low", 50, 25, ""), b],
         // One after the other, both fit.
         vec![("a", "low", 100, 40, ""), ("b", "low", 100, 35, "")],
-        // Who has no promise is no matter here.
+        // A tenant without a promise is not judged here.
         vec![("c", "low", 100, 100, ""), b],
         vec![],
     ];
@@ -589,7 +593,7 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
     let much = file("[criticality]\nreserve_percent = 30\n", &[b]);
     let found = quell_policy::criticality::conflict(&given, &much, &much);
     assert_eq!(found.map(|it| it.key), Some("criticality".into()));
-    // What decides what fits stays as long as somebody is promised something by it.
+    // The settings of the admission test stay as long as a tenant has a promise by them.
     for (table, key) in [
         ("reserve_percent = 10", Some("reserve_percent")),
         ("overhead_us = 30", Some("overhead_us")),
@@ -607,7 +611,7 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
     }
 }
 
-/// Its owner lets its threads run on those CPUs only.
+/// A tenant whose owner lets its threads run on those CPUs only.
 fn bound(mut tenant: TenantSample, cpus: &[&str]) -> TenantSample {
     for (thread, cpus) in tenant.threads.iter_mut().zip(cpus) {
         thread.settings.affinity = Arc::new(cpus.parse().unwrap());
@@ -625,7 +629,7 @@ fn a_server_is_where_its_threads_owner_lets_them_run() {
     let why = "there is room for it, but not where its owner lets it run: CPUs 2";
     let refused = |why: &str| Some(Promise::Refused { why: why.into() });
     assert_eq!(promise(&plan, "b"), refused(why));
-    // That it is bound by us now is not its owner's choice.
+    // The present binding is ours, not its owner's choice.
     let held = bound(a.clone(), &["2"]);
     let mut wants = held.clone();
     wants.threads[0].run_ns = MS;
@@ -633,7 +637,7 @@ fn a_server_is_where_its_threads_owner_lets_them_run() {
     for _ in 0..=SHORT_PERIODS {
         rig.period(&[wants.clone(), b.clone()]);
     }
-    // It moves, and there only; the other gets its place. So it does where another policy comes after this one.
+    // The tenant moves, to that CPU only; the other gets its place. So it does under a later policy.
     let plan = rig.period(&[wants.clone(), b.clone()]);
     assert_eq!(
         [promise(&plan, "a"), promise(&plan, "b")],
@@ -644,7 +648,7 @@ fn a_server_is_where_its_threads_owner_lets_them_run() {
         let plan = rig.period(&[wants.clone(), b.clone()]);
         assert_eq!(promise(&plan, "a"), kept(3));
     }
-    // Once its owner lets one run elsewhere, it is placed.
+    // Once its owner lets one thread run elsewhere, it is placed.
     let c = bound(one("c", 3, 60.0, None, 100.0), &["3"]);
     let plan = rig.period(&[wants.clone(), b.clone(), c.clone()]);
     assert!(matches!(promise(&plan, "c"), Some(Promise::Refused { .. })));
@@ -674,7 +678,7 @@ fn virtual_cpus_give_way_to_those_that_may_run_nowhere_else() {
         promise(&plan, "vm"),
         Some(Promise::Refused { .. })
     ));
-    // All threads of a process that one server serves have to agree.
+    // The affinities of all threads of a process that one server serves have to agree.
     let mut process = vm;
     process
         .threads

@@ -1,20 +1,21 @@
-//! Hand-worked cases: `golden/*.txt` says what was seen and what DASEC must decide.
+//! Hand-worked cases: `golden/*.txt` has the observations and the plans that DASEC must decide.
 //!
 //! A file holds any number of cases. Each starts with `case NAME`; then come, in any order and as
 //! often as wanted:
 //!
-//! - `settings KEY=VALUE...`: keys of the `[asymmetry]` table, whose three parts are on unless it says otherwise
+//! - `settings KEY=VALUE...`: keys of the `[asymmetry]` table, whose three parts are on unless a case turns
+//!   them off
 //! - `host cpus=N period=N ms`
 //! - `tenant NAME [weight=N] [class=batch] [cgroup]`
 //! - `thread TENANT TID [STATE] [run=MS] [cpu=N] [preempted=N] [waits=NxUS] [wakers=TID:N,...]
 //!   [nice=N] [affinity=LIST] [by=TID] [realtime]`: how the thread is seen from now on; `?` for a
-//!   value says that it is not seen
+//!   value means that it is not seen
 //! - `gone TENANT TID`
-//! - `decide [xN]`: one period passes, or N alike; after `----` the last decision's plan follows,
+//! - `decide [xN]`: one period passes, or N equal ones; after `----` the last decision's plan follows,
 //!   up to an empty line. A thread that was placed is seen where it was placed.
 //!
-//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test golden` writes what is decided in
-//! place of what should be; read the difference as you would read a proof.
+//! `QUELL_REWRITE_GOLDEN=1 cargo test -p quell-policy --test golden` replaces the expected plans by the
+//! actual ones; read the difference as you would read a proof.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
 mod common;
@@ -63,7 +64,7 @@ struct Case {
     plan: Plan,
 }
 
-/// The file with what is decided in place of what it says should be.
+/// The file with the actual decisions in place of the expected ones.
 fn replay(text: &str, file: &str) -> String {
     let mut out = String::new();
     let mut case = Case::new();
@@ -204,7 +205,7 @@ impl Case {
         let tenants = self.tenants.iter().map(sample).collect();
         let mut seen = snapshot(self.plan.seq + 1, self.cpus, self.period_ns, tenants);
         take_effect(&self.plan, &mut seen);
-        // Where a thread was put it stays until something moves it.
+        // A placed thread stays there until something moves it.
         for ((_, tid), thread) in &mut self.threads {
             let placed = planned(&self.plan, id(*tid)).and_then(|plan| plan.cpus.as_ref());
             if let Some(cpu) = placed.and_then(|cpus| cpus.iter().next()) {

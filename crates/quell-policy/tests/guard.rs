@@ -1,4 +1,5 @@
-//! The guard on hosts whose truth is known: what harms goes, what helps stays, and chance is not taken for either.
+//! Tests of the guard on hosts whose truth is known: a lever that harms goes, one that helps stays, and
+//! chance is not taken for either.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -18,16 +19,16 @@ use std::path::Path;
 const PERIOD_MS: u64 = 160;
 const MINUTE: f64 = 60.0;
 
-/// A host with services whose responses differ from one to the next, and whose load wanders.
+/// A host with services whose responses differ from one to the next, and whose load varies slowly.
 struct Host {
     random: StdRng,
     seq: u64,
     services: usize,
-    /// Mean responses in ms, of each service.
+    /// The mean response time of each service, in ms.
     response_ms: f64,
-    /// Requests of each a second.
+    /// Requests of each service, per second.
     rate: f64,
-    /// The logarithm of how much slower everything is at the moment.
+    /// The logarithm of the host's present slowdown.
     wander: f64,
     busy: f64,
 }
@@ -45,10 +46,10 @@ impl Host {
         }
     }
 
-    /// The next period, where responses are that many times as long as they are without Quell.
+    /// The next period, with responses `times` as long as without Quell.
     fn period(&mut self, times: f64) -> Snapshot {
         self.seq += 1;
-        // It forgets in some 4 s, and is 20 % up or down most of the time.
+        // The slowdown decays in some 4 s, and is 20 % up or down most of the time.
         let push: f64 = (0..12).map(|_| self.random.random::<f64>()).sum::<f64>() - 6.0;
         self.wander = 0.96 * self.wander + 0.056 * push;
         let mut tenants = Vec::new();
@@ -90,20 +91,20 @@ impl Host {
     }
 }
 
-/// What became of a lever on a host.
+/// The history of a lever on a host.
 #[derive(Debug)]
 struct Course {
     effect: Effect,
-    /// In seconds from the beginning: when it first was off at rest, and when that for which it was on.
+    /// When the lever was first off at rest, and first on, in seconds from the beginning.
     off_s: Option<f64>,
     on_s: Option<f64>,
-    /// For how long it acted, in seconds.
+    /// How long the lever acted, in seconds.
     acted_s: f64,
-    /// How often its acting changed.
+    /// The number of times that the lever was turned on or off.
     changes: u64,
 }
 
-/// Runs so long; where the lever acts, responses are so many times as long.
+/// Runs for `seconds`; where the lever acts, responses are `times` as long.
 fn course(host: &mut Host, trials: &mut Trials, lever: Lever, times: f64, seconds: f64) -> Course {
     let periods = (seconds * 1e3 / PERIOD_MS as f64) as u64;
     let (mut off_s, mut on_s, mut acted, mut changes) = (None, None, 0u64, 0);
@@ -178,7 +179,7 @@ fn what_helps_is_on_and_stays_on() {
         };
         on += 1;
         assert!(course.effect.acts, "{course:?}");
-        // But for what the checks took.
+        // All the time but that of the checks.
         assert!(course.acted_s > 0.9 * (3600.0 - on_s), "{course:?}");
         let responses = course.effect.responses.unwrap();
         assert!(responses.low < 0.78 && responses.high > 0.72, "{course:?}");
@@ -198,7 +199,7 @@ fn a_scheduler_that_helps_is_never_off() {
             2.0 * 3600.0,
         );
         assert_eq!(course.off_s, None, "{course:?}");
-        // Seldom: six times 10 s in the first ten minutes, later once in ten.
+        // Checks are seldom: six times 10 s in the first ten minutes, later once in ten.
         assert!(course.acted_s > 0.95 * 2.0 * 3600.0, "{course:?}");
     }
 }
@@ -215,7 +216,7 @@ fn what_helped_and_harms_from_then_on_is_off_in_two_hours() {
     }
 }
 
-/// Its next trial is in half an hour, and takes up to twenty minutes.
+/// The lever's next trial is in half an hour, and takes up to twenty minutes.
 #[test]
 fn a_scheduler_that_was_off_comes_back_where_it_helps() {
     let (mut host, mut trials) = (Host::new(8), scheduler());
@@ -331,11 +332,12 @@ fn it_is_tried_again_with_growing_pauses_and_when_tenants_change() {
         course(&mut host, &mut trials, Lever::Feedback, 1.5, 10.0);
     }
     assert_eq!(pauses, [30.0, 60.0, 120.0]);
-    // Until the trial that has begun is over; then another tenant comes.
+    // Until the running trial is over; then another tenant comes.
     course(&mut host, &mut trials, Lever::Feedback, 1.5, 300.0);
     let before = trials.effects()[0].next_ns;
     host.services = 5;
-    // Three trials before it, and that one, have shown no help: so after eighty minutes, and not after four hours.
+    // Three trials before it, and this one, have shown no help: so after eighty minutes, not after four
+    // hours.
     let rest = 80.0 * MINUTE - 1.0;
     let rest = course(&mut host, &mut trials, Lever::Feedback, 1.5, rest);
     assert_eq!(rest.acted_s, 0.0, "{rest:?}");
@@ -401,7 +403,7 @@ fn guarded(text: &str, backend: Backend) -> (Box<dyn Policy>, AsymmetrySettings)
     )
 }
 
-/// Which levers a configuration has.
+/// The levers of a configuration.
 #[test]
 fn what_an_operator_ordered_is_no_lever() {
     let promised = "[agent]\npolicy = [\"asymmetry\", \"criticality\"]\n";
@@ -428,7 +430,8 @@ fn what_an_operator_ordered_is_no_lever() {
     }
 }
 
-/// Where the feedback rests a thread has what its owner chose and what its tenant's weight says, and nothing else.
+/// Where the feedback rests, a thread has the settings of its owner and of its tenant's weight, and no
+/// others.
 #[test]
 fn a_lever_that_rests_leaves_threads_as_if_it_were_not_there() {
     let (mut policy, _) = guarded(DASEC, Backend::Stock);
@@ -438,7 +441,7 @@ fn a_lever_that_rests_leaves_threads_as_if_it_were_not_there() {
     for _ in 0..1500 {
         let mut snapshot = host.period(1.0);
         let mut one = thread(1, 4);
-        // It needs more than its slice and is preempted, so that the allocator would give it more.
+        // The thread needs more than its slice and is preempted, so that the allocator would give it more.
         (one.run_ns, one.preemptions) = (PERIOD_MS * MS / 4 * 3, Some(5));
         let spec = TenantSpec {
             weight: Some(quell_model::TenantWeight(50)),

@@ -1,4 +1,4 @@
-//! Pools as a policy: whose threads go where, and who is left alone.
+//! Tests of pools as a policy: where threads run, and which machines are left alone.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -26,7 +26,8 @@ fn policy_of(mechanisms: &str) -> Box<dyn Policy> {
     composed(&file, &file.asymmetry, &[]).unwrap()
 }
 
-/// A virtual machine whose threads have ids from there on: the emulator's, and virtual CPUs that each use a part of a CPU.
+/// A virtual machine whose threads have ids from `first` on: the emulator's, and vCPUs that each use a part
+/// of a CPU.
 fn vm(name: &str, first: u32, vcpus: u32, part: f64, cpus: u32) -> TenantSample {
     let mut threads = vec![thread(first, cpus)];
     threads[0].role = ThreadRole::Emulator;
@@ -62,7 +63,7 @@ fn cpus_of(plan: &Plan, thread: u32) -> Option<&CpuSet> {
     common::planned(plan, id(thread)).unwrap().cpus.as_ref()
 }
 
-/// Seconds of the same.
+/// The plan after some seconds with the same observations.
 fn after(policy: &mut dyn Policy, seconds: u64, tenants: &[TenantSample], cpus: u32) -> Plan {
     let plans =
         (1..=seconds).map(|at| policy.decide(&snapshot(at, cpus, SECOND, tenants.to_vec())));
@@ -78,7 +79,7 @@ fn everybody_has_a_place_and_nobody_anothers() {
     ];
     let plan = after(policy().as_mut(), 30, &tenants, 12);
     let ((a, a_online), (b, b_online)) = (own(&plan, "a"), own(&plan, "b"));
-    // Two CPUs' work on no more than 80 % of each; 0.6 CPUs' likewise.
+    // Two CPUs' work on no more than 80 % of each; the same for 0.6 CPUs.
     assert_eq!((a.len(), a_online, b.len(), b_online), (3, 3, 1, 1));
     let pools = plan.pools.as_ref().unwrap();
     let all = [&a, &b, &pools.emulators, &pools.idle];
@@ -146,7 +147,7 @@ fn a_machine_that_is_real_time_in_part_is_left_alone_and_the_others_share_what_t
         assert!(planned.is_none_or(|it| it.cpus.is_none()), "{thread:?}");
     }
     assert_eq!(own(&plan, "b").0.len(), 2);
-    // They are ordinary again: it has a group.
+    // All vCPUs are ordinary again: the machine has a group.
     for thread in &mut mixed.threads {
         thread.settings.class = SchedClass::Fair;
     }
@@ -200,14 +201,14 @@ fn a_machine_that_starts_is_not_bound_before_it_has_virtual_cpus() {
     for at in 1..=2 {
         assert_eq!(cpus_of(&decide(at, 0), 10), None, "{at}");
     }
-    // Its virtual CPUs come, bound by nobody.
+    // The machine's vCPUs come, and none is bound.
     let plan = decide(3, 2);
     assert!(
         matches!(group(&plan, "a"), GroupPlan::Own { .. }),
         "{plan:?}"
     );
     assert!(cpus_of(&plan, 10).is_some());
-    // One that has none for long has a place as all others.
+    // A QEMU process that has no vCPU for long has a place like all others.
     let at = (4..20).find(|at| cpus_of(&decide(*at, 0), 10).is_some());
     assert_eq!(at, Some(9));
 }
@@ -239,14 +240,14 @@ fn what_operators_bound_is_left_to_them() {
             .iter()
             .all(|it| it.intersection(&two).is_empty())
     );
-    // What pools did themselves is no operator's wish.
+    // A binding by the pools themselves is not an operator's.
     let mut again = vm("b", 20, 4, 0.9, 8);
     for thread in &mut again.threads {
         thread.settings.affinity = Arc::new(b.clone());
     }
     let plan = policy.decide(&snapshot(31, 8, SECOND, vec![bound.clone(), again]));
     assert_eq!(own(&plan, "b").0, b);
-    // All are: nothing is divided.
+    // All CPUs are bound: none is divided.
     let mut all = vm("c", 30, 8, 0.5, 8);
     all.threads[1].settings.affinity = two;
     let plan = after(
@@ -262,7 +263,8 @@ fn what_operators_bound_is_left_to_them() {
     assert!(matches!(group(&plan, "b"), GroupPlan::Left { .. }));
 }
 
-/// A guest whose scheduler switches more with more CPUs keeps them, though it uses little; lies and silence do not help.
+/// A guest whose scheduler switches more with more CPUs keeps them, though it uses little; false figures and
+/// silence do not help.
 #[test]
 fn what_a_guest_says_counts_as_long_as_it_is_new_and_possible() {
     let size = |says: &dyn Fn(u64, usize) -> Option<GuestSample>| {
@@ -301,11 +303,13 @@ fn what_a_guest_says_counts_as_long_as_it_is_new_and_possible() {
     assert!((5..=8).contains(&absurd), "{absurd}");
 }
 
-/// A guest that is asked more often than its CPUs are divided: what it did just before that is no more than what it did in the rest of the second.
+/// A guest that is asked more often than its CPUs are divided: its latest figures count no more than those of
+/// the rest of the second.
 #[test]
 fn what_a_guest_says_counts_of_the_whole_second() {
     let mut policy = policy();
-    // 2.6 CPUs' work in each second, in its first half; its scheduler switches as often on any number of CPUs.
+    // 2.6 CPUs' work in each second, in its first half; its scheduler switches as often on any number of
+    // CPUs.
     let done = |tenths: u64| {
         let (seconds, rest) = (tenths / 10, tenths % 10);
         2600 * MS * seconds + 520 * MS * rest.min(5)
@@ -354,7 +358,8 @@ fn cpus_that_go_offline_are_given_up_at_once() {
     assert_eq!(a.len(), online as usize);
 }
 
-/// All four mechanisms: promises are placed first, pools divide the rest, weights and latencies are as always.
+/// All four mechanisms: promises are placed first, pools divide the rest, weights and latencies are as
+/// always.
 #[test]
 fn mechanisms_compose() {
     let mut policy = policy_of(r#""asymmetry", "share", "criticality", "pools""#);
@@ -373,7 +378,7 @@ fn mechanisms_compose() {
         panic!("{a:?}");
     };
     let promised: CpuSet = cpus.iter().copied().collect();
-    // Its virtual CPU is served where it is promised to be, and pools leave it there.
+    // The tenant's vCPU is served on its promised CPU, and pools leave it there.
     assert!(matches!(&a.group, Some(GroupPlan::Left { why }) if why.contains("promised")));
     assert_eq!(cpus_of(&plan, 11), Some(&promised));
     assert_eq!(a.weight, Some(TenantWeight(300)));
@@ -384,14 +389,14 @@ fn mechanisms_compose() {
     assert_eq!((b.len(), online), (3, 3));
     let apart = [&b, &pools.idle, &pools.emulators, &promised];
     assert_eq!(apart.iter().map(|it| it.len()).sum::<usize>(), 8);
-    // What the promise leaves is for those in the idle pool, too.
+    // The time that the promise leaves is for tenants in the idle pool, too.
     let shared: CpuSet = pools.idle.iter().chain(promised.iter()).collect();
     assert_eq!(cpus_of(&plan, 30), Some(&shared));
-    // The machine's emulator thread is served with its virtual CPU.
+    // The machine's emulator thread is served with its vCPU.
     assert_eq!(cpus_of(&plan, 10), Some(&promised));
     let servers: Vec<_> = a.threads.iter().map(|it| it.server).collect();
     assert_eq!(servers, [Some(1), Some(1)]);
-    // And inside of tenants asymmetry decides.
+    // Inside of tenants asymmetry decides.
     let b_threads = &plan.tenants[1].threads;
     assert!(
         b_threads

@@ -1,4 +1,4 @@
-//! What must hold whatever is seen.
+//! Properties that must hold for all observations.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
 mod common;
@@ -132,7 +132,7 @@ fn any_settings() -> impl Strategy<Value = AsymmetrySettings> {
         )
 }
 
-/// Where the history says nothing else, threads are where the plan put them.
+/// Decides on a history; where the history has no other affinity, threads are where the plan put them.
 fn play(policy: &mut Dasec, history: &[Snapshot]) -> Vec<(Snapshot, Plan)> {
     let mut plan = Plan::default();
     let mut played = Vec::new();
@@ -145,7 +145,7 @@ fn play(policy: &mut Dasec, history: &[Snapshot]) -> Vec<(Snapshot, Plan)> {
     played
 }
 
-/// Settings under which what is not under test says nothing.
+/// Settings with all three parts on.
 fn all_on() -> AsymmetrySettings {
     AsymmetrySettings {
         slices: true,
@@ -169,7 +169,7 @@ proptest! {
                 let fair: Vec<_> = fair.map(|thread| thread.id).collect();
                 let ids: Vec<_> = tenant.threads.iter().map(|thread| thread.id).collect();
                 prop_assert_eq!(ids, fair);
-                // A tenant's weight is its threads' where no cgroup has it.
+                // Where no cgroup carries a tenant's weight, its threads' weights do.
                 let scaled = sample.cgroup.is_none() && sample.spec.weight() != TenantWeight::DEFAULT;
                 for thread in &tenant.threads {
                     prop_assert_eq!(thread.weight.is_some(), settings.slices || scaled);
@@ -189,8 +189,8 @@ proptest! {
         floor in 1..101u32,
     ) {
         let settings = AsymmetrySettings { weight_floor_percent: f64::from(floor), ..all_on() };
-        // What each thread started with follows from the first plan it is in, or, where the
-        // allocator already acted in it, from the words of its adoption.
+        // Each thread's initial weight follows from the first plan it is in, or, where the allocator
+        // already acted in it, from the text of its adoption.
         let mut initial = BTreeMap::new();
         for (_, plan) in play(&mut Dasec::new(settings), &history) {
             let mut present = BTreeSet::new();
@@ -208,7 +208,7 @@ proptest! {
                     let initial = initial[&thread.id];
                     totals = (totals.0 + weight.0, totals.1 + initial);
                     prop_assert!((Weight::MIN..=Weight::MAX).contains(&weight));
-                    // The text has one digit of the weight's three.
+                    // The text has one digit of the three decimals of the weight.
                     let least = (initial - initial.min(50)) as f64 * f64::from(floor) / 100.0;
                     prop_assert!(weight.0 as f64 >= least, "{weight} of {initial}");
                 }
@@ -219,7 +219,7 @@ proptest! {
         }
     }
 
-    /// The same to the unit, where threads stay.
+    /// A tenant's total is the same to the unit, where its threads stay.
     #[test]
     fn a_fixed_set_of_threads_keeps_its_total_to_the_unit(
         threads in prop::collection::vec(any_thread(1..12), 1..10),
@@ -296,7 +296,7 @@ proptest! {
         prop_assert_eq!(first, second);
     }
 
-    /// Where placements take effect, what repeats is answered by what repeats.
+    /// Where placements take effect, a repeated input reaches a repeated plan.
     #[test]
     fn a_steady_input_reaches_a_steady_plan(
         mut history in any_history(),
@@ -316,7 +316,7 @@ proptest! {
             if quiet == 100 {
                 return Ok(());
             }
-            // A thread stays where it was put; its affinity is its owner's once it is released.
+            // A thread stays where it was placed; its affinity is its owner's once it is released.
             let mut next = owners.clone();
             for (next, seen) in next.tenants.iter_mut().zip(&seen.tenants) {
                 for (next, seen) in next.threads.iter_mut().zip(&seen.threads) {
@@ -382,7 +382,7 @@ fn busy_threads_settle_where_their_use_follows_their_slices() {
 fn odd_snapshots_are_survived() {
     let mut policy = Dasec::new(all_on());
     let spec = || TenantSpec::named("a");
-    // Unsorted and doubled threads and tenants, CPUs nobody has, nothing at all.
+    // Unsorted and doubled threads and tenants, CPUs without threads, and an empty snapshot.
     let mut odd = thread(7, 2);
     odd.cpu = CpuId(9999);
     odd.run_ns = u64::MAX;

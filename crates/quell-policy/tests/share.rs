@@ -1,12 +1,12 @@
-//! Ideals worked out by hand: `share/*.txt` says who wants what and what everyone deserves.
+//! Ideals worked out by hand: `share/*.txt` has groups and threads, and the CPU time that each deserves.
 //!
 //! A file holds any number of cases. Each starts with `case NAME`; then come, in this order:
 //!
 //! - `host cpus=LIST`
 //! - `group NAME [in=NAME] [weight=N] [limit=N]`: after the group that it is in
-//! - `thread NAME [in=NAME] [weight=N] [cpus=LIST] [demand=N]`: all CPUs and 1 CPU unless said
+//! - `thread NAME [in=NAME] [weight=N] [cpus=LIST] [demand=N]`: all CPUs and 1 CPU unless given
 //! - `group NAME weight=N`, `thread NAME demand=N` once more change it, also between ideals
-//! - `ideal NAME=N...`: what they deserve; all groups and threads are named once
+//! - `ideal NAME=N...`: the CPU time that each deserves; all groups and threads are named once
 //!
 //! Numbers may be fractions, `2/3`.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
@@ -43,7 +43,7 @@ struct Case {
 }
 
 impl Case {
-    /// Reads a line; whether it is an ideal, and so was checked.
+    /// Reads a line; returns whether it is an ideal, which was then checked.
     fn line(&mut self, line: &str, at: &str) -> bool {
         let mut words = line.split_whitespace();
         match words.next() {
@@ -126,7 +126,7 @@ impl Case {
     }
 }
 
-/// The place of a name, a new one at the end.
+/// The index of a name; a new name is added at the end.
 fn place(names: &mut Vec<String>, name: &str) -> usize {
     names.iter().position(|n| n == name).unwrap_or_else(|| {
         names.push(name.to_string());
@@ -267,7 +267,7 @@ fn an_empty_host_divides_nothing() {
 
 #[test]
 fn a_window_is_the_mean_of_its_pieces() {
-    // For 1 ms both want the CPU, then for 3 ms the second alone: 1/8 and 1/8 + 3/4.
+    // For 1 ms both want the CPU, then for 3 ms only the second does: 1/8 and 1/8 + 3/4.
     let both = host(1, Vec::new(), vec![thread(None, "0"), thread(None, "0")]);
     let mut one = both.clone();
     one.threads[0].demand = 0.0;

@@ -1,20 +1,20 @@
 //! Ideals of random hosts, checked by other means than the solver's.
 //!
 //! - A *certificate*: a division is the ideal exactly if there is a flow for it and, level by
-//!   level, nobody can rise while its elders' totals stand and nobody falls who has no more for its
-//!   weight. Raising is a search for a circle in the flow's residual network, with a node for every
-//!   thread and CPU.
-//! - *Enumeration* on tiny hosts: what a set of threads can use together is the least over all
-//!   subsets, and the ideal is what stops first, again and again.
+//!   level, no item can rise while the totals of the levels above stand and no item falls that has no
+//!   more for its weight. Raising is a search for a cycle in the flow's residual network, with a node
+//!   for every thread and CPU.
+//! - *Enumeration* on tiny hosts: the CPU time that a set of threads can use together is the least over
+//!   all subsets, and the ideal settles the set that stops first, again and again.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
 use proptest::prelude::*;
 use quell_model::{CpuId, CpuSet};
 use quell_policy::share::{Group, Ideal, Problem, Thread, ideal};
 
-/// What may be missing or too much, in CPUs.
+/// The greatest error of a total, in CPUs.
 const EXACT: f64 = 1e-9;
-/// What is seen as movable, in CPUs: well above `EXACT`, for many such sums meet in a flow.
+/// The least amount that counts as movable, in CPUs: well above `EXACT`, for many such sums meet in a flow.
 const VISIBLE: f64 = 1e-6;
 
 /// The host's residual network: the root, the groups, the threads, the CPUs, the sink.
@@ -40,7 +40,7 @@ impl Residual {
         number
     }
 
-    /// Arcs of a path, over arcs that `open` allows.
+    /// A path as its arcs, over arcs that `open` allows.
     fn path(
         &self,
         from: usize,
@@ -84,14 +84,14 @@ impl Residual {
     }
 }
 
-/// Why `found` is not the problem's ideal, if it is not.
+/// Checks that `found` is the problem's ideal; `Err`: why it is not.
 fn refute(problem: &Problem, found: &Ideal) -> Result<(), String> {
     let (groups, threads) = (problem.groups.len(), problem.threads.len());
     let cpus: Vec<CpuId> = problem.cpus.iter().collect();
     let group_node = |g: Option<usize>| g.map_or(0, |g| g + 1);
     let sink = 1 + groups + threads + cpus.len();
 
-    // Totals: each group's is its children's, within its limit; each thread's within its demand.
+    // Totals: each group's is the sum of its children's, within its limit; each thread's within its demand.
     let mut inside = vec![0.0; 1 + groups];
     for (g, group) in problem.groups.iter().enumerate() {
         inside[group_node(group.parent)] += found.groups[g];
@@ -139,7 +139,7 @@ fn refute(problem: &Problem, found: &Ideal) -> Result<(), String> {
         ));
     }
 
-    // The same with the tree above the threads.
+    // The residual network with the tree above the threads.
     let mut tree = Residual::new(sink + 1);
     let mut up = vec![usize::MAX; 1 + groups + threads];
     for (g, group) in problem.groups.iter().enumerate() {
@@ -183,7 +183,7 @@ fn refute(problem: &Problem, found: &Ideal) -> Result<(), String> {
             match child {
                 None => true, // between threads, CPUs and the sink
                 Some(n) if depth[n] < depth[node] => false,
-                // A sibling or other of the level may rise, and fall if it stays above.
+                // Another item of the level may rise, and fall if it stays above.
                 Some(n) if depth[n] == depth[node] && arc != up[n] => {
                     level(n) > level(node) * (1.0 + 1e-6) + 1e-12
                 }
@@ -217,7 +217,7 @@ fn any_weight() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(100u32), 2 => 1..=8u32, 2 => 50..=400u32, 1 => 1..=10_000u32]
 }
 
-/// A host of up to so many CPUs, groups and threads. The threads' sets are few or many.
+/// A host of at most so many CPUs, groups and threads. The threads' sets are few or many.
 fn any_problem(cpus: u32, groups: usize, threads: usize) -> impl Strategy<Value = Problem> {
     (1..=cpus, 0..=groups, 1..=6usize).prop_flat_map(move |(cpus, groups, kinds)| {
         let set = prop_oneof![
@@ -273,9 +273,9 @@ fn assert_near(a: &[f64], b: &[f64]) {
     }
 }
 
-/// The most that the threads of `members` can use together, when each of the `parts`, sets of threads
-/// and what they may use, is respected. By the cut of least capacity: the threads of `busy` are
-/// stopped by the CPUs they may use, and of the parts those without one in `busy` by their own.
+/// The most that the threads of `members` can use together, when each of the `parts`, pairs of a set of
+/// threads and a limit, is respected. By the cut of least capacity: the threads of `busy` are stopped by
+/// the CPUs they may use, and the parts without a thread in `busy` by their own limits.
 fn most(problem: &Problem, parts: &[(u32, f64)], members: u32) -> f64 {
     let mut least = f64::INFINITY;
     let mut busy = members;
@@ -314,7 +314,7 @@ fn enumerated(weights: &[u32], most: impl Fn(u32) -> f64) -> Vec<f64> {
     let all = (1u32 << weights.len()) - 1;
     let mut settled = 0u32;
     while settled != all {
-        // The set that stops first: what it adds to the settled, for its weight.
+        // The set that stops first: the time that it adds to the settled, for its weight.
         let mut first = (f64::INFINITY, 0u32);
         for set in 1..=all {
             if set & settled == 0 {
@@ -353,7 +353,7 @@ proptest! {
     fn the_order_of_the_list_does_not_matter(
         (problem, turn) in (any_problem(6, 5, 12), any::<prop::sample::Index>()),
     ) {
-        // Groups in reverse, so that children come before parents; threads turned.
+        // Groups in reverse, so that children come before parents; threads rotated.
         let found = ideal(&problem).unwrap();
         let last = problem.groups.len().wrapping_sub(1);
         let mut other = problem.clone();
@@ -431,7 +431,7 @@ proptest! {
     }
 }
 
-/// The certificate must see what is wrong, or it would show nothing.
+/// The certificate must refute a wrong division, or it would show nothing.
 #[test]
 fn the_certificate_refutes_what_is_not_the_ideal() {
     let thread = |group, cpus: &str| Thread {

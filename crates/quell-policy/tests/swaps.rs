@@ -1,4 +1,4 @@
-//! What the conflict resolver may do, checked against sums worked out here from weights and
+//! The permitted actions of the conflict resolver, checked against sums worked out here from weights and
 //! positions, in a closed loop: a thread that is placed is where it was placed, and stays there.
 #![allow(clippy::unwrap_used)] // a test that cannot go on must fail
 
@@ -18,7 +18,8 @@ const PERIOD_NS: f64 = 80.0 * MS as f64;
 #[derive(Debug, Clone)]
 struct Active {
     tid: u32,
-    /// In the latency tenant, whose threads all have low latency here, or in the batch tenant.
+    /// Whether it is in the latency tenant, whose threads all have low latency here; else in the batch
+    /// tenant.
     low: bool,
     cpu: u32,
     nice: i32,
@@ -66,7 +67,7 @@ impl Active {
     }
 }
 
-/// What a layout puts on a core.
+/// The load that a layout puts on a core.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     slices_ns: f64,

@@ -1,4 +1,4 @@
-//! The files of `quell admit`: a host with those who are to be on it, and tenants that ask for room.
+//! The files of `quell admit`: a host with its tenants, and tenants that ask for room.
 
 use super::scenario::HostSpec;
 use super::server::CriticalitySettings;
@@ -12,12 +12,12 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
-    /// The host.
+    /// The `[host]` table.
     pub host: HostSpec,
     /// The `[criticality]` table.
     #[serde(default)]
     pub criticality: CriticalitySettings,
-    /// Who is on it, in the order in which they came.
+    /// The tenants on the host, in the order of their arrival.
     #[serde(default, rename = "tenant")]
     pub tenants: Vec<TenantSpec>,
 }
@@ -26,13 +26,16 @@ pub struct HostFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantsFile {
-    /// They, in the order in which they ask.
+    /// These tenants, in the order in which they ask.
     #[serde(rename = "tenant")]
     pub tenants: Vec<TenantSpec>,
 }
 
 impl HostFile {
-    /// Reads and checks it; `file` is only for messages.
+    /// Reads and checks a host file; `file` is only for messages.
+    ///
+    /// # Errors
+    /// The text is no host file, or a host, setting or tenant in it is invalid.
     pub fn parse(file: &Path, text: &str) -> Result<HostFile, ConfigError> {
         let config: HostFile = super::parse(file, text)?;
         match config.check(file) {
@@ -47,19 +50,23 @@ impl HostFile {
         check_tenants(&self.tenants, BTreeSet::new(), self.cpus(), file)
     }
 
-    /// How many CPUs the host has.
+    /// The number of CPUs of the host.
     pub fn cpus(&self) -> usize {
         self.host.topology().cpus.len()
     }
 
-    /// Its tenants' names.
+    /// The names of the host's tenants.
     pub fn names(&self) -> BTreeSet<TenantName> {
         self.tenants.iter().flat_map(TenantSpec::names).collect()
     }
 }
 
 impl TenantsFile {
-    /// Reads and checks it, as tenants of a host of so many CPUs that has those already; `file` is only for messages.
+    /// Reads and checks a file of tenants that ask for room on a host of `cpus` CPUs whose tenants have
+    /// the names `there`; `file` is only for messages.
+    ///
+    /// # Errors
+    /// The text is no file of tenants, or a tenant is invalid or has a name that is taken.
     pub fn parse(
         file: &Path,
         text: &str,

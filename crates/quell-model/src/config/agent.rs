@@ -16,7 +16,7 @@ pub struct AgentFile {
     /// The `[asymmetry]` table: DASEC's settings.
     #[serde(default)]
     pub asymmetry: AsymmetrySettings,
-    /// The `[criticality]` table: what fits, and what is kept for the rest.
+    /// The `[criticality]` table: the admission test, and the CPU time reserved for other threads.
     #[serde(default)]
     pub criticality: CriticalitySettings,
     /// The `[[tenant]]` tables.
@@ -28,9 +28,9 @@ pub struct AgentFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentSettings {
-    /// Mechanisms to apply. Empty: observe only.
+    /// The mechanisms to apply. Empty: the agent only observes.
     pub policy: Vec<Mechanism>,
-    /// How to act.
+    /// The interface through which the agent acts.
     pub backend: Backend,
     /// Whether the agent measures its own effect, and keeps only what helps.
     pub guard: GuardMode,
@@ -42,19 +42,23 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
-    /// Which of a tenant's threads must not wait (DASEC).
+    /// A tenant's threads that must not wait get CPU time and low latency at the expense of its other
+    /// threads (DASEC).
     Asymmetry,
-    /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy for what *Toward
-    /// Accurate Group Scheduling* leaves open. On stock interfaces: the weights of tenants that are cgroups, which is as accurate as the kernel.
+    /// Every tenant gets its weight's part of the whole host, wherever its threads run: Quell's remedy
+    /// for what *Toward Accurate Group Scheduling* leaves open. On stock interfaces it sets the weights
+    /// of tenants that are cgroups, which is as accurate as the kernel.
     Share,
-    /// Tenants with a criticality get promised CPU time in every period, if it fits (Akita). Needs Quell's scheduler.
+    /// Tenants with a criticality get promised CPU time in every period, if the admission test passes
+    /// (Akita). Needs Quell's scheduler.
     Criticality,
-    /// Virtual machines get as many CPUs of their own as they need, by what their guests' schedulers say (UFO).
+    /// Virtual machines get as many CPUs of their own as they need, by the figures of their guests'
+    /// schedulers (UFO).
     Pools,
 }
 
 impl Mechanism {
-    /// All of them.
+    /// All mechanisms, each once.
     pub const ALL: [Mechanism; 4] = [
         Mechanism::Asymmetry,
         Mechanism::Share,
@@ -62,7 +66,7 @@ impl Mechanism {
         Mechanism::Pools,
     ];
 
-    /// Its name, as the configuration spells it.
+    /// The mechanism's name, as the configuration spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Mechanism::Asymmetry => "asymmetry",
@@ -72,18 +76,18 @@ impl Mechanism {
         }
     }
 
-    /// The one of that name.
+    /// The mechanism of this name.
     pub fn named(name: &str) -> Option<Mechanism> {
         let mut all = Mechanism::ALL.into_iter();
         all.find(|it| it.as_str() == name)
     }
 }
 
-/// How the agent acts on the host.
+/// The interface through which the agent acts on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// The most precise one this kernel has.
+    /// The most precise backend that this kernel has.
     #[default]
     Auto,
     /// Quell's own scheduler (Linux >= 6.12 with sched_ext).
@@ -96,29 +100,30 @@ pub enum Backend {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardMode {
-    /// It does, turns off what harms, and turns on what is shown to help.
+    /// The agent measures its effect, turns off what harms, and turns on what is shown to help.
     #[default]
     On,
-    /// It does, and says what it found; what is configured acts.
+    /// The agent measures its effect and reports what it found; what is configured acts.
     Report,
-    /// It does not; what is configured acts.
+    /// The agent does not measure its effect; what is configured acts.
     Off,
 }
 
-/// The `[asymmetry]` table: settings of DASEC (section 4.2), the paper's values as defaults and
-/// ours where the paper gives none.
+/// The `[asymmetry]` table: settings of DASEC (section 4.2), with the paper's values as defaults, and
+/// our own where the paper gives none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsymmetrySettings {
-    /// Time-slice allocator on or off; all three are off unless asked for, as they cost more than they give where they were measured.
+    /// Time-slice allocator on or off. All three parts are off by default, as they cost more than they
+    /// gave where they were measured.
     pub slices: bool,
     /// Rescheduling-latency adjuster on or off.
     pub latencies: bool,
     /// Resource-conflict resolver on or off.
     pub conflicts: bool,
-    /// Weight a depleted thread gains in a period, in percent (paper: 10).
+    /// The weight that a depleted thread gains in a period, in percent (paper: 10).
     pub weight_step_percent: f64,
-    /// Share of its initial weight below which a thread never gives, in percent, 1 to 100 (ours).
+    /// The part of its initial weight below which a thread gives none, in percent, 1 to 100 (ours).
     pub weight_floor_percent: f64,
     /// Change of rescheduling latency in a period, in percent (paper: 10 down; up is ours, the same).
     pub latency_step_percent: f64,
@@ -138,13 +143,13 @@ pub struct AsymmetrySettings {
     /// Periods for which a swapped thread stays where it was put before the kernel may move it
     /// again (ours: placements of the paper's kind would otherwise keep a core idle beside a queue).
     pub placement_periods: u32,
-    /// With the scheduler: order threads by how long the work they serve waits (causal age), not by when they
-    /// became ready themselves. Not the paper's.
+    /// With Quell's scheduler: threads are ordered by how long the work they serve has waited (causal
+    /// age), not by when they became ready themselves. This is not in the paper.
     pub causal: bool,
 }
 
 impl AgentSettings {
-    /// Whether a mechanism is to be applied.
+    /// Whether the mechanism is to be applied.
     pub fn has(&self, mechanism: Mechanism) -> bool {
         self.policy.contains(&mechanism)
     }
@@ -182,7 +187,7 @@ impl Default for AsymmetrySettings {
     }
 }
 
-/// A tenant's keys that are for scenarios.
+/// The keys of a tenant that are valid in scenarios only.
 const SCENARIO_ONLY: [&str; 10] = [
     "count",
     "app",
@@ -198,6 +203,9 @@ const SCENARIO_ONLY: [&str; 10] = [
 
 impl AgentFile {
     /// Reads and checks `quell.toml`; `file` is only for messages.
+    ///
+    /// # Errors
+    /// The text is no `quell.toml`, a value is out of range, or keys contradict one another.
     pub fn parse(file: &Path, text: &str) -> Result<AgentFile, ConfigError> {
         let config: AgentFile = parse_without(file, text, &SCENARIO_ONLY)?;
         match config.check(file) {
@@ -206,7 +214,7 @@ impl AgentFile {
         }
     }
 
-    /// Checks what spans keys.
+    /// Checks the conditions that span several keys.
     fn check(&self, file: &Path) -> Result<(), ConfigError> {
         if !(10..=10_000).contains(&self.agent.period_ms) {
             let message = format!("{} is outside 10 to 10000", self.agent.period_ms);
@@ -277,8 +285,8 @@ impl AgentFile {
 impl AsymmetrySettings {
     /// These settings with no rescheduling latency above `slice_ns`, the kernel's own slice. On
     /// stock interfaces a latency acts as a slice, and a slice longer than the kernel's own would
-    /// make a thread's neighbours wait: the range above it must not be one in which latencies
-    /// wander without effect.
+    /// make a thread's neighbours wait, so the range must end there: above it, latencies would change
+    /// without effect.
     pub fn within_slice(mut self, slice_ns: u64) -> AsymmetrySettings {
         let most = (slice_ns / 1000).max(1);
         self.latency_max_us = self.latency_max_us.min(most);
@@ -289,7 +297,7 @@ impl AsymmetrySettings {
 
     /// These settings where Quell's own scheduler acts: threads wait in queues that CPUs share, so
     /// no layout has conflicts to resolve, and a thread that is held to a CPU could not be given
-    /// what its tenant is owed.
+    /// the service that its tenant is owed.
     pub fn in_shared_queues(mut self) -> AsymmetrySettings {
         self.conflicts = false;
         self

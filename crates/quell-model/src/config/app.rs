@@ -1,7 +1,7 @@
 //! Real applications that a scenario runs as tenants.
 //!
-//! Each has the parameters that make one request weigh something: a request of 20 µs hardly feels
-//! how it is scheduled, one of a millisecond does.
+//! Each has the parameters that set the work of one request: scheduling hardly changes the response
+//! time of a request of 20 µs, and it does change that of a request of one millisecond.
 
 use super::ConfigError;
 use super::program::Count;
@@ -28,15 +28,16 @@ pub enum App {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memcached {
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: Count,
     /// Memory for items, in MiB.
     pub memory_mb: u32,
-    /// Keys stored.
+    /// The number of keys stored.
     pub keys: u32,
     /// Size of each value, in bytes.
     pub value_bytes: u32,
-    /// Keys a request asks for: so many in a row, from a first one drawn uniformly. At most `keys`.
+    /// The number of keys that a request asks for: consecutive ones, the first drawn uniformly. At most
+    /// `keys`.
     pub keys_per_request: u32,
 }
 
@@ -44,11 +45,11 @@ pub struct Memcached {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nginx {
-    /// Worker processes.
+    /// The number of worker processes.
     pub workers: Count,
     /// Size of the document, in KiB.
     pub document_kb: u32,
-    /// Whether it is compressed for each request.
+    /// Whether the document is compressed for each request.
     pub gzip: bool,
     /// Effort of the compression, 1 to 9.
     pub gzip_level: u32,
@@ -66,9 +67,9 @@ pub struct Redis {
     pub value_bytes: u32,
     /// Elements of each list and sorted set.
     pub elements: u32,
-    /// Turns of the loop that a script (`eval`) runs.
+    /// Iterations of the loop that a script (`eval`) runs.
     pub script_turns: u32,
-    /// How often each command is asked for, relative to the others.
+    /// The frequency of each command, relative to the others.
     pub mix: BTreeMap<RedisCommand, f64>,
 }
 
@@ -92,7 +93,7 @@ pub enum RedisCommand {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Xz {
-    /// Compressing threads.
+    /// The number of compressing threads.
     pub threads: Count,
     /// Effort of the compression, 0 to 9.
     pub level: u32,
@@ -144,7 +145,7 @@ impl Default for Xz {
 }
 
 impl App {
-    /// The name used in scenario files.
+    /// The application's name in scenario files.
     pub fn name(&self) -> &'static str {
         match self {
             App::Memcached(_) => "memcached",
@@ -154,12 +155,12 @@ impl App {
         }
     }
 
-    /// Whether it takes requests, as opposed to doing batch work.
+    /// Whether the application takes requests; otherwise it does batch work.
     pub fn takes_requests(&self) -> bool {
         !matches!(self, App::Xz(_))
     }
 
-    /// Checks ranges; `key` is where it stands (`tenant[2].app`).
+    /// Checks ranges; `key` is the application's key (`tenant[2].app`).
     pub(super) fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(
@@ -185,7 +186,7 @@ impl App {
                     1,
                     app.keys.min(10_000),
                 )?;
-                // Memcached's own bookkeeping takes about 60 bytes an item, and slabs round up.
+                // Memcached's own bookkeeping takes about 60 bytes for each item, and slabs round up.
                 let needed = u64::from(app.keys) * (u64::from(app.value_bytes) + 60) * 5 / 4;
                 if needed > u64::from(app.memory_mb) << 20 {
                     let message = format!(
@@ -209,7 +210,7 @@ impl App {
                 range("value_bytes", app.value_bytes, 8, 512 << 10)?;
                 range("elements", app.elements, 1, 100_000)?;
                 range("script_turns", app.script_turns, 1, 10_000_000)?;
-                // What is stored, and what the load generator keeps to compare answers with.
+                // The stored data, and the copy with which the load generator compares answers.
                 let element = u64::from(app.value_bytes) + 64;
                 let needed = u64::from(app.keys) * (2 * u64::from(app.elements) + 1) * element;
                 if needed > u64::from(app.memory_mb) << 20 {

@@ -7,7 +7,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use std::fmt;
 use std::path::Path;
 
-/// Reads numbers or ranges.
+/// Reads CPU numbers or ranges.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<CpuSet>, D::Error> {
@@ -50,7 +50,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer.deserialize_any(CpusVisitor)
 }
 
-/// Checks that these CPUs are there, as far as the host is known; `key` is where they stand.
+/// Checks that these CPUs exist, as far as the host is known; `key` is the key that lists them.
 pub(super) fn check(
     cpus: &CpuSet,
     host: Option<&Topology>,

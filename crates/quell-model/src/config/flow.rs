@@ -1,31 +1,32 @@
-//! What must hold between the steps of a tenant's thread programs.
+//! The conditions that must hold between the steps of a tenant's thread programs.
 //!
-//! Locks, barriers, queues and pools are not declared, they exist by being named. So a mistyped
-//! name shows as a thing with one side only: a queue that is filled and never emptied, an event that is waited for
-//! and never signalled. These are errors, as is whatever would deadlock, spin for ever or lose a request. What does
-//! no harm is none: a signal that nobody waits for, a lock that one thread alone takes.
+//! Locks, barriers, queues and pools are not declared: they exist by being named. So a mistyped
+//! name shows as an object with one side only: a queue that is filled and never emptied, an event
+//! that threads wait for and no thread signals. These are errors, as is every program that would
+//! deadlock, spin for ever or lose a request. What is harmless is no error: a signal that no thread
+//! waits for, a lock that only one thread takes.
 
 use super::ConfigError;
 use super::program::{Count, MAX_TIME_US, Step, ThreadPolicy, ThreadProgram, TimeUs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Programs nested deeper than this are mistakes (and would recurse deep in the player).
+/// The greatest depth of nested programs; deeper ones are mistakes (and would recurse deep in the player).
 const MAX_DEPTH: usize = 8;
 
-/// Most threads of one tenant.
+/// The most threads of one tenant.
 const MAX_THREADS: u32 = 4096;
 
-/// Who uses a named thing, and where it was first seen.
+/// The threads that use a named object, and the step that first uses it.
 #[derive(Default)]
 struct Users {
-    /// Key of the first step that uses it.
+    /// The key of the first step that uses the object.
     key: String,
-    /// Threads that do the first side: take the lock, pass the barrier, send, fork.
+    /// The number of threads on the first side: they take the lock, pass the barrier, send, fork.
     first: u32,
-    /// Threads that do the other side: receive, help.
+    /// The number of threads on the second side: they receive, help.
     second: u32,
-    /// Index of the last program counted, for each side.
+    /// The index of the last program counted, for each side.
     counted: [Option<usize>; 2],
 }
 
@@ -34,27 +35,27 @@ struct Users {
 enum Holds {
     No,
     Yes,
-    /// After `receive`: if the message brought one.
+    /// After `receive`: the thread holds a request if the message brought one.
     Perhaps,
 }
 
 struct Checker<'a> {
     file: &'a Path,
-    /// Index of the program being checked, and how many threads run it.
+    /// The index of the program being checked, and how many threads run it.
     thread: usize,
     threads: u32,
     named: BTreeMap<(&'static str, String), Users>,
     /// For each lock, the locks taken while it is held, with the key where.
     lock_order: BTreeMap<String, BTreeMap<String, String>>,
-    /// How many each semaphore has at the start, where a step says so.
+    /// The initial value of each semaphore, where a step gives it.
     initial: BTreeMap<String, u32>,
     takes_requests: bool,
-    /// In how many locks' programs and parallel parts the step stands that is being checked.
+    /// The number of lock programs and parallel parts around the step that is being checked.
     within: u32,
 }
 
-/// Checks the thread programs of a tenant of that name; `key` is where it stands. Returns whether they take
-/// requests.
+/// Checks the thread programs of a tenant of that name; `key` is the tenant's key. Returns whether
+/// the programs take requests.
 pub(super) fn check_threads(
     threads: &[ThreadProgram],
     tenant: &str,
@@ -79,8 +80,8 @@ pub(super) fn check_threads(
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
         };
         let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        // The kernel keeps 15 characters of a thread's name; a number of up to 4 digits and its
-        // dash must fit too where there are several.
+        // The kernel keeps 15 characters of a thread's name; where there are several threads, a number
+        // of up to 4 digits and its dash must fit too.
         let longest = if thread.count == Count::Fixed(1) {
             15
         } else {
@@ -108,7 +109,7 @@ pub(super) fn check_threads(
         }
         check_scheduling(thread, tenant, file, &key)?;
         checker.thread = index;
-        // One thread per CPU counts as several: that is what it is nearly everywhere.
+        // One thread for each CPU counts as two threads, since nearly every host has several CPUs.
         checker.threads = thread.count.on(2);
         total = total.saturating_add(checker.threads);
         let key = format!("{key}.program");
@@ -133,7 +134,7 @@ pub(super) fn check_threads(
     Ok(checker.takes_requests)
 }
 
-/// Checks how a program's threads are scheduled, when they begin and how often they do it.
+/// Checks how a program's threads are scheduled, when they begin and how often they run the program.
 fn check_scheduling(
     thread: &ThreadProgram,
     tenant: &str,
@@ -196,8 +197,8 @@ fn check_scheduling(
     }
 }
 
-/// The first program whose threads might go round and round in no time: it takes none, and no wait of it is for
-/// what only programs do that do take time.
+/// The first program whose threads might repeat for ever without time passing: no step takes time,
+/// and each wait is for a signal that a program of this kind may send.
 fn spins(threads: &[ThreadProgram]) -> Option<usize> {
     let mut paced: Vec<bool> = threads
         .iter()
@@ -228,7 +229,7 @@ fn spins(threads: &[ThreadProgram]) -> Option<usize> {
 /// Names of semaphores (true) and events (false).
 type Waited<'a> = BTreeSet<(bool, &'a str)>;
 
-/// What steps wait for, and what they signal.
+/// Collects the names that steps wait for and the names that they signal.
 fn waits_and_signals<'a>(steps: &'a [Step], (waits, signals): &mut (Waited<'a>, Waited<'a>)) {
     let mut stack: Vec<&Step> = steps.iter().collect();
     while let Some(step) = stack.pop() {
@@ -250,7 +251,7 @@ fn takes_time(step: &Step) -> bool {
     match step {
         Step::RunUs(time) | Step::SleepUs(time) | Step::ExchangeUs(time) => time.mean_us() > 0.0,
         Step::TimerUs(_)
-        // Who is late goes on at once, but no more often than periods have gone by.
+        // A late timer does not sleep, but its step passes no more often than periods have gone by.
         | Step::Timer(_)
         | Step::Request
         | Step::Barrier(_)
@@ -261,7 +262,7 @@ fn takes_time(step: &Step) -> bool {
             critical.program.iter().any(takes_time)
         }
         Step::Repeat(repeat) => repeat.program.iter().any(takes_time),
-        // There are so many at a time at most.
+        // The number of processes at a time is bounded.
         Step::Spawn(spawn) => spawn.program.iter().any(takes_time),
         // Semaphores and events may be ready each time, and among threads that do nothing else they are.
         Step::Acquire(_) | Step::Release(_) => false,
@@ -275,7 +276,7 @@ impl Checker<'_> {
         Err(ConfigError::at(self.file, key, message))
     }
 
-    /// Checks steps in order, from a state of holding a request to the state after them.
+    /// Checks steps in order. Takes and returns whether the thread holds a request, before and after them.
     fn steps(
         &mut self,
         steps: &[Step],
@@ -396,7 +397,7 @@ impl Checker<'_> {
                     let message = format!("{} is outside 2 to 1024", fork.parts);
                     return self.error(&format!("{key}.parts"), message);
                 }
-                // The parts run on several threads at once, whoever forks them.
+                // The parts run on several threads at once, whichever thread forks them.
                 let threads = std::mem::replace(&mut self.threads, fork.parts);
                 self.within += 1;
                 self.inner(&fork.program, &format!("{key}.program"), None, depth)?;
@@ -431,8 +432,9 @@ impl Checker<'_> {
         Ok(holds)
     }
 
-    /// Checks a program that runs with a lock held or as a part of a fork-join: it must not wait
-    /// for other threads, except for a lock, and with one `lock` held for an event: it gives that back meanwhile.
+    /// Checks a program that runs with a lock held or as a part of a fork-join: it must not wait for
+    /// other threads, except for a lock, and for an event while exactly one `lock` is held, since the
+    /// wait gives that lock back.
     fn inner(
         &mut self,
         steps: &[Step],
@@ -467,8 +469,8 @@ impl Checker<'_> {
                             .entry(format!("{kind} `{}`", inner.name))
                             .or_insert(format!("{key}.{word}.name"));
                     }
-                    // What stands inside is checked when that lock's own turn comes, below; here
-                    // it counts as taken under the outer one too.
+                    // The steps inside are checked when that lock's own turn comes, below; here the lock
+                    // counts as taken under the outer lock too.
                     stack.extend(inner.program.iter().map(|it| (it, key.clone(), false)));
                 }
                 _ => {
@@ -489,8 +491,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the program of a process that a thread starts: nothing that belongs to the tenant's threads is
-    /// in it, for processes share nothing.
+    /// Checks the program of a process that a thread starts: no step may use an object of the tenant's
+    /// threads, for processes share none.
     fn process(&self, steps: &[Step], key: &str) -> Result<(), ConfigError> {
         for (index, step) in steps.iter().enumerate() {
             let key = format!("{key}[{index}]");
@@ -558,7 +560,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes that the current program's threads use a named thing on this side of it.
+    /// Records that the current program's threads use a named object on this side.
     fn use_name(
         &mut self,
         kind: &'static str,
@@ -585,7 +587,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Every named thing must have whoever it takes.
+    /// Checks that every named object has threads on each side that it needs.
     fn both_sides(&self) -> Result<(), ConfigError> {
         for ((kind, name), users) in &self.named {
             let fault = match (*kind, users.first, users.second) {
@@ -613,7 +615,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Locks must be nested in one order everywhere.
+    /// Checks that locks are nested in one order everywhere.
     fn no_lock_cycle(&self) -> Result<(), ConfigError> {
         for (outer, inner) in &self.lock_order {
             for (name, key) in inner {

@@ -1,4 +1,4 @@
-//! Cgroups of a scenario: `[[group]]` tables, which tenants lie in them, and limits on CPU time.
+//! Cgroups of a scenario: `[[group]]` tables, the tenants in them, and limits on CPU time.
 //!
 //! ```toml
 //! [[group]]
@@ -14,9 +14,10 @@
 //! within = "backends"
 //! ```
 //!
-//! A group is a cgroup that several tenants share; `within` says what it lies in, the root unless given. A container
-//! or VM has a cgroup of its own, in its group; a process is in its group's cgroup itself. What cgroup v2 refuses is
-//! refused here, before anything is made: a cgroup with both processes and cgroups in it.
+//! A group is a cgroup that several tenants share; `within` names its parent group, the root unless
+//! given. A container or VM has a cgroup of its own, in its group; a process is in its group's
+//! cgroup itself. A cgroup with both processes and cgroups in it, which cgroup v2 refuses, is
+//! refused here, before any cgroup is made.
 
 use super::{ConfigError, Scenario, TenantInstance, TenantSpec};
 use crate::{TenantName, TenantWeight};
@@ -28,14 +29,14 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupSpec {
-    /// Unique name, among tenants' too: letters, digits, `.`, `_`, `-`; at most 64.
+    /// The group's name, unique among tenants' names too: letters, digits, `.`, `_`, `-`; at most 64.
     pub name: String,
-    /// Weight among what lies beside it (`cpu.weight`), 1 to 10 000.
+    /// The group's weight among its siblings (`cpu.weight`), 1 to 10 000.
     #[serde(default)]
     pub weight: TenantWeight,
-    /// The group it lies in; not given: the root.
+    /// The parent group; not given: the root.
     pub within: Option<String>,
-    /// The most CPU time that all in it get together.
+    /// The limit on the CPU time of all threads in the group together.
     pub max: Option<CpuMax>,
 }
 
@@ -48,12 +49,12 @@ pub struct CpuMax {
     /// The period, in ms: 1 to 1000.
     #[serde(default = "default_period_ms")]
     pub period_ms: f64,
-    /// What may be left of earlier periods and used beyond the quota, in ms: 0 to `quota_ms`.
+    /// The unused quota of earlier periods that may be used beyond the quota, in ms: 0 to `quota_ms`.
     #[serde(default)]
     pub burst_ms: f64,
 }
 
-/// The kernel's.
+/// The kernel's default period.
 fn default_period_ms() -> f64 {
     100.0
 }
@@ -92,35 +93,36 @@ impl CpuMax {
     }
 }
 
-/// A cgroup that a scenario needs: a group's, or a container's or VM's own.
+/// A cgroup that a scenario needs: that of a group, or the own one of a container or VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cgroup {
-    /// The group's or the tenant's name; no two are the same.
+    /// The group's or the tenant's name; no two cgroups have the same.
     pub name: TenantName,
-    /// The one that it lies in, by its index; `None`: the root.
+    /// The parent cgroup, by its index; `None`: the root.
     pub parent: Option<usize>,
-    /// Its `cpu.weight`.
+    /// The cgroup's `cpu.weight`.
     pub weight: TenantWeight,
-    /// Its limit.
+    /// The cgroup's bandwidth limit; `None`: no limit.
     pub max: Option<CpuMax>,
 }
 
 /// All cgroups that a scenario needs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cgroups {
-    /// Them, parents before children.
+    /// The cgroups, parents before children.
     pub all: Vec<Cgroup>,
-    /// By tenant, in the order of [`Scenario::instances`]: the one that its processes are in; `None`: the root.
+    /// For each tenant, in the order of [`Scenario::instances`], the cgroup of its processes by its
+    /// index; `None`: the root.
     pub of: Vec<Option<usize>>,
 }
 
 impl Cgroups {
-    /// Of a checked scenario.
+    /// The cgroups of a checked scenario.
     pub(super) fn new(scenario: &Scenario) -> Cgroups {
         let mut cgroups = Cgroups::default();
         let mut index_of: BTreeMap<&str, usize> = BTreeMap::new();
         let mut left: Vec<&GroupSpec> = scenario.groups.iter().collect();
-        // Those whose parents are there, until none is left.
+        // In each pass, take the groups whose parents are in the list, until no group is left.
         while !left.is_empty() {
             let before = left.len();
             left.retain(|group| {
@@ -141,7 +143,7 @@ impl Cgroups {
                 false
             });
             if left.len() == before {
-                break; // They lie in themselves, which the check refuses.
+                break; // The groups left are in a cycle, which the check refuses.
             }
         }
         for TenantInstance { name, spec } in scenario.instances() {
@@ -164,7 +166,7 @@ impl Cgroups {
     }
 }
 
-/// Checks groups, and what tenants say of them.
+/// Checks groups, and the keys of tenants that refer to them.
 pub(super) fn check_groups(
     groups: &[GroupSpec],
     tenants: &[TenantSpec],
@@ -218,14 +220,14 @@ pub(super) fn check_groups(
                 return error(format!("group[{index}].within"), message);
             }
             if path.len() > groups.len() {
-                // It leads into a ring that it is not part of; who is says so.
+                // The chain of parents ends in a cycle that this group is not part of; a member reports it.
                 break;
             }
             at = parent;
         }
     }
 
-    // What cgroup lies in each group, one of them by name; and where threads are.
+    // For each group, the name of one cgroup in it, and the threads' places.
     let mut holds: BTreeMap<usize, &str> = BTreeMap::new();
     let mut used: BTreeSet<usize> = BTreeSet::new();
     for (group, parent) in groups.iter().zip(&parents) {

@@ -1,10 +1,11 @@
-//! Groups, limits and CPUs in scenarios, right and wrong.
+//! Tests of groups, limits and CPUs in scenarios, valid and invalid.
 
 use super::*;
 use crate::config::Scenario;
 use std::path::Path;
 
-/// A file that uses everything: nested groups, a group of processes, containers and a VM in groups, limits, CPUs.
+/// A file with every feature: nested groups, a group of processes, containers and a VM in groups,
+/// limits, CPUs.
 const GOOD: &str = r#"
 name = "groups"
 [host]
@@ -82,7 +83,7 @@ fn a_good_file_is_read_as_it_says() {
         Some((100_000, 0))
     );
     assert_eq!(text(&v.cpus).as_deref(), Some("1"));
-    // Each of several lies in the same group.
+    // Each of several instances is in the same group.
     let within: Vec<_> = scenario
         .instances()
         .iter()
@@ -98,7 +99,7 @@ fn a_good_file_is_read_as_it_says() {
             None
         ]
     );
-    // Written out and read again it is the same; as it is in the player's JSON.
+    // Written out and read again the scenario is equal, in TOML and in the player's JSON.
     let again = parse(&toml::to_string(&scenario).unwrap()).unwrap();
     assert_eq!(
         (again.groups, again.tenants),
@@ -124,14 +125,14 @@ fn cgroups_are_made_from_the_root_downwards() {
     );
     // Two processes in one group, a container, a VM.
     assert_eq!(cgroups.of, [Some(1), Some(1), Some(2), Some(3)]);
-    // The VM without one of its own is where its group says, which is nowhere.
+    // A VM without a cgroup of its own is in the cgroup of its group, here none.
     let without = GOOD.replace("vcpus = 2", "vcpus = 2\nown_cgroup = false");
     let cgroups = parse(&without).unwrap().cgroups();
     assert_eq!(cgroups.all.len(), 3);
     assert_eq!(cgroups.of, [Some(1), Some(1), Some(2), None]);
 }
 
-/// Replaces one piece of the good file; what is wrong then, at which key, and what is said.
+/// Replacements of one piece of the good file, the key that the error is at, and a part of its message.
 const BAD: &[(&str, &str, &str, &str)] = &[
     (
         "weight = 300",
@@ -260,7 +261,7 @@ const BAD: &[(&str, &str, &str, &str)] = &[
         "tenant[2].max",
         "no cgroup of its own",
     ),
-    // Processes and cgroups in one.
+    // Processes and cgroups in one group.
     (
         "within = \"inner\"",
         "within = \"outer\"",

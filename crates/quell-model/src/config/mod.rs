@@ -1,7 +1,7 @@
-//! The TOML files: one vocabulary for the agent's `quell.toml`, scenarios and admission's hosts.
+//! The TOML files: common types for the agent's `quell.toml`, scenarios and the hosts of `quell admit`.
 //!
-//! A file is read whole and checked whole before anything uses it. Every error names the file, the
-//! key and what would be right; an unknown key gets the nearest known one as a suggestion.
+//! A file is read and checked completely before anything uses it. Every error names the file, the
+//! key and the remedy; an unknown key gets the nearest known one as a suggestion.
 
 mod admit;
 mod agent;

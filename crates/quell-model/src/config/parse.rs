@@ -1,22 +1,22 @@
-//! From text to a checked value, with errors that name file, key and remedy.
+//! From text to a checked value, with errors that name the file, the key and the remedy.
 
 use serde::de::DeserializeOwned;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a file the user wrote.
+/// An error in a file that the user wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {}{message}", file.display(), line.map(|l| format!(":{l}")).unwrap_or_default(),
     if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
 pub struct ConfigError {
-    /// The file.
+    /// The file with the error.
     pub file: PathBuf,
     /// The line, counted from 1, where known.
     pub line: Option<usize>,
     /// The key, as `tenant[1].weight`; empty for the file as a whole.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The error and its remedy.
     pub message: String,
 }
 
@@ -31,8 +31,8 @@ impl ConfigError {
         }
     }
 
-    /// The same with the line on which the key stands in the file's text, or the nearest table that holds it, and the names of the
-    /// tenant and thread that it is in.
+    /// This error with the line of the key in the file's text, or of the nearest table that holds the
+    /// key, and with the names of the tenant and thread that the key is in.
     pub fn located(mut self, text: &str) -> ConfigError {
         let Ok(table) = DeTable::parse(text) else {
             return self;
@@ -53,7 +53,8 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text[..at.min(text.len())].matches('\n').count()
 }
 
-/// Where a key such as `tenant[1].weight` stands, or what is nearest above it. `names` gets those of tables in lists on the way.
+/// Finds a key such as `tenant[1].weight`, or the nearest table above it. `names` gets the names of
+/// the tables in lists on the way.
 fn find(table: &DeTable<'_>, key: &str, names: &mut Vec<String>) -> Option<Range<usize>> {
     let (head, rest) = key.split_once('.').unwrap_or((key, ""));
     let (name, index) = match head.split_once('[') {
@@ -80,15 +81,15 @@ fn find(table: &DeTable<'_>, key: &str, names: &mut Vec<String>) -> Option<Range
 }
 
 /// Reads TOML text as `T`. `file` is only for messages. Values are checked by `T`'s own rules
-/// (types, known keys); what spans keys is the caller's to check.
+/// (types, known keys); the caller checks the conditions that span keys.
 ///
 /// # Errors
-/// What is wrong, with its line.
+/// The text is no TOML or does not fit `T`; the error has the line.
 pub fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     parse_without(file, text, &[])
 }
 
-/// The same; these keys are known and not for this file: they are not suggested.
+/// Like [`parse`], without suggestions of the given keys, which are known but invalid in this file.
 pub(super) fn parse_without<T: DeserializeOwned>(
     file: &Path,
     text: &str,
@@ -135,7 +136,7 @@ fn suggest(message: &str, unfit: &[&str]) -> String {
     )
 }
 
-/// The known name most like the one given, if any is like it.
+/// The known name most similar to the given one, if any is similar enough.
 pub(super) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|known| (strsim::jaro_winkler(given, known), known))

@@ -1,7 +1,7 @@
 //! What a scenario's tenants do: thread programs and the load they get.
 //!
-//! A tenant's threads each repeat a small program, most for ever. A program is a list of steps; the few
-//! steps there are compose into the patterns of the papers:
+//! Each of a tenant's threads repeats a small program, most for ever. A program is a list of steps;
+//! the few kinds of steps compose into the patterns of the papers:
 //!
 //! ```toml
 //! [[tenant.thread]]                       # fork-join: half the serial part, the parallel parts
@@ -28,11 +28,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The longest time a step may take, in µs, fixed or as a distribution's parameter: a minute.
+/// The longest time of a step, in µs, fixed or as a distribution's parameter: a minute.
 pub(super) const MAX_TIME_US: f64 = 60e6;
 
-/// The longest time that [`TimeUs::Pareto`] draws, in multiples of its mean. Without a bound the mean of the draws of
-/// one run says little of the mean of the distribution.
+/// The longest time that [`TimeUs::Pareto`] draws, in multiples of its mean. Without a bound, the
+/// mean of the draws of one run says little about the mean of the distribution.
 pub const PARETO_BOUND: f64 = 1000.0;
 
 /// One `[[tenant.thread]]` table: threads that run the same program.
@@ -42,54 +42,55 @@ pub struct ThreadProgram {
     /// The threads' name as the kernel shows it; `helper` becomes `helper-0`, `helper-1`, ... when
     /// there are several. At most 15 characters with its number.
     pub name: String,
-    /// How many such threads.
+    /// The number of such threads.
     #[serde(default)]
     pub count: Count,
     /// How long a thread spins before it blocks, wherever it waits for another thread or for a
-    /// request, in µs (spin-then-block). 0: it blocks at once.
+    /// request, in µs (spin-then-block). 0: the thread blocks at once.
     #[serde(default)]
     pub spin_us: f64,
-    /// The CPUs that they may run on; not given: the tenant's.
+    /// The CPUs that the threads may run on; not given: the tenant's.
     #[serde(default, deserialize_with = "super::cpus::deserialize")]
     pub cpus: Option<CpuSet>,
-    /// How the kernel schedules them.
+    /// The scheduling policy of the threads.
     #[serde(default)]
     pub policy: ThreadPolicy,
-    /// Their nice value, -20 to 19 (policies `other` and `batch`); not given: what the tenant's process has, 0.
+    /// The threads' nice value, -20 to 19 (policies `other` and `batch`); not given: that of the
+    /// tenant's process, 0.
     pub nice: Option<i32>,
-    /// Their real-time priority, 1 to 99 (policies `fifo` and `rr`, which need it).
+    /// The threads' real-time priority, 1 to 99 (policies `fifo` and `rr`, which need it).
     pub priority: Option<u32>,
-    /// The slice that they ask EEVDF for, in µs, 100 to 100 000 (policies `other` and `batch`; Linux 6.12 and newer); not given: the
-    /// kernel's own.
+    /// The slice that the threads request from EEVDF, in µs, 100 to 100 000 (policies `other` and
+    /// `batch`; Linux 6.12 and newer); not given: the kernel's own.
     pub slice_us: Option<f64>,
-    /// How long after the tenant's start they begin, in µs.
+    /// The time from the tenant's start to the threads' start, in µs.
     #[serde(default)]
     pub delay_us: f64,
-    /// How often they do the program before they end, 1 to 1 000 000 000; not given: for ever.
+    /// How often the threads run the program before they end, 1 to 1 000 000 000; not given: for ever.
     pub rounds: Option<u32>,
-    /// The steps, repeated.
+    /// The steps of the program, which is repeated.
     pub program: Vec<Step>,
 }
 
-/// How the kernel schedules a thread (sched(7)).
+/// A thread's scheduling policy (sched(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadPolicy {
-    /// By weight, which its nice value says.
+    /// SCHED_OTHER: by weight, which follows from the nice value.
     #[default]
     Other,
-    /// The same; it preempts nobody when it wakes.
+    /// SCHED_BATCH: like `Other`, without wakeup preemption by the thread.
     Batch,
-    /// By the least weight there is: for what has to wait for all others.
+    /// SCHED_IDLE: by the lowest weight, for threads that should wait for all others.
     Idle,
-    /// Before all of the above, by priority, until it waits.
+    /// SCHED_FIFO: before all policies above, by priority, until the thread waits.
     Fifo,
-    /// The same, in turns with others of its priority.
+    /// SCHED_RR: like `Fifo`, in turns with other threads of the same priority.
     Rr,
 }
 
 impl ThreadPolicy {
-    /// As it stands in files.
+    /// The policy's name in files.
     pub fn name(self) -> &'static str {
         match self {
             ThreadPolicy::Other => "other",
@@ -100,12 +101,12 @@ impl ThreadPolicy {
         }
     }
 
-    /// Whether it goes before all threads that are scheduled by weight.
+    /// Whether threads of the policy run before all threads that are scheduled by weight.
     pub fn is_realtime(self) -> bool {
         matches!(self, ThreadPolicy::Fifo | ThreadPolicy::Rr)
     }
 
-    /// The weight of a thread of that nice value.
+    /// The weight of a thread of this policy and nice value.
     pub fn weight(self, nice: Nice) -> Weight {
         match self {
             // WEIGHT_IDLEPRIO (kernel/sched/sched.h); nice values do not matter.
@@ -116,7 +117,7 @@ impl ThreadPolicy {
 }
 
 impl ThreadProgram {
-    /// Threads that repeat a program for ever, with the default of everything else.
+    /// Threads that repeat a program for ever, with the default of every other key.
     pub fn new(name: &str, count: Count, program: Vec<Step>) -> ThreadProgram {
         ThreadProgram {
             name: name.to_string(),
@@ -133,17 +134,17 @@ impl ThreadProgram {
         }
     }
 
-    /// The slice that its threads ask for, in ns.
+    /// The slice that the threads request, in ns.
     pub fn slice_ns(&self) -> Option<u64> {
         self.slice_us.map(|us| (us * 1e3) as u64)
     }
 
-    /// How long after the start its threads begin, in ns.
+    /// The time from the tenant's start to the threads' start, in ns.
     pub fn delay_ns(&self) -> u64 {
         (self.delay_us * 1e3) as u64
     }
 
-    /// Whether its threads start processes ([`Step::Spawn`]).
+    /// Whether the threads start processes ([`Step::Spawn`]).
     pub fn spawns(&self) -> bool {
         fn spawns(step: &Step) -> bool {
             match step {
@@ -160,61 +161,65 @@ impl ThreadProgram {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// Uses this much CPU time, in µs. Preemption makes it take longer, never do less.
+    /// Uses this much CPU time, in µs. Preemption makes the step take longer, never do less.
     RunUs(TimeUs),
     /// Sleeps, in µs.
     SleepUs(TimeUs),
-    /// Asks its client something and sleeps until the reply, which takes the client and the network that long, in µs. In a simulated VM
-    /// question and reply pass its emulator threads, as requests and answers do; elsewhere it is a sleep.
+    /// Sends the client a question and sleeps until the reply, which takes the client and the network
+    /// that long, in µs. In a simulated VM question and reply pass its emulator threads, as requests
+    /// and answers do; elsewhere the step is a sleep.
     ExchangeUs(TimeUs),
-    /// Sleeps until the next multiple of this period since the threads' start, in µs: what was done since the last one
-    /// and the sleep are one period together, and never drift. Periods that went by meanwhile are skipped.
+    /// Sleeps until the next multiple of this period since the thread's start, in µs: the work since the
+    /// last one and the sleep are one period together, and never drift. Periods that went by meanwhile
+    /// are skipped.
     TimerUs(f64),
-    /// Sleeps until a period after the timer's last end, which was the thread's start at first.
+    /// Sleeps until one period after the timer's last end, at first after the thread's start.
     Timer(Timer),
     /// Waits for the tenant's next request.
     Request,
-    /// Answers the request it holds.
+    /// Answers the request that the thread holds.
     Respond,
     /// Runs a program (`run_us`, `sleep_us`, `lock`, `repeat`) with a lock of the tenant held.
     Lock(Critical),
-    /// The same with a reader-writer lock held for reading. A writer that waits keeps new readers out.
+    /// Runs a program with a reader-writer lock held for reading. A waiting writer keeps new readers out.
     Read(Critical),
-    /// And held for writing.
+    /// Runs a program with a reader-writer lock held for writing.
     Write(Critical),
-    /// Takes one from a counting semaphore, waiting for one.
+    /// Decrements a counting semaphore, and waits while it is zero.
     Acquire(Acquire),
-    /// Adds one to a counting semaphore.
+    /// Increments a counting semaphore.
     Release(String),
-    /// Waits for an event: a `signal` of another thread that nobody has taken, or a `broadcast` since this thread last waited. Nothing
-    /// that comes before is lost.
+    /// Waits for an event: a `signal` of another thread that no thread has taken, or a `broadcast` since
+    /// this thread last waited. No earlier one is lost.
     Wait(String),
-    /// Waits for the next `signal` or `broadcast` of an event; those that came before are not for it (a POSIX condition). With a lock
-    /// held it gives the lock back meanwhile, and takes it again.
+    /// Waits for the next `signal` or `broadcast` of an event; earlier ones do not count (a POSIX
+    /// condition). With a lock held, the thread gives the lock back while it waits, and takes it again.
     WaitNext(String),
-    /// Lets one thread past its wait: who has waited longest, or if nobody does the next other thread that comes to a `wait`.
+    /// Lets one thread past its wait: the one that has waited longest, or, if no thread waits, the next
+    /// other thread that comes to a `wait`.
     Signal(String),
-    /// Lets every thread past its wait: those that wait now, and each other one once when it next comes to a `wait`.
+    /// Lets every thread past its wait: those that wait now, and each other thread once, when it next
+    /// comes to a `wait`.
     Broadcast(String),
     /// Waits until every thread whose program names this barrier has come to it.
     Barrier(String),
-    /// Hands all parts but one to the threads that help this pool, does one itself, and waits for
-    /// all.
+    /// Gives all parts but one to the threads that help this pool, does one part itself, and waits for
+    /// all parts.
     ForkJoin(ForkJoin),
-    /// Does one part of a `fork_join` of this pool, waiting for it if there is none.
+    /// Does one part of a `fork_join` of this pool, and waits for a part if there is none.
     Help(String),
-    /// Puts a message in a queue, with the request it holds, if any. Waits while the queue is
-    /// full ([`QUEUE_CAPACITY`]).
+    /// Puts a message in a queue, with the request that the thread holds, if any. Waits while the queue
+    /// is full ([`QUEUE_CAPACITY`]).
     Send(String),
     /// Takes a message from a queue, and the request that comes with it.
     Receive(String),
-    /// Does a program several times.
+    /// Runs a program several times.
     Repeat(Repeat),
-    /// Starts a process that does a program once and ends, as `make` does.
+    /// Starts a process that runs a program once and ends, as `make` does.
     Spawn(Spawn),
 }
 
-/// Messages a queue of a thread program holds before its senders wait.
+/// The number of messages that a queue of a thread program holds before its senders wait.
 pub const QUEUE_CAPACITY: usize = 1024;
 
 /// The parameters of [`Step::Lock`].
@@ -223,7 +228,7 @@ pub const QUEUE_CAPACITY: usize = 1024;
 pub struct Critical {
     /// The lock's name.
     pub name: String,
-    /// What is done with the lock held.
+    /// The steps that run with the lock held.
     pub program: Vec<Step>,
 }
 
@@ -233,15 +238,15 @@ pub struct Critical {
 pub struct Timer {
     /// The period, in µs.
     pub period_us: f64,
-    /// Which of the thread's timers; those of one name count on from each other.
+    /// The timer's name; a thread's steps with the same name share one timer.
     #[serde(default)]
     pub name: String,
-    /// What it does if the end has passed. In both cases it does not sleep.
+    /// What the timer does if its end has passed. In both cases the thread does not sleep.
     #[serde(default)]
     pub missed: Missed,
 }
 
-/// What a [`Timer`] does whose end has passed.
+/// What a [`Timer`] does if its end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
@@ -258,7 +263,7 @@ pub enum Missed {
 pub struct Acquire {
     /// The semaphore's name.
     pub name: String,
-    /// How many there are at the start; 0 unless one of the steps that name it says otherwise.
+    /// The semaphore's initial value; 0 unless one of the steps that name the semaphore gives it.
     pub initial: Option<u32>,
 }
 
@@ -268,9 +273,9 @@ pub struct Acquire {
 pub struct ForkJoin {
     /// The pool whose helpers do the other parts.
     pub pool: String,
-    /// How many parts there are, the caller's own among them: 2 to 1024.
+    /// The number of parts, the caller's own included: 2 to 1024.
     pub parts: u32,
-    /// What each part is: `run_us`, `sleep_us`, `lock` and `repeat`.
+    /// The steps of each part: `run_us`, `sleep_us`, `lock` and `repeat`.
     pub program: Vec<Step>,
 }
 
@@ -278,9 +283,9 @@ pub struct ForkJoin {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
-    /// How often: 1 to 1 000 000.
+    /// The number of repetitions: 1 to 1 000 000.
     pub times: u32,
-    /// What.
+    /// The repeated steps.
     pub program: Vec<Step>,
 }
 
@@ -288,13 +293,14 @@ pub struct Repeat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spawn {
-    /// What the process does, once: `run_us`, `sleep_us`, `timer_us`, `repeat` and `spawn`.
+    /// The steps of the process, run once: `run_us`, `sleep_us`, `timer_us`, `repeat` and `spawn`.
     pub program: Vec<Step>,
-    /// Then waits until all processes that the thread started have ended; else it goes on beside them.
+    /// Whether the thread then waits until all processes that it started have ended; else it goes on
+    /// beside them.
     #[serde(default = "default_wait")]
     pub wait: bool,
-    /// How many processes of the thread there are at most, this one among them: 1 to 4096. It waits for one
-    /// to end before it starts another.
+    /// The most processes of the thread at a time, this one included: 1 to 4096. At that number the
+    /// thread waits for one to end before it starts another.
     #[serde(default = "default_most")]
     pub most: u32,
 }
@@ -312,7 +318,7 @@ pub fn timer_period_ns(period_us: f64) -> u64 {
     ((period_us * 1e3) as u64).max(1)
 }
 
-/// What the next thread that holds a request draws from, when this one draws from `seed`.
+/// The seed for the next thread that holds a request, when this thread draws from `seed`.
 pub fn next_holders_seed(seed: u64) -> u64 {
     seed.wrapping_add(0x9e37_79b9_7f4a_7c15)
 }
@@ -321,34 +327,35 @@ pub fn next_holders_seed(seed: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeUs {
-    /// `400` or `{ constant = 400 }`: always this.
+    /// `400` or `{ constant = 400 }`: always this time.
     Constant(f64),
     /// `{ exponential = 400 }`: exponentially distributed with this mean.
     Exponential(f64),
     /// `{ uniform = [100, 300] }`: uniformly distributed between these two.
     Uniform(f64, f64),
-    /// `{ lognormal = { mean = 400, sigma = 0.5 } }`.
+    /// `{ lognormal = { mean = 400, sigma = 0.5 } }`: lognormally distributed.
     Lognormal {
         /// The mean, in µs.
         mean: f64,
-        /// Standard deviation of the logarithm: 0 to 5.
+        /// The standard deviation of the logarithm: 0 to 5.
         sigma: f64,
     },
-    /// `{ pareto = { mean = 400, alpha = 1.5 } }`: heavy-tailed. What would be longer than [`PARETO_BOUND`] times the
-    /// mean is that long; the mean counts this in.
+    /// `{ pareto = { mean = 400, alpha = 1.5 } }`: heavy-tailed. A longer time than [`PARETO_BOUND`]
+    /// times the mean is cut to that; `mean` is the mean after the cut.
     Pareto {
         /// The mean, in µs.
         mean: f64,
-        /// How fast the tail falls: the share of times longer than `t` goes with `t` to the power of -alpha. 1.01 to 100.
+        /// The tail exponent: the share of times longer than `t` is proportional to `t` to the power of
+        /// -alpha. 1.01 to 100.
         alpha: f64,
     },
     /// `{ bimodal = { short = 100, long = 10000, share_long = 0.01 } }`: one of two times.
     Bimodal {
-        /// The one, in µs.
+        /// The short time, in µs.
         short: f64,
-        /// The other, in µs.
+        /// The long time, in µs.
         long: f64,
-        /// How often it is `long`: 0 to 1.
+        /// The probability of `long`: 0 to 1.
         share_long: f64,
     },
 }
@@ -378,7 +385,7 @@ impl TimeUs {
             TimeUs::Exponential(mean) => -mean * (1.0 - uniform()).ln(),
             TimeUs::Uniform(low, high) => low + (high - low) * uniform(),
             TimeUs::Lognormal { mean, sigma } => {
-                // Box and Muller's normal deviate.
+                // A normal deviate by Box and Muller.
                 let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
                 let normal = radius * (std::f64::consts::TAU * uniform()).cos();
                 mean * (sigma * normal - sigma * sigma / 2.0).exp()
@@ -403,9 +410,10 @@ impl TimeUs {
     }
 }
 
-/// The shortest time of a bounded Pareto distribution with mean 1. The mean of `min(X, bound)` is the area under
-/// `P(X > x)` up to the bound: `least * (alpha - (least / bound)^(alpha - 1)) / (alpha - 1)`. Solved for `least` by
-/// going round, which comes ten times as close each time.
+/// The shortest time of a bounded Pareto distribution with mean 1. The mean of `min(X, bound)` is the
+/// area under `P(X > x)` up to the bound:
+/// `least * (alpha - (least / bound)^(alpha - 1)) / (alpha - 1)`. Solved for `least` by fixed-point
+/// iteration, where each step reduces the error to a tenth.
 fn pareto_least(alpha: f64) -> f64 {
     let mut least = (alpha - 1.0) / alpha;
     for _ in 0..8 {
@@ -416,8 +424,8 @@ fn pareto_least(alpha: f64) -> f64 {
 
 impl<'de> Deserialize<'de> for TimeUs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Serde's untagged enums would do, but answer every mistake with "did not match any
-        // variant"; this names what is wrong.
+        // Serde's untagged enums would do, but they report every mistake as "did not match any variant";
+        // this names the mistake.
         #[derive(Deserialize)]
         #[serde(rename_all = "snake_case")]
         enum Distribution {
@@ -501,14 +509,14 @@ impl<'de> Deserialize<'de> for TimeUs {
 /// A number of threads: fixed, or `"cpus"` for one on each online CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
-    /// This many.
+    /// This many threads.
     Fixed(u32),
-    /// As many as there are online CPUs; also written `0`.
+    /// As many threads as there are online CPUs; also written `0`.
     Cpus,
 }
 
 impl Count {
-    /// The number on a host with this many CPUs.
+    /// The number of threads on a host with this many CPUs.
     pub fn on(self, cpus: u32) -> u32 {
         match self {
             Count::Fixed(count) => count,
@@ -581,29 +589,32 @@ pub struct Load {
     /// Requests per second and online CPU, so that a scenario asks the same share of any machine
     /// (all but `trace`).
     pub rate_per_cpu: Option<f64>,
-    /// On a real machine the rate is set so that the requests take this part of CPU time, as measured first at a part of the rate given: of
-    /// one CPU beside `rate`, of all of them beside `rate_per_cpu`; in percent, 0.1 to 100.
+    /// The CPU time that the requests take, as a part: of one CPU beside `rate`, of all CPUs beside
+    /// `rate_per_cpu`; in percent, 0.1 to 100. On a real machine the rate is set so that the requests
+    /// take this part, as measured first at a part of the given rate.
     pub busy_percent: Option<f64>,
-    /// The greatest rate at which the tenant keeps its objective by itself, per second: what `percent` is of, and steps without `rate` are.
+    /// The greatest rate at which the tenant keeps its objective when it runs alone, per second. It is
+    /// the base of `percent`, and of steps without `rate`.
     pub max_rate: Option<f64>,
     /// Requests per second, in the mean, in percent of `max_rate` (all but `trace`).
     pub percent: Option<f64>,
-    /// How long requests come, in ms ([`Arrival::Bursts`]).
+    /// How long requests come in each burst, in ms ([`Arrival::Bursts`]).
     pub on_ms: Option<f64>,
-    /// And how long none come then, in ms.
+    /// The pause without requests after each burst, in ms.
     pub off_ms: Option<f64>,
-    /// How long one swing of the rate takes, in s ([`Arrival::Diurnal`]).
+    /// The length of one swing of the rate, in s ([`Arrival::Diurnal`]).
     pub period_s: Option<f64>,
-    /// How far the rate swings to both sides, as a share of the mean: 0 to 1.
+    /// The amplitude of the rate to both sides, as a share of the mean: 0 to 1.
     pub swing: Option<f64>,
-    /// Times in s, the first 0, and the rate from then on, in percent of `rate` or of `max_rate` ([`Arrival::Steps`]).
+    /// Pairs of a time in s, the first 0, and the rate from then on, in percent of `rate` or of
+    /// `max_rate` ([`Arrival::Steps`]).
     pub steps: Option<Vec<(f64, f64)>>,
     /// The file of [`Arrival::Trace`], relative to the scenario's folder.
     pub trace: Option<PathBuf>,
     /// Connections the requests are spread over (applications; thread programs have one queue).
     #[serde(default = "default_connections")]
     pub connections: u32,
-    /// How long after the last intended time answers are waited for, in ms. What is unanswered
+    /// How long after the last intended time answers are waited for, in ms. A request that is unanswered
     /// then is an error, and its latency counts as the time until then.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
@@ -624,16 +635,17 @@ pub enum Arrival {
     /// Independent arrivals: exponentially distributed gaps.
     #[default]
     Poisson,
-    /// Equal gaps.
+    /// Equal gaps between requests.
     Fixed,
-    /// From a file ([`super::Trace`]).
+    /// The arrivals of a file ([`super::Trace`]).
     Trace,
-    /// Independent arrivals for `on_ms`, none for `off_ms`, and so on; from time 0, so that the bursts of tenants alike
-    /// come together.
+    /// Independent arrivals for `on_ms`, none for `off_ms`, and so on; from time 0, so that the bursts of
+    /// tenants with the same load coincide.
     Bursts,
-    /// Independent arrivals at a rate that swings about its mean as a sine, upwards first.
+    /// Independent arrivals at a rate that varies about its mean as a sine, upwards first.
     Diurnal,
-    /// Independent arrivals at rates that hold from one time to the next; the last time is where they start over.
+    /// Independent arrivals at rates that hold from one time to the next; at the last time the steps
+    /// start over.
     Steps,
 }
 

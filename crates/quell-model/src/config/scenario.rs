@@ -1,8 +1,8 @@
 //! A scenario: a host, its tenants, what they do and the load they get. One file runs on real
 //! threads and on simulated ones.
 //!
-//! Everything is checked before anything runs: names, ranges, and what only the whole file tells,
-//! such as a queue that somebody fills and nobody empties.
+//! Everything is checked before anything runs: names, ranges, and the conditions that span the file,
+//! such as a queue that one thread fills and no thread empties.
 
 use super::flow::check_threads;
 use super::group::{Cgroups, GroupSpec, check_groups};
@@ -18,37 +18,37 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name: letters, digits, `.`, `_`, `-`; at most 64.
+    /// The scenario's name: letters, digits, `.`, `_`, `-`; at most 64.
     pub name: String,
-    /// What it is for, in a sentence or two.
+    /// The scenario's purpose, in a sentence or two.
     #[serde(default)]
     pub description: String,
-    /// What its figures do not show that they seem to, in a sentence; it stands over every result.
+    /// What the scenario's figures seem to show and do not, in a sentence; it is printed above every result.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub caveat: String,
-    /// The paper's figure or table it follows, if any (`DASEC, Fig. 9`).
+    /// The figure or table of a paper that the scenario follows, if any (`DASEC, Fig. 9`).
     pub figure: Option<String>,
-    /// How long each side is measured unless the command line says otherwise, in seconds: 0.1 to 3600.
+    /// How long each side is measured unless the command line sets it, in seconds: 0.1 to 3600.
     #[serde(default = "default_seconds")]
     pub seconds: f64,
-    /// How long the load runs before that, in seconds: 0 to 600.
+    /// How long the load runs before the measurement, in seconds: 0 to 600.
     #[serde(default = "default_warmup_seconds")]
     pub warmup_seconds: f64,
-    /// How many interleaved pairs of sides are run unless the command line says otherwise: 1 to 1000.
+    /// The number of interleaved pairs of sides unless the command line sets it: 1 to 1000.
     #[serde(default = "default_pairs")]
     pub pairs: u32,
-    /// The host. Needed to simulate; a run on a real host takes the host as it is.
+    /// The host. Required by the simulator; a run on a real host takes the host as it is.
     pub host: Option<HostSpec>,
-    /// The `[criticality]` table: how the agent promises CPU time, on sides that have one.
+    /// The `[criticality]` table: how the agent promises CPU time, on sides that have an agent.
     #[serde(default)]
     pub criticality: CriticalitySettings,
-    /// Cgroups that tenants lie in.
+    /// The cgroups that tenants are in.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
-    /// The tenants.
+    /// The `[[tenant]]` tables.
     #[serde(default, rename = "tenant")]
     pub tenants: Vec<TenantSpec>,
-    /// Where the scenario was read from; paths in it are relative to its folder.
+    /// The file that the scenario was read from; paths in the scenario are relative to its folder.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -73,19 +73,19 @@ pub struct HostSpec {
     pub cpus: Option<u32>,
     /// How the CPUs share cores, caches and sockets.
     pub topology: Option<TopologySpec>,
-    /// What the machine's own work takes, on the simulator.
+    /// The cost of the machine's own work, on the simulator.
     #[serde(default)]
     pub costs: CostsSpec,
-    /// The kernel's own scheduler, on the simulator: what side `default` is, and what sides run on that set only where threads
-    /// may run.
+    /// The kernel's own scheduler, on the simulator: that of side `default`, and of sides that set only
+    /// where threads may run.
     #[serde(default)]
     pub scheduler: HostScheduler,
 }
 
-/// A kernel's own scheduler.
+/// The scheduler of a Linux kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum HostScheduler {
-    /// CFS as of Linux 6.1; up to 6.5 all have it.
+    /// CFS as of Linux 6.1; all kernels up to 6.5 have it.
     #[serde(rename = "cfs")]
     Cfs,
     /// EEVDF as of Linux 6.12.
@@ -97,54 +97,56 @@ pub enum HostScheduler {
     Eevdf,
 }
 
-/// What a simulated machine's own work takes. What is not given is as on a server of today
-/// (docs/design/simulator.md has the figures and where they are from). Real machines have their own.
+/// The cost of a simulated machine's own work. A cost that is not given is that of a present-day
+/// server (docs/design/simulator.md has the figures and their sources). Real machines have their own.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostsSpec {
-    /// Choosing another thread and switching to it, in us.
+    /// The time to choose another thread and switch to it, in us.
     pub switch_us: Option<f64>,
-    /// Waking a thread, for who wakes it, in us.
+    /// The time that a wakeup takes the waking thread, in us.
     pub wake_us: Option<f64>,
-    /// Starting a process, its end and waiting for that, for who starts it, in us.
+    /// The time that starting a process, its end and the wait for that take the parent, in us.
     pub fork_us: Option<f64>,
-    /// From asking another CPU to look until it does, in us.
+    /// The time from a request to another CPU to reschedule until it does, in us.
     pub kick_us: Option<f64>,
-    /// A timer's interrupt without what it wakes, in us.
+    /// The time of a timer interrupt without the wakeups in it, in us.
     pub interrupt_us: Option<f64>,
-    /// A request's way in without whom it wakes, in us.
+    /// The time of a request's way in without the wakeup at its end, in us.
     pub request_us: Option<f64>,
-    /// An answer's way out, in us.
+    /// The time of an answer's way out, in us.
     pub answer_us: Option<f64>,
-    /// Requests come from, and answers go to, a thread of this machine that goes before all others, as in the kernel lab.
+    /// Whether requests come from, and answers go to, a thread of this machine that runs before all
+    /// others, as in the kernel lab.
     pub generators: bool,
-    /// What carrying a request or an answer takes an emulator thread of a VM, in us.
+    /// The time that it takes a VM's emulator thread to carry a request or an answer, in us.
     pub emulate_us: Option<f64>,
-    /// What plugging a virtual CPU in or out takes a guest, in us.
+    /// The time that it takes a guest to plug a vCPU in or out, in us.
     pub plug_us: Option<f64>,
-    /// Requests come in on CPUs of the host that are not simulated, as where `[host]` is a part of it: their way in takes
-    /// its time and no CPU's of these.
+    /// Whether requests come in on CPUs of the host that are not simulated, as where `[host]` is a part
+    /// of it: their way in takes its time, but no time of the simulated CPUs.
     pub requests_elsewhere: bool,
-    /// A tick, in us.
+    /// The time of a tick, in us.
     pub tick_us: Option<f64>,
-    /// Ticks a second of a CPU that runs something; 0: none.
+    /// Ticks in a second on a CPU that runs a thread; 0: none.
     pub hz: Option<f64>,
-    /// What a thread takes longer that comes from another CPU of the same last-level cache, in us.
+    /// The extra time of a thread that migrates from another CPU of the same last-level cache, in us.
     pub migrate_us: Option<f64>,
-    /// And from one of another cache, in us.
+    /// The extra time of a thread that migrates from a CPU of another last-level cache, in us.
     pub migrate_far_us: Option<f64>,
-    /// Kernel threads and daemons: for how long each puts off what runs, in us.
+    /// The time for which a kernel thread or daemon delays the running thread, in us.
     pub noise_us: Option<f64>,
-    /// How many there are a second on each CPU, in the mean.
+    /// The mean number of such delays in a second on each CPU.
     pub noise_per_s: Option<f64>,
-    /// All CPUs' instructions advance one clock, as in the kernel lab: the machine's own work takes as many times as
-    /// long as CPUs are busy.
+    /// Whether the instructions of all CPUs advance one clock, as in the kernel lab: the machine's own
+    /// work then takes longer by a factor of the number of busy CPUs.
     pub shared_clock: bool,
-    /// How fast each of two threads of a core is while both are busy, in percent of one alone: 1 to 100.
+    /// The speed of each of two hyperthreads of a core while both are busy, in percent of one alone: 1
+    /// to 100.
     pub smt_percent: Option<u8>,
-    /// How much longer a CPU takes to wake that has idled for long, in us.
+    /// The extra time that a CPU takes to wake from deep idle, in us.
     pub idle_exit_us: Option<f64>,
-    /// How long that is, in us.
+    /// The idle time after which a CPU is in deep idle, in us.
     pub idle_deep_after_us: Option<f64>,
 }
 
@@ -187,22 +189,23 @@ impl CostsSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopologySpec {
-    /// Sockets.
+    /// The number of sockets.
     pub sockets: u32,
     /// Cores of each socket.
     pub cores: u32,
     /// Logical CPUs of each core.
     #[serde(default = "one")]
     pub smt: u32,
-    /// Cores that share a last-level cache; divides `cores`. All of the socket's unless given.
+    /// Cores that share a last-level cache; must divide `cores`. All cores of a socket unless given.
     pub llc: Option<u32>,
 }
 
 impl TopologySpec {
-    /// The CPUs it describes.
+    /// The CPUs that the table describes.
     pub fn topology(&self) -> Topology {
         let llc_cores = self.llc.unwrap_or(self.cores).max(1);
-        // CPU numbers run over all cores first, then over their second threads, as on most PCs.
+        // CPU numbers run over the first threads of all cores, then over their second threads, as on
+        // most PCs.
         let cores = self.sockets * self.cores;
         let cpus = (0..cores * self.smt)
             .map(|n| {
@@ -226,14 +229,17 @@ fn one() -> u32 {
 /// One tenant of a scenario after `count` is expanded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantInstance<'a> {
-    /// Its own name: `spec.name`, or `spec.name-0`, ... where there are several.
+    /// The tenant's name: `spec.name`, or `spec.name-0`, ... where `spec.count` is more than 1.
     pub name: TenantName,
-    /// What the scenario says of it.
+    /// The tenant's table in the scenario.
     pub spec: &'a TenantSpec,
 }
 
 impl Scenario {
-    /// Reads and checks a scenario; `file` is for messages and for the paths in it.
+    /// Reads and checks a scenario; `file` is for messages and for the paths in the scenario.
+    ///
+    /// # Errors
+    /// The text is no scenario, a value is out of range, or the parts of the scenario do not fit together.
     pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
         let mut scenario: Scenario = super::parse(file, text)?;
         scenario.file = file.into();
@@ -243,23 +249,27 @@ impl Scenario {
         }
     }
 
-    /// The tenants, one by one.
+    /// The tenants, with `count` expanded.
     pub fn instances(&self) -> Vec<TenantInstance<'_>> {
         let each = |spec| TenantSpec::names(spec).map(move |name| TenantInstance { name, spec });
         self.tenants.iter().flat_map(each).collect()
     }
 
-    /// The cgroups that it needs. The scenario is a checked one.
+    /// The cgroups that the scenario needs. The scenario must be checked.
     pub fn cgroups(&self) -> Cgroups {
         Cgroups::new(self)
     }
 
-    /// A path that stands in the scenario, relative to its folder.
+    /// The location of a path of the scenario, which is relative to the scenario's folder.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// Checks everything, as [`Scenario::parse`] does; for one that was changed since. `file` is for messages.
+    /// Checks everything, as [`Scenario::parse`] does, for a scenario that was changed since. `file` is
+    /// for messages.
+    ///
+    /// # Errors
+    /// A value is out of range, or the parts of the scenario do not fit together.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let error = |key: &str, message: String| Err(ConfigError::at(file, key, message));
         super::tenant::check_name(&self.name, file, "")?;
@@ -294,7 +304,7 @@ impl Scenario {
             let key = format!("tenant[{index}]");
             check_tenant(tenant, file, &key)?;
             check_cpus(tenant, topology.as_ref(), file, &key)?;
-            // Only this tenant's own instances, so that a name is blamed on the later of two.
+            // Only this tenant's own instances, so that the later of two tenants with one name is reported.
             for name in tenant.names() {
                 if let Some(earlier) = names.insert(name.clone(), index) {
                     let message = format!("`{name}` is also a name of tenant[{earlier}]");
@@ -313,7 +323,7 @@ impl Scenario {
     }
 }
 
-/// Checks where a tenant's threads may run; `key` is where it stands.
+/// Checks the CPUs that a tenant's threads may run on; `key` is the tenant's key.
 fn check_cpus(
     tenant: &TenantSpec,
     host: Option<&Topology>,
@@ -341,7 +351,7 @@ fn check_cpus(
     Ok(())
 }
 
-/// Checks one tenant of a scenario; `key` is where it stands.
+/// Checks one tenant of a scenario; `key` is the tenant's key.
 fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), ConfigError> {
     let error = |field: &str, message: String| {
         let key = if field.is_empty() {
@@ -436,7 +446,7 @@ fn check_tenant(tenant: &TenantSpec, file: &Path, key: &str) -> Result<(), Confi
 }
 
 impl HostSpec {
-    /// The CPUs it describes.
+    /// The CPUs that the host has.
     pub fn topology(&self) -> Topology {
         match &self.topology {
             Some(spec) => spec.topology(),
@@ -554,7 +564,7 @@ impl Load {
             ("period_s", self.period_s, 1e6, Arrival::Diurnal, "diurnal"),
             ("swing", self.swing, 1.0, Arrival::Diurnal, "diurnal"),
         ] {
-            // A burst and a swing must not be without length; a pause and a swing's height may be nothing.
+            // A burst and a swing must have a length; a pause and the height of a swing may be zero.
             let low = match field {
                 "on_ms" | "period_s" => 1e-3,
                 _ => 0.0,
@@ -610,20 +620,24 @@ impl Load {
     }
 }
 
-/// Arrivals read from a file, one entry a line, `#` starting a comment, times in seconds from the
-/// start and ascending. One number a line is the intended time of one request; two numbers are a
-/// time and the rate (requests per second, Poisson) that holds from then on. A trace that is
+/// Arrivals read from a file, one entry in each line, with `#` before a comment; times are in seconds
+/// from the start, ascending. One number in a line is the intended time of one request; two numbers
+/// are a time and the rate (requests per second, Poisson) that holds from then on. A trace that is
 /// shorter than the run starts over at its last line's time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trace {
     /// Intended times, in ns from the start.
     Arrivals(Vec<u64>),
-    /// (from when, in ns from the start; requests per second).
+    /// Rates: (the time from which the rate holds, in ns from the start; requests per second).
     Rates(Vec<(u64, f64)>),
 }
 
 impl Trace {
     /// Reads and checks a trace; `file` is for messages.
+    ///
+    /// # Errors
+    /// A line has other than one or two numbers from 0 to 1 000 000, a time is before the previous one,
+    /// only some lines have a rate, no time is above 0, or every rate is 0.
     pub fn parse(file: &Path, text: &str) -> Result<Trace, ConfigError> {
         let mut rows: Vec<(u64, Option<f64>)> = Vec::new();
         for (index, line) in text.lines().enumerate() {

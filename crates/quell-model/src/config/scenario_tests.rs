@@ -1,10 +1,10 @@
-//! Scenario files, right and wrong.
+//! Tests of scenario files, valid and invalid.
 
 use super::*;
 use crate::config::{Count, Step, TimeUs};
 use proptest::prelude::*;
 
-/// A file that uses everything.
+/// A file with every feature.
 const GOOD: &str = r#"
 name = "all"
 description = "everything a scenario can say"
@@ -181,7 +181,7 @@ fn queues_and_emulators_are_a_vms() {
     }
 }
 
-/// Replaces one piece of the good file; what is wrong then, at which key, and what is said.
+/// Replacements of one piece of the good file, the key that the error is at, and a part of its message.
 const BAD: &[(&str, &str, &str, &str)] = &[
     // The file as a whole.
     (
@@ -665,7 +665,7 @@ priority = 100",
         "tenant[3].thread[1].program",
         "spin for ever",
     ),
-    // What only the whole tells.
+    // Conditions that span the file.
     (
         "{ release = \"s\" }",
         "{ acquire = { name = \"s\", initial = 1 } }",
@@ -819,7 +819,7 @@ fn threads_may_pass_on_what_takes_time_elsewhere() {
     let worker = "{ wait = \"w\" }, { run_us = 500 }";
     programs(&[tick, forward, worker]).unwrap();
     programs(&[forward, worker, tick, again]).unwrap();
-    // Two that only answer each other never come to an end.
+    // Two threads that only answer each other never come to an end.
     let (ping, pong) = (
         "{ wait = \"a\" }, { signal = \"b\" }",
         "{ wait = \"b\" }, { signal = \"a\" }",
@@ -837,7 +837,7 @@ fn what_nobody_else_uses_is_no_mistake_where_it_does_no_harm() {
     programs(&["{ lock = { name = \"m\", program = [{ run_us = 100 }] } }"]).unwrap();
     let error = programs(&["{ run_us = 1 }, { wait_next = \"e\" }"]).unwrap_err();
     assert!(error.message.contains("is never signalled"), "{error}");
-    // One lock can be given back meanwhile, two are not.
+    // One lock can be given back during the wait, two cannot.
     let waits = |outer: &str| {
         let inner =
             "{ lock = { name = \"m\", program = [{ wait_next = \"e\" }, { run_us = 1 }] } }";

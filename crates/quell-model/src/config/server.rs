@@ -1,56 +1,59 @@
-//! What is guaranteed to a tenant's virtual CPUs: a budget in every period, and how much that matters.
+//! The promise to a tenant's vCPUs: a budget in every period, and its criticality.
 
 use super::{ConfigError, TenantSpec};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The most virtual CPUs.
+/// The allowed numbers of vCPUs.
 const VCPUS: std::ops::RangeInclusive<u32> = 1..=1024;
 
-/// Whom a CPU serves when it cannot serve all (Akita, section 3).
+/// The criticality of a server: which servers a CPU serves when it cannot serve all (Akita, section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Criticality {
-    /// Served as promised while no high one beside it needs its worst case.
+    /// Served as promised while no server of high criticality on the CPU needs its worst-case budget.
     Low,
-    /// Served as promised whatever others do.
+    /// Served as promised whatever other servers do.
     High,
 }
 
-/// A periodic server: one virtual CPU of a tenant, or all of a tenant's threads on one CPU.
+/// A periodic server: for one vCPU of a tenant, or for all of a tenant's threads on one CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// How critical it is.
+    /// The server's criticality.
     pub criticality: Criticality,
-    /// How often its budget is replenished, in ns; also by when it has received it.
+    /// The period after which the budget is replenished, in ns; also the deadline of the budget, from
+    /// the period's beginning.
     pub period_ns: u64,
-    /// The CPU time that it usually needs in a period, in ns (the paper's optimistic budget).
+    /// The CPU time that the server usually needs in a period, in ns (the paper's optimistic budget).
     pub budget_ns: u64,
-    /// What it needs at the most, in ns; `budget_ns` unless it is of high criticality (the paper's pessimistic budget).
+    /// The CPU time that the server needs in the worst case, in ns; `budget_ns` unless it is of high
+    /// criticality (the paper's pessimistic budget).
     pub pessimistic_ns: u64,
 }
 
 impl Server {
-    /// The shortest period, in ns: below, switches cost more than they serve.
+    /// The shortest period, in ns: with a shorter one, switches cost more than they serve.
     pub const SHORTEST_NS: u64 = 1_000_000;
-    /// The longest, in ns: above, a wait is an outage.
+    /// The longest period, in ns: with a longer one, a wait is an outage.
     pub const LONGEST_NS: u64 = 4_000_000_000;
     /// The least budget, in ns.
     pub const LEAST_NS: u64 = 100_000;
 
-    /// The part of a CPU that it usually needs.
+    /// The part of a CPU that the server usually needs.
     pub fn utilization(&self) -> f64 {
         self.budget_ns as f64 / self.period_ns as f64
     }
 
-    /// The part of a CPU that it needs at the most.
+    /// The part of a CPU that the server needs in the worst case.
     pub fn pessimistic_utilization(&self) -> f64 {
         self.pessimistic_ns as f64 / self.period_ns as f64
     }
 }
 
 impl TenantSpec {
-    /// What is guaranteed to each of its virtual CPUs; `None`: nothing, it has a weight. The tenant is a checked one.
+    /// The server of each of the tenant's vCPUs; `None`: the tenant has a weight and no promise. The
+    /// tenant must be checked.
     pub fn server(&self) -> Option<Server> {
         let ns = |ms: f64| (ms * 1e6).round() as u64;
         let budget_ns = ns(self.budget_ms?);
@@ -62,7 +65,7 @@ impl TenantSpec {
         })
     }
 
-    /// Checks the keys that say what is guaranteed; `key` is where the tenant stands.
+    /// Checks the keys of the promise; `key` is the tenant's key.
     pub(super) fn check_server(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
@@ -101,7 +104,7 @@ impl TenantSpec {
             return error("period_ms", message);
         }
         let within = |field: &str, budget: f64| {
-            // Not a number is within nothing.
+            // NaN is in no range.
             let least = ms(Server::LEAST_NS);
             if !(least..).contains(&budget) {
                 return error(field, format!("{budget} is less than {least}"));
@@ -140,16 +143,17 @@ impl TenantSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriticalitySettings {
-    /// Which test decides what fits.
+    /// The admission test.
     pub test: AdmissionTest,
-    /// The part of every CPU that is kept for whom nothing is guaranteed, in percent, 1 to 50 (ours; as the kernel keeps 5 for
-    /// those below real-time threads).
+    /// The part of every CPU that is kept for threads without a promise (the best-effort server), in
+    /// percent, 1 to 50 (ours; as the kernel keeps 5 for threads below the real-time classes).
     pub reserve_percent: f64,
-    /// What switching to a server and back takes of a CPU in each of its periods, of high criticality for each part of its budget where there is room for that, in us, 0 to 1000
-    /// (ours).
+    /// The CPU time that switching to a server and back takes in each of its periods, in us, 0 to 1000
+    /// (ours). For a server of high criticality it counts for each part of the budget, where there is
+    /// room for that.
     pub overhead_us: f64,
-    /// For how many periods a CPU goes on serving only high criticality after one needed more than it usually does, 0 to 1000
-    /// (Akita, section 3.3, which gives no number).
+    /// For how many periods a CPU stays in HI mode, where it serves only high criticality, after a
+    /// server needed more than it usually does, 0 to 1000 (Akita, section 3.3, which gives no number).
     pub temperature: u32,
 }
 
@@ -167,8 +171,8 @@ impl Default for CriticalitySettings {
 impl CriticalitySettings {
     pub(super) fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let percent = self.reserve_percent;
-        // Without one a CPU all of which is promised would serve nobody else, and the kernel ends a scheduler that lets threads
-        // wait so.
+        // Without a reserve, a CPU that is promised completely would serve no other thread, and the
+        // kernel ends a scheduler that lets threads wait so long.
         if !(1.0..=50.0).contains(&percent) {
             let message = format!("{percent} is outside 1 to 50");
             return Err(ConfigError::at(
@@ -191,15 +195,16 @@ impl CriticalitySettings {
     }
 }
 
-/// A test of whether a CPU can keep what is promised to all of its servers.
+/// A test of whether a CPU can keep the promises of all its servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmissionTest {
     /// EDF-VD by utilizations (Akita's condition 6; Baruah et al., ECRTS 2012, theorem 2).
     #[default]
     EdfVd,
-    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that the former does, and more. It takes
-    /// servers not to sleep before they have used their budgets, so what it alone accepts is not promised to those that do.
+    /// EDF-VD by demand over every interval (Ekberg and Yi, ECRTS 2012): accepts all that `EdfVd`
+    /// accepts, and more. It assumes servers that do not sleep before they have used their budgets,
+    /// so a set that it alone accepts is not promised to servers that do sleep.
     Demand,
     /// EDF, with worst-case budgets.
     Edf,
@@ -210,7 +215,7 @@ pub enum AdmissionTest {
 }
 
 impl AdmissionTest {
-    /// All there are.
+    /// All admission tests.
     pub const ALL: [AdmissionTest; 5] = [
         AdmissionTest::EdfVd,
         AdmissionTest::Demand,
@@ -219,7 +224,7 @@ impl AdmissionTest {
         AdmissionTest::RmExact,
     ];
 
-    /// As the configuration spells it.
+    /// The test's name, as the configuration spells it.
     pub fn name(self) -> &'static str {
         match self {
             AdmissionTest::EdfVd => "edf-vd",

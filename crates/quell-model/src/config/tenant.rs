@@ -1,4 +1,4 @@
-//! A tenant: who it is, what it is owed, and (in scenarios) what it does.
+//! A tenant: the processes in it, the service it is owed, and (in scenarios) what its threads do.
 
 use super::ConfigError;
 use super::app::App;
@@ -14,24 +14,24 @@ use std::path::Path;
 /// One `[[tenant]]` table.
 ///
 /// Selectors (`pid`, `cgroup`, `unit`, `exe`, `cmdline`, `libvirt`) say which processes of a live
-/// host belong to it; a process belongs to the first tenant of which any selector matches. `app`,
-/// `thread` and `load` say what it does in a scenario. No file may use both.
+/// host belong to the tenant; a process belongs to the first tenant of which any selector matches.
+/// `app`, `thread` and `load` say what the tenant does in a scenario. No file may use both.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSpec {
     /// Unique name: letters, digits, `.`, `_`, `-`; at most 64.
     pub name: String,
-    /// How many tenants alike (`img` becomes `img-0`, `img-1`, ... when more than 1). Scenarios only.
+    /// The number of tenants alike (`img` becomes `img-0`, `img-1`, ... when more than 1). Scenarios only.
     #[serde(default = "one")]
     pub count: u32,
-    /// What kind of tenant it is.
+    /// The kind of tenant.
     #[serde(default)]
     pub kind: TenantKind,
     /// Whether its latency or only its throughput matters.
     #[serde(default)]
     pub class: TenantClass,
-    /// Weight among tenants, 1 to 10 000. Not given: what its owner set (a cgroup's `cpu.weight`, the
-    /// threads' nice values) stays.
+    /// Weight among tenants, 1 to 10 000. Not given: the setting of the owner stays (a cgroup's
+    /// `cpu.weight`, the threads' nice values).
     pub weight: Option<TenantWeight>,
     /// Selector: processes of these ids, and their descendants.
     #[serde(default, deserialize_with = "one_or_many")]
@@ -48,38 +48,43 @@ pub struct TenantSpec {
     pub cmdline: Option<String>,
     /// Selector: QEMU processes of libvirt domains whose name matches this glob.
     pub libvirt: Option<String>,
-    /// Virtual CPUs (kind `vm`); for admission the number of CPUs at once of any kind, 1 unless given.
+    /// The number of vCPUs (kind `vm`); for the admission test the number of CPUs at once of a tenant of
+    /// any kind, 1 unless given.
     pub vcpus: Option<u32>,
-    /// How critical it is: it has a budget in every period then, not a weight. For the agent and `quell admit`.
+    /// The tenant's criticality: if given, the tenant has a budget in every period, not a weight. For
+    /// the agent and `quell admit`.
     pub criticality: Option<Criticality>,
-    /// The period of each of its virtual CPUs, in ms, 1 to 4000.
+    /// The period of the server of each vCPU, in ms, 1 to 4000.
     pub period_ms: Option<f64>,
-    /// The CPU time that each of them usually needs in a period, in ms, 0.1 to the period.
+    /// The CPU time that each vCPU usually needs in a period, in ms, 0.1 to the period.
     pub budget_ms: Option<f64>,
-    /// What each needs at the most, in ms, `budget_ms` to the period (high criticality).
+    /// The CPU time that each vCPU needs in the worst case, in ms, `budget_ms` to the period (high
+    /// criticality).
     pub pessimistic_budget_ms: Option<f64>,
-    /// The group it lies in (scenarios): a container's or VM's own cgroup, or the process itself.
+    /// The group that the tenant is in (scenarios): the parent of a container's or VM's own cgroup, or
+    /// the cgroup of the process itself.
     pub within: Option<String>,
-    /// Whether it has a cgroup of its own (scenarios; kind `vm`); not given: yes.
+    /// Whether the tenant has a cgroup of its own (scenarios; kind `vm`); not given: yes.
     pub own_cgroup: Option<bool>,
-    /// The most CPU time that its own cgroup gets (scenarios; kind `container` or `vm`).
+    /// The bandwidth limit of the tenant's own cgroup (scenarios; kind `container` or `vm`).
     pub max: Option<CpuMax>,
-    /// The CPUs that its threads may run on (scenarios). In a VM: the host's, for its virtual CPUs.
+    /// The CPUs that the tenant's threads may run on (scenarios). For a VM: the host's CPUs for its vCPUs.
     #[serde(default, deserialize_with = "super::cpus::deserialize")]
     pub cpus: Option<CpuSet>,
-    /// The host's CPUs that its emulator threads may run on (scenarios; kind `vm`).
+    /// The host's CPUs that the VM's emulator threads may run on (scenarios; kind `vm`).
     #[serde(default, deserialize_with = "super::cpus::deserialize")]
     pub emulator_cpus: Option<CpuSet>,
-    /// The queues of its network card, each with an emulator thread, 1 to 64; 1 unless given (scenarios; kind `vm`).
+    /// The number of queues of the VM's network card, each with an emulator thread, 1 to 64; 1 unless
+    /// given (scenarios; kind `vm`).
     pub queues: Option<u32>,
-    /// What the operator promises of it.
+    /// The operator's service-level objective for the tenant.
     pub objective: Option<Objective>,
     /// A real application to run (scenarios).
     pub app: Option<App>,
-    /// Its threads' programs (scenarios).
+    /// The programs of the tenant's threads (scenarios).
     #[serde(default, rename = "thread")]
     pub threads: Vec<ThreadProgram>,
-    /// The requests it gets (scenarios).
+    /// The requests that the tenant gets (scenarios).
     pub load: Option<Load>,
 }
 
@@ -87,7 +92,7 @@ fn one() -> u32 {
     1
 }
 
-/// `pid = 1234` and `pid = [1234, 1235]`.
+/// Reads `pid = 1234` and `pid = [1234, 1235]`.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     struct Pids;
     impl<'de> Visitor<'de> for Pids {
@@ -133,14 +138,14 @@ pub enum TenantKind {
     Vm,
 }
 
-/// What matters for a tenant.
+/// The measure that matters for a tenant: latency or throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TenantClass {
-    /// How soon it answers.
+    /// The response time matters.
     #[default]
     Latency,
-    /// How much it gets done.
+    /// The throughput matters.
     Batch,
 }
 
@@ -153,7 +158,7 @@ pub struct Objective {
 }
 
 impl TenantSpec {
-    /// A tenant with this name and the default of everything else.
+    /// A tenant with this name and the default of every other key.
     pub fn named(name: &str) -> TenantSpec {
         TenantSpec {
             name: name.to_string(),
@@ -185,7 +190,8 @@ impl TenantSpec {
         }
     }
 
-    /// The names of the tenants it stands for: its own, or that with `-0`, ... where there are several.
+    /// The names of the tenants that this table stands for: its own, or that with `-0`, `-1`, ... where
+    /// `count` is more than 1.
     pub fn names(&self) -> impl Iterator<Item = TenantName> + '_ {
         (0..self.count).map(|n| match self.count {
             1 => self.name.as_str().into(),
@@ -193,22 +199,23 @@ impl TenantSpec {
         })
     }
 
-    /// Its weight among tenants; the default where none is given.
+    /// The tenant's weight among tenants; the default where none is given.
     pub fn weight(&self) -> TenantWeight {
         self.weight.unwrap_or_default()
     }
 
-    /// The CPUs that threads with one of its programs may run on: the program's own, else the tenant's; `None`: all.
+    /// The CPUs that the threads of one of its programs may run on: the program's own, else the
+    /// tenant's; `None`: all.
     pub fn cpus_of<'a>(&'a self, thread: &'a ThreadProgram) -> Option<&'a CpuSet> {
         thread.cpus.as_ref().or(self.cpus.as_ref())
     }
 
-    /// Whether it has a cgroup of its own: a container, and a VM unless it is not to.
+    /// Whether the tenant has a cgroup of its own: a container, and a VM unless `own_cgroup` is false.
     pub fn has_cgroup(&self) -> bool {
         self.kind != TenantKind::Process && self.own_cgroup != Some(false)
     }
 
-    /// Whether it has at least one selector.
+    /// Whether the tenant has at least one selector.
     pub fn has_selector(&self) -> bool {
         !self.pid.is_empty()
             || [
@@ -222,7 +229,10 @@ impl TenantSpec {
             .any(|selector| selector.is_some())
     }
 
-    /// Checks what every file demands of a tenant; `key` is where it stands (`tenant[2]`).
+    /// Checks what every file demands of a tenant; `key` is the tenant's key (`tenant[2]`).
+    ///
+    /// # Errors
+    /// A key of the tenant has an invalid value, or keys contradict one another.
     pub fn check(&self, file: &Path, key: &str) -> Result<(), ConfigError> {
         let error = |field: &str, message: String| {
             Err(ConfigError::at(file, format!("{key}.{field}"), message))
@@ -254,7 +264,7 @@ impl TenantSpec {
     }
 }
 
-/// Checks the name of what stands at `key`.
+/// Checks the name of the tenant or group at `key`.
 pub(super) fn check_name(name: &str, file: &Path, key: &str) -> Result<(), ConfigError> {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=64).contains(&name.len()) && name.chars().all(sound) {

@@ -1,4 +1,4 @@
-//! The whole answer to "does that fit?", of a host and tenants that ask for room.
+//! The whole answer to "does that fit?", for a host and tenants that ask for room.
 
 use super::conditions::Utilizations;
 use super::{Host, Placed, Refusal, headroom};
@@ -7,85 +7,87 @@ use quell_model::{CpuId, TenantName};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// So many more of a tenant are looked for, at most.
+/// The greatest number of additional tenants that is searched for.
 pub const MOST_MORE: u32 = 1000;
 
-/// Who fits, where, and why not.
+/// The tenants that fit, their CPUs, and the reasons of refusals.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
-    /// Whether all do.
+    /// Whether all tenants fit.
     pub fits: bool,
-    /// What decided.
+    /// The settings of the admission test.
     pub settings: CriticalitySettings,
-    /// Every tenant, those that are on the host first.
+    /// The answers for all tenants, those on the host first.
     pub tenants: Vec<TenantAnswer>,
-    /// Every CPU.
+    /// The answers for all CPUs.
     pub cpus: Vec<CpuAnswer>,
-    /// What each of the tests would have said; empty for a host that runs.
+    /// The results of each of the tests; empty for a running host.
     pub tests: Vec<TestAnswer>,
-    /// How many more there could be of those that ask; where nobody does, of anybody.
+    /// How many more tenants like those that ask would fit; where none asks, like those on the host.
     pub more: Vec<More>,
 }
 
 /// How many more tenants like one fit beside all that do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct More {
-    /// The one, as its file names it.
+    /// The tenant's name, as its file has it.
     pub like: String,
-    /// [`MOST_MORE`] at the most; `None`: as many as one likes, nothing is promised to them.
+    /// At most [`MOST_MORE`]; `None`: any number, as they have no promise.
     pub more: Option<u32>,
 }
 
-/// A tenant's part of it.
+/// A tenant's part of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TenantAnswer {
-    /// Its name.
+    /// The tenant's name.
     pub tenant: TenantName,
-    /// Whether it asks for room; else it is on the host.
+    /// Whether the tenant asks for room; else it is on the host.
     pub asks: bool,
-    /// What is promised to each of its virtual CPUs; `None`: nothing, it has a weight and always fits.
+    /// The promise to each of the tenant's vCPUs; `None`: none, so the tenant has a weight and always fits.
     pub server: Option<Server>,
-    /// How many virtual CPUs it has.
+    /// The number of the tenant's vCPUs.
     pub vcpus: u32,
-    /// Where they are, in their order.
+    /// The CPUs of its vCPUs, in the vCPUs' order.
     pub cpus: Vec<CpuId>,
-    /// Why they are nowhere.
+    /// Why the tenant has no CPU.
     pub refusal: Option<Refusal>,
 }
 
-/// A CPU.
+/// A CPU's part of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CpuAnswer {
-    /// Which.
+    /// The CPU's number.
     pub cpu: CpuId,
-    /// Who is on it, in the order in which they came.
+    /// The servers on the CPU, in the order of their arrival.
     pub servers: Vec<Placed>,
-    /// Akita's `U1(1)`: what low-criticality servers usually need, in parts of the CPU.
+    /// Akita's `U1(1)`: the utilization that low-criticality servers usually need, in parts of the CPU.
     pub low: f64,
-    /// `U2(1)`: what high-criticality ones usually need.
+    /// `U2(1)`: the utilization that high-criticality servers usually need.
     pub high: f64,
-    /// `U2(2)`: what these need at the most.
+    /// `U2(2)`: the utilization that high-criticality servers need at the most.
     pub pessimistic: f64,
-    /// What high-criticality servers' deadlines are shortened to, as a part of their periods.
+    /// The factor by which the deadlines of high-criticality servers are shortened, as a part of their
+    /// periods.
     pub deadline_factor: f64,
-    /// By what factor all budgets here could be multiplied.
+    /// The factor by which all budgets on the CPU could be multiplied.
     pub headroom: f64,
 }
 
-/// One of the tests.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TestAnswer {
-    /// Which.
+    /// The admission test.
     pub test: AdmissionTest,
-    /// Whether all fit by it.
+    /// Whether all tenants fit by the test.
     pub fits: bool,
-    /// Who does not.
+    /// The tenants that do not fit.
     pub refused: Vec<TenantName>,
-    /// How many CPUs nobody is placed on.
+    /// The number of CPUs without a server.
     pub idle_cpus: u32,
 }
 
-/// Places those that are on the host and then those that ask, one after the other; who does not fit leaves room to the next.
+/// Places the tenants on the host and then those that ask, one after the other; a tenant that does not
+/// fit leaves room to the next.
 pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
     let place = |settings| {
         let cpus = host.host.topology().cpus;
@@ -122,7 +124,8 @@ pub fn answer(host: &HostFile, asking: &[TenantSpec]) -> Answer {
     summary(&with, tenants, tests.to_vec(), kinds)
 }
 
-/// Places those that ask beside those that are on a host and stay where they are. The other tests are not asked.
+/// Places the tenants that ask beside those on a host, which keep their CPUs. The other tests are not
+/// run.
 pub fn answer_beside(host: &Host, asking: &[TenantSpec]) -> Answer {
     let mut there: BTreeMap<TenantName, TenantAnswer> = BTreeMap::new();
     let placed = host.cpus().iter();
@@ -147,7 +150,7 @@ pub fn answer_beside(host: &Host, asking: &[TenantSpec]) -> Answer {
     summary(&with, tenants, Vec::new(), asking)
 }
 
-/// Those are placed, or not, one after the other.
+/// Places tenants, or refuses them, one after the other.
 fn ask(with: &mut Host, specs: &[TenantSpec], asks: bool) -> Vec<TenantAnswer> {
     let mut each = |spec: &TenantSpec, tenant: TenantName| {
         let (server, vcpus) = (spec.server(), spec.vcpus.unwrap_or(1));
@@ -174,7 +177,7 @@ fn ask(with: &mut Host, specs: &[TenantSpec], asks: bool) -> Vec<TenantAnswer> {
     names.map(|(spec, name)| each(spec, name)).collect()
 }
 
-/// What a host comes to, and how many more of some kinds there could be.
+/// The state of a host, and how many more of some kinds of tenants would fit.
 fn summary(
     with: &Host,
     tenants: Vec<TenantAnswer>,

@@ -1,51 +1,55 @@
-//! Whether servers got what they were promised, from what was seen of them: written from the rules, not from the scheduler.
+//! An audit of promises: whether servers got their budgets, by rules that are independent of the
+//! scheduler's code.
 //!
 //! Problem: a scheduler's own counters repeat its mistakes.
-//! Approach: told when a CPU's servers want CPU time and have the CPU, in order, this keeps the books that the rules ask for (Akita,
-//! sections 3.2 and 3.3; wakeups as constant-bandwidth servers, Abeni and Buttazzo 1998): periods, budgets, the mode. A promise is due
-//! at the end of a period to a server that wanted CPU time from the period's beginning, or from when it woke, until then;
-//! one of low criticality only if the CPU was in LO mode meanwhile. The rest, if the CPU keeps something for it, is taken to want the CPU
-//! always: it is owed its part of the time, less what it got, and once that is a budget, it is promised one within a period.
-//! Limits: temperature 0, at which the mode ends as soon as no server of high criticality has a budget and wants CPU time.
+//! Approach: from the events of a CPU's servers (they want CPU time, they have the CPU), in order, this
+//! keeps the accounts that the rules ask for (Akita, sections 3.2 and 3.3; wakeups as constant-bandwidth
+//! servers, Abeni and Buttazzo 1998): periods, budgets, the mode. A promise is due at the end of a
+//! period to a server that wanted CPU time from the period's beginning, or from when it woke, until
+//! then; to a server of low criticality only if the CPU was in LO mode meanwhile. The rest, the threads
+//! without a promise, is taken to want the CPU always if the CPU has a reserve for it: it is owed its
+//! part of the time, less what it got, and once that is a budget, it is promised one within a period.
+//! Limits: temperature 0, at which the mode ends as soon as no server of high criticality has a budget
+//! and wants CPU time.
 
 use quell_model::config::{Criticality, Server};
 
-/// What happens to a server.
+/// An event of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It wants CPU time from now on.
+    /// The server wants CPU time from now on.
     Wakes,
-    /// It does not any more.
+    /// The server wants no CPU time any more.
     Sleeps,
-    /// It has the CPU.
+    /// The server has the CPU from now on.
     Begins,
-    /// It has not any more.
+    /// The server does not have the CPU any more.
     Ends,
 }
 
 /// A promise that was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// Whose, by its place; the rest's is after all others.
+    /// The server's index; that of the rest is after all others.
     pub server: usize,
-    /// From when, in ns.
+    /// The beginning of the interval, in ns.
     pub from: u64,
-    /// To when, in ns.
+    /// The end of the interval, in ns.
     pub deadline: u64,
     /// The CPU time that was due in between, in ns.
     pub due_ns: u64,
-    /// What it got, in ns.
+    /// The CPU time that the server received, in ns.
     pub received_ns: u64,
 }
 
-/// Who ran lost its claim to the CPU while somebody else had one.
+/// The running server lost its claim to the CPU while another one had a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforcement {
-    /// When that was, in ns.
+    /// When the claim was lost, in ns.
     pub at: u64,
-    /// Whether because HI mode began; else its budget was used up.
+    /// Whether HI mode began; else the server's budget was used up.
     pub by_mode: bool,
-    /// For how long it ran on all the same, in ns.
+    /// For how long the server ran on all the same, in ns.
     pub late_ns: u64,
 }
 
@@ -56,35 +60,38 @@ struct Account {
     runs: bool,
     began: u64,
     deadline: u64,
-    /// CPU time since its optimistic budget began.
+    /// CPU time since the optimistic budget began.
     used: u64,
     usual_at: u64,
-    /// What it had used when its period began, and what it may have used when that ends.
+    /// The used time at the beginning of the period, and the limit of the used time at its end (`allowed`).
     carried: u64,
     allowed: u64,
-    /// What is due from then to the deadline, what was received of it, and whether it is due at all.
+    /// The promise: it covers `from` to the deadline, with the due and the received CPU time, and whether
+    /// it is due at all.
     from: u64,
     due: u64,
     received: u64,
     promised: bool,
-    /// It runs, and has a budget.
+    /// Whether the server runs and has a budget.
     claims: bool,
-    /// It runs on without a claim.
+    /// The overrun, while the server runs on without a claim.
     enforced: Option<Enforcement>,
-    /// When its period begins and what is left of its budget is not known until it wakes after that.
+    /// The time before which neither the period's beginning nor the budget left is known; the server's first
+    /// wakeup after it makes them known.
     unsure_until: u64,
 }
 
-/// All to whom nothing is promised.
+/// The threads without a promise, as one server.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
     server: Server,
-    /// Since when its part of the time is owed to it.
+    /// The time since when its part of the time is owed to the rest.
     from: u64,
-    /// What is left of the budget that it was promised, and by when.
+    /// The part left of the promised budget, and its deadline.
     left: u64,
     deadline: u64,
-    /// What may be left of it, if what is told is not exact: a little more or less that it got is many times that sooner or later.
+    /// An upper bound of `left` if times are inexact: small errors of its service add up to a budget sooner
+    /// or later.
     may_left: u64,
 }
 
@@ -122,20 +129,20 @@ impl Rest {
     }
 }
 
-/// The books of one CPU.
+/// The accounts of one CPU.
 #[derive(Debug)]
 pub struct Audit {
     accounts: Vec<Account>,
     rest: Option<Rest>,
     now: u64,
-    /// HI mode.
+    /// Whether the CPU is in HI mode.
     critical: bool,
-    /// If so, that it has not ended meanwhile.
+    /// Whether HI mode, if it is on, has certainly not ended meanwhile.
     critical_for_sure: bool,
-    /// Until when that may last, if what is told is not exact; `u64::MAX`: until something happens.
+    /// The time until which HI mode may last if times are inexact; `u64::MAX`: until the next event.
     critical_until: u64,
     tolerance_ns: u64,
-    /// By how much what is told may be off.
+    /// The greatest error of the events' times.
     slop_ns: u64,
     misses: Vec<Miss>,
     kept: u64,
@@ -165,7 +172,7 @@ impl Account {
         self.promised = self.high() || !critical;
     }
 
-    /// Whether its state is known, when it wakes, if times may be off by so much.
+    /// Notes whether the server's state is known at its wakeup if times may be off by `slop`.
     fn doubt(&mut self, now: u64, slop: u64) {
         let Server {
             period_ns,
@@ -184,7 +191,7 @@ impl Account {
             part(pessimistic_ns, self.began),
         );
         let own = self.used - self.carried;
-        // It begins one that is all new, sure as that is.
+        // The server certainly begins a new period with a full budget.
         let begins = self.used + slop < usual && own + slop < most;
         let at_edge = near(self.used, usual)
             || near(own, most)
@@ -226,7 +233,7 @@ impl Account {
         self.used < self.allowed && (self.high() || !critical)
     }
 
-    /// Whether it wants more than it usually needs.
+    /// Whether the server wants more than it usually needs.
     fn overruns(&self) -> bool {
         let usual = self.server.budget_ns;
         self.wants
@@ -235,12 +242,12 @@ impl Account {
             && usual < self.server.pessimistic_ns
     }
 
-    /// Whether HI mode does not end because of it.
+    /// Whether HI mode cannot end because of the server.
     fn keeps_mode(&self) -> bool {
         self.wants && self.high() && self.has_budget(true)
     }
 
-    /// When its state changes by itself, at the latest.
+    /// The latest time at which the server's state changes without an event.
     fn next(&self, now: u64, critical: bool) -> u64 {
         if !self.wants {
             return u64::MAX;
@@ -260,8 +267,8 @@ fn product(a: u64, b: u64) -> u128 {
 }
 
 impl Audit {
-    /// For a CPU's servers, none of which wants CPU time, and what it keeps for the rest. What lacks no more than `tolerance_ns` does
-    /// not lack.
+    /// An audit of a CPU's servers, none of which wants CPU time yet, and of the reserve for the rest. A
+    /// deficit of at most `tolerance_ns` does not count.
     pub fn new(servers: &[Server], reserve: Option<Server>, tolerance_ns: u64) -> Audit {
         let account = |server: &Server| Account {
             server: *server,
@@ -303,14 +310,15 @@ impl Audit {
         }
     }
 
-    /// What is told of may be off by so much: promises that hang on less are not judged, nor those of low criticality while one of high
-    /// may have needed HI mode, nor the rest's. The same goes for who runs on without a claim, and for who claims.
+    /// Sets the greatest error of the events' times. Promises that depend on less are not judged, nor
+    /// those of low criticality while a server of high criticality may have needed HI mode, nor those of
+    /// the rest. The same holds for servers that run on without a claim, and for the claims of others.
     #[must_use]
     pub fn approximate(self, slop_ns: u64) -> Audit {
         Audit { slop_ns, ..self }
     }
 
-    /// Something happens to a server; times do not decrease.
+    /// Records an event of a server; times must not decrease.
     pub fn event(&mut self, at: u64, server: usize, event: Event) {
         self.advance(at);
         let (critical, slop) = (self.critical, self.slop_ns);
@@ -334,7 +342,7 @@ impl Audit {
         self.settle();
     }
 
-    /// Nothing happened until then.
+    /// Records that no event happened until `to`.
     pub fn advance(&mut self, to: u64) {
         while self.now < to {
             let served = |it: &Account| it.runs && it.has_budget(self.critical);
@@ -385,7 +393,7 @@ impl Audit {
                 if !account.wants || account.deadline > next {
                     continue;
                 }
-                // That of a period that began when it woke, with what was not known, is just that.
+                // A period that began at a wakeup in an unknown state is unknown itself.
                 if next <= account.unsure_until {
                     account.unsure_until = account.deadline + 2 * account.server.period_ns;
                 } else if account.promised && account.received + self.tolerance_ns < account.due {
@@ -405,7 +413,8 @@ impl Audit {
         }
     }
 
-    /// While one of high criticality may have needed HI mode, and until that may have ended, what those of low criticality have is not known.
+    /// Marks the state of low-criticality servers as unknown while a high-criticality one may have needed HI
+    /// mode, and until that may have ended.
     fn doubt_mode(&mut self) {
         let slop = self.slop_ns;
         if slop == 0 {
@@ -418,7 +427,7 @@ impl Audit {
             it.wants && it.high() && (over || self.now < it.unsure_until)
         };
         let mut accounts = self.accounts.iter();
-        // It does not end while one of them has a budget, whatever that one needs.
+        // HI mode does not end while one of them has a budget, whatever that server needs.
         let holds = self.critical
             || accounts.clone().any(may_overrun)
             || (self.now < self.critical_until && accounts.any(Account::keeps_mode));
@@ -432,7 +441,8 @@ impl Audit {
         }
     }
 
-    /// While HI mode may have ended, the rest may be owed what others run whose budgets count again then.
+    /// While HI mode may have ended, the rest may be owed time that others run, whose budgets count
+    /// again then.
     fn doubt_rest(&mut self) {
         let slop = self.slop_ns;
         let keeps = |it: &Account| it.keeps_mode() && it.used + slop < it.allowed;
@@ -444,7 +454,7 @@ impl Audit {
         }
     }
 
-    /// Whether somebody waits who has a budget for sure.
+    /// Whether a waiting server certainly has a budget.
     fn is_claimed(&self) -> bool {
         let claims = |it: &Account| {
             let sure = self.now >= it.unsure_until && it.used + self.slop_ns < it.allowed;
@@ -453,18 +463,18 @@ impl Audit {
         self.accounts.iter().any(claims)
     }
 
-    /// After each change: the mode, and who runs without a claim.
+    /// Updates, after each change, the mode and the servers that run without a claim.
     fn settle(&mut self) {
         let begins = self.choose_mode();
         self.doubt_mode();
         let (critical, now) = (self.critical, self.now);
         let claimed = self.is_claimed();
-        // Who runs without a budget does so for the rest, which may have one.
+        // A server that runs without a budget uses the time of the rest, which may have a claim.
         let rest_claims = self.rest.is_some_and(|it| it.left > 0);
         let rest_may = self.slop_ns > 0 && self.rest.is_some_and(|it| it.may_left > 0);
         for account in &mut self.accounts {
             let claims = account.runs && (account.has_budget(critical) || rest_claims);
-            // Whatever is left of the budget of one of low criticality, HI mode takes it.
+            // HI mode ends the claim of a server of low criticality, whatever is left of its budget.
             let by_mode = account.runs && begins && !account.high();
             let ceases = account.runs && account.claims && now >= account.unsure_until;
             if claims {
@@ -481,7 +491,7 @@ impl Audit {
         }
     }
 
-    /// Whether HI mode begins.
+    /// Updates the mode; returns whether HI mode begins.
     fn choose_mode(&mut self) -> bool {
         let before = self.critical;
         if self.accounts.iter().any(Account::overruns) {
@@ -511,17 +521,17 @@ impl Audit {
         &self.misses
     }
 
-    /// How many were kept.
+    /// The number of promises that were kept.
     pub fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// How often who ran had to make way for losing its claim.
+    /// The cases in which a running server lost its claim while another one had one.
     pub fn enforced(&self) -> &[Enforcement] {
         &self.enforced
     }
 
-    /// How often HI mode began.
+    /// The number of times that HI mode began.
     pub fn switches(&self) -> u64 {
         self.switches
     }
@@ -563,7 +573,8 @@ mod tests {
         audit.event(0, 0, Event::Begins);
         audit.event(20, 0, Event::Ends);
         audit.event(20, 0, Event::Sleeps);
-        // It used more than its part of the time, so the period goes on: 10 are left, of which it gets 9.
+        // The server used more than its part of the time, so the period goes on: 10 are left, of which
+        // it gets 9.
         audit.event(50, 0, Event::Wakes);
         audit.event(90, 0, Event::Begins);
         audit.event(99, 0, Event::Ends);
@@ -579,7 +590,7 @@ mod tests {
         let mut audit = Audit::new(&[low, low], None, 0);
         audit.event(0, 0, Event::Wakes);
         audit.event(0, 0, Event::Begins);
-        // Alone it may run on.
+        // Without a waiting server it may run on.
         audit.event(40, 0, Event::Ends);
         assert_eq!(audit.enforced(), []);
         audit.event(40, 1, Event::Wakes);
@@ -608,7 +619,8 @@ mod tests {
         audit.event(1050, 1, Event::Wakes);
         audit.event(1060, 0, Event::Ends);
         audit.event(1060, 1, Event::Begins);
-        // At 1100 the rest is owed all of its budget, at 1110 this one has used its own: it has the rest's until 1120.
+        // At 1100 the rest is owed all of its budget, at 1110 this server has used its own: it has the
+        // rest's until 1120.
         audit.event(1125, 1, Event::Ends);
         let late = |at, late_ns| Enforcement {
             at,
@@ -622,7 +634,8 @@ mod tests {
     fn who_runs_on_for_the_rest_that_may_have_a_budget_is_not_late() {
         let low = |budget| server(Criticality::Low, budget, budget);
         let rest = server(Criticality::High, 10, 10);
-        // From 1058 on the rest has so much, of 10 that it may have been owed by then; then this one has 2 left.
+        // From 1058 on the rest has `got`, of 10 that it may have been owed by then; then this server has 2
+        // left.
         for (got, late) in [(6, 0), (12, 1)] {
             let mut audit = Audit::new(&[low(60), low(50)], Some(rest), 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
@@ -640,7 +653,8 @@ mod tests {
         let high = server(Criticality::High, 20, 40);
         let low = server(Criticality::Low, 30, 30);
         let rest = server(Criticality::High, 10, 10);
-        // With so much of 40 used by the second one HI mode may end, or not: then the third one's time is not the rest's.
+        // With `used` of 40 used by the second server HI mode may end, or not: then the third server's
+        // time is not the rest's.
         for (used, late) in [(39, 0), (36, 1)] {
             let mut audit = Audit::new(&[high, high, low], Some(rest), 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
@@ -651,7 +665,7 @@ mod tests {
             audit.event(1040, 1, Event::Begins);
             audit.event(1040 + used, 1, Event::Ends);
             audit.event(1040 + used, 2, Event::Begins);
-            // From 1100 on the first one has a budget again.
+            // From 1100 on the first server has a budget again.
             audit.event(1115, 2, Event::Ends);
             audit.event(1115, 1, Event::Begins);
             audit.event(1125, 1, Event::Ends);
@@ -663,7 +677,8 @@ mod tests {
     #[test]
     fn who_may_have_a_budget_is_not_late() {
         let low = server(Criticality::Low, 30, 30);
-        // It sleeps with so much used, of which its part of the time until it wakes is 15: it has all of its budget then, or maybe not.
+        // The server sleeps with `used`, of which its part of the time until it wakes is 15: it has all
+        // of its budget then, or maybe not.
         for (used, late) in [(10, 1), (14, 0), (16, 0)] {
             let mut audit = Audit::new(&[low, low], None, 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
@@ -699,7 +714,8 @@ mod tests {
             server(Criticality::High, 30, 60),
             server(Criticality::Low, 20, 20),
         ];
-        // It sleeps with so much used, of which its parts of the time until it wakes are 15 and 30; nobody gets anything then.
+        // The server sleeps with `used`, of which its parts of the time until it wakes are 15 and 30; no
+        // server gets any time then.
         for (used, misses) in [(10, 2), (14, 0), (16, 0), (20, 2), (29, 0), (35, 1)] {
             let mut audit = Audit::new(&servers, None, 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
@@ -717,7 +733,8 @@ mod tests {
     fn a_mode_that_may_go_on_is_not_judged_by() {
         let high = server(Criticality::High, 40, 60);
         let servers = [high, high, server(Criticality::Low, 20, 20)];
-        // The second wakes as HI mode ends, or is seen to: a little later, and it may go on until that one sleeps, or surely not.
+        // The second server wakes as HI mode ends, or is seen to: a little later, and it may go on until the
+        // other sleeps, or surely not.
         for (later, misses) in [(1, 0), (3, 1)] {
             let mut audit = Audit::new(&servers, None, 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);
@@ -742,7 +759,7 @@ mod tests {
             due_ns: 10,
             received_ns: 5,
         };
-        // Of each period the rest gets what the other has no budget for: all that is owed, or half of it.
+        // Of each period the rest gets the time that the other has no budget for: all that is owed, or half.
         for (budget, misses) in [(90, &[][..]), (95, &[miss])] {
             let low = server(Criticality::Low, budget, budget);
             let mut audit = Audit::new(&[low], Some(server(Criticality::High, 10, 10)), 0);
@@ -766,7 +783,7 @@ mod tests {
         audit.event(15, 0, Event::Sleeps);
         audit.event(15, 1, Event::Wakes);
         audit.event(15, 1, Event::Begins);
-        // It wants more than it usually needs.
+        // The server wants more than it usually needs.
         audit.event(20, 0, Event::Wakes);
         audit.event(23, 1, Event::Ends);
         let late = Enforcement {
@@ -796,7 +813,7 @@ mod tests {
             audit.event(1081, 0, Event::Begins);
             audit.event(1081, 0, Event::Ends);
             audit.event(1081, 0, Event::Sleeps);
-            // The other 29 of that period, and the next one's from 1159 on.
+            // The other 29 of that period, and those of the next one from 1159 on.
             audit.event(1084, 1, Event::Wakes);
             audit.event(1084, 1, Event::Begins);
             audit.event(1113, 1, Event::Ends);
@@ -814,7 +831,8 @@ mod tests {
             server(Criticality::High, 10, 60),
             server(Criticality::Low, 50, 50),
         ];
-        // After an overrun it is not known what the one of low criticality has, nor that it has nothing after so long.
+        // After an overrun it is not known what budget the server of low criticality has, nor that it
+        // has none after so long.
         for ran in [5, 55] {
             let mut audit = Audit::new(&servers, None, 0).approximate(2);
             audit.event(1000, 0, Event::Wakes);

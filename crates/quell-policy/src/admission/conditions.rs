@@ -1,4 +1,4 @@
-//! Tests by utilizations and response times.
+//! Admission tests by utilizations and response times.
 
 use super::{Condition, Verdict};
 use quell_model::config::{Criticality, Server};
@@ -8,9 +8,9 @@ use quell_model::config::{Criticality, Server};
 pub(super) struct Utilizations {
     /// `U1(1)`: of low-criticality servers.
     pub low: f64,
-    /// `U2(1)`: of high-criticality ones by their optimistic budgets.
+    /// `U2(1)`: of high-criticality servers by their optimistic budgets.
     pub high: f64,
-    /// `U2(2)`: of these by their pessimistic budgets.
+    /// `U2(2)`: of high-criticality servers by their pessimistic budgets.
     pub pessimistic: f64,
 }
 
@@ -18,7 +18,7 @@ impl Utilizations {
     pub fn of(servers: &[Server]) -> Utilizations {
         let sum = |criticality, of: &dyn Fn(&Server) -> f64| {
             let them = servers.iter().filter(|it| it.criticality == criticality);
-            // Not sum(): nothing adds up to -0.0.
+            // Not sum(): the sum of no values is -0.0.
             them.map(of).fold(0.0, |sum, it| sum + it)
         };
         Utilizations {
@@ -28,7 +28,8 @@ impl Utilizations {
         }
     }
 
-    /// That all fit while nobody needs its pessimistic budget: without it `x` would be above 1.
+    /// The condition that all fit while no server needs its pessimistic budget: without it `x` would be
+    /// above 1.
     pub fn all_fit(&self) -> Condition {
         Condition::new("U1(1) + U2(1) <= 1", self.low + self.high, 1.0)
     }
@@ -56,7 +57,7 @@ pub(super) fn edf_vd(servers: &[Server]) -> Verdict {
     }
     let x = sums.deadline_factor();
     let condition = match sums.high == 0.0 {
-        // Nobody switches modes then.
+        // No mode switch happens then.
         true => condition,
         false => Condition::new("x U1(1) + U2(2) <= 1", x * sums.low + sums.pessimistic, 1.0),
     };
@@ -68,7 +69,7 @@ pub(super) fn edf_vd(servers: &[Server]) -> Verdict {
     }
 }
 
-/// EDF (Liu and Layland, 1973), everybody's worst case provided for.
+/// EDF (Liu and Layland, 1973), with the worst case of all servers.
 pub(super) fn edf(servers: &[Server]) -> Verdict {
     let worst = servers.iter().map(Server::pessimistic_utilization).sum();
     by(Condition::new("U <= 1", worst, 1.0))
@@ -82,7 +83,8 @@ pub(super) fn rate_monotonic(servers: &[Server]) -> Verdict {
     by(Condition::new("U <= n (2^(1/n) - 1)", worst, bound))
 }
 
-/// Rate-monotonic priorities, by when each server has received its budget at the latest (Joseph and Pandya, 1986).
+/// Rate-monotonic priorities, by the latest time at which each server has received its budget (Joseph
+/// and Pandya, 1986).
 pub(super) fn response_times(servers: &[Server]) -> Verdict {
     let mut ordered: Vec<&Server> = servers.iter().collect();
     ordered.sort_by_key(|it| it.period_ns);
@@ -116,7 +118,7 @@ pub(super) fn response_times(servers: &[Server]) -> Verdict {
     by(worst)
 }
 
-/// Without modes: deadlines stay what they are.
+/// The verdict of a test without modes: deadlines are not shortened.
 fn by(condition: Condition) -> Verdict {
     Verdict {
         fits: condition.holds(),

@@ -1,35 +1,37 @@
-//! EDF-VD by demand: what has to be served in any interval of a length must not be more than that length.
+//! EDF-VD by demand: the demand in any interval must not be more than the interval's length.
 //!
-//! Utilizations charge a high-criticality server at the switch of modes for all of its pessimistic budget, as if it had received
-//! nothing. But one whose shortened deadline had passed has received its optimistic budget, and one that has not still has the rest of
-//! the period: Ekberg and Yi (Bounding and Shaping the Demand of Mixed-Criticality Sporadic Tasks, ECRTS 2012, section IV)
-//! bound what it can demand after the switch. Their shortened deadlines may differ from server to server; here one factor serves a CPU, as
-//! in EDF-VD: the smallest with which all fit before a switch, since demand after it only falls with that.
+//! Utilizations charge a high-criticality server at the switch of modes for all of its pessimistic
+//! budget, as if it had received nothing. But a server whose shortened deadline had passed has received
+//! its optimistic budget, and one whose deadline has not passed still has the rest of the period: Ekberg
+//! and Yi (Bounding and Shaping the Demand of Mixed-Criticality Sporadic Tasks, ECRTS 2012, section IV)
+//! bound its demand after the switch. Their shortened deadlines may differ from server to server; here
+//! one factor serves a CPU, as in EDF-VD: the smallest with which all fit before a switch, since the
+//! demand after it only falls with a smaller factor.
 
 use super::conditions::{Utilizations, edf_vd};
 use super::{Condition, Verdict, virtual_deadline_ns};
 use quell_model::config::{Criticality, Server};
 
-/// Intervals that are looked at, at most: who is that near to a full CPU is refused.
+/// The most intervals that are examined: a set of servers that fills a CPU so nearly is refused.
 const MOST_POINTS: usize = 1 << 20;
 
-/// How exactly the factor is found.
+/// The number of bisection steps for the factor.
 const FACTOR_STEPS: u32 = 24;
 
 /// A server with its shortened deadline.
 struct Shaped {
     server: Server,
-    /// By when it is served in LO mode, in ns after its period's begin.
+    /// The deadline in LO mode, in ns after its period's beginning.
     deadline: u64,
 }
 
 impl Shaped {
-    /// For how long a deadline was shortened.
+    /// The time by which the deadline was shortened.
     fn earlier(&self) -> u64 {
         self.server.period_ns - self.deadline
     }
 
-    /// What it demands in LO mode of any interval of that length (their equation 1).
+    /// The demand in LO mode in any interval of that length (their equation 1).
     fn demand_low(&self, length: u64) -> u64 {
         let Some(rest) = length.checked_sub(self.deadline) else {
             return 0;
@@ -37,23 +39,23 @@ impl Shaped {
         (rest / self.server.period_ns + 1) * self.server.budget_ns
     }
 
-    /// What it demands of an interval that begins with the switch to HI mode (their lemma 1).
+    /// The demand in an interval that begins with the switch to HI mode (their lemma 1).
     fn demand_high(&self, length: u64) -> u64 {
         let Some(rest) = length.checked_sub(self.earlier()) else {
             return 0;
         };
         let period = self.server.period_ns;
-        // What the one that the switch met had received before, at the least.
+        // The least service that the job at the switch had received before.
         let done = self.server.budget_ns.saturating_sub(rest % period);
         (rest / period + 1) * self.server.pessimistic_ns - done
     }
 }
 
-/// Whether all fit: by utilizations, else with a smaller factor.
+/// Whether all servers fit: by utilizations, else with a smaller factor.
 pub(super) fn check(servers: &[Server]) -> Verdict {
     let by_utilization = edf_vd(servers);
     let sums = Utilizations::of(servers);
-    // More cannot fit in the long run, whatever deadlines are.
+    // In the long run no more can fit, whatever the deadlines.
     let long_run = Condition::new("U2(2) <= 1", sums.pessimistic, 1.0);
     if by_utilization.fits || !sums.all_fit().holds() {
         return by_utilization;
@@ -92,7 +94,7 @@ fn shaped(servers: &[Server], x: f64) -> Vec<Shaped> {
         .collect()
 }
 
-/// Before a switch: demand rises at deadlines.
+/// The condition before a switch: demand rises at deadlines.
 fn low_mode(servers: &[Shaped]) -> Condition {
     let total: f64 = servers.iter().map(|it| it.server.utilization()).sum();
     let ahead = servers
@@ -108,7 +110,8 @@ fn low_mode(servers: &[Shaped]) -> Condition {
     )
 }
 
-/// After one: demand rises at once where a deadline may be so near, then as time passes while the optimistic budget may be missing.
+/// The condition after a switch: demand rises at once where a deadline may be so near, then as time
+/// passes while the optimistic budget may be missing.
 fn high_mode(servers: &[Shaped]) -> Condition {
     let high: Vec<&Shaped> = servers
         .iter()
@@ -134,8 +137,8 @@ fn high_mode(servers: &[Shaped]) -> Condition {
     )
 }
 
-/// The interval, of those that begin at `offsets` (each with its period), that is filled most by what is demanded of it. ahead, total:
-/// nothing is demanded above `ahead + total * length`.
+/// The fullest interval, relative to its length, of those that begin at `offsets` (each with its
+/// period). `ahead`, `total`: the demand is at most `ahead + total * length`.
 fn worst(
     what: &str,
     ahead: f64,
@@ -146,7 +149,7 @@ fn worst(
     if ahead == 0.0 {
         return Condition::new(format!("{what} <= 1"), total, 1.0);
     }
-    // Beyond ahead / (1 - total) no interval is over-full.
+    // No interval beyond ahead / (1 - total) is overfull.
     let rate: f64 = offsets.iter().map(|(_, period)| 1.0 / *period as f64).sum();
     let most = 1.0 - ahead * rate / (MOST_POINTS - offsets.len()) as f64;
     let near = Condition::new(

@@ -1,10 +1,14 @@
-//! What a CPU can keep, by trying everything: every arrival, every need, every choice between deadlines that are alike.
+//! The sets of servers that a CPU can keep, by exhaustive search: every arrival, every need, every choice
+//! between equal deadlines.
 //!
-//! Problem: tests are sufficient, and say nothing of how much they refuse in vain.
-//! Approach: time in whole units; all states that a CPU which serves by EDF-VD can get into are visited, until one misses or there are no
-//! more. A job may arrive at any unit once its server's period has passed; one of high criticality is done with its optimistic budget or
-//! needs the pessimistic one. HI mode is followed until nothing waits: LO mode begins anew then, in a state that was visited.
-//! Limits: for four servers or fewer, with periods of some ten units: the states are as many as the products of periods and budgets.
+//! Problem: tests are sufficient, and do not show how much they refuse in vain.
+//! Approach: time is in whole units; all states that a CPU which serves by EDF-VD can reach are visited,
+//! until one misses a deadline or there are no more. A job may arrive at any unit once its server's
+//! period has passed; a job of high criticality is done with its optimistic budget or needs the
+//! pessimistic one. HI mode is followed until no job waits: LO mode begins anew then, in a state that
+//! was visited.
+//! Limits: four servers or fewer, with periods of some ten units: the number of states grows as the
+//! product of periods and budgets.
 
 use super::{NEGLIGIBLE, virtual_deadline_ns};
 use quell_model::config::{Criticality, Server};
@@ -13,7 +17,7 @@ use std::collections::HashSet;
 /// The most servers.
 pub const MOST: usize = 4;
 
-/// A server's job: how long ago it came, at most its period, and what it got; `None`: there is none.
+/// A server's job: its age, at most the server's period, and the service it got; `None`: there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Job {
     age: u8,
@@ -26,8 +30,9 @@ struct State {
     critical: bool,
 }
 
-/// Whether EDF-VD with some factor for deadlines always keeps what is promised to those servers, whose times are in whole ns, of which
-/// there are few. `None`: there are more than [`MOST`], or periods are longer than 255 ns.
+/// Whether EDF-VD with some factor for deadlines always keeps the promises of these servers, whose times
+/// are small whole numbers of ns. `None`: there are more than [`MOST`] servers, or periods are longer
+/// than 255 ns.
 pub fn keeps(servers: &[Server]) -> Option<bool> {
     if servers.len() > MOST || servers.iter().any(|it| it.period_ns > 255) {
         return None;
@@ -44,7 +49,7 @@ pub fn keeps(servers: &[Server]) -> Option<bool> {
     Some(factors.into_iter().any(|it| keeps_with(servers, it)))
 }
 
-/// The same with that factor.
+/// Whether EDF-VD with this factor for deadlines always keeps the promises of these servers.
 pub(super) fn keeps_with(servers: &[Server], factor: f64) -> bool {
     let mut first = State {
         jobs: [Job::default(); MOST],
@@ -79,7 +84,7 @@ fn is_high(server: &Server) -> bool {
     server.criticality == Criticality::High
 }
 
-/// What may have come by now.
+/// The states after all possible arrivals.
 fn arrivals(servers: &[Server], state: State) -> Vec<State> {
     let mut all = vec![state];
     for (index, server) in servers.iter().enumerate() {
@@ -101,7 +106,7 @@ fn arrivals(servers: &[Server], state: State) -> Vec<State> {
     all
 }
 
-/// Who may be served next: those with the earliest deadline; `None`: nobody waits.
+/// The jobs that may be served next: those with the earliest deadline; `None`: no job waits.
 fn first_in_line(servers: &[Server], factor: f64, state: &State) -> Vec<Option<usize>> {
     let deadline = |index: usize| {
         let (server, job) = (&servers[index], &state.jobs[index]);
@@ -121,7 +126,7 @@ fn first_in_line(servers: &[Server], factor: f64, state: &State) -> Vec<Option<u
         .collect()
 }
 
-/// What can be after a unit in which that one ran.
+/// The possible states after a unit in which the chosen job ran.
 fn served(servers: &[Server], mut state: State, chosen: Option<usize>) -> Vec<State> {
     for (job, server) in state.jobs.iter_mut().zip(servers) {
         job.age = (job.age + 1).min(server.period_ns as u8);
@@ -142,7 +147,7 @@ fn served(servers: &[Server], mut state: State, chosen: Option<usize>) -> Vec<St
     if state.critical || got < server.budget_ns {
         return vec![on];
     }
-    // It needs more than usual, or not.
+    // The job needs its pessimistic budget, or not.
     on.critical = true;
     for (job, _) in on
         .jobs

@@ -1,28 +1,34 @@
-//! Admission: what fits on a host before it runs there.
+//! Admission: which tenants fit on a host, decided before they run there.
 //!
 //! # Problem
-//! A host that promises CPU time by a deadline must be able to say no. What fits depends on how CPUs choose whom to serve; and
-//! a test that provides for everybody's worst case at once leaves most of a CPU unused.
+//! A host that promises CPU time by a deadline must be able to refuse. Which sets of servers fit depends
+//! on the order in which CPUs serve them; and a test that provides for the worst case of all at once
+//! leaves most of a CPU unused.
 //!
 //! # Approach
-//! Akita's (section 3): servers of *low* criticality are provided for as long as nobody needs the worst case; servers of *high*
-//! criticality always. CPUs serve by EDF-VD: by earliest deadline, where deadlines of high ones are shortened to `x` times the
-//! period, so that when one of them turns out to need its pessimistic budget, the others are far enough on. From then on only
-//! high ones are served, by their true deadlines. [`check`] says whether all of a CPU's servers get what is promised, by one of five
-//! tests ([`AdmissionTest`]), of which the last three are what a host without criticality has to do: provide for the worst case.
+//! Akita's (section 3): servers of *low* criticality are provided for as long as no server needs its
+//! worst case; servers of *high* criticality always. CPUs serve by EDF-VD: by earliest deadline, where
+//! deadlines of high criticality are shortened to `x` times the period, so that when one of them turns
+//! out to need its pessimistic budget, the others have enough time left. From then on only servers of
+//! high criticality are served, by their true deadlines. [`check`] says whether all of a CPU's servers
+//! get what is promised, by one of five tests ([`AdmissionTest`]), of which the last three do what a
+//! host without criticality has to do: provide for the worst case.
 //!
-//! [`Host`] places: each virtual CPU on the first CPU that passes the test with it, and not where one of the same tenant is: two of
-//! a guest's CPUs that take turns wait for each other's locks. That second rule is ours. A refusal ([`Refusal`])
-//! says which condition failed, by how much, and what changes would do.
+//! [`Host`] places: each vCPU on the first CPU that passes the test with it, and not where another vCPU
+//! of the same tenant is: two of a guest's vCPUs that take turns on a CPU wait for each other's locks.
+//! That second rule is ours. A refusal ([`Refusal`]) says which condition failed, by how much, and which
+//! changes would help.
 //!
-//! Three more things are ours. Every CPU keeps a *reserve* for those to whom nothing is guaranteed: one more server of high
-//! criticality. In LO mode one of high criticality has its budget in equal [`parts`], each with its part of the time to the virtual deadline, so
-//! that it does not wait with little work for others' large budgets: as much in as much time, so what fits by utilization fits
-//! so, too; where there is no room for switching to each part, budgets are whole. And switching is paid for: each server needs that much more for each
-//! part of its budget.
+//! Three more rules are ours. Every CPU keeps a *reserve* for threads without a promise: one more server
+//! of high criticality. In LO mode a server of high criticality has its budget in equal [`parts`], each
+//! with its part of the time to the virtual deadline, so that it does not wait with little work for
+//! others' large budgets: the rate is the same, so a set that fits by utilization also fits in parts;
+//! where there is no room for switching to each part, budgets are whole. And switching is paid for: each
+//! server needs that much more for each part of its budget.
 //!
 //! # Units
-//! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. What exceeds a limit by less than [`NEGLIGIBLE`] does not exceed it.
+//! Times are ns. Utilizations are parts of a CPU: 1.0 is all of it. A value that exceeds a limit by less
+//! than [`NEGLIGIBLE`] does not exceed it.
 
 mod answer;
 pub mod audit;
@@ -42,29 +48,29 @@ pub use place::{Change, Host, Placed, Refusal};
 use quell_model::config::{AdmissionTest, Criticality, CriticalitySettings, Server};
 use serde::Serialize;
 
-/// A ns in each second.
+/// The excess of a utilization that does not count: one ns in each second.
 pub const NEGLIGIBLE: f64 = 1e-9;
 
-/// A CPU has no more servers than that: whoever looks for work there goes through all of them.
+/// The most servers of a CPU: the scheduler goes through all of them whenever it looks for work there.
 pub const SERVERS_MOST: usize = 32;
 
-/// How often the reserve is replenished, in ns: nobody waits longer for its part of it.
+/// The period of the reserve, in ns: no thread waits longer for its part of it.
 pub const RESERVE_PERIOD_NS: u64 = 100_000_000;
 
-/// A budget is had in no more parts.
+/// The most parts of a budget.
 const PARTS_MOST: u64 = 16;
 
-/// Budgets are not divided into shorter parts, in ns: each is paid for with a switch.
+/// The shortest part of a budget, in ns: each part is paid for with a switch.
 const PART_LEAST_NS: u64 = 500_000;
 
-/// What decided.
+/// A condition that a test examined.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Condition {
-    /// What must hold, with the paper's names.
+    /// The inequality that must hold, with the paper's names.
     pub what: String,
-    /// What is to be at most `limit`.
+    /// The value, which must be at most `limit`.
     pub value: f64,
-    /// The limit.
+    /// The limit of `value`.
     pub limit: f64,
 }
 
@@ -77,27 +83,29 @@ impl Condition {
         }
     }
 
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub fn holds(&self) -> bool {
         self.value <= self.limit + NEGLIGIBLE
     }
 }
 
-/// What a test says of one CPU.
+/// The result of a test for one CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     /// Whether all servers get what is promised to them.
     pub fits: bool,
     /// The condition that fails, or the last one of those that hold.
     pub condition: Condition,
-    /// What deadlines of high-criticality servers are shortened to, as a part of their periods: the paper's x; 1 where they are not.
+    /// The factor by which the deadlines of high-criticality servers are shortened, as a part of their
+    /// periods: the paper's x; 1 where they are not shortened.
     pub deadline_factor: f64,
-    /// Whether budgets may be had in [`parts`]: not where there is no room for switching to each, nor where servers fit only because none of them
-    /// demands anything for the first part of its period.
+    /// Whether budgets may be in [`parts`]: not where there is no room for switching to each part, nor where
+    /// servers fit only because none of them demands any time for the first part of its period.
     pub divisible: bool,
 }
 
-/// By when a server is served in LO mode, in ns after its period's begin, where deadlines of high criticality are shortened to that part.
+/// A server's deadline in LO mode, in ns after its period's beginning, where deadlines of high
+/// criticality are shortened by `factor`.
 pub fn virtual_deadline_ns(server: &Server, factor: f64) -> u64 {
     match server.criticality {
         Criticality::Low => server.period_ns,
@@ -105,7 +113,7 @@ pub fn virtual_deadline_ns(server: &Server, factor: f64) -> u64 {
     }
 }
 
-/// What a server has where that test decides: without modes always what it needs at the most.
+/// A server as the test counts it: for tests without modes the usual need is the worst case.
 pub fn served(test: AdmissionTest, server: &Server) -> Server {
     match test {
         AdmissionTest::EdfVd | AdmissionTest::Demand => *server,
@@ -116,7 +124,8 @@ pub fn served(test: AdmissionTest, server: &Server) -> Server {
     }
 }
 
-/// In how many parts a server has its budget in LO mode, each with a virtual deadline of its own, where that is possible.
+/// The number of parts of a server's budget in LO mode, each with a virtual deadline of its own, where
+/// parts are possible.
 pub fn parts(server: &Server) -> u32 {
     match server.criticality {
         Criticality::Low => 1,
@@ -124,7 +133,8 @@ pub fn parts(server: &Server) -> u32 {
     }
 }
 
-/// Whether a CPU can keep what is promised to these servers, with nothing set aside.
+/// Whether a CPU can keep the promises of these servers, without a reserve and without time for
+/// switching.
 pub fn check(test: AdmissionTest, servers: &[Server]) -> Verdict {
     match test {
         AdmissionTest::EdfVd => conditions::edf_vd(servers),
@@ -135,7 +145,7 @@ pub fn check(test: AdmissionTest, servers: &[Server]) -> Verdict {
     }
 }
 
-/// The same with what is set aside: the reserve, and time for switching.
+/// Whether a CPU can keep the promises of these servers, with the reserve and time for switching.
 pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict {
     if servers.len() > SERVERS_MOST {
         let count = Condition::new("servers", servers.len() as f64, SERVERS_MOST as f64);
@@ -149,7 +159,7 @@ pub fn check_with(settings: &CriticalitySettings, servers: &[Server]) -> Verdict
     check_scaled(settings, servers, 1.0)
 }
 
-/// The same with budgets multiplied, and however many servers.
+/// Like [`check_with`], with budgets multiplied by `factor`, and for any number of servers.
 fn check_scaled(settings: &CriticalitySettings, servers: &[Server], factor: f64) -> Verdict {
     let by_utilization = match settings.test {
         AdmissionTest::Demand => AdmissionTest::EdfVd,
@@ -166,7 +176,8 @@ fn check_scaled(settings: &CriticalitySettings, servers: &[Server], factor: f64)
     }
 }
 
-/// By what factor the budgets of all of a CPU's servers could be multiplied, at most, and still fit; 0 where nothing fits.
+/// The greatest factor by which the budgets of all of a CPU's servers could be multiplied and still fit;
+/// 0 where no factor fits.
 pub fn headroom(settings: &CriticalitySettings, servers: &[Server]) -> f64 {
     const MOST: f64 = 1e4;
     let fits = |factor| check_scaled(settings, servers, factor).fits;
@@ -174,7 +185,7 @@ pub fn headroom(settings: &CriticalitySettings, servers: &[Server]) -> f64 {
         return MOST;
     }
     let (mut low, mut high) = (0.0, MOST);
-    // To 1e-6 of itself.
+    // To a relative precision of 1e-6.
     while high - low > 1e-6 * high && high > 1e-6 {
         let middle = if low == 0.0 {
             high / 2.0
@@ -219,7 +230,7 @@ fn provided(
     all
 }
 
-/// What every CPU keeps for those to whom nothing is promised; `None`: nothing.
+/// The reserve of every CPU for threads without a promise; `None`: no reserve.
 pub fn reserve(settings: &CriticalitySettings) -> Option<Server> {
     let budget_ns = (settings.reserve_percent / 100.0 * RESERVE_PERIOD_NS as f64).round() as u64;
     (budget_ns > 0).then_some(Server {

@@ -1,32 +1,32 @@
-//! Who is on which CPU, and why somebody is not.
+//! The placement of servers on CPUs, and the reasons of refusals.
 
 use super::{Condition, Verdict, check_with, headroom};
 use quell_model::config::{Criticality, CriticalitySettings, Server};
 use quell_model::{CpuId, CpuSet, TenantName};
 use serde::{Deserialize, Serialize};
 
-/// Budgets that are proposed are multiples of that, in ns; so are periods.
+/// The unit of proposed budgets and periods, in ns: they are multiples of it.
 const STEP_NS: u64 = 10_000;
 
 /// A server on a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
-    /// Whose it is.
+    /// The server's tenant.
     pub tenant: TenantName,
-    /// Which of the tenant's virtual CPUs, from 0.
+    /// The number of the tenant's vCPU, from 0.
     pub vcpu: u32,
-    /// What is promised to it.
+    /// The promised budget and period.
     pub server: Server,
 }
 
-/// A host's CPUs and what is promised on each.
+/// A host's CPUs and the promises on each.
 #[derive(Debug, Clone)]
 pub struct Host {
     settings: CriticalitySettings,
     cpus: Vec<(CpuId, Vec<Placed>)>,
 }
 
-/// What would make a refused tenant fit, nothing else changed.
+/// A change that would make a refused tenant fit, with all else as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -43,20 +43,21 @@ pub enum Change {
 /// Why a tenant does not fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Refusal {
-    /// For how many of its virtual CPUs there is a CPU.
+    /// The number of its vCPUs for which there is a CPU.
     pub placed: u32,
-    /// The CPU, of those that none of them is on, that would come nearest to having room for one more; `None`: there is none.
+    /// The CPU, of those without one of its vCPUs, that comes nearest to having room for one more; `None`:
+    /// there is none.
     pub nearest: Option<CpuId>,
-    /// What does not hold there.
+    /// The condition that does not hold there.
     pub condition: Option<Condition>,
-    /// By what factor the budgets of all on that CPU would have to shrink.
+    /// The factor by which the budgets of all servers on that CPU would have to shrink.
     pub headroom: f64,
-    /// What would do, the smallest change first, in proportion to what it was.
+    /// The changes that would each make it fit, the smallest change first, relative to the present value.
     pub changes: Vec<Change>,
 }
 
 impl Host {
-    /// A host on which nobody is yet.
+    /// A host without servers.
     pub fn new(cpus: impl IntoIterator<Item = CpuId>, settings: CriticalitySettings) -> Host {
         let cpus = cpus.into_iter().map(|cpu| (cpu, Vec::new()));
         Host {
@@ -65,29 +66,32 @@ impl Host {
         }
     }
 
-    /// A host on which somebody is already.
+    /// A host with servers on its CPUs.
     pub fn with(cpus: Vec<(CpuId, Vec<Placed>)>, settings: CriticalitySettings) -> Host {
         Host { settings, cpus }
     }
 
-    /// What decides here.
+    /// The settings of the admission test.
     pub fn settings(&self) -> &CriticalitySettings {
         &self.settings
     }
 
-    /// Its CPUs, each with its servers in the order in which they came.
+    /// The host's CPUs, each with its servers in the order of their arrival.
     pub fn cpus(&self) -> &[(CpuId, Vec<Placed>)] {
         &self.cpus
     }
 
-    /// What the test says of a CPU as it is; `None`: it is none of the host's.
+    /// The test's verdict on a CPU as it is; `None`: the CPU is none of the host's.
     pub fn verdict(&self, cpu: CpuId) -> Option<Verdict> {
         let (_, placed) = self.cpus.iter().find(|(id, _)| *id == cpu)?;
         Some(check_with(&self.settings, &servers(placed, None)))
     }
 
-    /// Places a tenant's virtual CPUs, each on the first CPU that has room for it and none of the tenant's others; all of them or none.
-    /// Those that are placed stay where they are.
+    /// Places a tenant's vCPUs, each on the first CPU that has room for it and none of the tenant's other
+    /// vCPUs; all of them or none. Servers that are placed already keep their CPUs.
+    ///
+    /// # Errors
+    /// No CPU has room for one of the vCPUs; the [`Refusal`] says which condition fails, and what would help.
     pub fn admit(
         &mut self,
         tenant: &TenantName,
@@ -97,7 +101,11 @@ impl Host {
         self.admit_on(tenant, server, &vec![None; vcpus as usize])
     }
 
-    /// The same for virtual CPUs each of which may be on some CPUs only; `None`: on all.
+    /// Like [`Host::admit`], for vCPUs that may each run on some CPUs only; `None`: on all.
+    ///
+    /// # Errors
+    /// No allowed CPU has room for one of the vCPUs; the [`Refusal`] says which condition fails, and what
+    /// would help.
     pub fn admit_on(
         &mut self,
         tenant: &TenantName,
@@ -124,7 +132,10 @@ impl Host {
         Ok(on)
     }
 
-    /// Provides for a tenant's servers, where they are, as for these; `Err`: where that does not fit, and why not. All of them or none.
+    /// Replaces the terms of all of a tenant's servers, on their CPUs; of all of them or none.
+    ///
+    /// # Errors
+    /// The terms do not fit on a CPU: that CPU, and the condition that fails there.
     pub fn replace(
         &mut self,
         tenant: &TenantName,
@@ -146,14 +157,14 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a tenant off the host: what was promised to others holds with less beside it.
+    /// Removes a tenant from the host: the promises to others hold with fewer servers beside them.
     pub fn remove(&mut self, tenant: &TenantName) {
         for (_, placed) in &mut self.cpus {
             placed.retain(|it| it.tenant != *tenant);
         }
     }
 
-    /// Keeps only those CPUs. Gives those who were on others: nothing is promised to them any more.
+    /// Keeps only those CPUs. Returns the servers of the others, which have no promise any more.
     pub fn keep_cpus(&mut self, cpus: &CpuSet) -> Vec<Placed> {
         let all = std::mem::take(&mut self.cpus).into_iter();
         let (kept, gone): (Vec<_>, Vec<_>) = all.partition(|(cpu, _)| cpus.contains(*cpu));
@@ -167,7 +178,8 @@ impl Host {
         evicted
     }
 
-    /// Puts a server onto the first of the allowed CPUs that has room for it and none of its tenant's others; `None`: there is none.
+    /// Puts a server on the first of the allowed CPUs that has room for it and none of its tenant's other
+    /// servers; `None`: there is none.
     pub fn place(&mut self, placed: Placed, allowed: &Option<CpuSet>) -> Option<CpuId> {
         let to = *self.room_apart(&placed, allowed).first()?;
         let (cpu, on) = &mut self.cpus[to];
@@ -175,8 +187,9 @@ impl Host {
         Some(*cpu)
     }
 
-    /// Puts one of a tenant's servers onto the next of the allowed CPUs that has room for it and none of its tenant's others, after the last the first
-    /// again: so it comes around all of them. `None`: it stays.
+    /// Puts one of a tenant's servers on the next of the allowed CPUs that has room for it and none of its
+    /// tenant's others; after the last CPU comes the first again, so the server gets around all of them.
+    /// `None`: the server stays.
     pub fn relocate(
         &mut self,
         tenant: &TenantName,
@@ -197,7 +210,7 @@ impl Host {
         Some(*cpu)
     }
 
-    /// The allowed CPUs that have room for such a server and none of its tenant's, by their places here.
+    /// The allowed CPUs that have room for such a server and none of its tenant's, by their indices.
     fn room_apart(&self, placed: &Placed, allowed: &Option<CpuSet>) -> Vec<usize> {
         let is_its = |it: &Placed| it.tenant == placed.tenant;
         let mut room = self.room_for(&placed.server, usize::MAX);
@@ -208,7 +221,7 @@ impl Host {
         room
     }
 
-    /// How many more such tenants fit, `most` at the most.
+    /// How many more such tenants fit, at most `most`.
     pub fn more(&self, server: &Server, vcpus: u32, most: u32) -> u32 {
         let mut with = self.clone();
         let name = TenantName::from("more");
@@ -217,7 +230,7 @@ impl Host {
             .unwrap_or(most)
     }
 
-    /// The first CPUs that have room for one more such server, by their places here; `most` at the most.
+    /// The first CPUs that have room for one more such server, by their indices; at most `most`.
     fn room_for(&self, server: &Server, most: usize) -> Vec<usize> {
         let fits = |index: &usize| {
             check_with(&self.settings, &servers(&self.cpus[*index].1, Some(server))).fits
@@ -230,7 +243,7 @@ impl Host {
         let with = |index: usize| servers(&self.cpus[index].1, Some(server));
         let nearest = others
             .map(|index| (index, headroom(&self.settings, &with(index))))
-            // The first of those that are as near.
+            // The first of equally near ones.
             .fold(None, |best: Option<(usize, f64)>, it| match best {
                 Some(best) if best.1 >= it.1 => Some(best),
                 _ => Some(it),
@@ -254,7 +267,7 @@ impl Host {
         let high = server.criticality == Criticality::High;
         let budget = |ns: u64| Server {
             budget_ns: ns,
-            // A low one has no other.
+            // A server of low criticality has no other pessimistic budget.
             pessimistic_ns: if high { server.pessimistic_ns } else { ns },
             ..*server
         };
@@ -275,7 +288,7 @@ impl Host {
                 propose(Change::PessimisticBudgetNs(ns), server.pessimistic_ns, ns);
             }
         }
-        // The shortest period is what is left of the longest.
+        // The search is for the shortest period, as the largest distance from the longest.
         let longer = |less: u64| Server::LONGEST_NS - less;
         let least = Server::LONGEST_NS.saturating_sub(server.period_ns);
         if let Some(less) = most(0, least, |less| fits(&period(longer(less)))) {
@@ -297,13 +310,14 @@ fn may_run(allowed: &Option<CpuSet>, cpu: CpuId) -> bool {
     allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu))
 }
 
-/// A place of its own for each of so many, of these, where it may be: the first that is free, and where none is, one whose holder finds another.
+/// A matching: for each item a place of its own, of its allowed ones: the first that is free, and where
+/// none is, one whose holder finds another.
 fn matched(
     count: usize,
     places: &[usize],
     may: impl Fn(usize, usize) -> bool,
 ) -> Option<Vec<usize>> {
-    /// A place for one; those in `seen` are being asked for already.
+    /// Finds a place for one item; those in `seen` are being tried already.
     fn find(
         one: usize,
         held: &mut [Option<usize>],
@@ -339,7 +353,8 @@ fn matched(
     (0..count).map(|one| Some(places[of(one)?])).collect()
 }
 
-/// The greatest multiple of [`STEP_NS`] from `least` on, and below `below`, with which it fits; `None`: not even with the least.
+/// The greatest multiple of [`STEP_NS`] from `least` on, and below `below`, that fits; `None`: not even
+/// `least` fits.
 fn most(least: u64, below: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let least = least.div_ceil(STEP_NS);
     let (mut low, mut high) = (least, below.div_ceil(STEP_NS));
@@ -356,7 +371,7 @@ fn most(least: u64, below: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     Some(low * STEP_NS)
 }
 
-/// Those on a CPU, and one more.
+/// The servers on a CPU, and one more.
 fn servers(placed: &[Placed], more: Option<&Server>) -> Vec<Server> {
     let placed = placed.iter().map(|it| it.server);
     placed.chain(more.copied()).collect()

@@ -35,7 +35,7 @@ fn table_1() -> [Server; 6] {
     ]
 }
 
-/// Nothing set aside.
+/// Settings without a reserve and without overhead.
 fn bare(test: AdmissionTest) -> CriticalitySettings {
     CriticalitySettings {
         test,
@@ -45,7 +45,8 @@ fn bare(test: AdmissionTest) -> CriticalitySettings {
     }
 }
 
-/// The paper's hosts, and sets known from the literature: by test, what decides, and whether it fits.
+/// The paper's hosts, and sets known from the literature: for each test, the condition and whether the set
+/// fits.
 #[test]
 fn conditions() {
     use AdmissionTest::*;
@@ -54,7 +55,7 @@ fn conditions() {
     let steps = vec![type6, type2, type2, type2];
     // servers, test, value, limit, x, fits
     let cases = [
-        // Section 4.2: 5 of 100 ms, perhaps 25, beside three of 25.
+        // Section 4.2: 5 of 100 ms, in the worst case 25, beside three of 25.
         (memcached.clone(), EdfVd, 0.2 * 0.75 + 0.25, 1.0, 0.2, true),
         (memcached.clone(), Edf, 1.0, 1.0, 1.0, true),
         (
@@ -65,7 +66,7 @@ fn conditions() {
             1.0,
             false,
         ),
-        // All periods are alike: rate-monotonic is as good as EDF.
+        // All periods are equal: rate-monotonic is as good as EDF.
         (memcached, RmExact, 1.0, 1.0, 1.0, true),
         // Section 4.4: EDF would have to provide for 125 %.
         (steps.clone(), EdfVd, 0.4 * 0.75 + 0.5, 1.0, 0.4, true),
@@ -88,10 +89,11 @@ fn conditions() {
             1.0,
             false,
         ),
-        // Five high ones of 25 % at the most: a CPU's worth and a quarter.
+        // Five servers of high criticality of 25 % at the most: a CPU's worth and a quarter.
         (vec![type1; 5], EdfVd, 1.25, 1.0, 0.25, false),
         (vec![type1; 4], EdfVd, 1.0, 1.0, 0.2, true),
-        // Liu and Layland's bound for two, and a set between it and what is exact: 1/2 and 1/2 with periods that divide each other.
+        // Liu and Layland's bound for two, and a set between it and the exact test: 1/2 and 1/2 with
+        // periods that divide each other.
         (
             vec![low(1.0, 2.0), low(2.0, 4.0)],
             Rm,
@@ -142,7 +144,7 @@ fn conditions() {
     }
 }
 
-/// What EDF-VD refuses by utilization may fit all the same.
+/// A set that EDF-VD refuses by utilization may fit all the same.
 #[test]
 fn demand_accepts_what_utilizations_refuse() {
     let set = [
@@ -167,7 +169,7 @@ fn the_reserve_and_switching_are_provided_for() {
     let found = check_with(&settings, &[low(10.0, 100.0), low(1.0, 10.0)]);
     let due = (10.0 + 0.1) / 100.0 + (1.0 + 0.1) / 10.0 + 0.05;
     assert!((found.condition.value - due).abs() < 1e-12, "{found:?}");
-    // 0.95 less what two switches take; the reserve does not grow.
+    // 0.95 less the time for two switches; the reserve does not grow.
     let factor = headroom(&settings, &[low(10.0, 100.0), low(1.0, 10.0)]);
     assert!(
         (factor - (0.95 - 0.001 - 0.01) / 0.2).abs() < 1e-4,
@@ -175,7 +177,7 @@ fn the_reserve_and_switching_are_provided_for() {
     );
     let factor = headroom(&settings, &[low(1.0, 1.0)]);
     assert!((factor - (0.95 - 0.1)).abs() < 1e-5, "{factor}");
-    // Of high criticality, for each part of what it has in LO mode: as many as are 0.5 ms, and 16 at the most.
+    // High criticality pays for each part of its budget in LO mode: as many parts as are 0.5 ms, at most 16.
     for (test, budget, most, parts) in [
         (AdmissionTest::EdfVd, 0.9, 30.0, 1.0),
         (AdmissionTest::EdfVd, 2.5, 30.0, 5.0),
@@ -216,7 +218,8 @@ fn budgets_are_whole_where_they_fit_by_demand_only() {
 }
 
 proptest! {
-    /// What a coarser test accepts the finer one does, and all accept less of more.
+    /// A set that a coarser test accepts is accepted by the finer one, and no test accepts more with
+    /// more load.
     #[test]
     fn tests_are_ordered(set in set(100)) {
         use AdmissionTest::*;
@@ -230,8 +233,9 @@ proptest! {
         }
     }
 
-    /// Nothing that is accepted misses, whenever its servers begin, whatever they need; and who is accepted is served by what
-    /// the literature says: time is in whole units here, so that this is exact.
+    /// No server of an accepted set misses, whenever servers begin and whatever they need; servers of an
+    /// accepted set are served by the order of the literature. Time is in whole units here, so that this is
+    /// exact.
     #[test]
     fn nothing_that_is_accepted_misses(set in set(12), seed in any::<u64>()) {
         for (test, order) in [(AdmissionTest::Demand, Order::Vd), (AdmissionTest::Edf, Order::Edf), (AdmissionTest::RmExact, Order::Rm)] {
@@ -247,7 +251,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What a test accepts no arrival and no need breaks, by trying all of them.
+    /// No arrival and no need breaks the promises of an accepted set, by exhaustive search.
     #[test]
     fn what_is_accepted_is_kept_whatever_comes(set in set(9)) {
         let set = &set[..set.len().min(3)];
@@ -255,7 +259,7 @@ proptest! {
             let found = check(test, set);
             prop_assert!(!found.fits || exhaustive::keeps_with(set, found.deadline_factor), "{test}");
         }
-        // And what exceeds the CPU in either mode nothing keeps.
+        // A set that exceeds the CPU in either mode cannot be kept.
         let needs = |ns: fn(&Server) -> u64, of: &dyn Fn(&Server) -> bool| -> f64 {
             let of = set.iter().filter(|it| of(it));
             of.map(|it| ns(it) as f64 / it.period_ns as f64).sum()
@@ -266,7 +270,7 @@ proptest! {
     }
 }
 
-/// That the machine above can miss at all: what is over-full does.
+/// The simulated CPU above can miss: an overfull set does.
 #[test]
 fn what_is_over_full_misses() {
     let unit = |n: f64| n / 1e6;
@@ -279,18 +283,18 @@ fn what_is_over_full_misses() {
     for x in [0.2, 0.4, 0.55, 0.7, 1.0] {
         assert!(misses(&full, Order::Vd, x), "{x}");
     }
-    // EDF-VD by plain EDF misses what it serves with shortened deadlines.
+    // Plain EDF misses deadlines of a set that EDF-VD serves with shortened deadlines.
     let set = [high(2.0, 8.0, 10.0), low(5.0, 10.0)];
     let x = check(AdmissionTest::Demand, &set).deadline_factor;
     assert!(!misses(&set, Order::Vd, x));
     assert!(misses(&set, Order::Vd, 1.0));
-    // And rate-monotonic priorities what EDF serves.
+    // Rate-monotonic priorities miss deadlines of a set that EDF serves.
     let full = [low(4.0, 8.0), low(5.0, 10.0)];
     assert!(!misses(&full, Order::Edf, 1.0));
     assert!(misses(&full, Order::Rm, 1.0));
 }
 
-/// Servers whose periods, in ns, are up to that.
+/// Sets of servers whose periods, in ns, are at most `longest`.
 fn set(longest: u64) -> impl Strategy<Value = Vec<Server>> {
     let server = (2..=longest, 0.0..1.0f64, 0.0..1.0f64, any::<bool>());
     let server = server.prop_map(|(period, part, worst, high)| {
@@ -317,10 +321,10 @@ enum Order {
     Rm,
 }
 
-/// A CPU, in whole ns: serves by that order; returns who missed its deadline first, if anybody. Servers begin at random times and need
-/// random times, often as much as they may.
+/// Simulates a CPU that serves by that order, in whole ns; returns the first server that missed its
+/// deadline, if any. Servers begin at random times and need random times, often as much as they may.
 fn missed(set: &[Server], order: Order, x: f64, seed: u64) -> Option<usize> {
-    // xorshift; no need for more.
+    // xorshift; no better generator is needed.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = move |below: u64| {
         state ^= state << 13;
@@ -332,7 +336,7 @@ fn missed(set: &[Server], order: Order, x: f64, seed: u64) -> Option<usize> {
         release: u64,
         left: u64,
         used: u64,
-        /// Promised nothing any more.
+        /// Whether the job has no promise any more.
         dropped: bool,
     }
     let mut next: Vec<u64> = set.iter().map(|it| random(it.period_ns)).collect();
@@ -416,7 +420,8 @@ fn name(name: &str) -> TenantName {
 fn the_first_cpu_with_room_is_taken() {
     let [type1, type2, ..] = table_1();
     let mut host = host(12, AdmissionTest::EdfVd);
-    // Section 4.3: an RPC VM, then 24 of 25 % each. Three are beside it, four on each other CPU; so six CPUs and a quarter.
+    // Section 4.3: an RPC VM, then 24 of 25 % each. Three are beside it, four on each other CPU; so six CPUs
+    // and a quarter.
     assert_eq!(host.admit(&name("rpc"), &type1, 1), Ok(vec![CpuId(0)]));
     for n in 0..24 {
         let at = host.admit(&name(&format!("vm{n}")), &type2, 1);
@@ -424,10 +429,10 @@ fn the_first_cpu_with_room_is_taken() {
     }
     let idle = host.cpus().iter().filter(|(_, on)| on.is_empty()).count();
     assert_eq!(idle, 5);
-    // The seventh has room for three more, the five others for four each.
+    // The seventh CPU has room for three more, the five others for four each.
     assert_eq!(host.more(&type2, 1, 1000), 3 + 5 * 4);
     assert_eq!(host.more(&type2, 1, 7), 7);
-    // A tenant's virtual CPUs are on CPUs of their own.
+    // A tenant's vCPUs are on CPUs of their own.
     let at = host.admit(&name("two"), &type2, 2);
     assert_eq!(at, Ok(vec![CpuId(6), CpuId(7)]));
     host.remove(&name("vm3"));
@@ -454,7 +459,7 @@ fn a_refusal_says_why_and_what_would_do() {
         refusal.changes,
         [Change::BudgetNs(ms(30.0)), Change::PeriodNs(133_340_000)]
     );
-    // Two at once: one could.
+    // Two at once: one could be placed.
     let refusal = host.admit(&name("d"), &low(25.0, 100.0), 2).unwrap_err();
     assert_eq!((refusal.placed, refusal.nearest), (1, Some(CpuId(0))));
     assert_eq!(
@@ -465,7 +470,7 @@ fn a_refusal_says_why_and_what_would_do() {
             Change::Vcpus(1)
         ]
     );
-    // Nothing is left behind of those that were refused.
+    // No server of a refused tenant is left behind.
     assert_eq!(host.cpus().iter().map(|(_, on)| on.len()).sum::<usize>(), 2);
     // x = 0.2 / 0.3, and x * 0.7 + U2(2) <= 1 for 0.5333.
     let wants = high(20.0, 60.0, 100.0);
@@ -481,7 +486,7 @@ fn a_refusal_says_why_and_what_would_do() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Each change that is proposed does, and a step less does not.
+    /// Each proposed change makes the tenant fit, and a change smaller by a step does not.
     #[test]
     fn changes_do(placed in prop::collection::vec((0..6usize, 1u32..3), 0..12), asks in 0..6usize, vcpus in 1u32..3) {
         let types = table_1();

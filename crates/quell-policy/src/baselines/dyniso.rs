@@ -1,24 +1,26 @@
-//! DynIso, what UFO is compared with (Peng et al., UFO, NSDI 2024, section 5.3), with cores as the only resource.
+//! DynIso, the baseline of UFO (Peng et al., UFO, NSDI 2024, section 5.3), with cores as the only resource.
 //!
 //! # Problem
-//! Virtual machines with latency targets share a host. Static isolation gives each of them cores of its own for ever, though
-//! their load changes.
+//! Virtual machines with latency targets share a host. Static isolation gives each of them cores of
+//! its own for ever, though their load changes.
 //!
 //! # How
-//! "We leverage the feedback-control loop like PARTIES to dynamically decide #pCPUs for each VM, by comparing the
-//! application's tail latency with the QoS target": [`Parties`], a VM being a tenant. What differs is said in section 6.1: a VM
-//! gets at most as many CPUs as it has virtual ones. Its vCPU and emulator threads share them, and the guest is not told.
-//! Hyperthreads of a core belong to one VM (section 3.1), so cores are what changes hands, and a VM with an odd number of
-//! virtual CPUs may have one CPU too many.
+//! "We leverage the feedback-control loop like PARTIES to dynamically decide #pCPUs for each VM, by
+//! comparing the application's tail latency with the QoS target": [`Parties`], a VM being a tenant. The
+//! differences are in the paper's section 6.1: a VM gets at most as many CPUs as it has vCPUs. Its vCPU
+//! and emulator threads share them, and the guest is not told. Hyperthreads of a core belong to one VM
+//! (section 3.1), so the unit of a change is a core, and a VM with an odd number of vCPUs may have one
+//! CPU too many.
 //!
 //! # Assumed
-//! The paper says neither how often it looks nor where it begins. Here it looks as often as PARTIES does, and begins
-//! with equal parts, as its Isolation has them; cores that a VM cannot use are free.
+//! The paper gives neither the length of a control period nor the initial division. Here the period is
+//! that of PARTIES, and the division begins with equal parts, as the paper's Isolation has them; cores
+//! that a VM cannot use are free.
 
 use super::Parties;
 
-/// The controller, for VMs with these latency targets and numbers of virtual CPUs (none: no VM, and no limit), on cores of
-/// so many CPUs.
+/// The controller, for VMs with these latency targets and numbers of vCPUs (`None`: the tenant is no VM
+/// and has no limit), on cores of `cpus_of_core` CPUs.
 pub fn dyniso(targets_ns: &[u64], vcpus: &[Option<u32>], cpus_of_core: u32) -> Parties {
     let cores = |vcpus: &Option<u32>| match vcpus {
         Some(vcpus) => vcpus.div_ceil(cpus_of_core.max(1)).max(1),

@@ -1,48 +1,50 @@
 //! PARTIES (Chen, Delimitrou and Martinez, ASPLOS 2019), with cores as the only resource.
 //!
 //! # Problem
-//! Several tenants with latency targets share a host. Each has cores of its own, and needs more of them when its load is
-//! high.
+//! Several tenants with latency targets share a host. Each has cores of its own, and needs more of them
+//! when its load is high.
 //!
 //! # How
-//! Every 100 ms ([`Parties::tick`]) each tenant's slack is 1 - latency / target, and its long slack that of its mean latency
-//! over the last ten ticks. Of those with both below 0.05, the one with the least long slack gets a core: from the pool,
-//! else from the tenant with the most slack that has more than one. If there is none, of those with both above 0.2 the one
-//! with the most slack gives a core to the pool. After a step five ticks pass. Where a core was given up and in most of these
-//! some tenant had a slack below 0.05, it is given back, the tenant keeps what it has for 100 ticks, and another five to ten
-//! ticks pass. Where nothing was to be done a tick is left out. All this is as in the authors' controller
-//! (manager/PARTIES.py, MIT license).
+//! Every 100 ms ([`Parties::tick`]) each tenant's slack is 1 - latency / target, and its long slack that
+//! of its mean latency over the last ten ticks. Of the tenants with both below 0.05, the one with the
+//! least long slack gets a core: from the pool, else from the tenant with the most slack that has more
+//! than one. If there is none, of the tenants with both above 0.2 the one with the most slack gives a
+//! core to the pool. After a step five ticks pass. If a core was given up and in most of these ticks
+//! some tenant had a slack below 0.05, the core is given back, the tenant keeps its cores for 100
+//! ticks, and another five to ten ticks pass. If no step was due, one tick is left out. All this is as
+//! in the authors' controller (manager/PARTIES.py, MIT license).
 //!
 //! # With cores only
-//! PARTIES begins with a random one of cores, cache ways and frequency, and takes the next one when that did not help or
-//! cannot be changed. With one resource nothing is random, and whether more of it helped changes nothing, so that is not
-//! judged. Who has one core only is passed over when one is to be given up; PARTIES would take something else from it.
+//! PARTIES begins with a random one of cores, cache ways and frequency, and takes the next one when that
+//! did not help or cannot be changed. With one resource no choice is random, and whether more of it
+//! helped changes no decision, so that is not judged. A tenant with one core only is passed over when
+//! one is to be given up; PARTIES would take another resource from it.
 //!
-//! A tenant that holds as many cores as it can use ([`Parties::with_most`]) gets none, though it is in danger, and then the
-//! next one does; nothing is given up meanwhile.
+//! A tenant that holds as many cores as it can use ([`Parties::with_most`]) gets none, though its target
+//! is in danger, and then the next tenant in danger does; no tenant gives up a core meanwhile.
 //!
 //! Not here: best-effort tenants. They run on the cores of the pool, as far as the caller lets them.
 
 use super::{Move, equal_split};
 use std::collections::VecDeque;
 
-/// Below it a target is in danger.
+/// The slack below which a target is in danger.
 const DANGER: f64 = 0.05;
-/// Above it something can be spared.
+/// The slack above which a tenant can spare a core.
 const PLENTY: f64 = 0.2;
-/// Ticks of long slack.
+/// The number of ticks that the long slack covers.
 const LONG: usize = 10;
-/// Ticks after a step.
+/// The number of ticks after a step.
 const TRIAL: u32 = 5;
-/// Ticks for which a tenant gives nothing up after that went wrong.
+/// The number of ticks for which a tenant gives up no core after a wrong step.
 const COOLDOWN: u32 = 100;
 
 #[derive(Debug, Clone)]
 struct Tenant {
     target_ns: u64,
-    /// How many cores it can use.
+    /// The number of cores that the tenant can use.
     most: u32,
-    /// The last one known.
+    /// The last known tail latency.
     latency_ns: u64,
     latencies: VecDeque<u64>,
     cooldown: u32,
@@ -53,7 +55,7 @@ impl Tenant {
         1.0 - self.latency_ns as f64 / self.target_ns.max(1) as f64
     }
 
-    /// 0 for who answered nothing yet: neither in danger nor to be spared.
+    /// 0 for a tenant that has answered no request yet: it is neither in danger nor can it spare a core.
     fn long_slack(&self) -> f64 {
         if self.latencies.is_empty() {
             return 0.0;
@@ -63,20 +65,20 @@ impl Tenant {
     }
 }
 
-/// What the next ticks are for.
+/// The purpose of the next ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A decision.
+    /// The next tick decides.
     Decide,
-    /// Nothing, for so many ticks.
+    /// No decision for so many ticks.
     Wait(u32),
-    /// To judge what the tenant gave up: ticks left, and good ones less bad ones.
+    /// A trial of a core that the tenant gave up: ticks left, and good ticks minus bad ones.
     GaveUp(usize, u32, i32),
-    /// To see whether giving it back helped, likewise.
+    /// A trial of giving the core back: ticks left, and good ticks minus bad ones.
     GaveBack(u32, i32),
 }
 
-/// The controller.
+/// The PARTIES controller of a host's cores.
 #[derive(Debug, Clone)]
 pub struct Parties {
     tenants: Vec<Tenant>,
@@ -84,10 +86,10 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// From one tick to the next.
+    /// The time between ticks.
     pub const TICK_NS: u64 = 100_000_000;
 
-    /// For tenants with these latency targets.
+    /// A controller for tenants with these latency targets.
     pub fn new(targets_ns: &[u64]) -> Parties {
         let tenant = |&target_ns: &u64| Tenant {
             target_ns,
@@ -102,7 +104,7 @@ impl Parties {
         }
     }
 
-    /// Each gets at most so many cores.
+    /// Sets the most cores that each tenant gets.
     pub fn with_most(mut self, most: &[u32]) -> Parties {
         for (tenant, &most) in self.tenants.iter_mut().zip(most) {
             tenant.most = most;
@@ -110,7 +112,8 @@ impl Parties {
         self
     }
 
-    /// How many of so many cores each tenant begins with: equal parts, as far as it can use them. The rest is free.
+    /// The initial number of cores of each tenant, of `cores` in all: equal parts, limited to what the
+    /// tenant can use. The other cores are free.
     pub fn begin(&self, cores: u32) -> Vec<u32> {
         let split = equal_split(cores, self.tenants.len()).into_iter();
         let used = split
@@ -119,8 +122,9 @@ impl Parties {
         used.collect()
     }
 
-    /// A tick has passed in which tenants had these tail latencies (none: no answer), and hold so many cores, so many being
-    /// free: the core that is to change hands now. Both lists are in the order of the targets.
+    /// Advances by a tick in which tenants had these tail latencies (`None`: no answer) and held so many
+    /// cores, with `free` cores in the pool: returns the core that is to move now. Both lists are in the
+    /// order of the targets.
     pub fn tick(&mut self, latencies_ns: &[Option<u64>], held: &[u32], free: u32) -> Option<Move> {
         for (tenant, latency) in self.tenants.iter_mut().zip(latencies_ns) {
             tenant.cooldown = tenant.cooldown.saturating_sub(1);
@@ -192,7 +196,7 @@ impl Parties {
         })
     }
 
-    /// A core for that one: a free one, else one of another tenant's.
+    /// A core for the tenant `to`: a free one, else one of another tenant.
     fn give(&self, to: usize, held: &[u32], free: u32) -> Option<Move> {
         let from = match free {
             0 => Some(self.most_slack(held, |other, _| other != to)?),
@@ -201,13 +205,13 @@ impl Parties {
         Some(Move { from, to: Some(to) })
     }
 
-    /// Of those that have more than one core, and that `of` says: the first with the most slack.
+    /// The first with the most slack, of the tenants that have more than one core and for which `of` holds.
     fn most_slack(&self, held: &[u32], of: impl Fn(usize, &Tenant) -> bool) -> Option<usize> {
         let numbered = self.tenants.iter().enumerate();
         let rich = numbered.filter(|&(index, tenant)| {
             held.get(index).is_some_and(|&cores| cores > 1) && of(index, tenant)
         });
-        // The last of equals is the greatest, so from the back.
+        // `max_by` returns the last of equals, so the order is reversed.
         let most = rich
             .rev()
             .max_by(|(_, one), (_, other)| one.slack().total_cmp(&other.slack()));

@@ -1,11 +1,12 @@
-//! Other terms for tenants that have a promise: what there must be room for, and what of a configuration would break a promise.
+//! Changes of terms for tenants that have a promise: the room that a change needs, and the parts of a
+//! configuration that would break a promise.
 
 use crate::admission::{Condition, Host, Placed};
 use quell_model::config::{AgentFile, CriticalitySettings, Mechanism, Server};
 use quell_model::{CpuId, GivenServer};
 use std::collections::BTreeMap;
 
-/// A host with what was promised on it.
+/// A host with the existing promises on it.
 pub(super) fn host_of(given: &[GivenServer], settings: CriticalitySettings) -> Host {
     let mut cpus: BTreeMap<CpuId, Vec<Placed>> = BTreeMap::new();
     for it in given {
@@ -18,8 +19,9 @@ pub(super) fn host_of(given: &[GivenServer], settings: CriticalitySettings) -> H
     Host::with(cpus.into_iter().collect(), settings)
 }
 
-/// A server that needs what each of these needs, whichever it is in each of its periods: of both utilizations the greater. Periods of one server do
-/// not overlap and each needs its part of itself, so by deadlines no mix of both needs more.
+/// A server with the greater of both utilizations, in either mode. It has enough for a server that has
+/// the terms of one or the other in each of its periods: the periods of one server do not overlap and
+/// each needs its part of itself, so by deadlines no mix of both needs more.
 pub(super) fn either(one: &Server, other: &Server) -> Server {
     let period_ns = one.period_ns.min(other.period_ns);
     let part = |ns: u64, of: &Server| {
@@ -35,19 +37,20 @@ pub(super) fn either(one: &Server, other: &Server) -> Server {
     }
 }
 
-/// What of a configuration would break a promise.
+/// A key of a configuration that would break a promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// The key.
+    /// The key in the configuration.
     pub key: String,
-    /// Why, and what to do.
+    /// The reason and the remedy.
     pub message: String,
 }
 
-/// What of a configuration that takes the place of another would break what was promised by that; `None`: nothing.
+/// The first key of a configuration that would break a promise given under the configuration that it
+/// replaces; `None`: there is none.
 pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> Option<Conflict> {
     if !file.agent.has(Mechanism::Criticality) {
-        // Nothing is to be promised any more.
+        // Without the mechanism there are no promises.
         return None;
     }
     let given_to = |name: &str| {
@@ -78,7 +81,7 @@ pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> 
         });
     }
     let mut host = host_of(given, *is);
-    // By other settings than those of before, where that was read since and had no period yet.
+    // By the settings of `before` if they differ, where those were read since and had no period yet.
     let holds = |cpu| host.verdict(cpu).is_none_or(|verdict| verdict.fits);
     if let Some((cpu, _)) = host.cpus().iter().find(|(cpu, _)| !holds(*cpu)) {
         return Some(Conflict {
@@ -119,7 +122,7 @@ pub fn conflict(given: &[GivenServer], before: &AgentFile, file: &AgentFile) -> 
     None
 }
 
-/// Why a tenant that has a promise cannot have that one in its place.
+/// Why a tenant that has a promise cannot have these terms instead.
 pub(super) fn no_room(server: &Server, cpu: CpuId, condition: &Condition) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     format!(

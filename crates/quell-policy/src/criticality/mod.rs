@@ -1,44 +1,51 @@
-//! The criticality mechanism's decision: who gets promised CPU time, where, and what a CPU is to be told (Akita, sections 3 and 4.3).
+//! The criticality mechanism's decision: which tenants get promised CPU time, on which CPUs, and the
+//! terms of each CPU's servers (Akita, sections 3 and 4.3).
 //!
 //! # Problem
-//! Tenants come and go while others run on promises. A promise must be given only where it can be kept beside all others, and
-//! giving, moving or ending one must not break another.
+//! Tenants come and go while others run on promises. A promise must be given only where it can be kept
+//! beside all others, and giving, moving or ending one must not break another.
 //!
 //! # Approach
-//! Around the policy that decides on weights: what is promised comes before those, and nothing else of its plans changes. A tenant
-//! that asks is placed by [`Host::admit`], first fit, or refused until something changes. Its threads are then bound to the CPUs, and
-//! served there by number.
+//! This policy is around the policy that decides on weights: promises come before weights, and the
+//! rest of the inner policy's plans does not change. A tenant that asks is placed by [`Host::admit`],
+//! first fit, or refused until something changes. Its threads are then bound to the CPUs, and served
+//! there by the servers' numbers.
 //!
-//! Two things have to wait (ours). A newcomer changes how early others' virtual deadlines on its CPU are, which holds from
-//! their next periods on: it is served once each has begun one. And who leaves has until the end of its period what it was promised,
-//! so its room is given away after that.
+//! Two changes have to wait (ours). A new tenant changes the virtual deadlines of others on its CPU,
+//! which holds from their next periods on: it is served once each of them has begun one. And a tenant
+//! that leaves has its promise until the end of its period, so its room is given away after that.
 //!
-//! Nor does one that asks for other terms have to leave. Its CPU must have room for a server of the greater of both
-//! utilizations, in either mode: that is kept free for it from then on. Once the others there go by virtual deadlines right beside
-//! that, it has the new terms from its next period on, and what it needs no more is given away after the last one by the old.
-//! Where there is no room it keeps what it was promised. A configuration that asks for that is refused before ([`conflict`]).
+//! A tenant that asks for other terms need not leave. Its CPU must have room for a server of the
+//! greater of both utilizations, in either mode: that room is kept free for it from then on. Once the
+//! others there have virtual deadlines that are right beside that server, the tenant has the new terms
+//! from its next period on, and the room that it needs no more is given away after its last period by
+//! the old terms. Where there is no room the tenant keeps its old terms. A configuration that asks for
+//! that is refused before ([`conflict`]).
 //!
-//! What was promised outlives the policy: each plan says all of it ([`Plan::given`]), and a policy that comes after another one
-//! goes on from there ([`Promises::after`]).
+//! Promises outlive the policy: each plan has all of them ([`Plan::given`]), and a policy that replaces
+//! another continues from there ([`Promises::after`]).
 //!
 //! # RQS
-//! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it works. Ours: one of low
-//! criticality that over [`SHORT_PERIODS`] control periods, and over [`JUDGED_PERIODS`] of its own at the least, wanted its
-//! budget and got less than nine tenths of it is on a CPU that stays in HI mode; it moves to the next CPU that has room for it.
-//! Where it fares no better it moves on, after twice as many periods each time ([`MOST_SHORT_PERIODS`] at the most), since
-//! nothing is promised to it on the way; each period in which it lacks nothing takes one off that. Those of high criticality
-//! never move, but where their CPU goes offline.
+//! The paper says that low-criticality vCPUs are moved by a mechanism of that name, and not how it
+//! works. Ours: a vCPU of low criticality that over [`SHORT_PERIODS`] control periods, and over at least
+//! [`JUDGED_PERIODS`] of its own, wanted its budget and got less than nine tenths of it is on a CPU that
+//! stays in HI mode; it moves to the next CPU that has room for it. Where it fares no better it moves
+//! on, after twice as many periods each time (at most [`MOST_SHORT_PERIODS`]), since no promise is
+//! served on the way; each period in which it lacks nothing takes one off that number. VCPUs of high
+//! criticality never move, except where their CPU goes offline.
 //!
-//! Over all of those periods and not in each: what high criticality leaves comes once in *its* period, so that some control
-//! periods have all of it and the next ones nothing.
+//! The judgement is over all of those periods and not in each: the time that high criticality leaves
+//! comes once in *its* period, so that some control periods have all of it and the next ones nothing.
 //!
 //! # Emulator threads
-//! A machine answers nobody while its emulator threads wait. So its first virtual CPU's server serves them too, from the same
-//! budget, unless their owner binds any of them (ours: the paper's are in a domain with cores of its own).
+//! A virtual machine answers no request while its emulator threads wait. So the server of its first
+//! vCPU serves them too, from the same budget, unless their owner binds any of them (ours: the paper's
+//! are in a domain with cores of its own).
 //!
 //! # Limits
-//! A process's threads are spread over its servers by their ids, not by what they need. Where their owner lets them run is asked
-//! when it is placed: who is bound elsewhere later is left there by the actuator, which says so.
+//! A process's threads are spread over its servers by their ids, not by their need. The owner's
+//! affinity of the threads is read when the tenant is placed: a thread that is bound elsewhere later is
+//! left there by the actuator, which reports it.
 
 mod changes;
 
@@ -56,38 +63,39 @@ use quell_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Short of its budget over so many control periods, and one of low criticality moves.
+/// The number of control periods with too little of its budget after which a vCPU of low criticality moves.
 pub const SHORT_PERIODS: u32 = 5;
-/// And so many at the most where moving did not help.
+/// The greatest such number, reached where moving did not help.
 pub const MOST_SHORT_PERIODS: u32 = 640;
-/// So many of a server's own periods at the least: a budget that is kept may come at the end of the first of them and at the start
-/// of the last, and is nine tenths of what is due over all even so.
+/// The fewest of a server's own periods that are judged: a budget that is kept may come at the end of
+/// the first of them and at the start of the last, and even then it is nine tenths of what is due over
+/// all of them.
 pub const JUDGED_PERIODS: u64 = 10;
-/// Servers have numbers from 1 to this: as many as Quell's scheduler keeps.
+/// Servers have numbers from 1 to this, as many as Quell's scheduler keeps.
 const NUMBERS: u32 = 1023;
 
-/// Decides on promises, and around it on weights.
+/// The policy that decides on promises, around the policy that decides on weights.
 pub struct Promises {
     weights: Box<dyn Policy>,
     settings: CriticalitySettings,
     host: Host,
     held: BTreeMap<TenantName, Held>,
     refused: BTreeMap<TenantName, Refused>,
-    /// How often there came to be more room.
+    /// The number of times that room became free.
     changes: u64,
-    /// The number that was given last.
+    /// The number that was given to a server last.
     number: u32,
-    /// Those whose promise ended in this period: their threads are still bound for it.
+    /// The tenants whose promise ended in this period: their threads are still bound for it.
     released: BTreeSet<TenantName>,
 }
 
-/// A tenant that was promised something.
+/// A tenant that has a promise.
 #[derive(Debug)]
 struct Held {
     server: Server,
     next: Option<NextTerms>,
     vcpus: Vec<Vcpu>,
-    /// It is gone, and its room is given away from then on.
+    /// The time from which on the tenant is gone and its room is given away; `None`: it stays.
     leaves_ns: Option<u64>,
 }
 
@@ -95,48 +103,49 @@ struct Held {
 struct Vcpu {
     cpu: CpuId,
     number: u32,
-    /// It is served from then on, by no other terms.
+    /// The time from which on the vCPU is served, by these terms only.
     from_ns: u64,
-    /// Where its threads' owner lets them run; `None`: everywhere.
+    /// The CPUs that its threads' owner lets them run on; `None`: all.
     allowed: Option<CpuSet>,
-    /// Since it was last judged.
+    /// The service since the vCPU was last judged.
     got: Got,
-    /// It is judged after so many control periods, and moves if it got too little.
+    /// The number of control periods after which the vCPU is judged, and moves if it got too little.
     patience: u32,
-    /// Its server serves the machine's emulator threads too.
+    /// Whether its server serves the virtual machine's emulator threads too.
     emulators: bool,
-    /// To say in the next plan.
+    /// The reason to report in the next plan.
     reason: Option<Reason>,
 }
 
-/// What a vCPU got in some control periods.
+/// The service of a vCPU over some control periods.
 #[derive(Debug, Default)]
 struct Got {
     periods: u32,
-    /// How long those were.
+    /// The total length of the periods.
     span_ns: u64,
     ran_ns: u64,
-    /// Its threads were ready and did not run.
+    /// The time in which its threads were ready and did not run.
     ready_ns: u64,
 }
 
-/// One that was not, and how often there had been more room then.
+/// A tenant without a promise, and the number of times that room had become free when it was refused.
 #[derive(Debug)]
 struct Refused {
     asked: (Server, u32),
-    /// Where it might have run.
+    /// The CPUs that each of its vCPUs might have run on; `None`: all.
     allowed: Vec<Option<CpuSet>>,
     changes: u64,
     why: String,
 }
 
 impl Promises {
-    /// With that for weights. Nothing is promised yet.
+    /// A policy around `weights`, without a promise yet.
     pub fn new(settings: CriticalitySettings, weights: Box<dyn Policy>) -> Promises {
         Promises::after(settings, weights, &[])
     }
 
-    /// The same where that was promised already ([`Plan::given`]): it stays, where it is and by the same numbers.
+    /// A policy around `weights` that continues the promises of an earlier one ([`Plan::given`]): they stay
+    /// on their CPUs and keep their numbers.
     pub fn after(
         settings: CriticalitySettings,
         weights: Box<dyn Policy>,
@@ -192,7 +201,7 @@ impl Promises {
         self.refused.insert(tenant, refused);
     }
 
-    /// A number that nobody has; `None`: all are given.
+    /// A free number; `None`: all are in use.
     fn next_number(&mut self) -> Option<u32> {
         let given: BTreeSet<u32> = self
             .held
@@ -204,7 +213,7 @@ impl Promises {
         Some(self.number)
     }
 
-    /// What became of the host's CPUs.
+    /// Follows the host's CPUs that went on- and offline.
     fn follow_cpus(&mut self, online: &CpuSet, now: u64) {
         let there = self.host.cpus().iter().map(|(cpu, _)| *cpu);
         if there.eq(online.iter()) {
@@ -236,7 +245,7 @@ impl Promises {
         }
     }
 
-    /// Moves one of a tenant's servers to a CPU that the host has it on already.
+    /// Moves one of a tenant's servers to a CPU on which `host` has it already.
     fn served_on(
         &mut self,
         tenant: &TenantName,
@@ -267,20 +276,21 @@ impl Promises {
         };
     }
 
-    /// Up to when others on that CPU may go by deadlines that are not yet right beside the tenant.
+    /// The time up to which other servers on that CPU may have deadlines that are not yet right beside the
+    /// tenant.
     fn others_ns(&self, cpu: CpuId, tenant: &TenantName, now: u64) -> u64 {
         let all = self.host.cpus().iter().find(|(id, _)| *id == cpu);
         let others = all.into_iter().flat_map(|(_, placed)| placed);
         let others = others.filter(|it| it.tenant != *tenant);
         let others = others.filter_map(|it| self.held.get(&it.tenant));
-        // Those of low criticality have no virtual deadlines.
+        // Servers of low criticality have no virtual deadlines.
         let high = others.filter(|it| it.server.criticality == Criticality::High);
         let over_ns = |it: &Held| it.next.and_then(|next| next.over_ns).unwrap_or(0);
         let ends = high.map(|it| over_ns(it).max(now + it.server.period_ns));
         ends.max().unwrap_or(now)
     }
 
-    /// Those that ended, or ask for something that is no change of terms.
+    /// Ends the promises of tenants that ended, or that ask for terms that are no change of theirs.
     fn release(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         let asks = |name: &TenantName, held: &Held| {
@@ -309,7 +319,7 @@ impl Promises {
         });
     }
 
-    /// Those that have a promise and ask for other terms.
+    /// Begins the changes of terms of tenants that have a promise.
     fn change(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         let names: Vec<TenantName> = self.held.keys().cloned().collect();
@@ -352,7 +362,7 @@ impl Promises {
         }
     }
 
-    /// A tenant's change of terms, as far as it is due.
+    /// Carries out a tenant's change of terms, as far as it is due.
     fn go_over(&mut self, name: &TenantName, now: u64) {
         let Some(held) = self.held.get_mut(name) else {
             return;
@@ -379,12 +389,12 @@ impl Promises {
             Some(over_ns) if now >= over_ns => {
                 held.next = None;
                 for vcpu in &mut held.vcpus {
-                    // It is judged by what it gets from here on.
+                    // The vCPU is judged by its service from here on.
                     vcpu.from_ns = vcpu.from_ns.max(over_ns);
                     vcpu.got = Got::default();
                 }
                 let server = held.server;
-                // It fits where there was room for more.
+                // The new terms fit, since the room for both fitted.
                 if self.host.replace(name, &server).is_ok() {
                     self.changes += 1;
                 }
@@ -393,7 +403,7 @@ impl Promises {
         }
     }
 
-    /// Those that ask and have nothing yet.
+    /// Admits the tenants that ask and have no promise yet.
     fn admit(&mut self, snapshot: &Snapshot) {
         self.refused
             .retain(|name, refused| snapshot.tenant(name).and_then(asked) == Some(refused.asked));
@@ -401,7 +411,7 @@ impl Promises {
             let Some((server, vcpus)) = asked(sample) else {
                 continue;
             };
-            // Where the owner lets threads run is seen once they are not bound any more.
+            // The owner's affinity is visible only once the threads are not bound any more.
             let is_bound = self.released.contains(&sample.name);
             if is_bound || self.held.contains_key(&sample.name) {
                 continue;
@@ -445,7 +455,7 @@ impl Promises {
         self.held.insert(sample.name.clone(), held);
         for (&cpu, within) in cpus.iter().zip(allowed) {
             let Some(number) = self.next_number() else {
-                // More servers than there can be: none of the tenant's, rather than some.
+                // There are more servers than numbers: none of the tenant's is served, rather than some.
                 self.held.remove(&sample.name);
                 self.host.remove(&sample.name);
                 let why = format!("there are {NUMBERS} servers already");
@@ -479,14 +489,14 @@ impl Promises {
         }
     }
 
-    /// Those of low criticality that do not get what they were promised.
+    /// Moves servers of low criticality that do not get what they were promised.
     fn relocate(&mut self, snapshot: &Snapshot) {
         let mut short = Vec::new();
         for sample in &snapshot.tenants {
             let Some(held) = self.held.get_mut(&sample.name) else {
                 continue;
             };
-            // Nor is who leaves judged, or whose terms change.
+            // Tenants that leave or whose terms change are not judged either.
             let is_low = held.server.criticality == Criticality::Low;
             if !is_low || held.leaves_ns.is_some() || held.next.is_some() {
                 continue;
@@ -533,7 +543,7 @@ impl Promises {
         }
     }
 
-    /// What is promised on a CPU of which the test says that.
+    /// The terms of a server on a CPU with that verdict of the admission test.
     fn terms(&self, server: Server, verdict: &Verdict) -> ServerTerms {
         let server = served(self.settings.test, &server);
         ServerTerms {
@@ -544,7 +554,7 @@ impl Promises {
         }
     }
 
-    /// All that was promised, for who comes after.
+    /// All promises, for the policy that comes after this one.
     fn given(&self) -> Vec<GivenServer> {
         let placed = self.host.cpus().iter();
         let placed = placed.flat_map(|(cpu, placed)| placed.iter().map(move |it| (*cpu, it)));
@@ -570,7 +580,7 @@ impl Promises {
         given.collect()
     }
 
-    /// Puts promises into a plan that has weights.
+    /// Adds the promises to a plan that has weights.
     fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         for (cpu, placed) in self.host.cpus() {
@@ -586,7 +596,7 @@ impl Promises {
             };
             if let Some(reserve) = reserve(&self.settings) {
                 let terms = self.terms(reserve, &verdict);
-                // Its period begins once a whole budget is owed.
+                // The best-effort server's period begins once a whole budget is owed.
                 add(0, ServerTerms { parts: 1, ..terms });
             }
             for Placed { tenant, vcpu, .. } in placed {
@@ -596,7 +606,7 @@ impl Promises {
                 let vcpu = &held.vcpus[*vcpu as usize];
                 if vcpu.from_ns <= now {
                     let terms = self.terms(held.server, &verdict);
-                    // The CPU has room for the parts of either terms, but not for each of these.
+                    // The CPU has room for the parts of either terms, but not for the parts of both together.
                     let parts = if held.next.is_some() { 1 } else { terms.parts };
                     add(vcpu.number, ServerTerms { parts, ..terms });
                 }
@@ -661,7 +671,7 @@ impl Policy for Promises {
 }
 
 impl Held {
-    /// What it asked for last, and is promised now or in a while.
+    /// The terms that the tenant asked for last, which it is promised now or after a change.
     fn asked_for(&self) -> Server {
         self.next.map_or(self.server, |it| it.server)
     }
@@ -674,16 +684,16 @@ impl Held {
     }
 }
 
-/// Where a tenant's threads are served.
+/// The servers that serve a tenant's threads.
 #[derive(Debug, Clone, Copy)]
 struct Places {
-    /// How many servers it has.
+    /// The number of the tenant's servers.
     vcpus: usize,
-    /// The one with a machine's emulator threads.
+    /// The server of the virtual machine's emulator threads; `None`: none.
     emulators: Option<usize>,
 }
 
-/// What a tenant asks for, and for how many virtual CPUs, once it has threads.
+/// The server that a tenant asks for, and the number of its vCPUs, once it has threads.
 fn asked(sample: &TenantSample) -> Option<(Server, u32)> {
     let server = sample.spec.server()?;
     if sample.threads.is_empty() {
@@ -697,12 +707,13 @@ fn asked(sample: &TenantSample) -> Option<(Server, u32)> {
     Some((server, vcpus))
 }
 
-/// Where a tenant's owner lets the threads of each of so many virtual CPUs run, all of them; `None`: on all that are online.
+/// For each of `count` vCPUs the CPUs on which the owner lets all its threads run; `None`: all that are
+/// online.
 fn allowed(sample: &TenantSample, count: usize, online: &CpuSet) -> Vec<Option<CpuSet>> {
     let mut allowed: Vec<Option<CpuSet>> = vec![None; count];
     for thread in &sample.threads {
         let affinity = &thread.settings.affinity;
-        // Emulator threads come along where they may.
+        // Emulator threads are served with the first vCPU where their affinity allows it.
         let places = Places {
             vcpus: count,
             emulators: None,
@@ -736,14 +747,14 @@ fn not_allowed(allowed: &[Option<CpuSet>]) -> String {
     }
 }
 
-/// Whether the owner of a machine's emulator threads lets them all run everywhere.
+/// Whether the owner of a virtual machine's emulator threads lets them all run on all CPUs.
 fn emulators_follow(sample: &TenantSample, online: &CpuSet) -> bool {
     let mut threads = sample.threads.iter();
     threads
         .all(|it| matches!(it.role, ThreadRole::Vcpu(_)) || online.is_subset(&it.settings.affinity))
 }
 
-/// Which of its tenant's virtual CPUs a thread is, or runs on; `None`: none.
+/// The number of the tenant's vCPU that a thread is, or is served with; `None`: none.
 fn vcpu_of(sample: &TenantSample, thread: &ThreadSample, places: Places) -> Option<usize> {
     let is_vm = sample
         .threads
@@ -756,7 +767,7 @@ fn vcpu_of(sample: &TenantSample, thread: &ThreadSample, places: Places) -> Opti
     }
 }
 
-/// A refusal in a sentence.
+/// A refusal as a sentence.
 fn words(refusal: &Refusal) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let change = refusal.changes.first().map(|change| match change {

@@ -1,10 +1,10 @@
-//! Dividing an integer in proportion, to the unit.
+//! Division of an integer in proportion, exact to the unit.
 //!
-//! Weights are integers so that a tenant's total is kept exactly; whatever is given or taken is
+//! Weights are integers so that a tenant's total is kept exactly; amounts that are given or taken are
 //! divided by the method of the largest remainder, so the parts always sum to the whole.
 
 /// Divides `amount` in proportion to `weights`, part `i` at most `caps[i]`. The parts sum to
-/// `amount`, or to the sum of the caps where that is less. What a capped part cannot take is
+/// `amount`, or to the sum of the caps where that is less. The amount beyond a part's cap is
 /// divided among the others. Equal remainders go to the earlier part. Parts of weight 0 get
 /// nothing unless all weights that are left are 0; then the earliest parts are filled first.
 ///
@@ -15,7 +15,7 @@ pub(super) fn apportion(amount: u64, weights: &[u64], caps: &[u64]) -> Vec<u64> 
     let mut left = u128::from(amount);
     let mut weight_left: u128 = weights.iter().map(|&w| u128::from(w)).sum();
 
-    // Those with the least room for their weight fill up first; once one does not, none after does.
+    // Parts with the least room for their weight fill up first; once one does not, no later one does.
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|&a, &b| {
         let room = |cap: usize, weight: usize| u128::from(caps[cap]) * u128::from(weights[weight]);

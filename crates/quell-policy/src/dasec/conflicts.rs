@@ -1,19 +1,19 @@
-//! The resource-conflict resolver: who shares a core with whom.
+//! The resource-conflict resolver: which threads share a core.
 //!
 //! Two kinds of conflict are left when slices and rescheduling latencies are set (DASEC 4.2):
-//! - *slices*: a core cannot give the threads on it what their weights entitle them to, such as two
-//!   slices of 50 ms in a period of 80 ms. Where the slice sums of the fullest and the emptiest core
-//!   are further apart than 10 %, threads are swapped between the two to balance them;
-//! - *latencies*: threads that must not wait meet on one core. A core's conflicts are the times its
+//! - *slices*: a core cannot give the threads on it the CPU time that their weights entitle them to,
+//!   such as two slices of 50 ms in a period of 80 ms. Where the slice sums of the fullest and the
+//!   emptiest core are further apart than 10 %, threads are swapped between the two to balance them;
+//! - *latencies*: threads that must not wait are on one core. A core's conflicts are the times its
 //!   low-latency threads were preempted and the waits that exceeded their rescheduling latency. Where
 //!   the most exceed the fewest by 2x, half of the low-latency threads of the worst core are swapped
 //!   for half of the high-latency ones of the best.
 //!
 //! Our choices, where the paper is silent:
-//! - A core is a logical CPU. A thread counts for the CPU it was put on or else was last seen on, if
+//! - A core is a logical CPU. A thread counts for the CPU it was placed on or else was last seen on, if
 //!   it ran or was ready in the period.
 //! - A difference of slice sums is acted on only if the fuller core is over its capacity, which is
-//!   how the paper defines the conflict: an imbalance nobody suffers from is not worth a migration.
+//!   how the paper defines the conflict: an imbalance that delays no thread is not worth a migration.
 //! - To balance is to exchange one thread for one, or for none, as long as that brings the two sums
 //!   closer, until they are within the threshold, and at most [`MAX_EXCHANGES`] times. Of all
 //!   exchanges the one that leaves the smallest difference is made; of equal ones a lone move.
@@ -21,15 +21,15 @@
 //!   the adjuster has lowered again and again, not those it lowered once.
 //! - Half is rounded down, so a lone low-latency thread stays: it has no conflict with its like. Of
 //!   the half, only as many move as bring the two cores' conflicts closer, those with the most
-//!   conflicts first. What comes back has at most the slices of what goes, and the exchange must not
-//!   make a core over capacity fuller. So both resolvers go downhill and a steady input reaches a
-//!   steady layout.
+//!   conflicts first. The threads that come back have at most the slices of those that go, and the
+//!   exchange must not make a core over capacity fuller. So both resolvers only improve the layout,
+//!   and a steady input reaches a steady layout.
 //! - Conflicts that are not seen are not taken for zero: without preemptions and waits from the
 //!   monitor, latencies are left alone.
 //! - A thread moves only if its owner lets it use the other CPU, and while it is placed it is not
 //!   moved again. A placement ends after `placement_periods`: the stock kernel would otherwise keep
 //!   a core idle beside a queue. The two cores then take no part for [`SETTLE_PERIODS`] periods, in
-//!   which what is seen still holds times from before the swap.
+//!   which the observations still hold times from before the swap.
 
 use super::state::{Placement, Tenant};
 use super::text::Millis;
@@ -37,18 +37,18 @@ use quell_model::config::AsymmetrySettings;
 use quell_model::{CpuId, Rule, Snapshot, ThreadState};
 use std::collections::BTreeMap;
 
-/// Most exchanges between two cores in a period.
+/// The most exchanges between two cores in a period.
 pub(super) const MAX_EXCHANGES: usize = 8;
 
 /// Periods after a swap in which its two cores are left alone.
 pub(super) const SETTLE_PERIODS: u32 = 2;
 
-/// The resolver with what it remembers.
+/// The resolver with its state.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    /// Cores swapped lately, and for how many periods they are left alone.
+    /// Cores swapped lately, and the number of periods for which they are still left alone.
     settling: BTreeMap<CpuId, u32>,
-    /// Kept from period to period only for their memory.
+    /// Kept from period to period only to reuse the allocation.
     cores: Vec<Core>,
     guests: Vec<Guest>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Resolver {
 struct Core {
     cpu: CpuId,
     slices_ns: u64,
-    /// `None` as soon as one low-latency thread's are not seen.
+    /// The conflicts on the core; `None` as soon as those of one low-latency thread are not seen.
     conflicts: Option<u64>,
     may_act: bool,
 }
@@ -67,7 +67,7 @@ struct Core {
 struct Guest {
     tenant: usize,
     thread: usize,
-    /// Its core's place in `cores`.
+    /// The index of its core in `cores`.
     core: usize,
     slice_ns: u64,
     low_latency: bool,
@@ -103,7 +103,7 @@ impl Resolver {
         });
     }
 
-    /// Who is on which core, and what that sums to.
+    /// Collects the threads on each core, and their sums.
     fn gather(&mut self, tenants: &[Tenant], snapshot: &Snapshot, settings: &AsymmetrySettings) {
         self.cores.clear();
         self.guests.clear();
@@ -156,7 +156,7 @@ impl Resolver {
         }
     }
 
-    /// The threads on core `from` that may go to core `to`, with the largest slice first.
+    /// The threads on core `from` that may move to core `to`, largest slice first.
     fn movable(&self, tenants: &[Tenant], from: usize, to: usize) -> Vec<Guest> {
         let to = self.cores[to].cpu;
         let mut movable: Vec<Guest> = (self.guests.iter())
@@ -167,7 +167,7 @@ impl Resolver {
             })
             .copied()
             .collect();
-        // Stable, so equal ones stay in the order of tenant and thread.
+        // A stable sort, so equal ones stay in the order of tenant and thread.
         movable.sort_by_key(|guest| std::cmp::Reverse(guest.slice_ns));
         movable
     }
@@ -192,7 +192,7 @@ impl Resolver {
             if !apart(high.max(low), high.min(low)) {
                 break;
             }
-            // Sums may cross, but only by ending closer together: then there is nothing to add.
+            // The sums may change order, but only by ending closer together: then no more is to be moved.
             let Some(gap) = high.checked_sub(low) else {
                 break;
             };
@@ -252,7 +252,8 @@ impl Resolver {
             }
         }
         if swap.going.is_empty() && half > 0 {
-            // Each carries more than half of the gap: the lightest still narrows it, if less than all.
+            // Each thread has more than half of the gap: the lightest narrows it if it has less than all
+            // of it.
             let lightest = lows.last().filter(|guest| guest.conflicts < gap)?;
             carried = lightest.conflicts;
             swap.going.push(*lightest);
@@ -322,7 +323,7 @@ impl Resolver {
             }
         }
         for core in [swap.from, swap.to] {
-            // What was gathered no longer holds for them: no second swap this period either.
+            // The collected sums no longer hold for these cores: no second swap in this period.
             self.cores[core].may_act = false;
             self.settling
                 .insert(self.cores[core].cpu, SETTLE_PERIODS + 1);
@@ -363,8 +364,8 @@ impl Swap {
 }
 
 /// The exchange of one of `going` for one of `coming`, or for none, that leaves the smallest gap
-/// between two cores that are `gap` apart; `None` where none makes it smaller. Both are ordered
-/// with the largest slice first.
+/// between two cores that are `gap` apart; `None` where no exchange makes it smaller. Both lists are
+/// ordered by slice, largest first.
 fn best_exchange(going: &[Guest], coming: &[Guest], gap: u64) -> Option<(usize, Option<usize>)> {
     let mut best: Option<(u64, usize, Option<usize>)> = None;
     let mut offer = |left: u64, out: usize, back: Option<usize>| {
@@ -395,7 +396,7 @@ fn best_exchange(going: &[Guest], coming: &[Guest], gap: u64) -> Option<(usize, 
     best.map(|(_, out, back)| (out, back))
 }
 
-/// Rescheduling latencies up to this one, in ns, are low.
+/// The greatest rescheduling latency that counts as low, in ns.
 fn low_latency_ns(settings: &AsymmetrySettings) -> u64 {
     let product = settings.latency_min_us as f64 * settings.latency_initial_us as f64;
     (product.sqrt() * 1000.0) as u64
@@ -405,7 +406,7 @@ fn find(cores: &[Core], cpu: CpuId) -> Option<usize> {
     cores.binary_search_by_key(&cpu, |core| core.cpu).ok()
 }
 
-/// Lets threads go whose placement is over, whose CPU has gone, or whose owner now forbids it.
+/// Releases threads whose placement is over, whose CPU has gone, or whose owner now forbids it.
 fn end_placements(tenants: &mut [Tenant], snapshot: &Snapshot, cores: &[Core]) {
     for tenant in tenants {
         let sample = &snapshot.tenants[tenant.sample];

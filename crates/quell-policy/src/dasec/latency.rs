@@ -9,9 +9,9 @@
 //!
 //! Our choices, where the paper is silent:
 //! - Up is the same step as down.
-//! - Only wakers of the same tenant are chased: one tenant's urgency is not another's.
-//! - Per period a waker goes down by one step, however many it wakes, and a chased thread does not
-//!   go up in the same period.
+//! - Only wakers of the same tenant are chased: the latency of one tenant justifies no change of another.
+//! - A waker goes down by one step in a period, however many threads it wakes, and a chased thread does
+//!   not go up in the same period.
 //! - Threads of [`TenantClass::Batch`] have no latency to improve: theirs stays at the maximum.
 
 use super::state::{Tenant, Thread};
@@ -21,9 +21,9 @@ use quell_model::{Rule, Snapshot, TenantSample, ThreadId, ThreadSample, ThreadSt
 
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
-    /// Wants to run, with an unconsumed slice.
+    /// The thread wants to run, with an unconsumed slice.
     Late,
-    /// Consumed its slice and idles.
+    /// The thread consumed its slice and idles.
     Sated,
     Neither,
 }
@@ -37,7 +37,7 @@ fn judge(thread: &Thread, seen: &ThreadSample) -> Verdict {
 }
 
 /// Adjusts the rescheduling latencies of latency-class tenants. Slices must be those of the period
-/// the snapshot describes.
+/// that the snapshot describes.
 pub(super) fn adjust(tenants: &mut [Tenant], snapshot: &Snapshot, settings: &AsymmetrySettings) {
     let bounds = Bounds::new(settings);
     for tenant in tenants {
@@ -79,14 +79,14 @@ impl Bounds {
     }
 }
 
-/// A thread to chase, and one it wakes that is late at the minimum.
+/// A thread to chase, and a thread that it wakes and that is late at the minimum.
 struct Chase {
     waker: usize,
     wakes: ThreadId,
     count: u64,
 }
 
-/// Ascending by waker, each once.
+/// The wakers of late threads, ascending, each once.
 fn wakers_of_late(tenant: &Tenant, sample: &TenantSample, bounds: &Bounds) -> Vec<Chase> {
     let mut chased: Vec<Chase> = Vec::new();
     for thread in tenant
@@ -112,7 +112,7 @@ fn wakers_of_late(tenant: &Tenant, sample: &TenantSample, bounds: &Bounds) -> Ve
             }
         }
     }
-    // The wakeup that happens most often is the evidence told.
+    // Of several wakeups, the most frequent is the evidence in the reason.
     chased.sort_by(|a, b| {
         (a.waker.cmp(&b.waker))
             .then(b.count.cmp(&a.count))

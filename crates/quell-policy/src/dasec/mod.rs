@@ -1,23 +1,23 @@
 //! Dynamic asymmetric scheduling: which of a tenant's threads must not wait.
 //!
 //! # Problem
-//! Where tenants share CPUs, some of their threads wait. A tenant does not notice when a thread
-//! waits that nobody waits for; it does when a thread on its critical path does, for then all its
-//! others stand still too.
+//! Where tenants share CPUs, some of their threads wait. A tenant is not slowed by the waiting of a
+//! thread that no other thread waits for; it is by the waiting of a thread on its critical path, for
+//! then all its other threads stand still too.
 //!
 //! # Approach
 //! DASEC (Jia, Zhang, Shan, Li and Ding, *Achieving Low Latency in Public Edges by Hiding Workloads Mutual
-//! Interference*, ACM SoCC, section 4) finds those threads by what they did in the last period and
+//! Interference*, ACM SoCC, section 4) finds those threads by their behaviour in the last period and
 //! moves the waiting to the others, in small steps, period after period:
 //! - `slices`, the time-slice allocator: threads that need more CPU time get it from others of
 //!   their tenant, whose total is fixed;
 //! - `latency`, the rescheduling-latency adjuster: threads that are served too late get a lower
 //!   rescheduling latency, threads that are served in time a higher one;
-//! - `conflicts`, the resource-conflict resolver: what the two leave on one core that should not be
-//!   together is swapped, seldom and little.
+//! - `conflicts`, the resource-conflict resolver: threads on one core that should not be together
+//!   after the other two parts are swapped, seldom and few at a time.
 //!
-//! All three judge by the slices that were in force in the period. `state` follows tenants and
-//! threads. Where the paper is silent the modules say what we chose.
+//! All three parts judge by the slices that were in force in the period. `state` follows tenants and
+//! threads. Where the paper is silent, the modules state our choices.
 //!
 //! # Units
 //! Times in ns, weights in thousandths of the kernel's load weight, latencies as stated in
@@ -39,18 +39,18 @@ use state::{Tenant, Thread};
 #[derive(Debug)]
 pub struct Dasec {
     settings: AsymmetrySettings,
-    /// Ascending by name.
+    /// The tenants, ascending by name.
     tenants: Vec<Tenant>,
     resolver: conflicts::Resolver,
-    /// Whether what the three parts found acts; else their state stays as it is.
+    /// Whether the results of the three parts act; else their state stays as it is.
     acts: bool,
-    /// Whether it is to, from the next decision on.
+    /// Whether the results are to act from the next decision on.
     may_act: bool,
 }
 
 impl Dasec {
-    /// A policy that has seen nothing yet. `settings` must have passed the configuration's checks;
-    /// others give senseless plans, but do not panic.
+    /// A policy with no observations yet. `settings` must have passed the configuration's checks; others
+    /// give senseless plans, but do not panic.
     pub fn new(settings: AsymmetrySettings) -> Dasec {
         Dasec {
             settings,
@@ -79,7 +79,7 @@ impl Dasec {
             },
         };
         let plan_tenant = |tenant: &mut Tenant| {
-            // A tenant's weight is its threads' where no cgroup has it.
+            // Where no cgroup carries a tenant's weight, its threads' weights do.
             let weighs = settings.slices || tenant.scale != TenantWeight::DEFAULT;
             let threads = tenant.threads.iter_mut();
             TenantPlan {
@@ -116,11 +116,11 @@ impl Policy for Dasec {
                 }
             }
         }
-        // What was not in force cannot be judged.
+        // A plan that was not in force cannot be judged.
         if changes || !self.acts {
             return self.plan(snapshot);
         }
-        // Nor can a period without time, CPUs or threads.
+        // A period without time, CPUs or threads cannot be judged either.
         if let Some(worth) = slices::Worth::new(tenants, snapshot) {
             worth.set_slices(tenants, snapshot);
             if settings.latencies {

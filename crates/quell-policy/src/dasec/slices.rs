@@ -9,14 +9,15 @@
 //!
 //! Our choices, where the paper is silent:
 //! - Where preemptions are not seen, a thread that used its slice and is ready or running at the
+//! - Where preemptions are not seen, a thread that used its slice and is ready or running at the
 //!   period's end counts as preempted.
 //! - A thread that gives keeps at least `weight_floor_percent` of its initial weight, and a little
 //!   more than it used in the period: the paper lets others give because they have unused time, so
-//!   only that is taken. Without this limit two busy threads would hand one step to and fro.
+//!   only that is taken. Without this limit two busy threads would pass one step to and fro.
 //! - Threads of [`TenantClass::Batch`] keep their weights: they have no critical path to speed up, and
-//!   what their idle threads leave unused would only be turned against other tenants.
-//! - If what others can give is less than the depleted ones would gain, it is divided in
-//!   proportion to the gains; where all are depleted nothing changes.
+//!   the time that their idle threads leave unused would only be used against other tenants.
+//! - If the others can give less than the depleted threads would gain, it is divided in proportion to
+//!   the gains; where all threads are depleted nothing changes.
 
 use super::apportion::apportion;
 use super::state::{Tenant, Thread};
@@ -24,15 +25,15 @@ use super::text::{Counted, Load, Millis};
 use quell_model::config::{AsymmetrySettings, TenantClass};
 use quell_model::{Rule, Snapshot, TenantSample, TenantWeight, ThreadSample, ThreadState, Weight};
 
-/// What one unit of weight is worth in a period.
+/// The worth of one unit of weight in a period.
 pub(super) struct Worth {
     period_ns: u64,
-    /// ns per unit of weight of a tenant of the default weight.
+    /// ns per unit of weight, for a tenant of the default weight.
     ns_per_unit: f64,
 }
 
 impl Worth {
-    /// `None` where nothing can be shared: no time, no CPU or no thread.
+    /// The worth in a snapshot; `None` where nothing can be shared: no time, no CPU or no thread.
     pub fn new(tenants: &[Tenant], snapshot: &Snapshot) -> Option<Worth> {
         let cpus = snapshot.host.topology.cpus.len();
         let units: f64 = tenants
@@ -49,7 +50,7 @@ impl Worth {
         })
     }
 
-    /// Sets the slices of all threads from their weights.
+    /// Sets the slices of all threads by their weights.
     pub fn set_slices(&self, tenants: &mut [Tenant], snapshot: &Snapshot) {
         for tenant in tenants {
             let factor = factor(&snapshot.tenants[tenant.sample]);
@@ -66,7 +67,7 @@ impl Worth {
     }
 }
 
-/// What the weight of a tenant's cgroup makes of its threads' weights.
+/// The factor by which the weight of a tenant's cgroup scales its threads' weights.
 fn factor(tenant: &TenantSample) -> f64 {
     match tenant.cgroup {
         Some(_) => f64::from(tenant.spec.weight().0) / f64::from(TenantWeight::DEFAULT.0),
@@ -83,7 +84,7 @@ fn is_depleted(thread: &Thread, seen: &ThreadSample) -> bool {
     preempted && seen.run_ns >= thread.slice_ns
 }
 
-/// Moves weight inside each tenant to its depleted threads; slices follow.
+/// Moves weight inside each tenant to its depleted threads, and sets the slices accordingly.
 pub(super) fn adjust(
     tenants: &mut [Tenant],
     snapshot: &Snapshot,
@@ -112,7 +113,7 @@ pub(super) fn adjust(
     }
 }
 
-/// Whether anything changed. `depleted` is ascending.
+/// Moves weight inside a tenant; returns whether a weight changed. `depleted` is ascending.
 fn adjust_tenant(
     tenant: &mut Tenant,
     sample: &TenantSample,
@@ -166,7 +167,7 @@ fn adjust_tenant(
     moved > 0
 }
 
-/// The weight a thread can give: what it did not use, down to its floor.
+/// The weight that a thread can give: the part that it did not use, down to its floor.
 fn spare(thread: &Thread, seen: &ThreadSample, settings: &AsymmetrySettings) -> u64 {
     // 2 ns more than it used, so that rounding does not make it depleted by giving.
     let used_ns = u128::from(seen.run_ns) + 2;

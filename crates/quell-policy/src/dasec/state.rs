@@ -1,16 +1,16 @@
-//! What DASEC remembers of tenants and threads, and how it follows their coming and going.
+//! DASEC's state of tenants and threads, and how it follows their creation and end.
 //!
-//! The paper's VMs have a fixed number of vCPUs; ordinary tenants' threads come and go, and what
-//! that means for a total that must not change is our choice:
+//! The paper's VMs have a fixed number of vCPUs; threads of ordinary tenants are created and end, and
+//! the effect on a total that must not change is our choice:
 //!
 //! - A thread's *initial weight* is that of the nice value its owner chose. A thread forked by a
-//!   managed one shows what Quell gave its creator, so it starts from its creator's owner's choice
-//!   instead; the same holds for its affinity.
+//!   managed one shows the value that Quell gave its creator, so it starts from the choice of its
+//!   creator's owner instead; the same holds for its affinity.
 //! - Where a tenant has a cgroup of its own, its weight among tenants acts there. Where it has
 //!   none, its threads' initial weights are scaled by weight / 100, so that a tenant's weight means
 //!   the same in both cases. Initial weights stay within [`Weight::MIN`] and [`Weight::MAX`].
-//! - A tenant's total is the sum of its threads' initial weights. A thread that comes brings its
-//!   initial weight; one that goes takes its *initial* weight out of the total, and what it gained
+//! - A tenant's total is the sum of its threads' initial weights. A new thread brings its initial
+//!   weight; one that ends takes its *initial* weight out of the total, and the weight that it gained
 //!   or gave meanwhile is divided among the rest in proportion.
 //! - Only [`SchedClass::Fair`] threads are managed: the others' owners have decided.
 
@@ -23,56 +23,56 @@ use quell_model::{
 };
 use std::sync::Arc;
 
-/// A tenant, as DASEC remembers it.
+/// The state of a tenant.
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub name: TenantName,
-    /// Its place in the snapshot's list, this period.
+    /// The tenant's index in the snapshot of this period.
     pub sample: usize,
-    /// What its threads' weights are scaled by: its weight among tenants, or the default where a
+    /// The scale of its threads' weights: the tenant's weight among tenants, or the default where a
     /// cgroup carries that weight.
     pub scale: TenantWeight,
-    /// The sum of its threads' weights, which is that of their initial weights.
+    /// The sum of its threads' weights, which equals that of their initial weights.
     pub total: u64,
-    /// Ascending by id.
+    /// The tenant's threads, ascending by id.
     pub threads: Vec<Thread>,
 }
 
-/// A thread, as DASEC remembers it.
+/// The state of a thread.
 #[derive(Debug)]
 pub(super) struct Thread {
     pub id: ThreadId,
-    /// Its place in its tenant's list in the snapshot, this period.
+    /// The thread's index in its tenant's list in the snapshot of this period.
     pub sample: usize,
     /// The weight of the nice value its owner chose.
     pub owner_weight: Weight,
-    /// Its share of the tenant's total when it came.
+    /// The thread's part of the tenant's total when it was new.
     pub initial: Weight,
-    /// Its weight now.
+    /// The thread's present weight.
     pub weight: Weight,
-    /// Its rescheduling latency now.
+    /// The thread's present rescheduling latency.
     pub latency_ns: u64,
-    /// The rescheduling latency it had in the period the snapshot describes.
+    /// The rescheduling latency that the thread had in the period that the snapshot describes.
     pub latency_before_ns: u64,
-    /// The CPU time its weight entitles it to in a period.
+    /// The CPU time that the thread's weight entitles it to in a period.
     pub slice_ns: u64,
-    /// The CPUs its owner lets it use.
+    /// The CPUs that the thread's owner lets it use.
     pub affinity: Arc<CpuSet>,
-    /// Whether it was forked with an affinity of Quell's instead of `affinity`.
+    /// Whether the thread was forked with an affinity of Quell's instead of `affinity`.
     pub inherited_affinity: bool,
-    /// Where it was put, while that lasts.
+    /// The CPU that the thread was placed on, while the placement lasts.
     pub placement: Option<Placement>,
     /// The CPU of a placement that ended with the last plan: one observation may still show it.
     pub released: Option<CpuId>,
-    /// What changed this period, and why.
+    /// The changes of this period and their reasons.
     pub reasons: Vec<Reason>,
 }
 
-/// A single CPU a thread was put on.
+/// A placement of a thread on a single CPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placement {
     pub cpu: CpuId,
-    /// Plans it will still be in.
+    /// The number of plans that still have the placement.
     pub periods_left: u32,
 }
 
@@ -81,23 +81,23 @@ impl Thread {
         self.reasons.push(Reason { rule, text });
     }
 
-    /// The least weight it can be left with: it still gets a share, so it never starves.
+    /// The least weight that the thread can be left with: it still gets a share, so it never starves.
     pub fn floor(&self, settings: &AsymmetrySettings) -> u64 {
         let share = self.initial.0 as f64 * settings.weight_floor_percent / 100.0;
         (share.ceil() as u64).clamp(Weight::MIN.0, self.initial.0.max(Weight::MIN.0))
     }
 
-    /// The CPU it counts for: where it was put, else where it was seen.
+    /// The CPU that the thread counts for: where it was placed, else where it was seen.
     pub fn core(&self, sample: &ThreadSample) -> CpuId {
         self.placement.map_or(sample.cpu, |placement| placement.cpu)
     }
 }
 
-/// Makes `tenants` the ones of `snapshot`, ascending by name, with their threads.
+/// Replaces `tenants` by those of `snapshot`, ascending by name, with their threads.
 pub(super) fn follow(tenants: &mut Vec<Tenant>, snapshot: &Snapshot, settings: &AsymmetrySettings) {
     let order = ascending(&snapshot.tenants, |_| true, |tenant| &tenant.name);
 
-    // Newcomers are read against the threads as they were, their creators among them.
+    // New threads are compared with the threads as they were, their creators among them.
     let mut newcomers: Vec<Vec<Thread>> = Vec::with_capacity(order.len());
     for &index in &order {
         let sample = &snapshot.tenants[index];
@@ -167,7 +167,7 @@ impl Tenant {
         }
     }
 
-    /// The usual case, without an allocation: the threads are those of the last period.
+    /// Handles the usual case, without an allocation: the threads are those of the last period.
     fn same_threads(&mut self, sample: &TenantSample) -> bool {
         let mut known = self.threads.iter_mut();
         for (index, seen) in sample
@@ -184,7 +184,7 @@ impl Tenant {
         known.next().is_none()
     }
 
-    /// Makes the weights sum to the total again after `left` threads have gone.
+    /// Makes the weights sum to the total again after `left` threads have ended.
     fn rescale(&mut self, left: u64, settings: &AsymmetrySettings) {
         let weights: Vec<u64> = self.threads.iter().map(|thread| thread.weight.0).collect();
         let sum: u64 = weights.iter().sum();
@@ -235,7 +235,7 @@ impl Tenant {
 }
 
 impl Thread {
-    /// Learns the affinity its owner chose, which is not what a placement of ours shows.
+    /// Records the affinity that the owner chose, unless the observed one is a placement of ours.
     fn see_affinity(&mut self, seen: &ThreadSample) {
         let shown = &seen.settings.affinity;
         let ours = self
@@ -249,7 +249,7 @@ impl Thread {
             return;
         }
         if self.inherited_affinity && shown.len() == 1 {
-            return; // not yet undone
+            return; // the inherited placement is not yet undone
         }
         self.affinity = shown.clone();
         self.inherited_affinity = false;
@@ -264,7 +264,7 @@ fn find_newcomers(
     settings: &AsymmetrySettings,
 ) -> Vec<Thread> {
     let is_known = |id: &ThreadId| old.binary_search_by_key(id, |thread| thread.id).is_ok();
-    // The usual case first: all in step.
+    // The usual case first: both lists match.
     let mut in_step = old.iter();
     let unknown = |seen: &ThreadSample| {
         in_step.next().is_none_or(|thread| thread.id != seen.id) && !is_known(&seen.id)
@@ -296,7 +296,7 @@ fn find_newcomers(
     (fair.iter().map(|&index| (index, &sample.threads[index])))
         .filter(|(_, seen)| !is_known(&seen.id))
         .map(|(index, seen)| {
-            // A thread another tenant had, or the nearest ancestor that was managed before.
+            // The thread if another tenant had it, or its nearest ancestor that was managed before.
             let mut origin = managed(seen.id);
             let mut ancestor = seen;
             for _ in 0..MAX_GENERATIONS {
@@ -314,7 +314,7 @@ fn find_newcomers(
         .collect()
 }
 
-/// How far a newcomer's ancestry within one period is followed.
+/// The number of ancestors that are searched for a new thread within one period.
 const MAX_GENERATIONS: usize = 16;
 
 fn adopt(
@@ -326,7 +326,7 @@ fn adopt(
 ) -> Thread {
     let owner_weight = origin.map_or(seen.settings.nice.weight(), |origin| origin.owner_weight);
     let weight = initial(owner_weight, scale(tenant));
-    // Ours, not its owner's, if its creator was or may still have been on a single CPU of ours.
+    // The affinity is ours, not the owner's, if its creator was or may still have been on a CPU of ours.
     let inherits = |origin: &&Thread| {
         let shown = &seen.settings.affinity;
         let ours = origin
@@ -399,7 +399,7 @@ fn initial(owner_weight: Weight, scale: TenantWeight) -> Weight {
     Weight(scaled.clamp(Weight::MIN.0, Weight::MAX.0))
 }
 
-/// Where the items that `keep` says to keep stand, ascending by key; of equal ones the first.
+/// The indices of the items for which `keep` gives a key, ascending by key; of equal keys the first.
 fn ascending<T, K: Ord>(
     items: &[T],
     keep: impl Fn(&T) -> bool,

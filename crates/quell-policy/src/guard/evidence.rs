@@ -1,35 +1,39 @@
-//! What pairs of blocks say of an effect, however often one looks.
+//! The evidence of pairs of blocks about an effect, valid however often it is evaluated.
 //!
 //! # Problem
-//! A lever acts in one block of a pair and rests in the other, which of them first is chosen by chance. Responses differ
-//! from block to block by far more than most levers change them, and the guard looks after every pair: a test that is made for
-//! one look would sooner or later find an effect where there is none.
+//! A lever acts in one block of a pair and rests in the other, in random order. Responses differ from
+//! block to block by far more than most levers change them, and the guard evaluates the evidence after
+//! every pair: a test that is made for one evaluation would sooner or later find an effect where there
+//! is none.
 //!
 //! # Approach
-//! A test by betting (Waudby-Smith and Ramdas, *Estimating means of bounded random variables by betting*, JRSS B 2024;
-//! Ramdas, Grünwald, Vovk and Shafer, *Game-theoretic statistics and safe anytime-valid inference*, 2023). A pair's figure `d` is the
-//! logarithm of the mean response where the lever acts over that where it rests. If the lever changes nothing, the coin that
-//! chose the order makes `d` and `-d` equally likely, whatever the load does. So who bets a part `b` of what he has on the sign
-//! has `1 + b * tanh(d / scale)` times as much afterwards, which is 1 on average; that he ever has `1 / error` times
-//! what he began with is at most as likely as `error` (Ville's inequality), at whatever pair he looks. The bets are several, each
-//! with an equal part of the stake; one player bets that `d` is above zero, another that it is below. The scale is
-//! the median size of the `d` before, which is known before the pair.
+//! A test by betting (Waudby-Smith and Ramdas, *Estimating means of bounded random variables by
+//! betting*, JRSS B 2024; Ramdas, Grünwald, Vovk and Shafer, *Game-theoretic statistics and safe
+//! anytime-valid inference*, 2023). A pair's figure `d` is the logarithm of the mean response where the
+//! lever acts over that where it rests. If the lever changes nothing, the coin that chose the order
+//! makes `d` and `-d` equally likely, whatever the load does. So a player who bets a part `b` of the
+//! wealth on the sign has `1 + b * tanh(d / scale)` times as much afterwards, which is 1 on average; the
+//! probability that the wealth ever reaches `1 / error` times the first stake is at most `error`
+//! (Ville's inequality), at whatever pair one evaluates it. The bets are several, each with an equal
+//! part of the stake; one player bets that `d` is above zero, another that it is below. The scale is the
+//! median size of the earlier `d`, which is known before the pair.
 //!
-//! An effect `e` that the first player would still doubt, had he bet on `d - e`, and the second too, is in the interval: that
-//! has the true one at every look, but for twice the error (where the lever moves each pair by the same part).
+//! An effect `e` is in the interval if neither player, betting on `d - e`, would have reached that
+//! wealth: the interval has the true effect at every evaluation, but for twice the error (where the
+//! lever moves each pair by the same part).
 
 use quell_model::EffectInterval;
 
-/// The parts that are bet.
+/// The parts of the wealth that are bet.
 const BETS: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.95];
 
 /// The first pair's scale: 10 %.
 const FIRST_SCALE: f64 = 0.1;
-/// The least scale: below 1 % nothing is told apart.
+/// The least scale: effects below 1 % are not told apart.
 const LEAST_SCALE: f64 = 0.01;
-/// No effect is looked for beyond a factor of 20.
+/// The logarithm of the largest effect, about a factor of 20; no larger one is searched for.
 const MOST: f64 = 3.0;
-/// Who has so much needs no more.
+/// The bound of a player's wealth: more evidence is not needed.
 const MOST_WEALTH: f64 = 1e30;
 
 /// The pairs of one test.
@@ -56,7 +60,7 @@ impl Evidence {
         self.pairs.len()
     }
 
-    /// The last pairs alone, at most so many.
+    /// The evidence of the last pairs alone, at most `pairs`.
     pub fn last(&self, pairs: usize) -> Evidence {
         let from = self.pairs.len().saturating_sub(pairs);
         Evidence {
@@ -64,23 +68,24 @@ impl Evidence {
         }
     }
 
-    /// How much who bets on less has for each unit that he began with: that the lever shortens responses.
+    /// The wealth of the player who bets that the lever shortens responses, for each unit at the start.
     pub fn for_less(&self) -> f64 {
         self.wealth(0.0, -1.0)
     }
 
-    /// The same for more.
+    /// The wealth of the player who bets that the lever lengthens responses, for each unit at the start.
     pub fn for_more(&self) -> f64 {
         self.wealth(0.0, 1.0)
     }
 
-    /// The effects that are not ruled out with that error on each side; none before the pairs are enough for an end of it.
+    /// The interval of effects that are not ruled out with that error on each side; `None` until the pairs
+    /// are enough to bound it on both sides.
     pub fn interval(&self, error: f64) -> Option<EffectInterval> {
         let rules_out = |effect: f64, side: f64| self.wealth(effect, side) >= 1.0 / error;
         if !rules_out(-MOST, 1.0) || !rules_out(MOST, -1.0) {
             return None;
         }
-        // A larger effect leaves less to who bets on more.
+        // A larger effect leaves less wealth to the player who bets on longer responses.
         let low = first(|effect| !rules_out(effect, 1.0));
         let high = -first(|less| !rules_out(-less, -1.0));
         let sum = |effect: f64| -> f64 {
@@ -107,7 +112,7 @@ impl Evidence {
         sizes[sizes.len() / 2].max(LEAST_SCALE)
     }
 
-    /// What is left of one unit, had all figures been less by that effect.
+    /// The wealth from one unit, had all figures been less by that effect.
     fn wealth(&self, effect: f64, side: f64) -> f64 {
         let mut each = [1.0f64; BETS.len()];
         for it in &self.pairs {
@@ -120,7 +125,7 @@ impl Evidence {
     }
 }
 
-/// The least effect for which that holds, where it holds for all above one.
+/// The least effect for which `holds` is true, if it is true for all effects above one.
 fn first(holds: impl Fn(f64) -> bool) -> f64 {
     let (mut below, mut above) = (-MOST, MOST);
     while above - below > 1e-4 {
@@ -148,7 +153,7 @@ mod tests {
         0.15 * normal * burst
     }
 
-    /// After how many of `pairs` that effect is found less, and more.
+    /// After how many of `pairs` the effect is found to be less, and to be more.
     fn found(effect: f64, pairs: usize, seed: u64) -> (Option<usize>, Option<usize>) {
         let mut random = StdRng::seed_from_u64(seed);
         let mut evidence = Evidence::default();
@@ -170,7 +175,7 @@ mod tests {
         let all: Vec<_> = (0..1000).map(|seed| found(0.0, 60, seed)).collect();
         let less = all.iter().filter(|it| it.0.is_some()).count();
         let more = all.iter().filter(|it| it.1.is_some()).count();
-        // At most 25 each are allowed by the error; a test that finds nothing at all would be of no use either.
+        // The error allows at most 25 each; a test that finds nothing at all would be of no use either.
         assert!(
             (1..=25).contains(&less) && (1..=25).contains(&more),
             "{less} {more}"
@@ -220,7 +225,7 @@ mod tests {
         for pair in 1..=60 {
             evidence.add(-0.2 + noise(&mut random));
             let interval = evidence.interval(ERROR);
-            // 1.95 to the power of 5 is 28: nothing can be said by then.
+            // 1.95 to the power of 5 is 28: by then no effect can be ruled out.
             assert!(pair > 5 || interval.is_none());
             if let Some(it) = interval {
                 assert!(it.low <= it.ratio && it.ratio <= it.high, "{it:?}");

@@ -1,26 +1,28 @@
-//! How tenants fared in a block, by what the observer sees of every one of them.
+//! The figures of tenants in a block, from what the observer sees of all of them.
 //!
-//! The figure is the mean length of a tenant's busy periods: from when a thread of it becomes ready while none of its others is
-//! ready or runs until all are blocked again. Where requests come one at a time that is their response time but for what the
-//! network takes, and where they overlap it grows with it, more than in proportion. It needs no help from applications, and
-//! counts what run delays do not: that a join waits for the last of its threads (docs/results/guard.md compares it with others).
+//! The figure is the mean length of a tenant's busy periods: from when a thread of it becomes ready
+//! while no other of its threads is ready or runs until all are blocked again. Where requests come one
+//! at a time that is their response time without the time of the network, and where they overlap it
+//! grows with it, more than in proportion. It needs no help from applications, and includes what run
+//! delays do not: that a join waits for the last of its threads (docs/results/guard.md compares it with
+//! other figures).
 //!
-//! Batch tenants are not looked at: they have no responses. A tenant that is never quiet has no figure.
+//! Batch tenants are left out: they have no responses. A tenant that never sleeps has no figure.
 
 use quell_model::config::TenantClass;
 use quell_model::{Snapshot, TenantName};
 use std::collections::BTreeMap;
 
-/// A tenant with fewer busy periods in a block says nothing of the pair.
+/// The fewest busy periods in a block with which a tenant counts in the pair.
 const FEWEST: u64 = 3;
-/// A tenant with so many weighs half of what a tenant may weigh at most.
+/// The number of busy periods with which a tenant has half of the greatest weight.
 const HALF: f64 = 10.0;
-/// A pair in which all tenants together weigh less has no figure: ten busy periods of one tenant, four of each of two.
+/// The least total weight of a pair with a figure: ten busy periods of one tenant, four of each of two.
 const LEAST_WEIGHT: f64 = 0.5;
-/// Below this part of its CPUs' time a host is not busy: what nobody waits for is not experimented with.
+/// The part of its CPUs' time below which a host is not busy: where no thread waits there is no trial.
 const BUSY: f64 = 0.25;
 
-/// What was seen in a block.
+/// The sums of a block.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Figures {
     tenants: BTreeMap<TenantName, Busy>,
@@ -57,7 +59,7 @@ impl Figures {
         self.add_cpus(snapshot);
     }
 
-    /// Adds what CPUs did in a period, and nothing of tenants.
+    /// Adds the CPUs' times of a period, without the tenants'.
     pub(super) fn add_cpus(&mut self, snapshot: &Snapshot) {
         for cpu in &snapshot.host.cpus {
             if let Some(busy_ns) = cpu.busy_ns {
@@ -76,15 +78,15 @@ impl Figures {
 /// A pair's figures: logarithms of ratios of the mean busy periods.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Compared {
-    /// Of all tenants, by how much each can say; `None`: too little was seen.
+    /// The mean of all tenants, weighted by their busy periods; `None`: too few were seen.
     pub host: Option<f64>,
-    /// Of each tenant that says enough.
+    /// The figure of each tenant with enough busy periods.
     pub tenants: Vec<(TenantName, f64)>,
 }
 
-/// The blocks in which the lever acts and rests, compared. Exchanged, they give the same with the other sign: all that
-/// chooses and weighs here treats both alike, as the test demands.
-/// Tenants whose busy periods are shorter than `least_ns` in both are left out.
+/// Compares the blocks in which the lever acts and rests. Exchanged, they give the same with the other
+/// sign: all choices and weights here treat both alike, as the test demands. Tenants whose busy periods
+/// are shorter than `least_ns` in both are left out.
 pub(super) fn compare(acting: &Figures, resting: &Figures, least_ns: f64) -> Compared {
     if !acting.is_busy() || !resting.is_busy() {
         return Compared::default();

@@ -1,17 +1,20 @@
-//! The guard: a policy over policies, which keeps what is shown to help.
+//! The guard: a policy around policies, which keeps the levers that are shown to help.
 //!
 //! # Problem
-//! What helps the tenants of one host harms those of another, and no rule of ours knows the difference beforehand: the feedback
-//! of DASEC makes fork-join services later under EEVDF, Quell's scheduler makes them earlier. An operator cannot see either.
+//! A mechanism that helps the tenants of one host harms those of another, and no rule of ours knows
+//! the difference beforehand: the feedback of DASEC makes fork-join services later under EEVDF,
+//! Quell's scheduler makes them earlier. An operator cannot see either.
 //!
 //! # Approach
-//! The agent measures its own effect. It has a few *levers*, each a part of what it does that can rest for a while; `trials`
-//! alternates acting and resting in pairs of blocks in random order, `figures` reads how tenants fared in both from the same
-//! observer, `evidence` is a test that stays valid however often it is looked at. A lever that is shown to harm is off; one that
-//! changes how the kernel treats threads acts only once it is shown to help; Quell's scheduler, which was measured on many loads,
-//! acts until it is shown to harm here.
+//! The agent measures its own effect. It has a few *levers*, each a part of what it does that can rest
+//! for a while; `trials` alternates acting and resting in pairs of blocks in random order, `figures`
+//! reads the tenants' figures in both from the same observer, `evidence` is a test that stays valid
+//! however often it is evaluated. A lever that is shown to harm is off; one that changes how the kernel
+//! treats threads acts only once it is shown to help; Quell's scheduler, which was measured on many
+//! loads, acts until it is shown to harm here.
 //!
-//! What an operator ordered is no lever: weights, promises, shares and pools are never taken away for a trial.
+//! An operator's order is no lever: weights, promises, shares and pools are never taken away for a
+//! trial.
 
 mod evidence;
 mod figures;
@@ -28,14 +31,15 @@ use quell_model::{Lever, Plan, Snapshot};
 pub struct Guarded {
     inner: Box<dyn Policy>,
     trials: Trials,
-    /// How plans are meant to be carried out, but for blocks in which Quell's scheduler rests.
+    /// The backend that carries out plans, except in blocks in which Quell's scheduler rests.
     backend: Backend,
-    /// Whether the last plan wanted Quell's scheduler to rest.
+    /// Whether Quell's scheduler was to rest by the last plan.
     rests: bool,
 }
 
 impl Guarded {
-    /// Guards the levers that a policy has on a backend; the policy as it is where it has none, or where no guard is wanted.
+    /// Guards the levers that a policy has on a backend; returns the policy itself where it has no lever, or
+    /// where the configuration turns the guard off.
     pub fn keeping(
         inner: Box<dyn Policy>,
         file: &AgentFile,
@@ -44,7 +48,7 @@ impl Guarded {
     ) -> Box<dyn Policy> {
         let has = |mechanism| file.agent.has(mechanism);
         let mut levers = Vec::new();
-        // Who is promised something, or a share, has it from the scheduler only.
+        // Promises and shares are kept by Quell's scheduler only, so with them it is no lever.
         let ordered = has(Mechanism::Share) || has(Mechanism::Criticality);
         if backend == Backend::SchedExt && has(Mechanism::Asymmetry) && !ordered {
             levers.push((Lever::Scheduler, true));
@@ -64,7 +68,7 @@ impl Guarded {
         }
     }
 
-    /// Alternates all that a policy does with nothing at all, for a proof in the foreground.
+    /// Alternates all that a policy does with an empty plan, for a proof in the foreground.
     pub fn proving(inner: Box<dyn Policy>, backend: Backend) -> Box<dyn Policy> {
         Box::new(Guarded {
             inner,
@@ -85,7 +89,7 @@ impl Policy for Guarded {
         let acts = |lever| self.trials.acts(lever);
         let mut plan = match acts(Lever::All) {
             true => {
-                // It is judged beside what it was tried beside.
+                // Feedback rests with the scheduler, so that it is judged beside what it was tried beside.
                 let feedback = acts(Lever::Feedback) && acts(Lever::Scheduler);
                 self.inner.allow(Lever::Feedback, feedback);
                 self.inner.decide(snapshot)

@@ -1,11 +1,13 @@
-//! Which lever acts in which block, and what becomes of it: trials in, decision out.
+//! Trials: they decide which lever acts in which block, and what becomes of the lever after them.
 //!
-//! One pair of blocks at a time, of one lever. Each block begins with a washout, of which nothing is counted: what the block
-//! before left behind (queues, placements, caches) is to be gone. Which of the two has the lever act is chosen by chance.
+//! One pair of blocks runs at a time, of one lever. Each block begins with a washout, of which nothing
+//! is counted: the effects of the block before (queues, placements, caches) should be gone. The block of
+//! the two in which the lever acts is random.
 //!
-//! A lever that does not act is tried, pair after pair, until it is shown to help, and acts from then on; or to harm; or until
-//! the trial is over without either. Then it rests for a pause that grows from trial to trial. A lever that acts is checked by a
-//! pair now and then; what the pairs say of harm decides how soon the next one comes, and it is off as soon as harm is shown.
+//! A lever that does not act is tried, pair after pair, until it is shown to help, and acts from then
+//! on; or to harm; or until the trial is over without either. Then it rests for a pause that grows from
+//! trial to trial. A lever that acts is checked by a pair now and then; the evidence of harm decides how
+//! soon the next pair comes, and the lever is off as soon as harm is shown.
 
 use super::evidence::Evidence;
 use super::figures::{Compared, Figures, compare};
@@ -19,43 +21,45 @@ use std::sync::Arc;
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-/// How likely each of two mistakes is in a test, however often it is looked: a lever that changes nothing is found to help, or
-/// to harm.
+/// The probability of each of two errors of a test, however often it is evaluated: a lever that changes
+/// nothing is found to help, or to harm.
 pub const ERROR: f64 = 0.025;
 
-/// A trial ends after so many pairs' time, those that had no figure included: in five minutes where blocks are short. That is also
-/// the longest that a lever which does not help is tried, half of it acting.
+/// The length of a trial in pairs, those without a figure included: five minutes where blocks are short.
+/// That is also the longest that a lever which does not help is tried, half of it acting.
 const TRIAL_PAIRS: u64 = 60;
-/// The pause after the first trial that showed no help; each is twice the one before.
+/// The pause after the first trial that showed no help; each later pause is twice the one before.
 const PAUSE_NS: u64 = 30 * MINUTE_NS;
 const PAUSE_MOST_NS: u64 = 24 * 60 * MINUTE_NS;
-/// Where tenants of class latency came or went a lever is tried again after so long, and twice as long after each trial that
-/// showed no help.
+/// The pause before a lever is tried again where tenants of class latency came or went; it doubles after
+/// each trial that showed no help.
 const PAUSE_OTHERS_NS: u64 = 5 * MINUTE_NS;
-/// Before each of the first checks of a lever that acts; after those, twice the one before.
+/// The number of first checks of a lever that acts; before each later check the pause doubles.
 const FIRST_CHECKS: usize = 6;
 const CHECK_NS: u64 = MINUTE_NS;
 const CHECK_MOST_NS: u64 = 10 * MINUTE_NS;
-/// The next check comes at once where who bets on harm has doubled what he had.
+/// The wealth of the bet on harm, in units of its stake, from which on the next check comes at once.
 const SUSPECTED: f64 = 2.0;
-/// Another test begins, with its first checks, where who had begun to bet on harm so many pairs ago has so many times what he had:
-/// what helped may have begun to harm.
+/// A new test begins, with its first checks, where a bet on harm that began so many pairs ago has so many
+/// times its stake: a lever that helped may have begun to harm.
 const TURNED: (usize, f64) = (5, 3.0);
-/// After so many checks the test begins anew, so that an effect that changes is not weighed against old pairs for ever.
+/// The number of checks after which the test begins anew, so that an effect that changes is not weighed
+/// against old pairs for ever.
 const CHECKS: usize = 40;
 
-/// A lever's blocks.
+/// The lengths of a lever's blocks.
 #[derive(Debug, Clone, Copy)]
 struct Blocks {
     washout_ns: u64,
     measured_ns: u64,
-    /// Tenants with shorter busy periods are not compared.
+    /// Tenants with shorter mean busy periods are not compared.
     least_ns: f64,
 }
 
 impl Blocks {
-    /// A scheduler is loaded and unloaded for them, which takes longer to settle. It counts by itself where it runs, and sees a
-    /// busy period's beginning and end some microseconds apart from where the kernel's trace points do.
+    /// Blocks for which a scheduler is loaded and unloaded, which takes longer to settle. Quell's scheduler
+    /// counts busy periods itself where it runs, and sees a period's beginning and end some microseconds
+    /// apart from where the kernel's trace points do.
     const LONG: Blocks = Blocks {
         washout_ns: SECOND_NS,
         measured_ns: 9 * SECOND_NS,
@@ -92,44 +96,44 @@ pub struct Trials {
     levers: Vec<Standing>,
     running: Option<Pair>,
     random: Option<ChaCha8Rng>,
-    /// The last second or so.
+    /// The CPUs' times of the last second or so.
     recent: Figures,
     recent_since_ns: u64,
     busy: bool,
-    /// Those of class latency that are there.
+    /// The tenants of class latency that have threads.
     tenants: BTreeSet<TenantName>,
     effects: Arc<Vec<Effect>>,
 }
 
-/// What is known of a lever.
+/// The state of a lever.
 #[derive(Debug)]
 struct Standing {
     lever: Lever,
-    /// Whether it acts where no pair runs.
+    /// Whether the lever acts while no pair runs.
     acts: bool,
     finding: Finding,
-    /// When the finding was found; 0: at the start.
+    /// When the finding was made; the first snapshot's time where there is none yet.
     since_ns: u64,
     /// When the next pair may begin.
     next_ns: u64,
-    /// Of the trial that goes on, or of the checks.
+    /// The evidence of the running trial, or of the checks.
     evidence: Evidence,
     by_tenant: BTreeMap<TenantName, Evidence>,
-    /// How long the trial that goes on has taken.
+    /// The duration of the running trial so far.
     tried_ns: u64,
-    /// How many have shown no help.
+    /// The number of trials that have shown no help.
     failed: u32,
     /// The pause before the next check.
     check_ns: u64,
-    /// Whether the evidence is of a test that is over: the next pair begins another one.
+    /// Whether the evidence is that of a test that is over: the next pair begins a new test.
     over: bool,
-    /// What the test before showed, until the one that goes on can say something.
+    /// The result of the test before, until the running one has a result.
     before: Option<Shown>,
-    /// Pairs that had no figure: the host was not busy, or too few responses were seen.
+    /// Pairs without a figure: the host was not busy, or too few responses were seen.
     void: u64,
 }
 
-/// What a test says of responses.
+/// The result of a test about responses.
 #[derive(Debug, Clone)]
 struct Shown {
     pairs: u64,
@@ -139,24 +143,25 @@ struct Shown {
 
 #[derive(Debug)]
 struct Pair {
-    /// Its place in the list.
+    /// The lever's index in the list.
     lever: usize,
-    /// Whether it acts in the first block.
+    /// Whether the lever acts in the first block.
     acts_first: bool,
-    /// Whether the second block goes on.
+    /// Whether the second block runs.
     second: bool,
-    /// When the block began: with the first period for which its plan had been carried out, as loading a scheduler takes a
-    /// while. `None`: that is not over yet.
+    /// When the block began: with the first period for which its plan had been carried out, as loading a
+    /// scheduler takes a while. `None`: the block has not begun.
     began_ns: Option<u64>,
     /// When the pair began.
     first_ns: u64,
     figures: [Figures; 2],
-    /// A plan of it was not carried out: it says nothing.
+    /// Whether a plan of the pair was not carried out, so that the pair counts as void.
     spoiled: bool,
 }
 
 impl Trials {
-    /// Of these levers, with whether each acts until its first trial. With [`GuardMode::Report`] that stays so.
+    /// Trials of these levers, with whether each acts until its first trial. With [`GuardMode::Report`] that
+    /// never changes.
     pub fn new(mode: GuardMode, levers: impl IntoIterator<Item = (Lever, bool)>) -> Trials {
         let standing = |(lever, acts)| Standing {
             lever,
@@ -188,11 +193,11 @@ impl Trials {
         trials
     }
 
-    /// Which levers act from now on: after the period that the snapshot describes.
+    /// Decides which levers act from now on, after the period that the snapshot describes.
     pub fn step(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         if self.random.is_none() {
-            // Chance enough for a load that does not look at it, and the same from the same snapshots.
+            // Random enough for a load that does not adapt to it, and equal for equal snapshots.
             self.random = Some(ChaCha8Rng::seed_from_u64(now));
             self.recent_since_ns = now;
             for standing in &mut self.levers {
@@ -236,19 +241,19 @@ impl Trials {
         }
     }
 
-    /// The last plan was not carried out as it was meant: the pair that goes on says nothing.
+    /// Marks the running pair as void: the last plan was not carried out as it was meant.
     pub fn spoil(&mut self) {
         if let Some(pair) = &mut self.running {
             pair.spoiled = true;
         }
     }
 
-    /// What is known of each lever.
+    /// The effect of each lever.
     pub fn effects(&self) -> Arc<Vec<Effect>> {
         self.effects.clone()
     }
 
-    /// Whether the host is busy, and who is there.
+    /// Follows whether the host is busy, and which tenants have threads.
     fn follow(&mut self, snapshot: &Snapshot) {
         let now = snapshot.time_ns;
         self.recent.add_cpus(snapshot);
@@ -276,7 +281,7 @@ impl Trials {
         }
     }
 
-    /// Begins a pair of the lever that is due for longest, if any is.
+    /// Begins a pair of the lever that has been due for longest, if a lever is due.
     fn begin(&mut self, now: u64) {
         let levers = self.levers.iter_mut().enumerate();
         let due = levers.filter(|(_, it)| it.next_ns <= now);
@@ -301,7 +306,7 @@ impl Trials {
         });
     }
 
-    /// A pair is over.
+    /// Ends a pair.
     fn finish(&mut self, pair: Pair, now: u64) {
         let standing = &mut self.levers[pair.lever];
         let [first, second] = &pair.figures;
@@ -329,13 +334,13 @@ impl Trials {
 }
 
 impl Standing {
-    /// After a pair, which says something or not.
+    /// Judges the evidence after a pair; `says`: whether the pair had a figure.
     fn judge(&mut self, mode: GuardMode, says: bool, now: u64) {
         let shown = 1.0 / ERROR;
         let helps = self.evidence.for_less() >= shown;
         let harms = self.evidence.for_more() >= shown;
         if self.lever == Lever::All {
-            // Somebody waits for it, pair after pair, and judges himself.
+            // A proof runs in the foreground, pair after pair, and its caller judges.
             return;
         }
         if mode == GuardMode::Report || self.acts {
@@ -347,9 +352,9 @@ impl Standing {
             } else if helps && self.finding != Finding::Helps {
                 self.found(Finding::Helps, now);
             }
-            // What helped so far weighs nothing against what it does from now on.
+            // The evidence of past help must not count against the effect from now on, so a new test begins.
             self.over = helps || self.evidence.pairs() >= CHECKS;
-            // Pairs that say nothing come ever more seldom, too: there may be nobody to see.
+            // Pairs without a figure come ever more seldom, too: there may be no tenant to see.
             if !says || self.evidence.pairs() >= FIRST_CHECKS {
                 self.check_ns = (2 * self.check_ns).min(CHECK_MOST_NS);
             }
@@ -383,14 +388,14 @@ impl Standing {
         self.since_ns = now;
     }
 
-    /// It does not act until another trial shows that it helps.
+    /// Turns the lever off until another trial shows that it helps.
     fn rests(&mut self, now: u64) {
         self.next_ns = now + growing(PAUSE_NS, self.failed);
         self.failed += 1;
         (self.acts, self.over) = (false, true);
     }
 
-    /// What the test that goes on says.
+    /// The result of the running test; `None`: not enough pairs.
     fn shown(&self) -> Option<Shown> {
         let tenants = self.by_tenant.iter();
         Some(Shown {

@@ -1,25 +1,32 @@
 //! The pools mechanism: how many cores each virtual machine needs now (UFO; Peng et al., NSDI 2024).
 //!
 //! # Problem
-//! Guests are given more virtual CPUs than a host has CPUs, and use few of them. Where a host schedules more virtual CPUs than CPUs, requests wait
-//! for a virtual CPU that waits for a CPU; where each has CPUs of its own for ever, most stay idle. And a host knows no latency of its guests.
+//! Guests are given more vCPUs than a host has CPUs, and use few of them. Where a host schedules more
+//! vCPUs than CPUs, requests wait for a vCPU that waits for a CPU; where each vCPU has a CPU of its own
+//! for ever, most CPUs stay idle. And a host does not know the latency of its guests.
 //!
 //! # Approach
-//! The host's cores are in three pools (section 4.2): a group of cores for each guest's virtual CPUs, one for the emulator threads of all, and
-//! the idle ones, in which those guests are that have no group: batch ones, and those that do nothing. A guest has as many virtual CPUs online
-//! as its group has CPUs. Once a second ([`Pools::second`]) the emulator pool is made as large as it has to be (section 4.3), and each guest's group, by
-//! what its own scheduler says ([`predict`], sections 4.4 and 4.5). A core is a physical one: hyperthreads are never of two guests. How large the
-//! idle pool was lately is a verdict for who places guests on hosts (appendix B.4).
+//! The host's cores are in three pools (section 4.2): a group of cores for each guest's vCPUs, one for
+//! the emulator threads of all guests, and the idle pool, in which those guests are that have no group:
+//! batch guests, and those that are idle. A guest has as many vCPUs online as its group has CPUs. Once a
+//! second ([`Pools::second`]) the emulator pool is made as large as it has to be (section 4.3), and each
+//! guest's group by the figures of the guest's own scheduler ([`predict`], sections 4.4 and 4.5). A core
+//! is a physical one: two guests never share its hyperthreads. The size of the idle pool of late is a
+//! verdict for the service that places guests on hosts (appendix B.4).
 //!
 //! # Ours
-//! - Guests settle each by itself; the paper waits for one after the other.
+//! - Guests settle independently; the paper waits for one after the other.
 //! - Where cores lack, groups that need more are made as equal as cores allow.
-//! - Those that need no more give back before others get more; of these who uses most of each of its CPUs is first.
-//! - Who has no group always has CPUs: the last core of the idle pool is kept for it, or taken from the largest group.
-//! - Tenants that are no guests, and not batch ones, have the idle pool as guests have their groups: guests get what of it these do not need,
-//!   and where cores lack the idle pool is one of those that are made equal.
-//! - A core keeps its guest as long as that has as many; new ones are near to those it has.
-//! - What a guest says is not trusted: more time than its CPUs have is what its threads used as seen from the host.
+//! - Guests that need fewer cores give back before others get more; of these the guest that uses most
+//!   of each of its CPUs is first.
+//! - Guests without a group always have CPUs: the last core of the idle pool is kept for them, or taken
+//!   from the largest group.
+//! - Tenants that are neither guests nor batch have the idle pool as guests have their groups: guests
+//!   get the part of it that these tenants do not need, and where cores lack the idle pool is one of the
+//!   groups that are made equal.
+//! - A core keeps its guest as long as the guest keeps as many; new cores are near to those it has.
+//! - A guest's figures are not trusted: CPU time beyond that of its CPUs is replaced by the time that its
+//!   threads used as seen from the host.
 //!
 //! # Units
 //! CPU time is in CPUs: 1.0 is all of one.
@@ -40,78 +47,80 @@ use quell_model::{Advice, CpuSet, TenantName, Topology, Verdict, WhatIf};
 use std::collections::{BTreeMap, VecDeque};
 use what_if::{Holding, what_if};
 
-/// The emulator pool gets more cores above that part of it used, until less than [`EMULATORS_LEAST`] is.
+/// The used part above which the emulator pool gets more cores, until less than [`EMULATORS_LEAST`] is used.
 pub const EMULATORS_MOST: f64 = 0.7;
-/// Below that part used it gives cores back, as long as it stays under [`EMULATORS_MOST`].
+/// The used part below which the emulator pool gives cores back, as long as it stays under
+/// [`EMULATORS_MOST`].
 pub const EMULATORS_LEAST: f64 = 0.5;
-/// A guest that uses less, in CPUs, does nothing (section 4.2).
+/// The CPU time below which a guest is idle, in CPUs (section 4.2).
 pub const NOTHING: f64 = 0.01;
-/// A guest's own CPU time is believed up to so many times what its virtual CPUs used.
+/// The factor by which a guest's own CPU time may exceed that of its vCPUs' threads and be believed.
 pub const MORE: f64 = 1.25;
-/// After doing nothing for so long it loses its group, in ns. The paper: consistently.
+/// The time after which an idle guest loses its group, in ns. The paper: consistently.
 pub const PARKED_NS: u64 = 10_000_000_000;
-/// The idle pool is to be as large as tenants that are no guests needed it for so long, in ns: longer than a guest's CPUs take to settle.
+/// The time for which the idle pool is kept as large as tenants that are no guests needed it, in ns:
+/// longer than a guest's CPUs take to settle.
 pub const REST_NS: u64 = 10_000_000_000;
-/// What the verdict looks back on, in ns, and for how long it is good. The paper: constantly.
+/// The time that the verdict looks back on, and for which it holds, in ns. The paper: constantly.
 pub const VERDICT_NS: u64 = 60_000_000_000;
-/// With more idle cores that nobody needs there is room for more guests (appendix B.4).
+/// The number of unneeded idle cores above which there is room for more guests (appendix B.4).
 pub const ROOM: usize = 2;
 
-/// What was seen of a guest in the last second.
+/// The observations of a guest in the last second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen<'a> {
-    /// Whose it is.
+    /// The guest's name.
     pub name: &'a TenantName,
-    /// Its virtual CPUs.
+    /// The number of the guest's vCPUs.
     pub vcpus: u32,
-    /// Its work is never waited for: it gets no group.
+    /// Whether the guest is batch: no user waits for its work, so it gets no group.
     pub batch: bool,
-    /// What its virtual CPUs used, as the host sees it, in CPUs.
+    /// The CPU time of its vCPUs as the host sees it, in CPUs.
     pub used: f64,
-    /// What its other threads did, likewise.
+    /// The CPU time of its other threads as the host sees it, in CPUs.
     pub emulated: f64,
-    /// What it says itself; `None`: nothing.
+    /// The guest's own figures; `None`: the guest does not answer.
     pub says: Option<Says>,
 }
 
-/// What a guest says of itself.
+/// A guest's figures about itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Says {
     /// CPU time, in CPUs.
     pub used: f64,
-    /// How often its scheduler switched, per second.
+    /// The rate of its scheduler's context switches, per second.
     pub switches: f64,
 }
 
-/// Where everything is to be.
+/// The division of a host's CPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Division {
-    /// Guests by name.
+    /// The guests' groups, by name.
     pub guests: BTreeMap<TenantName, Group>,
     /// The CPUs of emulator threads.
     pub emulators: CpuSet,
-    /// The CPUs that nobody has, and of those that have no group.
+    /// The CPUs of the idle pool: those of guests without a group, and those that are idle.
     pub idle: CpuSet,
-    /// Whether the host can take more.
+    /// Whether the host has room for more guests.
     pub verdict: Verdict,
 }
 
-/// Where a guest's virtual CPUs are to be.
+/// Where a guest's vCPUs should run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// Their CPUs.
+    /// The CPUs of the vCPUs.
     pub cpus: CpuSet,
-    /// They are its own; else it shares the idle pool.
+    /// Whether the CPUs are the guest's own; else it shares the idle pool.
     pub own: bool,
-    /// So many virtual CPUs are to be online.
+    /// The number of vCPUs that should be online.
     pub online: u32,
-    /// So many CPUs it lacks, because there are no more.
+    /// The number of CPUs that the guest lacks, because no more are free.
     pub lacks: u32,
-    /// Why that changed in this second.
+    /// Why the number of CPUs changed in this second.
     pub why: Option<Why>,
 }
 
-/// Who has a core.
+/// The owner of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Owner {
     Nobody,
@@ -130,20 +139,20 @@ struct Core {
 #[derive(Debug, Clone)]
 struct Managed {
     guest: Guest,
-    /// It has a group.
+    /// Whether the guest has a group.
     own: bool,
-    /// Since when it does nothing.
+    /// The time since when the guest is idle.
     nothing_since: Option<u64>,
 }
 
-/// A second that was.
+/// A past second.
 #[derive(Debug, Clone)]
 struct Past {
     at_ns: u64,
-    /// Idle cores, and those of them that nobody needs.
+    /// The number of idle cores, and of those that no tenant needs.
     idle: usize,
     spare: usize,
-    /// Somebody lacked cores.
+    /// Whether a pool or a guest lacked cores.
     lacked: bool,
 }
 
@@ -152,17 +161,17 @@ struct Past {
 pub struct Pools {
     settings: Settings,
     cores: Vec<Core>,
-    /// CPUs of a core.
+    /// The number of CPUs of a core.
     step: u32,
     guests: BTreeMap<TenantName, Managed>,
-    /// How many CPUs of the idle pool tenants that are no guests needed, by time.
+    /// The number of CPUs of the idle pool that tenants that are no guests needed, by time.
     rest: VecDeque<(u64, u32)>,
-    /// What the verdict looks back on.
+    /// The seconds that the verdict looks back on.
     history: VecDeque<Past>,
 }
 
 impl Pools {
-    /// With nothing seen yet.
+    /// A division with no observations yet.
     pub fn new(settings: Settings) -> Pools {
         Pools {
             settings,
@@ -174,13 +183,14 @@ impl Pools {
         }
     }
 
-    /// What is known of a guest.
+    /// The state of a guest.
     pub fn guest(&self, name: &TenantName) -> Option<&Guest> {
         self.guests.get(name).map(|it| &it.guest)
     }
 
-    /// A second has passed, in which that was seen; names are different. others: what tenants that are no guests, for whom the idle pool is too, used
-    /// of CPUs, without batch ones; `None`: there are none.
+    /// Decides the division after a second with these observations, each of another guest. `others`: the CPU
+    /// time, in CPUs, of tenants that are neither guests nor batch and run in the idle pool too; `None`:
+    /// there are none.
     pub fn second(
         &mut self,
         now_ns: u64,
@@ -230,7 +240,7 @@ impl Pools {
             let (own, cpus) = match (own.is_empty(), idle.is_empty()) {
                 (false, _) => (true, own),
                 (true, false) => (false, idle.clone()),
-                // There is but one core.
+                // The host has one core only.
                 (true, true) => (false, emulators.clone()),
             };
             let group = Group {
@@ -250,7 +260,7 @@ impl Pools {
         }
     }
 
-    /// Cores that are online. What went offline is nobody's.
+    /// Follows the cores that are online. A core that went offline loses its owner.
     fn follow_cores(&mut self, topology: &Topology) {
         let mut cores: BTreeMap<u32, Core> = BTreeMap::new();
         for cpu in &topology.cpus {
@@ -276,14 +286,14 @@ impl Pools {
         }
         let step = cores.values().map(|it| it.cpus.len() as u32).max();
         if step != Some(self.step) {
-            // Hyperthreads were switched: what is known was of other CPUs.
+            // Hyperthreads were turned on or off: the guests' profiles are of other CPUs.
             self.guests.clear();
         }
         self.step = step.unwrap_or(1);
         self.cores = cores.into_values().collect();
     }
 
-    /// Who came, and who went.
+    /// Adds new guests, and removes those that are gone.
     fn follow_guests(&mut self, now_ns: u64, seen: &[Seen<'_>]) {
         let managed = |name: &TenantName| seen.iter().any(|it| it.name == name && !it.batch);
         self.guests.retain(|name, _| managed(name));
@@ -304,7 +314,8 @@ impl Pools {
         }
     }
 
-    /// As many cores as emulators need, by Algorithm 1, but one if there is any; how many of them lack.
+    /// Gives the emulators as many cores as they need, by Algorithm 1, and at least one if there is any;
+    /// returns how many of them lack.
     fn size_emulators(&mut self, now_ns: u64, used: f64) -> u32 {
         let per_core = f64::from(self.step);
         let part = |cores: usize| used / (cores as f64 * per_core);
@@ -325,7 +336,7 @@ impl Pools {
         }
         let mut owned = self.own(&Owner::Emulators, cores);
         if owned == 0 {
-            // Those it had are not there any more.
+            // The cores that the emulators had are gone.
             self.take_from_largest(now_ns);
             owned = self.own(&Owner::Emulators, 1);
         }
@@ -336,8 +347,9 @@ impl Pools {
         }
     }
 
-    /// How many CPUs of the idle pool those tenants need that are no guests, and used so many in this second: as many as have their requests not wait
-    /// long for each other, and a core at least. Where they use all of it more may be wanted than is seen, which comes to light as it grows.
+    /// The number of CPUs of the idle pool that tenants need that are no guests and used so many in this
+    /// second: so many that their requests do not wait long for each other, and a core at least. Where they
+    /// use all of it they may want more than is seen; that shows as the pool grows.
     fn rest_needs(&mut self, now_ns: u64, used: Option<f64>) -> u32 {
         let all = (self.cores.len() as u32).saturating_mul(self.step);
         let needs = |used: f64| {
@@ -353,7 +365,7 @@ impl Pools {
         self.rest.iter().map(|it| it.1).max().unwrap_or(0)
     }
 
-    /// How many CPUs a guest is to have, 0 for a place in the idle pool, and why that is new.
+    /// The number of CPUs that a guest should have, 0 for the idle pool, and the reason of a change.
     fn wants(&mut self, now_ns: u64, seen: &Seen<'_>) -> Option<(u32, Option<Why>)> {
         let managed = self.guests.get_mut(seen.name)?;
         let idles = seen.used < NOTHING;
@@ -365,14 +377,14 @@ impl Pools {
             return Some((0, None));
         }
         if !managed.own {
-            // It comes, or has something to do again. One that was seen before begins with what it had.
+            // The guest is new, or no longer idle. A guest that was seen before begins with what it had.
             return Some((managed.guest.cpus(), None));
         }
         let has = managed.guest.cpus();
         let finite =
             |it: &Says| it.switches.is_finite() && it.switches >= 0.0 && it.used.is_finite();
         let says = seen.says.filter(finite);
-        // Nobody uses more than its threads did, but for when either was read.
+        // A guest uses no more than its threads did, except for the times at which both were read.
         let most = (MORE * seen.used + NOTHING).min(f64::from(has));
         let load = Load {
             used: says.map_or(seen.used, |it| it.used.clamp(0.0, most)),
@@ -383,34 +395,34 @@ impl Pools {
         Some((cpus, why))
     }
 
-    /// So many CPUs nobody has, of those that are for who has no group.
+    /// The number of CPUs in the idle pool.
     fn idle(&self) -> u32 {
         self.cpus_of(&Owner::Nobody).len() as u32
     }
 
-    /// So many CPUs a guest has now.
+    /// The number of CPUs of a guest now.
     fn of(&self, name: &TenantName) -> u32 {
         self.cpus_of(&Owner::Guest(name.clone())).len() as u32
     }
 
-    /// So many cores. Not all may have as many CPUs as a step.
+    /// The number of cores of a guest. A core may have fewer CPUs than `step`.
     fn cores_of(&self, name: &TenantName) -> u32 {
         let owns = |it: &&Core| matches!(&it.owner, Owner::Guest(owner) if owner == name);
         self.cores.iter().filter(owns).count() as u32
     }
 
-    /// Gives a guest so many cores, as far as there are; gives how many CPUs these count as.
+    /// Sets the number of a guest's cores, as far as there are; returns the number of CPUs they count as.
     fn give(&mut self, name: &TenantName, cores: u32) -> u32 {
         self.own(&Owner::Guest(name.clone()), cores as usize) as u32 * self.step
     }
 
-    /// Gives somebody so many cores, as far as there are; gives how many it has.
+    /// Sets the number of an owner's cores, as far as there are; returns how many it has.
     fn own(&mut self, owner: &Owner, cores: usize) -> usize {
         let mut has: Vec<usize> = (0..self.cores.len())
             .filter(|at| self.cores[*at].owner == *owner)
             .collect();
         while has.len() > cores {
-            // The one that is least among its others, of these the last.
+            // The core with the fewest others of the owner in its last-level cache, of these the last.
             let near = |at: &usize| {
                 has.iter()
                     .filter(|it| self.cores[**it].llc == self.cores[*at].llc)
@@ -442,21 +454,23 @@ impl Pools {
         has.len()
     }
 
-    /// Who lacks cores gets some from who has most, one after the other, as long as that does not have fewer than the other then.
-    /// Gives what every guest lacks of what it wants. rest: what the idle pool is to have.
+    /// Gives cores to owners that lack them from the owner with the most, one after the other, as long as
+    /// that owner then has no fewer than the other. Returns what every guest lacks of `wants`. `rest`: the
+    /// number of CPUs that the idle pool should have.
     fn even_out(
         &mut self,
         now_ns: u64,
         wants: &BTreeMap<TenantName, u32>,
         rest: u32,
     ) -> BTreeMap<TenantName, u32> {
-        // A core moves once at most: where they are not alike, what is more equal may be the other way around then.
+        // Each core moves once at most: where cores differ in size, a move back could be more equal again.
         for _ in 0..self.cores.len() {
             let Some((from, to)) = self.uneven(wants, rest) else {
                 break;
             };
             for (owner, gets) in [(from, false), (to, true)] {
-                // What a guest gives up is idle, and what it gets was.
+                // A core that a guest gives up goes to the idle pool, and the core that it gets comes
+                // from there.
                 let Owner::Guest(name) = owner else {
                     continue;
                 };
@@ -477,9 +491,10 @@ impl Pools {
         lacks.filter(|it| it.1 > 0).collect()
     }
 
-    /// Who has most, and of those that lack cores who has least, if a core of the one would make them more equal.
+    /// The owner with the most, and the one with the least of those that lack cores, if moving a core from
+    /// the one to the other makes them more equal.
     fn uneven(&self, wants: &BTreeMap<TenantName, u32>, rest: u32) -> Option<(Owner, Owner)> {
-        // What the idle pool has beyond what is needed there guests have got.
+        // Guests have already got the part of the idle pool that is not needed there.
         let idle = (self.idle(), self.idle() < rest, Owner::Nobody);
         let guests = self.guests.keys().map(|name| {
             let counts = self.cores_of(name) * self.step;
@@ -493,7 +508,7 @@ impl Pools {
         apart.then(|| (from.2.clone(), to.2.clone()))
     }
 
-    /// Whoever has no group must run somewhere; with one core that is where emulators do.
+    /// Keeps a core in the idle pool if a tenant has no group; with one core, that is the emulators' core.
     fn keep_one_idle(&mut self, now_ns: u64, seen: &[Seen<'_>], others: bool) {
         let without = others || seen.iter().any(|it| self.of(it.name) == 0);
         let idle = self.cores.iter().any(|it| it.owner == Owner::Nobody);
@@ -503,7 +518,7 @@ impl Pools {
         self.take_from_largest(now_ns);
     }
 
-    /// The largest group gives up a core.
+    /// Takes a core from the largest group.
     fn take_from_largest(&mut self, now_ns: u64) {
         let groups = self.guests.keys().map(|name| (self.of(name), name));
         let Some((cpus, name)) = groups
@@ -524,7 +539,7 @@ impl Pools {
             return;
         };
         managed.own = has > 0;
-        // Else it begins again with what it had.
+        // A guest without a group will begin again with what it had.
         if managed.own {
             managed.guest.has(has, before, now_ns, &self.settings);
         }
@@ -537,7 +552,9 @@ impl Pools {
             .collect()
     }
 
-    /// For who places virtual machines. kept: so many cores of the idle pool are needed there. lacked: cores did in this second; elsewhere, lacks: so many cores of emulators and of the idle pool, and CPUs of guests, still do.
+    /// The verdict for the placement service. `kept`: the number of cores needed in the idle pool. `lacked`:
+    /// whether cores lacked in this second. `elsewhere`, `lacks`: the number of cores that the emulators and
+    /// the idle pool still lack, and of CPUs that guests still lack.
     fn verdict(
         &mut self,
         now_ns: u64,
@@ -566,7 +583,7 @@ impl Pools {
             self.history.pop_front();
         }
         let all = || self.history.iter();
-        // What was not seen for so long is not constant.
+        // A state that was observed for less than `VERDICT_NS` is not constant.
         let constant = all()
             .next()
             .is_some_and(|it| now_ns - it.at_ns >= VERDICT_NS - VERDICT_NS / 60);

@@ -1,14 +1,18 @@
-//! The mechanism's decision: around what other mechanisms decide, where virtual machines and all else are to run.
+//! The mechanism's decision, around those of other mechanisms: where virtual machines and all other
+//! tenants should run.
 //!
-//! What is seen in the periods of a second adds up, and the second's end decides ([`Pools::second`]); between, all stays. A tenant with threads
-//! that are virtual CPUs is a guest; all other tenants are in the idle pool, of which a core is kept for them.
+//! The observations of the periods of a second are summed, and the second's end decides
+//! ([`Pools::second`]); between, the division stays. A tenant with vCPU threads is a guest; all other
+//! tenants are in the idle pool, of which a core is kept for them.
 //!
-//! Two kinds of CPUs are not divided (ours): those on which CPU time is promised, as promises say where they are kept, and those to which an
-//! operator bound a virtual machine, seen from its virtual CPUs' affinity when it came. Such a machine is left alone, and said. What promises
-//! leave of theirs is for all that is in the idle pool.
+//! Two kinds of CPUs are not divided (ours): those on which CPU time is promised, as promises decide
+//! their place, and those to which an operator bound a virtual machine, seen from its vCPUs' affinity
+//! when it came. Such a machine is left alone, and the plan says so. The CPU time that promises leave on
+//! their CPUs is for all tenants in the idle pool.
 //!
-//! A machine of which some virtual CPUs are real-time or SCHED_IDLE is left alone as well: those are not moved, and the others' group would be
-//! sized, and their number online chosen, by what part of it does.
+//! A machine with some vCPUs that are real-time or SCHED_IDLE is left alone as well: those vCPUs are not
+//! moved, and the group of the others would be sized, and their number online chosen, by a part of the
+//! machine's activity.
 
 use super::predict::Settings;
 use super::{Division, Pools, Says, Seen};
@@ -20,52 +24,52 @@ use quell_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// It divides so often, in ns (section 4.4).
+/// The time between divisions, in ns (section 4.4).
 const SECOND_NS: u64 = 1_000_000_000;
-/// What a guest said counts for so long: it is asked once a second, and an answer may be late.
+/// The time for which a guest's answer is valid: it is asked once a second, and an answer may be late.
 const GOOD_NS: u64 = 2_500_000_000;
 
-/// A QEMU without virtual CPUs is taken to be starting for so long, in ns. What its first thread is bound to its virtual CPUs would have from it, as if an
-/// operator had bound them.
+/// The time for which a QEMU process without vCPUs is taken to be starting, in ns. Its vCPU threads would
+/// inherit a binding of its first thread, as if an operator had bound them.
 const STARTS_NS: u64 = 5_000_000_000;
 
-/// Decides on pools, and around them on all else.
+/// The policy that decides on pools, around the policy for everything else.
 pub struct Pooled {
     others: Box<dyn Policy>,
     pools: Pools,
     vms: BTreeMap<TenantName, Vm>,
-    /// QEMUs without virtual CPUs, and since when they are known.
+    /// Tenants of QEMU processes without vCPUs, and the times since when they are known.
     starting: BTreeMap<TenantName, u64>,
-    /// What tenants that are no machines, and neither batch ones, did since the last division.
+    /// The CPU time of tenants that are neither virtual machines nor batch since the last division.
     rest_ns: u64,
-    /// When it divided last.
+    /// The time of the last division.
     divided_ns: Option<u64>,
     division: Option<Division>,
 }
 
-/// A virtual machine, and what it did since the last division.
+/// A virtual machine, and its CPU time since the last division.
 #[derive(Debug, Default)]
 struct Vm {
-    /// Each of its machines, and the CPUs that an operator had bound it to when it came.
+    /// Each of the tenant's machines, and the CPUs to which an operator had bound it when it came.
     machines: BTreeMap<Pid, Option<CpuSet>>,
-    /// How many of its virtual CPUs are real-time or SCHED_IDLE, and so left alone.
+    /// The number of its vCPUs that are real-time or SCHED_IDLE, and so left alone.
     alone: usize,
-    /// It has another number of CPUs than before, and why; for the next plan.
+    /// The reason of a change of its CPUs, for the next plan.
     reason: Option<Reason>,
-    /// How many CPUs it had when that was said.
+    /// The number of its CPUs when that was reported.
     cpus: usize,
     used_ns: u64,
     emulated_ns: u64,
-    /// What it said last,
+    /// The guest's latest answer.
     guest: Option<GuestSample>,
-    /// and when the last division took that into account.
+    /// The answer that the last division used.
     before: Option<GuestSample>,
-    /// What it said of the time between these, when they were last different.
+    /// The figures of the time between these answers, when they last differed.
     says: Option<Says>,
 }
 
 impl Pooled {
-    /// With that for all else.
+    /// A policy around `others`, which decides everything else.
     pub fn new(others: Box<dyn Policy>) -> Pooled {
         Pooled {
             others,
@@ -78,7 +82,7 @@ impl Pooled {
         }
     }
 
-    /// Adds up what machines did in a period, and who came and went.
+    /// Adds the CPU times of a period, and follows which virtual machines exist.
     fn follow(&mut self, snapshot: &Snapshot, plan: &Plan) {
         let online = snapshot.host.topology.online();
         self.vms
@@ -110,13 +114,13 @@ impl Pooled {
             .sum::<u64>();
     }
 
-    /// A second, or what was of the first one, is over.
+    /// Divides the CPUs at the end of a second, or of the part of the first one that was observed.
     fn divide(&mut self, snapshot: &Snapshot, plan: &Plan) {
         let now = snapshot.time_ns;
         let passed = now - self.divided_ns.unwrap_or(now - snapshot.period_ns);
         let topology = divided(&snapshot.host.topology, &self.left(plan));
         if topology.cpus.is_empty() || passed == 0 {
-            // What was done meanwhile is of no second that counts.
+            // CPU time of the meantime belongs to no second that counts.
             self.rest_ns = 0;
             for vm in self.vms.values_mut() {
                 (vm.used_ns, vm.emulated_ns) = (0, 0);
@@ -177,7 +181,8 @@ impl Pooled {
         bound.chain(promised).collect()
     }
 
-    /// The CPUs of cores that are not divided because CPU time is promised there, and that no operator bound a machine to.
+    /// The CPUs of cores that are not divided because CPU time is promised there, except those to which an
+    /// operator bound a machine.
     fn promised(&self, plan: &Plan, topology: &Topology) -> CpuSet {
         let cores_of = |set: &CpuSet| -> BTreeSet<u32> {
             let cpus = topology.cpus.iter().filter(|it| set.contains(it.id));
@@ -192,14 +197,14 @@ impl Pooled {
             .collect()
     }
 
-    /// Puts the division into a plan.
+    /// Adds the division to a plan.
     fn fill(&mut self, plan: &mut Plan, snapshot: &Snapshot) {
         let left = self.left(plan);
         let promised = self.promised(plan, &snapshot.host.topology);
         let rest = self.division.as_ref().map(|it| match it.idle.is_empty() {
-            // There is but one core.
+            // The host has one core only.
             true => it.emulators.clone(),
-            // What promises leave is everybody's.
+            // The CPU time that promises leave is for all tenants in the idle pool.
             false => it.idle.iter().chain(promised.iter()).collect(),
         });
         let promised: Vec<bool> = plan.tenants.iter().map(has_promise).collect();
@@ -293,7 +298,7 @@ impl Policy for Pooled {
 }
 
 impl Vm {
-    /// Which machines it is: of new ones, whether they are bound.
+    /// Follows the tenant's machines, and notes of new ones whether they are bound.
     fn count(&mut self, sample: &TenantSample, online: &CpuSet) {
         let vcpus = || sample.threads.iter().filter(|it| is_vcpu(it));
         let here: BTreeSet<Pid> = vcpus().map(|it| it.process).collect();
@@ -309,25 +314,25 @@ impl Vm {
         }
     }
 
-    /// Whether it is left where it is.
+    /// Whether the tenant's machines are left where they are.
     fn is_left(&self) -> bool {
         self.alone > 0 || self.bound().is_some()
     }
 
-    /// The CPUs that machines of it are bound to, if any is.
+    /// The CPUs to which the tenant's machines are bound; `None`: none is bound.
     fn bound(&self) -> Option<CpuSet> {
         let mut bound = self.machines.values().flatten().peekable();
         bound.peek()?;
         Some(bound.flat_map(CpuSet::iter).collect())
     }
 
-    /// What its guest says of the time since the last division, or last said, if that is not too old.
+    /// The guest's figures of the time since the last division, or its latest ones, if they are not too old.
     fn says(&mut self, now_ns: u64) -> Option<Says> {
         let now = self.guest?;
         let before = self.before.replace(now).unwrap_or(now);
         if now.at_ns > before.at_ns {
             let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
-            // Counters that go backwards are of another boot, or a lie.
+            // Counters that go backwards are from another boot, or wrong.
             let rate = |now: u64, before: u64| Some(now.checked_sub(before)? as f64 / seconds);
             let used = rate(now.used_ns, before.used_ns);
             self.says = used
@@ -349,13 +354,13 @@ fn is_vm(sample: &TenantSample) -> bool {
     sample.threads.iter().any(is_vcpu)
 }
 
-/// A QEMU whose virtual CPUs are still to come, or not known as such.
+/// Whether a tenant is a QEMU process whose vCPUs are still to come, or not known as such.
 fn is_bare(sample: &TenantSample) -> bool {
     let emulates = |it: &ThreadSample| it.role == ThreadRole::Emulator;
     !is_vm(sample) && sample.threads.iter().any(emulates)
 }
 
-/// How many virtual CPUs it has, in all of its machines.
+/// The number of a tenant's vCPUs, in all of its machines.
 fn vcpus(sample: &TenantSample) -> u32 {
     let mut machines: BTreeMap<Pid, u32> = BTreeMap::new();
     for thread in &sample.threads {
@@ -367,7 +372,7 @@ fn vcpus(sample: &TenantSample) -> u32 {
     machines.into_values().fold(0, u32::saturating_add).max(1)
 }
 
-/// The CPUs that a machine's virtual CPUs are bound to, if they are.
+/// The CPUs to which a machine's vCPUs are bound; `None`: they are not.
 fn bound<'a, T>(vcpus: impl Fn() -> T, online: &CpuSet) -> Option<CpuSet>
 where
     T: Iterator<Item = &'a ThreadSample>,
@@ -390,7 +395,7 @@ fn is_promised(plan: &Plan, name: &TenantName) -> bool {
     tenants.any(|it| it.name == *name && has_promise(it))
 }
 
-/// What is left of a host; of a core that is used in part, nothing.
+/// The host's topology without every core that has a CPU in `left`.
 fn divided(all: &Topology, left: &CpuSet) -> Topology {
     let used = |core: u32| {
         let mut cpus = all.cpus.iter();

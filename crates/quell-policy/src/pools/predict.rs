@@ -1,32 +1,37 @@
 //! How many CPUs a guest needs next (UFO, section 4.5, Algorithms 3 and 4).
 //!
-//! Problem: the paper's algorithm changes the CPUs of a guest and waits, within the call that asks how often it would switch.
-//! Approach: the same, a second at a time. What is known decides at once. What is not is tried, where utilization says that it may do: the
-//! trial holds for [`Settings::settle_ns`], and then stays or is taken back.
-//! Ours: no number of CPUs that would be used for more than [`Settings::most_used`] is chosen, whatever the curves say (the paper says so of its
-//! heuristic only); a guest that says nothing is judged by that and [`Settings::spared_used`] alone; and where CPUs went back and forth under the same
-//! load, what is to change them once more has to last ([`super::steady`]).
+//! Problem: the paper's algorithm changes the CPUs of a guest and waits, within the call that asks how
+//! often it would switch.
+//! Approach: the same, a second at a time. Known switch rates decide at once. An unknown rate is tried,
+//! where utilization allows it: the trial holds for [`Settings::settle_ns`], and then stays or is taken
+//! back.
+//! Ours: no number of CPUs that would be used for more than [`Settings::most_used`] is chosen, whatever
+//! the curves say (the paper says so of its heuristic only); a guest without figures of its own is judged
+//! by that and [`Settings::spared_used`] alone; and where CPUs went back and forth under the same load,
+//! the reason to change them once more has to last ([`super::steady`]).
 
 use super::profile::Profile;
 use super::steady::{Steady, Way};
 use serde::Serialize;
 use std::fmt;
 
-/// What decides.
+/// The parameters of the decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// For so long after a change nothing is measured, in ns.
+    /// The time after a change in which no sample is taken, in ns.
     pub settle_ns: u64,
-    /// Per CPU: more is given above that part, and nothing is taken where that would be exceeded.
+    /// The used part of each CPU above which more CPUs are given; no CPU is taken if the rest would
+    /// exceed it.
     pub most_used: f64,
-    /// Per CPU: no more is given where less than that part would be used.
+    /// The used part of each CPU below which no further CPU is tried.
     pub least_used: f64,
-    /// Per CPU, of a guest that says nothing: CPUs are taken where no more than that part of the rest would be used.
+    /// For a guest without figures of its own: CPUs are taken where at most this part of each of the others
+    /// would be used.
     pub spared_used: f64,
 }
 
 impl Default for Settings {
-    /// Those of section 4.5 and appendix B.3.
+    /// The parameters of section 4.5 and appendix B.3.
     fn default() -> Settings {
         Settings {
             settle_ns: 3_000_000_000,
@@ -37,38 +42,38 @@ impl Default for Settings {
     }
 }
 
-/// What a guest did in the last second.
+/// A guest's load in the last second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// CPU time, in CPUs.
     pub used: f64,
-    /// How often its scheduler switched, per second; `None`: it does not say.
+    /// The rate of its scheduler's context switches, per second; `None`: the guest does not report it.
     pub switches: Option<f64>,
 }
 
-/// Why a number of CPUs changes.
+/// The reason of a change of the number of CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "rule")]
 pub enum Why {
-    /// It used more than it should of each CPU.
+    /// The guest used too large a part of each CPU.
     Full,
-    /// Its curves say so.
+    /// The guest's curves show the number.
     Known,
-    /// To see whether its scheduler switches more with more CPUs.
+    /// A trial: whether the guest's scheduler switches more often with more CPUs.
     TryMore,
-    /// To see whether it switches less with fewer.
+    /// A trial: whether the guest's scheduler switches less often with fewer CPUs.
     TryFewer,
-    /// More CPUs did not help.
+    /// A trial of more CPUs did not help.
     Back {
-        /// Switches with fewer, as a part of those with more.
+        /// The switch rate with fewer CPUs, as a part of that with more.
         part: f64,
     },
-    /// With fewer requests wait for each other.
+    /// A trial of fewer CPUs failed: with fewer, requests wait for each other.
     Again {
-        /// Switches with fewer, as a part of those with more.
+        /// The switch rate with fewer CPUs, as a part of that with more.
         part: f64,
     },
-    /// It says nothing, and uses little.
+    /// The guest has no figures of its own, and uses little.
     Spared,
 }
 
@@ -97,32 +102,32 @@ impl fmt::Display for Why {
     }
 }
 
-/// What is tried.
+/// A trial of another number of CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Trial {
     from: u32,
-    /// Switches there, per second.
+    /// The switch rate before the trial, on `from` CPUs, per second.
     switches: f64,
 }
 
-/// A guest: what is known of it, and what it is on.
+/// A guest: its profile and its CPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Guest {
-    /// Its CPUs, a multiple of `step`.
+    /// The number of its CPUs, a multiple of `step`.
     cpus: u32,
-    /// The most that it can use, likewise.
+    /// The most CPUs that the guest can use, a multiple of `step`.
     most: u32,
     step: u32,
     profile: Profile,
     trial: Option<Trial>,
-    /// The load that it is under.
+    /// The load that the guest is under.
     steady: Option<Steady>,
-    /// Nothing is measured before.
+    /// The time before which no sample is taken.
     settled_ns: u64,
 }
 
 impl Guest {
-    /// One that can use so many CPUs, which come `step` at a time, and begins with all of them.
+    /// A guest that can use `most` CPUs, which come `step` at a time, and begins with all of them.
     pub fn new(most: u32, step: u32, now_ns: u64, settings: &Settings) -> Guest {
         let step = step.max(1);
         let mut guest = Guest {
@@ -138,48 +143,48 @@ impl Guest {
         guest
     }
 
-    /// It can use so many CPUs.
+    /// Sets the number of CPUs that the guest can use.
     pub fn can_use(&mut self, most: u32) {
         self.most = most.div_ceil(self.step).max(1) * self.step;
         self.cpus = self.cpus.min(self.most);
         self.trial = self.trial.filter(|it| it.from <= self.most);
     }
 
-    /// Its CPUs.
+    /// The number of its CPUs.
     pub fn cpus(&self) -> u32 {
         self.cpus
     }
 
-    /// The most that it can use.
+    /// The most CPUs that the guest can use.
     #[cfg(test)]
     pub fn most(&self) -> u32 {
         self.most
     }
 
-    /// CPUs of a core.
+    /// The number of CPUs of a core.
     #[cfg(test)]
     pub fn step(&self) -> u32 {
         self.step
     }
 
-    /// The next second decides as if it was the first under its load.
+    /// Makes the next second decide as if it was the first under its load.
     #[cfg(test)]
     pub fn forget_load(&mut self) {
         self.steady = None;
     }
 
-    /// What is known of it.
+    /// The guest's samples and curves.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// It has so many now, and had so many before, whatever was wanted.
+    /// Records that the guest has `cpus` now and had `before`, whatever was decided.
     pub fn has(&mut self, cpus: u32, before: u32, now_ns: u64, settings: &Settings) {
         if cpus == self.cpus {
             return;
         }
         self.cpus = cpus;
-        // A trial that did not take place says nothing.
+        // A trial that did not take place has no result.
         self.trial = None;
         self.settled_ns = match cpus == before {
             true => now_ns,
@@ -187,7 +192,7 @@ impl Guest {
         };
     }
 
-    /// A second has passed: how many CPUs it should have from now on, and why; `None`: as many as it has.
+    /// Decides after a second: the number of CPUs from now on, and the reason; `None`: no change.
     pub fn next(&mut self, mut load: Load, now_ns: u64, settings: &Settings) -> Option<(u32, Why)> {
         if now_ns < self.settled_ns {
             return None;
@@ -198,15 +203,16 @@ impl Guest {
         if same {
             load.switches = load.switches.map(|now| steady.switches(now));
         }
-        // A second below the mean of its load is so by chance. Half of them would ask for fewer CPUs where that mean is just above a limit.
+        // A second below the mean of its load is so by chance. Without the mean, half of the seconds would
+        // ask for fewer CPUs where the mean is just above a limit.
         let used = match same {
             true => load.used.max(steady.used().min(f64::from(self.cpus))),
             false => load.used,
         };
         let wanted = self.wanted(load, used, settings);
         let way = wanted.and_then(|(to, _)| Way::between(self.cpus, to));
-        // What another load needs it needs at once. A trial was of the same load, which may use more of fewer CPUs; what it showed to be of no use
-        // goes on no longer.
+        // Under another load the need is met at once. A trial belongs to the same load, which may use more of
+        // fewer CPUs; a trial without benefit is ended at once.
         let ended = matches!(wanted, Some((_, Why::Again { .. } | Why::Back { .. })));
         let sure = match same || ended {
             true => steady.sure(way, self.step) || ended,
@@ -224,7 +230,8 @@ impl Guest {
         Some((to, why))
     }
 
-    /// What to have after a second of that load, whose CPUs are as full as that utilization says, without changing anything but what is known.
+    /// The number of CPUs to have after a second of `load`, at the mean utilization `used`; changes only the
+    /// profile and the trial.
     fn wanted(&mut self, load: Load, used: f64, settings: &Settings) -> Option<(u32, Why)> {
         let step = self.step;
         let part = |cpus: u32| used / f64::from(cpus.max(1));
@@ -233,7 +240,8 @@ impl Guest {
             return self.by_use(load.used, settings);
         };
         self.profile.add(self.cpus, load.used, switches);
-        // Where curves are looked at: what was seen now is known, its mean may not be, and is no reason to try anything.
+        // The utilization at which curves are read: its rate at the present value is known now; at the
+        // mean it may not be, which is no reason for a trial.
         let at = match self.profile.switches(self.cpus, used) {
             Some(_) => used,
             None => load.used,
@@ -250,14 +258,14 @@ impl Guest {
             match (trial.from < self.cpus, suffices) {
                 (true, true) => return Some((trial.from, Why::Back { part })),
                 (false, false) => return Some((trial.from, Why::Again { part })),
-                // What it showed is not tried the other way in the same second.
+                // The direction that the trial has shown is not tried the other way in the same second.
                 (true, false) => least = self.cpus,
                 (false, true) => most = self.cpus,
             }
         } else if let Some(cpus) = self.known(at, settings) {
             return Some((cpus, Why::Known));
         }
-        // More: first what it is too full for, then what switches say.
+        // More CPUs: first those that the utilization requires, then those that the switch rates show.
         let mut cpus = self.cpus;
         let mut why = Why::Known;
         while cpus + step <= most {
@@ -268,7 +276,7 @@ impl Guest {
                     Some(true) => break,
                     Some(false) => {}
                     None if part(cpus + step) < settings.least_used => break,
-                    // A trial begins where it was measured.
+                    // A trial begins at the number of CPUs of its first sample.
                     None if cpus > self.cpus => break,
                     None => return Some((cpus + step, Why::TryMore)),
                 }
@@ -289,7 +297,7 @@ impl Guest {
         Some((cpus, Why::Known))
     }
 
-    /// The number between whose curves' limits the utilization is, where these are known.
+    /// The number of CPUs whose curves' limits enclose the utilization, where these are known.
     fn known(&self, used: f64, settings: &Settings) -> Option<u32> {
         let limit = |cpus: u32| match cpus {
             cpus if cpus >= self.most => Some(f64::INFINITY),
@@ -307,7 +315,7 @@ impl Guest {
         })
     }
 
-    /// Of a guest that says nothing.
+    /// The number of CPUs of a guest without figures of its own.
     fn by_use(&mut self, used: f64, settings: &Settings) -> Option<(u32, Why)> {
         self.trial = None;
         let part = |cpus: u32| used / f64::from(cpus.max(1));

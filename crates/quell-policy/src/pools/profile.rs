@@ -1,38 +1,45 @@
-//! How often a guest's scheduler switches, by its utilization and its CPUs: samples, and a curve through them.
+//! How often a guest's scheduler switches, by its utilization and its CPUs: samples, and a curve
+//! through them.
 //!
-//! Problem: a host knows no latency of its guests. How often a guest's threads are scheduled in follows its load up to the point from which
-//! requests wait for each other, and falls from there on: fewer switches on fewer CPUs mean that requests wait (UFO, section 3.3).
-//! Approach: section 4.4 and Algorithm 2. The latest samples for each number of CPUs, a quadratic curve through them from three on, fitted
-//! anew when what is seen is off it; and the greatest utilization that a number of CPUs sustains, by comparing it with the next.
-//! Ours: utilizations that differ by less than [`NEAR`] of the CPUs are one, so that a steady load does not fill all samples; and a curve counts
-//! only near what it was fitted through, as three samples from one side of it say nothing of the other (the paper's Fig. 10b).
+//! Problem: a host does not know the latency of its guests. The rate at which a guest's threads are
+//! scheduled in follows its load up to the point from which requests wait for each other, and falls from
+//! there on: fewer switches on fewer CPUs mean that requests wait (UFO, section 3.3).
+//! Approach: section 4.4 and Algorithm 2. The latest samples for each number of CPUs, a quadratic curve
+//! through them from three on, fitted again when a sample is off it; and the greatest utilization that a
+//! number of CPUs sustains, by comparison with the next number.
+//! Ours: utilizations that differ by less than [`NEAR`] of the CPUs are one, so that a steady load does
+//! not fill all samples; and a curve is valid only near the samples it was fitted through, as three
+//! samples on one side say nothing of the other (the paper's Fig. 10b).
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many samples are kept for each number of CPUs: enough for a good fit (section 4.4).
+/// The samples kept for each number of CPUs: enough for a good fit (section 4.4).
 pub const SAMPLES: usize = 8;
-/// With so many a curve is fitted.
+/// The number of samples from which on a curve is fitted.
 pub const FEWEST: usize = 3;
-/// By more than that part of what is seen a curve or a sample is inaccurate.
+/// The deviation, as a part of a new sample, above which a curve or a sample is inaccurate.
 pub const INACCURATE: f64 = 0.05;
 /// The part of the switches on the next greater number of CPUs that is enough: x is 30 % in section 4.5.
 pub const ENOUGH: f64 = 0.7;
-/// The same for guests whose switches do not fall with load, and where requests wait long for each other ([`waits_long`]): appendix A.3's 5 %.
+/// The part that is enough for guests whose switches do not fall with load, and where requests wait long
+/// for each other ([`waits_long`]): appendix A.3's 5 %.
 pub const ENOUGH_STRICT: f64 = 0.95;
-/// CPUs, and the part of each that is used, up to which [`ENOUGH`] is enough: the paper is content with it at 70 % of four (nginx in section
-/// 6.2). A little more, for what is off by chance; on two CPUs that is 54 %, more than one busy thread.
+/// The number of CPUs, and the used part of each, up to which [`ENOUGH`] is enough: the paper accepts it
+/// at 70 % of four (nginx in section 6.2). The part is a little more, as a margin for chance; on two CPUs
+/// the equivalent is 54 %, more than one busy thread.
 const CONTENT: (u32, f64) = (4, 0.72);
-/// Utilizations that are the same, as a part of the CPUs.
+/// The difference up to which utilizations are the same, as a part of the CPUs.
 const NEAR: f64 = 0.05;
-/// How far from its samples a curve counts, likewise.
+/// The distance from its samples up to which a curve is valid, as a part of the CPUs.
 const BEYOND: f64 = 0.1;
-/// How far apart the samples of a curve are at least, likewise.
+/// The least distance between the outermost samples of a curve, as a part of the CPUs.
 const SPAN: f64 = 0.2;
-/// What a guest's curves have to cover before it is said that its switches do not fall with load, likewise.
+/// The utilization up to which a guest's curves must reach before its switches count as not falling with
+/// load, as a part of the CPUs.
 const HIGH: f64 = 0.9;
 
-/// How long a request waits in the mean for one of so many CPUs, in parts of the time that it needs itself, where all of them are used for
-/// so much, in CPUs: requests that come at random and need times that are random (M/M/c; Erlang C).
+/// The mean time that a request waits for one of `cpus` CPUs, in units of its service time, where `used`
+/// CPUs are used: random arrivals and random service times (M/M/c; Erlang C).
 fn wait(cpus: u32, used: f64) -> f64 {
     let all = f64::from(cpus);
     if used >= all {
@@ -45,26 +52,27 @@ fn wait(cpus: u32, used: f64) -> f64 {
     lost / (all - used * (1.0 - lost)) * all / (all - used)
 }
 
-/// Whether requests wait for longer than where the paper is content. The same part of each CPU is far more where CPUs are few: at 75 % requests
-/// wait for 1.3 times what they need on two CPUs, and for a fifth of it on eight.
+/// Whether requests wait for longer than where the paper accepts it. The same used part of each CPU means
+/// far more waiting where CPUs are few: at 75 % requests wait for 1.3 times their service time on two
+/// CPUs, and for a fifth of it on eight.
 pub fn waits_long(cpus: u32, used: f64) -> bool {
     let (few, part) = CONTENT;
     wait(cpus, used) > wait(few, part * f64::from(few)) + 1e-9
 }
 
-/// `a u^2 + b u + c` of a utilization as a part of the CPUs.
+/// `a u^2 + b u + c` for a utilization `u` as a part of the CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Curve {
     a: f64,
     b: f64,
     c: f64,
-    /// Where its samples are.
+    /// The range of its samples.
     from: f64,
     to: f64,
 }
 
 impl Curve {
-    /// Through those points, by least squares; `None`: they do not determine one.
+    /// The curve through those points by least squares; `None`: they do not determine one.
     fn fit(points: &[(f64, f64)]) -> Option<Curve> {
         let (from, to) = points.iter().fold((f64::MAX, f64::MIN), |(from, to), it| {
             (from.min(it.0), to.max(it.0))
@@ -104,22 +112,22 @@ impl Curve {
         Some(Curve { a, b, c, from, to })
     }
 
-    /// At that utilization, where it counts.
+    /// The rate at that utilization; `None`: outside the valid range.
     fn at(&self, u: f64) -> Option<f64> {
         let counts = (self.from - BEYOND..=self.to + BEYOND).contains(&u);
         counts.then_some((self.a * u + self.b) * u + self.c)
     }
 
-    /// Whether it still rises where it ends, and ends at a high utilization.
+    /// Whether the curve still rises at its end, and ends at a high utilization.
     fn rises_to_the_end(&self) -> bool {
         self.to >= HIGH && 2.0 * self.a * self.to + self.b > 0.0
     }
 }
 
-/// What is known of one number of CPUs.
+/// The samples and the curve of one number of CPUs.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Count {
-    /// Utilizations as parts of the CPUs, and switches per second; the eldest first.
+    /// Utilizations as parts of the CPUs, and switches per second; the oldest first.
     samples: VecDeque<(f64, f64)>,
     curve: Option<Curve>,
 }
@@ -155,32 +163,33 @@ impl Count {
     }
 }
 
-/// What is known of a guest.
+/// A guest's samples and curves, by the number of CPUs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Profile {
     counts: BTreeMap<u32, Count>,
 }
 
 impl Profile {
-    /// On so many CPUs the guest used so much, in CPUs, and switched so often in a second.
+    /// Adds a sample: on `cpus` CPUs the guest used `used` CPUs and switched `switches` times in a second.
     pub fn add(&mut self, cpus: u32, used: f64, switches: f64) {
         let count = self.counts.entry(cpus).or_default();
         count.add(used / f64::from(cpus.max(1)), switches);
     }
 
-    /// How often it switches on so many CPUs when it uses so much, in CPUs; `None`: to be tried.
+    /// The switch rate on `cpus` CPUs when the guest uses `used` of them; `None`: not known.
     pub fn switches(&self, cpus: u32, used: f64) -> Option<f64> {
         let count = self.counts.get(&cpus)?;
         count.switches(used / f64::from(cpus.max(1)))
     }
 
-    /// Whether `fewer` CPUs do as well as `more`; `None`: not known.
+    /// Whether `fewer` CPUs are as good as `more`; `None`: not known.
     pub fn suffices(&self, fewer: u32, more: u32, used: f64) -> Option<bool> {
         let (few, many) = self.both(fewer, more, used)?;
         Some(few >= self.enough(fewer, used) * many)
     }
 
-    /// The part of the switches on the next greater number of CPUs that is enough for that number, when so much is used, in CPUs.
+    /// The part of the switches on the next greater number of CPUs that is enough for `cpus`, when
+    /// `used` CPUs are used.
     pub fn enough(&self, cpus: u32, used: f64) -> f64 {
         match waits_long(cpus, used) || self.rises() {
             true => ENOUGH_STRICT,
@@ -188,24 +197,24 @@ impl Profile {
         }
     }
 
-    /// The most that so many CPUs sustain beside the next number, in CPUs; `None`: not known.
+    /// The most CPU time that `cpus` CPUs sustain compared with the next number, in CPUs; `None`: not known.
     pub fn most(&self, cpus: u32, next: u32) -> Option<f64> {
         let curves = [cpus, next].map(|it| self.counts.get(&it).and_then(|it| it.curve));
         let [Some(_), Some(_)] = curves else {
             return None;
         };
-        // In hundredths of a CPU from the top: what is known there, and suffices.
+        // In hundredths of a CPU from the top: the first that is known and enough.
         let mut used = (1..=100 * cpus).rev().map(|step| f64::from(step) / 100.0);
         used.find(|used| self.suffices(cpus, next, *used) == Some(true))
     }
 
-    /// How often it switches on so many CPUs, and on more; `None`: not known of both.
+    /// The switch rates on `fewer` and on `more` CPUs; `None`: not both are known.
     fn both(&self, fewer: u32, more: u32, used: f64) -> Option<(f64, f64)> {
         Some((self.switches(fewer, used)?, self.switches(more, used)?))
     }
 
-    /// Whether its switches do not fall with load (the paper's MySQL, whose requests take several threads): all curves rise to high
-    /// utilizations.
+    /// Whether the guest's switches do not fall with load (the paper's MySQL, whose requests take several
+    /// threads): all curves rise to high utilizations.
     pub fn rises(&self) -> bool {
         let mut curves = self
             .counts

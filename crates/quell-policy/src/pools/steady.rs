@@ -1,59 +1,65 @@
-//! Whether a load is still the same, and how sure it has to be that another number of CPUs is better.
+//! Whether a load is still the same, and how long the wish for another number of CPUs must last.
 //!
-//! Problem: the paper's curves know what they were fitted through, but a guest's figures are never twice the same. Where its load is about a limit (80 % of
-//! its CPUs, 70 % of the switches) each second is on another side of it, and its CPUs change every few seconds.
-//! Approach: under the same load CPUs go one way and back at once. Each time that they went back over the same limit, what says that they
-//! should cross it again (but for the end of a trial) has to say so for twice as many seconds in a row: chance seldom does, and what is so always does. Both ways alike, so that
-//! nobody rests with more CPUs than it needs, nor with fewer, because of what a second was by chance. More wait for [`UP_MOST`] seconds at most; fewer wait
-//! longer than that only where they did not suffice for as long. Another load needs at once what it needs, and forgets all of that.
+//! Problem: the paper's curves are exact for the samples they were fitted through, but a guest's figures
+//! are never twice the same. Where its load is about a limit (80 % of its CPUs, 70 % of the switches)
+//! each second is on another side of it, and its CPUs change every few seconds.
+//! Approach: under the same load CPUs go one way and back at once. Each time that they went back over the
+//! same limit, a decision to cross it again (except at the end of a trial) has to hold for twice as many
+//! seconds in a row: a chance deviation seldom does, and a real need always does. This is the same both
+//! ways, so that no guest rests with more CPUs than it needs, nor with fewer, because of one second's
+//! deviation. A decision for more CPUs waits for at most [`UP_MOST`] seconds; one for fewer waits longer
+//! than that only where fewer CPUs did not suffice for as long. Another load is served at once, and
+//! resets the count.
 //!
 //! # Limits
-//! A load that is another every second or two is followed from second to second, as without this.
+//! A load that changes every second or two is followed from second to second, as without this.
 
 use std::collections::BTreeMap;
 
-/// Loads that differ by no more than that part of the CPUs are the same.
+/// The difference up to which loads are the same, as a part of the CPUs.
 const SAME: f64 = 0.1;
-/// It is another load after so many seconds in a row: one may be off by chance.
+/// The number of seconds in a row that make another load: one second may be off by chance.
 const OTHER: u32 = 2;
-/// The load is the mean of about so many seconds.
+/// The number of seconds that the mean of the load covers.
 const MEAN: f64 = 16.0;
-/// From that part of the CPUs on more than what is seen may be wanted, so it is no load to take the mean of.
+/// The used part of the CPUs from which on the guest may want more than is seen, so that the second does
+/// not count in the mean.
 const ALL: f64 = 0.99;
-/// So many seconds in a row are the most that more CPUs wait for,
+/// The most seconds in a row for which a decision for more CPUs waits.
 const UP_MOST: u32 = 8;
-/// and fewer.
+/// The most seconds in a row for which a decision for fewer CPUs waits.
 const DOWN_MOST: u32 = 128;
 
-/// A load that stays, and what came of changing CPUs under it.
+/// A steady load, and the history of changes of CPUs under it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Steady {
-    /// In CPUs, the mean of so many seconds.
+    /// The mean CPU time over the last seconds, in CPUs.
     used: f64,
     seconds: f64,
-    /// For so many seconds it was another.
+    /// The number of seconds in a row with another load.
     other: u32,
-    /// How often the guest's scheduler switched in the second before, on as many CPUs.
+    /// The switch rate of the guest's scheduler in the second before, on as many CPUs.
     switches: Option<f64>,
-    /// The CPUs it had then.
+    /// The number of CPUs in the second before.
     cpus: u32,
-    /// For so many seconds in a row more were wanted, or fewer.
+    /// The number of seconds in a row in which more CPUs were wanted, or fewer.
     run: Option<(Way, u32)>,
-    /// By the fewer of two neighbouring numbers: which way CPUs went from one to the other last, and how often back.
+    /// By the smaller of two neighbouring numbers: the way of the last change between them, and how often
+    /// CPUs went back.
     limits: BTreeMap<u32, (Way, u32)>,
 }
 
-/// Where CPUs go.
+/// The direction of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// They become more.
+    /// To more CPUs.
     Up,
-    /// They become fewer.
+    /// To fewer CPUs.
     Down,
 }
 
 impl Way {
-    /// From one number to another, if these differ.
+    /// The way from one number of CPUs to another; `None`: they are equal.
     pub fn between(from: u32, to: u32) -> Option<Way> {
         match from.cmp(&to) {
             std::cmp::Ordering::Less => Some(Way::Up),
@@ -64,7 +70,7 @@ impl Way {
 }
 
 impl Steady {
-    /// A load of which one second was seen, on so many CPUs.
+    /// A load of which one second was seen, on `cpus` CPUs.
     pub fn new(used: f64, cpus: u32) -> Steady {
         Steady {
             used,
@@ -77,8 +83,8 @@ impl Steady {
         }
     }
 
-    /// A second has passed, on CPUs that come `step` at a time; whether the load was the same. If it was not, whatever comes of it says nothing of
-    /// the same load.
+    /// Advances by a second, on CPUs that come `step` at a time; returns whether the load was the same. If it
+    /// was not, a decision of this second is no evidence about the same load.
     pub fn second(&mut self, used: f64, cpus: u32, step: u32) -> bool {
         self.now_has(cpus, step);
         let all = f64::from(cpus);
@@ -98,20 +104,20 @@ impl Steady {
         false
     }
 
-    /// What is used under it, in CPUs: the mean.
+    /// The mean CPU time under the load, in CPUs.
     pub fn used(&self) -> f64 {
         self.used
     }
 
-    /// How often the guest's scheduler switched, as the mean with the second before: a second that is off by chance would be
-    /// compared with for as long as the guest has another number of CPUs.
+    /// The switch rate as the mean with the second before: a rate that is off by chance in one second would
+    /// be compared with for as long as the guest has another number of CPUs.
     pub fn switches(&mut self, now: f64) -> f64 {
         let mean = self.switches.map_or(now, |before| (before + now) / 2.0);
         self.switches = Some(mean);
         mean
     }
 
-    /// Whether what is wanted now, under the same load, was wanted for long enough.
+    /// Whether the present wish for more or fewer CPUs, under the same load, has lasted long enough.
     pub fn sure(&mut self, way: Option<Way>, step: u32) -> bool {
         let before = self.run.filter(|it| Some(it.0) == way);
         let seconds = before.map_or(1, |it| it.1.saturating_add(1));
@@ -125,7 +131,8 @@ impl Steady {
         seconds >= 1_u32.checked_shl(turns).unwrap_or(most).min(most)
     }
 
-    /// CPUs may have changed since the second before: as was wanted, or because others needed them.
+    /// Records the number of CPUs, which may have changed since the second before: as was wanted, or because
+    /// other guests needed them.
     fn now_has(&mut self, cpus: u32, step: u32) {
         let before = std::mem::replace(&mut self.cpus, cpus);
         let Some(way) = Way::between(before, cpus) else {

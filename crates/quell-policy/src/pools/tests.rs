@@ -6,14 +6,15 @@ mod steady;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A guest whose requests take so much of a CPU, in CPUs per thousand a second, and whose scheduler switches once for each that
-/// finds its thread asleep: fewer and fewer as the CPUs fill.
+/// The switch rate of a guest whose requests take `per_request` of CPU time, in CPUs per thousand requests a
+/// second, and whose scheduler switches once for each request that finds its thread asleep: fewer and
+/// fewer as the CPUs fill.
 fn switches(cpus: u32, used: f64, per_request: f64) -> f64 {
     let part = (used / f64::from(cpus)).min(1.0);
     used / per_request * (1.0 - part * part)
 }
 
-/// A guest beside a clock.
+/// A guest with a clock.
 struct Rig {
     guest: Guest,
     settings: Settings,
@@ -21,7 +22,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Of eight virtual CPUs, on a machine with hyperthreads.
+    /// A guest of eight vCPUs, on a machine with hyperthreads.
     fn new() -> Rig {
         let settings = Settings::default();
         Rig {
@@ -40,7 +41,8 @@ impl Rig {
         self.guest.next(load, self.second * SECOND, &self.settings)
     }
 
-    /// For so long under that load, in CPUs that it would use if it had them: what changed, when.
+    /// Runs for `seconds` under `load`, the CPUs that it would use if it had them; returns the changes with
+    /// their times.
     fn under(&mut self, seconds: u64, load: f64) -> Vec<(u64, u32, Why)> {
         let mut changes = Vec::new();
         for _ in 0..seconds {
@@ -65,7 +67,7 @@ fn tried(why: &Why) -> bool {
 #[test]
 fn trials_give_way_to_curves() {
     let mut rig = Rig::new();
-    // (a) Nothing is known: fewer and fewer, until the CPUs would be too full.
+    // (a) Nothing is known: fewer and fewer CPUs, until they would be too full.
     let first = rig.under(20, 1.0);
     let counts: Vec<u32> = first.iter().map(|it| it.1).collect();
     assert_eq!(counts, [6, 4, 2], "{first:?}");
@@ -82,9 +84,9 @@ fn trials_give_way_to_curves() {
     for step in 0..60 {
         rig.under(9, 0.4 + f64::from(step * 37 % 60) / 10.0);
     }
-    // (d) All is known: at once, and as its switches say.
+    // (d) All is known: at once, as its switches show.
     for load in [0.6, 5.5, 1.9, 3.1, 4.4, 0.9, 2.6] {
-        // How much more it would use than it has cannot be seen.
+        // A load above the guest's CPUs cannot be seen.
         let changes = rig.under(12, load);
         assert!(
             !changes.iter().any(|it| tried(&it.2)),
@@ -117,7 +119,7 @@ fn a_trial_from_more_than_there_are_is_none() {
     assert_eq!(rig.guest.cpus(), 4);
 }
 
-/// The first second after a trial is below the load's mean, of which nothing is known on as few CPUs yet.
+/// The first second after a trial is below the load's mean, at which the rate on as few CPUs is not known.
 #[test]
 fn a_trial_that_succeeded_is_not_tried_the_other_way() {
     let mut rig = Rig::new();
@@ -136,11 +138,11 @@ fn a_trial_that_succeeded_is_not_tried_the_other_way() {
     }
 }
 
-/// Section 6.2, Nginx: its loads as far as they are told.
+/// Section 6.2, Nginx: its loads as far as the paper gives them.
 #[test]
 fn the_papers_day_goes_as_it_says() {
     let mut rig = Rig::new();
-    // Little to do: to two CPUs within ten seconds or so.
+    // A low load: to two CPUs within ten seconds or so.
     let first: Vec<_> = (0..12)
         .filter_map(|_| rig.says(0.6, 6000.0))
         .map(|it| it.0)
@@ -155,7 +157,7 @@ fn the_papers_day_goes_as_it_says() {
     for _ in 0..20 {
         assert_eq!(rig.says(2.2, 15000.0), None);
     }
-    // More: six are tried, and switch by 21 % more, which is not 30.
+    // More load: six are tried, and switch by 21 % more, which is not 30.
     assert_eq!(rig.says(2.8, 20000.0), Some((6, Why::TryMore)));
     for _ in 0..2 {
         assert_eq!(rig.says(2.8, 24200.0), None, "it settles");
@@ -167,7 +169,7 @@ fn the_papers_day_goes_as_it_says() {
     for _ in 0..10 {
         assert_eq!(rig.says(2.8, 20000.0), None, "and is not tried again");
     }
-    // Much more: six, without asking, as four are too full.
+    // Much more load: six, without a trial, as four are too full.
     assert_eq!(rig.says(3.6, 21000.0), Some((6, Why::Full)));
     // Eight would be used for 45 %: tried, and of no use.
     let tried: Vec<_> = (0..10).filter_map(|_| rig.says(3.6, 30000.0)).collect();
@@ -190,7 +192,8 @@ fn a_step_takes_two_adjustments() {
     assert!(changes[1].0 - begun <= 4, "{changes:?}");
 }
 
-/// Appendix A.3: a guest whose requests take several threads switches more the more it does, whatever it has.
+/// Appendix A.3: a guest whose requests take several threads switches more the more it does, on any number
+/// of CPUs.
 #[test]
 fn a_guest_whose_switches_rise_keeps_a_fifth_of_its_cpus() {
     let mut rig = Rig::new();
@@ -206,13 +209,14 @@ fn a_guest_whose_switches_rise_keeps_a_fifth_of_its_cpus() {
         seen.push(part);
     }
     assert!(rig.guest.profile().rises());
-    // And others do not.
+    // The switches of other guests do not rise.
     let mut rig = Rig::new();
     (0..40).for_each(|step| drop(rig.under(8, 0.4 + f64::from(step * 37 % 40) / 8.0)));
     assert!(!rig.guest.profile().rises());
 }
 
-/// The same part of each CPU, and the same part of the switches: on two CPUs requests wait for each other for far longer than on six.
+/// The same part of each CPU, and the same part of the switches: on two CPUs requests wait for each other
+/// for far longer than on six.
 #[test]
 fn where_requests_wait_long_switches_have_to_be_alike() {
     for (used, few, many, alike, kept) in [
@@ -229,7 +233,7 @@ fn where_requests_wait_long_switches_have_to_be_alike() {
         (4.77, 6, 8, 0.83, 8),
     ] {
         let mut rig = Rig::new();
-        // What it does on more CPUs than these makes no difference.
+        // Its rate on more CPUs than these makes no difference.
         for _ in 0..60 {
             let switches = match rig.guest.cpus() {
                 cpus if cpus <= few => alike * 1e4,
@@ -250,7 +254,7 @@ fn where_requests_wait_long_switches_have_to_be_alike() {
     }
 }
 
-/// A guest without an agent.
+/// A guest without a guest agent.
 #[test]
 fn who_says_nothing_is_judged_by_use() {
     let settings = Settings::default();
@@ -279,7 +283,7 @@ fn name(number: usize) -> TenantName {
     format!("vm{number}").as_str().into()
 }
 
-/// So many cores of two CPUs, in caches of four cores.
+/// A host of `cores` cores of two CPUs, in last-level caches of four cores.
 fn host(cores: u32) -> Topology {
     let mut topology = Topology::flat(2 * cores);
     for cpu in &mut topology.cpus {
@@ -300,7 +304,7 @@ fn seen(name: &TenantName, used: f64) -> Seen<'_> {
     }
 }
 
-/// Algorithm 1: used, and cores of two CPUs then.
+/// Algorithm 1: the used CPU time, and the number of cores of two CPUs for it.
 #[test]
 fn emulators_have_between_half_and_seven_tenths_to_do() {
     let mut pools = Pools::new(Settings::default());
@@ -346,7 +350,7 @@ fn who_does_nothing_has_no_group_until_it_does() {
     };
     let first = divide(1, [3.0, 0.0, 4.0]);
     assert!(first.guests[&vms[0]].own && first.guests[&vms[1]].own);
-    // Batch work has what nobody needs.
+    // A batch guest has the CPUs that no other needs.
     assert_eq!(first.guests[&vms[2]].cpus, first.idle);
     assert_eq!(first.guests[&vms[2]].online, 8);
     let division = (2..=12)
@@ -381,7 +385,7 @@ fn where_cores_lack_groups_are_as_equal_as_these_allow() {
     assert_eq!(sizes, [2, 4, 4]);
 }
 
-/// Both begin with as many CPUs as they have virtual ones, of which there are not enough.
+/// Both begin with as many CPUs as they have vCPUs, of which there are not enough.
 #[test]
 fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
     let mut pools = Pools::new(Settings::default());
@@ -400,18 +404,20 @@ fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
     assert!(division.guests.values().all(|it| it.lacks == 4));
 }
 
-/// Guests that use all they have, beside tenants that are no guests and use so many CPUs, or all that they have.
+/// Guests that use all they have, beside tenants that are no guests and use so many CPUs, or all that they
+/// have.
 #[test]
 fn the_idle_pool_is_kept_for_those_that_need_it() {
     for (cores, guests, rest, idle, groups) in [
-        // Nobody else, and somebody that does next to nothing: a core.
+        // No other tenant, and one that is nearly idle: a core.
         (8, 2, None, 0, vec![8, 6]),
         (8, 2, Some(0.0), 2, vec![6, 6]),
-        // Two hyperthreads for one CPU's worth, four for two, six for four: requests do not wait longer than on four at 72 %.
+        // Two hyperthreads for one CPU's worth, four for two, six for four: requests do not wait longer
+        // than on four at 72 %.
         (8, 2, Some(1.0), 2, vec![6, 6]),
         (8, 2, Some(2.0), 4, vec![6, 4]),
         (12, 2, Some(4.0), 6, vec![8, 8]),
-        // They want as much as guests do: as equal as cores allow.
+        // The other tenants want as much as guests do: as equal as cores allow.
         (8, 2, Some(9.0), 6, vec![4, 4]),
         (8, 3, Some(9.0), 4, vec![4, 4, 2]),
         (12, 2, Some(9.0), 8, vec![8, 6]),
@@ -437,7 +443,8 @@ fn the_idle_pool_is_kept_for_those_that_need_it() {
     }
 }
 
-/// Two cores of two hyperthreads and eight of one: what is made more equal there by a core is not always more equal in CPUs.
+/// Two cores of two hyperthreads and eight of one: a move that is more equal in cores is not always more
+/// equal in CPUs.
 #[test]
 fn cores_need_not_be_alike() {
     let mut topology = host(10);
@@ -458,14 +465,15 @@ fn cores_need_not_be_alike() {
         let rest = [&division.emulators, &division.idle];
         let rest: usize = rest.into_iter().map(CpuSet::len).sum();
         assert_eq!(a + b + rest, 12);
-        // Who wants more does not lose what it has.
+        // A guest that wants more does not lose what it has.
         assert!(b >= before, "{second}: {before}, {b}");
         before = b;
     }
     assert!(before >= 2, "{before}");
 }
 
-/// A batch of theirs that ended gives room to guests once it has been over for a while, and what is wanted again is had at once.
+/// A finished batch of other tenants gives room to guests once it has been over for a while, and a new wish
+/// of theirs is met at once.
 #[test]
 fn what_the_idle_pool_needed_lately_is_kept() {
     let mut pools = Pools::new(Settings::default());
@@ -483,16 +491,17 @@ fn what_the_idle_pool_needed_lately_is_kept() {
     assert_eq!(sizes, [(1, (4, 4)), (30, (2, 6)), (40, (4, 4))]);
 }
 
-/// Appendix B.4.
+/// The verdict of appendix B.4.
 #[test]
 fn the_verdict_is_what_was_constant() {
     let cases = [
-        // Cores, each of three guests' use, that of tenants that are no guests: advice after 50 s, and after 70.
+        // Cores, the use of each of three guests, that of tenants that are no guests: advice after 50 s, and
+        // after 70.
         (32, 1.0_f64, None, Advice::Hold, Advice::Accept),
         (6, 1.2, None, Advice::Hold, Advice::Hold),
         (5, 7.5, None, Advice::Hold, Advice::Migrate),
         (8, 1.0, Some(0.5), Advice::Hold, Advice::Accept),
-        // They need three of four idle cores.
+        // The other tenants need three of four idle cores.
         (8, 1.0, Some(4.5), Advice::Hold, Advice::Hold),
     ];
     for (cores, used, rest, early, late) in cases {
@@ -518,7 +527,7 @@ fn the_verdict_is_what_was_constant() {
         assert_eq!(found[69].until_ns, 130 * SECOND);
         let last = &found[69];
         assert_eq!((last.would_free.len(), last.what_if.len()), (3, 3));
-        // Who is to go is the smallest that ends the lack, if one does.
+        // The machine to go is the smallest that ends the lack, if one does.
         let [first, others @ ..] = &last.what_if[..] else {
             panic!("{last:?}");
         };
@@ -531,7 +540,8 @@ fn the_verdict_is_what_was_constant() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever guests say: nobody shares a core who should not, everybody has CPUs, and nobody has more than it can use.
+    /// Whatever figures guests report: only tenants of the idle pool share a core, every tenant has
+    /// CPUs, and no guest has more than it can use.
     #[test]
     fn the_division_is_one(
         cores in 1..12_u32,
@@ -568,7 +578,8 @@ proptest! {
                     prop_assert!(group.cpus.len() as u32 <= it.vcpus.div_ceil(2) * 2);
                     owned.push(group.cpus.clone());
                 }
-                // Where those without a group have less than they need, no group could have given them more.
+                // Where tenants without a group have less than they need, no group could have given them
+                // more.
                 let lack = others.is_some_and(|used| profile::waits_long(division.idle.len() as u32, used));
                 prop_assert!(!lack || !group.own || group.cpus.len() < division.idle.len() + 4);
             }

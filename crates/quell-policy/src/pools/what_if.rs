@@ -1,28 +1,30 @@
-//! What a host would be without one of its virtual machines, and which one to move when it has too much (appendix B.4 says only that some should be).
+//! The state of a host without one of its virtual machines, and which one to move when the host has too
+//! much load (appendix B.4 says only that some should be moved).
 //!
 //! # Approach
-//! A machine that leaves gives back its group's cores, and lacks none itself. They go to who lacks cores now; what is left idles. The one to move is the
-//! smallest whose leaving ends all lack, since moving costs by size; where none does, the one that leaves the least.
+//! A machine that leaves gives back its group's cores, and lacks none itself. They go to the guests and
+//! pools that lack cores now; the rest is idle. The machine to move is the smallest whose leaving ends
+//! all lack, since moving costs by size; where none does, the one that leaves the least lack.
 //!
 //! # Limits
-//! Who lacks cores lacks them for its next step (more than it has cannot be seen), so more may lack then. The emulators' pool is taken to stay as
-//! large as it is.
+//! A guest lacks cores for its next step (a need beyond that cannot be seen), so more may lack then. The
+//! emulator pool is taken to stay as large as it is.
 
 use quell_model::{TenantName, WhatIf};
 
 /// A virtual machine that might leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// Its name.
+    /// The machine's name.
     pub name: TenantName,
-    /// Cores of its group; none: it is in the idle pool.
+    /// The number of cores of its group; 0: it is in the idle pool.
     pub cores: u32,
-    /// Cores that it lacks.
+    /// The number of cores that the machine lacks.
     pub lacks: u32,
 }
 
-/// The host without each of them, the one to move first. idle: cores that idle; lacking: cores that lack elsewhere (for emulators, in the idle pool); step: CPUs of a
-/// core.
+/// The host without each of the machines, the one to move first. `idle`: idle cores; `lacking`: cores that
+/// lack elsewhere (for emulators, in the idle pool); `step`: CPUs of a core.
 pub fn what_if(all: &[Holding], lacking: u32, idle: u32, step: u32) -> Vec<WhatIf> {
     let lack: u32 = lacking + all.iter().map(|it| it.lacks).sum::<u32>();
     let without = |it: &Holding| {
@@ -38,7 +40,7 @@ pub fn what_if(all: &[Holding], lacking: u32, idle: u32, step: u32) -> Vec<WhatI
     let mut found: Vec<WhatIf> = all.iter().map(without).collect();
     found.sort_by(|a, b| {
         let smaller = match lack {
-            // Nobody has to go: who would make the most room.
+            // No machine has to go: the one that would make the most room is first.
             0 => b.frees.cmp(&a.frees),
             _ => a.frees.cmp(&b.frees),
         };
@@ -64,7 +66,7 @@ mod tests {
         }
     }
 
-    /// In words, as a table has it: `name frees lacking idle`.
+    /// The result in words, as a table has it: `name frees lacking idle`.
     fn said(all: &[Row], lacking: u32, idle: u32, step: u32) -> Vec<String> {
         let all: Vec<_> = all.iter().copied().map(holding).collect();
         let found = what_if(&all, lacking, idle, step).into_iter();
@@ -78,7 +80,7 @@ mod tests {
         type Case<'a> = (&'a [Row], u32, u32, u32, &'a [&'a str]);
         let cases: [Case<'_>; 8] = [
             (&[], 0, 3, 1, &[]),
-            // Nobody lacks anything: the most room first; who has no group makes none.
+            // No core lacks: the most room first; a machine without a group makes none.
             (
                 &[("a", 2, 0), ("b", 4, 0), ("c", 0, 0)],
                 0,
@@ -86,7 +88,8 @@ mod tests {
                 1,
                 &["b 4 0 5", "a 2 0 3", "c 0 0 1"],
             ),
-            // One core lacks: the smallest that has one, not the largest, nor the one that lacks it, which needs no less.
+            // One core lacks: the smallest machine that has one, not the largest, nor the one that lacks
+            // it, which needs no less.
             (
                 &[("a", 4, 1), ("b", 3, 0), ("c", 1, 0)],
                 0,
@@ -94,7 +97,7 @@ mod tests {
                 1,
                 &["c 1 0 0", "b 3 0 2", "a 4 0 4"],
             ),
-            // The one that lacks is the smallest: without it nobody does.
+            // The machine that lacks a core is the smallest: without it no core lacks.
             (
                 &[("a", 1, 1), ("b", 4, 0)],
                 0,
@@ -102,7 +105,7 @@ mod tests {
                 1,
                 &["a 1 0 1", "b 4 0 3"],
             ),
-            // Three lack, and one machine alone cannot free as many: the least lack is left by the larger.
+            // Three lack, and one machine alone cannot free as many: the larger leaves the least lack.
             (
                 &[("a", 1, 2), ("b", 2, 2), ("c", 1, 2)],
                 0,
@@ -118,7 +121,7 @@ mod tests {
                 1,
                 &["b 1 0 0", "a 2 0 1"],
             ),
-            // Of equals, by name.
+            // Equal ones are ordered by name.
             (
                 &[("b", 1, 0), ("a", 1, 0)],
                 1,
@@ -126,7 +129,7 @@ mod tests {
                 1,
                 &["a 1 0 0", "b 1 0 0"],
             ),
-            // Hyperthreads: two CPUs a core.
+            // Hyperthreads: two CPUs for each core.
             (
                 &[("a", 2, 1), ("b", 1, 1)],
                 0,
@@ -141,7 +144,8 @@ mod tests {
     }
 
     proptest! {
-        /// All cores are somebody's or idle, nothing lacks while something idles that was freed, and the first is the best.
+        /// All cores have an owner or are idle, no core lacks while a freed one idles, and the first is
+        /// the best.
         #[test]
         fn cores_are_not_lost(all in prop::collection::vec((0..9_u32, 0..5_u32), 0..8), lacking in 0..4_u32, idle in 0..9_u32, step in 1..3_u32) {
             let names: Vec<String> = (0..all.len()).map(|it| format!("vm-{it}")).collect();
@@ -152,7 +156,7 @@ mod tests {
             for it in &found {
                 let of = all.iter().find(|holding| holding.name == it.name).unwrap();
                 prop_assert_eq!(it.frees, of.cores * step);
-                // What was freed either idles or ended a lack.
+                // Each freed core either idles or ended a lack.
                 let ended = lack - of.lacks - it.lacking / step;
                 prop_assert_eq!(it.idle_cores as u32, idle + of.cores - ended);
                 prop_assert!(it.lacking == 0 || it.idle_cores as u32 == idle);

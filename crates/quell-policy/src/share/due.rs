@@ -1,51 +1,53 @@
-//! What threads are due while they run: the ideal, over and over, from what they did.
+//! The CPU time that threads are due while they run: the ideal of each step, from their observed activity.
 
 use super::{Group, Problem, ProblemError, Thread, ideal};
 use quell_model::CpuSet;
 use std::collections::BTreeMap;
 
-/// Lag is kept within this, in s of CPU time: what could not be given for so long is not owed.
+/// The bound of lag, in s of CPU time: service that could not be given for longer is not owed.
 const LAG_MOST_S: f64 = 0.3;
-/// Of lag beyond what turns make, in s, that part is forgotten in each step. Lag that comes from what is not seen here, as where a
-/// real-time thread takes one CPU of several, would grow up to its bound, which is another time for each thread; so it stays in
-/// proportion to what is due.
+/// The part of the lag beyond [`TURNS_S`] that is forgotten in each step. Lag whose cause is not seen
+/// here, as where a real-time thread takes one CPU of several, would grow up to its bound, which each
+/// thread would reach at another time; so lag stays in proportion to what is due.
 const FORGETS: f64 = 0.02;
 const TURNS_S: f64 = 0.02;
-/// Where threads had another part of what they were due together than all of it, because something else took CPUs or one idled beside
-/// one that waited, that part is what they were due; within these.
+/// The bounds of the correction for lost CPU time. Where all threads together received another amount
+/// than they were due, because something else took CPU time or a CPU idled beside a waiting thread,
+/// the amount that each was due is scaled by the same ratio, within these bounds.
 const PART: std::ops::RangeInclusive<f64> = 0.01..=1.5;
-/// A rate that is a CPU, in CPUs.
+/// A rate from which on a thread is due a whole CPU, in CPUs.
 const ALL: f64 = 0.999;
 
-/// What a thread did up to now.
+/// The observation of a thread up to now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
-    /// A number that stays its own.
+    /// A number that identifies the thread and is given to no other.
     pub key: u32,
-    /// The group it is in, by its place; `None` is the root.
+    /// The thread's group, by its index; `None` is the root.
     pub group: Option<usize>,
     /// Weight among its siblings, 1 to 10 000.
     pub weight: u32,
-    /// The CPUs it may run on.
+    /// The CPUs that the thread may run on.
     pub cpus: CpuSet,
-    /// CPU time that it has had, in ns.
+    /// CPU time that the thread has received, in ns.
     pub used_ns: u64,
-    /// Time in which it wanted a CPU, waiting or running, in ns.
+    /// Time in which the thread was runnable, waiting or running, in ns.
     pub wanted_ns: u64,
-    /// Whether it wants one now.
+    /// Whether the thread is runnable now.
     pub wants: bool,
-    /// Whether it has ended: it is not seen again.
+    /// Whether the thread has ended: it is in no later step.
     pub ended: bool,
-    /// Whether it began at its key's first step or since the one before, instead of coming back after a long sleep.
+    /// Whether the thread began at its key's first step or since the step before that; if not, it comes
+    /// back after a long sleep.
     pub born: bool,
 }
 
-/// What a thread is due.
+/// The service that a thread is due.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Due {
-    /// Of a CPU, while it wants one: above 0.0, at most 1.0.
+    /// The rate of service while the thread is runnable, in CPUs: above 0.0, at most 1.0.
     pub rate: f64,
-    /// What it had less than it was due, so far, in s of CPU time; negative: more.
+    /// The lag: the service that the thread is owed so far, in s of CPU time; negative: it had more.
     pub lag_s: f64,
 }
 
@@ -53,21 +55,25 @@ pub struct Due {
 struct Known {
     used_ns: u64,
     wanted_ns: u64,
-    /// What it lacks.
+    /// The lag, in s of CPU time; negative: the thread had more than it was due.
     lag_s: f64,
 }
 
-/// Keeps what threads lack: a fluid host beside the real one, on which the same threads run, each as much as it is due.
+/// Tracks the lag of threads: a fluid host beside the real one, on which the same threads run, each at
+/// the rate that it is due.
 ///
-/// Nobody knows what work a thread has left. So it wants of the fluid host what it used of the real one; it wants as much as
-/// it can get for as long as it wants a CPU there; and who was served earlier there than here has work left here. Time goes in
-/// steps, of which only what was used and wanted in each is looked at: so threads that want a CPU for moments want a part of one,
-/// and what is due to all is weighted max-min fairness of what they want over a step ([`ideal()`]).
+/// The work that a thread has left is unknown. So a thread asks the fluid host for what it used of the
+/// real one; it asks for as much as it can get while it is runnable on the real one; and a thread that
+/// was served earlier there than here has work left here. Time advances in steps, of which only the
+/// used and the runnable time count: so threads that are runnable for moments ask for a part of a
+/// CPU, and what is due to all is weighted max-min fairness of what they ask over a step ([`ideal()`]).
 ///
-/// Processes that are started one after the other count as one that is always there. So one that began within a step competes for the part of it in
-/// which it was there, with that part of its weight; and one that has ended is forgotten, with what it had too much. Else it would go on
-/// there until it has made up for that, beside the next one, which in truth began only as it ended: beside 8 loops that start processes of 15 ms,
-/// there would be 30 threads to share with, and who wants less than a ninth of the host would be ahead of what it is due.
+/// Processes that are started one after the other count as one that is always there. So a thread that
+/// began within a step competes with the part of its weight that is the part of the step in which it
+/// was there; and a thread that has ended is forgotten, with the service that it had too much. Else
+/// it would stay on the fluid host until it has made up for that, beside the next one, which in truth
+/// began only as it ended: beside 8 loops that start processes of 15 ms, there would be 30 threads to
+/// share with, and a thread that wants less than a ninth of the host would be ahead of what it is due.
 #[derive(Debug, Default)]
 pub struct Dues {
     known: BTreeMap<u32, Known>,
@@ -75,12 +81,13 @@ pub struct Dues {
 }
 
 impl Dues {
-    /// Goes on to now, in ns of any clock. `threads`: all that wanted CPUs since the last step, or might have, at their keys'
-    /// first step with what they did since they came; others are forgotten. Gives, for each, what it is due from now on; `None`:
-    /// as before, it did nothing.
+    /// Advances to now, in ns of any clock. `threads`: all threads that were, or might have been, runnable
+    /// since the last step, at their keys' first step with the totals since they came; other threads are
+    /// forgotten. Returns, for each thread, what it is due from now on; `None`: as before, since it did
+    /// nothing.
     ///
     /// # Errors
-    /// As [`ideal()`].
+    /// The groups and threads are no valid [`Problem`], as for [`ideal()`].
     pub fn step(
         &mut self,
         now: u64,
@@ -114,7 +121,7 @@ impl Dues {
                     lag_s: known.lag_s,
                 },
             );
-            // What the fluid host did for it already, or has yet to do.
+            // Service that the fluid host gave ahead of the real one, or has yet to give.
             let lag_s = known.lag_s;
             let wants_s = match thread.wants {
                 true => wanted_s.max(used_s) + (-lag_s).max(0.0),
@@ -146,11 +153,11 @@ impl Dues {
             let Some(known) = self.known.get_mut(&seen.key) else {
                 continue;
             };
-            // Who is due a CPU of its own is not to pay for it.
+            // A thread that is due a CPU of its own does not pay for CPU time that others lost.
             let part = if due > ALL { 1.0 } else { had };
             let long = known.lag_s - known.lag_s.clamp(-TURNS_S, TURNS_S);
             let lag_s = known.lag_s - long * FORGETS + due * part * step_s - used_s;
-            // Who sleeps had done its work there as well: it is owed nothing.
+            // A sleeping thread had done its work on the fluid host as well: it is owed nothing.
             let most = if seen.wants { LAG_MOST_S } else { 0.0 };
             let lag_s = lag_s.clamp(-LAG_MOST_S, most);
             known.lag_s = lag_s;
@@ -164,7 +171,7 @@ impl Dues {
     }
 }
 
-/// The weight of a thread that was there for that part of a step.
+/// The weight of a thread that was there for this part of a step.
 fn weight_of(weight: u32, part: f64) -> u32 {
     ((f64::from(weight) * part).round() as u32).clamp(1, weight.max(1))
 }
@@ -204,7 +211,8 @@ mod tests {
             two
         }
 
-        /// 50 ms pass, in which they use and want so many ms. Gives what each is due of a CPU in percent, and lacks in ms.
+        /// 50 ms pass, in which the threads use and want so many ms. Returns the rate that each is due, in
+        /// percent of a CPU, and its lag in ms.
         fn step(&mut self, did: [(u64, u64); 2]) -> [(i64, i64); 2] {
             self.now += 50 * MS;
             for (thread, (used, wanted)) in self.threads.iter_mut().zip(did) {
@@ -225,7 +233,7 @@ mod tests {
 
     #[test]
     fn who_always_wants_a_cpu_is_due_its_share() {
-        // Used, and what is due then: 12.5 and 37.5 of every 50 ms.
+        // The columns are the used time; due are 12.5 and 37.5 of every 50 ms.
         let mut two = Two::new();
         assert_eq!(two.step([(25, 50), (25, 50)]), [(25, -13), (75, 13)]);
         assert_eq!(two.step([(0, 50), (50, 50)]), [(25, 0), (75, 0)]);
@@ -245,14 +253,14 @@ mod tests {
     fn who_sleeps_is_owed_nothing_but_owes() {
         let mut two = Two::new();
         two.step([(50, 50), (0, 50)]);
-        // It had 50 and was due 12.5.
+        // The thread had 50 ms and was due 12.5.
         two.threads[0].wants = false;
         let [(_, lag), _] = two.step([(0, 0), (50, 50)]);
         assert!((-30..-20).contains(&lag), "{lag}");
-        // And what it was due after that it had before: until it has made up for it.
+        // The service that it was due after that it had before: it owes until it has made up for it.
         let lags: Vec<i64> = (0..4).map(|_| two.step([(0, 0), (50, 50)])[0].1).collect();
         assert_eq!(lags[3], 0, "{lags:?}");
-        // The other lacks nothing that it could have had.
+        // The other thread lacks no service that it could have had.
         two.threads[1].wants = false;
         let [_, (_, lag)] = two.step([(0, 0), (0, 0)]);
         assert!(lag <= 0, "{lag}");
@@ -277,7 +285,7 @@ mod tests {
             let [(_, one), (_, other)] = two.step([(50, 50), (0, 50)]);
             assert!(one >= -300 && other <= 300, "{one} {other}");
         }
-        // Who is forgotten comes anew.
+        // A thread that was forgotten starts without lag.
         (
             two.threads[0].key,
             two.threads[0].used_ns,
@@ -287,7 +295,8 @@ mod tests {
         assert!((0..20).contains(&lag), "{lag}");
     }
 
-    /// The second is a process that is followed by another in the middle of each step: they have the share of one.
+    /// The second is a process that is followed by another in the middle of each step: together they are
+    /// due the share of one.
     #[test]
     fn processes_one_after_another_are_due_what_one_is() {
         let thread = |key: u32, used, wanted, wants| Seen {

@@ -1,11 +1,11 @@
 //! Maximum flows and minimum cuts of small networks, with capacities that are not whole numbers.
 //!
-//! Dinic's algorithm: as long as the sink can be reached, find everyone's distance from the source
+//! Dinic's algorithm: as long as the sink can be reached, find every node's distance from the source
 //! and fill all shortest paths. An augmentation empties its narrowest arc to exactly zero, so all
-//! that rounding can leave are crumbs where two sums should be equal; arcs with no more than
+//! that rounding can leave is a tiny rest where two sums should be equal; arcs with no more than
 //! [`CRUMB`] left count as full.
 
-/// What counts as nothing, in CPUs.
+/// The amount up to which a capacity counts as zero, in CPUs.
 pub(super) const CRUMB: f64 = 1e-12;
 
 const NONE: u32 = u32::MAX;
@@ -28,12 +28,12 @@ struct Arc {
     to: u32,
     /// The next arc of the same node.
     next: u32,
-    /// How much more fits; backwards, how much flows.
+    /// The capacity left; on the backward arc, the flow.
     left: f64,
 }
 
 impl Network {
-    /// Forgets all arcs and has `nodes` nodes.
+    /// Resets the network to `nodes` nodes and no arcs.
     pub(super) fn reset(&mut self, nodes: usize) {
         self.first.clear();
         self.first.resize(nodes, NONE);
@@ -54,18 +54,18 @@ impl Network {
         number
     }
 
-    /// Gives an arc another capacity, no less than what flows through it.
+    /// Sets an arc's capacity, which must be no less than its flow.
     pub(super) fn set_capacity(&mut self, arc: usize, capacity: f64) {
         self.arcs[arc].left = (capacity - self.flow(arc)).max(0.0);
     }
 
-    /// What flows through an arc.
+    /// The flow through an arc.
     pub(super) fn flow(&self, arc: usize) -> f64 {
         self.arcs[arc ^ 1].left
     }
 
-    /// Changes what flows through an arc. Whoever does so sees to it that as much enters a node
-    /// as leaves it, and that all arcs' capacities hold.
+    /// Adds to the flow through an arc. The caller must keep the flow into each node equal to the flow
+    /// out of it, and all arcs' flows within their capacities.
     pub(super) fn add_flow(&mut self, arc: usize, amount: f64) {
         self.arcs[arc].left -= amount;
         self.arcs[arc ^ 1].left += amount;
@@ -80,14 +80,14 @@ impl Network {
         }
     }
 
-    /// Whether `node` can still be reached from the source: with the others that can, a minimum
-    /// cut's source side. Only after [`Network::saturate`].
+    /// Whether `node` can still be reached from the source: the nodes that can are the source side of a
+    /// minimum cut. Valid only after [`Network::saturate`].
     pub(super) fn on_source_side(&self, node: usize) -> bool {
         self.distance[node] != NONE
     }
 
     /// Finds the distances from `source` over arcs that are not full, until that of `sink` is found;
-    /// whether it has one.
+    /// returns whether `sink` has one.
     fn measure(&mut self, source: usize, sink: usize) -> bool {
         self.distance.clear();
         self.distance.resize(self.first.len(), NONE);
@@ -113,8 +113,8 @@ impl Network {
         false
     }
 
-    /// Sends up to `amount` from `node` to the sink over shortest paths; returns how much went.
-    /// Recursion is as deep as a path is long.
+    /// Sends up to `amount` from `node` to the sink over shortest paths; returns the amount sent.
+    /// The depth of recursion is the length of a path.
     fn push(&mut self, node: u32, sink: u32, amount: f64) -> f64 {
         if node == sink {
             return amount;
@@ -157,7 +157,7 @@ mod tests {
         network.saturate(0, 3);
         let side = |n: &Network| (0..4).map(|v| n.on_source_side(v)).collect::<Vec<_>>();
         assert_eq!(side(&network), [true, true, false, false]);
-        // With a wide way round both ends are full; what flowed is kept.
+        // With a wide way round both ends are full; the earlier flow is kept.
         network.set_capacity(round, f64::INFINITY);
         network.saturate(0, 3);
         assert_eq!(side(&network), [true, true, true, false]);

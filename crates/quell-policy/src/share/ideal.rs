@@ -4,40 +4,40 @@
 //! At a level, the totals of the parents are settled and the *items*, their children, are to
 //! rise together until something stops them. Each must have at least `level x weight`; the
 //! question is up to which level a flow exists. It is a question about flows with lower bounds on
-//! arcs inside the network, and what is within reach is not a polymatroid from the second
+//! arcs inside the network, and the feasible totals are not a polymatroid from the second
 //! level on: a maximal division need not be a maximum one, so that caps on the parents would not do
 //! where their totals must be met exactly. (With the threads a: CPU 0 of one group, b: CPU 0 and c:
-//! CPU 1 of another, the groups deserve 1.0 each, so b gets nothing, though nobody is behind it.)
+//! CPU 1 of another, the groups deserve 1.0 each, so b gets nothing, though no thread comes before it.)
 //!
 //! # Approach
-//! - **What stops items without any flow** is left to arithmetic: the parent's total is used up, or
-//!   the item's own limit or demand is reached. Divided by only these, every parent's children have
-//!   their *aims*. An item that must have `min(level x weight, aim)` does what the ideal does, up
-//!   to the level of the first bottleneck that is more than that.
-//! - **Such a bottleneck is a cut.** If the aims can be met, they are the solution. Else the
-//!   minimum cut shows nodes that more must enter than can leave; what must enter depends on the
-//!   level only by the items whose parents are outside. The level at which the two are equal is
-//!   the next to try (Newton's method, discrete: every step is the exact root for one cut, and there
-//!   are finitely many cuts), until there is no such cut: then the last is full and no more.
-//! - **Its items cannot rise**: they are settled at that level. The cut will be full in whatever
-//!   is decided later, at deeper levels too, so the network falls into two pieces (see
-//!   `pieces`) and each goes on for itself, with fewer nodes.
+//! - **Limits that stop items without any flow** are computed by arithmetic: the parent's total is
+//!   used up, or the item's own limit or demand is reached. Divided by only these, every parent's
+//!   children have their *aims*. An item that must have `min(level x weight, aim)` gets what the
+//!   ideal gives, up to the level of the first bottleneck of another kind.
+//! - **A bottleneck of another kind is a cut.** If the aims can be met, they are the solution. Else
+//!   the minimum cut shows nodes that more must enter than can leave; the amount that must enter
+//!   depends on the level only by the items whose parents are outside. The level at which the two are
+//!   equal is the next to try (Newton's method, discrete: every step is the exact root for one cut,
+//!   and there are finitely many cuts), until there is no such cut: then the last is exactly full.
+//! - **The items of that cut cannot rise**: they are settled at that level. The cut will be full in
+//!   whatever is decided later, at deeper levels too, so the network falls into two pieces (see
+//!   `pieces`) that are solved independently, with fewer nodes each.
 //!
-//! Levels are ratios of sums of what was given, so results are exact up to the rounding of sums.
+//! Levels are ratios of sums of settled totals, so results are exact up to the rounding of sums.
 
 use super::flow::Network;
 use super::pieces::{NONE, Pieces, ROOT};
 use super::{Problem, ProblemError};
 
-/// By how much the sides of a cut must differ to count, in CPUs: well above what rounding
-/// leaves. Mistaking rounding for a bottleneck would do no harm, for it would be settled at what
-/// it can have.
+/// The difference between the sides of a cut from which on it counts, in CPUs: well above rounding.
+/// Mistaking rounding for a bottleneck would do no harm, for the items would be settled at what they
+/// can have.
 const TOLERANCE: f64 = 1e-11;
 
-/// What everyone deserves, in CPUs (CPU time per time).
+/// The CPU time that each group and thread deserves, in CPUs (CPU time per time).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ideal {
-    /// By group, in the order of [`Problem::groups`]; all inside it included.
+    /// By group, in the order of [`Problem::groups`], with all threads in the group.
     pub groups: Vec<f64>,
     /// By thread, in the order of [`Problem::threads`]; 0.0 to the thread's demand.
     pub threads: Vec<f64>,
@@ -45,11 +45,11 @@ pub struct Ideal {
 
 /// The ideal division of a host's CPU time, as the module `share` defines it.
 ///
-/// Exact up to about 1e-9 CPUs; one problem has one ideal, and in whatever order it lists groups and
-/// threads they get the same up to that.
+/// Exact up to about 1e-9 CPUs; a problem has one ideal, and the order in which the problem lists
+/// groups and threads changes the result by no more than that.
 ///
 /// # Errors
-/// See [`ProblemError`]: the first thing that makes no sense.
+/// The problem is invalid; the [`ProblemError`] names the first fault.
 pub fn ideal(problem: &Problem) -> Result<Ideal, ProblemError> {
     let depths = problem.check()?;
     let mut solver = Solver::new(Pieces::new(problem, &depths));
@@ -64,10 +64,10 @@ pub fn ideal(problem: &Problem) -> Result<Ideal, ProblemError> {
     })
 }
 
-/// A part of the network that decides for itself.
+/// A part of the network that is solved independently.
 struct Piece {
     number: u32,
-    /// Ascending.
+    /// The nodes of the piece, ascending.
     nodes: Vec<usize>,
     /// The depth of the items; tops above it have no more to divide.
     depth: u32,
@@ -77,23 +77,23 @@ struct Solver {
     all: Pieces,
     waiting: Vec<Piece>,
     pieces: u32,
-    /// What each tree node gets in all, once it is settled.
+    /// The settled total of each tree node.
     total: Vec<f64>,
-    /// The most that each node could get, of nodes of the piece that is looked at.
+    /// The upper bound of each node's total, for nodes of the piece that is being solved.
     bound: Vec<f64>,
-    /// What each item would get if its siblings and its bound were all that limits it.
+    /// The total of each item if only its siblings and its bound limited it.
     aim: Vec<f64>,
-    /// The node's number in the network below.
+    /// The node's number in `network`.
     local: Vec<usize>,
     network: Network,
 }
 
-/// The items of a piece with what the network says of them.
+/// The items of a piece, and their arcs in the network.
 struct Level {
     /// The tops with items.
     parents: Vec<usize>,
     items: Vec<Item>,
-    /// The arcs that supply `parents` what no item must have.
+    /// The arcs that supply `parents` with what no item must have.
     spare: Vec<usize>,
     source: usize,
     sink: usize,
@@ -101,15 +101,15 @@ struct Level {
 
 struct Item {
     node: usize,
-    /// Its parent's place in [`Level::parents`].
+    /// The index of its parent in [`Level::parents`].
     parent: usize,
-    /// The arc that supplies what it must have.
+    /// The arc that supplies what the item must have.
     must: usize,
-    /// The arc from its parent, for what it gets beyond that.
+    /// The arc from its parent, for what the item gets beyond that.
     more: usize,
 }
 
-/// A cut that no level above `level` respects.
+/// A cut that is overfull at every level above `level`.
 struct Cut {
     /// For every node of the piece, whether it is on the source's side.
     source_side: Vec<bool>,
@@ -164,7 +164,7 @@ impl Solver {
         let Some(&first) = piece.nodes.iter().find(inner) else {
             return;
         };
-        // Tops above their children's level have nothing to divide any more, but for threads.
+        // Tops above their children's level have no more to divide, except among threads.
         piece.depth = all.depth[first];
         let spent = |n: usize| {
             n < all.tree && all.top[n] && all.set[n] == NONE && all.depth[n] + 1 < piece.depth
@@ -185,7 +185,7 @@ impl Solver {
         }
     }
 
-    /// Finds what each node of the piece could get at most, as far as simple sums tell.
+    /// Finds an upper bound of each node of the piece, by simple sums.
     fn bound_nodes(&mut self, piece: &Piece) {
         let (all, bound) = (&self.all, &mut self.bound);
         for &node in piece.nodes.iter().rev() {
@@ -205,7 +205,7 @@ impl Solver {
         }
     }
 
-    /// The piece as a network from a source, that supplies the tops, to a sink.
+    /// Builds the piece as a network from a source, which supplies the tops, to a sink.
     fn build(&mut self, piece: &Piece) -> Level {
         let (all, network) = (&self.all, &mut self.network);
         let (source, sink) = (piece.nodes.len(), piece.nodes.len() + 1);
@@ -274,7 +274,7 @@ impl Solver {
         }
     }
 
-    /// The cut that stops the items first, if any stops them before they have their aims.
+    /// The cut that stops the items first; `None`: all items reach their aims.
     fn bottleneck(&mut self, piece: &Piece, level: &Level) -> Option<Cut> {
         let mut found: Option<Cut> = None;
         loop {
@@ -312,8 +312,8 @@ impl Solver {
         }
     }
 
-    /// Has the network ask for what items must have at a level, no higher than the one before.
-    /// What flows stays: of what an item no longer must have, its parent has more to spare.
+    /// Makes the network ask for what items must have at a level, no higher than the one before. The flow
+    /// stays: what an item no longer must have is added to its parent's spare supply.
     fn demand(&mut self, level: &Level, reached: f64) {
         let (all, network) = (&self.all, &mut self.network);
         let mut spare: Vec<f64> = level.parents.iter().map(|&p| all.supply[p]).collect();
@@ -400,10 +400,10 @@ fn stops(item: &Item, level: &Level, on_side: impl Fn(usize) -> bool) -> bool {
     on_side(item.node) && !on_side(level.parents[item.parent])
 }
 
-/// The level at which those who want `(weight, most)` use up `amount` when each has
-/// `min(level x weight, most)`; infinite if all have their most before.
+/// The level at which items of `(weight, most)` use up `amount` when each has
+/// `min(level x weight, most)`; infinite if all reach `most` before.
 fn fill(amount: f64, mut wants: Vec<(f64, f64)>) -> f64 {
-    // Who is full first comes first; once one is not, none after is.
+    // Items in the order in which they fill up; once one does not fill up, none after it does.
     wants.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
     let mut weight_left: f64 = wants.iter().map(|&(weight, _)| weight).sum();
     let mut left = amount;

@@ -6,25 +6,25 @@
 //! child's limit or demand; from a thread to its set and from a set to its classes, unlimited; and
 //! out of the network from a class, limited by its number of CPUs.
 //!
-//! A minimum cut that stays full in all that is still possible parts the network in two that have
-//! nothing to decide together any more. What crosses it is fixed: it leaves one piece at `out` and
-//! enters the other as the `supply` of a *top*. So in every piece, all that is supplied leaves, and
-//! a tree node is either a top or in the same piece as its parent.
+//! A minimum cut that stays full in all solutions that are still possible parts the network in two
+//! that have no decision in common any more. The flow across it is fixed: it leaves one piece at
+//! `out` and enters the other as the `supply` of a *top*. So in every piece, all that is supplied
+//! leaves, and a tree node is either a top or in the same piece as its parent.
 
 use super::Problem;
 use quell_model::CpuSet;
 use std::collections::BTreeMap;
 
-/// No node.
+/// The index that stands for no node.
 pub(super) const NONE: usize = usize::MAX;
 
 /// The node of the root.
 pub(super) const ROOT: usize = 0;
 
-/// The network, and what is decided of it so far.
+/// The network, and the totals settled so far.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// How many nodes are the root, groups and threads; sets and classes come after them.
+    /// The number of nodes for the root, groups and threads; sets and classes come after them.
     pub(super) tree: usize,
     /// Of tree nodes: the parent, [`NONE`] for the root.
     pub(super) parent: Vec<usize>,
@@ -36,15 +36,15 @@ pub(super) struct Pieces {
     pub(super) weight: Vec<f64>,
     /// Of tree nodes: the limit or demand, in CPUs.
     pub(super) most: Vec<f64>,
-    /// Of threads: the set's node; else [`NONE`].
+    /// Of threads: the set's node; of other nodes [`NONE`].
     pub(super) set: Vec<usize>,
-    /// Of sets: the classes; of others none.
+    /// Of sets: the classes; of other nodes empty.
     pub(super) classes: Vec<Vec<usize>>,
-    /// What leaves the network at a node, in CPUs.
+    /// The fixed flow that leaves the network at a node, in CPUs.
     pub(super) out: Vec<f64>,
     /// Whether a node's total is settled and supplied to it, not by its parent.
     pub(super) top: Vec<bool>,
-    /// What a top is supplied, in CPUs.
+    /// The supply of a top, in CPUs.
     pub(super) supply: Vec<f64>,
     /// The piece each node is in.
     pub(super) piece: Vec<u32>,
@@ -119,18 +119,18 @@ impl Pieces {
         self.most[node] = most.unwrap_or(f64::INFINITY);
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub(super) fn len(&self) -> usize {
         self.piece.len()
     }
 
-    /// Settles a node's total: from now on it is supplied.
+    /// Settles a node's total: from now on it is a supply.
     pub(super) fn settle(&mut self, node: usize, total: f64) {
         self.top[node] = true;
         self.supply[node] = total;
     }
 
-    /// What a top has for its children of the same piece.
+    /// The amount that a top has for its children of the same piece.
     pub(super) fn to_divide(&self, node: usize) -> f64 {
         (self.supply[node] - self.out[node]).max(0.0)
     }
@@ -138,12 +138,12 @@ impl Pieces {
 
 struct Sets {
     members: Vec<CpuSet>,
-    /// The place of each thread's set in `members`.
+    /// The index of each thread's set in `members`.
     of_thread: Vec<usize>,
 }
 
-/// The threads' sets of CPUs, and the classes: the sets that contain a class, by their places,
-/// and its number of CPUs. CPUs that no thread may use are in none.
+/// The threads' sets of CPUs, and the classes: for each, the indices of the sets that contain it and
+/// its number of CPUs. CPUs that no thread may use are in no class.
 fn classes(problem: &Problem) -> (Sets, Vec<(Vec<u32>, u32)>) {
     let mut places: BTreeMap<&CpuSet, usize> = BTreeMap::new();
     let mut members = Vec::new();

@@ -3,8 +3,8 @@
 use crate::Policy;
 use quell_model::{Plan, SchedClass, Snapshot, TenantPlan, TenantSample, ThreadPlan};
 
-/// Every tenant has the weight that the configuration says, and its threads are its: all the rest of shares is the
-/// scheduler's work, turn by turn.
+/// The policy `share`: every tenant has the weight of the configuration, and its threads belong to it;
+/// Quell's scheduler does the rest, at each scheduling decision.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shares;
 

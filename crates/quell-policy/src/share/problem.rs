@@ -1,13 +1,13 @@
-//! Who wants CPU time of a host: groups, threads, and what makes no sense.
+//! The problem of [`super::ideal()`]: groups and threads that want CPU time of a host, and its validity.
 
 use quell_model::{CpuId, CpuSet};
 
-/// A host and everyone on it, for a while in which nothing changes.
+/// A host with its groups and threads, for a time in which none of their parameters change.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Problem {
-    /// The CPUs that there are to give: the online ones. Each offers 1.0.
+    /// The CPUs to divide: the online ones. Each offers 1.0.
     pub cpus: CpuSet,
-    /// The groups below the root, in any order. Others name them by their place here.
+    /// The groups below the root, in any order. Other fields name a group by its index here.
     pub groups: Vec<Group>,
     /// The threads, in any order.
     pub threads: Vec<Thread>,
@@ -16,7 +16,7 @@ pub struct Problem {
 /// A group of threads and groups that is served as one, as a cgroup is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// The group it is in, by its place in [`Problem::groups`]; `None` is the root.
+    /// The parent group, by its index in [`Problem::groups`]; `None` is the root.
     pub parent: Option<usize>,
     /// Weight among its siblings, 1 to 10 000, as cgroup v2's `cpu.weight`.
     pub weight: u32,
@@ -25,87 +25,87 @@ pub struct Group {
     pub limit: Option<f64>,
 }
 
-/// A thread.
+/// A thread and its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Thread {
-    /// The group it is in, by its place in [`Problem::groups`]; `None` is the root, where it
+    /// The thread's group, by its index in [`Problem::groups`]; `None` is the root, where the thread
     /// competes with the groups by its own weight, as in cgroup v2.
     pub group: Option<usize>,
     /// Weight among its siblings, 1 to 10 000; nice 0 is 100.
     pub weight: u32,
-    /// The CPUs it may run on, all of them of [`Problem::cpus`].
+    /// The CPUs that the thread may run on, all of them in [`Problem::cpus`].
     pub cpus: CpuSet,
-    /// What it would use if it never waited, in CPUs, 0.0 to 1.0.
+    /// The CPU time that the thread would use if it never waited, in CPUs, 0.0 to 1.0.
     pub demand: f64,
 }
 
-/// Why a [`Problem`] makes no sense. Groups and threads are named by their places, from 0.
+/// Why a [`Problem`] is invalid. Groups and threads are named by their indices, from 0.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProblemError {
-    /// A group's parent is none of the groups.
+    /// A group's parent is no index of a group.
     #[error("group {group}: its parent {parent} is none of the groups")]
     UnknownParent {
-        /// The group.
+        /// The group's index.
         group: usize,
-        /// What should be its parent.
+        /// The invalid parent.
         parent: usize,
     },
-    /// A group is inside itself.
+    /// A group is its own ancestor.
     #[error("group {group}: its parents lead back to itself or never to the root")]
     ParentCycle {
-        /// The first group that does not hang from the root.
+        /// The first group without a path to the root.
         group: usize,
     },
     /// A group's weight is out of range.
     #[error("group {group}: weight {weight} is not in 1 to 10000")]
     GroupWeight {
-        /// The group.
+        /// The group's index.
         group: usize,
-        /// Its weight.
+        /// The group's weight.
         weight: u32,
     },
     /// A group's limit is negative or no number.
     #[error("group {group}: a limit of {limit} CPUs is not 0 or more")]
     Limit {
-        /// The group.
+        /// The group's index.
         group: usize,
-        /// Its limit in CPUs.
+        /// The group's limit in CPUs.
         limit: f64,
     },
-    /// A thread's group is none of the groups.
+    /// A thread's group is no index of a group.
     #[error("thread {thread}: its group {group} is none of the groups")]
     UnknownGroup {
-        /// The thread.
+        /// The thread's index.
         thread: usize,
-        /// What should be its group.
+        /// The invalid group.
         group: usize,
     },
     /// A thread's weight is out of range.
     #[error("thread {thread}: weight {weight} is not in 1 to 10000")]
     ThreadWeight {
-        /// The thread.
+        /// The thread's index.
         thread: usize,
-        /// Its weight.
+        /// The thread's weight.
         weight: u32,
     },
     /// A thread's demand is out of range or no number.
     #[error("thread {thread}: a demand of {demand} CPUs is not in 0.0 to 1.0")]
     Demand {
-        /// The thread.
+        /// The thread's index.
         thread: usize,
-        /// Its demand in CPUs.
+        /// The thread's demand in CPUs.
         demand: f64,
     },
-    /// A thread may run nowhere.
+    /// A thread may run on no CPU.
     #[error("thread {thread}: there is no CPU it may run on")]
     NoCpu {
-        /// The thread.
+        /// The thread's index.
         thread: usize,
     },
     /// A thread may run on a CPU that the host does not have.
     #[error("thread {thread}: CPU {cpu} is none of the host's")]
     UnknownCpu {
-        /// The thread.
+        /// The thread's index.
         thread: usize,
         /// The first such CPU.
         cpu: CpuId,
@@ -115,11 +115,10 @@ pub enum ProblemError {
 const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 impl Problem {
-    /// Finds the first thing that makes no sense, and else every group's depth: 1 for a child of
-    /// the root.
+    /// Finds the first fault, and if there is none every group's depth: 1 for a child of the root.
     ///
     /// # Errors
-    /// See [`ProblemError`].
+    /// The problem is invalid; the [`ProblemError`] names the first fault.
     pub(super) fn check(&self) -> Result<Vec<u32>, ProblemError> {
         for (group, found) in self.groups.iter().enumerate() {
             let weight = found.weight;
@@ -154,7 +153,7 @@ impl Problem {
         self.depths()
     }
 
-    /// O(groups): every group is walked over once, by whoever comes first.
+    /// O(groups): every group is visited once, on the path of the first group below it.
     fn depths(&self) -> Result<Vec<u32>, ProblemError> {
         let mut depths = vec![0; self.groups.len()]; // 0: not known yet
         let mut path = Vec::new();

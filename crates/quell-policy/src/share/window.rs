@@ -2,7 +2,7 @@
 
 use super::{Ideal, Problem, ProblemError, ideal};
 
-/// Why there is no ideal over a window. Pieces are named by their places, from 0.
+/// Why there is no ideal over a window. Pieces are named by their indices, from 0.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WindowError {
     /// The window has no length.
@@ -11,27 +11,28 @@ pub enum WindowError {
     /// A piece has other numbers of groups or threads than the first.
     #[error("piece {piece} of the window has other numbers of groups or threads than the first")]
     Different {
-        /// The piece.
+        /// The piece's index.
         piece: usize,
     },
-    /// A piece makes no sense.
+    /// A piece is an invalid problem.
     #[error("piece {piece} of the window: {error}")]
     Problem {
-        /// The piece.
+        /// The piece's index.
         piece: usize,
-        /// Why.
+        /// The fault of the problem.
         #[source]
         error: ProblemError,
     },
 }
 
-/// The mean of the ideals of a window's pieces, each for so many ns, in CPUs.
+/// The mean of the ideals of a window's pieces, each for its length in ns, in CPUs.
 ///
-/// All must list the same groups and threads in the same order; who was not there in a piece has no
-/// demand in it. There is no making up: who had no demand in one piece deserves no more in the next.
+/// All pieces must list the same groups and threads in the same order; a thread that does not exist in
+/// a piece has no demand in it. Pieces are independent: a thread without demand in one piece deserves
+/// no more in the next.
 ///
 /// # Errors
-/// See [`WindowError`].
+/// The window is empty, its pieces do not match, or a piece is invalid.
 pub fn ideal_over(window: &[(u64, Problem)]) -> Result<Ideal, WindowError> {
     let whole: f64 = window.iter().map(|&(ns, _)| ns as f64).sum();
     let shape = |problem: &Problem| (problem.groups.len(), problem.threads.len());

@@ -1,9 +1,10 @@
-//! Loads that stay, seen with figures that are never twice the same: CPUs that stay, and no more of them than if each second decided anew.
+//! Tests of steady loads with figures that are never twice the same: CPUs stay, and there are no more of
+//! them than if each second decided anew.
 
 use super::*;
 use std::cell::Cell;
 
-/// How often a guest's scheduler switches on so many CPUs under a load.
+/// The switch rate of a guest's scheduler on `cpus` CPUs under a load.
 type Switches = fn(cpus: f64, load: f64) -> f64;
 
 /// Guests with threads that are always busy, or with requests.
@@ -16,15 +17,15 @@ const SHAPES: [(&str, Switches); 5] = [
         switches(cpus as u32, load, 0.01).max(20.0)
     }),
 ];
-/// Virtual CPUs, and CPUs of a core.
+/// Numbers of vCPUs, and of CPUs of a core.
 const SIZES: [(u32, u32); 4] = [(4, 1), (6, 1), (8, 2), (16, 2)];
 const MINUTE: u64 = 60;
 
-/// What is off by chance, the same each time.
+/// A deterministic source of chance deviations.
 struct Chance(u64);
 
 impl Chance {
-    /// Up to that part less or more.
+    /// A factor that deviates from 1 by up to `part`.
     fn off(&mut self, part: f64) -> f64 {
         // The constants of Knuth's MMIX.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
@@ -34,25 +35,26 @@ impl Chance {
     }
 }
 
-/// What came of some seconds.
+/// The outcome of some seconds.
 #[derive(Debug, Default)]
 struct Course {
-    /// When, to how many CPUs, and why.
+    /// The changes: the time, the new number of CPUs, and the reason.
     changes: Vec<(u64, u32, Why)>,
     /// Seconds times CPUs.
     cpu_seconds: u64,
-    /// In so many seconds it had too few by more than a tenth: of its scheduler's switches, or CPUs.
+    /// The number of seconds in which it had too few by more than a tenth: of its scheduler's switches,
+    /// or CPUs.
     short: u64,
 }
 
-/// A guest under a load, of which it says something.
+/// A guest under a load, with figures of its own.
 struct Steadily {
     rig: Rig,
     chance: Chance,
     by: Option<Switches>,
-    /// By how much its utilization is off by chance, and its switches.
+    /// The deviations of its utilization and of its switches.
     off: [f64; 2],
-    /// Each second decides anew, as in the paper.
+    /// Whether each second decides anew, as in the paper.
     anew: bool,
 }
 
@@ -61,7 +63,7 @@ impl Steadily {
         let mut rig = Rig::new();
         rig.guest = Guest::new(vcpus, step, 0, &rig.settings);
         let mut chance = Chance(chance);
-        // Its first numbers are small where the seed is.
+        // The first numbers of the generator are small where the seed is.
         for _ in 0..5 {
             chance.off(1.0);
         }
@@ -74,7 +76,7 @@ impl Steadily {
         }
     }
 
-    /// For so long under that load.
+    /// Runs for `seconds` under `load`.
     fn under(&mut self, seconds: u64, load: f64) -> Course {
         let mut course = Course::default();
         for _ in 0..seconds {
@@ -111,13 +113,13 @@ impl Steadily {
     }
 }
 
-/// In ten minutes on up to six CPUs: seconds, and the CPUs from then on.
+/// The changes in ten minutes on up to six CPUs: seconds, and the CPUs from then on.
 #[test]
 fn a_load_at_a_limit_has_cpus_that_stay() {
     let cases = [
-        // Shape and load. One busy thread has fewer, until the last one would be full.
+        // Shape and load. One busy thread gets fewer CPUs, until the last one would be full.
         (2, 1.0, "3:5 6:4 9:3 12:2"),
-        // And little else: 80 % of two CPUs, in each second on another side of it.
+        // One busy thread and a little more: 80 % of two CPUs, in each second on another side of the limit.
         (2, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 57:3 79:2 108:3"),
         (0, 1.6, "3:5 6:4 9:3 12:2 15:3 21:2 56:3"),
         // 80 % of three, and of five.
@@ -125,7 +127,8 @@ fn a_load_at_a_limit_has_cpus_that_stay() {
         (2, 4.0, "3:5 6:6 21:5 57:6 79:5 108:6"),
         // Three busy threads, on four CPUs a little above where switches have to be alike.
         (0, 3.0, "3:5 6:4 17:5 22:4"),
-        // Requests; on three CPUs it switches 74 % as often as on four, which has to be 95 above 66 % of each: there.
+        // Requests; on three CPUs it switches 74 % as often as on four; above 66 % of each, as there, 95 % is
+        // required.
         (4, 2.0, "3:5 6:4 9:3 12:4 18:3 24:4"),
     ];
     for (shape, load, expected) in cases {
@@ -145,7 +148,8 @@ fn a_load_at_a_limit_has_cpus_that_stay() {
     }
 }
 
-/// In nine minutes of a load that uses so much, and switches so often, on so many CPUs: seconds, and the CPUs from then on.
+/// The changes in nine minutes of a load that uses and switches as `on` gives for a number of CPUs: seconds,
+/// and the CPUs from then on.
 fn changes(vcpus: u32, step: u32, on: impl Fn(u32) -> (f64, f64)) -> String {
     let settings = Settings::default();
     let mut guest = Guest::new(vcpus, step, 0, &settings);
@@ -162,7 +166,8 @@ fn changes(vcpus: u32, step: u32, on: impl Fn(u32) -> (f64, f64)) -> String {
     changes.join(" ")
 }
 
-/// A guest that needs more time on fewer CPUs, and less of each on more: each number of CPUs says that the other would do.
+/// A guest that needs more time on fewer CPUs, and less of each on more: each number of CPUs suggests that
+/// the other would do.
 #[test]
 fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
     let changes = changes(3, 1, |cpus| {
@@ -175,7 +180,8 @@ fn fewer_that_did_not_suffice_are_tried_again_ever_later() {
     );
 }
 
-/// The same load uses so much more of fewer CPUs that it looks like another one there (MySQL's of UFO's figure 13): what was tried counts all the same.
+/// The same load uses so much more of fewer CPUs that it looks like another one there (that of MySQL in
+/// UFO's figure 13): the result of the trial counts all the same.
 #[test]
 fn a_trial_that_failed_is_of_the_same_load_as_before() {
     let changes = changes(8, 2, |cpus| match cpus {
@@ -189,7 +195,8 @@ fn a_trial_that_failed_is_of_the_same_load_as_before() {
     );
 }
 
-/// However often it did not suffice before (two MySQLs at half their load, UFO's figure 13): guests miss their objectives while it lasts.
+/// However often fewer CPUs did not suffice before (two MySQLs at half their load, UFO's figure 13): guests
+/// miss their objectives while a trial lasts.
 #[test]
 fn a_trial_ends_once_it_is_settled() {
     let parts = [
@@ -212,7 +219,8 @@ fn a_trial_ends_once_it_is_settled() {
     );
 }
 
-/// However often more were of no use before: a load that grows slowly, each part of which has more tried at first.
+/// However often more CPUs were of no use before: a load that grows slowly, each part of which has more
+/// tried at first.
 #[test]
 fn more_that_are_of_no_use_go_back_once_it_is_settled() {
     let second = Cell::new(0);
@@ -231,7 +239,8 @@ fn more_that_are_of_no_use_go_back_once_it_is_settled() {
     );
 }
 
-/// From little to all that there is: in the nine minutes after the first one as against deciding each second anew.
+/// From a low load to all that there is: the nine minutes after the first one, compared with deciding each
+/// second anew.
 #[test]
 fn cpus_stay_without_being_more() {
     for shape in 0..=SHAPES.len() {
@@ -277,7 +286,7 @@ fn cpus_stay_without_being_more() {
         );
         assert!(most[0] <= 16, "{what}: {most:?}");
         assert!(cpus(stay) <= cpus(anew) + 0.3, "{what}");
-        // Of nine minutes.
+        // In seconds of the nine minutes.
         assert!(part(stay[2]) <= part(anew[2]) + 5.0, "{what}");
     }
 }
@@ -285,7 +294,7 @@ fn cpus_stay_without_being_more() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever the load and however its figures are off.
+    /// This holds for any load and any deviation of its figures.
     #[test]
     fn no_load_that_stays_has_cpus_go_back_and_forth(
         size in prop::sample::select(SIZES.to_vec()),
@@ -300,12 +309,13 @@ proptest! {
         prop_assert!(nine.len() <= 20, "{load}: {nine:?}");
         let hour = guest.under(60 * MINUTE, load).changes;
         prop_assert!(hour.len() <= 40, "{load}: {hour:?}");
-        // It has what it needs.
+        // The guest has what it needs.
         let cpus = guest.rig.guest.cpus();
         prop_assert!(cpus == size.0 || 0.95 * load <= 0.8 * f64::from(cpus), "{load} on {cpus}");
     }
 
-    /// However often CPUs came and went under a load: when it fills them they become more, within what is waited for at most and two changes.
+    /// However often CPUs came and went under a load: when it fills them they become more, within the longest
+    /// wait and two changes.
     #[test]
     fn what_is_needed_comes_soon(
         size in prop::sample::select(SIZES.to_vec()),
@@ -325,7 +335,8 @@ proptest! {
         prop_assert!(changes.iter().any(more), "{load}, {fills} on {cpus}: {changes:?}");
     }
 
-    /// A second in which a guest did much, each minute: what it got it gives back at once, the last time as the first.
+    /// One second of high load each minute: the guest gives the CPUs that it got back at once, the last
+    /// time as the first.
     #[test]
     fn what_a_second_got_is_given_back(
         size in prop::sample::select(SIZES.to_vec()),
@@ -353,7 +364,7 @@ proptest! {
     fn a_step_stays_where_it_went(shape in 0..SHAPES.len(), chance in any::<u64>()) {
         let mut guest = Steadily::new((8, 2), Some(SHAPES[shape].1), chance);
         guest.under(MINUTE, 0.55);
-        // It may just have settled.
+        // The guest may just have settled.
         let changes = guest.under(7, 4.4).changes;
         let reached = changes.iter().position(|it| it.1 >= 6);
         prop_assert!(reached.is_some_and(|at| at < 2), "{changes:?}");
