@@ -221,8 +221,8 @@ pub struct Figures {
     pub requests: u64,
     /// Requests that failed or were never answered.
     pub errors: u64,
-    /// Of the seconds of all windows those in which the 99th percentile of what was due then missed the tenant's objective; `null` where it has
-    /// none, or that was not looked at.
+    /// Of the seconds of all windows those in which the 99th percentile of what was due then missed the
+    /// tenant's objective; `null` where it has none, or that was not looked at.
     #[serde(default)]
     pub late_seconds: Option<u64>,
     /// What the scheduler did to its threads; `null` unless that was recorded.
@@ -236,7 +236,8 @@ pub struct Figures {
 /// What the guest of a VM did, or of all VMs of a class together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct GuestFigures {
-    /// How often the guest's scheduler switched, to and from idling too, per second: what UFO calls scheduling frequency.
+    /// How often the guest's scheduler switched, to and from idling too, per second: what UFO calls
+    /// scheduling frequency.
     pub switches_per_s: f64,
     /// CPU time as the guest counts it, in CPUs: without idling, polling and what it waits for the host.
     pub used: f64,
@@ -244,7 +245,8 @@ pub struct GuestFigures {
     pub exits_per_s: f64,
     /// How often the host switched to one of its virtual CPUs, per second.
     pub host_switches_per_s: f64,
-    /// How many of its threads waited for a virtual CPU, in the mean: seconds of scheduling delay in each second.
+    /// How many of its threads waited for a virtual CPU, in the mean: seconds of scheduling delay in each
+    /// second.
     pub waiting: f64,
     /// How many of its virtual CPUs waited for a CPU of the host, in the mean.
     pub steal: f64,
@@ -257,7 +259,8 @@ pub struct GuestFigures {
 /// What the scheduler did to threads.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SchedulingFigures {
-    /// Mean run delay, the time for which a thread is ready before it runs, in µs; `null` where nobody became ready.
+    /// Mean run delay, the time for which a thread is ready before it runs, in µs; `null` where nobody became
+    /// ready.
     pub run_delay_mean_us: Option<f64>,
     /// Its median in µs.
     pub run_delay_p50_us: Option<f64>,
@@ -273,19 +276,20 @@ pub struct SchedulingFigures {
     pub migrations_per_s: f64,
     /// Times that one was woken, per second.
     pub wakeups_per_s: f64,
-    /// Mean length of the processes' busy periods in µs: from when a thread becomes ready while its process's others are
-    /// blocked until all are blocked; `null` where none began.
+    /// Mean length of the processes' busy periods in µs: from when a thread becomes ready while its process's
+    /// others are blocked until all are blocked; `null` where none began.
     #[serde(default)]
     pub busy_period_mean_us: Option<f64>,
-    /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of its others
-    /// were blocked. Many behind few ready ones are interference on the critical path (DASEC, section 2 and Fig. 3).
+    /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of
+    /// its others were blocked. Many behind few ready ones are interference on the critical path (DASEC,
+    /// section 2 and Fig. 3).
     #[serde(default)]
     pub ready_while_blocked_us: Vec<f64>,
 }
 
 impl SchedulingFigures {
-    /// The part of the time with ready threads in which at least so many others were blocked, 0 to 1; none where
-    /// nobody was ready.
+    /// The part of the time with ready threads in which at least so many others were blocked, 0 to 1; none
+    /// where nobody was ready.
     pub fn part_with_blocked(&self, least: usize) -> Option<f64> {
         let sum = |times: &[f64]| times.iter().sum::<f64>();
         let all = sum(&self.ready_while_blocked_us);
@@ -293,8 +297,8 @@ impl SchedulingFigures {
         (all > 0.0).then(|| sum(those) / all)
     }
 
-    /// By the number of others that were blocked: the part of the time with ready threads with at most so many, 0 to 1, up to
-    /// the greatest number, where it is 1.
+    /// By the number of others that were blocked: the part of the time with ready threads with at most so
+    /// many, 0 to 1, up to the greatest number, where it is 1.
     pub fn parts_up_to_blocked(&self) -> Vec<f64> {
         let counts = 1..=self.ready_while_blocked_us.len();
         let more = |least| Some(1.0 - self.part_with_blocked(least)?);
@@ -441,10 +445,12 @@ pub struct SideSummary {
     /// CPUs that were busy for 2 % of the window at most; the mean over its runs.
     #[serde(default)]
     pub idle_cpus: f64,
-    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not known.
+    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not
+    /// known.
     #[serde(default)]
     pub switches_per_s: Option<f64>,
-    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are everybody's.
+    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are
+    /// everybody's.
     #[serde(default)]
     pub held_cpus: Option<f64>,
     /// The agent's cost, where the side had one.
@@ -469,10 +475,12 @@ pub struct Run {
     /// CPUs that were busy for 2 % of the window at most.
     #[serde(default)]
     pub idle_cpus: u32,
-    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not known.
+    /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not
+    /// known.
     #[serde(default)]
     pub switches_per_s: Option<f64>,
-    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are everybody's.
+    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are
+    /// everybody's.
     #[serde(default)]
     pub held_cpus: Option<f64>,
     /// When the machine below stopped all CPUs; `null` where that could not be watched.

@@ -1,7 +1,8 @@
 //! Single values of a scenario, set from the command line: `--set tenant.svc.count=4`.
 //!
-//! An experiment that varies one value stays one file. A path names a value as the file does, an element of an
-//! array of tables by its `name` or its number. What the file itself may not say is refused in the same words.
+//! An experiment that varies one value stays one file. A path names a value as the file does, an element of
+//! an array of tables by its `name` or its number. What the file itself may not say is refused in the same
+//! words.
 
 use quell_model::config::ConfigError;
 use std::path::Path;

@@ -17,7 +17,8 @@ pub enum Side {
     Dasec,
     /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
-    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where that helps.
+    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where that
+    /// helps.
     Guarded,
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
@@ -82,7 +83,8 @@ pub enum Simulated {
     Parties,
     /// The same, with DynIso moving cores.
     DynIso,
-    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that order.
+    /// The oldest request first, everywhere at once and for nothing: what no scheduler can do better in that
+    /// order.
     Ideal,
 }
 
@@ -365,8 +367,8 @@ impl Side {
         Some(file)
     }
 
-    /// Reads a comma-separated list of one or more. The first is the baseline of the others; a side may stand there
-    /// twice (A/A).
+    /// Reads a comma-separated list of one or more. The first is the baseline of the others; a side may stand
+    /// there twice (A/A).
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
         let names = text
             .split(',')

@@ -20,8 +20,8 @@ pub struct Swept {
     pub points: Vec<BenchResult>,
 }
 
-/// Measures every point; each comes with what it sets (as `KEY=VALUE`). Setting `interrupt` ends it with the points done
-/// so far, or with [`Interrupted`] when there is none.
+/// Measures every point; each comes with what it sets (as `KEY=VALUE`). Setting `interrupt` ends it with the
+/// points done so far, or with [`Interrupted`] when there is none.
 pub fn run(
     keys: Vec<String>,
     points: &[(BenchOptions, Vec<String>)],
@@ -41,7 +41,8 @@ pub fn run(
     Ok(swept)
 }
 
-/// Measures them, several at once; each comes with what it sets. An interrupt leaves those without a complete pair out.
+/// Measures them, several at once; each comes with what it sets. An interrupt leaves those without a complete
+/// pair out.
 pub fn measure(
     points: &[(BenchOptions, Vec<String>)],
     interrupt: &AtomicBool,

@@ -56,9 +56,10 @@ fn close(got: f64, expected: f64, tolerance: f64) {
 
 #[test]
 fn the_papers_configurations_share_as_measured() {
-    // Percent of a CPU for T0 and T1, where 100 would be right. `group` and `individual` as on Debian's kernels 7.2.13 and
-    // 6.1 (see quell-sim's tests of its fair classes). The others: T0 shares a CPU with T2, and T1 gets what T3 leaves; and
-    // nested groups weigh on a CPU what groups of the same threads do.
+    // Percent of a CPU for T0 and T1, where 100 would be right. `group` and `individual` as on Debian's
+    // kernels 7.2.13 and
+    // 6.1 (see quell-sim's tests of its fair classes). The others: T0 shares a CPU with T2, and T1 gets what
+    // T3 leaves; and nested groups weigh on a CPU what groups of the same threads do.
     for (name, side, first, expected) in [
         ("none", "eevdf", ["t0", "t1"], 126.0),
         ("group", "eevdf", ["p0", ""], 118.3),

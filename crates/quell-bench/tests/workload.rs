@@ -182,8 +182,8 @@ fn timers_reader_writer_locks_semaphores_and_events_play() {
         let rounds = it.work.unwrap();
         // However slow the machine is.
         assert!(rounds >= 5.0, "{}: {rounds}", it.tenant);
-        // Where only one at a time may take 5 ms, or one timer goes off that often, it is a round in 5 ms; two at a time would do
-        // twice as many. The rest is for readings that come late.
+        // Where only one at a time may take 5 ms, or one timer goes off that often, it is a round in 5 ms;
+        // two at a time would do twice as many. The rest is for readings that come late.
         let most = 1.5 * it.length_ns as f64 / 5e6;
         assert!(number > 2 || rounds <= most, "{}: {rounds}", it.tenant);
     }
@@ -226,8 +226,8 @@ program = [{ wait_next = "e" }, { run_us = 10 }, { wait = "e" }]
     let measured = measure(&mut workload, 3);
     workload.stop().unwrap();
     for it in &measured {
-        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more. The third's second thread has seen what let it
-        // past, so it has a round in two.
+        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more. The
+        // third's second thread has seen what let it past, so it has a round in two.
         let per_period = if it.tenant.as_str() == "c" { 1.5 } else { 2.0 };
         let (rounds, due) = (it.work.unwrap(), per_period * it.length_ns as f64 / 10e6);
         assert!(rounds <= due + 4.0, "{}: {rounds} of {due}", it.tenant);

@@ -35,8 +35,8 @@ pub enum Command {
     /// Measure real co-located tenants on this machine: the kernel's default, the same
     /// weights set by hand, and Quell
     ///
-    /// Where this machine's kernel has no sched_ext, `--on vm` shows Quell's scheduler in a virtual machine of the kernel lab,
-    /// on the newest kernel; that takes some minutes more.
+    /// Where this machine's kernel has no sched_ext, `--on vm` shows Quell's scheduler in a virtual machine
+    /// of the kernel lab, on the newest kernel; that takes some minutes more.
     Demo(Demo),
     /// Run the agent in the foreground; it puts everything back when it ends
     ///
@@ -50,8 +50,9 @@ pub enum Command {
     Explain(Explain),
     /// Measure what Quell does to this host's tenants, in random turns with doing nothing
     ///
-    /// Runs the agent in the foreground, so stop a running one first. It acts and rests in blocks of 5 s in random order and
-    /// compares the tenants' responses as the kernel sees them. Ctrl-C ends it early; everything is put back.
+    /// Runs the agent in the foreground, so stop a running one first. It acts and rests in blocks of 5 s in
+    /// random order and compares the tenants' responses as the kernel sees them. Ctrl-C ends it early;
+    /// everything is put back.
     Prove(Prove),
     /// Put back what an agent that was killed had changed
     ///
@@ -61,12 +62,15 @@ pub enum Command {
     Check(Check),
     /// Measure a scenario under several schedulers, interleaved
     Bench(Box<Bench>),
-    /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each scheduler
+    /// Find how many tenants of a mix fit while each keeps its objective, on the simulator, under each
+    /// scheduler
     ///
-    /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies grows on the
-    /// scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its objective.
+    /// The scenario is one copy of the mix: what its tenants count are proportions. The number of copies
+    /// grows on the scenario's host (`--set host.cpus=N`) until a latency tenant's 99th percentile leaves its
+    /// objective.
     Capacity(Capacity),
-    /// Say whether tenants fit on a host with what is promised to them, on which CPUs, and if not, why not and what would do
+    /// Say whether tenants fit on a host with what is promised to them, on which CPUs, and if not, why not
+    /// and what would do
     ///
     /// Exit code 3: not all fit.
     Admit(Admit),
@@ -335,10 +339,11 @@ pub struct Bench {
     /// Where to run it
     #[arg(long, value_enum, default_value_t)]
     pub on: Substrate,
-    /// The sides, the baseline of a comparison first: default, weights, stock, dasec, quell, mechanisms of Quell's
-    /// (asymmetry+share+criticality+pools, or some of them), sched, a published scheduler
-    /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on
-    /// the simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
+    /// The sides, the baseline of a comparison first: default, weights, stock, dasec, quell, mechanisms of
+    /// Quell's (asymmetry+share+criticality+pools, or some of them), sched, a published scheduler
+    /// (scx_bpfland, scx_rusty, scx_flash, scx_lavd, scx_layered), NAME=COMMAND for one of yours; on the
+    /// simulator sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal
+    /// and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = DEFAULT_SIDES)]
     pub policy: String,
     /// So many of the sides, from the first on, are baselines: the others are compared with each
@@ -347,7 +352,8 @@ pub struct Bench {
     /// Set a value of the scenario otherwise than its file: tenant.NAME.count=4
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// On the simulator: measure at each of these values, all of them at once; several times for every combination
+    /// On the simulator: measure at each of these values, all of them at once; several times for every
+    /// combination
     #[arg(long, value_name = "KEY=V1,V2")]
     pub sweep: Vec<Sweep>,
     /// Also write a Perfetto trace of each side and pair into this folder: SIDE-PAIR.perfetto-trace
@@ -366,10 +372,12 @@ pub struct Bench {
 pub struct Capacity {
     /// A scenario file, or the name of a built-in scenario
     pub scenario: String,
-    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso, ideal and ufo
+    /// The schedulers: sched, cfs, eevdf-6.12, eevdf, credit, credit2, bvt, fifo, isolation, parties, dyniso,
+    /// ideal and ufo
     #[arg(long, value_name = "SIDE,SIDE", default_value = "eevdf,sched")]
     pub policy: String,
-    /// Only this tenant grows, from 1; the others stay as the scenario has them [default: the whole mix grows]
+    /// Only this tenant grows, from 1; the others stay as the scenario has them [default: the whole mix
+    /// grows]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
     /// What latency tenants that state no objective must keep, in ms
@@ -590,7 +598,8 @@ pub struct Measure {
     /// Seed of everything random; the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Also record what the scheduler does to the tenants' threads: run delays, switches, preemptions, migrations
+    /// Also record what the scheduler does to the tenants' threads: run delays, switches, preemptions,
+    /// migrations
     #[arg(long)]
     pub scheduling: bool,
     /// Also write the result as JSON (`-`: to stdout, instead of the table)

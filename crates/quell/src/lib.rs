@@ -1,7 +1,8 @@
-//! What the command line is made of: `quell` is nearly nothing else, and `quell-studies` measures by the same means.
+//! What the command line is made of: `quell` is nearly nothing else, and `quell-studies` measures by the same
+//! means.
 //!
-//! Exit codes: 0 done, 1 the run failed, 2 the user's input is wrong, 3 the answer is no. Errors go to stderr as
-//! `PROGRAM: ...` with what would be right.
+//! Exit codes: 0 done, 1 the run failed, 2 the user's input is wrong, 3 the answer is no. Errors go to stderr
+//! as `PROGRAM: ...` with what would be right.
 
 pub mod cli;
 pub mod commands;

@@ -27,7 +27,8 @@ pub fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
 /// Characters of a name in a table.
 const NAME_MOST: usize = 32;
 
-/// A name for a column beside figures: where it is long its begin and end, which number what is alike, so that the figures stay in sight.
+/// A name for a column beside figures: where it is long its begin and end, which number what is alike, so
+/// that the figures stay in sight.
 pub fn name(name: &str) -> Cow<'_, str> {
     let length = name.chars().count();
     if length <= NAME_MOST {

@@ -1,5 +1,5 @@
-//! Real vCPU threads: a KVM guest within the lab's guest, under the agent and its scheduler. On the real clock, where
-//! emulated CPUs have their own emulated virtualization (SVM). Where the lab has not been set up
+//! Real vCPU threads: a KVM guest within the lab's guest, under the agent and its scheduler. On the real
+//! clock, where emulated CPUs have their own emulated virtualization (SVM). Where the lab has not been set up
 //! (`quell lab setup`, `./dev test` does it), it says so and passes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]

@@ -1,6 +1,7 @@
-//! Pools on KVM guests with real applications whose load changes: two machines, a memcached in one and an nginx in the other, within the
-//! lab's guest, which has CPUs enough to give. On the real clock, as those of `lab_kvm`. It takes two CPUs for minutes, so it is asked for:
-//! `cargo test -p quell --test lab_pools -- --ignored --nocapture`.
+//! Pools on KVM guests with real applications whose load changes: two machines, a memcached in one and an
+//! nginx in the other, within the lab's guest, which has CPUs enough to give. On the real clock, as those of
+//! `lab_kvm`. It takes two CPUs for minutes, so it is asked for: `cargo test -p quell --test lab_pools --
+//! --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -12,7 +13,8 @@ use quell_lab::{Kernel, Lab};
 use std::path::Path;
 use std::time::Duration;
 
-/// What each guest does: finds out what a request costs it, so that so many CPUs' worth of them are `full`, and then takes a load in percent of that.
+/// What each guest does: finds out what a request costs it, so that so many CPUs' worth of them are `full`,
+/// and then takes a load in percent of that.
 const WORK: &str = r#"
 ip link set lo up; mkdir -p /dev/shm; export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin; cd /root
 bench() { quell bench /root/app.toml --on host --policy default --pairs 1 --set warmup_seconds=2 "$@" >/tmp/bench.log 2>&1 || cat /tmp/bench.log; }

@@ -1,6 +1,7 @@
-//! Pools on domains of libvirt's: a libvirtd of the test's own, whose files, sockets and users are its own as well (a mount namespace), with QEMU in
-//! emulation. What the agent decides is looked at through virsh, from the host and from inside the guest, and afterwards all is as it was. Where
-//! libvirt or the lab is not there it says so and passes; so it does without root.
+//! Pools on domains of libvirt's: a libvirtd of the test's own, whose files, sockets and users are its own as
+//! well (a mount namespace), with QEMU in emulation. What the agent decides is looked at through virsh, from
+//! the host and from inside the guest, and afterwards all is as it was. Where libvirt or the lab is not there
+//! it says so and passes; so it does without root.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 

@@ -1,6 +1,7 @@
-//! Pools on a real virtual machine: QEMU in emulation, Linux and the stock guest agent in it. What the agent decides is looked at from the
-//! host and from inside the guest, and afterwards all is as it was. Where the lab has not been set up (`quell lab setup`, `./dev test` does it) or
-//! the guest agent is not installed, it says so and passes; so it does without root.
+//! Pools on a real virtual machine: QEMU in emulation, Linux and the stock guest agent in it. What the agent
+//! decides is looked at from the host and from inside the guest, and afterwards all is as it was. Where the
+//! lab has not been set up (`quell lab setup`, `./dev test` does it) or the guest agent is not installed, it
+//! says so and passes; so it does without root.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 

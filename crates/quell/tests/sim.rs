@@ -210,7 +210,8 @@ fn a_trace_is_replayed_under_other_schedulers() {
     }
 }
 
-/// All four mechanisms on one host: what each adds to those before it, and what each promises holds beside the others.
+/// All four mechanisms on one host: what each adds to those before it, and what each promises holds beside
+/// the others.
 #[test]
 fn four_mechanisms_on_one_host() {
     let sides = [

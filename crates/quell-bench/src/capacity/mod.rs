@@ -1,13 +1,16 @@
-//! Capacity: how many tenants of a mix fit on a machine while every one keeps its objective, under each scheduler.
+//! Capacity: how many tenants of a mix fit on a machine while every one keeps its objective, under each
+//! scheduler.
 //!
-//! Problem: "utilization at an objective" is a point on a curve that nobody knows beforehand, and the curve is noisy: with
-//! one seed a number of tenants keeps the objective by chance, with another it does not. Approach: on the simulator, the
-//! number of copies of the mix is doubled until it is too many, then the limit is found by bisection ([`search`]), each
-//! number being judged in every pair, that is under several seeds; then its neighbours are tried too. A number *fits* if the
-//! 99th percentile of every latency tenant is within its objective in every pair. How sure that is, is said by two more
-//! numbers: up to the first everything tried fits, above the second nothing passes in any pair.
+//! Problem: "utilization at an objective" is a point on a curve that nobody knows beforehand, and the curve
+//! is noisy: with one seed a number of tenants keeps the objective by chance, with another it does not.
+//! Approach: on the simulator, the number of copies of the mix is doubled until it is too many, then the
+//! limit is found by bisection ([`search`]), each number being judged in every pair, that is under several
+//! seeds; then its neighbours are tried too. A number *fits* if the 99th percentile of every latency tenant
+//! is within its objective in every pair. How sure that is, is said by two more numbers: up to the first
+//! everything tried fits, above the second nothing passes in any pair.
 //!
-//! Units: numbers of copies of the mix (of one tenant, where only that one grows); latency in us, objectives in ms.
+//! Units: numbers of copies of the mix (of one tenant, where only that one grows); latency in us, objectives
+//! in ms.
 
 mod search;
 
@@ -173,7 +176,8 @@ pub fn set_objectives(scenario: &mut Scenario, p99_ms: f64) {
     }
 }
 
-/// Finds out. Setting `interrupt` ends it with what was tried so far, or with [`Interrupted`] when that is nothing.
+/// Finds out. Setting `interrupt` ends it with what was tried so far, or with [`Interrupted`] when that is
+/// nothing.
 pub fn run(
     options: &CapacityOptions,
     interrupt: &AtomicBool,

@@ -1,10 +1,10 @@
-//! Which numbers to try next: a function of what was tried, so that every policy's search is the same on every machine,
-//! however many CPUs simulate.
+//! Which numbers to try next: a function of what was tried, so that every policy's search is the same on
+//! every machine, however many CPUs simulate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The numbers to try next of 1 to `most`, none where all is known. `tried` has the pairs in which a number passed, and
-/// all its pairs.
+/// The numbers to try next of 1 to `most`, none where all is known. `tried` has the pairs in which a number
+/// passed, and all its pairs.
 pub(super) fn wanted(tried: &BTreeMap<u32, (u32, u32)>, most: u32) -> Vec<u32> {
     let fitting = |(_, (passed, pairs)): &(&u32, &(u32, u32))| passed == pairs;
     let fits = tried.iter().filter(fitting).map(|(&n, _)| n).max();
@@ -18,8 +18,8 @@ pub(super) fn wanted(tried: &BTreeMap<u32, (u32, u32)>, most: u32) -> Vec<u32> {
     }
 }
 
-/// Two more on each side of what fits, of what surely does and of what may: chance makes the curve jagged there. With
-/// many tenants one more hardly matters, so that the steps grow.
+/// Two more on each side of what fits, of what surely does and of what may: chance makes the curve jagged
+/// there. With many tenants one more hardly matters, so that the steps grow.
 fn neighbours(tried: &BTreeMap<u32, (u32, u32)>, fits: u32, most: u32) -> Vec<u32> {
     let step = (fits / 50).max(1);
     let failing = tried.iter().find(|(_, (passed, pairs))| passed < pairs);

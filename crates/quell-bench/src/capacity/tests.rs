@@ -4,8 +4,8 @@ use super::*;
 use quell_model::config::Scenario;
 use std::path::Path;
 
-/// One CPU, for nothing but the tenants: `count` services of 1000 requests a second, each of 100 us in the mean,
-/// exponentially distributed, by as many threads as matter.
+/// One CPU, for nothing but the tenants: `count` services of 1000 requests a second, each of 100 us in the
+/// mean, exponentially distributed, by as many threads as matter.
 fn services(extra: &str, rest: &str) -> Scenario {
     let text = format!(
         r#"
@@ -55,7 +55,8 @@ fn found(options: &CapacityOptions) -> anyhow::Result<Capacity> {
     run(options, &AtomicBool::new(false), &Progress::silent())
 }
 
-/// First come, first served, M/M/1: the 99th percentile is ln(100) / (mu - lambda). At 7 x 1000 requests a second that is
+/// First come, first served, M/M/1: the 99th percentile is ln(100) / (mu - lambda). At 7 x 1000 requests a
+/// second that is
 /// 1.54 ms, at 8 x 1000 it is 2.30 ms.
 #[test]
 fn the_greatest_number_is_the_one_of_the_closed_form() {

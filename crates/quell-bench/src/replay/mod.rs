@@ -1,9 +1,10 @@
 //! A recorded trace on the simulated machine: what would its threads have waited under other schedulers?
 //!
-//! Problem: a scheduler is to be judged by the load that a host has, and not by a scenario's. How: what threads did by
-//! themselves is taken out of the trace ([`recording`]) and done again in virtual time under each scheduler. Interrupts
-//! come at their times: the load is open-loop, as recorded. Limits: a wait for a lock is a wait for the wakeup that ended it;
-//! who did what is as it was; docs/reference/replay.md has them all, docs/results/replay.md how far off the answers are.
+//! Problem: a scheduler is to be judged by the load that a host has, and not by a scenario's. How: what
+//! threads did by themselves is taken out of the trace ([`recording`]) and done again in virtual time under
+//! each scheduler. Interrupts come at their times: the load is open-loop, as recorded. Limits: a wait for a
+//! lock is a wait for the wakeup that ended it; who did what is as it was; docs/reference/replay.md has them
+//! all, docs/results/replay.md how far off the answers are.
 
 mod recording;
 
@@ -140,8 +141,8 @@ pub struct Times {
     pub max_us: Option<f64>,
 }
 
-/// What the machine's own work takes in a replay. Interrupts, ticks and waking are in the CPU time that was recorded, of
-/// whom they interrupted and of who woke: the machine takes nothing for them once more.
+/// What the machine's own work takes in a replay. Interrupts, ticks and waking are in the CPU time that was
+/// recorded, of whom they interrupted and of who woke: the machine takes nothing for them once more.
 pub fn costs() -> Costs {
     Costs {
         answer: 0,
@@ -152,8 +153,8 @@ pub fn costs() -> Costs {
     }
 }
 
-/// Reads a trace and runs it under each of the sides, which are to be the simulator's, on so many CPUs or as many as
-/// were recorded.
+/// Reads a trace and runs it under each of the sides, which are to be the simulator's, on so many CPUs or as
+/// many as were recorded.
 ///
 /// # Errors
 /// [`ReplayError`], or a side that is not the simulator's.
@@ -288,7 +289,8 @@ fn untold(told: &Told) -> Vec<String> {
     notes
 }
 
-/// Other recorders say at any time who the threads are, and by another clock: that neither begins nor ends a trace.
+/// Other recorders say at any time who the threads are, and by another clock: that neither begins nor ends a
+/// trace.
 fn clamp(events: &mut [Event]) {
     let said = |event: &Event| matches!(event.kind, Kind::Thread(_));
     let did = events.iter().filter(|event| !said(event));
@@ -404,8 +406,8 @@ fn replay_events(
     })
 }
 
-/// What the processes have under a scheduler until the time when the trace ended, with turnarounds that may end later;
-/// and how many of those do not end.
+/// What the processes have under a scheduler until the time when the trace ended, with turnarounds that may
+/// end later; and how many of those do not end.
 fn simulate(
     recording: &Recording,
     side: &Side,

@@ -66,7 +66,8 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
             let recorded = mean(from, "recorded", figure);
             for (to, other) in all.iter().zip(SIDES) {
                 let off = |value: f64, of: f64| 100.0 * (value / of - 1.0);
-                // What it had would have been simulated under the other; and that is what was simulated there.
+                // What it had would have been simulated under the other; and that is what was simulated
+                // there.
                 let predicted = mean(from, other, figure);
                 let simulated = mean(to, "recorded", figure);
                 let change = [off(predicted, recorded), off(simulated, recorded)];
@@ -77,16 +78,16 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
                 );
                 let turnaround = number < 2;
                 let (most, what) = match (side == other, turnaround, number) {
-                    // Where its course is not the same to the microsecond, as under EEVDF, a thread that is bound to what
-                    // it did waits longer than one that takes what there is to do.
+                    // Where its course is not the same to the microsecond, as under EEVDF, a thread that is
+                    // bound to what it did waits longer than one that takes what there is to do.
                     (true, true, _) if side == "eevdf" => (6.0, "its own trace"),
                     // So under Quell's, since it orders by lags as well.
                     (true, true, _) if side == "sched" => (3.0, "its own trace"),
                     (true, true, _) => (2.0, "its own trace"),
                     (true, false, _) => (15.0, "its own trace"),
                     (false, true, 0) => (15.0, "another's trace"),
-                    // The 99th percentiles are not of the same bursts: where a pool's thread was late, another took what
-                    // there was to do, and so one had a longer burst instead of two.
+                    // The 99th percentiles are not of the same bursts: where a pool's thread was late,
+                    // another took what there was to do, and so one had a longer burst instead of two.
                     (false, true, _) => (20.0, "another's trace"),
                     (false, false, _) => (f64::INFINITY, ""),
                 };

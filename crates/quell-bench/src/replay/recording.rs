@@ -1,12 +1,14 @@
 //! A trace turned into what its threads do by themselves: [`Act`]s, without the scheduler that they had.
 //!
-//! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in it. Who
-//! wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that was not seen to run,
-//! comes at its time. Those of a thread to which they come where it fell asleep, always, are taken for its own timers',
-//! which are set where it falls asleep again; others for devices', which interrupt their CPU. What the simulated machine takes
-//! for a switch is taken off, since it comes back there; all else that the machine did is in the CPU time of whom it did it to.
+//! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in
+//! it. Who wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that
+//! was not seen to run, comes at its time. Those of a thread to which they come where it fell asleep, always,
+//! are taken for its own timers', which are set where it falls asleep again; others for devices', which
+//! interrupt their CPU. What the simulated machine takes for a switch is taken off, since it comes back
+//! there; all else that the machine did is in the CPU time of whom it did it to.
 //!
-//! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and it is counted.
+//! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and
+//! it is counted.
 
 use quell_model::{Nice, Pid, Tid};
 use quell_sim::{Act, Costs, ThreadId};

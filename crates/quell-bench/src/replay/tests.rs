@@ -238,7 +238,8 @@ fn a_thread_alone_takes_as_long_as_it_took() {
 #[test]
 fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
     let mut events = Vec::new();
-    // Each falls asleep on 0 and on 3, and interrupts wake it: one always where it fell asleep, the other always on 0.
+    // Each falls asleep on 0 and on 3, and interrupts wake it: one always where it fell asleep, the other
+    // always on 0.
     for (thread, first, woken_on) in [(1, 0, [0, 3]), (2, 100, [0, 0])] {
         events.push(process(thread));
         events.push(wakeup(first, 3, thread, None)); // not seen to fall asleep
@@ -343,7 +344,8 @@ fn a_spinner_keeps_its_time_though_a_switch_was_not_told() {
     let [recorded, simulated] = of(&replayed, 1) else {
         panic!("{replayed:?}");
     };
-    // What the recording gives to nobody may be its own; but it never gets less than the recording gives to it.
+    // What the recording gives to nobody may be its own; but it never gets less than the recording gives to
+    // it.
     assert!(recorded.cpu_ms <= simulated.cpu_ms, "{replayed:?}");
     assert!(simulated.cpu_ms <= 100.0, "{replayed:?}");
 }

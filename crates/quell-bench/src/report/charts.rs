@@ -365,8 +365,8 @@ const FAR_OVER: f64 = 10.0;
 /// What stands for a series where there is no colour; they repeat.
 pub const MARKERS: [char; 4] = ['●', '▲', '×', '○'];
 
-/// The worst 99th percentile over its objective by number of tenants, the latter named by `what`. Lines go through the
-/// worst pair, dots are the others.
+/// The worst 99th percentile over its objective by number of tenants, the latter named by `what`. Lines go
+/// through the worst pair, dots are the others.
 pub fn capacity(
     title: &str,
     what: &str,
@@ -509,8 +509,8 @@ pub struct RatioRow {
     pub colour: RGBColor,
 }
 
-/// Ratios against the baseline: each of several a dot, the interval a bar, the estimate a tick. A ratio that is a
-/// limit has a line of its own.
+/// Ratios against the baseline: each of several a dot, the interval a bar, the estimate a tick. A ratio that
+/// is a limit has a line of its own.
 pub fn ratios(
     title: &str,
     rows: &[RatioRow],

@@ -1,8 +1,8 @@
-//! Results as one flat table, a row for each run, side and tenant, as CSV and as Parquet: for spreadsheets, notebooks and
-//! databases, which nested JSON does not suit.
+//! Results as one flat table, a row for each run, side and tenant, as CSV and as Parquet: for spreadsheets,
+//! notebooks and databases, which nested JSON does not suit.
 //!
-//! There is one schema for every command (docs/reference/json.md): what a command or a run does not have is null in its rows,
-//! never zero. Columns are made once and written either way.
+//! There is one schema for every command (docs/reference/json.md): what a command or a run does not have is
+//! null in its rows, never zero. Columns are made once and written either way.
 
 use crate::result::{BenchResult, Figures, Run, SchedulingFigures, TenantRun};
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
@@ -74,7 +74,8 @@ impl<'a> Row<'a> {
 }
 
 impl Flat {
-    /// Every run of every point. `keys` are columns of their own, before the others, with what each was set to.
+    /// Every run of every point. `keys` are columns of their own, before the others, with what each was set
+    /// to.
     pub fn new<'a>(points: impl Iterator<Item = Point<'a>>, keys: &[String]) -> Flat {
         let rows: Vec<Row<'a>> = points
             .flat_map(|point| {

@@ -10,7 +10,8 @@ use quell_model::shown::shown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Text made safe inside elements and quoted attributes, and in it written out what turns or hides other text; lines stay lines.
+/// Text made safe inside elements and quoted attributes, and in it written out what turns or hides other
+/// text; lines stay lines.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (number, line) in text.split('\n').enumerate() {

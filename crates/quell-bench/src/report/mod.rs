@@ -111,7 +111,8 @@ impl Files<'_> {
             .count()
     }
 
-    /// Writes the files, and the text to the terminal: a file that goes there takes its place, and it goes to standard error.
+    /// Writes the files, and the text to the terminal: a file that goes there takes its place, and it goes to
+    /// standard error.
     pub fn hand_out(
         &self,
         json: &str,

@@ -1,5 +1,5 @@
-//! A side's start beside tenants that leave everybody else little CPU time: at 100 times the weight of others, they would be measured
-//! for minutes under the side before.
+//! A side's start beside tenants that leave everybody else little CPU time: at 100 times the weight of
+//! others, they would be measured for minutes under the side before.
 
 use nix::sys::signal::Signal;
 use quell_linux::act::set_nice;
@@ -7,7 +7,8 @@ use quell_model::Tid;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has it end with this process, by that signal, and begin before all others of normal priority, where that is allowed.
+/// Has it end with this process, by that signal, and begin before all others of normal priority, where that
+/// is allowed.
 pub(super) fn hurry(command: &mut Command, end: Signal) {
     // SAFETY: between fork and exec only prctl and setpriority are called, which are async-signal-safe.
     unsafe {

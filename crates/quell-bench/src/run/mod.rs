@@ -68,7 +68,8 @@ pub struct BenchOptions {
     pub second_baseline: bool,
     /// Seed of arrivals and bootstrap.
     pub seed: u64,
-    /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host some.
+    /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host
+    /// some.
     pub scheduling: bool,
     /// The folder, which is there, for a Perfetto trace of each side and pair: `SIDE-PAIR.perfetto-trace`.
     pub trace: Option<PathBuf>,

@@ -1,9 +1,9 @@
 //! Rates that follow from the machine.
 //!
-//! Problem: a rate that leaves room on one machine overloads a slower one, and what is compared then is who drowns later.
-//! Approach: a tenant whose load has `busy_percent` is measured first, without batch tenants, under the kernel's own scheduler, at a part of
-//! its scenario's rate. What a request takes of CPU time there says at which rate it keeps that part of the machine busy. Whatever that comes to is
-//! said in the result.
+//! Problem: a rate that leaves room on one machine overloads a slower one, and what is compared then is who
+//! drowns later. Approach: a tenant whose load has `busy_percent` is measured first, without batch tenants,
+//! under the kernel's own scheduler, at a part of its scenario's rate. What a request takes of CPU time there
+//! says at which rate it keeps that part of the machine busy. Whatever that comes to is said in the result.
 
 use super::{BenchOptions, run};
 use crate::progress::Progress;
@@ -157,7 +157,8 @@ name = "w"
 program = ["request", { run_us = 1000 }, "respond"]
 "#;
 
-    /// What a tenant's requests took of four CPUs: so many answers, at that rate, and that part of the machine.
+    /// What a tenant's requests took of four CPUs: so many answers, at that rate, and that part of the
+    /// machine.
     fn measured(tenant: &str, requests: u64, per_s: f64, cpu_share: f64) -> SideResult {
         SideResult {
             side: "default".into(),

@@ -1,7 +1,7 @@
 //! A sched_ext scheduler as a child process: a side that is a name and a command line.
 //!
-//! The command loads a scheduler and runs until SIGINT. It counts as started once the kernel says that a scheduler is
-//! enabled, and as stopped once the kernel schedules by itself again.
+//! The command loads a scheduler and runs until SIGINT. It counts as started once the kernel says that a
+//! scheduler is enabled, and as stopped once the kernel schedules by itself again.
 
 use super::haste::{ease, hurry};
 use crate::workload::Interrupted;

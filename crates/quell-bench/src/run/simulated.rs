@@ -1,5 +1,5 @@
-//! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual time and
-//! as many at once as there are CPUs here.
+//! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual
+//! time and as many at once as there are CPUs here.
 
 mod control;
 mod cores;
@@ -39,8 +39,8 @@ pub(crate) use observe::{Names, Sink, Watch, pid};
 /// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
 
-/// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that they go before
-/// what others have had less than that much longer of the CPU.
+/// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that
+/// they go before what others have had less than that much longer of the CPU.
 const BVT_WARP: u64 = 10_000_000;
 
 /// A second, in ns.
@@ -49,7 +49,8 @@ const SECOND: u64 = 1_000_000_000;
 /// How far a simulation goes before it looks whether it is interrupted, in virtual time.
 const STRIDE: u64 = 50_000_000;
 
-/// Measures. Setting `interrupt` ends it with the pairs done so far, or with [`Interrupted`] when there is none.
+/// Measures. Setting `interrupt` ends it with the pairs done so far, or with [`Interrupted`] when there is
+/// none.
 pub fn run(
     options: &BenchOptions,
     interrupt: &AtomicBool,
@@ -61,8 +62,8 @@ pub fn run(
     Ok(result.ok_or(Interrupted)?)
 }
 
-/// Measures several, as many of all their runs at once as there are CPUs here. What an interrupt left without a complete
-/// pair is `None`.
+/// Measures several, as many of all their runs at once as there are CPUs here. What an interrupt left without
+/// a complete pair is `None`.
 pub fn run_all(
     all: &[BenchOptions],
     interrupt: &AtomicBool,
@@ -185,8 +186,8 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })
 }
 
-/// All pairs and sides of all of them, on all CPUs of this machine; of each in the order in which they would have been
-/// measured.
+/// All pairs and sides of all of them, on all CPUs of this machine; of each in the order in which they would
+/// have been measured.
 fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec<Vec<RawRun>>> {
     let runs: Vec<(usize, u32, usize)> = benches
         .iter()
@@ -272,8 +273,8 @@ fn own(scheduler: HostScheduler) -> Box<dyn Class> {
     })
 }
 
-/// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own work takes, which is
-/// nothing on the ideal one.
+/// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own
+/// work takes, which is nothing on the ideal one.
 pub fn engine(
     side: &Side,
     scheduler: HostScheduler,
@@ -314,8 +315,9 @@ pub fn engine(
     Ok((class, costs))
 }
 
-/// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes there is what it
-/// takes on the host; on the ideal machine it costs nothing, and serves the oldest request first too.
+/// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes
+/// there is what it takes on the host; on the ideal machine it costs nothing, and serves the oldest request
+/// first too.
 fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let ideal = *side == Side::Simulated(Simulated::Ideal);
     let class: Box<dyn Class> = if ideal {
@@ -324,7 +326,8 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
         Box::new(Fair::eevdf_6_12())
     };
     Vm {
-        // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to it.
+        // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to
+        // it.
         costs: Costs {
             idle_exit: 0,
             generators: false,

@@ -20,8 +20,9 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts a side, for those tenants and with those settings where it has an agent, and waits until it is in charge; ends it with
-    /// [`crate::workload::Interrupted`] when that is set. `exe` is the `quell` program; errors name `label`.
+    /// Starts a side, for those tenants and with those settings where it has an agent, and waits until it is
+    /// in charge; ends it with [`crate::workload::Interrupted`] when that is set. `exe` is the `quell`
+    /// program; errors name `label`.
     pub fn start(
         side: &Side,
         label: &str,
@@ -63,7 +64,8 @@ impl Started {
         })
     }
 
-    /// An error where it is not in charge any more: the scheduler, or what the agent acted through when this was asked first.
+    /// An error where it is not in charge any more: the scheduler, or what the agent acted through when this
+    /// was asked first.
     pub fn in_charge(&mut self) -> anyhow::Result<()> {
         let asked = match (&self.agent, &mut self.scheduler) {
             (Some(agent), _) => agent.status().and_then(|now| {

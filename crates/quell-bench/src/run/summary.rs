@@ -95,7 +95,8 @@ impl Summariser<'_> {
         results
     }
 
-    /// Each side against each of the first so many that stand before it, over all complete pairs; those against the first come first.
+    /// Each side against each of the first so many that stand before it, over all complete pairs; those
+    /// against the first come first.
     pub(super) fn comparisons(&self, raw: &[RawRun], baselines: usize) -> Vec<Comparison> {
         let first = (0..baselines.min(self.labels.len())).flat_map(|it| self.against(raw, it));
         first.collect()

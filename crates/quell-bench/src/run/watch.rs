@@ -14,14 +14,14 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// Memory for all CPUs' events, in bytes, and the least and the most for one's: those of a usual window on a few CPUs, as taking
-/// them out needs CPU time that the tenants would notice.
+/// Memory for all CPUs' events, in bytes, and the least and the most for one's: those of a usual window on a
+/// few CPUs, as taking them out needs CPU time that the tenants would notice.
 const BUFFERS_BYTES: usize = 256 << 20;
 const LEAST_BYTES: usize = 4 << 20;
 const MOST_BYTES: usize = 16 << 20;
 
-/// How often to look whether they have to be taken out before the window ends. At a million events a second on a few CPUs it
-/// is soon enough.
+/// How often to look whether they have to be taken out before the window ends. At a million events a second
+/// on a few CPUs it is soon enough.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A recording of a window to come. It is one thread's: the recorder's buffers cannot move to another.
@@ -51,8 +51,8 @@ impl Watch {
         }
     }
 
-    /// Records until the window is over; gives what each tenant's threads had. The warm-up begins when `recording` is
-    /// told or dropped.
+    /// Records until the window is over; gives what each tenant's threads had. The warm-up begins when
+    /// `recording` is told or dropped.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
         let mut recorder = Recorder::start(buffer_bytes()).context("recording what threads do")?;
         let trace = match &self.trace {

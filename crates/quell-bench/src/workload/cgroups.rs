@@ -1,13 +1,13 @@
 //! The cgroups of a scenario, on this machine.
 //!
-//! They are made in the root of the hierarchy that has the cpu controller (v2's, or v1's own), parents before children, as
-//! siblings of whatever is there: so weights mean what they mean on the simulator, where the root has nothing else in
-//! it. Where a scenario has any, tenants without a cgroup run in the root's. A scenario that needs none leaves
-//! everything alone.
+//! They are made in the root of the hierarchy that has the cpu controller (v2's, or v1's own), parents before
+//! children, as siblings of whatever is there: so weights mean what they mean on the simulator, where the
+//! root has nothing else in it. Where a scenario has any, tenants without a cgroup run in the root's. A
+//! scenario that needs none leaves everything alone.
 //!
-//! In v2 a cgroup's children have the controller if it says so in `cgroup.subtree_control`; where the root does not yet,
-//! it is said there for as long as these cgroups exist. Dropping removes all, children before parents; after a SIGKILL
-//! empty ones stay, which do nothing: `quell-bench-*`.
+//! In v2 a cgroup's children have the controller if it says so in `cgroup.subtree_control`; where the root
+//! does not yet, it is said there for as long as these cgroups exist. Dropping removes all, children before
+//! parents; after a SIGKILL empty ones stay, which do nothing: `quell-bench-*`.
 
 use anyhow::Context;
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};

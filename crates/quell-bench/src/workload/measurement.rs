@@ -47,7 +47,8 @@ pub struct Measurement {
     pub generator: Option<GeneratorReport>,
     /// What the scheduler did to its threads; `None` unless that was recorded.
     pub scheduling: Option<Scheduling>,
-    /// Seconds of the window in which the 99th percentile of what was due then missed the objective; `None` where that was not looked at.
+    /// Seconds of the window in which the 99th percentile of what was due then missed the objective; `None`
+    /// where that was not looked at.
     pub late_seconds: Option<u64>,
     /// What its guest did, of a VM on the simulator.
     pub guest: Option<GuestCounts>,
@@ -64,8 +65,8 @@ pub struct GuestCounts {
     pub exits: u64,
     /// Switches of the host to its virtual CPUs.
     pub loads: u64,
-    /// How long its threads were ready before virtual CPUs ran them, all together, in ns; what they waited with their virtual
-    /// CPU is none of it.
+    /// How long its threads were ready before virtual CPUs ran them, all together, in ns; what they waited
+    /// with their virtual CPU is none of it.
     pub waited_ns: u64,
     /// How long its virtual CPUs were ready before the host ran them, all together, in ns.
     pub steal_ns: u64,
@@ -116,7 +117,8 @@ pub struct Scheduling {
     pub migrations: u64,
     /// Times that one was woken.
     pub wakeups: u64,
-    /// How long some were ready while others of their process were blocked, and their processes' busy periods.
+    /// How long some were ready while others of their process were blocked, and their processes' busy
+    /// periods.
     pub occasions: Occasions,
 }
 

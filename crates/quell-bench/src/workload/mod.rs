@@ -145,7 +145,8 @@ impl Workload {
         let prefix = folder.path().file_name().unwrap_or_default();
         let cgroups = Cgroups::make(scenario, &prefix.to_string_lossy())?;
         let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
-        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until the load begins.
+        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until
+        // the load begins.
         let mut order: Vec<usize> = (0..instances.len()).collect();
         order.sort_by_key(|&index| instances[index].spec.load.is_none());
         for index in order {
@@ -223,12 +224,14 @@ impl Workload {
         self.cgroups.made()
     }
 
-    /// What the scheduler does will be recorded, so nothing will watch for pauses: the watching threads would be part of it.
+    /// What the scheduler does will be recorded, so nothing will watch for pauses: the watching threads would
+    /// be part of it.
     pub fn set_recorded(&mut self) {
         self.recorded = true;
     }
 
-    /// While [`Workload::measure`] goes on, calls that at every multiple of so long since its time 0, and says what time it is.
+    /// While [`Workload::measure`] goes on, calls that at every multiple of so long since its time 0, and
+    /// says what time it is.
     pub fn set_sampled(&mut self, every: Duration, sample: impl FnMut(Duration) + Send + 'static) {
         self.sampled = Some((every, Box::new(sample)));
     }

@@ -22,11 +22,13 @@ impl Place {
     pub fn put(&self, command: &mut Command) -> anyhow::Result<()> {
         if let Some(cgroup) = &self.cgroup {
             let mut cgroup = cgroup.try_clone().context("cannot duplicate a file")?;
-            // SAFETY: one write between fork and exec, which is async-signal-safe, of a constant to an open file; no allocation.
+            // SAFETY: one write between fork and exec, which is async-signal-safe, of a constant to an open
+            // file; no allocation.
             unsafe { command.pre_exec(move || cgroup.write_all(b"0")) };
         }
         if let Some(cpus) = self.cpus.clone() {
-            // SAFETY: one system call between fork and exec; the set was copied before and is not changed: no allocation.
+            // SAFETY: one system call between fork and exec; the set was copied before and is not changed: no
+            // allocation.
             unsafe { command.pre_exec(move || set_affinity(&cpus)) };
         }
         Ok(())
@@ -36,7 +38,8 @@ impl Place {
 /// The CPUs that this thread may run on.
 pub fn affinity() -> io::Result<CpuSet> {
     let mut words = [0u64; 128]; // 8192 CPUs, as many as a kernel can have.
-    // SAFETY: the kernel writes at most this many bytes to the array, which is exclusively borrowed; 0 is this thread.
+    // SAFETY: the kernel writes at most this many bytes to the array, which is exclusively borrowed; 0 is
+    // this thread.
     let length = unsafe {
         libc::syscall(
             libc::SYS_sched_getaffinity,

@@ -214,8 +214,8 @@ pub fn cpu_ns(pid: u32) -> Option<u64> {
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// CPU time that a process's threads have used by the program they run, in ns, as far as it can be read. Threads are named as
-/// programs are, with a number behind where there are several.
+/// CPU time that a process's threads have used by the program they run, in ns, as far as it can be read.
+/// Threads are named as programs are, with a number behind where there are several.
 pub fn programs_ns(pid: u32, programs: &[String]) -> BTreeMap<String, u64> {
     let mut of = BTreeMap::new();
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {

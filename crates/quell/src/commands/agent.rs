@@ -30,8 +30,8 @@ pub fn run(run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has all threads allocate from one heap. Each guest is asked on a thread of its own, once a second: with a heap for each, as glibc has it by default,
-/// fifty of them take 3 MiB on a host of many CPUs.
+/// Has all threads allocate from one heap. Each guest is asked on a thread of its own, once a second: with a
+/// heap for each, as glibc has it by default, fifty of them take 3 MiB on a host of many CPUs.
 fn share_one_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a setting of the allocator; no other thread has been started. Refused, all is as it was.

@@ -27,7 +27,8 @@ const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/scenarios.
 /// Where the demo's report goes unless told otherwise.
 const DEMO_REPORT: &str = "quell-demo.html";
 
-/// The demo: the built-in scenario of that name, Quell against the same weights set by hand and against the kernel's default.
+/// The demo: the built-in scenario of that name, Quell against the same weights set by hand and against the
+/// kernel's default.
 pub fn demo(args: &Demo) -> anyhow::Result<()> {
     let measure = &args.measure;
     let report = measure
@@ -68,7 +69,8 @@ pub fn demo(args: &Demo) -> anyhow::Result<()> {
     report::deliver(&result, files)
 }
 
-/// Of as many CPUs as this machine has, as long as they are few: on the lab's clock they share one CPU's speed.
+/// Of as many CPUs as this machine has, as long as they are few: on the lab's clock they share one CPU's
+/// speed.
 fn demo_guest() -> Guest {
     let here = available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     Guest {

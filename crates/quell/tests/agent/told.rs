@@ -1,4 +1,5 @@
-//! What the agent tells is true when it tells it: time adds up, and each cause is told apart. All observe only.
+//! What the agent tells is true when it tells it: time adds up, and each cause is told apart. All observe
+//! only.
 
 use super::*;
 use quell_agent::wire::{Matrix, TenantStatus};

@@ -121,7 +121,8 @@ agent fifth --source procfs; wait $agent; echo "occupied: $?"; kill -INT $other;
 kill $a $b $c $d
 "#;
 
-/// Two CPUs: one is promised to `a`, which always needs its worst case there, so that nothing of it is left for `b`'s budget.
+/// Two CPUs: one is promised to `a`, which always needs its worst case there, so that nothing of it is left
+/// for `b`'s budget.
 const PROMISES: &str = r#"
 state() { cat /sys/kernel/sched_ext/state; }
 spin() { sh -c 'while :; do :; done' & }
@@ -179,9 +180,9 @@ kill -TERM $agent; wait $agent; echo "SIGTERM: $?, $(state); a on $(cpus $a)"
 kill $a $b $c
 "#;
 
-/// One tenant with a promise on each CPU. The file is read anew: another tenant comes, `b` wants too much, `a` goes and `b` wants more, and
-/// the scheduler changes its options.
-/// With the BPF monitor, which stays for all of it.
+/// One tenant with a promise on each CPU. The file is read anew: another tenant comes, `b` wants too much,
+/// `a` goes and `b` wants more, and the scheduler changes its options. With the BPF monitor, which stays for
+/// all of it.
 const RELOADS: &str = r#"
 state() { cat /sys/kernel/sched_ext/state; }
 loads() { cat /sys/kernel/sched_ext/enable_seq; }
@@ -327,8 +328,8 @@ fn the_agent_acts_through_the_scheduler_and_outlives_it() {
         (&loaded["backend"], &loaded["backend_reason"]),
         (&"sched_ext".into(), &Value::Null)
     );
-    // The scheduler counts in the place of the monitor's trace points, after its end they do again: the busy process
-    // always runs or waits.
+    // The scheduler counts in the place of the monitor's trace points, after its end they do again: the busy
+    // process always runs or waits.
     for name in ["loaded", "thrown_out", "again"] {
         let tenant = &status(name)["tenants"][0];
         let percent = |key: &str| tenant[key].as_f64().unwrap();

@@ -163,8 +163,8 @@ fn naps() {
     }
 }
 
-/// Timers much closer to each other than CPUs take turns at being emulated: when each goes off must not depend on when this
-/// machine gets to it.
+/// Timers much closer to each other than CPUs take turns at being emulated: when each goes off must not
+/// depend on when this machine gets to it.
 #[test]
 fn timers_go_off_at_the_same_time_in_each_guest() {
     if !common::lab_is_ready() {
@@ -230,8 +230,8 @@ fn short_beside_wide(on: &str, seconds: u32, pairs: u32) -> [[f64; 2]; 2] {
     means
 }
 
-/// A short request hardly waits for long ones (where requests are not told apart neither: its threads run for short, and theirs for long): here the
-/// kernel is real, and the next test tells how much it is.
+/// A short request hardly waits for long ones (where requests are not told apart neither: its threads run for
+/// short, and theirs for long): here the kernel is real, and the next test tells how much it is.
 #[test]
 fn short_requests_go_before_long_ones() {
     if !common::lab_is_ready() {
@@ -290,7 +290,8 @@ fn a_run_that_is_ended_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Nested cgroups and threads' CPUs, made in the guest's cgroup v2, and on the simulator: each thread gets the same.
+/// Nested cgroups and threads' CPUs, made in the guest's cgroup v2, and on the simulator: each thread gets
+/// the same.
 #[test]
 fn nested_groups_share_in_a_guest_as_on_the_simulator() {
     if !common::lab_is_ready() {

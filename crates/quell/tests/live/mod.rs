@@ -1,4 +1,5 @@
-//! What the tests with real virtual machines share: an image with the stock guest agent, a QEMU that looks like one, and the agent.
+//! What the tests with real virtual machines share: an image with the stock guest agent, a QEMU that looks
+//! like one, and the agent.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Emulated CPUs of a loaded machine need longer than it should take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// It says once a second which of its CPUs are online, the CPU time that it used in all, in 10 ms, and how often it switched; and does its work, where it was
-/// given some.
+/// It says once a second which of its CPUs are online, the CPU time that it used in all, in 10 ms, and how
+/// often it switched; and does its work, where it was given some.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /usr/bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /tmp

@@ -1,4 +1,5 @@
-//! KVM guests within the lab's guest, on the real clock, where emulated CPUs have their own emulated virtualization (SVM).
+//! KVM guests within the lab's guest, on the real clock, where emulated CPUs have their own emulated
+//! virtualization (SVM).
 
 use super::common;
 use quell_lab::{Boot, Clock, Image, Kernel, KernelChoice, Lab, Quiet, Stream, boot};
@@ -6,8 +7,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a script ends with where the guest within ended by itself, which is tried again: emulated virtualization does that now and then (twice in
-/// some forty runs, both beside other work; why is not known, its console says nothing).
+/// What a script ends with where the guest within ended by itself, which is tried again: emulated
+/// virtualization does that now and then (twice in some forty runs, both beside other work; why is not known,
+/// its console says nothing).
 const ENDED: i32 = 75;
 
 /// Puts the program under test into a guest.
@@ -16,8 +18,9 @@ pub fn bring_quell(image: &mut Image) {
     image.program(quell, Path::new("/usr/bin/quell")).unwrap();
 }
 
-/// Runs a script in a guest of so many CPUs that has quell, qemu, a kernel for others (`/root/vmlinuz`), KVM's modules (`/root/modules`, to be loaded by the
-/// script), and what else it is brought; gives what it said, at the third try at the latest. `None`: the lab has not been set up, which is said.
+/// Runs a script in a guest of so many CPUs that has quell, qemu, a kernel for others (`/root/vmlinuz`),
+/// KVM's modules (`/root/modules`, to be loaded by the script), and what else it is brought; gives what it
+/// said, at the third try at the latest. `None`: the lab has not been set up, which is said.
 pub fn run(
     cpus: u32,
     memory_mib: u32,

@@ -1,5 +1,5 @@
-//! JSON as rt-app and its workgen read it: with comments, trailing commas, keys that come more than once, and events
-//! without a value. What was read knows its line, keys keep their order.
+//! JSON as rt-app and its workgen read it: with comments, trailing commas, keys that come more than once, and
+//! events without a value. What was read knows its line, keys keep their order.
 
 use anyhow::bail;
 use jsonc_parser::tokens::Token;

@@ -1,10 +1,11 @@
 //! Scenarios out of rt-app's JSON files.
 //!
-//! Problem: rt-app describes threads by their events; so do thread programs, with other words and nesting. How: the file is
-//! read with its keys in their order, repeated ones too, since that is the order of the events ([`json`]), and checked
-//! ([`read`]); then each event becomes a step, and each task a thread with its policy, nice value, slice and CPUs. What
-//! would make another load of it is refused, with its line; what a scenario does not have and the load may do without
-//! is the scenario's caveat, which stands over its results. docs/reference/rt-app.md has the table of what becomes what.
+//! Problem: rt-app describes threads by their events; so do thread programs, with other words and nesting.
+//! How: the file is read with its keys in their order, repeated ones too, since that is the order of the
+//! events ([`json`]), and checked ([`read`]); then each event becomes a step, and each task a thread with its
+//! policy, nice value, slice and CPUs. What would make another load of it is refused, with its line; what a
+//! scenario does not have and the load may do without is the scenario's caveat, which stands over its
+//! results. docs/reference/rt-app.md has the table of what becomes what.
 
 mod json;
 mod read;
@@ -93,7 +94,8 @@ pub fn import(text: &str) -> anyhow::Result<Imported> {
 struct Home {
     /// Its task group.
     group: Option<String>,
-    /// With SCHED_DEADLINE, its task's name, how many threads that has, and what each is promised: budget and period in us.
+    /// With SCHED_DEADLINE, its task's name, how many threads that has, and what each is promised: budget and
+    /// period in us.
     promised: Option<(String, u32, u64, u64)>,
 }
 
@@ -646,8 +648,8 @@ fn unique_is_absolute(task: &Task, timer: &str) -> bool {
     })
 }
 
-/// What a task waits to be resumed as: its own name, which is all that rt-app looks at since 2025; or if nothing resumes that, what
-/// `suspend` names, as before.
+/// What a task waits to be resumed as: its own name, which is all that rt-app looks at since 2025; or if
+/// nothing resumes that, what `suspend` names, as before.
 fn suspended_on<'a>(
     task: &'a Task,
     named: Option<&'a str>,

@@ -1,7 +1,7 @@
 //! What an rt-app file says: tasks with their scheduling, phases and events, each checked by itself.
 //!
-//! Keys and defaults are those of rt-app's src/rt-app_parse_config.c and doc/tutorial.txt (2025). rt-app knows an event by
-//! how its key begins (`run0`, `run1`), and ignores keys that it does not know.
+//! Keys and defaults are those of rt-app's src/rt-app_parse_config.c and doc/tutorial.txt (2025). rt-app
+//! knows an event by how its key begins (`run0`, `run1`), and ignores keys that it does not know.
 
 use super::json::{Json, Value};
 use anyhow::{anyhow, bail, ensure};

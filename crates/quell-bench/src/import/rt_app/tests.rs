@@ -316,7 +316,8 @@ fn threads_use_what_follows_from_the_file_by_hand() {
         let got = percents(text, *cpus);
         for (name, due) in *expected {
             let used = got.get(*name).copied().unwrap_or_default();
-            // Within a point; of each of the eight within two, as EEVDF has two share a CPU for a while now and then.
+            // Within a point; of each of the eight within two, as EEVDF has two share a CPU for a while now
+            // and then.
             let most = if *name == "work" { 16.0 } else { 1.0 };
             assert!(
                 (used - due).abs() < most,

@@ -1,8 +1,8 @@
-//! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and controllers that
-//! give tenants cores of their own.
+//! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and
+//! controllers that give tenants cores of their own.
 //!
-//! Each acts at times of its own, on what it can see of the machine and of the answers since it last did. What it takes itself
-//! is not simulated.
+//! Each acts at times of its own, on what it can see of the machine and of the answers since it last did.
+//! What it takes itself is not simulated.
 
 use super::Owner;
 use super::cores::Cores;
@@ -21,7 +21,8 @@ pub trait Controller {
     /// When it acts next; `u64::MAX`: no more. Time begins at 0.
     fn next_ns(&self) -> u64;
 
-    /// How many CPUs tenants have for themselves at the moment, emulators' among them; none: CPUs are everybody's.
+    /// How many CPUs tenants have for themselves at the moment, emulators' among them; none: CPUs are
+    /// everybody's.
     fn held(&self) -> Option<u32>;
 
     /// Looks and acts. `answers` are those since it last did.

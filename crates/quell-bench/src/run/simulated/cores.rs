@@ -1,15 +1,16 @@
-//! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso ([`quell_policy::baselines`] decides
-//! how many; here is which, and what they see).
+//! Controllers that give tenants cores of their own: static isolation, PARTIES and DynIso
+//! ([`quell_policy::baselines`] decides how many; here is which, and what they see).
 //!
-//! A *core* is all its CPUs, so that no two tenants share one. Cores of `emulator_cpus` are not dealt out, and emulator threads bound to
-//! them stay there. Cores are dealt out in the order of caches, and who gets one more
-//! gets it from a cache that it has most of already. With more tenants than cores some have the same one, and nothing moves, as
-//! nobody has more than one.
+//! A *core* is all its CPUs, so that no two tenants share one. Cores of `emulator_cpus` are not dealt out,
+//! and emulator threads bound to them stay there. Cores are dealt out in the order of caches, and who gets
+//! one more gets it from a cache that it has most of already. With more tenants than cores some have the same
+//! one, and nothing moves, as nobody has more than one.
 //!
-//! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of what they answered since the
-//! last tick. They know batch tenants all together only: these begin with one tenant's part, of which they keep one core and
-//! have the rest while nobody else needs it, as all that is free. A VM's vCPU and emulator threads are on its cores; its guest
-//! is not told, but under host-aware isolation, where it has as many virtual CPUs online as it has CPUs.
+//! PARTIES and DynIso move cores between tenants that answer requests, by the 99th percentile of what they
+//! answered since the last tick. They know batch tenants all together only: these begin with one tenant's
+//! part, of which they keep one core and have the rest while nobody else needs it, as all that is free. A
+//! VM's vCPU and emulator threads are on its cores; its guest is not told, but under host-aware isolation,
+//! where it has as many virtual CPUs online as it has CPUs.
 
 use super::control::Controller;
 use super::{Owner, for_emulators};
@@ -175,7 +176,8 @@ impl Cores {
         self.free = next.collect();
     }
 
-    /// Of these cores, the one that a holder of others should get: in the cache that most of its own are in, the last one.
+    /// Of these cores, the one that a holder of others should get: in the cache that most of its own are in,
+    /// the last one.
     fn nearest(&self, from: &[usize], to: Option<usize>) -> Option<usize> {
         let near = |&(_, &core): &(usize, &usize)| {
             let own = to.map_or(&[][..], |to| &self.holders[to].cores);
@@ -409,7 +411,8 @@ pub(super) mod tests {
         let text = format!("{host}{}{HOG}", server("a", 600, 10.0));
         let course = super::tests::course(Side::Simulated(Simulated::Isolation), &text, 100);
         assert_eq!(cpus(&course), ["0", "1"]);
-        // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or worse.
+        // Turns of 0.7 ms and more are no perfect sharing, so a little better than 1 / (mu - lambda) or
+        // worse.
         let mean = mean_ms(&course, 0);
         assert!((mean / 2.5 - 1.0).abs() < 0.1, "{mean}");
         let hog: u64 = course.simulation.machine().threads[100..]
@@ -451,7 +454,8 @@ pub(super) mod tests {
 
     #[test]
     fn batch_tenants_have_what_is_free_and_keep_a_core() {
-        // With hardly any load and a lax objective a gives up all but one core; then it is in danger for ever.
+        // With hardly any load and a lax objective a gives up all but one core; then it is in danger for
+        // ever.
         let lax = format!("[host]\ncpus = 8\n{}{HOG}{HOG2}", server("a", 50, 1000.0));
         let lax = course(Side::Simulated(Simulated::Parties), &lax, 5);
         assert_eq!(cpus(&lax), ["0", "1-7", "1-7"]);

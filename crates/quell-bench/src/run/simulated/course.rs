@@ -1,4 +1,5 @@
-//! A simulation's course: going on with what acts beside its scheduler, and what is read of it before and after a window.
+//! A simulation's course: going on with what acts beside its scheduler, and what is read of it before and
+//! after a window.
 
 use super::control::Controller;
 use super::{Owner, STRIDE};
@@ -109,7 +110,8 @@ fn guest_counts(simulation: &Simulation, vm: VmId) -> GuestCounts {
     }
 }
 
-/// How many seconds have a 99th percentile above the objective; `seconds` are the latencies of what was due in each, in ns.
+/// How many seconds have a 99th percentile above the objective; `seconds` are the latencies of what was due
+/// in each, in ns.
 pub(super) fn late(seconds: BTreeMap<u64, Vec<u64>>, objective: Objective) -> u64 {
     let objective_ns = (objective.p99_ms * 1e6) as u64;
     let late = seconds.into_values().filter(|second| {

@@ -1,7 +1,7 @@
 //! What the simulated scheduler does to threads, as a trace's events: the same vocabulary as of a live host.
 //!
-//! A CPU tells of a switch when it begins it, with the time at which the next thread begins; so what is told is put in
-//! order of time before it goes on to a [`Sink`]. Times count from the simulation's beginning.
+//! A CPU tells of a switch when it begins it, with the time at which the next thread begins; so what is told
+//! is put in order of time before it goes on to a [`Sink`]. Times count from the simulation's beginning.
 
 use quell_model::{CpuId, Pid, Tid};
 use quell_sim::{Happening, Simulation, ThreadId};
@@ -54,7 +54,8 @@ pub(crate) struct Names {
     pub(crate) threads: Vec<String>,
 }
 
-/// A tenant's process id. Its first thread, of the same id, is none of the simulation's and never runs: it has the process's name.
+/// A tenant's process id. Its first thread, of the same id, is none of the simulation's and never runs: it
+/// has the process's name.
 pub(crate) fn pid(tenant: usize) -> Pid {
     Pid(tenant as u32 + 1)
 }

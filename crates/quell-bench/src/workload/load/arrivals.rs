@@ -102,7 +102,8 @@ impl Iterator for Arrivals {
         match &self.source {
             Source::Poisson(rate) => self.now += Arrivals::exponential(&mut self.rng) * 1e9 / rate,
             Source::Fixed(rate) => self.now = self.count as f64 * 1e9 / rate,
-            // Thinning: arrivals at the highest rate, of which each stays with the share that the rate has of that.
+            // Thinning: arrivals at the highest rate, of which each stays with the share that the rate has of
+            // that.
             &Source::Diurnal(rate, swing, period) => loop {
                 let highest = 1.0 + swing;
                 self.now += Arrivals::exponential(&mut self.rng) * 1e9 / (rate * highest);

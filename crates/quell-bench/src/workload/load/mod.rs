@@ -48,8 +48,8 @@ pub trait Connect: Send + Sync {
     fn connect(&self, connections: u32) -> anyhow::Result<Box<dyn Target>>;
 }
 
-/// The seed of a tenant's requests in a window with that seed, by the tenant's position: two tenants alike must not get the
-/// same requests at the same times.
+/// The seed of a tenant's requests in a window with that seed, by the tenant's position: two tenants alike
+/// must not get the same requests at the same times.
 pub fn tenant_seed(seed: u64, index: usize) -> u64 {
     mix(seed ^ mix(index as u64))
 }

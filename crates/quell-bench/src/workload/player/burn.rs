@@ -3,8 +3,8 @@
 //! The work is measured by the thread's own CPU clock, so that a preempted thread still does all of
 //! it. Reading that clock is a system call, so a calibrated loop runs between readings.
 //!
-//! In the kernel lab an instruction takes a nanosecond whatever it does, and the machine that emulates it for nothing several times as long as for
-//! something: there the loop does nothing.
+//! In the kernel lab an instruction takes a nanosecond whatever it does, and the machine that emulates it for
+//! nothing several times as long as for something: there the loop does nothing.
 
 use nix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -18,8 +18,8 @@ const STRETCH_NS: u64 = 20_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Burner {
     turns_per_ns: f64,
-    /// What was burnt too much, in ns. It is burnt less the next time: how late a thread reads its clock depends on what
-    /// else the machine does, but what a request takes altogether must not.
+    /// What was burnt too much, in ns. It is burnt less the next time: how late a thread reads its clock
+    /// depends on what else the machine does, but what a request takes altogether must not.
     over_ns: u64,
 }
 

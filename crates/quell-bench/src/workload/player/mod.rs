@@ -142,7 +142,8 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     // The process's first thread plays too, so that a tenant has the threads its programs say and
     // no other.
     let (first_name, first_program, mut first) = threads.next().context("no threads")?;
-    // A thread inherits its CPUs from who starts it, and so never runs elsewhere. Where no program names any, none are set.
+    // A thread inherits its CPUs from who starts it, and so never runs elsewhere. Where no program names any,
+    // none are set.
     let limited = programs.iter().any(|program| program.cpus.is_some());
     let inherited = place::affinity().context("cannot find out our CPUs")?;
     let limit = |cpus: Option<&CpuSet>| {

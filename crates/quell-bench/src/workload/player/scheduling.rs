@@ -8,7 +8,8 @@ use std::io;
 
 const THIS_THREAD: Tid = Tid(0);
 
-/// Has the kernel schedule the calling thread as the program says. Where that says nothing, nothing is changed.
+/// Has the kernel schedule the calling thread as the program says. Where that says nothing, nothing is
+/// changed.
 pub fn set(program: &ThreadProgram) -> anyhow::Result<()> {
     let says = (program.policy, program.nice, program.slice_us);
     if says == (ThreadPolicy::Other, None, None) {

@@ -1,8 +1,8 @@
 //! What the threads of a player wait for each other with.
 //!
-//! Problem: programs wait in several ways (lock, reader-writer lock, semaphore, event, barrier, queue, helping, join),
-//! each of which may spin before it blocks. Approach: one monitor, a mutex and a condition, on which each is a
-//! few lines. A waiter spins by trying the mutex, then blocks in the condition.
+//! Problem: programs wait in several ways (lock, reader-writer lock, semaphore, event, barrier, queue,
+//! helping, join), each of which may spin before it blocks. Approach: one monitor, a mutex and a condition,
+//! on which each is a few lines. A waiter spins by trying the mutex, then blocks in the condition.
 
 use quell_model::config::QUEUE_CAPACITY;
 use std::collections::{BTreeMap, VecDeque};
@@ -196,7 +196,8 @@ impl Happening {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Thread `me` waits for another's signal, or for a broadcast that it has not `seen`; gives the broadcasts it has seen then.
+    /// Thread `me` waits for another's signal, or for a broadcast that it has not `seen`; gives the
+    /// broadcasts it has seen then.
     pub fn wait(&self, me: u64, seen: u64, spin: Duration) -> u64 {
         let mut line = self.line();
         if line.broadcasts != seen {

@@ -25,7 +25,8 @@ type Attack = fn(&mut Failures, &mut Sched);
 const WAIT_MOST: f64 = 2500.0;
 /// The same with some hundred ready threads for each CPU: a thread of usual weight is due 10 ms a second.
 const WAIT_MOST_CROWDED: f64 = 6000.0;
-/// And who is due next to nothing waits no longer than 8 s, the second until that is looked for, and its turn.
+/// And who is due next to nothing waits no longer than 8 s, the second until that is looked for, and its
+/// turn.
 const WAIT_MOST_STARVED: f64 = 11_000.0;
 
 /// Does all that to one scheduler. Goes on after a panic, so that none hides what the next ones find.
@@ -163,8 +164,8 @@ fn tenants() {
     );
 }
 
-/// Two processes' threads on two CPUs, of which one sleeps a lot: each process gets the time of a CPU (Toward Accurate Group
-/// Scheduling, Fig. 2a).
+/// Two processes' threads on two CPUs, of which one sleeps a lot: each process gets the time of a CPU (Toward
+/// Accurate Group Scheduling, Fig. 2a).
 fn four_threads(failures: &mut Failures, _: &mut Sched) {
     let groups = [Cgroup::new("p0", 100), Cgroup::new("p1", 100)];
     let counters = shared();
@@ -186,8 +187,9 @@ fn four_threads(failures: &mut Failures, _: &mut Sched) {
     drop(groups);
 }
 
-/// Some hundred processes a second that somebody starts elsewhere, each of which moves into a cgroup of its own below one of weight 100, and ends
-/// after 2 ms: whoever starts them may use the share that it has beside these.
+/// Some hundred processes a second that somebody starts elsewhere, each of which moves into a cgroup of its
+/// own below one of weight 100, and ends after 2 ms: whoever starts them may use the share that it has beside
+/// these.
 fn short_lived(failures: &mut Failures, _: &mut Sched) {
     let groups = [Cgroup::new("web", 500), Cgroup::new("jobs", 100)];
     let all = [
@@ -299,7 +301,8 @@ fn cgroups(failures: &mut Failures, _: &mut Sched) {
         spinners(4, &How::within(&other.0)),
     ];
     sleep_ms(300);
-    // Long enough that where turns begin and end makes no difference: an eighth of a CPU is some ten of them a second.
+    // Long enough that where turns begin and end makes no difference: an eighth of a CPU is some ten of them
+    // a second.
     let got = sums(&[&loads[0], &loads[1], &loads[2]], 3600);
     failures.expect("nested y : x, 300 : 100", got[1] / got[0], 2.5, 3.5);
     failures.expect(
@@ -322,10 +325,12 @@ fn cgroups(failures: &mut Failures, _: &mut Sched) {
     drop((crowd, few));
 }
 
-/// For how long a cgroup that has used up its limit uses nothing, and one whose threads wait for a turn uses something.
+/// For how long a cgroup that has used up its limit uses nothing, and one whose threads wait for a turn uses
+/// something.
 const USED_UP_MS: u64 = 24;
 
-/// The parts of its limit that a cgroup uses in each of so many periods of 100 ms, from soon after it has used it up.
+/// The parts of its limit that a cgroup uses in each of so many periods of 100 ms, from soon after it has
+/// used it up.
 fn used_of(quota_ms: u64, group: &Cgroup, periods: u32) -> Vec<f64> {
     let (mut before, mut began, mut same) = (group.used_us(), false, 0);
     while !began || same < USED_UP_MS / 3 {
@@ -516,14 +521,16 @@ fn idle_policy(failures: &mut Failures, _: &mut Sched) {
     drop(groups);
     // One that never was anything else, alone in the queue of busy ones.
     let busy = spinners(2, &How::on(3));
-    // Each has a CPU by then. What it had of one that idled it would pay for, at a hundredth of a CPU: 50 ms with 5 s of waiting.
+    // Each has a CPU by then. What it had of one that idled it would pay for, at a hundredth of a CPU: 50 ms
+    // with 5 s of waiting.
     sleep_ms(300);
     set_policy(0, libc::SCHED_IDLE);
     let born = spin(&How::on(3));
     set_policy(0, libc::SCHED_OTHER);
     sleep_ms(300);
     let got = each(&[&busy[0], &busy[1], &born], 10_000);
-    // Cgroup weights, which the kernel tells it by, are at least 1, where the usual one is 100: of two CPUs, two of 201.
+    // Cgroup weights, which the kernel tells it by, are at least 1, where the usual one is 100: of two CPUs,
+    // two of 201.
     failures.expect("of one forked by SCHED_IDLE", got[2], 0.008, 0.03);
     drop((busy, born));
 }
@@ -838,8 +845,9 @@ fn real_time(failures: &mut Failures, _: &mut Sched) {
     drop((rt, sleepers));
 }
 
-/// 10,000 threads at once. They sleep for so long in between that the CPUs can serve them all: where they cannot, who
-/// makes them has a ten-thousandth of these, and comes to no end (nor under EEVDF, with more than 6,500 of 50 ms).
+/// 10,000 threads at once. They sleep for so long in between that the CPUs can serve them all: where they
+/// cannot, who makes them has a ten-thousandth of these, and comes to no end (nor under EEVDF, with more than
+/// 6,500 of 50 ms).
 fn storm(_: &mut Failures, _: &mut Sched) {
     let beside = spinners(2, &How::default());
     let go = AtomicBool::new(false);
@@ -947,8 +955,8 @@ fn stress(failures: &mut Failures, _: &mut Sched) {
     // `nice` has threads of nice 19 among 2,000 others.
     failures.wait_most = WAIT_MOST_STARVED;
     let mut command = Command::new(STRESS_NG);
-    // Not `pthread` and `sem`: a thread of theirs that begins late reads arguments that are gone (stress-ng's pull
-    // request 630, of July 2026). storm() has threads that come and go.
+    // Not `pthread` and `sem`: a thread of theirs that begins late reads arguments that are gone (stress-ng's
+    // pull request 630, of July 2026). storm() has threads that come and go.
     for stressor in [
         "affinity", "clone", "cpu", "fork", "futex", "nice", "pipe", "poll", "sem-sysv", "sigq",
         "sleep", "switch", "timer", "vfork", "wait", "yield",

@@ -233,7 +233,8 @@ pub fn exits(how: &How, pages: usize, sign: &'static AtomicU64) -> Load {
         if !mapped {
             let (size, access) = (pages * PAGE, libc::PROT_READ | libc::PROT_WRITE);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a fresh mapping of that size, whose pages are written to before anything else is done with it.
+            // SAFETY: a fresh mapping of that size, whose pages are written to before anything else is done
+            // with it.
             unsafe {
                 let at = libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0);
                 libc::madvise(at, size, libc::MADV_NOHUGEPAGE);

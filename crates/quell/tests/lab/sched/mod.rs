@@ -1,4 +1,5 @@
-//! Faults and fairness of `quell sched`. This program is also what runs in the guest: [`guest`] holds the attacks.
+//! Faults and fairness of `quell sched`. This program is also what runs in the guest: [`guest`] holds the
+//! attacks.
 
 mod guest;
 mod load;

@@ -88,7 +88,8 @@ fn budgets(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 2, 1, None);
 }
 
-/// Two busy threads are promised all of CPU 1, but for what it keeps for the rest: who has used its budget is part of that.
+/// Two busy threads are promised all of CPU 1, but for what it keeps for the rest: who has used its budget is
+/// part of that.
 fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 0, 1, Some(promise(Criticality::High, 5, 5, 100)));
     set(scheduler, 1, 1, Some(low(45, 100)));
@@ -112,7 +113,8 @@ fn rest(failures: &mut Failures, scheduler: &mut Scheduler) {
     }
 }
 
-/// One of high criticality needs 3 ms every 50, and sometimes more than it usually does, beside three that are promised a quarter each.
+/// One of high criticality needs 3 ms every 50, and sometimes more than it usually does, beside three that
+/// are promised a quarter each.
 fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
     let [turns, worst, ..] = shared();
     worst.store(0, Ordering::Relaxed);
@@ -144,8 +146,9 @@ fn high(failures: &mut Failures, scheduler: &mut Scheduler) {
     }
 }
 
-/// Threads that exit are not the scheduler's to queue: the kernel puts them back before all others when they are preempted. Several of them, beside one
-/// that is promised nearly all of CPU 1, are through in the time that it leaves.
+/// Threads that exit are not the scheduler's to queue: the kernel puts them back before all others when they
+/// are preempted. Several of them, beside one that is promised nearly all of CPU 1, are through in the time
+/// that it leaves.
 fn exiting(failures: &mut Failures, scheduler: &mut Scheduler) {
     set(scheduler, 0, 1, Some(promise(Criticality::High, 5, 5, 100)));
     set(scheduler, 1, 1, Some(low(90, 100)));

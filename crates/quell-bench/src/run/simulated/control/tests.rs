@@ -68,8 +68,8 @@ impl Policy for Told {
     }
 }
 
-/// Tenants whose operator promises them something, something else, or nothing more, at any time: how many promises of high
-/// criticality are kept and broken.
+/// Tenants whose operator promises them something, something else, or nothing more, at any time: how many
+/// promises of high criticality are kept and broken.
 fn with_changes(seed: u64) -> (u64, usize) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let cpus = rng.random_range(1..=4);
