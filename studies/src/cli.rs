@@ -126,11 +126,11 @@ pub struct Standard {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -161,11 +161,11 @@ pub struct Harm {
     /// Also compare what could stand for latency without asking the application
     #[arg(long)]
     pub scheduling: bool,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -188,8 +188,8 @@ pub struct Hunt {
     /// How long each workload runs, in seconds of the simulated machine
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
 }
 
@@ -226,11 +226,11 @@ pub struct Shares {
     /// How long each host is measured, in seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -257,11 +257,11 @@ pub struct Promises {
     /// How long each host is measured, in seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -275,8 +275,8 @@ pub struct Acceptance {
     /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
 }
 
@@ -295,11 +295,11 @@ pub struct Calibration {
     /// How many interleaved pairs to measure
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub pairs: Option<u32>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -315,11 +315,11 @@ pub struct Overhead {
     /// How many cgroups the threads are in, one in the other
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub nesting: u32,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 
@@ -345,8 +345,8 @@ pub struct AgentCost {
     /// How long it is measured, in seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
 }
 
@@ -359,8 +359,8 @@ pub struct Speed {
     /// Virtual time of each case, in seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// The seed, and where the result goes.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub common: Common,
 }
 
@@ -381,11 +381,11 @@ pub struct Reproduce {
     /// Set a value of every point's scenario otherwise than its file: warmup_seconds=2
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
+    /// How it is measured.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub measure: Measure,
+    /// What the lab's guest is made of.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub guest: Guest,
 }
 

@@ -714,127 +714,134 @@ fn what_is_handed_over_stays_bound_and_nothing_else_stays() {
     assert_eq!(victim.seen(), before);
 }
 
+/// A cpuset of its own, which goes when its processes have ended.
+struct Cpuset(PathBuf);
+
+impl Cpuset {
+    /// One of all CPUs with a process of so many threads in it; `None`, and said, where that cannot be.
+    fn with_victim(actuator: &Actuator, what: &str, threads: usize) -> Option<(Cpuset, Victim)> {
+        let name = format!("quell-test-{what}-{}", std::process::id());
+        let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
+        if !can(actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
+            quell_testkit::skip!(Other, "needs two CPUs and a cgroup v1 cpuset hierarchy");
+            return None;
+        }
+        let (cpuset, victim) = (Cpuset(dir), Victim::start(threads));
+        cpuset.allow(&format!("0-{}", last_cpu()));
+        cpuset.write("cpuset.mems", "0");
+        for tid in &victim.tids {
+            cpuset.write("tasks", &tid.to_string());
+        }
+        Some((cpuset, victim))
+    }
+
+    /// Sets the CPUs that it allows.
+    fn allow(&self, cpus: &str) {
+        self.write("cpuset.cpus", cpus);
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 #[test]
 fn a_cpuset_that_shrinks_and_grows_back_leaves_nothing_behind() {
     let (_dir, path) = journal();
     let mut actuator = open(&path).unwrap();
-    let name = format!("quell-test-{}", std::process::id());
-    let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
-    if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
-        quell_testkit::skip!(Other, "needs two CPUs and a cgroup v1 cpuset hierarchy");
+    // A cpuset cannot go while it has processes, so it is dropped after its victim.
+    let Some((cpuset, victim)) = Cpuset::with_victim(&actuator, "cpuset", 3) else {
         return;
-    }
-    let victim = Victim::start(3);
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let (t, last) = (&victim.tids, last_cpu());
-        let all = format!("0-{last}");
-        let cpuset = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
-        let affinities = || -> Vec<String> {
-            let seen = victim.seen();
-            seen.iter().map(|s| s.affinity.to_string()).collect()
-        };
-        cpuset("cpuset.cpus", &all);
-        cpuset("cpuset.mems", "0");
-        t.iter().for_each(|tid| cpuset("tasks", &tid.to_string()));
-        let mut case = Case::new(victim.pid(), t);
-        t.iter()
-            .for_each(|&tid| case.set(tid, None, None, Some(&last)));
-        assert_eq!(case.apply(&mut actuator).writes.affinity, 3);
-        cpuset("cpuset.cpus", "0");
-        assert_eq!(
-            affinities(),
-            ["0", "0", "0"],
-            "the placement's CPU is not there"
-        );
-        // One thread leaves the plan, one is to be elsewhere, one ends with Quell.
-        case.plan.tenants[0].threads.retain(|p| p.id.tid.0 != t[0]);
-        case.set(t[1], None, None, Some("0"));
-        let report = case.apply(&mut actuator);
-        assert_eq!(
-            (
-                report.given_back,
-                report.writes.affinity,
-                report.notes.len()
-            ),
-            (1, 1, 0),
-            "{report}"
-        );
-        let report = actuator.restore();
-        assert!(report.is_complete() && report.left_alone == 0, "{report}");
-        cpuset("cpuset.cpus", &all);
-        assert_eq!(affinities(), [all.as_str(); 3]);
-    }));
-    drop(victim);
-    for _ in 0..100 {
-        if std::fs::remove_dir(&dir).is_ok() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    result.unwrap();
+    };
+    let (t, last) = (&victim.tids, last_cpu());
+    let all = format!("0-{last}");
+    let affinities = || -> Vec<String> {
+        let seen = victim.seen();
+        seen.iter().map(|s| s.affinity.to_string()).collect()
+    };
+    let mut case = Case::new(victim.pid(), t);
+    t.iter()
+        .for_each(|&tid| case.set(tid, None, None, Some(&last)));
+    assert_eq!(case.apply(&mut actuator).writes.affinity, 3);
+    cpuset.allow("0");
+    assert_eq!(
+        affinities(),
+        ["0", "0", "0"],
+        "the placement's CPU is not there"
+    );
+    // One thread leaves the plan, one is to be elsewhere, one ends with Quell.
+    case.plan.tenants[0].threads.retain(|p| p.id.tid.0 != t[0]);
+    case.set(t[1], None, None, Some("0"));
+    let report = case.apply(&mut actuator);
+    assert_eq!(
+        (
+            report.given_back,
+            report.writes.affinity,
+            report.notes.len()
+        ),
+        (1, 1, 0),
+        "{report}"
+    );
+    let report = actuator.restore();
+    assert!(report.is_complete() && report.left_alone == 0, "{report}");
+    cpuset.allow(&all);
+    assert_eq!(affinities(), [all.as_str(); 3]);
 }
 
 #[test]
 fn cpus_that_a_cpuset_takes_or_somebody_changes_are_told_until_they_are_back() {
     let (_dir, path) = journal();
     let mut actuator = open(&path).unwrap();
-    let name = format!("quell-test-narrow-{}", std::process::id());
-    let dir = Path::new("/sys/fs/cgroup/cpuset").join(name);
-    if !can(&actuator) || last_cpu() == "0" || std::fs::create_dir(&dir).is_err() {
-        quell_testkit::skip!(Other, "needs two CPUs and a cgroup v1 cpuset hierarchy");
+    let Some((cpuset, victim)) = Cpuset::with_victim(&actuator, "narrow", 2) else {
         return;
-    }
-    let victim = Victim::start(2);
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let (t, all) = (&victim.tids, format!("0-{}", last_cpu()));
-        let cpuset = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
-        cpuset("cpuset.cpus", &all);
-        cpuset("cpuset.mems", "0");
-        t.iter().for_each(|tid| cpuset("tasks", &tid.to_string()));
-        let mut case = Case::new(victim.pid(), t);
-        // The snapshot has the settings that the threads have by now.
-        let apply = |case: &mut Case, actuator: &mut Actuator| {
-            for thread in &mut case.snapshot.tenants[0].threads {
-                thread.settings.affinity = Arc::new(seen(thread.id.tid.0).affinity);
-            }
-            let report = case.apply(actuator);
-            let unmet = actuator.unmet().remove(&TenantName::from("t"));
-            (report, unmet.unwrap_or_default().join("\n"))
-        };
-        let told = format!("2 of its threads can have CPUs 0 only, not {all} as planned");
-        t.iter()
-            .for_each(|&tid| case.set(tid, None, None, Some(&all)));
-        let (_, unmet) = apply(&mut case, &mut actuator);
-        assert_eq!(unmet, "");
-        // The cpuset shrinks below what Quell gave,
-        cpuset("cpuset.cpus", "0");
-        let (report, unmet) = apply(&mut case, &mut actuator);
-        assert!(unmet.starts_with(&told), "{unmet:?} {report}");
-        assert_eq!(report.notes.len(), 0, "{report}");
-        let (_, again) = apply(&mut case, &mut actuator);
-        assert_eq!(again, unmet);
-        // and grows back.
-        cpuset("cpuset.cpus", &all);
-        let (_, unmet) = apply(&mut case, &mut actuator);
-        assert_eq!(unmet, "");
-        // Another program chooses the CPUs: they are its choice from then on, not an effect of a cpuset.
-        pin(t[0], "0");
-        let (report, unmet) = apply(&mut case, &mut actuator);
-        assert_eq!(unmet, "");
-        assert!(report.notes[0].text.contains("someone else"), "{report}");
-        let (report, _) = apply(&mut case, &mut actuator);
-        assert_eq!(report.notes.len(), 0, "said once: {report}");
-        actuator.restore();
-        assert_eq!(seen(t[0]).affinity.to_string(), "0");
-    }));
-    drop(victim);
-    for _ in 0..100 {
-        if std::fs::remove_dir(&dir).is_ok() {
-            break;
+    };
+    let (t, all) = (&victim.tids, format!("0-{}", last_cpu()));
+    let mut case = Case::new(victim.pid(), t);
+    // The snapshot has the settings that the threads have by now.
+    let apply = |case: &mut Case, actuator: &mut Actuator| {
+        for thread in &mut case.snapshot.tenants[0].threads {
+            thread.settings.affinity = Arc::new(seen(thread.id.tid.0).affinity);
         }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    result.unwrap();
+        let report = case.apply(actuator);
+        let unmet = actuator.unmet().remove(&TenantName::from("t"));
+        (report, unmet.unwrap_or_default().join("\n"))
+    };
+    let told = format!("2 of its threads can have CPUs 0 only, not {all} as planned");
+    t.iter()
+        .for_each(|&tid| case.set(tid, None, None, Some(&all)));
+    let (_, unmet) = apply(&mut case, &mut actuator);
+    assert_eq!(unmet, "");
+    // The cpuset shrinks below what Quell gave,
+    cpuset.allow("0");
+    let (report, unmet) = apply(&mut case, &mut actuator);
+    assert!(unmet.starts_with(&told), "{unmet:?} {report}");
+    assert_eq!(report.notes.len(), 0, "{report}");
+    let (_, again) = apply(&mut case, &mut actuator);
+    assert_eq!(again, unmet);
+    // and grows back.
+    cpuset.allow(&all);
+    let (_, unmet) = apply(&mut case, &mut actuator);
+    assert_eq!(unmet, "");
+    // Another program chooses the CPUs: they are its choice from then on, not an effect of a cpuset.
+    pin(t[0], "0");
+    let (report, unmet) = apply(&mut case, &mut actuator);
+    assert_eq!(unmet, "");
+    assert!(report.notes[0].text.contains("someone else"), "{report}");
+    let (report, _) = apply(&mut case, &mut actuator);
+    assert_eq!(report.notes.len(), 0, "said once: {report}");
+    actuator.restore();
+    assert_eq!(seen(t[0]).affinity.to_string(), "0");
 }
 
 /// Writes as many settings of every kind as it can until it is killed.

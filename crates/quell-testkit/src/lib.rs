@@ -1,11 +1,12 @@
 //! What the tests of Quell's crates share: skipping a test where the machine lacks what the test needs.
 //!
-//! A skipped test passes, so a machine that lacks much would be green with little tested. Where `QUELL_REQUIRE`
-//! lists means (`root`, `cgroups`, `bpf`, `lab`, `apps`, separated by commas; `.ci/run` sets it), the machine is said to have
-//! them, and a test that is skipped for want of one of them fails. `QUELL_SKIPPED` names a file to which each
-//! skipped test appends a line, from which `./dev test` makes its summary.
+//! A skipped test passes, so a machine that lacks much would be green with little tested. Where
+//! `QUELL_REQUIRE` lists means (`root`, `cgroups`, `bpf`, `lab`, `apps`, separated by commas; `.ci/run` sets
+//! it), the machine is said to have them, and a test that is skipped for want of one of them fails.
+//! `QUELL_SKIPPED` names a file that is there, to which each skipped test appends a line; `./dev test` makes
+//! its summary from them.
 //!
-//! ```
+//! ```no_run
 //! quell_testkit::skip!(Other, "this machine has {} CPU", 1);
 //! ```
 
@@ -70,10 +71,8 @@ pub fn skipped(means: Means, reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("{test}: {}\n", reason.replace('\n', " "));
-    let opened = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(file);
+    // Not created: root may not create a file of another user's in /tmp anew (fs.protected_regular).
+    let opened = std::fs::OpenOptions::new().append(true).open(file);
     // The summary is a help: a test does not fail for want of it.
     let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -1,11 +1,11 @@
 //! `quell-studies calibration`: the simulator beside the kernel lab.
 
+use super::settings;
 use crate::calibration::{self, Calibration};
 use crate::cli;
 use quell::commands::bench::{Job, files_writable, print};
 use quell_bench::result::Substrate;
 use quell_bench::run;
-use quell_bench::set::Setting;
 use std::io::{self, Write};
 
 /// Runs every scenario in both, with the same seed, and compares. An error if some figure is off by more than it may be.
@@ -27,11 +27,7 @@ pub fn run(args: &cli::Calibration) -> anyhow::Result<()> {
         let job = Job::new(scenario, &args.set, real, &measure)?;
         let measured = job.run(Substrate::Vm, &args.guest, &interrupt)?;
         for side in &sides {
-            let costs = side.costs.iter().map(|text| text.parse::<Setting>());
-            let mut settings = costs
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(anyhow::Error::msg)?;
-            settings.extend(args.set.iter().cloned());
+            let settings = settings(side.costs, &args.set)?;
             let simulated = sides.iter().map(|side| side.simulated.clone()).collect();
             let job = Job::new(scenario, &settings, simulated, &measure)?;
             let simulated = job.run(Substrate::Sim, &args.guest, &interrupt)?;

@@ -1,12 +1,12 @@
 //! `quell-studies harm`: whether a side is worse than the kernel's default anywhere.
 
+use super::settings;
 use crate::cli;
 use crate::harm::{self, CASES, Harm};
 use quell::commands::InputError;
 use quell::commands::bench::{Job, files_writable, print, sides};
 use quell_bench::result::Substrate;
 use quell_bench::run;
-use quell_bench::set::Setting;
 use std::io::{self, Write};
 use std::thread::available_parallelism;
 
@@ -42,18 +42,14 @@ pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
     for (number, (scenario, set)) in cases.iter().enumerate() {
         let name = name(scenario, *set);
         writeln!(io::stderr(), "{name} ({} of {})", number + 1, cases.len())?;
-        let settings = set.iter().map(|text| text.parse::<Setting>());
-        let mut settings = settings
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(anyhow::Error::msg)?;
-        settings.extend(args.set.iter().cloned());
+        let mut texts: Vec<String> = set.iter().map(ToString::to_string).collect();
         if args.on == Substrate::Host {
-            let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
+            let alone = settings(&texts, &[])?;
+            let job = Job::new(scenario, &alone, sides.clone(), &measure)?;
             let cpus = available_parallelism().map_or(1, |it| it.get());
-            for text in harm::rates_for(&job.scenario, cpus) {
-                settings.push(text.parse::<Setting>().map_err(anyhow::Error::msg)?);
-            }
+            texts.extend(harm::rates_for(&job.scenario, cpus));
         }
+        let settings = settings(&texts, &args.set)?;
         let job = Job::new(scenario, &settings, sides.clone(), &measure)?;
         let result = job.run(args.on, &args.guest, &interrupt);
         match result {

@@ -14,6 +14,8 @@ mod standard;
 mod vm;
 
 use crate::cli::Command;
+use quell::commands::InputError;
+use quell_bench::set::Setting;
 use std::process::ExitCode;
 
 /// Does what the user asked for.
@@ -38,4 +40,15 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::StandardPart { args } => crate::standard::part_main(&args),
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Settings as a study has them, `KEY=VALUE` each, and then those of the user, which replace them.
+fn settings<S: AsRef<str>>(
+    texts: impl IntoIterator<Item = S>,
+    users: &[Setting],
+) -> anyhow::Result<Vec<Setting>> {
+    let parsed = texts.into_iter().map(|text| text.as_ref().parse());
+    let mut settings: Vec<Setting> = parsed.collect::<Result<_, _>>().map_err(InputError)?;
+    settings.extend(users.iter().cloned());
+    Ok(settings)
 }

@@ -1,5 +1,6 @@
 //! `quell-studies reproduce`: a paper's experiments, the paper's numbers beside ours.
 
+use super::settings;
 use crate::cli::Reproduce;
 use crate::report;
 use crate::reproduce::{
@@ -161,11 +162,7 @@ fn jobs<'a>(
         if sides.is_empty() {
             continue;
         }
-        let mut settings = Vec::new();
-        for own in &point.set {
-            settings.push(own.parse::<Setting>().map_err(InputError)?);
-        }
-        settings.extend(set.iter().cloned());
+        let settings = settings(&point.set, set)?;
         jobs.push(PointJob {
             job: Job::new(point.scenario, &settings, sides, measure)?,
             set: point.set,

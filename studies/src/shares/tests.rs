@@ -179,7 +179,7 @@ fn a_host_is_the_same_as_a_scenario() {
     }
 }
 
-/// Two CPUs: three busy threads of two groups of the same weight, the one of a light group.
+/// One CPU and two threads, each in a group of its own: one always wants the CPU, the other in bursts.
 #[test]
 fn what_is_due_over_time_follows_who_wants_cpus() {
     let drawn = Drawn {

@@ -52,7 +52,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The subcommand of the `quell` program that is a victim or an own load.
+/// The subcommand of this program that is a victim or an own load.
 pub const PART: &str = "standard-part";
 
 /// How long each side of each pair is measured unless told otherwise, in s.

@@ -1,7 +1,7 @@
 //! Loads of our own: processes that are started one after another, a fork bomb, and what
 //! asked.rs, messages.rs, pgbench.rs, repeat.rs and served.rs have.
 //!
-//! Each is a process of the `quell` program ([`part`]); it ends by itself when the window is over.
+//! Each is a process of this program ([`part`]); it ends by itself when the window is over.
 
 use super::figures::VictimFigures;
 use super::victim::Window;

@@ -1,4 +1,4 @@
-//! Processes of the `quell` program: victims and own loads.
+//! Processes of this program: victims and own loads.
 //!
 //! Each is started with an order, says `ready` when all that it needs is there, is told the window on its
 //! standard input, and says what it measured, a line of JSON each. So what takes long to start, as a server

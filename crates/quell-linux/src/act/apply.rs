@@ -295,10 +295,8 @@ impl Actuator {
                         && let Err(now) =
                             cpus_hold(&self.host, seen, setting, &want, &mut thread.narrowed)
                     {
-                        setting.hands_off = Some(HandsOff::Foreign);
-                        period.report.left_alone += 1;
-                        let note = foreign(Some(&tenant.name), plan.id, setting, &now);
-                        period.report.notes.push(note);
+                        let owner = Some(&tenant.name);
+                        leave_to_owner(owner, plan.id, setting, &now, &mut period.report);
                         continue;
                     }
                     change.cpus = (!holds).then_some(want);
@@ -654,11 +652,7 @@ impl Actuator {
                 let now = host.value(&sched, &CpuSet::new(), attr);
                 if change.to(attr).is_some() && !(sched.fair && setting.expects(&now)) {
                     change.cancel(attr);
-                    setting.hands_off = Some(HandsOff::Foreign);
-                    report.left_alone += 1;
-                    report
-                        .notes
-                        .push(foreign(thread.tenant.as_ref(), id, setting, &now));
+                    leave_to_owner(thread.tenant.as_ref(), id, setting, &now, report);
                 }
             }
             let mut result = set(id, &change, sched.nice);
@@ -714,20 +708,17 @@ impl Actuator {
             Err(_) => return gone(id, thread, report, after),
         };
         if !host.is_as_left(id.tid, setting, &now) {
-            setting.hands_off = Some(HandsOff::Foreign);
-            report.left_alone += 1;
-            report
-                .notes
-                .push(foreign(thread.tenant.as_ref(), id, setting, &now));
+            leave_to_owner(thread.tenant.as_ref(), id, setting, &now, report);
             return;
         }
+        // What was missing was of another request.
+        thread.narrowed = None;
         let result = thread::set_affinity(id.tid, &want);
         match &result {
             Ok(()) => {
                 let held = thread::affinity(id.tid).unwrap_or_else(|_| want.clone());
                 setting.wrote(Value::Cpus(held.clone()));
                 report.writes.affinity += 1;
-                thread.narrowed = None;
                 if held != want {
                     // The cpuset allows less; record in the journal what really holds.
                     after.extend(thread.record(id, Attr::Cpus, Value::Cpus(held.clone())));
@@ -1020,6 +1011,19 @@ fn cpus_hold(
     }
     *narrowed = Some((now, want.clone()));
     Ok(())
+}
+
+/// Leaves a setting alone from now on, since another program has changed it to `now`, and says so.
+fn leave_to_owner(
+    tenant: Option<&TenantName>,
+    id: ThreadId,
+    setting: &mut Setting,
+    now: &Value,
+    report: &mut ApplyReport,
+) {
+    report.notes.push(foreign(tenant, id, setting, now));
+    report.left_alone += 1;
+    setting.hands_off = Some(HandsOff::Foreign);
 }
 
 /// The note that a setting is left alone because another program has changed it.
