@@ -1,33 +1,35 @@
-//! What is to happen when, in virtual time.
+//! The queue of future events, in virtual time.
 
-/// Virtual time, or a length of it, in nanoseconds.
+/// A virtual time, or a length of virtual time, in ns.
 pub type Nanos = u64;
 
-/// Bits of a digit of a time, and how many values and digits there are.
+/// The bits of a digit of a time, how many values a digit has, and how many digits a time has.
 const DIGIT: u32 = 6;
 const VALUES: usize = 1 << DIGIT;
 const DIGITS: usize = Nanos::BITS.div_ceil(DIGIT) as usize;
-/// No entry.
+/// The index of no entry.
 const NONE: u32 = u32::MAX;
 
-/// Events in the order of their time; those of the same time in the order in which they were planned, so that a
-/// simulation has one course only.
+/// The future events in the order of their times; events of one time in the order in which they were planned,
+/// so that a simulation is deterministic.
 ///
-/// Nothing is planned for before what was taken last, so nothing need be ordered that is far away yet. An entry's list
-/// is that of the highest digit in which its time differs from the present (to the base of 64), and of its value there. The first entries are
-/// those of the lowest digit's least value; when the present gets there, its list is distributed over the lists of lower
-/// digits. So an entry is moved a few times, however many there are, while a heap takes more steps the more there are; and it is looked at
-/// together with those of about the same time. Entries of the same time are always in one list, in their order.
+/// A radix heap. No event is planned for before the last one taken (the present), so events that are far away
+/// need no order yet. Times are numbers to the base of 64. An entry is in the list of the highest digit in
+/// which its time differs from the present, and of the value that its time has in this digit. The next events
+/// are in the list of the least value of the lowest digit; when the present gets to a list, the list's
+/// entries are distributed over the lists of lower digits. So an entry is moved a few times, however many
+/// entries there are, while a binary heap's steps grow with their number; and an entry is touched together
+/// with entries of about its time. Entries of one time are always in one list, in their order.
 #[derive(Debug)]
 pub struct Events<E> {
-    /// When the event was that was taken last.
+    /// The time of the last event taken.
     present: Nanos,
     entries: Vec<Entry<E>>,
     /// The first of the entries that are in no list.
     unused: u32,
-    /// By digit and value.
+    /// The lists, by digit and value.
     lists: Vec<List>,
-    /// Which digits have lists that are not empty, and which lists these are.
+    /// Which digits have lists that are not empty, and which lists of each digit are not empty (bit masks).
     digits: u16,
     values: [u64; DIGITS],
 }
@@ -36,7 +38,7 @@ pub struct Events<E> {
 struct Entry<E> {
     at: Nanos,
     event: E,
-    /// The one behind it.
+    /// The next entry of the list.
     next: u32,
 }
 
@@ -48,7 +50,7 @@ struct List {
 }
 
 impl<E: Copy> Events<E> {
-    /// None planned.
+    /// A queue without events.
     pub fn new() -> Events<E> {
         let empty = List {
             first: NONE,
@@ -64,7 +66,7 @@ impl<E: Copy> Events<E> {
         }
     }
 
-    /// Plans an event, for no earlier than what was taken last.
+    /// Plans an event at a time, no earlier than that of the last event taken.
     pub fn plan(&mut self, at: Nanos, event: E) {
         debug_assert!(at >= self.present, "it would be too late");
         let next = NONE;
@@ -80,7 +82,7 @@ impl<E: Copy> Events<E> {
         }
     }
 
-    /// Appends an entry that is the last of its list to the one that it belongs to.
+    /// Appends an entry, whose `next` is [`NONE`], to the list that it belongs to.
     fn put(&mut self, number: u32, at: Nanos) {
         let digit = ((at ^ self.present) | 1).ilog2() / DIGIT;
         let value = (at >> (digit * DIGIT)) as usize % VALUES;
@@ -97,7 +99,7 @@ impl<E: Copy> Events<E> {
         list.last = number;
     }
 
-    /// Takes the next one, if it is for no later than that.
+    /// Takes the next event and its time, if that is `end` at the latest.
     pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, E)> {
         if self.digits == 0 {
             return None;
@@ -106,7 +108,7 @@ impl<E: Copy> Events<E> {
         let value = self.values[digit].trailing_zeros() as usize;
         let place = digit * VALUES + value;
         let list = self.lists[place];
-        // Of the lowest digit all are of one time.
+        // In a list of the lowest digit all entries are of one time.
         let first = if digit == 0 {
             list.first
         } else {
@@ -133,7 +135,7 @@ impl<E: Copy> Events<E> {
         Some((at, event))
     }
 
-    /// The first of the earliest from that entry on.
+    /// The first of the earliest entries of a list from an entry on.
     fn earliest(&self, from: u32) -> u32 {
         let (mut first, mut at) = (from, self.entries[from as usize].at);
         let mut number = self.entries[from as usize].next;
@@ -146,7 +148,8 @@ impl<E: Copy> Events<E> {
         first
     }
 
-    /// Puts the entries from that one on into the lists that they now belong to, but for one.
+    /// Distributes the entries of a list from an entry on over the lists that they belong to now, without the
+    /// entry `except`.
     fn distribute(&mut self, from: u32, except: u32) {
         let mut number = from;
         while let Some(entry) = self.entries.get_mut(number as usize) {

@@ -1,9 +1,9 @@
 //! One kernel: a machine, its scheduling class, and what its threads do.
 //!
-//! Problem: a host and the guests on it each have CPUs, a scheduler and threads of their own, and each does the same
-//! things with them. How: each is a [`Kernel`] that handles its own events and knows nothing of others. It plans events
-//! into its machine's list, and leaves what concerns others (what emulator threads have done, answers that leave through
-//! them) in lists that [`crate::Simulation`] takes from it.
+//! Problem: a host and its guests each have CPUs, a scheduler and threads of their own, and do the same
+//! things with them. How: each is a [`Kernel`] that handles its own events and knows nothing of the others. A
+//! kernel plans events into its machine's list, and leaves what concerns other kernels (what emulator threads
+//! have carried, answers that leave through them) in lists that [`crate::Simulation`] takes from it.
 
 use crate::class::{Class, Pick};
 use crate::events::Nanos;
@@ -19,96 +19,99 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 
-/// A kernel, and what runs under it.
+/// A kernel, its threads and its network ports.
 pub(crate) struct Kernel {
     pub machine: Machine,
     class: Box<dyn Class>,
     pub workload: Workload,
-    /// By tenant of the workload, its number in the kernel.
+    /// The simulation's tenant numbers, by the workload's.
     pub tenants: Vec<usize>,
     ports: Vec<Port>,
-    /// The CPUs that are online, if not all are.
+    /// The CPUs that are online; `None`: all.
     online: Option<CpuSet>,
     effects: Effects,
-    /// By thread, what its last step did that is not done yet.
+    /// By thread, the effects of its last step that are still to come.
     pending: Vec<Pending>,
-    /// Requests answered, by the kernel's numbers.
+    /// Answered requests, with the simulation's tenant numbers.
     pub answers: Vec<Answer>,
-    /// Answers leave through emulator threads, so they are not out yet.
+    /// Whether emulator threads carry answers out of this guest; until then requests count as unanswered.
     pub emulated: bool,
-    /// Threads that have asked their clients something, when the request was due that they work for, and how long the clients take, in a
-    /// guest with emulator threads.
+    /// In a guest with emulator threads, the questions to clients that are to go out: the thread, when the
+    /// request that it works for was due, and how long the client takes, in ns.
     pub asked: Vec<(ThreadId, Nanos, Nanos)>,
-    /// Questions to clients without a reply, by their number, on a host: `None` is to be used again.
+    /// On a host, the questions to clients that have no reply yet, by number; the numbers of `None` are free.
     questions: Vec<Option<Question>>,
-    /// The queues of all VMs, on a host.
+    /// On a host, the queues of all VMs' network cards.
     pub mailboxes: Vec<Mailbox>,
-    /// By VM, its queues: the first, and how many.
+    /// By VM, the number of its first queue in `mailboxes`, and how many it has.
     queues: Vec<(usize, u32)>,
-    /// What these are done with, with the VM and the number of its queue.
+    /// The messages that emulator threads have carried, each with its VM and the number of the queue in the
+    /// VM.
     pub carried: Vec<(usize, u32, Message)>,
-    /// Threads that became ready since the VMs were last looked at, on a host with VMs.
+    /// On a host with VMs, threads that became ready since the simulation last looked for polling vCPUs to
+    /// stop.
     pub woken: Vec<ThreadId>,
-    /// Switches so far, to and from idling among them.
+    /// The number of context switches so far, to and from idle included.
     pub switches: u64,
     noise: ChaCha8Rng,
     pub observers: Vec<Observer>,
 }
 
-/// Where requests come in, in one line of a cache.
+/// Where the requests of a tenant come in. (One cache line.)
 #[repr(align(64))]
 struct Port {
     coming: Coming,
-    /// Whose requests they are, by the number of all tenants.
+    /// The tenant, by the simulation's number.
     tenant: u32,
-    /// How many queues of a network card they come through.
+    /// The number of network card queues through which the requests come.
     queues: u32,
     to: Receiver,
 }
 
-/// Which requests come in there.
+/// The requests that come in at a port.
 enum Coming {
-    /// Those of a load, that one next.
+    /// The requests of a load, and the next of them.
     Load(Load, Request),
-    /// Those that were delivered.
+    /// The requests that were delivered and have not come in yet.
     Delivered(VecDeque<Request>),
 }
 
-/// Whom requests are for.
+/// The receiver of a port's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Receiver {
-    /// A tenant of the kernel's workload.
+    /// A tenant of this kernel, by the workload's number.
     Tenant(u32),
-    /// A port of a VM's kernel, through the VM's emulator threads.
+    /// A port of a guest, through the VM's emulator threads.
     Guest { vm: u32, port: u32 },
 }
 
-/// What an emulator thread carries.
+/// A message that an emulator thread carries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Message {
-    /// A request for that port of the guest.
+    /// A request for the port of that number in the guest.
     In(usize, Request),
-    /// An answer.
+    /// An answer to a request.
     Out(Answer),
-    /// A question, and how long the client takes to reply.
+    /// A question to a client, and how long the client takes to reply, in ns.
     Ask(Question, Nanos),
-    /// The reply.
+    /// The reply to a question.
     Reply(Question),
 }
 
-/// What a thread of a guest asked its client. A thread asks one at a time, through the queue of its number: a thread serves a connection.
+/// A question of a guest's thread to the thread's client. A thread has at most one question out, and its
+/// messages pass through the queue of the thread's number, since a thread serves one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// The VM.
+    /// The number of the VM.
     pub vm: usize,
-    /// The guest's thread.
+    /// The thread of the guest that asks.
     pub thread: ThreadId,
-    /// When the request was due that it works for.
+    /// When the request that the thread works for was due.
     due: Nanos,
 }
 
 impl Message {
-    /// When the request was due that it is about.
+    /// When the request that the message belongs to was due.
     pub fn due(&self) -> Nanos {
         match self {
             Message::In(_, request) => request.due,
@@ -118,35 +121,36 @@ impl Message {
     }
 }
 
-/// A queue of a VM's network card: its emulator thread, and what that is to carry.
+/// A queue of a VM's network card, with its emulator thread and the messages that are to be carried.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// The VM.
+    /// The number of the VM.
     pub vm: usize,
-    /// Its number among the VM's.
+    /// The number of the queue in the VM.
     number: u32,
     thread: ThreadId,
-    /// CPU time that a message takes.
+    /// The CPU time that a message takes, in ns.
     takes: Nanos,
     pub waiting: VecDeque<Message>,
-    /// What is being carried.
+    /// The message that the emulator thread carries now.
     pub held: Option<Message>,
     idle: bool,
 }
 
-/// Waking takes time: threads that a step wakes are woken one after the other, and then the thread goes on.
+/// The effects of a thread's step that are still to come. Wakeups take time: the thread wakes other threads
+/// one after the other, and then goes on with `next`.
 #[derive(Default)]
 struct Pending {
     woken: VecDeque<(ThreadId, Option<Nanos>)>,
     next: Option<Next>,
-    /// The mailbox whose emulator thread it is.
+    /// The mailbox, if the thread is an emulator thread.
     emulates: Option<usize>,
-    /// It was forked, and was never ready.
+    /// The thread was forked and has not been ready yet.
     newborn: bool,
 }
 
 impl Kernel {
-    /// An idle machine.
+    /// A kernel without threads.
     pub fn new(machine: Machine, class: Box<dyn Class>) -> Kernel {
         let mut kernel = Kernel {
             machine,
@@ -177,8 +181,8 @@ impl Kernel {
         kernel
     }
 
-    /// Adds a tenant of that number whose threads are ready from now on, of that nice value unless their program has one; gives
-    /// its index.
+    /// Adds a tenant with a number of the simulation, whose threads are ready from now on; `nice` is for
+    /// programs without a nice value of their own. Returns the tenant's index in the workload.
     pub fn add_tenant(
         &mut self,
         number: usize,
@@ -206,7 +210,8 @@ impl Kernel {
         tenant
     }
 
-    /// Adds a process of that number whose threads do what was recorded. They are blocked.
+    /// Adds a process with a number of the simulation, whose threads do what was recorded. The threads are
+    /// blocked.
     pub fn add_recorded(&mut self, number: usize, threads: Vec<(Nice, Vec<Act>)>) {
         let (nices, acts): (Vec<Nice>, Vec<Vec<Act>>) = threads.into_iter().unzip();
         let tenant = self.workload.add_tenant(Code::recorded(&acts));
@@ -218,8 +223,9 @@ impl Kernel {
         }
     }
 
-    /// Adds a VM's process, whose threads are its vCPUs, that run for as long as they are let, and its emulator threads, to
-    /// each of which a message takes so long. They are blocked. Gives the first's number.
+    /// Adds a VM's process: `vcpus` vCPU threads, which run until they are stopped, and `emulators` emulator
+    /// threads, which use `takes` ns for each message. All are blocked. Returns the number of the first
+    /// thread.
     pub fn add_vm_threads(
         &mut self,
         number: usize,
@@ -229,7 +235,7 @@ impl Kernel {
         group: GroupId,
         nice: Nice,
     ) -> ThreadId {
-        // They step through no program; the workload numbers threads, so that they have a place there.
+        // These threads step through no program, but the workload has an entry for every thread.
         let none = ThreadProgram::new("", Count::Fixed(vcpus + emulators), Vec::new());
         let tenant = self.workload.add_tenant(Code::compile(&[none], 1));
         self.tenants.push(number);
@@ -260,8 +266,8 @@ impl Kernel {
         first
     }
 
-    /// Adds a port for a tenant's requests, which come through so many queues; gives its number. Its load's requests arrive by
-    /// themselves.
+    /// Adds a port for the requests of a tenant (the simulation's number), which come through `queues`
+    /// queues; returns the port's number. The requests of `load` arrive without being delivered.
     pub fn add_port(
         &mut self,
         load: Option<Load>,
@@ -287,7 +293,7 @@ impl Kernel {
         port
     }
 
-    /// From now on only these CPUs get threads and requests.
+    /// Sets the CPUs that are online: only these get threads and requests from now on.
     pub fn set_online(&mut self, online: CpuSet) {
         for thread in 0..self.machine.threads.len() as u32 {
             self.restrict(ThreadId(thread), online.clone());
@@ -295,8 +301,8 @@ impl Kernel {
         self.online = Some(online);
     }
 
-    /// Limits where a thread may run from now on, as sched_setaffinity does: a CPU that it runs on and may not use is made
-    /// to look.
+    /// Sets a thread's affinity from now on, as sched_setaffinity does: the CPU that the thread runs on
+    /// reschedules if it is not in `allowed`.
     pub fn restrict(&mut self, thread: ThreadId, allowed: CpuSet) {
         let it = self.machine.thread_mut(thread);
         it.allowed = Some(allowed);
@@ -319,7 +325,7 @@ impl Kernel {
             .is_none_or(|online| online.contains(cpu))
     }
 
-    /// A request comes in there through that queue, where there is no load, and interrupts a CPU now.
+    /// Delivers a request to a port without a load, through a queue: an interrupt comes in now.
     pub fn deliver(&mut self, port: usize, queue: u32, request: Request) {
         if let Coming::Delivered(requests) = &mut self.ports[port].coming {
             requests.push_back(request);
@@ -327,13 +333,13 @@ impl Kernel {
         }
     }
 
-    /// A thread's question goes out to its client.
+    /// Posts the question of a guest's thread to its client.
     pub fn ask(&mut self, vm: usize, thread: ThreadId, due: Nanos, takes: Nanos) {
         let question = Question { vm, thread, due };
         self.post(vm, thread.0, Message::Ask(question, takes));
     }
 
-    /// It has gone out: its reply comes in after so long.
+    /// A question has gone out: plans the reply, which comes in after `takes` ns.
     pub fn await_reply(&mut self, question: Question, takes: Nanos) {
         let free = self.questions.iter().position(Option::is_none);
         let number = free.unwrap_or(self.questions.len());
@@ -350,7 +356,7 @@ impl Kernel {
         self.machine.plan(at, event);
     }
 
-    /// The reply to a question comes in.
+    /// Posts the reply to a question, which comes in at the host.
     fn reply(&mut self, number: u32) {
         let question = self.questions.get_mut(number as usize);
         if let Some(question) = question.and_then(Option::take) {
@@ -358,7 +364,7 @@ impl Kernel {
         }
     }
 
-    /// A reply reaches the guest and interrupts one of its CPUs now.
+    /// A reply reaches the guest: interrupts the CPU of the queue now.
     pub fn replied(&mut self, question: Question, queue: u32) {
         let tenant = self.machine.thread(question.thread).tenant;
         let cpu = self.device_of(tenant, queue);
@@ -366,12 +372,12 @@ impl Kernel {
         self.machine.plan(self.machine.now, replied);
     }
 
-    /// The queue that a request comes through: connections, and with them requests, are spread by a hash.
+    /// The queue of a request: receive-side scaling spreads connections, and with them requests, by a hash.
     fn queue_of(&self, port: usize, request: Request) -> u32 {
         (request.seed % u64::from(self.ports[port].queues)) as u32
     }
 
-    /// The requests that arrived and have no answer: their tenants, and when they were due.
+    /// The requests that arrived and have no answer: the tenant's number, and when the request was due.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let here = self.workload.unanswered();
         let here = here.map(|(tenant, due)| (self.tenants[tenant], due));
@@ -386,28 +392,31 @@ impl Kernel {
         here.chain(coming)
     }
 
-    /// The tenant whose requests come in there.
+    /// The tenant whose requests come in at a port.
     pub fn tenant_at(&self, port: usize) -> usize {
         self.ports[port].tenant as usize
     }
 
-    /// The tenant of which a thread can never go on, and who waits for what there.
+    /// A tenant with a thread that can never go on, and a text that says which threads wait for what.
     pub fn deadlock(&self) -> Option<(usize, String)> {
         let (tenant, why) = self.workload.deadlock()?;
         Some((self.tenants[tenant], why))
     }
 
-    /// Tells the class what is wanted of a thread; false if it has no such setting.
+    /// Passes a thread's setting to the class; false if the class has no such setting.
     pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
         self.class.set_thread(&mut self.machine, thread, setting)
     }
 
-    /// Promises CPU time on a CPU.
+    /// Sets the server of a CPU.
+    ///
+    /// # Errors
+    /// Where [`Class::set_server`] fails.
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         self.class.set_server(&mut self.machine, setting)
     }
 
-    /// Adds a thread of a process whose first one has that number.
+    /// Adds a thread to the process of `leader`.
     fn add_thread(
         &mut self,
         leader: ThreadId,
@@ -442,8 +451,8 @@ impl Kernel {
         ThreadId(number)
     }
 
-    /// A running thread starts a process, which the workload has given that number: it is where its parent
-    /// is, and as that is.
+    /// A running thread starts a process, whose thread the workload has numbered `thread`. The child is on
+    /// the parent's CPU and has the parent's cgroup, policy, nice value and affinity.
     fn fork(&mut self, thread: ThreadId) {
         let Some(by) = self.machine.by else { return };
         let parent = self.machine.thread(by);
@@ -470,7 +479,7 @@ impl Kernel {
         self.tell(now, Happening::Fork { thread, by, cpu });
     }
 
-    /// What waking a thread takes who wakes it; a new one was made before.
+    /// How long waking a thread takes the waker, in ns; for a thread that is new, the whole fork.
     fn wake_takes(&self, thread: ThreadId) -> Nanos {
         match self.pending[thread.index()].newborn {
             true => self.machine.costs.fork,
@@ -530,7 +539,7 @@ impl Kernel {
         }
     }
 
-    /// Does what a CPU does itself, for a thread or in an interrupt.
+    /// Runs kernel code of a CPU, for a thread or (`None`) in an interrupt.
     pub fn on(&mut self, cpu: CpuId, by: Option<ThreadId>, work: impl FnOnce(&mut Kernel)) {
         let before = (self.machine.here, self.machine.by);
         (self.machine.here, self.machine.by) = (Some(cpu), by);
@@ -544,7 +553,7 @@ impl Kernel {
                 self.machine.costs.request
             }
             Interrupt::Slept(_) | Interrupt::Timer(_) => self.machine.costs.interrupt,
-            // It is in the CPU time of whom it interrupted when it was recorded.
+            // The recording has this interrupt in the CPU time of the thread that it interrupted.
             Interrupt::Wakeup(_) => 0,
         }
     }
@@ -556,7 +565,7 @@ impl Kernel {
         self.machine.plan(at, Event::Noise(cpu));
     }
 
-    /// Ticks come at the same times on all CPUs, while they run something.
+    /// Plans the next tick of a CPU. Ticks come at the same times on all CPUs that run a thread.
     fn plan_tick(&mut self, cpu: CpuId) {
         let every = self.machine.costs.tick_every;
         if every > 0 && !std::mem::replace(&mut self.machine.cpu_mut(cpu).ticks, true) {
@@ -577,8 +586,8 @@ impl Kernel {
         });
     }
 
-    /// The CPU whose device, or load generator, is a tenant's: each has one, as queues of network cards do. A tenant's
-    /// further queues are the next CPUs'.
+    /// The CPU of a tenant's device, or of its load generator: each tenant has one, as the queues of network
+    /// cards have. The further queues of a tenant are on the next CPUs.
     fn device_of(&self, tenant: usize, queue: u32) -> CpuId {
         let number = tenant + queue as usize;
         match &self.online {
@@ -590,7 +599,8 @@ impl Kernel {
         }
     }
 
-    /// A request comes in, or an answer goes out: in an interrupt, or through a thread of the load generator.
+    /// Charges a CPU with a request that comes in or an answer that goes out: in an interrupt, or in a thread
+    /// of the load generator.
     fn generate(&mut self, cpu: CpuId, takes: Nanos) {
         if self.machine.costs.generators && takes > 0 {
             self.put_off(cpu, takes);
@@ -599,7 +609,7 @@ impl Kernel {
         }
     }
 
-    /// A thread of the machine's own gets the CPU for so long: who runs there waits and goes on afterwards.
+    /// A thread of the kernel's own, or the load generator's, preempts the CPU's thread for `takes` ns.
     fn put_off(&mut self, cpu: CpuId, takes: Nanos) {
         let it = self.machine.cpu(cpu);
         let (current, from) = (it.current, it.started.max(self.machine.now));
@@ -613,7 +623,7 @@ impl Kernel {
         }
     }
 
-    /// Answers go out.
+    /// Sends the answers out.
     fn answered(&mut self) {
         let costs = self.machine.costs;
         for number in 0..self.effects.answers.len() {
@@ -671,7 +681,7 @@ impl Kernel {
         self.wake_all();
     }
 
-    /// Does what an interrupt did.
+    /// Carries out the effects of an interrupt.
     fn wake_all(&mut self) {
         let mut effects = self.take_effect();
         for (thread, works_for) in effects.drain(..) {
@@ -683,7 +693,7 @@ impl Kernel {
         self.effects.woken = effects;
     }
 
-    /// Blocked to ready.
+    /// Makes a blocked thread ready.
     pub fn wake(&mut self, thread: ThreadId) {
         let now = self.machine.now;
         let it = self.machine.thread_mut(thread);
@@ -703,13 +713,14 @@ impl Kernel {
         }
     }
 
-    /// The CPU in whose queue a thread is that waits, if it still waits in one.
+    /// The CPU in whose runqueue a ready thread waits, if the class has one for each CPU.
     pub fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         let waits = self.machine.thread(thread).state == State::Ready;
         waits.then(|| self.class.queued_on(thread)).flatten()
     }
 
-    /// A thread that waits, or is about to, is woken, perhaps to work for another request.
+    /// Wakes a thread that waits or is about to, for the request due at `works_for`, or if that is `None`,
+    /// for the one that the thread works for.
     fn wake_for(&mut self, thread: ThreadId, works_for: Option<Nanos>) {
         let it = self.machine.thread_mut(thread);
         if works_for.is_some() {
@@ -718,12 +729,12 @@ impl Kernel {
         if it.state == State::Blocked {
             self.wake(thread);
         } else if let Some(next) = &mut self.pending[thread.index()].next {
-            // On its way to sleep: it looks again instead.
+            // The thread is about to block: it looks again instead.
             *next = Next::Spin(0);
         }
     }
 
-    /// Does what a step or an arrival did but for waking; gives who is to be woken.
+    /// Carries out the effects of a step or an arrival, without the wakeups; returns the threads to wake.
     fn take_effect(&mut self) -> Vec<(ThreadId, Option<Nanos>)> {
         let mut born = std::mem::take(&mut self.effects.born);
         for thread in born.drain(..) {
@@ -739,7 +750,7 @@ impl Kernel {
         std::mem::take(&mut self.effects.woken)
     }
 
-    /// A message for the emulator thread of that queue of a VM.
+    /// Posts a message to the emulator thread of a VM's queue.
     pub fn post(&mut self, vm: usize, queue: u32, message: Message) {
         let (first, queues) = self.queues[vm];
         let mailbox = &mut self.mailboxes[first + (queue % queues.max(1)) as usize];
@@ -753,7 +764,7 @@ impl Kernel {
         }
     }
 
-    /// What an emulator thread does next, done with what it carried.
+    /// Takes over the message that an emulator thread carried, and returns what the thread does next.
     fn emulate(&mut self, mailbox: usize, thread: ThreadId) -> Next {
         let mailbox = &mut self.mailboxes[mailbox];
         if let Some(message) = mailbox.held.take() {
@@ -769,28 +780,28 @@ impl Kernel {
         }
     }
 
-    /// A spinning thread looks: now, or when it has a CPU again.
+    /// Makes a spinning thread look: now, or when it has a CPU again.
     fn poke(&mut self, thread: ThreadId) {
         if let State::Running(cpu) = self.machine.thread(thread).state {
             self.machine.account(cpu);
             self.machine.replan(cpu);
         }
         let left = match &mut self.pending[thread.index()].next {
-            // It has not begun to.
+            // The thread has not begun to spin.
             Some(Next::Spin(time)) => std::mem::take(time),
             _ => std::mem::take(&mut self.machine.thread_mut(thread).left),
         };
         self.workload.spun(thread, left);
     }
 
-    /// Plans when the CPU's thread comes to its next step or to the end of its turn.
+    /// Plans the CPU's next event: the next step of its thread, or the end of the thread's slice.
     pub fn plan(&mut self, cpu: CpuId) {
         let it = self.machine.cpu_mut(cpu);
         it.stale = false;
         it.plan = it.plan.wrapping_add(1);
         let (plan, started, turn, speed) = (it.plan, it.started, it.turn, it.speed);
         let Some(thread) = it.current else {
-            // A guest's CPU halts when it is done with the machine's own work.
+            // A guest's CPU without a thread halts at the end of its kernel work.
             if self.machine.exit.is_some() && started != NEVER && started > self.machine.now {
                 self.machine.plan(started, Event::Due(cpu, plan));
             }
@@ -799,7 +810,7 @@ impl Kernel {
         let left = self.machine.thread(thread).time_left(speed);
         let next = turn.map_or(left, |turn| turn.min(left));
         let at = if left > FOREVER / 2 && started > self.machine.now {
-            // A guest goes on from then on.
+            // A vCPU's thread: its guest goes on at the end of the host's kernel work.
             started
         } else if next > FOREVER / 2 || started == NEVER {
             return;
@@ -825,7 +836,7 @@ impl Kernel {
         });
     }
 
-    /// Lets the CPU's thread go on.
+    /// Does the next step of the CPU's thread, which has done its last one.
     fn step(&mut self, cpu: CpuId, thread: ThreadId) {
         if self.machine.thread(thread).pending {
             return self.do_pending(cpu, thread);
@@ -853,7 +864,7 @@ impl Kernel {
         self.effects.woken = woken;
     }
 
-    /// What is to be done before the thread's next step.
+    /// Does what is pending before the thread's next step.
     fn do_pending(&mut self, cpu: CpuId, thread: ThreadId) {
         let number = thread.index();
         if let Some((woken, works_for)) = self.pending[number].woken.pop_front() {
@@ -888,7 +899,7 @@ impl Kernel {
                 None
             }
             Next::Sleep(time) | Next::Exchange(time) => {
-                // The timer is set.
+                // Setting the timer is a VM exit in a guest.
                 self.machine.exit(cpu);
                 Some(time)
             }
@@ -904,14 +915,15 @@ impl Kernel {
         self.machine.set_current(cpu, None);
         self.class.block(&mut self.machine, cpu, thread);
         if let Some(time) = sleep {
-            // A timer goes off where it was set.
+            // A timer goes off on the CPU that set it.
             let event = Event::Interrupt(cpu, Interrupt::Slept(thread));
             self.machine.plan(self.machine.now + time, event);
         }
         self.choose(cpu, Some(thread));
     }
 
-    /// Asks the class who is to run there, and switches. `blocked` ran there until now.
+    /// Has the class pick a CPU's next thread, and switches. `blocked` is the thread that ran there until it
+    /// blocked or ended.
     fn choose(&mut self, cpu: CpuId, blocked: Option<ThreadId>) {
         self.machine.account(cpu);
         let ran = self.machine.cpu(cpu).current;
@@ -967,7 +979,7 @@ impl Kernel {
             costs.migrate_far
         };
         let it = self.machine.cpu_mut(cpu);
-        // Until the CPU that it left has switched, it is still there.
+        // The thread cannot run here before the CPU that it left has switched.
         it.started = it.started.max(now).max(left_at);
         self.machine.charge(cpu, costs.switch + moved);
         self.plan_tick(cpu);

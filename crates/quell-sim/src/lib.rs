@@ -1,10 +1,37 @@
 //! A simulated machine: CPUs, scheduling classes and scenario programs in virtual time.
 //!
-//! Problem: capacity questions need machines nobody has at hand, and answers in seconds. Approach: a discrete-event
-//! machine whose threads run the programs of scenarios and whose scheduler is a [`Class`]; what the
-//! machine's own work costs is a parameter ([`Costs`]). The same seed gives the same course on every machine.
+//! Problem: capacity questions need machines that nobody has at hand, and answers in seconds. Approach: a
+//! discrete-event simulation of a machine; its threads run the programs of scenarios, and its scheduler is a
+//! [`Class`]. The cost of kernel work is a parameter ([`Costs`]). Limits: each class says at the top of its
+//! file what it leaves out.
 //!
-//! A simulation ([`Simulation`]) is one thread's: many run side by side. Times are nanoseconds of virtual time.
+//! A simulation is deterministic: the same seed gives the same sequence of events on every machine. A
+//! [`Simulation`] is used by one host thread; any number of them run side by side. Units: times are
+//! nanoseconds of virtual time.
+//!
+//! # Example
+//!
+//! A server of one thread on one CPU; requests of 100 us are due every 50 us, so each waits longer than the
+//! one before it:
+//!
+//! ```
+//! use quell_model::Topology;
+//! use quell_model::config::{Count, Step, ThreadProgram, TimeUs};
+//! use quell_sim::{Costs, Fifo, Request, Simulation, Tenant};
+//!
+//! let work = Step::RunUs(TimeUs::Constant(100.0));
+//! let program = vec![Step::Request, work, Step::Respond];
+//! let server = ThreadProgram::new("server", Count::Fixed(1), program);
+//! let requests = (0..3).map(|seed| Request { due: seed * 50_000, seed });
+//!
+//! let scheduler = Box::new(Fifo::new(None));
+//! let mut simulation = Simulation::new(Topology::flat(1), Costs::NONE, scheduler);
+//! simulation.add_tenant(Tenant::new(&[server], Some(Box::new(requests))));
+//! let answers = simulation.run_until(1_000_000);
+//!
+//! let latencies: Vec<u64> = answers.iter().map(|answer| answer.at - answer.due).collect();
+//! assert_eq!(latencies, [100_000, 150_000, 200_000]);
+//! ```
 
 mod class;
 mod events;

@@ -1,4 +1,5 @@
-//! The machine as scheduling classes see it: CPUs, threads, time, and what can be asked for.
+//! The machine as scheduling classes see it: CPUs, threads, cgroups and time, and the requests that a class
+//! makes of it (kicks, timers, charges).
 
 use crate::events::Nanos;
 use quell_model::config::ThreadPolicy;
@@ -10,21 +11,21 @@ use std::collections::BTreeMap;
 pub struct ThreadId(pub u32);
 
 impl ThreadId {
-    /// As an index.
+    /// The number as an index into [`Machine::threads`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A cgroup with a weight, by its number.
+/// A cgroup with the cpu controller, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
 impl GroupId {
-    /// The one that all others are in.
+    /// The root cgroup, the ancestor of all others.
     pub const ROOT: GroupId = GroupId(0);
 
-    /// As an index.
+    /// The number as an index into [`Machine::groups`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -33,75 +34,79 @@ impl GroupId {
 /// A cgroup with the cpu controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
-    /// The group that it is in; none: it is the root.
+    /// The parent cgroup; `None` for the root.
     pub parent: Option<GroupId>,
-    /// Its `cpu.weight`.
+    /// The cgroup's `cpu.weight`.
     pub weight: TenantWeight,
-    /// Its `cpu.max`. [`SchedExt`](crate::SchedExt) enforces it; other classes do not yet.
+    /// The cgroup's bandwidth limit. [`SchedExt`](crate::SchedExt) enforces it; other classes do not.
     pub limit: Option<Limit>,
 }
 
-/// The most CPU time that a cgroup's threads get together: `cpu.max` and `cpu.max.burst`.
+/// The bandwidth limit of a cgroup, `cpu.max` and `cpu.max.burst`, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// In each period, on all CPUs together.
+    /// CPU time that the cgroup's threads may use in each period, on all CPUs together.
     pub quota: Nanos,
-    /// The period.
+    /// The length of a period.
     pub period: Nanos,
-    /// What may be left of earlier periods and used beyond the quota.
+    /// How much unused quota of earlier periods the threads may use beyond the quota.
     pub burst: Nanos,
 }
 
-/// What the machine's own work takes, and how often it comes.
+/// The cost of kernel work (switches, interrupts, ticks, the network stack) and how often it comes; times in
+/// ns. No thread is charged for kernel work: a CPU's thread does not run meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// Choosing another thread and switching to it, on the CPU that does.
+    /// Choosing another thread and switching to it, on the CPU that switches.
     pub switch: Nanos,
-    /// Waking a thread, on the CPU that does.
+    /// Waking a thread, on the CPU of the waker.
     pub wake: Nanos,
-    /// Starting a process, its end, and waiting for that: for who starts it, before that is ready.
+    /// Starting a process, its end and the parent's wait for it: on the parent's CPU, before the child is
+    /// ready.
     pub fork: Nanos,
-    /// From asking another CPU to look until it does.
+    /// From a kick of another CPU until that CPU reschedules.
     pub kick: Nanos,
-    /// A timer's interrupt, without what it wakes.
+    /// A timer interrupt, without the wakeup in it.
     pub interrupt: Nanos,
-    /// A request's way in, without whom it wakes: a device's interrupt, the network stack.
+    /// A request's way in, without the wakeup: a device's interrupt and the network stack.
     pub request: Nanos,
     /// An answer's way out, on the CPU that answers.
     pub answer: Nanos,
-    /// Requests come from, and answers go to, a thread of this machine that goes before all others (a load generator), on
-    /// a CPU of its tenant's: who runs there waits meanwhile.
+    /// A load generator runs on this machine: requests come from, and answers go to, a thread that preempts
+    /// every other one on the CPU of the tenant's device. The preempted thread is ready meanwhile.
     pub generators: bool,
-    /// Requests come in on CPUs of the machine that are not simulated, as where these are a part of it: a request's way in
-    /// takes its time, and none of these CPUs'.
+    /// Requests come in on CPUs of the host that are not simulated, where the simulated CPUs are a part of a
+    /// host: a request is late by `request`, and uses no time of a simulated CPU.
     pub elsewhere: bool,
-    /// A tick.
+    /// A scheduler tick.
     pub tick: Nanos,
-    /// From one tick of a CPU that runs a thread to the next; 0: no ticks.
+    /// The time between two ticks of a CPU that runs a thread; 0: no ticks.
     pub tick_every: Nanos,
-    /// What a thread takes longer that comes from another CPU of the same last-level cache.
+    /// The extra kernel work of a switch to a thread that ran last on another CPU of the same last-level
+    /// cache.
     pub migrate: Nanos,
-    /// And from one of another cache.
+    /// The same for a thread that ran last on a CPU of another last-level cache.
     pub migrate_far: Nanos,
-    /// Kernel threads and daemons: for how long each puts off what runs.
+    /// For how long each run of a kernel thread or daemon (noise) preempts the thread of a CPU.
     pub noise: Nanos,
-    /// And how long it is from one to the next on a CPU, in the mean (exponential); 0: none.
+    /// The mean time between two such runs on each CPU, exponentially distributed; 0: no noise.
     pub noise_every: Nanos,
-    /// CPUs share one clock that counts the instructions of all: where several are busy, each one's own work takes as
-    /// many times as long, while threads run for as long as they are to. So it is in the kernel lab.
+    /// All CPUs share one clock that counts the instructions of all, as in the kernel lab: while n CPUs are
+    /// busy, kernel work takes n times as long, and threads' CPU time is unchanged.
     pub shared_clock: bool,
-    /// How fast each of two threads of a core is, in percent of one alone, while both CPUs run something: 1 to 100. Where a
-    /// core has more than two CPUs, all that are busy have together what two have. It is work that takes longer; CPU time
-    /// is time, as on Linux. The machine's own work and spinning take what they take.
+    /// The speed of each of two hardware threads of a core while both are busy, in percent of one alone: 1 to
+    /// 100. The busy CPUs of a core with more than two have together the speed that two have. Threads' work
+    /// takes longer; CPU time is wall time, as on Linux. Kernel work and spinning are as fast as ever.
     pub smt_percent: u8,
-    /// How much longer it takes until a CPU looks, or is interrupted, that has idled for long.
+    /// The exit latency of the deep idle state: how much longer a kick or an interrupt takes to reach a CPU
+    /// in it.
     pub idle_exit: Nanos,
-    /// How long that is.
+    /// The time after which an idle CPU is in the deep idle state.
     pub idle_deep_after: Nanos,
 }
 
 impl Costs {
-    /// Nothing costs anything: for closed forms and bounds.
+    /// Kernel work costs nothing: for closed forms and bounds.
     pub const NONE: Costs = Costs {
         switch: 0,
         wake: 0,
@@ -124,16 +129,18 @@ impl Costs {
         idle_deep_after: 0,
     };
 
-    /// A server of today, about: 2 us to switch (lmbench's lat_ctx with small working sets, 1 to 3 us), 1 us to wake
-    /// (half of what a pipe's round trip takes beyond its switches), 2 us until another CPU has left its idle loop, 2 us
-    /// for an interrupt and for a tick (250 a second, as distributions have it), 60 us for a small process
-    /// from fork to wait (lmbench's lat_proc fork, 60 to 100 us on servers), 5 us for a small request's way
-    /// in
-    /// through the network stack and 3 us for its answer's way out. A core with two busy threads does 1.2 times as much as with
-    /// one: Intel measured 1.16 to 1.28 for web and database servers (Marr et al., Hyper-Threading Technology, Intel
-    /// Technology Journal 6(1), 2002), Linux assumed 1.15 (SD_SIBLING_INIT's smt_gain, up to 4.20). No deep idle states, as
-    /// where latency matters they are switched off; once idle for longer than 600 us (their target residency), a Skylake server
-    /// takes 133 us to leave C6 (Linux, drivers/idle/intel_idle.c).
+    /// About a server of today. Sources:
+    /// - switch 2 us: lmbench's lat_ctx with small working sets, 1 to 3 us;
+    /// - wake 1 us: half of what a pipe's round trip takes beyond its switches;
+    /// - kick 2 us: until another CPU has left its idle loop;
+    /// - interrupt and tick 2 us each, 250 ticks a second, as distributions have it;
+    /// - fork 60 us, a small process from fork to wait: lmbench's lat_proc fork, 60 to 100 us on servers;
+    /// - request 5 us and answer 3 us: a small message's way through the network stack;
+    /// - a core with two busy threads does 1.2 times as much as with one: Intel measured 1.16 to 1.28 for web
+    ///   and database servers (Marr et al., Hyper-Threading Technology, Intel Technology Journal 6(1), 2002),
+    ///   Linux assumed 1.15 (SD_SIBLING_INIT's smt_gain, up to 4.20);
+    /// - no exit latency: where latency matters, deep idle states are switched off. A Skylake server takes
+    ///   133 us to leave C6, whose target residency is 600 us (Linux, drivers/idle/intel_idle.c).
     pub const TYPICAL: Costs = Costs {
         switch: 2_000,
         wake: 1_000,
@@ -150,66 +157,67 @@ impl Costs {
     };
 }
 
-/// What a thread does at the moment.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It waits for something else than a CPU.
+    /// The thread waits for something other than a CPU.
     Blocked,
-    /// It waits for a CPU.
+    /// The thread waits for a CPU.
     Ready,
-    /// It has that CPU.
+    /// The thread runs on that CPU.
     Running(CpuId),
-    /// It has ended, and is never ready again.
+    /// The thread has ended, and is never ready again.
     Ended,
 }
 
-/// A thread as classes see it. (What changes all the time is first, in one line of a cache.)
+/// A thread as classes see it. (The fields that change often come first, in one cache line.)
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct Thread {
-    /// What it does.
+    /// The thread's state.
     pub state: State,
-    /// The CPU that it ran on last, or runs on.
+    /// The CPU that the thread runs on, or ran on last.
     pub cpu: CpuId,
-    /// It watches the clock.
+    /// The thread spins: `left` is time, whatever the speed of the CPU.
     pub(crate) timed: bool,
-    /// Its kernel has something to do before its next step.
+    /// The kernel has work pending for the thread ([`crate::kernel`]) before the thread's next step.
     pub(crate) pending: bool,
-    /// What it does before its next step: CPU time at full speed, or, if `timed`, at any.
+    /// What is left to do before the thread's next step: CPU time at full speed, or if `timed`, at any speed.
     pub(crate) left: Nanos,
-    /// CPU time so far, up to when its CPU last looked.
+    /// CPU time so far, up to the last accounting of the thread's CPU.
     pub ran: Nanos,
-    /// How long it has been ready before it got a CPU, so far.
+    /// How long the thread was ready before it got a CPU (run delay), all together, without the wait that
+    /// goes on.
     pub(crate) waited: Nanos,
-    /// Since when it is ready, if it is.
+    /// Since when the thread is ready, if it is.
     pub(crate) ready_since: Nanos,
-    /// When the CPU that it ran on last had switched to another one.
+    /// When the CPU that the thread ran on last had switched to another thread.
     pub(crate) left_at: Nanos,
-    /// When the request was due that it works for.
+    /// When the request that the thread works for was due; `None`: it works for none.
     pub works_for: Option<Nanos>,
-    /// Where it may run; none: anywhere.
+    /// The CPUs that the thread may run on; `None`: all.
     pub allowed: Option<CpuSet>,
-    /// Its tenant's index.
+    /// The index of the thread's tenant.
     pub tenant: usize,
-    /// The first thread of its process: of a tenant's threads that are there from the start one process, and
-    /// each that is forked another.
+    /// The first thread of the thread's process. All threads that a tenant has from the start are one
+    /// process; each forked thread is a process of its own.
     pub leader: ThreadId,
-    /// The thread that it descends from and that was there from the start: itself, where that was.
+    /// The ancestor of the thread that was there from the start; the thread itself, if it was.
     pub origin: ThreadId,
-    /// Its cgroup.
+    /// The thread's cgroup.
     pub group: GroupId,
-    /// How its kernel schedules it.
+    /// The thread's scheduling policy.
     pub policy: ThreadPolicy,
-    /// Its nice value.
+    /// The thread's nice value.
     pub nice: Nice,
-    /// The slice that it asks for; none: the kernel's own.
+    /// The slice that the thread asks for (sched_attr's sched_runtime), in ns; `None`: the scheduler's own.
     pub slice: Option<Nanos>,
-    /// What it does in its process.
+    /// What the thread is in its process.
     pub role: ThreadRole,
 }
 
 impl Thread {
-    /// What of `left` is done in so much CPU time, at a speed in percent.
+    /// How much of `left` is done in `time` of CPU time at a speed in percent.
     #[inline]
     fn done_in(&self, time: Nanos, speed: u8) -> Nanos {
         if speed == FULL_SPEED || self.timed {
@@ -219,7 +227,7 @@ impl Thread {
         }
     }
 
-    /// How much CPU time the rest takes.
+    /// How much CPU time `left` takes at a speed in percent.
     #[inline]
     pub(crate) fn time_left(&self, speed: u8) -> Nanos {
         if speed == FULL_SPEED || self.timed {
@@ -230,12 +238,12 @@ impl Thread {
         }
     }
 
-    /// Its weight.
+    /// The thread's weight, by its policy and nice value.
     pub fn weight(&self) -> Weight {
         self.policy.weight(self.nice)
     }
 
-    /// Whether it may run there.
+    /// Whether the thread may run on a CPU.
     pub fn may_use(&self, cpu: CpuId) -> bool {
         self.allowed.as_ref().is_none_or(|set| set.contains(cpu))
     }
@@ -244,80 +252,81 @@ impl Thread {
 /// A CPU as classes see it.
 #[derive(Debug, Clone)]
 pub struct Cpu {
-    /// What runs.
+    /// The thread that runs; `None`: the CPU idles.
     pub current: Option<ThreadId>,
-    /// CPU time given to threads so far, up to when it last looked.
+    /// The time for which the CPU was busy so far, with threads and with kernel work: of threads up to the
+    /// last accounting, of kernel work all that was charged.
     pub busy: Nanos,
-    /// It was asked to look, and will.
+    /// The CPU was kicked and has not rescheduled yet.
     pub kicked: bool,
-    /// Since when its thread goes on, or when it will: until then it does the machine's own work. [`NEVER`] while
-    /// it is a guest's that does not run.
+    /// Since when the CPU's thread runs, or when it will: until then the CPU does kernel work. [`NEVER`]
+    /// while the CPU is a vCPU that does not run.
     pub(crate) started: Nanos,
-    /// How fast it does threads' work, in percent of a CPU that has its core for itself.
+    /// How fast the CPU does threads' work, in percent of a CPU that has its core for itself.
     pub(crate) speed: u8,
-    /// The machine's own work that is left while it does not run.
+    /// The kernel work that is left while the vCPU does not run.
     pub(crate) owes: Nanos,
-    /// Who asked it to look.
+    /// The CPU whose kernel sent the kick; `None`: no CPU's.
     pub(crate) kicked_by: Option<CpuId>,
-    /// What the thread's turn has left as of `started`.
+    /// What is left of the thread's slice as of `started`; `None`: the class set no end.
     pub(crate) turn: Option<Nanos>,
-    /// What comes next there has to be planned anew.
+    /// The CPU's next event has to be planned anew.
     pub(crate) stale: bool,
     /// A tick is planned.
     pub(crate) ticks: bool,
-    /// Changes with each plan for what comes next there, so that older ones are known.
+    /// Changes with each plan of the CPU's next event, so that events of older plans are known and dropped.
     pub(crate) plan: u32,
 }
 
-/// What interrupts a CPU.
+/// The cause of an interrupt of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupt {
-    /// The next request comes in at a port.
+    /// The next request comes in at a port of that number.
     Arrival(u32),
-    /// On a host: the reply comes in to a question of that number ([`crate::kernel::Question`]).
+    /// On a host: the reply to the question of that number ([`crate::kernel::Question`]) comes in.
     Reply(u32),
-    /// In a guest: it has come to the thread that asked.
+    /// In a guest: the reply has come to the thread that asked.
     Replied(ThreadId),
-    /// A thread has slept.
+    /// A thread's sleep ends.
     Slept(ThreadId),
-    /// What woke a recorded thread comes again.
+    /// The recorded wakeup of a thread.
     Wakeup(ThreadId),
-    /// A class asked for this.
+    /// A timer of the class, with the class's token.
     Timer(u32),
 }
 
-/// CPU time that does not end: a vCPU thread's, whose guest is elsewhere.
+/// CPU time without end: that of a vCPU's thread, whose work is simulated in the guest's kernel.
 pub(crate) const FOREVER: Nanos = 1 << 62;
 
-/// Of a CPU that has its core for itself, in percent.
+/// The speed of a CPU that has its core for itself, in percent.
 const FULL_SPEED: u8 = 100;
 
-/// When a CPU goes on that does not run.
+/// The time at which a vCPU goes on while it does not run.
 pub(crate) const NEVER: Nanos = Nanos::MAX;
 
-/// What is planned.
+/// An event that is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// What the CPU's thread does ends, or its turn; with the CPU's plan then.
+    /// The step or the slice of the CPU's thread ends; with the number of the CPU's plan.
     Due(CpuId, u32),
-    /// The CPU was asked to look.
+    /// A kick reaches the CPU.
     Kick(CpuId),
-    /// The next request comes in at a port, on a CPU that is not simulated.
+    /// The next request comes in at a port, on a CPU that is not simulated ([`Costs::elsewhere`]).
     Arrive(u32),
-    /// So does a reply to a question of that number.
+    /// The reply to the question of that number comes in, on a CPU that is not simulated.
     Reply(u32),
     /// The CPU is interrupted.
     Interrupt(CpuId, Interrupt),
-    /// And has come to what interrupted it.
+    /// The CPU has done the interrupt's kernel work and handles its cause.
     Handle(CpuId, Interrupt),
-    /// A CPU's tick.
+    /// A tick of the CPU.
     Tick(CpuId),
-    /// Something else of the machine's.
+    /// A kernel thread or daemon runs on the CPU ([`Costs::noise`]).
     Noise(CpuId),
 }
 
 impl Event {
-    /// Whose it is, of those that are a CPU's.
+    /// The CPU of the event; CPU 0 for an event that has none.
     pub fn cpu(self) -> CpuId {
         match self {
             Event::Arrive(_) | Event::Reply(_) => CpuId(0),
@@ -334,7 +343,7 @@ impl Event {
 /// The machine.
 #[derive(Debug)]
 pub struct Machine {
-    /// The time.
+    /// The virtual time, in ns.
     pub now: Nanos,
     /// The CPUs, by number.
     pub cpus: Vec<Cpu>,
@@ -342,27 +351,27 @@ pub struct Machine {
     pub threads: Vec<Thread>,
     /// The cgroups, by number, the root first.
     pub groups: Vec<Group>,
-    /// How CPUs share caches.
+    /// The sockets, caches and cores of the CPUs.
     pub topology: Topology,
-    /// What things cost.
+    /// The cost of kernel work.
     pub costs: Costs,
-    /// What is to be planned.
+    /// Events that the simulation is to take over, with their times.
     pub(crate) planned: Vec<(Nanos, Event)>,
-    /// What a VM exit and the entry behind it take, if this is a guest.
+    /// If this is a guest: how long a VM exit takes, with the entry that ends it.
     pub(crate) exit: Option<Nanos>,
     /// VM exits so far.
     pub(crate) exits: u64,
-    /// The CPU whose work is being done, if any.
+    /// The CPU whose kernel code runs now, if any.
     pub here: Option<CpuId>,
-    /// The thread that does it; none: an interrupt.
+    /// The thread for which that code runs; `None`: an interrupt.
     pub by: Option<ThreadId>,
     /// The CPUs of each core.
     cores: BTreeMap<u32, Vec<CpuId>>,
-    /// Threads of a core slow each other down.
+    /// Whether busy hardware threads of a core slow each other down.
     shares_cores: bool,
-    /// How many CPUs have a thread.
+    /// How many CPUs run a thread.
     busy: u32,
-    /// CPUs that are to be planned anew before the next event.
+    /// CPUs whose next event is to be planned anew before the next event is handled.
     pub(crate) stale: Vec<CpuId>,
 }
 
@@ -408,7 +417,7 @@ impl Machine {
         }
     }
 
-    /// Adds a cgroup; gives its number.
+    /// Adds a cgroup and returns its number.
     pub(crate) fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
         self.groups.push(Group {
             parent: Some(parent),
@@ -418,12 +427,12 @@ impl Machine {
         GroupId(self.groups.len() as u32 - 1)
     }
 
-    /// The CPUs' numbers.
+    /// All CPUs' numbers.
     pub fn cpu_ids(&self) -> impl Iterator<Item = CpuId> + use<> {
         (0..self.cpus.len() as u32).map(CpuId)
     }
 
-    /// A CPU.
+    /// The CPU of that number.
     pub fn cpu(&self, cpu: CpuId) -> &Cpu {
         &self.cpus[cpu.0 as usize]
     }
@@ -432,12 +441,12 @@ impl Machine {
         &mut self.cpus[cpu.0 as usize]
     }
 
-    /// A group.
+    /// The cgroup of that number.
     pub fn group(&self, group: GroupId) -> &Group {
         &self.groups[group.index()]
     }
 
-    /// A thread.
+    /// The thread of that number.
     pub fn thread(&self, thread: ThreadId) -> &Thread {
         &self.threads[thread.index()]
     }
@@ -446,7 +455,7 @@ impl Machine {
         &mut self.threads[thread.index()]
     }
 
-    /// A thread's CPU time up to now.
+    /// A thread's CPU time up to now, in ns.
     pub fn cpu_time(&self, thread: ThreadId) -> Nanos {
         let it = self.thread(thread);
         let running = match it.state {
@@ -456,7 +465,7 @@ impl Machine {
         it.ran + running
     }
 
-    /// Counts what the CPU's thread ran since it was last counted, up to now.
+    /// Charges the CPU's thread for what it ran since the last accounting, up to now.
     pub(crate) fn account(&mut self, cpu: CpuId) {
         let now = self.now;
         let it = self.cpu_mut(cpu);
@@ -471,7 +480,7 @@ impl Machine {
         thread.left = thread.left.saturating_sub(thread.done_in(ran, speed));
     }
 
-    /// From now on a CPU is that fast.
+    /// Sets a CPU's speed from now on, in percent.
     pub(crate) fn set_speed(&mut self, cpu: CpuId, speed: u8) {
         if self.cpu(cpu).speed != speed {
             self.account(cpu);
@@ -480,7 +489,8 @@ impl Machine {
         }
     }
 
-    /// What runs on a CPU's core has changed, and with that how fast its CPUs are. The CPU itself has been accounted for.
+    /// Sets the speeds of a core's CPUs after one of them began or ceased to run a thread. That CPU itself
+    /// has been accounted for.
     fn share_core(&mut self, cpu: CpuId) {
         let siblings = self.siblings(cpu);
         let busy = siblings
@@ -500,14 +510,14 @@ impl Machine {
         }
     }
 
-    /// How much longer it takes to reach a CPU now, as that idles deeply.
+    /// The exit latency that a kick or an interrupt of a CPU has now; 0 unless the CPU is in deep idle.
     #[inline]
     fn idle_exit(&self, cpu: CpuId) -> Nanos {
         if self.costs.idle_exit == 0 {
             return 0;
         }
         let it = self.cpu(cpu);
-        // When its last thread was accounted for, or the machine's own work since was done.
+        // The CPU idles since the last accounting of a thread, or the end of kernel work after that.
         let since = it.started;
         let idles = it.current.is_none() && !it.kicked && since <= self.now;
         match idles && self.now - since > self.costs.idle_deep_after {
@@ -516,7 +526,8 @@ impl Machine {
         }
     }
 
-    /// A CPU is interrupted: whether that takes longer, as it idled deeply. Then it begins when it has left that.
+    /// Makes a CPU that is interrupted leave deep idle; whether the CPU was in it. If so, kernel work begins
+    /// after the exit latency.
     #[inline]
     pub(crate) fn leave_idle(&mut self, cpu: CpuId) -> bool {
         let exit = self.idle_exit(cpu);
@@ -526,7 +537,7 @@ impl Machine {
         exit > 0
     }
 
-    /// The CPU does the machine's own work for so long, from now on or when it is done with other such work.
+    /// Charges a CPU with kernel work of `cost` ns, which begins now or after the kernel work that goes on.
     pub fn charge(&mut self, cpu: CpuId, cost: Nanos) {
         if cost == 0 {
             return;
@@ -543,7 +554,7 @@ impl Machine {
         self.replan(cpu);
     }
 
-    /// A guest's CPU leaves the guest and comes back.
+    /// A VM exit of a guest's CPU, with the entry that ends it.
     pub(crate) fn exit(&mut self, cpu: CpuId) {
         if let Some(takes) = self.exit {
             self.exits += 1;
@@ -563,7 +574,7 @@ impl Machine {
         }
     }
 
-    /// It goes on there.
+    /// A guest's CPU goes on where it stopped.
     pub(crate) fn resume(&mut self, cpu: CpuId) {
         let now = self.now;
         let it = self.cpu_mut(cpu);
@@ -571,12 +582,12 @@ impl Machine {
         self.replan(cpu);
     }
 
-    /// Plans an event.
+    /// Plans an event at a time, in ns.
     pub(crate) fn plan(&mut self, at: Nanos, event: Event) {
         self.planned.push((at, event));
     }
 
-    /// How long a thread has been ready without a CPU, up to now.
+    /// How long a thread has been ready without a CPU (run delay) up to now, in ns.
     pub fn waited(&self, thread: ThreadId) -> Nanos {
         let it = self.thread(thread);
         match it.state {
@@ -585,7 +596,7 @@ impl Machine {
         }
     }
 
-    /// How many times as long the machine's own work takes as on a CPU with a clock of its own.
+    /// How many times as long kernel work takes as on a CPU with a clock of its own.
     fn clock_share(&self) -> Nanos {
         match self.costs.shared_clock {
             true => self.busy.max(1).into(),
@@ -593,7 +604,7 @@ impl Machine {
         }
     }
 
-    /// A CPU gets another thread, or none.
+    /// Gives a CPU another thread, or none.
     pub(crate) fn set_current(&mut self, cpu: CpuId, thread: Option<ThreadId>) {
         let before = std::mem::replace(&mut self.cpu_mut(cpu).current, thread);
         self.busy = self.busy + u32::from(thread.is_some()) - u32::from(before.is_some());
@@ -602,14 +613,15 @@ impl Machine {
         }
     }
 
-    /// What comes next on that CPU has changed.
+    /// Notes that the CPU's next event has to be planned anew.
     pub(crate) fn replan(&mut self, cpu: CpuId) {
         if !std::mem::replace(&mut self.cpu_mut(cpu).stale, true) {
             self.stale.push(cpu);
         }
     }
 
-    /// Makes a CPU look whether it should run something else.
+    /// Makes a CPU reschedule: at once if it is the caller's own, else after the cost of a kick. A CPU that
+    /// was kicked and has not rescheduled yet is not kicked again.
     pub fn kick(&mut self, cpu: CpuId) {
         let here = self.here;
         let delay = if here == Some(cpu) {
@@ -628,15 +640,15 @@ impl Machine {
         }
     }
 
-    /// Has an idle CPU look that a ready thread may use, if there is one.
+    /// Kicks an idle CPU that a ready thread may run on, if there is one.
     pub fn kick_idle_for(&mut self, thread: ThreadId) {
         if let Some(cpu) = self.idle_cpu(thread) {
             self.kick(cpu);
         }
     }
 
-    /// After choosing `next`, has an idle CPU look for `ran`, which has to wait. Where threads may run everywhere none idles
-    /// beside one that waits, so this is about others only.
+    /// After the choice of `next`, kicks an idle CPU for `ran`, which was preempted. This concerns threads
+    /// with limited affinity only: where threads may run on all CPUs, no CPU idles while a thread is ready.
     pub fn kick_idle_for_displaced(&mut self, ran: Option<ThreadId>, next: Option<ThreadId>) {
         let limited = |thread| self.thread(thread).allowed.is_some();
         if let Some(displaced) = ran.filter(|_| ran != next) {
@@ -646,14 +658,15 @@ impl Machine {
         }
     }
 
-    /// How many CPUs a thread may use.
+    /// On how many CPUs a thread may run.
     pub fn allowed_cpus(&self, thread: ThreadId) -> u32 {
         let allowed = &self.thread(thread).allowed;
         let count = allowed.as_ref().map_or(self.cpus.len(), CpuSet::len);
         count as u32
     }
 
-    /// The CPU that a thread is on or was last, or if it may not use that any more, the first that it may.
+    /// The CPU that a thread runs on or ran on last; if the thread may not run there any more, the first CPU
+    /// that it may run on.
     pub fn usable_cpu(&self, thread: ThreadId) -> CpuId {
         let it = self.thread(thread);
         let mut allowed = it.allowed.iter().flat_map(CpuSet::iter);
@@ -664,13 +677,13 @@ impl Machine {
         }
     }
 
-    /// The CPUs of a CPU's core, itself among them.
+    /// The CPUs of a CPU's core, the CPU itself among them.
     pub fn siblings(&self, cpu: CpuId) -> &[CpuId] {
         let core = self.topology.cpus[cpu.0 as usize].core;
         self.cores.get(&core).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether some core has several CPUs.
+    /// Whether any core has several CPUs.
     pub fn has_smt(&self) -> bool {
         self.cores.len() < self.cpus.len()
     }
@@ -681,7 +694,8 @@ impl Machine {
         cpus[one.0 as usize].llc == cpus[other.0 as usize].llc
     }
 
-    /// Calls the class's [`crate::Class::timer`] then, in an interrupt of the CPU that asks.
+    /// Sets a timer of the class: [`crate::Class::timer`] is called at `at` with `token`, in an interrupt of
+    /// the CPU that set it.
     pub fn set_timer(&mut self, at: Nanos, token: u32) {
         let cpu = self.here.unwrap_or(CpuId(0));
         let event = Event::Interrupt(cpu, Interrupt::Timer(token));
@@ -689,7 +703,8 @@ impl Machine {
         self.plan(at.max(self.now), event);
     }
 
-    /// A CPU for the thread that has nothing to do and was not asked to look: the one it ran on last, else the first.
+    /// An idle CPU, not kicked yet, that the thread may run on: the one it ran on last if that idles, else
+    /// the first.
     pub fn idle_cpu(&self, thread: ThreadId) -> Option<CpuId> {
         let thread = self.thread(thread);
         let idle = |cpu: CpuId| {

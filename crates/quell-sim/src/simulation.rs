@@ -1,6 +1,6 @@
-//! Runs it: one event after the other, on one clock, of the host and of all guests.
+//! The simulation: handles one event after the other, of the host and of all guests, on one clock.
 //!
-//! The host's kernel is number 0, and a VM's is its own number plus one.
+//! Kernels are numbered: the host's is 0, and a VM's is the VM's number plus one.
 
 use crate::class::Class;
 use crate::events::{Events, Nanos};
@@ -13,23 +13,23 @@ use quell_model::config::ThreadProgram;
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 
-/// The requests of a tenant, by when they are due.
+/// The requests of a tenant, in the order of the times at which they are due.
 pub type Load = Box<dyn Iterator<Item = Request>>;
 
 /// A tenant to simulate.
 pub struct Tenant<'a> {
-    /// Its threads' checked programs.
+    /// The checked programs of the tenant's threads.
     pub programs: &'a [ThreadProgram],
-    /// Its requests.
+    /// The tenant's requests; `None`: it gets none.
     pub load: Option<Load>,
-    /// Its cgroup.
+    /// The tenant's cgroup.
     pub group: GroupId,
-    /// Its threads' nice value.
+    /// The nice value of the tenant's threads, unless their programs have one.
     pub nice: Nice,
 }
 
 impl<'a> Tenant<'a> {
-    /// One of nice 0 in the root group.
+    /// A tenant of nice 0 in the root cgroup.
     pub fn new(programs: &'a [ThreadProgram], load: Option<Load>) -> Tenant<'a> {
         Tenant {
             programs,
@@ -40,57 +40,59 @@ impl<'a> Tenant<'a> {
     }
 }
 
-/// What an observer is told of, when it is decided.
+/// A scheduling event, of which observers are told when the kernel decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happening {
-    /// A thread becomes ready.
+    /// A thread becomes ready (sched_wakeup).
     Wakeup {
-        /// Who.
+        /// The thread that becomes ready.
         thread: ThreadId,
-        /// Who wakes it; none: an interrupt.
+        /// The waker; `None`: an interrupt.
         by: Option<ThreadId>,
-        /// The CPU that wakes it.
+        /// The CPU on which the wakeup happens.
         cpu: CpuId,
     },
-    /// A thread starts a process, whose only thread is the newest, and is woken soon.
+    /// A thread starts a process (sched_process_fork); the process's only thread is the newest, and is woken
+    /// soon.
     Fork {
-        /// The process's thread.
+        /// The thread of the new process.
         thread: ThreadId,
-        /// Who starts it.
+        /// The parent.
         by: ThreadId,
-        /// The CPU that does.
+        /// The parent's CPU.
         cpu: CpuId,
     },
-    /// A CPU goes from one thread to another.
+    /// A CPU switches from one thread to another (sched_switch).
     Switch {
-        /// The CPU.
+        /// The CPU that switches.
         cpu: CpuId,
-        /// Who leaves it, and whether that is ready; none: it idled.
+        /// The previous thread, and whether it is still ready; `None`: the CPU idled.
         left: Option<(ThreadId, bool)>,
-        /// Who gets it; none: it idles.
+        /// The next thread; `None`: the CPU idles.
         next: Option<ThreadId>,
     },
 }
 
-/// Is told the time, when something happens, and what. That is the time or later, after what the CPU does for the
-/// machine before; and on the same CPU never before what was told earlier.
+/// A callback that gets the present, the time of the event, and the event. The event's time is the present or
+/// later, as kernel work that the CPU has yet to do comes first; on one CPU the times of events never go
+/// back.
 pub type Observer = Box<dyn FnMut(Nanos, Nanos, Happening)>;
 
-/// A machine, its scheduler and what runs on it, VMs among it.
+/// A machine with its scheduler and what runs on it, VMs included.
 pub struct Simulation {
     pub(crate) kernels: Vec<Kernel>,
-    /// What is planned, with the kernel that it is for.
+    /// The planned events, each with the number of its kernel.
     pub(crate) events: Events<(u32, Event)>,
     pub(crate) guests: Guests,
-    /// By tenant, its kernel and its index there.
+    /// By tenant, the number of its kernel and its index there.
     pub(crate) tenants: Vec<(usize, usize)>,
-    /// Kernels that events are to be taken from and CPUs be planned of.
+    /// Kernels with planned events that are to be taken over and CPUs whose next event is to be planned.
     pub(crate) dirty: Vec<usize>,
     happened: u64,
 }
 
 impl Simulation {
-    /// An idle machine.
+    /// A machine without threads, with its scheduler.
     pub fn new(topology: Topology, costs: Costs, class: Box<dyn Class>) -> Simulation {
         let guests = Guests::new(topology.cpus.len());
         let host = Kernel::new(Machine::new(topology, costs), class);
@@ -108,17 +110,18 @@ impl Simulation {
         &mut self.kernels[0]
     }
 
-    /// Adds a cgroup; gives its number.
+    /// Adds a cgroup and returns its number.
     pub fn add_group(&mut self, parent: GroupId, weight: TenantWeight) -> GroupId {
         self.host().machine.add_group(parent, weight)
     }
 
-    /// Limits the CPU time of a cgroup, before a thread of it is ready. Enforced by [`SchedExt`](crate::SchedExt), by other classes not yet.
+    /// Sets the bandwidth limit of a cgroup, before any of its threads is ready.
+    /// [`SchedExt`](crate::SchedExt) enforces it; other classes do not.
     pub fn limit_group(&mut self, group: GroupId, limit: Limit) {
         self.host().machine.groups[group.index()].limit = Some(limit);
     }
 
-    /// Adds a tenant whose threads are ready from now on; gives its index.
+    /// Adds a tenant whose threads are ready from now on, and returns its index.
     pub fn add_tenant(&mut self, tenant: Tenant<'_>) -> usize {
         let (number, local) = self.add_threads(0, &tenant);
         self.host()
@@ -127,7 +130,8 @@ impl Simulation {
         number
     }
 
-    /// Adds a process whose threads do what was recorded, each from when it is first woken on; gives its tenant's index.
+    /// Adds a process whose threads do what was recorded, each from its first wakeup on; returns the index of
+    /// its tenant.
     pub fn add_recorded(&mut self, threads: Vec<(Nice, Vec<Act>)>) -> usize {
         let number = self.tenants.len();
         let local = self.host().tenants.len();
@@ -136,14 +140,14 @@ impl Simulation {
         number
     }
 
-    /// At that time, or now, an interrupt of that CPU wakes a recorded thread.
+    /// Plans an interrupt of a CPU that wakes a recorded thread, at `at` or, if that is past, now.
     pub fn interrupt(&mut self, at: Nanos, cpu: CpuId, thread: ThreadId) {
         let wakeup = Event::Interrupt(cpu, Interrupt::Wakeup(thread));
         let at = at.max(self.machine().now);
         self.events.plan(at, (0, wakeup));
     }
 
-    /// Adds a tenant's threads under a kernel; gives its number, and its index there.
+    /// Adds a tenant's threads to a kernel; returns the tenant's number, and its index in the kernel.
     pub(crate) fn add_threads(&mut self, kernel: usize, tenant: &Tenant<'_>) -> (usize, usize) {
         let number = self.tenants.len();
         let it = &mut self.kernels[kernel];
@@ -152,68 +156,68 @@ impl Simulation {
         (number, local)
     }
 
-    /// Tells of what happens on the host from now on, beside others who are told.
+    /// Adds an observer of the host's scheduling events from now on; earlier observers stay.
     pub fn observe(&mut self, observer: Observer) {
         self.host().observers.push(observer);
     }
 
-    /// Tells the host's class what is wanted of a thread; false if it has no such setting.
+    /// Passes a thread's setting to the host's class; false if the class has no such setting.
     pub fn set_thread(&mut self, thread: ThreadId, setting: ThreadSetting) -> bool {
         let set = self.host().set_thread(thread, setting);
         self.settle(0);
         set
     }
 
-    /// Promises CPU time on a CPU of the host, before threads are told to be served so ([`Simulation::set_thread`]).
+    /// Sets the server of a CPU of the host, before any thread is given to it ([`Simulation::set_thread`]).
     ///
     /// # Errors
-    /// Of [`quell_sched::Scheduler::set_server`], and where the host's class promises nothing.
+    /// Where [`quell_sched::Scheduler::set_server`] fails, and where the host's class has no servers.
     pub fn set_server(&mut self, setting: ServerSetting) -> Result<(), SchedError> {
         self.host().set_server(setting)?;
         self.settle(0);
         Ok(())
     }
 
-    /// Limits where a thread may run, from now on: it leaves a CPU that is not among these. Of CPUs that there are, at least
-    /// one has to be.
+    /// Sets a thread's affinity from now on, as sched_setaffinity does: the thread leaves a CPU that is not
+    /// in it. `allowed` must hold at least one CPU of the machine.
     pub fn restrict(&mut self, thread: ThreadId, allowed: CpuSet) {
         self.host().restrict(thread, allowed);
         self.settle(0);
     }
 
-    /// The machine as of now.
+    /// The host's machine as of now.
     pub fn machine(&self) -> &Machine {
         &self.kernels[0].machine
     }
 
-    /// Rounds that a tenant's threads have done.
+    /// The number of rounds of their programs that a tenant's threads have done.
     pub fn rounds(&self, tenant: usize) -> u64 {
         let (kernel, local) = self.tenants[tenant];
         self.kernels[kernel].workload.rounds(local)
     }
 
-    /// The requests that arrived and have no answer: their tenants, and when they were due.
+    /// The requests that arrived and have no answer: the index of the tenant, and when the request was due.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let held = self.kernels.iter().flat_map(Kernel::unanswered);
         held.chain(self.carried())
     }
 
-    /// The tenant of which a thread can never go on, and who waits for what there.
+    /// A tenant with a thread that can never go on, and a text that says which threads wait for what.
     pub fn deadlock(&self) -> Option<(usize, String)> {
         self.kernels.iter().find_map(Kernel::deadlock)
     }
 
-    /// How many events have happened; superseded plans are none.
+    /// The number of events handled so far, without superseded plans.
     pub fn events(&self) -> u64 {
         self.happened
     }
 
-    /// How often the host's CPUs have switched so far, to and from idling too.
+    /// The number of the host's context switches so far, to and from idle included.
     pub fn switches(&self) -> u64 {
         self.kernels[0].switches
     }
 
-    /// Goes on until then; gives the requests answered meanwhile.
+    /// Handles all events up to `end`; returns the requests answered meanwhile.
     pub fn run_until(&mut self, end: Nanos) -> Vec<Answer> {
         while let Some((at, (kernel, event))) = self.events.next_until(end) {
             let number = kernel as usize;
@@ -221,7 +225,7 @@ impl Simulation {
             kernel.machine.now = at;
             if let Event::Due(cpu, plan) = event {
                 if plan != kernel.machine.cpu(cpu).plan {
-                    continue; // Superseded.
+                    continue; // A newer plan replaced it.
                 }
             }
             self.happened += 1;
@@ -239,7 +243,7 @@ impl Simulation {
         std::mem::take(&mut self.kernels[0].answers)
     }
 
-    /// Plans what a kernel's event has led to, on its CPUs and on those of others.
+    /// Plans what follows from a kernel's event, on its CPUs and in other kernels.
     pub(crate) fn settle(&mut self, kernel: usize) {
         self.dirty.push(kernel);
         while let Some(number) = self.dirty.pop() {
@@ -258,7 +262,7 @@ impl Simulation {
         }
     }
 
-    /// What a CPU goes on with has changed: VMs may go on or stop with that.
+    /// A CPU's next event changed: VMs may go on or stop with it.
     fn look(&mut self, kernel: usize, cpu: CpuId) {
         if self.kernels.len() == 1 {
         } else if kernel == 0 {
