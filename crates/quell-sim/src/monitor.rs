@@ -1,11 +1,11 @@
 //! Observes a simulated machine as the agent observes a host: what each tenant's threads did in a period.
 //!
-//! Problem: policies decide on [`Snapshot`]s, and are to decide the same here as on a host. How: what the simulation tells
-//! its observers becomes the same counters that the BPF monitor keeps. Threads have their number plus one as thread id,
-//! tenants their index plus one as process.
+//! Problem: policies decide on [`Snapshot`]s, and have to decide here as they do on a host. How: the
+//! scheduling events that observers of the simulation get are counted as the BPF monitor counts them. A
+//! thread's tid is its number plus one, and a tenant's pid is its index plus one.
 //!
-//! Not observed: who had the CPU while threads waited, and steal; they are absent, and no rule of today's policies needs
-//! them. A thread that has ended counts as blocked.
+//! Limits: which threads had the CPU while a thread waited, and steal time, are not observed: they are absent
+//! from snapshots. No rule of a policy needs them today. A thread that has ended counts as blocked.
 
 use crate::events::Nanos;
 use crate::machine::{Machine, State, ThreadId};
@@ -21,10 +21,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Wakers that are told of a thread.
+/// The most wakers of a thread that are counted.
 const WAKERS: usize = 6;
 
-/// Who observes.
+/// A monitor of a simulation's host.
 pub struct Monitor {
     counters: Rc<RefCell<Seen>>,
     tenants: Vec<Option<(TenantName, Arc<TenantSpec>)>>,
@@ -32,22 +32,22 @@ pub struct Monitor {
     everywhere: Arc<CpuSet>,
     name: Arc<str>,
     seq: u64,
-    /// When the last period ended, and what CPUs and threads had used then.
+    /// When the last period ended, in ns, and the CPU time of CPUs and threads at that time.
     ended: Nanos,
     busy: Vec<Nanos>,
     ran: Vec<Nanos>,
 }
 
-/// What was told of the period that goes on.
+/// What was observed in the current period.
 #[derive(Debug, Default)]
 struct Seen {
     threads: Vec<Counters>,
-    /// By the simulation's tenants.
+    /// By tenant of the simulation.
     tenants: Vec<Crowd>,
 }
 
 impl Seen {
-    /// A thread does something else from then on.
+    /// A thread's activity changes, at a time.
     fn becomes(&mut self, thread: ThreadId, activity: Activity, at: Nanos) {
         let it = &mut self.threads[thread.index()];
         let before = std::mem::replace(&mut it.activity, activity);
@@ -73,7 +73,8 @@ impl Activity {
     }
 }
 
-/// How many of a tenant's threads do what, and for how long in the period that goes on: what `occasions.bpf.h` counts.
+/// How many of a tenant's threads are in which activity, and for how long in the current period: what
+/// `occasions.bpf.h` counts.
 #[derive(Debug, Clone, Default)]
 struct Crowd {
     threads: [usize; 3],
@@ -82,14 +83,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// So many others blocked are counted apart.
+    /// The number of buckets by the number of blocked threads; the last one counts more blocked threads too.
     const BUCKETS: usize = 64;
 
     fn busy(&self) -> bool {
         self.threads[Activity::Ready as usize] + self.threads[Activity::Running as usize] > 0
     }
 
-    /// Counts up to then.
+    /// Counts the time up to `at`.
     fn passes(&mut self, at: Nanos) {
         let time = at.saturating_sub(self.last);
         self.last = self.last.max(at);
@@ -113,7 +114,7 @@ impl Crowd {
     }
 }
 
-/// What a thread did in the period that goes on.
+/// What a thread did in the current period.
 #[derive(Debug, Clone, Default)]
 struct Counters {
     ready: ReadyTime,
@@ -124,7 +125,7 @@ struct Counters {
     switches: u64,
     migrations: u64,
     wakers: Vec<(ThreadId, u64)>,
-    /// Since when it is ready, if it is; and since when that counts in this period.
+    /// Since when the thread is ready, if it is; and since when this wait is not counted yet.
     ready_since: Option<(Nanos, Nanos)>,
     cpu: Option<u32>,
     tenant: usize,
@@ -169,14 +170,16 @@ fn id(thread: ThreadId) -> quell_model::ThreadId {
 }
 
 impl Monitor {
-    /// Observes from now on. `tenants` are the simulation's, in its order; none: one in a guest, which the host does not see.
+    /// Begins to observe. `tenants` has an entry for each tenant of the simulation, in their order; `None`
+    /// for a tenant in a guest, which the host does not see.
     pub fn new(
         simulation: &mut Simulation,
         tenants: Vec<Option<(TenantName, Arc<TenantSpec>)>>,
     ) -> Monitor {
         let machine = simulation.machine();
         let counter = |thread: &crate::Thread| Counters {
-            // One that waits already has waited since now, for all that is known.
+            // A thread that is ready already counts as ready from now on, as the beginning of its wait was
+            // not observed.
             ready_since: (thread.state == State::Ready).then_some((machine.now, machine.now)),
             tenant: thread.tenant,
             activity: Activity::of(thread.state),
@@ -214,7 +217,7 @@ impl Monitor {
         simulation.observe(Box::new(move |_, at, happening| {
             let seen = &mut *counters.borrow_mut();
             match happening {
-                // It is the newest.
+                // The new thread is the newest, so its counters are the last.
                 Happening::Fork { by, .. } => {
                     let tenant = seen.threads[by.index()].tenant;
                     seen.tenants[tenant].threads[Activity::Blocked as usize] += 1;
@@ -256,14 +259,14 @@ impl Monitor {
         monitor
     }
 
-    /// The operator asks for something else for a tenant of the host from now on.
+    /// Changes the configuration of a tenant of the host from now on.
     pub fn configure(&mut self, tenant: usize, spec: TenantSpec) {
         if let Some((_, configured)) = self.tenants.get_mut(tenant).and_then(Option::as_mut) {
             *configured = Arc::new(spec);
         }
     }
 
-    /// What was since the last snapshot, or since observation began.
+    /// The snapshot of the period since the last snapshot, or since the monitor began.
     pub fn snapshot(&mut self, simulation: &Simulation) -> Snapshot {
         let machine = simulation.machine();
         let (began, now) = (self.ended, machine.now);
@@ -338,7 +341,7 @@ impl Monitor {
         let it = machine.thread(thread);
         let counters = &mut self.counters.borrow_mut().threads[thread.index()];
         if let Some((_, counted)) = &mut counters.ready_since {
-            // It may be that it becomes ready only when its CPU is done with other work.
+            // The thread may become ready at a later time than now, when its CPU has done its kernel work.
             counters.ready.sum_ns += machine.now.saturating_sub(*counted);
             *counted = (*counted).max(machine.now);
         }
@@ -397,7 +400,7 @@ impl Monitor {
     }
 }
 
-/// What a guest says: it is asked at the period's end, and answers at once.
+/// The sample of a guest, which is asked at the end of the period and answers at once.
 fn guest(simulation: &Simulation, vm: VmId) -> GuestSample {
     let guest = simulation.guest(vm);
     GuestSample {
@@ -408,7 +411,7 @@ fn guest(simulation: &Simulation, vm: VmId) -> GuestSample {
     }
 }
 
-/// The thread of that id, where it is one of a snapshot's.
+/// The simulated thread of an id in a monitor's snapshot; `None` for an id that is in none.
 pub fn thread_of(id: quell_model::ThreadId) -> Option<ThreadId> {
     id.tid.0.checked_sub(1).map(ThreadId)
 }

@@ -1,153 +1,154 @@
-//! Scenario programs, flattened: what a simulated thread steps through.
+//! Scenario programs, compiled: the operations that a simulated thread steps through.
 //!
-//! Steps nest; a thread that blocks in the middle must be able to go on there. So a tenant's programs become one
-//! list of operations, and where a thread stands is an index, a stack of return indices and one of loop counters.
+//! Problem: steps nest, and a thread that blocks in the middle of a program must be able to go on there. How:
+//! the programs of a tenant become one list of operations, and the position of a thread is an index, a stack
+//! of return indices and a stack of loop counters.
 
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use quell_model::config::{Count, Missed, Step, ThreadProgram, TimeUs, timer_period_ns};
 use std::collections::BTreeMap;
 
-/// Index of an operation in [`Code::ops`].
+/// The index of an operation in [`Code::ops`].
 pub type At = u32;
 
-/// One operation. (It is small, so that a usual program is one line of a cache: see [`Code::times`].)
+/// An operation. (It is small, so that a usual program fits in one cache line: see [`Code::times`].)
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
-    /// Uses CPU time, which is drawn from that of the times.
+    /// Uses CPU time, drawn from [`Code::times`] at this index.
     Run(u32),
-    /// Sleeps for so long.
+    /// Sleeps for a time, drawn from [`Code::times`] at this index.
     Sleep(u32),
-    /// Asks its client, who takes so long to reply.
+    /// Asks the thread's client, which takes a time to reply, drawn from [`Code::times`] at this index.
     Exchange(u32),
-    /// Sleeps until the next multiple of this, in ns.
+    /// Sleeps until the next multiple of this period, in ns.
     Timer(u64),
-    /// Sleeps until a period after the timer's last end: see [`Code::alarms`].
+    /// Sleeps until one period after the timer's last end; the index is into [`Code::alarms`].
     Alarm(u32),
     /// Waits for the tenant's next request.
     Request,
-    /// Answers the request it holds.
+    /// Answers the request that the thread holds.
     Respond,
-    /// Takes a lock.
+    /// Takes the lock of this number.
     Acquire(u32),
-    /// Gives it back.
+    /// Releases the lock.
     Release(u32),
-    /// Takes a reader-writer lock for reading.
+    /// Takes the reader-writer lock of this number for reading.
     Read(u32),
-    /// Gives it back.
+    /// Releases the lock, held for reading.
     ReadDone(u32),
-    /// Takes one for writing.
+    /// Takes the reader-writer lock of this number for writing.
     Write(u32),
-    /// Gives it back.
+    /// Releases the lock, held for writing.
     WriteDone(u32),
-    /// Takes one from a semaphore.
+    /// Decrements the semaphore of this number, and waits while it is zero.
     Down(u32),
-    /// Adds one to it.
+    /// Increments the semaphore.
     Up(u32),
-    /// Waits for an event.
+    /// Waits for the event of this number, or passes by an earlier signal or broadcast.
     Wait(u32),
-    /// Waits for what comes of it from now on.
+    /// Waits for the event's next signal or broadcast; earlier ones do not count.
     WaitNext(u32),
-    /// Lets one thread past.
+    /// Signals the event: lets one thread past.
     Signal(u32),
-    /// Lets each thread past once.
+    /// Broadcasts the event: lets each thread past once.
     Broadcast(u32),
-    /// Waits at a barrier.
+    /// Waits at the barrier of this number.
     Barrier(u32),
-    /// Puts all parts but one into a pool, and calls the part's program for its own.
+    /// Puts all parts of a fork-join but one into a pool, and calls the body for the last part.
     Fork {
-        /// The pool.
+        /// The number of the pool.
         pool: u32,
-        /// How many parts, its own among them.
+        /// The number of parts, the thread's own included.
         parts: u32,
-        /// Where a part's program begins.
+        /// The operation at which a part begins.
         body: At,
     },
-    /// Waits for the parts of the fork before.
+    /// Waits for all parts of the thread's last fork.
     Join,
-    /// Takes a part out of a pool and calls its program.
+    /// Takes a part out of the pool of this number, and calls its body.
     Help(u32),
-    /// Returns to where the part was called from.
+    /// Returns to the caller of a part.
     Return,
-    /// Starts a process that begins there, where the thread has less than so many.
+    /// Starts a process; waits while the thread has `most` processes that have not ended.
     Spawn {
-        /// How many processes of the thread there are at most, with this one.
+        /// The most processes of the thread at a time, the new one included.
         most: u32,
-        /// Where the process's program begins.
+        /// The operation at which the process begins.
         body: At,
     },
     /// Waits for all processes that the thread started.
     Reap,
     /// Ends the thread.
     Exit,
-    /// Puts a message into a queue.
+    /// Puts a message into the queue of this number, with the request that the thread holds.
     Send(u32),
-    /// Takes one out.
+    /// Takes a message out of the queue, with its request.
     Receive(u32),
-    /// Uses so much CPU time, in ns.
+    /// Uses this much CPU time, in ns.
     Use(Nanos),
-    /// Sleeps until that time, to do what is due then.
+    /// Sleeps until this time, in ns, and holds a request that is due then.
     Until(Nanos),
-    /// Puts a message into the queue of that recorded thread.
+    /// Puts a message into the queue of a recorded thread.
     Wake(ThreadId),
-    /// Begins a loop of so many turns.
+    /// Begins a loop of this many iterations.
     Loop(u32),
-    /// Ends a turn of the loop whose first operation is there.
+    /// Ends an iteration of a loop, whose first operation this is.
     Again(At),
-    /// Ends a round of the thread's program, which begins there.
+    /// Ends a round of the thread's program, and begins the next at this operation.
     Round(At),
-    /// Ends one of so many.
+    /// Ends a round of a program with a limited number of rounds.
     Counted,
 }
 
-/// What an [`Op::Alarm`] is.
+/// The parameters of an [`Op::Alarm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alarm {
-    /// Which of the thread's timers.
+    /// The number of the thread's timer.
     pub timer: u32,
-    /// The period.
+    /// The period, in ns.
     pub period: Nanos,
-    /// What it does if the end has passed.
+    /// What to do where the end has passed already.
     pub missed: Missed,
 }
 
-/// The programs of one tenant.
+/// The compiled programs of one tenant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Code {
     /// All operations.
     pub ops: Vec<Op>,
-    /// What operations draw times from.
+    /// The times, constant or distributed, of the operations.
     pub times: Vec<TimeUs>,
-    /// What wakes from timers of the threads' own.
+    /// The parameters of the [`Op::Alarm`]s.
     pub alarms: Vec<Alarm>,
-    /// How many timers a thread has at the most.
+    /// The most timers that a thread has.
     pub timers: u32,
-    /// Where each thread program begins.
+    /// The index of each program's first operation.
     pub starts: Vec<At>,
-    /// When after the start its threads do, by program.
+    /// By program, the time from the tenant's start to the threads' start, in ns.
     pub delays: Vec<Nanos>,
-    /// Each thread program's threads' name, how many there are, and how many threads other programs have before.
+    /// By program, its name, how many threads run it, and how many threads the programs before it have.
     pub threads: Vec<(String, Count, u64)>,
-    /// The locks' names, by their number.
+    /// The names of the locks, by number.
     pub locks: Vec<String>,
-    /// Reader-writer locks' names.
+    /// The names of the reader-writer locks, by number.
     pub rwlocks: Vec<String>,
-    /// Semaphores' names, and how many each has at the start.
+    /// The names of the semaphores, by number, and their initial values.
     pub semaphores: Vec<(String, u32)>,
-    /// Events' names.
+    /// The names of the events, by number.
     pub events: Vec<String>,
-    /// Queues' names.
+    /// The names of the queues, by number.
     pub queues: Vec<String>,
-    /// Pools' names.
+    /// The names of the pools, by number.
     pub pools: Vec<String>,
-    /// Barriers' names, and how many threads come to each.
+    /// The names of the barriers, by number, and how many threads come to each.
     pub barriers: Vec<(String, u32)>,
-    /// They are a recorded process's, of one thread and one queue each.
+    /// The tenant is a recorded process: each program has one thread and one queue.
     pub recorded: bool,
 }
 
 impl Code {
-    /// Flattens checked programs, for a host with so many CPUs.
+    /// Compiles checked programs for a machine with `cpus` CPUs.
     pub fn compile(programs: &[ThreadProgram], cpus: u32) -> Code {
         let mut compiler = Compiler::default();
         let mut before = 0;
@@ -168,7 +169,7 @@ impl Code {
                 None => compiler.code.ops.push(Op::Round(start)),
             }
             compiler.code.timers = compiler.code.timers.max(compiler.timers.len() as u32);
-            // Parts stand behind the program that forks them.
+            // The bodies of forks and spawns follow the program that they are in.
             while let Some((at, steps)) = compiler.bodies.pop() {
                 let start = compiler.code.ops.len() as At;
                 compiler.steps(steps);
@@ -213,7 +214,7 @@ impl Code {
         }
     }
 
-    /// The name of the tenant's thread with this number, which runs this program.
+    /// The name of the tenant's thread `index`, which runs this program.
     pub fn thread_name(&self, program: usize, index: u64) -> String {
         match &self.threads[program] {
             (name, Count::Fixed(1), _) => name.clone(),
@@ -222,7 +223,7 @@ impl Code {
     }
 }
 
-/// Numbers names in the order in which they come up.
+/// Numbers for names, in the order in which the names first occur.
 type Names<'a> = BTreeMap<&'a str, u32>;
 
 fn number<'a>(names: &mut Names<'a>, name: &'a str) -> u32 {
@@ -243,21 +244,21 @@ struct Compiler<'a> {
     code: Code,
     rwlocks: Names<'a>,
     semaphores: Names<'a>,
-    /// The present program's.
+    /// The timers of the program that is being compiled.
     timers: Names<'a>,
-    /// The lock that is held, if there is only one.
+    /// The innermost lock that is held at the present step.
     held: Option<u32>,
     initial: BTreeMap<&'a str, u32>,
     events: Names<'a>,
-    /// Threads that come to each barrier.
+    /// By barrier, how many threads come to it.
     coming_all: Vec<u32>,
     locks: Names<'a>,
     queues: Names<'a>,
     pools: Names<'a>,
     barriers: Names<'a>,
-    /// Barriers that the present program comes to.
+    /// The barriers that the program that is being compiled comes to.
     coming: Vec<u32>,
-    /// Forks and spawns whose parts' or process's program is to be placed yet.
+    /// The forks and spawns whose bodies are to be compiled yet: the index of the operation, and the body.
     bodies: Vec<(usize, &'a [Step])>,
 }
 
@@ -327,7 +328,7 @@ impl<'a> Compiler<'a> {
                 }
                 Step::WaitNext(name) => {
                     let event = number(&mut self.events, name);
-                    // The three take no time, so nothing comes between them.
+                    // The three take no virtual time, so no other thread gets between them.
                     self.code.ops.extend(self.held.map(Op::Release));
                     self.code.ops.push(Op::WaitNext(event));
                     self.code.ops.extend(self.held.map(Op::Acquire));

@@ -1,35 +1,38 @@
-//! Threads that do again what others were seen to do: programs beside those of scenarios.
+//! Recorded threads: threads that repeat what the threads of a recording did.
 //!
-//! Problem: what would a recorded load have waited under another scheduler? How: each thread has a list of [`Act`]s: so much
-//! CPU time, waking others in between, and waiting for its own next wakeup. It becomes a program as a scenario's are, in
-//! which a wakeup is a message to the thread's own queue. Wakeups by threads come where those threads' own progress brings
-//! them, so that they move with it; those by interrupts come at their times, as on a machine whose clients do not know
-//! how it fares. A wakeup that comes before its thread waits for it is kept, so that no order of events that a
-//! scheduler makes can lose one. Limits: who does what is as it was, though under another scheduler another thread of a
-//! pool might have been the first to take it.
+//! Problem: what would a recorded load have waited under another scheduler? How: each thread has a list of
+//! [`Act`]s: CPU time, waking other threads in between, and waiting for its own next wakeup. The list is
+//! compiled into a program like a scenario's, in which a wakeup is a message to the thread's own queue.
+//! Wakeups by threads come when those threads get to them, so that they move with the threads' progress;
+//! wakeups by interrupts come at their recorded times, as from clients that do not know how the machine fares
+//! (open loop). A wakeup that comes before its thread waits is kept, so that no schedule can lose one.
+//! Limits: each thread does its own recorded work, though under another scheduler another thread of a pool
+//! might have taken that work first.
 
 use crate::events::Nanos;
 use crate::machine::ThreadId;
 use crate::program::{At, Code, Op};
 use quell_model::config::Count;
 
-/// Something that a recorded thread does.
+/// An action of a recorded thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Uses so much CPU time, in ns.
+    /// Uses this much CPU time, in ns.
     Run(Nanos),
     /// Wakes a recorded thread.
     Wake(ThreadId),
-    /// Waits until it is woken, once for each time that it waits.
+    /// Waits until it is woken; each wait takes one wakeup.
     Wait,
-    /// Sleeps until that time, by a timer of its own; not at all if it comes to this later.
+    /// Sleeps by a timer of its own until this time, in ns; does not sleep if the time is past.
     Until(Nanos),
-    /// Is done with what it was woken for: an [`crate::Answer`] to what was due when it was woken, or was to be.
+    /// Ends the work of its last wakeup or sleep: gives an [`crate::Answer`] whose due time is that of the
+    /// wakeup, or the end of the sleep.
     Done,
 }
 
 impl Code {
-    /// A program for each thread of a recorded process, which waits first and when it is through.
+    /// A program for each thread of a recorded process. A thread waits before its first act, and for ever
+    /// after its last.
     pub fn recorded(threads: &[Vec<Act>]) -> Code {
         let mut code = Code {
             recorded: true,

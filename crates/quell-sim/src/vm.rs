@@ -1,24 +1,26 @@
-//! Virtual machines: guests' kernels whose CPUs are threads of the host.
+//! Virtual machines: guest kernels whose CPUs are threads of the host.
 //!
-//! Problem: under a VM two schedulers decide, the guest's who gets a virtual CPU and the host's when that runs, and
-//! neither sees what the other does. How: a guest is a [`Kernel`] like the host's, with its own class, run queues, ticks and
-//! costs. Each of its CPUs has a thread on the host that runs no program; while that thread has a host CPU (and the host
-//! does no work of its own there) the guest's CPU goes on, else it stands still and what would interrupt it waits. So
-//! steal time is how long the thread was ready without a CPU, ticks come late and once, and who holds a lock in a guest
-//! does not get on while its virtual CPU waits, without a rule of its own for any of these. A virtual CPU with nothing to do
-//! halts: it polls for a while on its host CPU, as long as that was worth it before, and then its thread blocks.
-//! Requests and answers pass through the VM's emulator threads (vhost's or QEMU's), which are threads of the host too.
+//! Problem: with a VM two schedulers decide, the guest's which thread gets a vCPU and the host's when the
+//! vCPU runs, and neither sees what the other does. How: a guest is a [`Kernel`] like the host's, with its
+//! own class, runqueues, ticks and costs. Each vCPU has a thread on the host that runs no program. While that
+//! thread has a host CPU (and the host does no kernel work there) the vCPU goes on; else the vCPU stands
+//! still and its interrupts wait. So steal time is the vCPU thread's run delay, ticks come late and once, and
+//! the holder of a lock in a guest does not get on while its vCPU waits, without a rule of its own for any of
+//! these. A vCPU with nothing to do halts: it polls on its host CPU for an interval that adapts as KVM's halt
+//! polling does, and then its thread blocks. Requests and answers pass through the VM's emulator threads
+//! (vhost's or QEMU's), which are threads of the host too.
 //!
-//! A network card has a queue for each emulator thread; requests are spread over them, and each interrupts a virtual CPU of its own,
-//! as far as there are (virtio-net's multiqueue). A virtual CPU stops polling when another thread is in its CPU's queue
-//! (kvm_vcpu_can_poll).
+//! A network card has a queue for each emulator thread; requests are spread over the queues, and each queue
+//! interrupts a vCPU of its own, as far as there are vCPUs (virtio-net's multiqueue). A vCPU stops polling
+//! when another thread is in its CPU's runqueue (kvm_vcpu_can_poll).
 //!
-//! Not modelled: memory, disks, pause-loop exits, paravirtual spin locks, yielding to a
-//! lock's holder, guests in guests; under classes that do not say on which CPU a thread waits a virtual CPU that polls goes on with that though another thread
-//! is ready, unless the class takes the CPU from it; interrupts of a passed-through device always come through the host.
+//! Limits: no memory, disks, pause-loop exits, paravirtual spin locks, directed yield to a lock's holder, or
+//! nested guests. Under a class that does not say on which CPU a thread waits, a polling vCPU goes on while
+//! another thread is ready, unless the class preempts the vCPU. Interrupts of a passed-through device always
+//! come through the host.
 //!
-//! Sources: the kernel's Documentation/virt/kvm/halt-polling.rst (its interval's rules and defaults), and what
-//! [`VmCosts::TYPICAL`] names.
+//! Source: the kernel's Documentation/virt/kvm/halt-polling.rst (the rules and defaults of the interval), and
+//! what [`VmCosts::TYPICAL`] names.
 
 use crate::class::Class;
 use crate::events::Nanos;
@@ -28,7 +30,7 @@ use crate::simulation::{Simulation, Tenant};
 use crate::workload::{Answer, Next};
 use quell_model::{CpuId, CpuSet, Nice, TenantWeight, Topology};
 
-/// What halt polling begins with (halt_poll_ns_grow_start).
+/// The first interval of halt polling, in ns (halt_poll_ns_grow_start).
 const FIRST_POLL: Nanos = 10_000;
 
 /// A VM, by its number.
@@ -45,24 +47,25 @@ impl VmId {
     }
 }
 
-/// What virtualization takes, in ns.
+/// The cost of virtualisation, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmCosts {
-    /// A VM exit, what the hypervisor does then, and the entry. Halting is one, as are setting a timer, a timer's going
-    /// off, asking another virtual CPU to look, being asked, and having an answer sent.
+    /// A VM exit, the hypervisor's work in it, and the entry. These are one exit each: halting, setting a
+    /// timer, a timer that goes off, a kick of another vCPU, the kick's arrival, and sending an answer.
     pub exit: Nanos,
-    /// What a switch of the host to a virtual CPU takes longer than to another thread: its state is loaded.
+    /// How much longer a switch of the host to a vCPU takes than to another thread, as the vCPU's state is
+    /// loaded.
     pub load: Nanos,
-    /// How long a virtual CPU that halts polls at most before its thread blocks.
+    /// The most that a vCPU polls before its thread blocks (halt_poll_ns).
     pub poll: Nanos,
-    /// What interrupts a running virtual CPU from elsewhere needs no exit there (posted interrupts, AVIC).
+    /// An interrupt of a running vCPU from another CPU needs no exit of that vCPU (posted interrupts, AVIC).
     pub posted: bool,
-    /// CPU time of an emulator thread for a request or an answer.
+    /// The CPU time of an emulator thread for a request or an answer.
     pub emulate: Nanos,
 }
 
 impl VmCosts {
-    /// Nothing costs anything.
+    /// Virtualisation costs nothing.
     pub const NONE: VmCosts = VmCosts {
         exit: 0,
         load: 0,
@@ -71,11 +74,15 @@ impl VmCosts {
         emulate: 0,
     };
 
-    /// KVM on a server, about: an exit that KVM handles itself takes 2,384 cycles at 2.1 GHz, and a switch between VMs 4,812,
-    /// of which some is any thread's (Dall et al., ARM Virtualization, ISCA 2016, table II, x86); halt polling's default on x86 is
-    /// 200 us at most; posted interrupts, as Intel's servers have since 2014; 5 us of an emulator thread for a message, as
-    /// long as the host's network stack, which agrees with emulators that need 15 to 50 % of what vCPUs do (Peng et al., UFO,
-    /// fig. 7) for requests of tens of us.
+    /// About KVM on a server. Sources:
+    /// - exit 1.2 us: an exit that KVM handles itself takes 2,384 cycles at 2.1 GHz (Dall et al., ARM
+    ///   Virtualization, ISCA 2016, table II, x86);
+    /// - load 1 us: a switch between VMs takes 4,812 cycles (the same table), of which any thread's switch
+    ///   has a part;
+    /// - poll 200 us: the default of halt polling on x86;
+    /// - posted interrupts: in Intel's servers since 2014;
+    /// - emulate 5 us, as long as the host's network stack: so emulator threads need 15 to 50 % of what vCPUs
+    ///   need for requests of tens of us, as measured (Peng et al., UFO, fig. 7).
     pub const TYPICAL: VmCosts = VmCosts {
         exit: 1_200,
         load: 1_000,
@@ -87,25 +94,25 @@ impl VmCosts {
 
 /// A VM to simulate.
 pub struct Vm {
-    /// Its virtual CPUs, which share one cache.
+    /// The number of vCPUs, which share one last-level cache.
     pub vcpus: u32,
     /// The guest's scheduler.
     pub class: Box<dyn Class>,
-    /// What the guest's kernel takes for its own work.
+    /// The cost of kernel work in the guest.
     pub costs: Costs,
-    /// What virtualization takes.
+    /// The cost of virtualisation.
     pub vm_costs: VmCosts,
-    /// The cgroup of its threads on the host.
+    /// The cgroup of the VM's threads on the host.
     pub group: GroupId,
-    /// Their nice value.
+    /// The nice value of these threads.
     pub nice: Nice,
-    /// How many emulator threads carry its requests and answers, each those of one queue of its network card; 0: these come
-    /// and go by themselves, as through a device that is passed through.
+    /// The number of emulator threads, each of which carries the requests and answers of one queue of the
+    /// network card; 0: requests and answers pass no thread, as through a device that is passed through.
     pub emulators: u32,
 }
 
 impl Vm {
-    /// One with typical costs, one emulator thread and nice 0, in the root group.
+    /// A VM with typical costs, one emulator thread and nice 0, in the root cgroup.
     pub fn new(vcpus: u32, class: Box<dyn Class>) -> Vm {
         Vm {
             vcpus,
@@ -119,53 +126,53 @@ impl Vm {
     }
 }
 
-/// What a VM has done so far.
+/// The counters of a VM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VmStats {
-    /// Switches in the guest, to and from idling too: what /proc/stat there counts as ctxt.
+    /// Context switches in the guest, to and from idle included: the guest's `ctxt` in /proc/stat.
     pub switches: u64,
     /// VM exits.
     pub exits: u64,
-    /// How often a virtual CPU's thread blocked because it had nothing to do.
+    /// How often a vCPU's thread blocked because the vCPU had nothing to do.
     pub halts: u64,
-    /// How often the host switched to a virtual CPU.
+    /// How often the host switched to a vCPU.
     pub loads: u64,
-    /// How long virtual CPUs were ready without a CPU of the host, all together, in ns.
+    /// How long vCPUs were ready without a CPU of the host, all together, in ns.
     pub steal: Nanos,
 }
 
-/// What a virtual CPU does.
+/// The state of a vCPU.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
-    /// Its thread is blocked, since it had nothing to do from then on.
+    /// The vCPU's thread is blocked; the vCPU has had nothing to do since that time.
     Halted(Nanos),
-    /// It has something to do.
+    /// The vCPU has something to do.
     Busy,
-    /// It has nothing to do since then, and polls until then.
+    /// The vCPU has had nothing to do since the first time, and polls until the second.
     Polling(Nanos, Nanos),
 }
 
 struct Vcpu {
     doing: Doing,
-    /// The host's CPU that its thread is on.
+    /// The CPU of the host that the vCPU's thread runs on.
     on: Option<CpuId>,
-    /// What interrupts it once it runs.
+    /// The interrupts that wait until the vCPU runs.
     held: Vec<Event>,
-    /// How long it polls.
+    /// The interval of halt polling, in ns.
     poll: Nanos,
 }
 
 struct Guest {
     costs: VmCosts,
-    /// Its tenant number on the host.
+    /// The number of the VM's tenant on the host.
     tenant: usize,
-    /// Its first thread there.
+    /// The VM's first thread on the host.
     first: ThreadId,
     emulators: u32,
     vcpus: Vec<Vcpu>,
     halts: u64,
     loads: u64,
-    /// Whose event was handled last.
+    /// The vCPU whose event was handled last.
     last: CpuId,
 }
 
@@ -179,15 +186,15 @@ impl Guest {
     }
 }
 
-/// A guest's CPU: its kernel's number, and its own.
+/// A vCPU: the number of its kernel, and its own.
 type Place = (usize, CpuId);
 
-/// All VMs, as the host has them.
+/// All VMs, from the host's side.
 pub(crate) struct Guests {
     guests: Vec<Guest>,
-    /// By the host's thread, whose it is.
+    /// By thread of the host, the vCPU that it is.
     of: Vec<Option<Place>>,
-    /// By the host's CPU, who is on it.
+    /// By CPU of the host, the vCPU that runs there.
     on: Vec<Option<Place>>,
 }
 
@@ -205,9 +212,10 @@ impl Guests {
     }
 }
 
-/// VMs.
+/// Operations on VMs.
 impl Simulation {
-    /// Adds a VM whose guest has nothing to do yet. Its threads are a process of the host, which has a tenant's number.
+    /// Adds a VM without threads in its guest. The VM's threads are a process of the host with a tenant
+    /// number of its own.
     pub fn add_vm(&mut self, vm: Vm) -> VmId {
         let id = VmId(self.guests.guests.len() as u32);
         let mut machine = Machine::new(Topology::flat(vm.vcpus), vm.costs);
@@ -249,13 +257,13 @@ impl Simulation {
         id
     }
 
-    /// Adds a cgroup in a guest; gives its number there.
+    /// Adds a cgroup in a guest and returns its number there.
     pub fn add_group_in(&mut self, vm: VmId, parent: GroupId, weight: TenantWeight) -> GroupId {
         let machine = &mut self.kernels[vm.kernel()].machine;
         machine.add_group(parent, weight)
     }
 
-    /// Adds a tenant to a guest; gives its index, which is among those of all tenants.
+    /// Adds a tenant to a guest and returns its index among all tenants of the simulation.
     pub fn add_tenant_in(&mut self, vm: VmId, tenant: Tenant<'_>) -> usize {
         self.kernels[vm.kernel()].machine.now = self.now();
         let (number, local) = self.add_threads(vm.kernel(), &tenant);
@@ -277,8 +285,8 @@ impl Simulation {
         number
     }
 
-    /// Plugs a virtual CPU of a guest in or out: threads leave one that goes, what is planned for it happens there yet, and
-    /// then it halts. The last one stays.
+    /// Plugs a vCPU of a guest in or out. The guest's threads leave a vCPU that goes; events planned for it
+    /// still happen on it, and then it halts. The last vCPU stays online.
     pub fn set_online(&mut self, vm: VmId, vcpu: CpuId, online: bool) {
         let now = self.now();
         let kernel = &mut self.kernels[vm.kernel()];
@@ -302,19 +310,19 @@ impl Simulation {
         (0..self.guests.guests.len() as u32).map(VmId)
     }
 
-    /// How many of a guest's virtual CPUs are plugged in.
+    /// How many of a guest's vCPUs are plugged in.
     pub fn online(&self, vm: VmId) -> usize {
         let kernel = &self.kernels[vm.kernel()];
         let cpus = kernel.machine.cpu_ids();
         cpus.filter(|cpu| kernel.is_online(*cpu)).count()
     }
 
-    /// A guest's machine as of now. Its threads' CPU time is without steal.
+    /// A guest's machine as of now. The CPU time of its threads contains no steal time.
     pub fn guest(&self, vm: VmId) -> &Machine {
         &self.kernels[vm.kernel()].machine
     }
 
-    /// The host's threads that are a VM's virtual CPUs, by their number.
+    /// The host's threads that are a VM's vCPUs, in the order of the vCPUs' numbers.
     pub fn vcpu_threads(&self, vm: VmId) -> impl Iterator<Item = ThreadId> + use<'_> {
         let guest = &self.guests.guests[vm.index()];
         (0..guest.vcpus.len() as u32).map(|vcpu| guest.thread(CpuId(vcpu)))
@@ -326,18 +334,18 @@ impl Simulation {
         (0..guest.emulators).map(|number| guest.emulator(number))
     }
 
-    /// The tenant's number that a VM's process has on the host.
+    /// The tenant number of a VM's process on the host.
     pub fn vm_tenant(&self, vm: VmId) -> usize {
         self.guests.guests[vm.index()].tenant
     }
 
-    /// How long a virtual CPU has been ready without a CPU of the host, in ns.
+    /// The steal time of a vCPU: how long it has been ready without a CPU of the host, in ns.
     pub fn steal(&self, vm: VmId, vcpu: CpuId) -> Nanos {
         let thread = self.guests.guests[vm.index()].thread(vcpu);
         self.kernels[0].machine.waited(thread)
     }
 
-    /// What a VM has done so far.
+    /// The counters of a VM so far.
     pub fn vm_stats(&self, vm: VmId) -> VmStats {
         let (guest, kernel) = (&self.guests.guests[vm.index()], &self.kernels[vm.kernel()]);
         let vcpus = kernel.machine.cpu_ids();
@@ -354,7 +362,8 @@ impl Simulation {
         self.kernels[0].machine.now
     }
 
-    /// A host's CPU goes on with something else, or later: so does the guest there.
+    /// The next event of a host's CPU changed (another thread, or kernel work): stops and continues the vCPUs
+    /// concerned.
     pub(crate) fn look_at_host(&mut self, cpu: CpuId) {
         let host = &mut self.kernels[0].machine;
         let thread = host.cpu(cpu).current;
@@ -383,7 +392,7 @@ impl Simulation {
         }
     }
 
-    /// A guest's CPU is as fast as the host's that it is on.
+    /// Gives a vCPU the speed of the host's CPU that it runs on.
     fn set_speed(&mut self, (kernel, vcpu): Place, speed: u8) {
         let now = self.now();
         let machine = &mut self.kernels[kernel].machine;
@@ -394,7 +403,7 @@ impl Simulation {
         }
     }
 
-    /// Who polls on a CPU for which a thread waits stops that: its thread blocks.
+    /// Stops the polling of vCPUs on CPUs for which another thread waits: the vCPUs' threads block.
     pub(crate) fn end_polls(&mut self) {
         for thread in std::mem::take(&mut self.kernels[0].woken) {
             let Some(cpu) = self.kernels[0].queued_on(thread) else {
@@ -412,7 +421,7 @@ impl Simulation {
         }
     }
 
-    /// A guest's CPU stands still.
+    /// Stops a vCPU, whose host CPU is taken.
     fn stop(&mut self, (kernel, vcpu): Place) {
         let now = self.now();
         let machine = &mut self.kernels[kernel].machine;
@@ -421,7 +430,7 @@ impl Simulation {
         self.dirty.push(kernel);
     }
 
-    /// A guest's CPU goes on, if it stood still, with what interrupts it first.
+    /// Continues a vCPU that was stopped, first with the interrupts that waited.
     fn go_on(&mut self, place: Place) {
         let (number, vcpu) = place;
         let now = self.now();
@@ -443,7 +452,7 @@ impl Simulation {
         self.dirty.push(number);
     }
 
-    /// What a guest's CPU goes on with has changed: with nothing, it polls and then halts.
+    /// The next event of a vCPU changed: with nothing to do, the vCPU polls and then halts.
     pub(crate) fn look_at_guest(&mut self, kernel: usize, vcpu: CpuId) {
         let machine = &mut self.kernels[kernel].machine;
         let (now, it) = (machine.now, machine.cpu(vcpu));
@@ -476,7 +485,7 @@ impl Simulation {
         }
     }
 
-    /// Its thread blocks on the host.
+    /// Halts a polling vCPU: its thread blocks on the host.
     fn halt(&mut self, place: Place) {
         let (kernel, vcpu) = place;
         let guest = &mut self.guests.guests[kernel - 1];
@@ -497,7 +506,7 @@ impl Simulation {
         self.dirty.push(0);
     }
 
-    /// Whether a guest's event happens now. Else it waits until its CPU runs, and wakes that if it is halted.
+    /// Whether a guest's event happens now. If not, it waits until its vCPU runs, and a halted vCPU is woken.
     pub(crate) fn admit(&mut self, kernel: usize, event: Event) -> bool {
         let vcpu = event.cpu();
         let guest = &mut self.guests.guests[kernel - 1];
@@ -515,7 +524,7 @@ impl Simulation {
                 _ if it.current.is_none() => 0,
                 _ if from_elsewhere => u32::from(!guest.costs.posted),
                 Event::Interrupt(..) => 1,
-                // It goes off and is set again.
+                // The tick's timer goes off and is set again.
                 Event::Tick(_) => 2,
                 _ => 0,
             };
@@ -545,7 +554,7 @@ impl Simulation {
         }
     }
 
-    /// A halted virtual CPU's thread is woken by a thread of the host, or by a timer.
+    /// Wakes the thread of a halted vCPU, in a thread of the host or (`None`) in a timer's interrupt.
     fn wake_vcpu(&mut self, place: Place, since: Nanos, waker: Option<ThreadId>) {
         let (kernel, vcpu) = place;
         let now = self.kernels[kernel].machine.now;
@@ -553,7 +562,8 @@ impl Simulation {
         let (thread, most) = (guest.thread(vcpu), guest.costs.poll);
         let it = &mut guest.vcpus[vcpu.0 as usize];
         it.doing = Doing::Busy;
-        // Had it polled a little longer it would not have had to block; after a long time that would have been in vain.
+        // The interval grows where polling a little longer would have found the event, and is 0 after a halt
+        // so long that polling would have been in vain.
         it.poll = if now - since > most {
             0
         } else {
@@ -578,7 +588,8 @@ impl Simulation {
         self.dirty.push(0);
     }
 
-    /// Passes on what a kernel has for others: answers to emulator threads, and what these carried.
+    /// Passes on what a kernel has for others: answers and questions to emulator threads, and the messages
+    /// that these carried.
     pub(crate) fn pass_on(&mut self, number: usize) {
         if self.kernels.len() == 1 {
             return;
@@ -636,7 +647,8 @@ impl Simulation {
         self.dirty.push(0);
     }
 
-    /// What emulator threads have or are to carry: tenants, and when the requests were due.
+    /// The requests and answers that wait for emulator threads or are with them: the tenant's number, and
+    /// when the request was due.
     pub(crate) fn carried(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let mailboxes = self.kernels[0].mailboxes.iter();
         mailboxes.flat_map(move |mailbox| {
@@ -645,7 +657,7 @@ impl Simulation {
                 let tenant = match message {
                     Message::In(port, _) => self.kernels[mailbox.vm + 1].tenant_at(*port),
                     Message::Out(answer) => answer.tenant,
-                    // Who asked has the request.
+                    // The request is with the thread that asked.
                     Message::Ask(..) | Message::Reply(_) => return None,
                 };
                 Some((tenant, message.due()))

@@ -1,9 +1,11 @@
 //! What threads do: scenario programs on simulated locks, barriers, queues, pools and requests.
 //!
-//! Problem: the same scenario runs on real threads (quell-bench's player) and here, and both must do the same work
-//! and wait for the same things. How: the same operations with the same meaning. A waiter is one of a list; who changes
-//! something wakes the first that is blocked, and lets those that spin look; a woken thread looks again when it
-//! runs and may find that another was faster. A signal is for who waits already, so nobody is faster there. What is drawn depends on a request's own seed in the same way.
+//! Problem: the same scenario runs on real threads (quell-bench's player) and here, and threads must do the
+//! same work and wait for the same things in both. How: the operations and their meaning are the same. An
+//! object has a list of waiters; the thread that changes the object wakes the first blocked waiter and lets
+//! all spinning waiters look. A woken thread looks again when it runs, and may find that another thread was
+//! faster; a signal of an event is for a thread that waits already, so no other thread can take it. Random
+//! values depend on a request's own seed in the same way as in the player.
 
 mod deadlock;
 
@@ -16,36 +18,36 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A request that a tenant gets.
+/// A request to a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// When it is due.
+    /// When the request is due, in ns.
     pub due: Nanos,
-    /// What it draws from.
+    /// The seed of the random values of the request's work.
     pub seed: u64,
 }
 
 /// An answered request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Index of the tenant.
+    /// The index of the tenant.
     pub tenant: usize,
-    /// When it was due.
+    /// When the request was due, in ns.
     pub due: Nanos,
-    /// When it was answered.
+    /// When the request was answered, in ns.
     pub at: Nanos,
 }
 
-/// What a thread does next.
+/// What a thread does until its next step; times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Uses so much CPU time.
+    /// Uses CPU time.
     Run(Nanos),
-    /// Uses CPU time until what it waits for may have changed, at most so much.
+    /// Spins: uses CPU time until the object may have changed, at most this long.
     Spin(Nanos),
-    /// Sleeps for so long.
+    /// Sleeps.
     Sleep(Nanos),
-    /// Asks its client, who takes so long to reply.
+    /// Asks its client, which takes this long to reply.
     Exchange(Nanos),
     /// Waits until it is woken.
     Block,
@@ -53,25 +55,26 @@ pub enum Next {
     Exit,
 }
 
-/// What a thread's step, or an arrival, does to others.
+/// The effects of a thread's step, or of an arrival, on other threads.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// Processes that the thread started: their threads, new, and woken as others are.
+    /// The threads of processes that the thread started. They are in `woken` too.
     pub born: Vec<ThreadId>,
-    /// Blocked threads that are woken, in this order, and when the request was due that they are woken for if that
-    /// is not the one they work for.
+    /// Blocked threads to wake, in this order, each with the time at which the request was due that it is
+    /// woken for; `None`: it goes on with the request that it works for.
     pub woken: Vec<(ThreadId, Option<Nanos>)>,
-    /// Spinning threads that are to look.
+    /// Spinning threads that are to look at their objects.
     pub poked: Vec<ThreadId>,
-    /// Requests answered.
+    /// The requests that the thread answered.
     pub answers: Vec<Answer>,
 }
 
-/// First in, first out. The first is in place, because most hold one at most: then nothing else is looked at in memory.
+/// A FIFO queue. The first item is stored in place: most queues hold one at most, and then no other memory is
+/// touched.
 #[derive(Debug)]
 struct Line<T> {
     first: Option<T>,
-    /// Those behind it; none if there is no first.
+    /// The items behind the first; empty if there is no first.
     rest: VecDeque<T>,
 }
 
@@ -114,7 +117,7 @@ impl<T> Line<T> {
     }
 }
 
-/// Threads that wait for one thing.
+/// The threads that wait for one object.
 #[derive(Debug, Default)]
 struct Waiters {
     blocked: Line<ThreadId>,
@@ -142,12 +145,12 @@ struct Lock {
     waiters: Waiters,
 }
 
-/// A reader-writer lock; a writer that waits keeps new readers out.
+/// A reader-writer lock; a waiting writer keeps new readers out.
 #[derive(Debug, Default)]
 struct RwLock {
     readers: Vec<ThreadId>,
     writer: Option<ThreadId>,
-    /// Writers that wait.
+    /// The writers that wait.
     writers: Vec<ThreadId>,
     waiters: Waiters,
 }
@@ -160,21 +163,22 @@ struct Semaphore {
 
 #[derive(Debug, Default)]
 struct Happening {
-    /// Signals that nobody has taken, as nobody waited, by who gave them: they are for others.
+    /// By the thread that gave them, signals that no thread has taken, since none waited; only other threads
+    /// may take them.
     signals: BTreeMap<ThreadId, u64>,
-    /// So far.
+    /// The number of broadcasts so far.
     broadcasts: u64,
-    /// Who waits, first who has longest, and whether it is blocked or spins.
+    /// The waiting threads, the one that has waited longest first, and whether each is blocked (or spins).
     line: VecDeque<(ThreadId, bool)>,
 }
 
 impl Happening {
-    /// Whether a signal was kept for that thread.
+    /// Whether a kept signal is for the thread.
     fn has_signal_for(&self, thread: ThreadId) -> bool {
         self.signals.keys().any(|&by| by != thread)
     }
 
-    /// Takes one.
+    /// Takes a kept signal for the thread, if there is one.
     fn take_signal(&mut self, thread: ThreadId) -> bool {
         let Some((&by, count)) = self.signals.iter_mut().find(|it| *it.0 != thread) else {
             return false;
@@ -186,7 +190,7 @@ impl Happening {
         true
     }
 
-    /// Takes the first out of the line: it may pass.
+    /// Takes the thread that has waited longest out of the line: the thread may pass.
     fn let_past(&mut self, effects: &mut Effects) -> Option<ThreadId> {
         let (thread, blocked) = self.line.pop_front()?;
         match blocked {
@@ -200,7 +204,7 @@ impl Happening {
 #[derive(Debug, Default)]
 struct Barrier {
     come: u32,
-    /// How many come to it.
+    /// How many threads have to come to the barrier.
     parties: u32,
     round: u64,
     waiters: Waiters,
@@ -239,19 +243,20 @@ impl<T> Queue<T> {
     }
 }
 
-/// One part of a fork-join.
+/// A part of a fork-join.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     body: At,
     seed: u64,
-    /// Who forked it.
+    /// The thread that forked it.
     parent: ThreadId,
-    /// The request it is of, if any.
+    /// When the request that the part belongs to was due, if there is one.
     due: Option<Nanos>,
 }
 
-/// A tenant's shared objects, first what each request needs. (The layout is for speed: where there are thousands of threads,
-/// what takes most of the time is to get at what they last touched long ago. So it lies together.)
+/// A tenant's shared objects, first the ones that each request needs. (The layout is for speed: with
+/// thousands of threads most time goes into cache misses on what a thread touched long ago, so that lies
+/// together.)
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Tenant {
@@ -264,11 +269,11 @@ struct Tenant {
     barriers: Vec<Barrier>,
     queues: Vec<Queue<Option<Request>>>,
     pools: Vec<Queue<Part>>,
-    /// Where its operations begin.
+    /// The index of the tenant's first operation among all.
     base: At,
 }
 
-/// What a thread waits on, so that others find it there.
+/// The object that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Object {
     Requests,
@@ -286,12 +291,13 @@ enum Object {
     Processes,
 }
 
-/// What a thread draws from. It is seeded anew for each request, and most of these draw nothing: so that is put off.
+/// The random values of a thread. The generator is seeded anew for each request, and most requests draw
+/// nothing: so the seeding waits for the first draw.
 #[derive(Debug)]
 struct Draws {
     seed: u64,
     seeded: bool,
-    /// Apart, because it is as large as all else that a thread has.
+    /// Boxed, because it is as large as everything else of a thread.
     rng: Option<Box<ChaCha8Rng>>,
 }
 
@@ -322,73 +328,74 @@ impl Draws {
     }
 }
 
-/// Where a thread stands: what most steps need, in two lines of a cache.
+/// The state of a thread that most steps need, in two cache lines.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Frame {
     tenant: usize,
-    /// Where its tenant's operations begin, and which of them is next.
+    /// The index of the tenant's first operation among all, and of the thread's next operation in the tenant.
     base: At,
     at: At,
     spin: Nanos,
-    /// How long it still spins before it blocks; none: it has not begun to wait.
+    /// How long the thread still spins before it blocks, in ns; `None`: it does not wait.
     spin_left: Option<Nanos>,
     held: Option<Request>,
-    /// The request it works for, held or as a part.
+    /// When the request that the thread works for was due, held or as a part of a fork-join.
     works_for: Option<Nanos>,
     draws: Draws,
-    /// What it waits for, if it does.
+    /// The object that the thread waits for, if it waits.
     waits: Option<Object>,
 }
 
-/// What else there is of a thread.
+/// The rest of a thread's state.
 #[derive(Debug)]
 struct Stack {
     returns: Vec<At>,
     turns: Vec<u32>,
-    /// Who forked the part it does.
+    /// The thread that forked the part that this thread does.
     parent: Option<ThreadId>,
-    /// Parts of its own fork that are not done.
+    /// How many parts of this thread's own fork-join are not done.
     parts_left: u32,
     join: Waiters,
-    /// Who started the process that it is, and how many that it started have not ended.
+    /// The parent of the process that the thread is, and how many processes that the thread itself started
+    /// have not ended.
     started_by: Option<ThreadId>,
     processes: u32,
-    /// Itself, while it waits for one of them.
+    /// The thread itself, while it waits for a process of its own to end.
     reaps: Waiters,
-    /// The barrier's round that it came to.
+    /// The round of the barrier that the thread came to.
     came: Option<u64>,
-    /// How many broadcasts it has seen of each of the tenant's events.
+    /// By event of the tenant, how many broadcasts the thread has seen.
     seen: Vec<u64>,
-    /// The event that it waited for has let it past.
+    /// The event that the thread waited for has let it past.
     past: bool,
-    /// When each of its timers last ended.
+    /// When each of the thread's timers last ended, in ns.
     timers: Vec<Nanos>,
-    /// Which of the tenant's programs it runs, and which of its threads it is.
+    /// Which of the tenant's programs the thread runs, and which of the program's threads it is.
     program: usize,
     index: u64,
 }
 
-/// All tenants and what their threads do.
+/// All tenants and the states of their threads.
 #[derive(Debug, Default)]
 pub struct Workload {
     tenants: Vec<Tenant>,
-    /// By tenant, without its operations: those of all stand in one list.
+    /// By tenant, the compiled programs without their operations, which are in `ops` for all tenants.
     codes: Vec<Code>,
     ops: Vec<Op>,
     /// By thread.
     frames: Vec<Frame>,
     stacks: Vec<Stack>,
-    /// A thread whose program has gone round and round in no time.
+    /// A thread whose program has repeated in no time without end.
     endless: Option<ThreadId>,
 }
 
-/// So many rounds of a program in no time are without end: what takes none by chance, such as filling a queue, is over
-/// before.
+/// A program that repeats this often in no time is taken for endless. Work that takes no time by chance, such
+/// as filling a queue, ends earlier.
 const ENDLESS_ROUNDS: u64 = 1_000_000;
 
 impl Workload {
-    /// Adds a tenant; gives its index.
+    /// Adds a tenant and returns its index.
     pub fn add_tenant(&mut self, mut code: Code) -> usize {
         fn some<T: Default>(count: usize) -> Vec<T> {
             std::iter::repeat_with(T::default).take(count).collect()
@@ -424,7 +431,7 @@ impl Workload {
         self.tenants.len() - 1
     }
 
-    /// The operations of a tenant's program, those of the parts that it forks included.
+    /// The operations of a tenant's program, the bodies of its forks included.
     fn ops_of(&self, tenant: usize, program: usize) -> &[Op] {
         let (base, starts) = (self.tenants[tenant].base, &self.codes[tenant].starts);
         let end = match starts.get(program + 1) {
@@ -434,7 +441,7 @@ impl Workload {
         &self.ops[(base + starts[program]) as usize..end]
     }
 
-    /// Adds a thread to a tenant; `program` is which of its programs, `index` which of its threads this is. Threads are
+    /// Adds the thread `index` of a program to a tenant; it spins for `spin` ns before it blocks. Threads are
     /// numbered in the order in which they are added.
     pub fn add_thread(&mut self, tenant: usize, program: usize, index: u64, spin: Nanos) {
         self.frames.push(Frame {
@@ -466,7 +473,7 @@ impl Workload {
         });
     }
 
-    /// Adds the thread of a process that a thread starts, whose program begins there.
+    /// Adds the thread of a process that `parent` starts; the thread begins at the operation `at`.
     fn add_process(&mut self, parent: ThreadId, at: At, seed: u64) -> ThreadId {
         let child = ThreadId(self.frames.len() as u32);
         let tenant = self.frames[parent.index()].tenant;
@@ -483,7 +490,7 @@ impl Workload {
         child
     }
 
-    /// A process has ended: who started it may wait for that.
+    /// A process ends: wakes its parent if that waits for it.
     fn end_process(&mut self, thread: ThreadId, effects: &mut Effects) {
         let Some(parent) = self.stacks[thread.index()].started_by else {
             return;
@@ -493,7 +500,8 @@ impl Workload {
         parent.reaps.signal(None, effects);
     }
 
-    /// Adds a recorded thread, which waits for its first wakeup. It runs the program of its number in its process.
+    /// Adds a recorded thread, which waits for its first wakeup. The thread runs the program of its own
+    /// number in the process.
     pub fn add_recorded(&mut self, tenant: usize, program: usize) {
         let thread = ThreadId(self.frames.len() as u32);
         self.add_thread(tenant, program, program as u64, 0);
@@ -501,7 +509,7 @@ impl Workload {
         self.wait(thread, start, Object::Receive(program as u32));
     }
 
-    /// Wakes a recorded thread, now or when it waits next.
+    /// Wakes a recorded thread, now or when it next waits.
     pub fn wake(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) {
         let tenant = self.frames[thread.index()].tenant;
         let wakeup = Request { due: now, seed: 0 };
@@ -509,18 +517,19 @@ impl Workload {
         own.put(Some(wakeup), Some(now), effects);
     }
 
-    /// A request arrives.
+    /// A request arrives at a tenant.
     pub fn arrive(&mut self, tenant: usize, request: Request, effects: &mut Effects) {
         let due = Some(request.due);
         self.tenants[tenant].requests.put(request, due, effects);
     }
 
-    /// Rounds that a tenant's threads have done.
+    /// The number of rounds of their programs that a tenant's threads have done.
     pub fn rounds(&self, tenant: usize) -> u64 {
         self.tenants[tenant].rounds
     }
 
-    /// Requests without an answer, by tenant, with the time that they were due: waiting, held or in a message.
+    /// The requests without an answer, waiting, held or in a message: the tenant's index, and when the
+    /// request was due.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let tenants = self.tenants.iter().enumerate();
         let waiting = tenants.flat_map(|(number, tenant)| {
@@ -532,13 +541,13 @@ impl Workload {
         waiting.chain(self.frames.iter().filter_map(held))
     }
 
-    /// When the request was due that a thread works for.
+    /// When the request that a thread works for was due; `None`: it works for none.
     pub fn works_for(&self, thread: ThreadId) -> Option<Nanos> {
         self.frames[thread.index()].works_for
     }
 
-    /// Goes on with a thread that runs and has used the CPU time, slept, or spun as it was to. It takes no
-    /// virtual time until what is returned.
+    /// Goes on with a running thread that has used the CPU time, slept or spun as the last step said. The
+    /// step takes no virtual time; what the thread does next is returned.
     pub fn step(&mut self, thread: ThreadId, now: Nanos, effects: &mut Effects) -> Next {
         let tenant = self.frames[thread.index()].tenant;
         let before = self.tenants[tenant].rounds;
@@ -560,7 +569,7 @@ impl Workload {
         let at = frame.at;
         frame.at += 1;
         match op {
-            // At least a ns: what takes no time again and again would stop it.
+            // At least 1 ns: a loop of steps that take no time would stop the clock.
             Op::Run(time) => {
                 let time = &self.codes[frame.tenant].times[time as usize];
                 return Some(Next::Run(time.draw_ns(|| frame.draws.random()).max(1)));
@@ -806,14 +815,14 @@ impl Workload {
             }
             Op::Counted => tenant.rounds += 1,
         }
-        // What it waited for, if it did, it has.
+        // The thread has what it waited for, if it waited.
         let frame = &mut self.frames[thread.index()];
         (frame.spin_left, frame.waits) = (None, None);
         None
     }
 
-    /// A thread comes back to the operation at `at` when the object may have changed: after spinning for as long as it
-    /// does, it blocks.
+    /// Makes a thread wait for an object: it comes back to the operation `at` when the object may have
+    /// changed. It spins first, if it has spinning left, and then blocks.
     fn wait(&mut self, thread: ThreadId, at: At, object: Object) -> Next {
         let frame = &mut self.frames[thread.index()];
         frame.at = at;
@@ -857,14 +866,14 @@ impl Workload {
         next
     }
 
-    /// A spinning thread is to look, with so much of its spinning left.
+    /// Makes a spinning thread look, with `left` ns of its spinning left.
     pub fn spun(&mut self, thread: ThreadId, left: Nanos) {
         self.frames[thread.index()].spin_left = Some(left);
     }
 }
 
 impl Frame {
-    /// Takes over a request: what it draws from here depends on it alone.
+    /// Takes over a request: random values from here on depend on the request alone.
     fn hold(&mut self, request: Option<Request>) {
         if let Some(mut request) = request {
             self.draws.reseed(request.seed);

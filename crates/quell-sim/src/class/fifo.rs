@@ -1,4 +1,4 @@
-//! One queue.
+//! One FIFO queue for all CPUs.
 
 use super::{Class, Pick};
 use crate::events::Nanos;
@@ -6,8 +6,8 @@ use crate::machine::{Machine, State, ThreadId};
 use quell_model::CpuId;
 use std::collections::VecDeque;
 
-/// One queue for all CPUs, first come, first served; with a turn, each gets so much CPU time before the next
-/// (round robin, which is processor sharing when turns are short).
+/// One queue for all CPUs, first come, first served. With a slice, each thread gets that much CPU time before
+/// the next (round robin, which with short slices is processor sharing).
 #[derive(Debug)]
 pub struct Fifo {
     queue: VecDeque<ThreadId>,
@@ -15,7 +15,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Threads run until they block, or for a turn.
+    /// Lets threads run until they block, or for a slice of `turn` ns.
     pub fn new(turn: Option<Nanos>) -> Fifo {
         Fifo {
             queue: VecDeque::new(),

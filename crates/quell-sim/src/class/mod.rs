@@ -1,4 +1,4 @@
-//! Scheduling classes: who runs where, and when.
+//! Scheduling classes: which thread runs on which CPU, and for how long.
 
 mod bvt;
 mod credit;
@@ -26,61 +26,64 @@ use crate::machine::{Machine, ThreadId};
 use quell_model::CpuId;
 use quell_sched::{SchedError, ServerSetting, ThreadSetting};
 
-/// Who gets a CPU.
+/// The thread that gets a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
     /// The thread.
     pub thread: ThreadId,
-    /// How long it may run before the class is asked again; none: until it blocks or the CPU is kicked.
+    /// The slice: how long the thread may run before the class is asked again, in ns; `None`: until the
+    /// thread blocks or the CPU is kicked.
     pub turn: Option<Nanos>,
 }
 
-/// A scheduler. It sees the machine, and keeps the ready threads itself.
+/// A scheduler. It sees the machine, and keeps the queues of ready threads itself.
 pub trait Class {
     /// A thread becomes ready.
     fn wake(&mut self, machine: &mut Machine, thread: ThreadId);
 
-    /// A running thread ([`Machine::by`]) starts a process, whose only thread is this one, the newest. It is
-    /// not ready yet.
+    /// A running thread ([`Machine::by`]) starts a process. `thread` is its only thread and the newest of the
+    /// machine; it is not ready yet.
     fn fork(&mut self, machine: &mut Machine, thread: ThreadId) {
         let _ = (machine, thread);
     }
 
-    /// A thread that was forked becomes ready for the first time.
+    /// A forked thread becomes ready for the first time.
     fn wake_new(&mut self, machine: &mut Machine, thread: ThreadId) {
         self.wake(machine, thread);
     }
 
-    /// A CPU needs a thread. `ran` ran there and is still ready: unless it is what is picked, it waits
-    /// from here on.
+    /// Picks the next thread of a CPU; `None`: the CPU idles. `ran` ran there and is still ready: unless it
+    /// is picked again, it waits from now on.
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick>;
 
-    /// A thread that ran there blocks.
+    /// The thread that ran on the CPU blocks.
     fn block(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         let _ = (machine, cpu, thread);
     }
 
-    /// A running thread ends, and will wake whoever waits for that.
+    /// A running thread begins to end, before the wakeup of its parent.
     fn begin_exit(&mut self, thread: ThreadId) {
         let _ = thread;
     }
 
-    /// A thread that ran there has ended.
+    /// The thread that ran on the CPU has ended.
     fn exit(&mut self, machine: &mut Machine, cpu: CpuId, thread: ThreadId) {
         self.block(machine, cpu, thread);
     }
 
-    /// The CPU in whose queue a thread waits; none: a queue that is several CPUs', or it is not told.
+    /// The CPU in whose runqueue a ready thread waits; `None` if several CPUs share the queue, or the class
+    /// does not say.
     fn queued_on(&self, thread: ThreadId) -> Option<CpuId> {
         let _ = thread;
         None
     }
 
-    /// Where a thread may run that is ready or runs has changed. One that waits where it may not any more goes elsewhere now;
-    /// one that runs there has its CPU look after this, and [`Class::pick`] does not leave it there.
+    /// The affinity of a thread that is ready or runs has changed. A thread that waits where it may not run
+    /// has to go elsewhere now. A CPU whose thread may not run there any more reschedules after this call,
+    /// and [`Class::pick`] must not pick that thread for it.
     fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId);
 
-    /// What an agent wants of a thread; false if this class has no such setting.
+    /// Takes over a thread's setting; false if the class has no such setting.
     fn set_thread(
         &mut self,
         machine: &mut Machine,
@@ -91,7 +94,10 @@ pub trait Class {
         false
     }
 
-    /// Promises CPU time on a CPU; an error if this class promises nothing, or not that.
+    /// Sets the server of a CPU.
+    ///
+    /// # Errors
+    /// Where the class has no servers, and where it refuses the setting.
     fn set_server(
         &mut self,
         machine: &mut Machine,
@@ -104,17 +110,18 @@ pub trait Class {
         })
     }
 
-    /// The periodic tick of a CPU that runs a thread.
+    /// The scheduler tick of a CPU that runs a thread.
     fn tick(&mut self, machine: &mut Machine, cpu: CpuId) {
         let _ = (machine, cpu);
     }
 
-    /// Whether what [`Machine::set_timer`] asked for is still wanted: a timer that was set anew, or stopped, does not go off.
+    /// Whether a timer of [`Machine::set_timer`] is still to go off: false for one that was stopped or set
+    /// anew.
     fn expects_timer(&self, _token: u32) -> bool {
         true
     }
 
-    /// What [`Machine::set_timer`] asked for.
+    /// A timer of [`Machine::set_timer`] goes off.
     fn timer(&mut self, machine: &mut Machine, token: u32) {
         let _ = (machine, token);
     }

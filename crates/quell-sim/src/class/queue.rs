@@ -1,17 +1,18 @@
-//! What classes search: CPUs that idle, and ready threads in an order.
+//! Building blocks of classes: a set of idle CPUs, and queues of ready threads in an order.
 
 use crate::machine::{Machine, Thread, ThreadId};
 use quell_model::CpuId;
 use std::collections::VecDeque;
 
-/// CPUs that have nothing to do and were not asked to look. The class keeps it: in [`super::Class::pick`], and when it kicks.
+/// The CPUs that idle and were not kicked. The class keeps the set up to date: in [`super::Class::pick`], and
+/// when it kicks a CPU.
 #[derive(Debug)]
 pub struct Idlers {
     words: Vec<u64>,
 }
 
 impl Idlers {
-    /// All of a machine's.
+    /// The set of all CPUs of a machine.
     pub fn all(cpus: usize) -> Idlers {
         let mut idlers = Idlers {
             words: vec![0; cpus.div_ceil(64).max(1)],
@@ -22,18 +23,18 @@ impl Idlers {
         idlers
     }
 
-    /// From now on it idles, or does not.
+    /// Puts a CPU into the set, or takes it out.
     pub fn set(&mut self, cpu: CpuId, idle: bool) {
         let word = &mut self.words[cpu.0 as usize / 64];
         *word = *word & !(1 << (cpu.0 % 64)) | u64::from(idle) << (cpu.0 % 64);
     }
 
-    /// Whether it idles.
+    /// Whether the CPU is in the set.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.words[cpu.0 as usize / 64] >> (cpu.0 % 64) & 1 == 1
     }
 
-    /// The first from that CPU on, and around, that the thread may use.
+    /// The first CPU of the set that the thread may run on, searched from `from` on and around.
     pub fn find(&self, from: CpuId, thread: &Thread) -> Option<CpuId> {
         let usable = |at: usize| {
             let allowed = thread.allowed.as_ref().map_or(u64::MAX, |allowed| {
@@ -50,50 +51,50 @@ impl Idlers {
             .map(|(at, bits)| CpuId(at as u32 * 64 + bits.trailing_zeros()))
     }
 
-    /// Has one look, as [`Machine::kick`] does.
+    /// Takes a CPU out of the set and kicks it ([`Machine::kick`]).
     pub fn kick(&mut self, machine: &mut Machine, cpu: CpuId) {
         self.set(cpu, false);
         machine.kick(cpu);
     }
 }
 
-/// Ready threads by a key, the least first; those of the same key in the order in which they came.
+/// Ready threads in the order of a key, the least first; threads of one key in the order in which they came.
 #[derive(Debug)]
 pub struct Ready<K> {
     queue: VecDeque<(K, ThreadId)>,
 }
 
 impl<K: Ord + Copy> Ready<K> {
-    /// None.
+    /// An empty queue.
     pub fn new() -> Ready<K> {
         Ready {
             queue: VecDeque::new(),
         }
     }
 
-    /// Puts one in its place.
+    /// Inserts a thread behind all threads of a key that is not greater.
     pub fn insert(&mut self, key: K, thread: ThreadId) {
         let at = self.queue.partition_point(|&(other, _)| other <= key);
         self.queue.insert(at, (key, thread));
     }
 
-    /// Takes out the one at a position.
+    /// Removes and returns the thread at a position.
     pub fn remove(&mut self, at: usize) -> Option<ThreadId> {
         Some(self.queue.remove(at)?.1)
     }
 
-    /// Takes out a thread; whether it was there.
+    /// Removes a thread; false if it was not in the queue.
     pub fn take(&mut self, thread: ThreadId) -> bool {
         let at = self.queue.iter().position(|&(_, other)| other == thread);
         at.is_some_and(|at| self.queue.remove(at).is_some())
     }
 
-    /// In their order.
+    /// The threads in their order, with their keys.
     pub fn iter(&self) -> impl Iterator<Item = (K, ThreadId)> + '_ {
         self.queue.iter().copied()
     }
 
-    /// The first that may use the CPU, and its position.
+    /// The first thread that may run on a CPU: its position, its key and its number.
     pub fn first_for(&self, machine: &Machine, cpu: CpuId) -> Option<(usize, K, ThreadId)> {
         let mut queue = self.iter().enumerate();
         let (at, (key, thread)) =
@@ -101,29 +102,29 @@ impl<K: Ord + Copy> Ready<K> {
         Some((at, key, thread))
     }
 
-    /// Gives all of them new keys that have the same order.
+    /// Gives all threads new keys. The new keys must have the same order.
     pub fn rekey(&mut self, key: impl Fn(ThreadId) -> K) {
         for entry in &mut self.queue {
             entry.0 = key(entry.1);
         }
     }
 
-    /// How many there are.
+    /// The number of threads in the queue.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 }
 
-/// One queue for all CPUs, of which the least keys run.
+/// One queue for all CPUs: the threads with the least keys run.
 #[derive(Debug)]
 pub struct Global<K> {
-    /// Who waits.
+    /// The threads that wait.
     pub ready: Ready<K>,
     idlers: Idlers,
 }
 
 impl<K: Ord + Copy> Global<K> {
-    /// For so many CPUs, all of them idle.
+    /// A queue for this many CPUs, all of them idle.
     pub fn new(cpus: usize) -> Global<K> {
         Global {
             ready: Ready::new(),
@@ -131,8 +132,9 @@ impl<K: Ord + Copy> Global<K> {
         }
     }
 
-    /// Has a CPU look that should run a thread that waits: an idle one, the one it ran on first; else the one whose
-    /// thread's key is the greatest, if that is greater than its own. `except` is choosing.
+    /// Kicks a CPU for a thread that has begun to wait (Xen's runq_tickle): an idle CPU, preferably the one
+    /// that the thread ran on last; else the CPU whose thread has the greatest key, if that is greater than
+    /// this thread's. `except` is a CPU that is in [`Global::next`] and is not kicked.
     pub fn tickle(
         &mut self,
         machine: &mut Machine,
@@ -155,7 +157,8 @@ impl<K: Ord + Copy> Global<K> {
         }
     }
 
-    /// Takes the thread that the CPU is to run out of the queue: `ran`, if its key is less than all of those that wait.
+    /// The thread that a CPU runs next, taken out of the queue if it waited. `ran` goes on if its key is less
+    /// than those of all threads that wait and may run there.
     pub fn next(
         &mut self,
         machine: &Machine,

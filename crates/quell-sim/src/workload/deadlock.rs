@@ -1,19 +1,21 @@
-//! Threads that nobody can wake any more, and why.
+//! Threads that no other thread can wake any more, and what they wait for.
 //!
-//! Problem: a scenario whose threads wait for each other in a ring, or for what nobody does, simulates as a quiet machine, and
-//! its figures look like good ones. How: a thread can go on if it does not wait, or if somebody who can go on may
-//! bring about what it waits for; what is left when no more such threads are found stands still for ever. Limits: who has a
-//! step in its program is taken to come to it, so a standstill may be missed, but none is claimed that is not one.
+//! Problem: a scenario whose threads wait for each other in a ring, or for something that no thread does,
+//! simulates as a quiet machine, and its figures look like good ones. How: a thread can go on if it does not
+//! wait, or if some thread that can go on may bring about what it waits for. This is iterated until no more
+//! such threads are found; the threads that are left stand still for ever. Limits: a thread is assumed to
+//! come to every step of its program, so a deadlock may be missed, but none is reported that is not one.
 
 use super::{Frame, Object, QUEUE_CAPACITY, Stack, Tenant, Workload};
 use crate::machine::ThreadId;
 use crate::program::Op;
 
-/// Most threads that are named.
+/// The most threads that a report names.
 const NAMED: usize = 6;
 
 impl Workload {
-    /// The tenant of which a thread stands still for ever, and who waits for what there.
+    /// A tenant with a thread that stands still for ever, and a text that says which of its threads wait for
+    /// what.
     pub fn deadlock(&self) -> Option<(usize, String)> {
         if let Some(thread) = self.endless {
             let why = "goes round its program for ever without using any time";
@@ -52,9 +54,9 @@ impl Workload {
 
 struct Search<'a> {
     workload: &'a Workload,
-    /// Each tenant's threads.
+    /// By tenant, its threads.
     members: Vec<Vec<ThreadId>>,
-    /// By thread.
+    /// By thread, whether it is known that the thread can go on.
     goes_on: Vec<bool>,
 }
 
@@ -62,7 +64,7 @@ impl<'a> Search<'a> {
     fn new(workload: &'a Workload) -> Search<'a> {
         let mut members = vec![Vec::new(); workload.tenants.len()];
         let threads = workload.frames.iter().zip(&workload.stacks).enumerate();
-        // Processes that were started share nothing with others.
+        // Processes that threads started share no object with other threads.
         for (number, (frame, _)) in threads.filter(|(_, (_, it))| it.started_by.is_none()) {
             members[frame.tenant].push(ThreadId(number as u32));
         }
@@ -99,7 +101,7 @@ impl<'a> Search<'a> {
         self.goes_on[thread.index()]
     }
 
-    /// Whether a thread of this tenant that goes on has such a step.
+    /// Whether any thread of the tenant that can go on has such a step in its program.
     fn somebody(&self, tenant: usize, step: impl Fn(&Op) -> bool) -> bool {
         let programs = 0..self.workload.codes[tenant].starts.len();
         let does: Vec<bool> = programs
@@ -109,7 +111,7 @@ impl<'a> Search<'a> {
         members.any(|&it| self.goes_on(it) && does[self.stack(it).program])
     }
 
-    /// A thread that a barrier waits for in vain.
+    /// A thread that a barrier waits for, and that cannot go on and is not at the barrier.
     fn does_not_come(&self, tenant: usize, barrier: u32) -> Option<ThreadId> {
         let programs = 0..self.workload.codes[tenant].starts.len();
         let ops_of = |program| self.workload.ops_of(tenant, program);
@@ -130,9 +132,9 @@ impl<'a> Search<'a> {
             return true;
         };
         match object {
-            // Processes wait for nobody but their own.
+            // A thread waits for its own processes only, and these can go on.
             Object::Processes => true,
-            // Who serves requests has nothing to do where no more come; that is no standstill.
+            // A server that waits for requests has nothing to do when no more come; this is no deadlock.
             Object::Requests => true,
             Object::Lock(number) => tenant.locks[number as usize].holder.iter().all(goes_on),
             Object::Read(number) => {
@@ -160,7 +162,7 @@ impl<'a> Search<'a> {
                     || self.does_not_come(frame.tenant, number).is_none()
             }
             Object::Receive(number) => {
-                // A recorded thread may be woken by what is not recorded.
+                // A recorded thread may be woken by an interrupt.
                 self.workload.codes[frame.tenant].recorded
                     || !tenant.queues[number as usize].items.is_empty()
                     || somebody(&|op| *op == Op::Send(number))
