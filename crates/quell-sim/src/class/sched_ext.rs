@@ -23,12 +23,12 @@ const DISPATCH_MAX: usize = 32;
 /// The timer of the rate solver, which belongs to the loader and not to the scheduler.
 const RATE_TIMER: u32 = u32::MAX;
 
-/// The class.
+/// A scheduling class: Quell's scheduler on a simulated sched_ext core.
 pub struct SchedExt {
     native: Native,
     core: Core,
     groups: usize,
-    /// The rate solver is to run, and its timer is not armed yet.
+    /// The rate solver is to run, and its timer is not set yet.
     solves_rates: bool,
 }
 
@@ -90,6 +90,10 @@ struct Context<'a> {
 
 impl SchedExt {
     /// The scheduler with these options.
+    ///
+    /// # Errors
+    /// Where the native scheduler refuses: a machine with more last-level caches or CPUs than its tables
+    /// hold, or an initialisation that fails.
     pub fn new(topology: &Topology, options: &Options) -> Result<SchedExt, SchedError> {
         let cpus = topology.cpus.len();
         let mut core = Core {

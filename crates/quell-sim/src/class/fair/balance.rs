@@ -1,18 +1,20 @@
-//! Moving threads between CPUs.
+//! Load balancing: moving threads between CPUs.
 //!
-//! CPUs form domains: a core, a cache, a socket, the machine; a domain's groups are the domains below it. In each domain of
-//! a CPU, every so often (an interval that grows with the domain, 16 times as long while the CPU is busy) the group that has
-//! the most to do is looked for, and threads, load or utilization of half the difference are moved from its fullest
-//! queue. What ran less than 0.5 ms ago stays, and so does a thread whose load is more than is to be moved, until that
-//! has failed a few times; then also the thread that runs is moved. A CPU without work looks the same way, if it has
-//! idled for longer than that takes of late, and, from 6.12.65 on, as often as it succeeds. Idle CPUs without ticks are
-//! balanced by the first of them, at the tick of one that is busy; when that is next due is worked out then, and again at
-//! the first tick after a CPU went idle.
+//! CPUs form domains: a core, a cache, a socket, the machine; the groups of a domain are the domains below
+//! it. In each domain of a CPU, at an interval that grows with the domain and is 16 times as long while the
+//! CPU is busy, the busiest group is looked for, and threads, load or utilisation of half the difference are
+//! moved from its busiest queue. A thread that ran less than 0.5 ms ago (cache-hot) stays, and so does a
+//! thread whose load is more than is to be moved, until that has failed a few times; then the running thread
+//! is moved too (active balancing). A CPU that runs out of work (newly idle) looks the same way, if it has
+//! idled for longer than that takes of late and, from 6.12.65 on, as often as looking succeeds. Idle CPUs
+//! without ticks are balanced by the first of them, at the tick of a busy CPU (nohz idle balancing); when
+//! that is next due is worked out then, and again at the first tick after a CPU went idle.
 //!
-//! Costs are assumed: a microsecond and 50 ns for each CPU of the domain; they are charged where ticks cost something.
+//! The costs are assumed: a microsecond, and 50 ns for each CPU of the domain; they are charged where ticks
+//! cost something.
 //!
-//! Not modelled: groups marked imbalanced by affinity, NUMA distances (all sockets are alike), the lock that serializes
-//! the topmost domain, misfit and asymmetric packing.
+//! Limits: no groups marked imbalanced by affinity, NUMA distances (all sockets are alike), lock that
+//! serialises the topmost domain, misfit tasks, or asymmetric packing.
 
 use super::entity::Id;
 use super::map::{Domain, Glance, Kind, Map};
@@ -21,13 +23,14 @@ use crate::events::Nanos;
 use crate::machine::{Machine, State};
 use quell_model::CpuId;
 
-/// A thread that ran less than so long ago has a warm cache (sched_migration_cost).
+/// A thread that ran less than this long ago, in ns, is cache-hot (sched_migration_cost).
 const WARM: Nanos = 500_000;
-/// Intervals are so much longer while the CPU is busy (busy_factor).
+/// The factor of the intervals while the CPU is busy (busy_factor).
 const BUSY_FACTOR: u64 = 16;
-/// Threads looked at for one move (sched_nr_migrate).
+/// The most threads that are looked at for one move (sched_nr_migrate).
 const MOST: usize = 32;
-/// Utilization counts so many times where the search for an idle CPU is limited (imbalance_pct): none at 1 / 1.17.
+/// The factor of the utilisation that limits the search for an idle CPU (imbalance_pct): no search from 1 /
+/// 1.17 on.
 const SCAN_PCT: f64 = 1.17;
 
 /// A CPU's balancing in one of its domains.
@@ -36,13 +39,13 @@ struct Level {
     domain: usize,
     group: usize,
     last: Nanos,
-    /// In ms.
+    /// The interval, in ms.
     interval: u64,
     failed: u32,
-    /// What looking took at most of late, and when that was last lowered.
+    /// The most that a look has taken of late in ns, and when that was last raised or lowered.
     cost: Nanos,
     cost_at: Nanos,
-    /// Of 1024 times that the CPU ran dry, how often it found something.
+    /// How often the newly idle CPU looked, how often it found a thread, and the ratio of these, of 1024.
     calls: u32,
     successes: u32,
     ratio: u32,
@@ -50,12 +53,12 @@ struct Level {
 }
 
 impl Level {
-    /// It ran dry; success counts as often as it was passed over before.
+    /// Counts that the newly idle CPU looked; a success counts as often as the CPU was passed over before.
     fn count(&mut self, now: Nanos, success: u32, with_rate: bool) {
         self.calls += 1;
         self.successes += success;
         if self.calls >= 1024 {
-            // Who is seldom dry may look more often.
+            // A CPU that is seldom newly idle may look more often.
             let rate = if with_rate {
                 (now - self.counted_at) >> 22
             } else {
@@ -76,14 +79,14 @@ pub struct Balancing {
     due: Nanos,
     idle_since: Option<Nanos>,
     average_idle: Nanos,
-    /// What looking for work takes in all domains, at least [`WARM`].
+    /// The cost of looking for work in all domains, in ns, at least [`WARM`] (max_idle_balance_cost).
     cost: Nanos,
-    /// What runs is to be moved there.
+    /// The CPU to which the running thread is to be moved (active balancing).
     push: Option<usize>,
 }
 
 impl Balancing {
-    /// As at boot.
+    /// The state at boot.
     pub fn new(map: &Map, cpu: usize) -> Balancing {
         let level = |&(domain, group): &(usize, usize)| Level {
             domain,
@@ -107,16 +110,16 @@ impl Balancing {
     }
 }
 
-/// Who balances.
+/// The state of the CPU that is balanced (cpu_idle_type).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     Busy,
     Idle,
-    /// It has just run out of work.
+    /// The CPU has just run out of work.
     NewlyIdle,
 }
 
-/// How full a group is, in this order.
+/// How full a group is, in increasing order (group_type).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fill {
     HasSpare,
@@ -133,13 +136,13 @@ struct Group {
     runnable: f64,
     threads: usize,
     idle: usize,
-    /// One of its CPUs has more than one thread.
+    /// A CPU of the group has more than one thread.
     crowded: bool,
     fill: Fill,
 }
 
 impl Group {
-    /// Load for each CPU.
+    /// The load per CPU.
     fn density(&self) -> f64 {
         self.load / self.cpus
     }
@@ -171,20 +174,20 @@ impl Group {
     }
 }
 
-/// What there is in a domain.
+/// The groups of a domain.
 #[derive(Debug)]
 struct Look {
     own: Option<Group>,
-    /// Of the other groups with threads.
+    /// The busiest of the other groups that have threads.
     busiest: Option<Group>,
-    /// Sums, where they matter: a CPU that has run dry and whose group has CPUs to spare does not need them.
+    /// Sums over all groups, where they matter: not for a newly idle CPU whose group has CPUs to spare.
     load: f64,
     util: f64,
     /// Some CPU has more than one thread.
     overloaded: bool,
 }
 
-/// How much of what is to be moved.
+/// How much is to be moved, and of what (migration_type).
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Much {
     Threads(f64),
@@ -193,7 +196,7 @@ enum Much {
 }
 
 impl Fair {
-    /// A thread counts on a CPU.
+    /// Counts a thread on a CPU that it joined.
     pub(super) fn joined(&mut self, machine: &Machine, cpu: usize, thread: usize) {
         debug_assert_eq!(machine.threads.len(), self.tasks.len());
         let it = &mut self.cpus[cpu];
@@ -206,14 +209,14 @@ impl Fair {
         self.glance(cpu);
     }
 
-    /// A thread counts no more on a CPU; if it sleeps it learns how much it used.
+    /// Counts a thread no more on a CPU that it left; a thread that sleeps updates its estimated utilisation.
     pub(super) fn left(&mut self, cpu: usize, thread: usize, sleeps: bool) {
         let it = &mut self.cpus[cpu];
         let task = &mut self.tasks[thread];
         it.tasks.swap_remove(task.slot);
         it.expected = (it.expected - task.expected_there).max(0.0);
         let (slot, avg) = (task.slot, task.entity.avg);
-        // What waited a lot would have used more: then it keeps what it had.
+        // A thread that waited a lot would have used more: its estimate stays.
         if sleeps && avg.util >= task.expected {
             task.expected = avg.util;
         } else if sleeps && avg.util + 10.24 >= avg.runnable {
@@ -225,7 +228,7 @@ impl Fair {
         self.glance(cpu);
     }
 
-    /// Others see a CPU as it is now.
+    /// Shows the other CPUs the present state of a CPU.
     pub(super) fn glance(&mut self, cpu: usize) {
         let (avg, it) = (&self.queues[cpu].avg, &self.cpus[cpu]);
         let glance = Glance {
@@ -237,7 +240,8 @@ impl Fair {
         self.map.show(cpu, glance);
     }
 
-    /// A new thread counts as always ready, and uses half of what its CPU has left at most.
+    /// The averages of a new thread: as if always runnable, with a utilisation like that of its queue's
+    /// threads, at most half of what the CPU has left (post_init_entity_util_avg).
     pub(super) fn first_averages(&mut self, now: Nanos, thread: usize) {
         let queue = self.tasks[thread].queue;
         self.advance_queue(now, queue);
@@ -250,7 +254,7 @@ impl Fair {
         (entity.avg.load, entity.avg.util, entity.avg.runnable) = (1.0, util, util);
     }
 
-    /// A CPU has something to run.
+    /// A CPU goes from idle to running a thread.
     pub(super) fn leaves_idle(&mut self, now: Nanos, cpu: usize) {
         self.map.works(cpu);
         let it = &mut self.cpus[cpu].balancing;
@@ -260,7 +264,7 @@ impl Fair {
         }
     }
 
-    /// Balancing at a busy CPU's tick.
+    /// Balancing at the tick of a busy CPU.
     pub(super) fn balance_at_tick(&mut self, machine: &mut Machine, cpu: usize) {
         let now = machine.now;
         if now >= self.cpus[cpu].balancing.due {
@@ -279,7 +283,7 @@ impl Fair {
             return;
         };
         self.map.idle_news = false;
-        // The first idle CPU does it for all, for itself at last.
+        // The first idle CPU balances for all idle CPUs, for itself last.
         let (mut due, mut at) = (None::<Nanos>, first + 1);
         loop {
             let next = self.map.next_idle(at);
@@ -299,12 +303,12 @@ impl Fair {
         self.map.idle_due = due.unwrap_or(self.map.idle_due);
     }
 
-    /// Balances in the domains of a CPU that are due; `by` is the CPU that does it.
+    /// Balances a CPU in the domains that are due; `by` is the CPU that does the work.
     fn balance_levels(&mut self, machine: &mut Machine, cpu: usize, who: Who, by: usize) {
         let now = machine.now;
         self.advance_blocked(now, cpu);
         let (mut who, mut due) = (who, now + 15_000 * TICK);
-        // Who runs nothing but the idle policy looks as often as an idle CPU.
+        // A CPU that runs only threads of the idle policy is balanced as often as an idle one.
         let often = self.has_only_idle(cpu);
         let at = |who| if often { Who::Idle } else { who };
         for level in 0..self.cpus[cpu].balancing.levels.len() {
@@ -326,24 +330,24 @@ impl Fair {
         self.cpus[cpu].balancing.due = due;
     }
 
-    /// Nothing but threads of the idle policy is left on a CPU: it looks for others at its next tick.
+    /// A CPU on which only threads of the idle policy are left looks for others at its next tick.
     pub(super) fn look_soon(&mut self, now: Nanos, cpu: usize) {
         if self.has_only_idle(cpu) {
             self.cpus[cpu].balancing.due = now;
         }
     }
 
-    /// From one look at a domain to the next.
+    /// The time between two looks at a domain, in ns (get_sd_balance_interval).
     fn interval(&self, level: &Level, who: Who) -> Nanos {
         let most = TICK * (25 * self.cpus.len() as Nanos).max(1);
         let factor = if who == Who::Busy { BUSY_FACTOR } else { 1 };
         let ticks = (level.interval * factor * 1_000_000).div_ceil(TICK);
-        // So that domains do not always fall together.
+        // A tick less, so that the intervals of domains do not always end together.
         let ticks = ticks - u64::from(who == Who::Busy && ticks > 1);
         (ticks * TICK).clamp(TICK, most)
     }
 
-    /// A CPU that goes idle no longer waits for as long as a busy one.
+    /// A CPU that goes idle is balanced at the interval of idle CPUs from now on.
     fn look_sooner(&mut self, cpu: usize, level: usize) {
         let it = &self.cpus[cpu].balancing;
         if let Some(level) = it.levels.get(level) {
@@ -352,7 +356,7 @@ impl Fair {
         }
     }
 
-    /// A CPU has run out of work and looks whether another has some to spare.
+    /// Newly idle balancing; returns whether the CPU has a thread now (sched_balance_newidle).
     pub(super) fn pull_idle(&mut self, machine: &mut Machine, cpu: usize) -> bool {
         let now = machine.now;
         let by_success = self.version.is_eevdf();
@@ -404,7 +408,8 @@ impl Fair {
         !it.tasks.is_empty()
     }
 
-    /// One look at a domain, and what comes of it; whether a thread came.
+    /// Looks at a domain once and moves threads to the CPU; returns whether any were moved
+    /// (sched_balance_rq).
     fn balance(&mut self, machine: &mut Machine, cpu: usize, level: usize, who: Who) -> bool {
         let (number, local) = {
             let it = &self.cpus[cpu].balancing.levels[level];
@@ -419,7 +424,7 @@ impl Fair {
         let mut balanced = true;
         if let Some((group, much)) = found {
             let mut pinned = None;
-            // If none of a queue's threads may come here, the next one is tried.
+            // If no thread of the busiest queue may run on this CPU, the next queue is tried.
             for _ in 0..4 {
                 let group = &domain.groups[group];
                 let Some(busiest) = self.find_queue(group, cpu, much, pinned) else {
@@ -454,7 +459,8 @@ impl Fair {
         moved > 0
     }
 
-    /// Of a group's CPUs the first idle one balances for it (on an idle core, if any is), else the first one.
+    /// Whether the CPU balances for its group (should_we_balance): the first CPU on an idle core does, else
+    /// the first idle CPU, else the first CPU.
     fn is_its_turn(&self, machine: &Machine, domain: usize, group: usize, cpu: usize) -> bool {
         let cpus = &self.map.domains[domain].groups[group];
         let idle = |cpu: &&usize| self.is_idle(machine, **cpu);
@@ -465,7 +471,7 @@ impl Fair {
         first == Some(&cpu)
     }
 
-    /// What a group has. Where only counts matter, sums of averages are left out.
+    /// The state of a group; where only counts matter, the sums of averages are left out unless `all`.
     fn look_at(&self, cpus: &[usize], number: usize, domain: &Domain, all: bool) -> Group {
         let tally = self.map.tallies(domain)[number];
         let mut group = Group {
@@ -479,7 +485,7 @@ impl Fair {
             crowded: tally.crowded > 0,
             fill: Fill::HasSpare,
         };
-        // With fewer threads than CPUs it has some to spare, whatever they use.
+        // A group with fewer threads than CPUs has CPUs to spare, whatever the threads use.
         if all || group.threads >= cpus.len() {
             for &cpu in cpus {
                 let it = &self.map.glances[cpu];
@@ -492,7 +498,7 @@ impl Fair {
         group
     }
 
-    /// Looks at all groups.
+    /// Looks at all groups of a domain.
     fn look_at_all(&self, domain: &Domain, local: usize, who: Who) -> Look {
         let (mut own, mut busiest) = (None, None::<Group>);
         let (mut load, mut util, mut overloaded) = (0.0, 0.0, false);
@@ -510,7 +516,7 @@ impl Fair {
             }
         }
         if !all && own.is_some_and(|own| own.fill != Fill::HasSpare) {
-            // Now the load of all groups matters.
+            // Here the load of all groups matters.
             let sum = |cpus: &Vec<usize>| -> f64 {
                 cpus.iter()
                     .fold(0.0, |sum, &cpu| sum + self.map.glances[cpu].load)
@@ -526,8 +532,8 @@ impl Fair {
         }
     }
 
-    /// The same for a CPU that has run dry, where each CPU is a group: only those with several threads matter, which
-    /// are few. None: that does not do, all have to be looked at.
+    /// The same for a newly idle CPU in a domain whose groups are single CPUs: only CPUs with several threads
+    /// matter, and these are few. `None`: the short way does not do, all groups have to be looked at.
     fn look_at_crowded(&self, domain: &Domain, local: usize, cpu: usize) -> Option<Look> {
         if domain.spreads || domain.groups.len() < domain.cpus || self.map.glances[cpu].threads > 0
         {
@@ -559,7 +565,7 @@ impl Fair {
         })
     }
 
-    /// The group to take from, and how much of what.
+    /// The group to move threads from, and how much to move of what (sched_balance_find_src_group).
     fn find_busiest(
         &mut self,
         domain: &Domain,
@@ -607,7 +613,7 @@ impl Fair {
         Some((busiest.number, much))
     }
 
-    /// The queue of the group that has most of it.
+    /// The busiest queue of a group (sched_balance_find_src_rq).
     fn find_queue(
         &self,
         group: &[usize],
@@ -637,7 +643,8 @@ impl Fair {
         found.map(|(_, other)| other)
     }
 
-    /// Moves what is allowed, cold and not too much; how many threads, and whether none may come here.
+    /// Moves threads that may move, are not cache-hot and not too much (detach_tasks); returns how many were
+    /// moved, and whether no thread may run on the CPU.
     #[allow(clippy::too_many_arguments, reason = "one loop of the kernel's")]
     fn take_from(
         &mut self,
@@ -657,7 +664,7 @@ impl Fair {
         let (mut at, mut moved, mut all_pinned) = (0, 0, true);
         let mut left = much;
         for _ in 0..threads.min(MOST) {
-            // An idle CPU does not take the last one.
+            // An idle CPU does not take a queue's last thread.
             if who != Who::Busy && self.cpus[busiest].tasks.len() <= 1 {
                 break;
             }
@@ -675,7 +682,7 @@ impl Fair {
             if it.state != State::Ready || warm && failed <= domain.tries() {
                 continue;
             }
-            // The more often it failed, the more may be moved.
+            // The more often balancing failed, the larger a thread may be.
             let ease = (1u64 << failed.min(10)) as f64;
             let enough = |left: f64, has: f64| has / ease > left;
             left = match left {
@@ -699,7 +706,7 @@ impl Fair {
             };
             self.migrate(machine, thread, cpu);
             moved += 1;
-            // Another has taken its place in the list.
+            // Another thread has taken the moved thread's place in the list.
             at -= 1;
             let (Much::Threads(rest) | Much::Load(rest) | Much::Util(rest)) = left;
             if who == Who::NewlyIdle || rest <= 0.0 {
@@ -709,7 +716,8 @@ impl Fair {
         (moved, all_pinned)
     }
 
-    /// If that goes on, what runs there is moved.
+    /// Counts that nothing was moved; if that goes on, asks for the running thread of the busiest queue
+    /// (active balancing).
     #[allow(clippy::too_many_arguments, reason = "the other half of the same")]
     fn moved_nothing(
         &mut self,
@@ -735,7 +743,7 @@ impl Fair {
         }
     }
 
-    /// Moves what ran, if another CPU has asked for it.
+    /// Moves the thread that ran, if another CPU has asked for it.
     pub(super) fn push(&mut self, machine: &mut Machine, cpu: usize, ran: usize) {
         let Some(to) = self.cpus[cpu].balancing.push.take() else {
             return;
@@ -746,7 +754,7 @@ impl Fair {
     }
 }
 
-/// How much to move so that both have as much to do.
+/// How much to move so that the two groups are even (calculate_imbalance); `None`: nothing.
 fn imbalance(
     domain: &Domain,
     own: &Group,

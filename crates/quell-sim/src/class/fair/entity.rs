@@ -1,19 +1,20 @@
-//! What is scheduled, and the queues of it.
+//! Scheduling entities, and the queues in which they wait.
 //!
-//! An entity is a thread, or what a group has on one CPU. A queue is a group's on a CPU (the root group's: the CPU's
-//! own); a group's entity stands in its parent's queue and is picked for the threads below it. What runs is out of the
-//! order, but counts for averages.
+//! An entity is a thread, or a group's entity on one CPU. A queue is a group's on a CPU (the root group's is
+//! the CPU's own); a group's entity is in the queue of the group's parent, and is picked for the threads
+//! below it. The running entity is not in the sorted order, but counts for sums and averages.
 //!
-//! Queues are sorted vectors: CFS sorts by virtual time, EEVDF by virtual deadline. A few to a few hundred entries of 32
-//! bytes are moved in less time than a tree's nodes are found, and nothing is allocated once they have their size.
+//! Queues are sorted vectors: CFS sorts by virtual time, EEVDF by virtual deadline. A few to a few hundred
+//! entries of 32 bytes are moved in less time than the nodes of a tree are found, and nothing is allocated
+//! once a vector has its size.
 
 use super::pelt::Pelt;
 use crate::events::Nanos;
 
-/// Weights are 1024 for nice 0, and 1024 times that for precision.
+/// The weight of nice 0: 1024, times 1024 for precision (as the kernel's scale_load).
 pub const NICE_0: u64 = 1 << 20;
 
-/// A weight without the extra precision; never nothing.
+/// A weight without the extra precision, at least 2 (scale_load_down); 0 stays 0.
 pub fn down(weight: u64) -> u64 {
     if weight == 0 {
         0
@@ -22,7 +23,7 @@ pub fn down(weight: u64) -> u64 {
     }
 }
 
-/// CPU time in the virtual time of an entity of that weight.
+/// CPU time, in ns, as virtual time of an entity of this weight (calc_delta_fair).
 pub fn virtually(time: Nanos, weight: u64) -> i64 {
     if weight == NICE_0 {
         time as i64
@@ -31,10 +32,10 @@ pub fn virtually(time: Nanos, weight: u64) -> i64 {
     }
 }
 
-/// A queue: group x CPUs + CPU.
+/// A queue's number: group x CPUs + CPU.
 pub type QueueId = usize;
 
-/// An entity: a thread's, or the one that a queue has in its parent's queue.
+/// An entity: a thread's, or a queue's entity in the parent's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Id {
     Thread(usize),
@@ -43,32 +44,32 @@ pub enum Id {
 
 #[derive(Debug, Clone, Default)]
 pub struct Entity {
-    /// With extra precision.
+    /// The weight, with the extra precision.
     pub weight: u64,
-    /// EEVDF's; of a group's the shortest of what is in it.
+    /// EEVDF's slice, in ns; of a group's entity, the shortest slice in its queue.
     pub slice: Nanos,
-    /// A thread of the idle policy.
+    /// The entity is a thread of the idle policy.
     pub idle: bool,
     pub vruntime: i64,
     pub deadline: i64,
-    /// How far it was behind the average when it left a queue.
+    /// EEVDF: the lag, in virtual time, when the entity left its queue; positive: it is owed service.
     pub vlag: i64,
-    /// Until there it is not preempted as long as it is eligible.
+    /// The virtual time up to which the running entity is not preempted while it is eligible (RUN_TO_PARITY).
     pub protected: i64,
-    /// In its queue, running or not.
+    /// The entity is in its queue, running or not.
     pub queued: bool,
-    /// It sleeps, but stays in the queue until it is eligible.
+    /// The entity sleeps, but stays in its queue until it is eligible (DELAY_DEQUEUE).
     pub delayed: bool,
-    /// Its deadline is relative to its virtual time, as it is between queues.
+    /// The deadline is relative to the virtual time, as it is while the entity moves between queues.
     pub relative: bool,
-    /// CPU time, and what it was when it was picked.
+    /// The CPU time so far in ns, and its value when the entity was last picked.
     pub ran: Nanos,
     pub ran_before: Nanos,
     pub avg: Pelt,
 }
 
 impl Entity {
-    /// What it adds to its queue's load.
+    /// The entity's part of its queue's load.
     pub fn load(&self) -> f64 {
         self.avg.load * down(self.weight) as f64
     }
@@ -77,7 +78,7 @@ impl Entity {
 /// An entity that waits in a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiting {
-    /// What the queue is sorted by.
+    /// The virtual time (CFS) or the virtual deadline (EEVDF), by which the queue is sorted.
     pub key: i64,
     pub vruntime: i64,
     pub weight: i64,
@@ -89,30 +90,32 @@ pub struct Queue {
     pub group: usize,
     pub cpu: usize,
     pub parent: Option<QueueId>,
-    /// Its own, in its parent.
+    /// The group's entity in the parent's queue.
     pub entity: Entity,
-    /// Weights of its entities, with extra precision, and how many there are.
+    /// The sum of the entities' weights, with the extra precision, and how many entities there are.
     pub weight: u64,
     pub entities: u32,
-    /// Threads below it that run or could.
+    /// The number of threads below the queue that run or wait.
     pub runnable: u32,
-    /// What waits, first the first.
+    /// The entities that wait, in order.
     pub waiting: Vec<Waiting>,
-    /// What runs, or ran and was not yet put back.
+    /// The entity that runs, or that ran and has not been put back yet.
     pub current: Option<Id>,
-    /// Whom to prefer if that is fair: who was woken last; who was preempted last.
+    /// Buddies, preferred if that is fair: the entity that was woken last, and the entity that was preempted
+    /// last.
     pub next: Option<Id>,
     pub last: Option<Id>,
-    /// CFS: never goes back, new entities start from there. EEVDF: where the last one that left it was.
+    /// CFS: the virtual time from which new entities start; it never decreases. EEVDF: the virtual time of
+    /// the last entity that left the queue empty.
     pub min_vruntime: i64,
-    /// Sums of those that wait: weights, weights x virtual times.
+    /// Sums over the waiting entities: of weights, and of weights times virtual times.
     sum: i64,
     sum_v: i128,
     pub avg: Pelt,
-    /// What it adds to its group's load, and since when.
+    /// The load that the queue has published to its group, and when.
     pub counted: f64,
     pub counted_at: Nanos,
-    /// It is among its CPU's queues whose averages are kept up to date.
+    /// The queue is in its CPU's `listed`.
     pub listed: bool,
 }
 
@@ -124,7 +127,7 @@ impl Queue {
         self.sum_v += i128::from(it.weight) * i128::from(it.vruntime);
     }
 
-    /// Takes out what waits there with that key.
+    /// Takes out a waiting entity that has this key.
     pub fn remove(&mut self, id: Id, key: i64) {
         let first = self.waiting.partition_point(|other| other.key < key);
         let found = self.waiting[first..].iter().position(|it| it.id == id);
@@ -136,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// Weights and weighted virtual times of all, with the running one's entity.
+    /// The sums of weights and of weighted virtual times over all entities; `current` is the running one.
     fn sums(&self, current: Option<&Entity>) -> (i128, i128) {
         let (sum, sum_v) = (i128::from(self.sum), self.sum_v);
         match current.filter(|current| current.queued) {
@@ -148,12 +151,12 @@ impl Queue {
         }
     }
 
-    /// The sum of its entities' weights, without the extra precision.
+    /// The sum of the entities' weights, without the extra precision.
     pub fn total(&self, current: Option<&Entity>) -> i64 {
         self.sums(current).0 as i64
     }
 
-    /// The weighted average of virtual times.
+    /// The weighted average of virtual times: EEVDF's V.
     pub fn average(&self, current: Option<&Entity>) -> i64 {
         let (sum, sum_v) = self.sums(current);
         if sum == 0 {
@@ -163,13 +166,13 @@ impl Queue {
         }
     }
 
-    /// Whether what stands there has got no more than its share.
+    /// Whether an entity at this virtual time is eligible, that is has lag of zero or more.
     pub fn eligible(&self, current: Option<&Entity>, vruntime: i64) -> bool {
         let (sum, sum_v) = self.sums(current);
         i128::from(vruntime) * sum <= sum_v
     }
 
-    /// EEVDF's choice. `current` is what ran, its entity with it.
+    /// EEVDF's pick: the earliest deadline of the eligible entities. `current` is the entity that ran.
     pub fn earliest(&self, current: Option<(Id, &Entity)>) -> Option<Id> {
         let current = current.filter(|(_, entity)| entity.queued);
         if self.waiting.is_empty() {
@@ -221,7 +224,7 @@ mod tests {
             queued: true,
             ..Entity::default()
         };
-        // It moves the average to 1, so that it is the only one that is eligible.
+        // The running entity moves the average to 1, so that it is the only one that is eligible.
         assert_eq!(queue.average(Some(&current)), 1);
         let with = |current: &Entity| queue.earliest(Some((Id::Thread(3), current)));
         assert_eq!(with(&current), Some(Id::Thread(3)));

@@ -1,12 +1,13 @@
-//! Weights of groups and averages of load, through all levels.
+//! Weights of groups, and averages of load through all levels.
 //!
-//! A group's weight is shared out over the CPUs on which it has load: on each its entity weighs
-//! `shares x load / (load of the group on all CPUs)`, at most all of it. Its own part of that sum is taken as of now (and at
-//! least what is queued), the others' as they were last published, which happens when they moved by more than 1/64.
-//! As load also decays while nothing is queued, a thread that mostly sleeps makes its group's entity light on its CPU.
+//! A group's weight is shared out over the CPUs on which the group has load: on each CPU the group's entity
+//! weighs `shares x load / (load of the group on all CPUs)`, at most all of it (calc_group_shares). The CPU's
+//! own part of the sum is taken as of now (and at least the weight that is queued), the other CPUs' as last
+//! published, which happens when a load has moved by more than 1/64. As load also decays while nothing is
+//! queued, a thread that mostly sleeps makes its group's entity light on its CPU.
 //!
-//! Not modelled: load that moves with a thread reaches only the averages of its own group's queue and the parents' use of
-//! time; a parent's load follows as it is queued there.
+//! Limits: when a thread moves, its load moves in the averages of its own group's queue only, and its
+//! utilisation in those of the parents too; a parent's load follows as the group's entity is queued there.
 
 use super::Fair;
 use super::entity::{Entity, Id, NICE_0, Queue, QueueId, Waiting, down};
@@ -17,20 +18,20 @@ use crate::machine::Machine;
 const SLACK: f64 = 1.0 / 64.0;
 /// The least weight of a group's entity.
 const MIN_SHARES: u64 = 2;
-/// From 6.7 on a queue publishes its load once in so long at most.
+/// The least time between two publications of a queue's load, in ns, since 6.7.
 const PUBLISH_EVERY: Nanos = 1_000_000;
 
-/// A group over all CPUs.
+/// The weight and load of a group over all CPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Shares {
-    /// Its weight, with extra precision.
+    /// The group's weight, with the extra precision.
     weight: u64,
-    /// The load that its queues have published.
+    /// The sum of the loads that the group's queues have published.
     load: f64,
 }
 
 impl Fair {
-    /// Makes room for groups and threads that are new since the last call.
+    /// Adds the state of groups and threads that are new since the last call.
     pub(super) fn grow(&mut self, machine: &Machine) {
         if self.tasks.len() == machine.threads.len() && self.groups.len() == machine.groups.len() {
             return;
@@ -77,7 +78,7 @@ impl Fair {
         }
     }
 
-    /// The queue that an entity is or would be in; none: it is a CPU's own queue.
+    /// The queue that an entity is or would be in; `None` for a CPU's own queue.
     pub(super) fn home(&self, id: Id) -> Option<QueueId> {
         match id {
             Id::Thread(thread) => Some(self.tasks[thread].queue),
@@ -85,7 +86,7 @@ impl Fair {
         }
     }
 
-    /// The entity of that queue that runs.
+    /// The running entity of a queue.
     pub(super) fn current(&self, queue: QueueId) -> Option<&Entity> {
         self.queues[queue].current.map(|id| self.entity(id))
     }
@@ -102,7 +103,7 @@ impl Fair {
         }
     }
 
-    /// It waits in that queue from here on.
+    /// Inserts an entity into the waiting ones of a queue.
     pub(super) fn put_in(&mut self, queue: QueueId, id: Id) {
         let entity = self.entity(id);
         let waiting = Waiting {
@@ -119,7 +120,7 @@ impl Fair {
         self.queues[queue].remove(id, key);
     }
 
-    /// Brings an entity's averages up to date.
+    /// Updates an entity's averages.
     pub(super) fn advance_entity(&mut self, now: Nanos, id: Id) {
         let Some(home) = self.home(id) else { return };
         let runs = self.queues[home].current == Some(id);
@@ -136,7 +137,7 @@ impl Fair {
         (entity.avg).advance(now, load, f64::from(threads) * 1024.0, util);
     }
 
-    /// Brings a queue's averages up to date, and what its group knows of them.
+    /// Updates a queue's averages, and what its group or the other CPUs see of them.
     pub(super) fn advance_queue(&mut self, now: Nanos, queue: QueueId) {
         let it = &mut self.queues[queue];
         let util = if it.current.is_some() { 1024.0 } else { 0.0 };
@@ -164,7 +165,8 @@ impl Fair {
         }
     }
 
-    /// What sleeps on a CPU is forgotten bit by bit.
+    /// Updates the averages of a CPU's queues with load left (update_blocked_averages); forgets a queue whose
+    /// load is gone.
     pub(super) fn advance_blocked(&mut self, now: Nanos, cpu: usize) {
         let mut at = 0;
         while let Some(&queue) = self.cpus[cpu].listed.get(at) {
@@ -188,7 +190,7 @@ impl Fair {
         }
     }
 
-    /// A thread's load comes to a queue, or leaves it.
+    /// Adds (1.0) or takes (-1.0) a thread's averages to or from its queue's.
     pub(super) fn attach(&mut self, now: Nanos, thread: usize, sign: f64) {
         self.advance_entity(now, Id::Thread(thread));
         let task = &self.tasks[thread];
@@ -214,7 +216,7 @@ impl Fair {
         }
     }
 
-    /// What a thread counts on its CPU: its part of its group's part.
+    /// The load of a thread on its CPU: its part of its group's part, on each level (task_h_load).
     pub(super) fn load_of(&self, thread: usize) -> f64 {
         let task = &self.tasks[thread];
         let mut load = task.entity.load();
@@ -227,7 +229,7 @@ impl Fair {
         load
     }
 
-    /// Weighs a group's entity on a CPU anew.
+    /// Updates the weight of a group's entity on a CPU (update_cfs_group).
     pub(super) fn update_share(&mut self, queue: QueueId) {
         let it = &self.queues[queue];
         if it.parent.is_none() || self.version.is_eevdf() && it.weight == 0 {
@@ -246,7 +248,8 @@ impl Fair {
         }
     }
 
-    /// Changes the weight of a group's entity, so that it stays behind or ahead by as much service.
+    /// Changes the weight of a group's entity; under EEVDF the entity keeps its lag as service
+    /// (reweight_entity).
     fn reweigh(&mut self, queue: QueueId, weight: u64) {
         let id = Id::Queue(queue);
         let Some(parent) = self.queues[queue].parent else {
@@ -284,7 +287,7 @@ impl Fair {
                 entity.protected = rebase(entity.protected);
             }
         } else if deadline != entity.deadline {
-            // It was protected as long as its deadline stayed the same.
+            // Before 7.2 an entity is protected as long as its deadline does not change.
             entity.protected = i64::MIN;
         }
         entity.deadline = deadline;
@@ -296,12 +299,12 @@ impl Fair {
     }
 }
 
-/// A virtual time of an entity whose weight changes.
+/// A virtual time, or lag, of an entity whose weight changes.
 fn scaled(time: i64, old: u64, new: u64) -> i64 {
     (i128::from(time) * i128::from(old) / i128::from(new.max(1))) as i64
 }
 
-/// A thread's weight, with extra precision.
+/// A thread's weight, with the extra precision.
 pub(super) fn weight_of(weight: quell_model::Weight) -> u64 {
     weight.0 * (NICE_0 / 1024) / 1000
 }

@@ -1,9 +1,10 @@
-//! Entering and leaving queues, on all levels, and choosing what runs.
+//! Enqueueing and dequeueing on all levels, and picking the next entity.
 //!
-//! CFS places who wakes at most half a latency behind the queue's least virtual time, and who is new a slice ahead of it.
-//! EEVDF puts everybody back as far behind or ahead of the average as when it left (PLACE_LAG); what joins moves the
-//! average itself by its lag, so that is scaled up to be left with it. Who sleeps while it is ahead stays in the queue
-//! until it is not (DELAY_DEQUEUE), but nobody gets ahead by that (DELAY_ZERO). Groups' entities likewise.
+//! CFS places a waking entity at most half a latency behind the queue's least virtual time, and a new one a
+//! slice ahead of it. EEVDF places an entity with the lag that it had when it left (PLACE_LAG); an entity
+//! that joins moves the average itself by its lag, so the lag is scaled up to be what it was after the move.
+//! An entity that sleeps with negative lag stays in the queue until it is eligible (DELAY_DEQUEUE), but does
+//! not gain positive lag by that (DELAY_ZERO). The entities of groups are treated likewise.
 
 use super::entity::{Entity, Id, QueueId, down, virtually};
 use super::{Fair, TICK, Version, groups};
@@ -11,7 +12,7 @@ use crate::events::Nanos;
 use crate::machine::{Machine, ThreadId};
 use quell_model::config::ThreadPolicy;
 
-/// How an entity comes to a queue.
+/// How an entity joins a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enter {
     New,
@@ -20,13 +21,13 @@ pub(super) enum Enter {
 }
 
 impl Fair {
-    /// Its slice in its virtual time.
+    /// An entity's slice, in its virtual time.
     fn virtual_slice(&self, id: Id) -> i64 {
         let entity = self.entity(id);
         virtually(entity.slice, entity.weight)
     }
 
-    /// The shortest slice in a queue.
+    /// The shortest slice in a queue, in ns.
     fn shortest_slice(&self, queue: QueueId) -> Nanos {
         let it = &self.queues[queue];
         let all = it.waiting.iter().map(|it| it.id).chain(it.current);
@@ -35,7 +36,8 @@ impl Fair {
             .unwrap_or(self.slice)
     }
 
-    /// How far an entity is behind the average, within what is kept.
+    /// The lag of an entity in virtual time: how far it is behind the average, within the bounds that the
+    /// version keeps.
     pub(super) fn lag(&self, queue: QueueId, id: Id) -> i64 {
         let entity = self.entity(id);
         let limit = match self.version {
@@ -46,7 +48,7 @@ impl Fair {
         (self.average(queue) - entity.vruntime).clamp(-limit, limit)
     }
 
-    /// Where an entity that joins begins.
+    /// Sets the virtual time, and under EEVDF the deadline, of an entity that joins a queue (place_entity).
     pub(super) fn place(&mut self, queue: QueueId, id: Id, new: bool) {
         if !self.version.is_eevdf() {
             let mut vruntime = self.queues[queue].min_vruntime;
@@ -74,12 +76,14 @@ impl Fair {
         if std::mem::take(&mut entity.relative) {
             entity.deadline += entity.vruntime;
         } else {
-            // A thread's first slice is half of one, to ease it into the competition.
+            // The first slice of a new thread is half a slice, to ease it into the competition
+            // (PLACE_DEADLINE_INITIAL).
             entity.deadline = entity.vruntime + if new { slice / 2 } else { slice };
         }
     }
 
-    /// The thread, which is none's, joins its queue, and groups theirs.
+    /// Enqueues a thread that is in no queue, and the entities of its groups that are in none
+    /// (enqueue_task_fair).
     pub(super) fn enqueue(&mut self, machine: &Machine, thread: usize, how: Enter) {
         let now = machine.now;
         let mut id = Id::Thread(thread);
@@ -133,12 +137,12 @@ impl Fair {
         self.joined(machine, cpu, thread);
     }
 
-    /// What slept in its queue is wanted again.
+    /// A delayed entity is wanted again: sets its lag and puts it in its place (requeue_delayed_entity).
     pub(super) fn come_back(&mut self, now: Nanos, id: Id) {
         let Some(queue) = self.home(id) else { return };
         self.advance_entity(now, id);
         let (lag, kept) = (self.lag(queue, id), self.lag_asleep(queue, id));
-        // What 6.12 clamps stays where it is.
+        // 6.12 leaves an entity where it is if its lag is not above the bound.
         let moves = if self.version.keeps_lag_asleep() {
             self.average(queue) - kept != self.entity(id).vruntime
         } else {
@@ -160,7 +164,8 @@ impl Fair {
         self.wakes_up(id);
     }
 
-    /// The lag that is left to what slept in its queue.
+    /// The lag that a delayed entity keeps: not above zero, and since 7.2 not below what it was when the
+    /// entity fell asleep.
     fn lag_asleep(&self, queue: QueueId, id: Id) -> i64 {
         let mut lag = self.lag(queue, id);
         if self.version.keeps_lag_asleep() && self.entity(id).delayed {
@@ -169,7 +174,7 @@ impl Fair {
         lag.min(0)
     }
 
-    /// It sleeps no more, or not in its queue.
+    /// Ends an entity's delay, because it wakes or leaves its queue.
     fn wakes_up(&mut self, id: Id) {
         let slept = std::mem::take(&mut self.entity_mut(id).delayed);
         if let (Id::Thread(thread), true) = (id, slept) {
@@ -178,7 +183,7 @@ impl Fair {
         }
     }
 
-    /// A thread that sleeps in its queue wakes.
+    /// Wakes a delayed thread.
     pub(super) fn wake_delayed(&mut self, machine: &Machine, thread: usize) {
         let now = machine.now;
         let mut id = Id::Thread(thread);
@@ -193,7 +198,7 @@ impl Fair {
         self.joined(machine, cpu, thread);
     }
 
-    /// The thread leaves its queue, or stays there asleep.
+    /// Dequeues a thread, or leaves it there delayed (dequeue_task_fair).
     pub(super) fn dequeue(&mut self, machine: &Machine, thread: usize, sleeps: bool) {
         let id = Id::Thread(thread);
         if !self.entity(id).delayed {
@@ -202,8 +207,8 @@ impl Fair {
         self.leave(machine.now, id, sleeps, false);
     }
 
-    /// The thread, which ran, ends: it leaves its queue in any case (DEQUEUE_SPECIAL), and its load goes with
-    /// it (task_dead_fair).
+    /// Ends a running thread: it leaves its queue in any case (DEQUEUE_SPECIAL), and its load goes with it
+    /// (task_dead_fair).
     pub(super) fn end(&mut self, machine: &Machine, thread: usize) {
         self.count_no_more(machine.now, thread, false);
         self.leave(machine.now, Id::Thread(thread), true, true);
@@ -222,12 +227,13 @@ impl Fair {
         self.left(cpu, thread, sleeps);
     }
 
-    /// What slept in its queue until it was eligible leaves it.
+    /// Dequeues a delayed entity, at the latest when it would be picked.
     pub(super) fn finish(&mut self, now: Nanos, id: Id) {
         self.leave(now, id, true, true);
     }
 
-    /// The entity leaves its queue, and so do those above that are left with nothing.
+    /// Takes an entity out of its queue, or delays it; then likewise the groups' entities above it whose
+    /// queues are empty.
     fn leave(&mut self, now: Nanos, mut id: Id, mut sleeps: bool, mut finally: bool) {
         let mut leaves = true;
         while let Some(queue) = self.home(id) {
@@ -243,14 +249,14 @@ impl Fair {
                     self.entity_mut(id).delayed = true;
                     leaves = false;
                     if matches!(id, Id::Thread(_)) {
-                        // For the groups above nothing changes.
+                        // A delayed thread is still queued for the groups above it.
                         let cpu = self.queues[queue].cpu;
                         self.cpus[cpu].asleep += 1;
                         return;
                     }
                 } else {
                     self.remove(queue, id, sleeps, finally);
-                    // Next goes on with this group if it can.
+                    // The next pick prefers this group, if that is fair (set_next_buddy).
                     if self.queues[queue].entities > 0 {
                         leaves = false;
                         if sleeps {
@@ -300,7 +306,7 @@ impl Fair {
         }
     }
 
-    /// Brings CFS's least virtual time up to date.
+    /// Updates CFS's least virtual time of a queue (update_min_vruntime).
     pub(super) fn raise_min(&mut self, queue: QueueId) {
         let current = self.current(queue).filter(|it| it.queued);
         let current = current.map(|it| it.vruntime);
@@ -311,7 +317,7 @@ impl Fair {
         it.min_vruntime = it.min_vruntime.max(least.unwrap_or(it.min_vruntime));
     }
 
-    /// Prefers the entity and those above it at the next choice.
+    /// Makes an entity and the groups' entities above it the next buddies.
     pub(super) fn set_next(&mut self, mut id: Id) {
         while let Some(queue) = self.home(id) {
             if !self.entity(id).queued {
@@ -322,7 +328,8 @@ impl Fair {
         }
     }
 
-    /// The entity is not preferred any more, nor are those above that were for its sake.
+    /// Ends the preference for an entity, and for the groups' entities above it as far as they were preferred
+    /// for it.
     pub(super) fn forget_next(&mut self, mut id: Id) {
         while let Some(queue) = self.home(id).filter(|&it| self.queues[it].next == Some(id)) {
             self.queues[queue].next = None;
@@ -330,7 +337,7 @@ impl Fair {
         }
     }
 
-    /// Which entity of a queue is to run, with or without regard to whom to prefer.
+    /// The entity of a queue to run; `buddies` says whether EEVDF considers the next buddy (CFS always does).
     pub(super) fn first(&self, queue: QueueId, buddies: bool) -> Option<Id> {
         let it = &self.queues[queue];
         let current = it.current.map(|id| (id, self.entity(id)));
@@ -357,14 +364,14 @@ impl Fair {
         Some(buddy.unwrap_or(id))
     }
 
-    /// CFS: whether an entity is so far behind another that it is to run instead.
+    /// CFS: whether an entity is so far behind another one that it preempts it (wakeup_preempt_entity).
     pub(super) fn preempts(&self, id: Id, other: Id) -> bool {
         let entity = self.entity(id);
         let behind = self.entity(other).vruntime - entity.vruntime;
         behind > virtually(self.wakeup_granularity, entity.weight)
     }
 
-    /// Finds who is to run on a CPU: the entities from its own queue down, in `self.path`.
+    /// Picks the thread that a CPU runs next; the entities from the CPU's own queue down are in `self.path`.
     pub(super) fn choose(&mut self, now: Nanos, cpu: usize) -> Option<usize> {
         self.path.clear();
         let mut queue = cpu;
@@ -384,7 +391,7 @@ impl Fair {
         }
     }
 
-    /// What ran waits again, from that queue down.
+    /// Puts the entities that ran back into the order, from a queue down (put_prev_entity).
     fn put_back(&mut self, now: Nanos, mut queue: QueueId) {
         while let Some(id) = self.queues[queue].current {
             self.advance_queue(now, queue);
@@ -400,7 +407,7 @@ impl Fair {
         }
     }
 
-    /// What was chosen runs: `self.path`, or nothing.
+    /// Makes the picked entities the running ones (set_next_entity): those of `self.path`, or none.
     pub(super) fn switch(&mut self, now: Nanos, cpu: usize) {
         let mut queue = cpu;
         let mut same = true;
@@ -432,8 +439,8 @@ impl Fair {
         }
     }
 
-    /// Until when in its virtual time an entity that is picked is not preempted: for its slice, since 7.2 for no longer than the
-    /// shortest in its queue.
+    /// The virtual time up to which a picked entity is protected from preemption: the end of its slice; since
+    /// 7.2 no later than after the shortest slice in its queue (set_protect_slice).
     fn protection(&self, queue: QueueId, id: Id) -> i64 {
         let entity = self.entity(id);
         if !self.has_slices || !self.version.is_precise() {
@@ -446,7 +453,8 @@ impl Fair {
         }
     }
 
-    /// EEVDF: an entity that asks for a shorter slice than what runs, and has the earlier deadline, ends the protection of that.
+    /// EEVDF: whether an entity ends the protection of the running one: it has a shorter slice, is eligible,
+    /// and has the earlier deadline or the running one is not eligible.
     pub(super) fn cuts_short(&self, queue: QueueId, id: Id, current: Id) -> bool {
         let (entity, other) = (self.entity(id), self.entity(current));
         let eligible = |it: &Entity| self.queues[queue].eligible(self.current(queue), it.vruntime);
@@ -455,7 +463,7 @@ impl Fair {
             && (entity.deadline < other.deadline || !eligible(other))
     }
 
-    /// CFS: how long an entity may run before others have waited for long enough.
+    /// CFS: an entity's slice in ns, its part of the period in which each thread runs once (sched_slice).
     pub(super) fn cfs_slice(&self, id: Id) -> Nanos {
         let entity = self.entity(id);
         let Some(mut queue) = self.home(id) else {
@@ -493,7 +501,7 @@ impl Fair {
         let offset = self.queues[to].min_vruntime - self.queues[from].min_vruntime;
         let task = &mut self.tasks[thread];
         task.queue = to;
-        // It is cold there.
+        // The thread's cache is cold on the new CPU.
         task.ran_at = 0;
         if task.attached {
             if !self.version.is_eevdf() {

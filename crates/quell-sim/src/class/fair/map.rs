@@ -1,22 +1,22 @@
-//! The machine's CPUs: what they share, the domains in which they are balanced, which of them are idle, and what each
-//! shows of itself to the others.
+//! The CPUs of the machine: the caches and cores that they share, the domains in which they are balanced,
+//! which of them are idle, and what balancing sees of each.
 
 use crate::events::Nanos;
 use quell_model::Topology;
 
-/// What looking at a domain takes, with each CPU.
+/// The assumed cost of a look at a domain in ns, and per CPU of it.
 const LOOK: Nanos = 1_000;
 const LOOK_AT_CPU: Nanos = 50;
 
-/// CPUs with the same last-level cache.
+/// CPUs with one last-level cache.
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
     pub cpus: Vec<usize>,
-    /// How many of them a wakeup may look at.
+    /// How many CPUs a wakeup may look at (SIS_UTIL's nr_idle_scan).
     pub scan: usize,
-    /// A core may be idle as a whole.
+    /// Some core may be idle as a whole (has_idle_cores).
     pub has_idle_core: bool,
-    /// CPUs that are not idle.
+    /// The number of CPUs that are not idle.
     pub busy: usize,
 }
 
@@ -34,12 +34,14 @@ pub struct Domain {
     pub kind: Kind,
     pub groups: Vec<Vec<usize>>,
     pub cpus: usize,
-    /// Threads are spread over the groups even when none is full: these are domains, too.
+    /// Threads are spread over the groups even when none is full (SD_PREFER_SIBLING), since the groups are
+    /// domains themselves.
     pub spreads: bool,
-    /// The machine's: sockets may differ by one pair up to so many threads.
+    /// Of the domain of the whole machine: a CPU's group with fewer threads than this may differ from another
+    /// by two threads (imb_numa_nr).
     pub tolerates: usize,
     pub is_root: bool,
-    /// Where its groups' tallies begin.
+    /// The index of the first group's tally in [`Map::tallies`].
     pub tallies: usize,
 }
 
@@ -48,7 +50,7 @@ impl Domain {
         if self.kind == Kind::Core { 1.10 } else { 1.17 }
     }
 
-    /// Failures until warm threads are moved (cache_nice_tries).
+    /// After how many failures cache-hot threads are moved (cache_nice_tries).
     pub fn tries(&self) -> u32 {
         match self.kind {
             Kind::Core => 0,
@@ -62,7 +64,7 @@ impl Domain {
     }
 }
 
-/// The machine's CPUs and what they share.
+/// The CPUs of the machine, and what they share.
 #[derive(Debug, Default)]
 pub struct Map {
     pub caches: Vec<Cache>,
@@ -70,14 +72,15 @@ pub struct Map {
     pub domains: Vec<Domain>,
     pub cpus: Vec<Place>,
     pub has_siblings: bool,
-    /// Some CPU may have more than one thread.
+    /// Some CPU may have more than one thread (rd->overloaded).
     pub overloaded: bool,
     pub idle: Vec<u64>,
-    /// When idle CPUs are next due, as far as is known: others have gone idle since then.
+    /// When the next idle CPU is due for balancing, as far as is known; `idle_news`: a CPU has gone idle
+    /// since that was worked out.
     pub idle_due: Nanos,
     pub idle_news: bool,
     pub glances: Vec<Glance>,
-    /// Of the domains' groups, one domain's behind the other's.
+    /// The tallies of the domains' groups, one domain's after the other's.
     pub tallies: Vec<Tally>,
     pub random: u64,
 }
@@ -87,15 +90,15 @@ pub struct Place {
     pub cache: usize,
     pub in_cache: usize,
     pub core: usize,
-    /// It went idle, and had no tick since then.
+    /// The CPU went idle, and has had no tick since then.
     pub silent: bool,
-    /// Its domains from the core up, and its group in each.
+    /// The CPU's domains from the core up, and the number of its group in each.
     pub levels: Vec<(usize, usize)>,
-    /// The groups' tallies.
+    /// The indices of these groups' tallies.
     tallies: Vec<usize>,
 }
 
-/// Splits CPUs by what they have in common.
+/// Splits CPUs into parts that have a number in common.
 fn split(cpus: &[usize], of: impl Fn(usize) -> u32) -> Vec<Vec<usize>> {
     let mut sorted: Vec<(u32, usize)> = cpus.iter().map(|&cpu| (of(cpu), cpu)).collect();
     sorted.sort_unstable();
@@ -163,7 +166,7 @@ impl Map {
         map
     }
 
-    /// A domain of one group is none.
+    /// Adds a domain; a domain of one group would be none.
     fn add(&mut self, kind: Kind, groups: Vec<Vec<usize>>, tolerates: usize) {
         if groups.len() < 2 {
             return;
@@ -194,12 +197,12 @@ impl Map {
         });
     }
 
-    /// What a domain's groups have.
+    /// The tallies of a domain's groups.
     pub fn tallies(&self, domain: &Domain) -> &[Tally] {
         &self.tallies[domain.tallies..domain.tallies + domain.groups.len()]
     }
 
-    /// Others see a CPU as that from now on.
+    /// Sets what balancing sees of a CPU from now on.
     pub fn show(&mut self, cpu: usize, glance: Glance) {
         let before = std::mem::replace(&mut self.glances[cpu], glance).threads as usize;
         let threads = glance.threads as usize;
@@ -230,7 +233,7 @@ impl Map {
         self.cpus[cpu].in_cache
     }
 
-    /// The CPUs of its core, itself among them.
+    /// The CPUs of a CPU's core, the CPU itself among them.
     pub fn siblings(&self, cpu: usize) -> &[usize] {
         &self.cores[self.cpus[cpu].core]
     }
@@ -239,7 +242,7 @@ impl Map {
         self.idle[cpu / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// It has nothing to do from now on.
+    /// The CPU goes idle.
     pub fn rests(&mut self, cpu: usize) {
         if self.rests_now(cpu) {
             return;
@@ -260,7 +263,7 @@ impl Map {
         }
     }
 
-    /// The first CPU from there on that rests.
+    /// The first idle CPU from a number on.
     pub fn next_idle(&self, from: usize) -> Option<usize> {
         let mut at = from / 64;
         let mut word = self.idle.get(at)? & (u64::MAX << (from % 64));
@@ -273,7 +276,7 @@ impl Map {
         }
     }
 
-    /// One of 1024.
+    /// A pseudo-random number below 1024 (xorshift).
     pub fn roll(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -282,7 +285,7 @@ impl Map {
     }
 }
 
-/// What balancing reads of a CPU, as of when it last looked at itself, in little memory.
+/// What balancing reads of a CPU: values as of the CPU's last update, in little memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Glance {
     pub load: f64,
@@ -291,8 +294,8 @@ pub struct Glance {
     pub threads: u32,
 }
 
-/// How many threads a group's CPUs have, and how many of the CPUs have none, and more than one. It is kept, because CPUs
-/// that run dry ask for it all the time.
+/// How many threads the CPUs of a group have, how many of the CPUs have none, and how many have more than
+/// one. The counts are kept up to date, because newly idle CPUs ask for them all the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Tally {
     pub threads: usize,

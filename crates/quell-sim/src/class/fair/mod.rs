@@ -1,31 +1,34 @@
-//! Linux's fair class: CFS of 6.1, EEVDF of 6.12 and of 7.2 (kernel/sched/fair.c; this is a model of what it does, with
-//! none of its code).
+//! Linux's fair class: CFS of 6.1, EEVDF of 6.12 and of 7.2 (kernel/sched/fair.c; this is a model of what it
+//! does, with none of its code).
 //!
-//! Problem: what another scheduler gains depends on what it is compared with, and a fair class with perfect knowledge and
-//! free balancing is better than the real one. Approach: the real one's mechanisms, with its constants as distributions
-//! have them (HZ 250): groups' weights from decaying averages of load ([`groups`], [`pelt`]), queues per group and CPU
-//! ([`entity`], [`hierarchy`]), the search for an idle CPU at wakeup with its limits ([`place`]), and balancing at ticks
-//! and by CPUs that run dry, with its costs and thresholds ([`balance`]).
+//! Problem: the gain of another scheduler depends on what it is compared with, and a fair class with perfect
+//! knowledge and free balancing is better than the real one. Approach: the mechanisms of the real one, with
+//! its constants as distributions have them (HZ 250): group weights from decaying averages of load
+//! ([`groups`], [`pelt`]), a queue per group and CPU ([`entity`], [`hierarchy`]), the search for an idle CPU
+//! at wakeup with its limits ([`place`]), and load balancing at ticks and by newly idle CPUs, with its costs
+//! and thresholds ([`balance`]).
 //!
-//! What differs between the versions:
+//! Differences between the versions:
 //!
 //! | | 6.1 | 6.12 | 7.2 |
 //! |---|---|---|---|
-//! | who runs | the least virtual time | the earliest deadline of those not ahead | the same |
+//! | pick | least virtual time | earliest virtual deadline of the eligible | as 6.12 |
 //! | a slice ends | at a tick | at a tick | on time (HRTICK) |
-//! | weights of groups follow | at ticks | at ticks | also at the ends of slices |
-//! | preempting a CPU from another | at once | at once | at its next tick or system call (PREEMPT_LAZY) |
-//! | a group's entity that is weighed anew | keeps its virtual time | keeps its lag, may be preempted | keeps its lag and its protection |
-//! | CPUs that run dry look for work | if they idle for long enough | and as often as that succeeds | the same |
+//! | group weights are updated | at ticks | at ticks | also at the ends of slices |
+//! | a wakeup preempts another CPU | at once | at once | at its next tick or system call (PREEMPT_LAZY) |
+//! | reweighting a group's entity keeps | its virtual time | its lag | its lag and its protection |
+//! | newly idle CPUs balance | if they idle long enough | and as often as it succeeds | as 6.12 |
 //!
-//! Slices are those of programs that compute: who reads its own CPU clock by a system call, in a loop, ends its slice
-//! there (6.12, 7.2), and may be preempted there.
+//! Slices are those of programs that compute. A real thread that reads its own CPU clock by a system call, in
+//! a loop, ends its slice there (6.12, 7.2), and may be preempted there.
 //!
-//! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end, and nothing is
-//! balanced. Threads of the idle policy weigh 3, are preempted by all others, and a CPU that has only such is as good as idle for
-//! who wakes; slices of threads' own count since 6.12. Not modelled: bandwidth limits, idle groups, autogroups, NUMA balancing,
-//! capacities that differ or sink by interrupts, energy, core scheduling, clusters of cores below a cache, WF_SYNC
-//! wakeups.
+//! The machine needs ticks ([`crate::Costs::tick_every`]): without them slices of 6.1 and 6.12 do not end,
+//! and nothing is balanced. Threads of the idle policy weigh 3 and are preempted by all others, and a CPU
+//! with only such threads counts as idle at a wakeup. Slices that threads ask for count since 6.12.
+//!
+//! Limits: no bandwidth limits, idle groups, autogroups, NUMA balancing, CPU capacities (different ones, or
+//! lowered by interrupts), energy-aware scheduling, core scheduling, clusters of cores below a last-level
+//! cache, or WF_SYNC wakeups.
 
 mod balance;
 mod entity;
@@ -43,11 +46,12 @@ use hierarchy::Enter;
 use quell_model::CpuId;
 use quell_model::config::ThreadPolicy;
 
-/// The jiffy: ticks and the intervals of balancing.
+/// The jiffy in ns, the unit of the intervals of ticks and balancing.
 const TICK: Nanos = 4_000_000;
-/// No slice is planned to end sooner.
+/// The shortest time to a planned end of a slice, in ns (hrtick_start).
 const SHORTEST: Nanos = 10_000;
-/// CFS's slices for one period; more stretch it (latency / min granularity).
+/// How many threads CFS's latency has room for; with more, a period is longer than the latency
+/// (sched_nr_latency).
 const CFS_LATENCY_SLICES: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,84 +66,85 @@ impl Version {
         self != Version::Cfs61
     }
 
-    /// Slices end on time.
+    /// Slices end on time (HRTICK), not at ticks.
     fn is_precise(self) -> bool {
         self == Version::Eevdf72
     }
 
-    /// CPUs are preempted from others at their next tick only.
+    /// A CPU whose thread is to be preempted from another CPU reschedules at its next tick only.
     fn is_lazy(self) -> bool {
         self == Version::Eevdf72
     }
 
-    /// What runs stays protected when its group's entity is weighed anew.
+    /// The running entity stays protected when its group's entity is reweighted.
     fn keeps_protection(self) -> bool {
         self == Version::Eevdf72
     }
 
-    /// A wakeup preempts only what no buddy goes before, and what sleeps in its queue is no obstacle: it leaves then.
+    /// A wakeup preempts only if a pick would choose the woken entity, buddies included; a delayed entity
+    /// that would be picked first is dequeued.
     fn wakes_as_it_picks(self) -> bool {
         self == Version::Eevdf72
     }
 
-    /// Who sleeps in its queue is no further behind when it leaves that than when it fell asleep.
+    /// A delayed entity has no less lag when it is dequeued than when it fell asleep.
     fn keeps_lag_asleep(self) -> bool {
         self == Version::Eevdf72
     }
 }
 
-/// What the class knows of a thread.
+/// The state of a thread.
 #[derive(Debug, Clone, Default)]
 struct Task {
     entity: Entity,
-    /// Its group's queue on the CPU that it is on.
+    /// The queue of the thread's group on the thread's CPU.
     queue: QueueId,
-    /// Its CPU time that is in virtual times, and when it last ran.
+    /// The CPU time, in ns, that is accounted for in virtual times, and when the thread last ran.
     counted: Nanos,
     ran_at: Nanos,
-    /// Its load is in its queue's.
+    /// The thread's load is part of its queue's load.
     attached: bool,
-    /// Where it is in its CPU's list.
+    /// The thread's index in its CPU's `tasks`.
     slot: usize,
-    /// The CPU that it was on before the last wakeup.
+    /// The CPU that the thread was on before its last wakeup (recent_used_cpu).
     recent: usize,
     waking: place::Waking,
-    /// Utilization that it is expected to have (UTIL_EST), and what of that its CPU counts.
+    /// The estimated utilisation of the thread, of 1024 (UTIL_EST), and the value that its CPU has counted.
     expected: f64,
     expected_there: f64,
 }
 
-/// What the class knows of a CPU. Its own queue has its number.
+/// The state of a CPU. The CPU's own queue (the root group's) has the CPU's number.
 #[derive(Debug, Clone, Default)]
 struct Cpu {
-    /// Threads that run or wait, in no order.
+    /// The threads that run or wait on the CPU, in no order.
     tasks: Vec<usize>,
-    /// The sum of their expected utilizations.
+    /// The sum of these threads' estimated utilisations.
     expected: f64,
-    /// What runs is to be looked at at the next tick.
+    /// The running thread is to be preempted at the next tick (TIF_NEED_RESCHED_LAZY).
     lazy: bool,
-    /// Threads that sleep in their queues.
+    /// The number of delayed threads in the CPU's queues.
     asleep: u32,
-    /// Switches so far, and whether the end of the present slice is planned.
+    /// The number of switches so far, and whether the end of the running slice is planned.
     choices: u16,
     ends: bool,
-    /// Groups' queues that still have load.
+    /// The groups' queues that have load left.
     listed: Vec<QueueId>,
-    /// What its idle thread has woken.
+    /// The threads that interrupts on the idle CPU have woken.
     waking: place::Waking,
     balancing: balance::Balancing,
 }
 
-/// The class.
+/// A scheduling class after Linux's fair class.
 #[derive(Debug)]
 pub struct Fair {
     version: Version,
-    /// EEVDF's slice; CFS's latency and granularities.
+    /// EEVDF's slice (base_slice_ns), and CFS's latency and granularities, all in ns.
     slice: Nanos,
     latency: Nanos,
     min_granularity: Nanos,
     wakeup_granularity: Nanos,
-    /// Some thread has asked for a slice of its own, or is of the idle policy.
+    /// Whether any thread has asked for a slice of its own, and whether any is of the idle policy.
     has_slices: bool,
     has_idle: bool,
     tasks: Vec<Task>,
@@ -147,24 +152,24 @@ pub struct Fair {
     groups: Vec<groups::Shares>,
     cpus: Vec<Cpu>,
     map: map::Map,
-    /// Where the last thread went that might not stay where it was.
+    /// The CPU to which the last thread moved that might not stay on its own.
     distributed: usize,
-    /// Scratch: entities of the choice, from the CPU's queue down.
+    /// Scratch: the picked entities, from the CPU's own queue down.
     path: Vec<Id>,
 }
 
 impl Fair {
-    /// CFS as in Linux 6.1.
+    /// CFS as of Linux 6.1.
     pub fn cfs_6_1() -> Fair {
         Fair::new(Version::Cfs61)
     }
 
-    /// EEVDF as in Linux 6.12.
+    /// EEVDF as of Linux 6.12.
     pub fn eevdf_6_12() -> Fair {
         Fair::new(Version::Eevdf612)
     }
 
-    /// EEVDF as in Linux 7.2.
+    /// EEVDF as of Linux 7.2.
     pub fn eevdf_7_2() -> Fair {
         Fair::new(Version::Eevdf72)
     }
@@ -188,10 +193,10 @@ impl Fair {
         }
     }
 
-    /// Learns what the machine is like.
+    /// Sets up the state for a machine.
     fn build(&mut self, machine: &Machine) {
         let cpus = machine.cpus.len();
-        // Constants grow with the CPUs, up to 8 (SCHED_TUNABLESCALING_LOG).
+        // Constants grow with the logarithm of the number of CPUs, up to 8 (SCHED_TUNABLESCALING_LOG).
         let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
         self.slice = 700_000 * factor;
         self.latency = 6_000_000 * factor;
@@ -204,10 +209,11 @@ impl Fair {
         }
     }
 
-    /// The virtual times of what runs on a CPU are brought up to date; whether something else should perhaps run.
+    /// Updates the virtual times of the entities that run on a CPU (update_curr); returns whether the CPU
+    /// should reschedule.
     fn update_current(&mut self, machine: &Machine, cpu: usize) -> bool {
         let mut queue = cpu;
-        // Who runs stands at the end of the chain.
+        // The thread that runs is at the end of the chain of running entities.
         let thread = loop {
             match self.queues[queue].current {
                 Some(Id::Thread(thread)) => break thread,
@@ -248,7 +254,8 @@ impl Fair {
         resched
     }
 
-    /// A tick, or the end of a slice: also the averages of what runs there and its groups' weights are brought up to date.
+    /// A tick, or the end of a slice: also updates the averages of the running entities and the weights of
+    /// their groups (entity_tick).
     fn weigh(&mut self, machine: &Machine, cpu: usize, thread: usize) -> bool {
         let resched = self.update_current(machine, cpu);
         let mut id = Id::Thread(thread);
@@ -263,7 +270,7 @@ impl Fair {
         resched
     }
 
-    /// EEVDF: whether what runs may be preempted before its deadline.
+    /// EEVDF: whether the running entity may be preempted before its deadline.
     fn is_fair_game(&self, queue: QueueId, id: Id) -> bool {
         let entity = self.entity(id);
         let protected = entity.vruntime < entity.protected;
@@ -271,7 +278,7 @@ impl Fair {
         !protected && (precise || !self.queues[queue].eligible(Some(entity), entity.vruntime))
     }
 
-    /// Has a CPU choose anew.
+    /// Makes a CPU reschedule, at its next tick where preemption is lazy.
     fn resched(&mut self, machine: &mut Machine, cpu: usize) {
         let id = CpuId(cpu as u32);
         let busy = machine.cpu(id).current.is_some();
@@ -282,7 +289,7 @@ impl Fair {
         }
     }
 
-    /// How long what runs there may go on before its deadline.
+    /// How long the thread that runs may go on until its deadline, in ns.
     fn left_of(&self, thread: usize) -> Nanos {
         let entity = &self.tasks[thread].entity;
         let left = (entity.deadline - entity.vruntime).max(1) as u128;
@@ -290,18 +297,18 @@ impl Fair {
         left.max(SHORTEST)
     }
 
-    /// There are several threads, though some may sleep.
+    /// Whether the CPU has several threads, delayed ones included.
     fn is_contended(&self, cpu: usize) -> bool {
         let it = &self.cpus[cpu];
         it.tasks.len() + it.asleep as usize > 1
     }
 
-    /// A timer's, for what was switched to last on a CPU.
+    /// The token of the timer that ends the slice of a CPU's last switch.
     fn token(&self, cpu: usize) -> u32 {
         u32::from(self.cpus[cpu].choices) << 16 | cpu as u32
     }
 
-    /// Who runs is no longer alone, so its slice ends on time.
+    /// Plans the end of a CPU's slice when the running thread is no longer alone.
     fn plan_end(&mut self, machine: &mut Machine, cpu: usize) {
         if !self.version.is_precise() || self.cpus[cpu].ends || !self.is_contended(cpu) {
             return;
@@ -314,7 +321,8 @@ impl Fair {
         machine.set_timer(at, self.token(cpu));
     }
 
-    /// Whether a thread that came to a CPU's queue is to run instead of what does.
+    /// Preempts the running thread if a thread that came to its CPU's queue is to run instead
+    /// (wakeup_preempt).
     fn check_preempt(&mut self, machine: &mut Machine, thread: usize) {
         let cpu = self.queues[self.tasks[thread].queue].cpu;
         let it = machine.cpu(CpuId(cpu as u32));
@@ -325,7 +333,7 @@ impl Fair {
             return;
         }
         self.plan_end(machine, cpu);
-        // The lowest queue that both are below.
+        // The lowest queue that has both threads below it.
         let mut id = Id::Thread(thread);
         let (queue, current) = loop {
             let Some(queue) = self.home(id) else { return };
@@ -348,7 +356,7 @@ impl Fair {
             (false, true) => return,
             _ => {}
         }
-        // Who computes in the background preempts nobody.
+        // Threads of the batch and idle policies preempt no other thread by waking.
         if machine.threads[thread].policy != ThreadPolicy::Other {
             return;
         }
@@ -376,7 +384,7 @@ impl Fair {
         }
     }
 
-    /// CFS: whether the entity that runs has had its slice.
+    /// CFS: whether the running entity has had its slice (check_preempt_tick).
     fn slice_is_over(&self, queue: QueueId, id: Id) -> bool {
         let it = &self.queues[queue];
         if it.entities <= 1 {
@@ -421,14 +429,14 @@ impl Class for Fair {
         }
         self.check_preempt(machine, thread);
         if let Some(here) = machine.here {
-            // Its system call or interrupt ends: who has waited for that runs.
+            // The waker's system call or interrupt ends: a pending lazy reschedule happens.
             if self.cpus[here.0 as usize].lazy {
                 machine.kick(here);
             }
         }
     }
 
-    /// Others may be moved before it is ready.
+    /// A thread may be moved before it is first ready, so its state exists from the fork on.
     fn fork(&mut self, machine: &mut Machine, _thread: ThreadId) {
         self.grow(machine);
     }
@@ -439,7 +447,7 @@ impl Class for Fair {
     }
 
     fn set_allowed(&mut self, machine: &mut Machine, thread: ThreadId) {
-        // Who runs is moved when its CPU looks.
+        // A running thread moves when its CPU reschedules.
         if machine.thread(thread).state == State::Ready {
             self.expel(machine, thread.index());
         }
@@ -448,7 +456,7 @@ impl Class for Fair {
     fn pick(&mut self, machine: &mut Machine, cpu: CpuId, ran: Option<ThreadId>) -> Option<Pick> {
         self.grow(machine);
         let at = cpu.0 as usize;
-        // The end of a slice is a tick, too.
+        // The end of a slice updates what a tick does.
         let precise = self.version.is_precise();
         let ended = ran.filter(|_| precise && machine.cpu(cpu).turn == Some(0));
         if let Some(ran) = ended {
@@ -484,7 +492,8 @@ impl Class for Fair {
             it.choices = it.choices.wrapping_add(1);
             it.ends = ends;
         } else if ended.is_none() {
-            // Who goes on keeps the end that was planned. If that is now, ticks have to do until another thread comes.
+            // A thread that goes on keeps the planned end of its slice. If that end is now, ticks have to do
+            // until another thread comes.
             turn = machine.cpu(cpu).turn;
         }
         Some(Pick { thread: id, turn })

@@ -1,23 +1,24 @@
-//! Per-entity load tracking: how much something ran, or wanted to, of late.
+//! Per-entity load tracking (PELT): how much an entity ran, or was runnable, of late.
 //!
-//! Averages forget: what was 32 periods ago counts half. A period is 1024 units of 1024 ns, 1.049 ms. They are brought up
-//! to date when somebody looks, in constant time, whatever the time since: the decay over `n` periods and `k` 32nds of
-//! one comes from two tables, the rest of less than 33 us is linear.
+//! How: averages decay geometrically; a contribution of 32 periods ago counts half. A period is 1024 units of
+//! 1024 ns, 1.049 ms. An average is updated when it is read, in constant time whatever the time since: the
+//! decay over `n` periods and `k` 32nds of a period comes from two tables, and the rest of less than 33 us is
+//! linear.
 //!
-//! Differs from the kernel: averages are floating-point numbers and decay also within a period, so they lack the kernel's
-//! steps (of 2 % at most) at the ends of periods.
+//! Limits: unlike the kernel's, averages are floating-point numbers and decay also within a period, so they
+//! lack the kernel's steps (of 2 % at most) at the ends of periods.
 
 use crate::events::Nanos;
 
-/// The kernel's unit of time is 1024 ns, as log2.
+/// The kernel's unit of time is 1024 ns; its log2.
 const UNIT: u32 = 10;
-/// Units of a period, as log2.
+/// The units of a period; log2.
 const PERIOD: u32 = 10;
-/// Periods until what was counts half.
+/// The periods after which a contribution counts half.
 const HALF_LIFE: u64 = 32;
-/// 0.5^(1/32).
+/// 0.5^(1/32), the decay of one period.
 const Y: f64 = 0.978_572_062_087_700_1;
-/// 0.5^(1/1024), of a 32nd of a period.
+/// 0.5^(1/1024), the decay of a 32nd of a period.
 const Y_32ND: f64 = 0.999_323_327_502_650_7;
 
 const fn powers(base: f64) -> [f64; 32] {
@@ -33,7 +34,7 @@ const fn powers(base: f64) -> [f64; 32] {
 static PERIODS: [f64; 32] = powers(Y);
 static PARTS: [f64; 32] = powers(Y_32ND);
 
-/// What is left of an average after so many units.
+/// The part of an average that is left after this many units.
 fn decay(units: u64) -> f64 {
     let periods = units >> PERIOD;
     let halvings = periods / HALF_LIFE;
@@ -46,21 +47,22 @@ fn decay(units: u64) -> f64 {
     halved * PARTS[part as usize] * (1.0 - (1.0 - Y_32ND) * rest)
 }
 
-/// The averages of a thread, a group's share of a CPU, or a queue.
+/// The averages of a thread, of a group's entity on a CPU, or of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pelt {
-    /// Up to when they hold, in units.
+    /// The time of the last update, in units.
     at: u64,
-    /// Being queued: of an entity the part of time (its weight comes on top), of a queue the weight.
+    /// Load: of an entity, the part of time for which it was queued, 0 to 1 (to be multiplied by its weight);
+    /// of a queue, the weight of its entities.
     pub load: f64,
-    /// Threads that run or could, x 1024.
+    /// Runnable threads, times 1024.
     pub runnable: f64,
-    /// Running, x 1024.
+    /// Utilisation: the part of time for which the entity or queue ran, times 1024.
     pub util: f64,
 }
 
 impl Pelt {
-    /// Since it was last brought up to date, this was so.
+    /// Updates the averages for the time since the last update, in which these values held.
     pub fn advance(&mut self, now: Nanos, load: f64, runnable: f64, util: f64) {
         let now = now >> UNIT;
         if now <= self.at {
@@ -73,7 +75,7 @@ impl Pelt {
         self.util = util + (self.util - util) * kept;
     }
 
-    /// Nothing worth counting is left.
+    /// Whether all averages are too small to count.
     pub fn is_gone(&self) -> bool {
         self.load < 0.5 && self.runnable < 0.5 && self.util < 0.5
     }
@@ -103,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_duty_swings_around_its_share_as_its_closed_form_says() {
-        // 3 ms of 10 ms: after many cycles it is greatest at the end of a run, at (1 - y^3) / (1 - y^10).
+        // 3 ms of every 10 ms: after many cycles the load is greatest at the end of a run, at (1 - y^3) / (1
+        // - y^10).
         let mut pelt = Pelt::default();
         for cycle in 0..100u64 {
             pelt.advance(cycle * 10_000_000, 0.0, 0.0, 0.0);

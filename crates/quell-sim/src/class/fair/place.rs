@@ -1,35 +1,39 @@
-//! Where a thread that wakes is to run.
+//! The choice of a waking or new thread's CPU (select_task_rq_fair).
 //!
-//! Either the CPU that wakes it or the one that it was on (wake_affine: whichever is idle, else whichever will have less
-//! load), unless both wake many others (wake_wide). From there an idle CPU of the same cache: that one, the other, the
-//! one before, and then a search whose length sinks with the square of the cache's utilization (SIS_UTIL): from 85 % on
-//! there is none, and with 8 CPUs at 80 % at most one CPU is looked at. How far it may go is only updated by periodic balancing, so it is
-//! also late. With hyperthreads a whole idle core is looked for first, while there may be one.
+//! A waking thread starts from the waker's CPU or its own last one (wake_affine: an idle one, else the one
+//! that will have less load), unless waker and thread both wake many others (wake_wide). From there an idle
+//! CPU of the same last-level cache is looked for: the target itself, the last CPU, the one before that, and
+//! then a search whose length sinks with the square of the cache's utilisation (SIS_UTIL): from 85 % on there
+//! is no search, and with 8 CPUs at 80 % at most one CPU is looked at. The length is updated by periodic load
+//! balancing only, so it is also late. With SMT, a wholly idle core is looked for first, while there may be
+//! one.
 //!
-//! Who may not stay where it waits or runs goes to the next of the CPUs that it may use, whatever these have to do.
+//! A thread that may not stay where it waits or runs goes to the next of the CPUs that it may run on,
+//! whatever their load.
 //!
-//! The first CPU of a thread that is there from the start is the one with the least to do of the cache with
-//! the fewest busy CPUs. One that is forked goes down from the largest domain of its parent's CPU
-//! (SD_BALANCE_FORK): to the group with the most idle CPUs, or where none has idle ones the one with the
-//! least load, if the parent's own has 17 % more than that.
+//! The first CPU of a thread that is there from the start is the one with the fewest threads; of several, the
+//! one with the fewest busy siblings, and then with the fewest busy CPUs in its cache. A forked thread goes
+//! down from the largest domain of its parent's CPU (SD_BALANCE_FORK): in each domain to the group with the
+//! most idle CPUs, or if no group has an idle CPU, to the group with the least load, if the parent's group
+//! has 17 % more.
 
 use super::Fair;
 use crate::events::Nanos;
 use crate::machine::Machine;
 use quell_model::CpuId;
 
-/// sched_domain's imbalance_pct is 117: half of what is above 100 is in favour of the CPU that wakes.
+/// A sched_domain's imbalance_pct is 117: half of the excess over 100 favours the waker's CPU.
 const BIAS: f64 = 1.0 + 0.17 / 2.0;
-/// And all of it in favour of the CPU that forks.
+/// All of the excess favours the CPU of the fork.
 const FORK_BIAS: f64 = 1.17;
-/// After so long half of the flips are forgotten.
+/// The time, in ns, after which the count of flips is halved.
 const FLIPS_HALVE: Nanos = 1_000_000_000;
 
-/// Whom somebody wakes.
+/// Which threads a thread, or an idle CPU, wakes (record_wakee).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Waking {
     last: Option<usize>,
-    /// How often that was another one than before, of late.
+    /// How often the wakee was another thread than the last one, of late (wakee_flips).
     flips: u32,
     at: Nanos,
 }
@@ -46,15 +50,15 @@ impl Waking {
     }
 }
 
-/// Whether a thread may run there.
+/// Whether the thread may run on the CPU.
 pub(super) fn may_use(machine: &Machine, thread: usize, cpu: usize) -> bool {
     machine.threads[thread].may_use(CpuId(cpu as u32))
 }
 
-/// What a group of CPUs has to do.
+/// The load of a group of CPUs.
 struct Room {
     idle: usize,
-    /// Load for each CPU.
+    /// The load per CPU.
     density: f64,
 }
 
@@ -68,24 +72,24 @@ impl Room {
 }
 
 impl Fair {
-    /// Nothing runs or waits there.
+    /// Whether no thread runs or waits on the CPU.
     pub(super) fn is_idle(&self, machine: &Machine, cpu: usize) -> bool {
         machine.cpus[cpu].current.is_none() && self.queues[cpu].entities == 0
     }
 
-    /// Threads of the idle policy run or wait there, and no others.
+    /// Whether threads of the idle policy, and no others, run or wait on the CPU (sched_idle_cpu).
     pub(super) fn has_only_idle(&self, cpu: usize) -> bool {
         let tasks = &self.cpus[cpu].tasks;
         let is_idle = |&it: &usize| self.tasks[it].entity.idle;
         self.has_idle && !tasks.is_empty() && tasks.iter().all(is_idle)
     }
 
-    /// Whether a thread that wakes need not wait there.
+    /// Whether the waking thread need not wait on the CPU.
     fn is_free_for(&self, machine: &Machine, thread: usize, cpu: usize) -> bool {
         self.is_idle(machine, cpu) || !self.tasks[thread].entity.idle && self.has_only_idle(cpu)
     }
 
-    /// A CPU where it may run, of the same cache if possible.
+    /// A CPU that the thread may run on, of the cache of `near` if possible.
     pub(super) fn any_allowed(&self, machine: &Machine, thread: usize, near: usize) -> usize {
         let it = &machine.threads[thread];
         let may = |cpu: &usize| it.may_use(CpuId(*cpu as u32));
@@ -94,8 +98,8 @@ impl Fair {
         (near_by.or_else(|| (0..self.cpus.len()).find(may))).unwrap_or(near)
     }
 
-    /// Moves a thread that waits, or ran until now, if it may not stay: each time to the next of the CPUs that it may use
-    /// (cpumask_any_and_distribute), whatever there is to do.
+    /// Moves a thread that waits, or ran until now, off a CPU where it may not stay, to the next of the CPUs
+    /// that it may run on (cpumask_any_and_distribute), whatever their load.
     pub(super) fn expel(&mut self, machine: &mut Machine, thread: usize) {
         let at = self.queues[self.tasks[thread].queue].cpu;
         if may_use(machine, thread, at) {
@@ -111,7 +115,7 @@ impl Fair {
         self.migrate(machine, thread, to);
     }
 
-    /// Chooses the CPU.
+    /// The CPU for a thread that wakes or is new.
     pub(super) fn select(&mut self, machine: &Machine, thread: usize) -> usize {
         let it = &machine.threads[thread];
         let may = |cpu: usize| it.may_use(CpuId(cpu as u32));
@@ -142,7 +146,8 @@ impl Fair {
         self.near(machine, thread, before, target)
     }
 
-    /// Both wake so many that they are better off far from each other.
+    /// Whether waker and thread both wake so many others that they are better off far from each other
+    /// (wake_wide).
     fn is_wide(&self, flips: u32, thread: usize, here: usize) -> bool {
         let (a, b) = (flips, self.tasks[thread].waking.flips);
         let (less, more) = (a.min(b), a.max(b));
@@ -166,7 +171,7 @@ impl Fair {
         if with < without * BIAS { here } else { before }
     }
 
-    /// An idle CPU of the target's cache, or the target.
+    /// An idle CPU of the target's cache, or the target (select_idle_sibling).
     fn near(&mut self, machine: &Machine, thread: usize, before: usize, target: usize) -> usize {
         let recent = std::mem::replace(&mut self.tasks[thread].recent, before);
         let it = &machine.threads[thread];
@@ -198,7 +203,7 @@ impl Fair {
         }
         let mut one = None;
         for cpu in cpus {
-            // Each core once: by its first CPU.
+            // Each core once, by its first CPU.
             let siblings = self.map.siblings(cpu);
             if siblings.first() != Some(&cpu) {
                 continue;
@@ -215,7 +220,7 @@ impl Fair {
         one.unwrap_or(target)
     }
 
-    /// For a thread that is forked, down from the largest domain of the CPU that forks.
+    /// The CPU for a forked thread, down from the largest domain of its parent's CPU.
     fn for_new(&mut self, machine: &Machine, thread: usize) -> usize {
         let mut at = machine.threads[thread].cpu.0 as usize;
         for level in (0..self.map.cpus[at].levels.len()).rev() {
@@ -235,7 +240,7 @@ impl Fair {
         }
     }
 
-    /// Which of a domain's groups a new thread goes to, if not to its own.
+    /// The group of a domain that a new thread goes to; `None`: the CPU's own.
     fn idlest_group(
         &mut self,
         machine: &Machine,
@@ -285,7 +290,7 @@ impl Fair {
         }
     }
 
-    /// The CPU with the least to do of these.
+    /// The least loaded of these CPUs; an idle one if there is any.
     fn idlest_of(&self, machine: &Machine, thread: usize, cpus: &[usize]) -> Option<usize> {
         let usable = cpus.iter().copied();
         let mut usable = usable.filter(|&cpu| may_use(machine, thread, cpu));
@@ -299,7 +304,7 @@ impl Fair {
         })
     }
 
-    /// For a thread that is there from the start.
+    /// The CPU for a thread that is there from the start.
     fn least_busy(&self, machine: &Machine, thread: usize) -> usize {
         let it = &machine.threads[thread];
         let load = |cpu: usize| {
