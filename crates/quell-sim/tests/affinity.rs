@@ -1,4 +1,4 @@
-//! Threads whose allowed CPUs change while they run and wait, under every class.
+//! Threads whose affinity changes while they run and wait, under every class.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -12,7 +12,7 @@ use quell_sim::{
     Simulation, State, ThreadId,
 };
 
-/// All of them, and whether a CPU never idles beside a thread that may use it.
+/// All classes; the flag says whether no CPU ever idles while a thread is ready that may run on it.
 fn classes(topology: &Topology) -> Vec<(&'static str, bool, Box<dyn Class>)> {
     let count = topology.cpus.len();
     let order = Order::Deadlines(vec![MS; 30]);
@@ -80,7 +80,7 @@ fn threads_leave_a_cpu_that_they_may_not_use_at_once_and_none_is_lost() {
         let before = ran(&simulation);
         simulation.run_until(5 * S);
         for (thread, (after, before)) in ran(&simulation).into_iter().zip(before).enumerate() {
-            // Threads without deadlines run until they block.
+            // Under EDF threads without deadlines run until they block.
             assert!(after > before || name == "edf", "{name}: thread {thread}");
         }
         let machine = simulation.machine();
@@ -91,7 +91,7 @@ fn threads_leave_a_cpu_that_they_may_not_use_at_once_and_none_is_lost() {
 
 #[test]
 fn partitions_share_nothing() {
-    // Three busy threads and one, on one CPU and on three; then the other way round.
+    // Three busy threads on one CPU and one on the other three CPUs; then the other way round.
     for (name, _, class) in classes(&Topology::flat(4)) {
         let tenants = vec![busy(100, 3), busy(100, 1)];
         let mut simulation = machine_with(TICKS, Topology::flat(4), class, tenants);
@@ -114,7 +114,7 @@ fn partitions_share_nothing() {
                 "{name}: {got:?}"
             );
             let alike = got[..3].iter().all(|got| (got - each).abs() < 0.02);
-            // Those two have an order among equals.
+            // These two classes order threads that are equal otherwise.
             let ordered = matches!(name, "edf" | "rtds");
             assert!(alike || ordered, "{name}: {got:?}");
             before = ran(&simulation);
@@ -138,7 +138,7 @@ fn leaving_takes_as_long_as_the_cpu_takes_to_look() {
     simulation.restrict(ThreadId(0), [other].into_iter().collect());
     simulation.run_until(10 * MS + 2_999);
     assert_eq!(simulation.machine().threads[0].state, State::Running(from));
-    // Its CPU stops it, and wakes the other one, which looks as much later.
+    // The thread's CPU reschedules and kicks the other CPU, which takes a kick's time more.
     simulation.run_until(10 * MS + 3_000);
     assert_eq!(simulation.machine().threads[0].state, State::Ready);
     simulation.run_until(10 * MS + 6_000);
@@ -147,7 +147,8 @@ fn leaving_takes_as_long_as_the_cpu_takes_to_look() {
 
 #[test]
 fn who_must_go_spreads_over_the_new_cpus() {
-    // Eight threads in turns on two CPUs get four others: there is no balancing yet when each has two.
+    // Eight threads that shared two CPUs get four other CPUs: when each of these has two threads, there was
+    // no balancing yet.
     let class = Box::new(Fair::eevdf_7_2());
     let mut simulation = machine(Topology::flat(8), class, vec![busy(100, 8)]);
     for thread in 0..8 {

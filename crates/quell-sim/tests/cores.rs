@@ -1,4 +1,4 @@
-//! CPUs that share a core, and CPUs that sleep deeply, by hand.
+//! CPUs that share a core, and CPUs in deep idle states, against figures worked out by hand.
 
 mod common;
 
@@ -29,7 +29,8 @@ fn rounds(simulation: &mut Simulation, tenants: usize) -> Vec<u64> {
 #[test]
 fn siblings_are_as_fast_as_they_are_busy() {
     const MS_EACH: &str = "[{ run_us = 1000 }]";
-    // Alone a ms, both 1 / 0.6 ms, four of a core twice that; others do not matter.
+    // A round takes a CPU alone 1 ms, each of two siblings 1 / 0.6 ms, and each of four siblings twice that;
+    // CPUs of other cores do not matter.
     let mut one = fifo(topology(1, 1, 2), vec![batch(100, 1, MS_EACH)]);
     assert_eq!(rounds(&mut one, 1), [999]);
     let mut two = fifo(
@@ -45,7 +46,7 @@ fn siblings_are_as_fast_as_they_are_busy() {
     );
     apart.restrict(ThreadId(1), [CpuId(2)].into_iter().collect());
     assert_eq!(rounds(&mut apart, 2), [999, 999]);
-    // CPU time is time.
+    // CPU time is wall time.
     for simulation in [one, two, four, apart] {
         let threads = &simulation.machine().threads;
         assert!(threads.iter().all(|thread| thread.ran == S - 1));
@@ -54,8 +55,8 @@ fn siblings_are_as_fast_as_they_are_busy() {
 
 #[test]
 fn what_is_left_is_done_at_the_speed_of_the_time() {
-    // a: 1 ms from 0 on, b: 0.3 ms from 0.5 ms on. By then half of a's is done; b takes 0.3 / 0.6 = 0.5 ms, in which a does
-    // 0.3; the last 0.2 take a as long.
+    // a: 1 ms of work from 0 on; b: 0.3 ms from 0.5 ms on. By then half of a's work is done. b takes 0.3 /
+    // 0.6 = 0.5 ms, in which a does 0.3 ms; a's last 0.2 ms take as long.
     let tenants = vec![
         server(1_000, [10 * MS].into_iter()),
         server(300, [10 * MS + 500_000].into_iter()),
@@ -69,7 +70,8 @@ fn what_is_left_is_done_at_the_speed_of_the_time() {
 
 #[test]
 fn who_spins_watches_the_clock() {
-    // One waits for a request that never comes, spinning for 2 ms; the other works for 2 ms, of which that took 0.8.
+    // One thread spins for 2 ms for a request that never comes; the other does 2 ms of work, and the spinning
+    // takes 0.8 ms of that time's work.
     let spins =
         "[[tenant.thread]]\nname = \"w\"\nspin_us = 2000\nprogram = [\"request\", \"respond\"]\n";
     let mut simulation = fifo(topology(1, 1, 2), vec![server(2_000, [0].into_iter())]);
@@ -142,8 +144,9 @@ const DEEP: Costs = Costs {
 
 #[test]
 fn deep_sleepers_wake_late_and_others_do_not() {
-    // The request's interrupt wakes the CPU where it comes in, and that makes it look itself: 100 us once, and 5 for the
-    // request. The second comes 500 us after the first's answer: that is no deep idle yet, nor is 600. 601 is.
+    // The interrupt of the request wakes its CPU, and the thread runs there: 100 us of exit latency once, and
+    // 5 us for the request. The second request comes 500 us after the first answer: the CPU is not in deep
+    // idle yet, nor is it after 600 us, but it is after 601.
     let class = || Box::new(Fifo::new(None));
     let answered = |gap: u64| 10 * MS + 100_000 + 5_000 + 50_000 + gap;
     for (gap, expected) in [(500_000, 55), (600_000, 55), (601_000, 155)] {
@@ -152,16 +155,16 @@ fn deep_sleepers_wake_late_and_others_do_not() {
         let mut simulation = machine_with(DEEP, Topology::flat(1), class(), tenants);
         let answers = simulation.run_until(S);
         assert_eq!(response_us(&answers, 0), [155, expected], "after {gap} ns");
-        // It is not busy meanwhile.
+        // The CPU is not busy during the exit latency.
         assert_eq!(simulation.machine().cpus[0].busy, 2 * 55_000);
     }
-    // One that is asked to look by another CPU: requests come in at CPU 0, the thread may run on 1 only.
+    // A CPU that another CPU kicks: requests come in at CPU 0, the thread may run on CPU 1 only.
     let times = [10 * MS, 10 * MS + 300_000];
     let tenants = vec![server(50, times.into_iter())];
     let mut simulation = machine_with(DEEP, Topology::flat(2), class(), tenants);
     simulation.restrict(ThreadId(0), [CpuId(1)].into_iter().collect());
     let answers = simulation.run_until(S);
-    // Both sleep: 100 us and 5 at CPU 0, 2 and 100 until CPU 1 looks.
+    // Both CPUs are in deep idle: 100 us and 5 us at CPU 0, then 2 us and 100 us until CPU 1 reschedules.
     assert_eq!(response_us(&answers, 0), [257, 57]);
 }
 
@@ -176,7 +179,7 @@ fn a_sleeper_s_timer_pays_for_the_wakeup_and_busy_cpus_do_not() {
         simulation.run_until(S);
         simulation.rounds(0)
     };
-    // 2 ms, the interrupt's us and 100 us; or 100 us more.
+    // A round takes 2 ms, 1 us of interrupt and 100 us of work; with exit latency, 100 us more.
     assert_eq!((of(0), of(100_000)), (S / 2_101_000, S / 2_201_000));
     let beside = |idle_exit| {
         let costs = Costs { idle_exit, ..DEEP };

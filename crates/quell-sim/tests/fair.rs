@@ -35,7 +35,7 @@ fn pin(simulation: &mut Simulation, thread: usize, cpu: u32) {
     simulation.restrict(ThreadId(thread as u32), [CpuId(cpu)].into_iter().collect());
 }
 
-/// CPU time of each thread in twenty seconds, after five, in percent of a CPU.
+/// The CPU time of each thread in twenty seconds, after five, in percent of a CPU.
 fn shares(simulation: &mut Simulation) -> Vec<f64> {
     let shares = common::shares(simulation, 5 * S, 25 * S);
     shares.into_iter().map(|share| 100.0 * share).collect()
@@ -70,8 +70,8 @@ fn nice_0_gets_3_057_times_as_much_as_nice_5() {
 
 #[test]
 fn half_a_duty_in_fine_cycles_beside_a_busy_thread() {
-    // CFS lets who slept catch up; in EEVDF it is not behind while it sleeps, so it gets half of the time in which it
-    // is ready.
+    // CFS lets a thread that slept catch up; under EEVDF a thread gets no lag while it sleeps, so this one
+    // gets half of the time in which it is ready.
     for (kernel, expected) in [(Cfs61, 50.0), (Eevdf612, 66.7), (Eevdf72, 66.7)] {
         let mut one = machine(kernel, Topology::flat(1), TICKS);
         add(&mut one, GroupId::ROOT, 0, 1, BUSY);
@@ -130,12 +130,13 @@ fn two_cpus_are_kept_busy_by_three_threads() {
         let got = shares(&mut two);
         println!("{kernel:?}: {got:?}");
         close(kernel, got.iter().sum(), 200.0, 0.1);
-        // Balancing moves one a few times a second.
+        // Balancing moves one thread a few times a second.
         assert!(got.iter().all(|&share| share > 55.0), "{got:?}");
     }
 }
 
-/// T0 and T1 are busy, T2 too, T3 runs 3 ms and sleeps 7; two CPUs; percent of a CPU for T0 + T1.
+/// T0, T1 and T2 are busy, T3 runs for 3 ms and sleeps for 7; two CPUs. Returns T0's and T1's CPU time in
+/// percent of a CPU.
 fn paper(kernel: Kernel, groups: usize, pinned: bool, costs: Costs) -> f64 {
     let mut two = machine(kernel, Topology::flat(2), costs);
     let groups: Vec<GroupId> = (0..groups).map(|_| group(&mut two, 100)).collect();
@@ -164,9 +165,9 @@ fn paper(kernel: Kernel, groups: usize, pinned: bool, costs: Costs) -> f64 {
 
 #[test]
 fn groups_on_two_cpus_as_measured_on_three_kernels() {
-    // The group whose thread sleeps a lot gets less than its half. Measured on Debian's kernels with two CPUs, those of
-    // EEVDF (6.12.107 and 7.2.13) on the kernel lab's virtual clock for 20 s after 5, with programs that do the same: T3
-    // runs until its CPU clock has advanced by 3 ms, then sleeps for 7.
+    // The group whose thread sleeps a lot gets less than its half. Measured on Debian's kernels with two
+    // CPUs, EEVDF's (6.12.107 and 7.2.13) on the virtual clock of the kernel lab for 20 s after 5, with
+    // programs that do the same: T3 runs until its CPU clock has advanced by 3 ms, then sleeps for 7.
     let measured = [
         (Cfs61, 2, true, 109.0, 1.0),
         (Cfs61, 4, true, 119.0, 1.0),
@@ -186,7 +187,8 @@ fn groups_on_two_cpus_as_measured_on_three_kernels() {
 
 #[test]
 fn threads_of_four_groups_take_turns_on_two_cpus() {
-    // Measured likewise, not pinned. Without a little noise 6.12's balancing, at ticks, always finds T3 where it was.
+    // Measured likewise, not pinned. Without a little noise, 6.12's balancing at ticks always finds T3 in the
+    // same place.
     let costs = Costs {
         noise: 10_000,
         noise_every: 8_000_000,
@@ -200,9 +202,10 @@ fn threads_of_four_groups_take_turns_on_two_cpus() {
 
 #[test]
 fn a_group_collapses_where_its_wakeups_do_not_preempt() {
-    // Ishiguro et al. saw T3 get 0.3 % instead of 30, and G0 : G1 = 149.7 : 50.3, in CFS with 8 CPUs' tunables. That
-    // takes wakeups that do not preempt, so that each waits for a tick, however short T3 runs: a wakeup granularity
-    // (4 ms) that is, in the virtual time of a group's entity, longer than the credit of a sleeper (12 ms).
+    // Ishiguro et al. saw T3 get 0.3 % instead of 30, and G0 : G1 = 149.7 : 50.3, in CFS with 8 CPUs'
+    // tunables. That takes wakeups that do not preempt, so that T3 waits for a tick each time, however short
+    // it runs: a wakeup granularity (4 ms) that is, in the virtual time of a group's entity, longer than the
+    // credit of a sleeper (12 ms).
     let mut eight = machine(Cfs61, Topology::flat(8), Costs::TYPICAL);
     let groups = [group(&mut eight, 50), group(&mut eight, 50)];
     for (number, cpu) in [0, 1, 0, 1].into_iter().enumerate() {
@@ -244,7 +247,7 @@ fn no_cpu_idles_for_long_beside_threads_that_wait() {
             }
             let (lost, longest) = (lost as f64 / steps as f64 / 8.0, longest as f64 / 4.0);
             println!("{kernel:?}: {lost:.3} of the CPUs, {longest} ms at most");
-            // Idle CPUs are balanced at a tick or the next.
+            // Idle CPUs are balanced at a tick or at the next.
             assert!(lost < 0.15 && longest < 8.0);
         }
     }
@@ -254,7 +257,7 @@ fn no_cpu_idles_for_long_beside_threads_that_wait() {
 fn threads_spread_over_caches_and_cores_once_they_may() {
     let all: CpuSet = CpuSet::first(8);
     for kernel in ALL {
-        // Crowded on one socket, then on both hyperthreads of two cores.
+        // The threads are crowded on one socket, then on both hardware threads of two cores.
         for (topology, crowd) in [(topology(2, 4, 1), 4), (topology(1, 4, 2), 4)] {
             let siblings = topology.cpus[1].core == 0;
             let threads = if siblings { 4 } else { 8 };
@@ -321,7 +324,8 @@ fn nested_groups_and_changing_affinities_lose_nobody() {
             }
         }
         let ran: Vec<u64> = many.machine().threads.iter().map(|it| it.ran).collect();
-        // Long, as a group in a group may weigh next to nothing on a CPU, and others wait for its thread at a barrier.
+        // This takes long, as a group in a group may weigh next to nothing on a CPU, and other threads wait
+        // for its thread at a barrier.
         many.run_until(44 * S);
         let machine = many.machine();
         let stuck = (machine.threads.iter().zip(ran)).filter(|(it, ran)| it.ran == *ran);

@@ -1,4 +1,4 @@
-//! What is observed of a simulated machine, against what threads must have done there.
+//! The monitor's snapshots of a simulated machine, against what the threads must have done.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -60,7 +60,8 @@ fn threads<'a>(snapshot: &'a Snapshot, tenant: &str) -> &'a [ThreadSample] {
 
 #[test]
 fn times_and_counts_are_those_of_the_period() {
-    // Turns of 1 ms on one CPU for nothing: spinners wait as long as they run, the others for a turn of each.
+    // Slices of 1 ms on one CPU, and kernel work costs nothing: each spinner waits as long as it runs, and
+    // each of the other threads waits for a slice of each spinner.
     let class = Box::new(Fifo::new(Some(MS)));
     let mut simulation = Simulation::new(Topology::flat(1), Costs::NONE, class);
     let mut monitor = observed(&mut simulation);
@@ -82,13 +83,13 @@ fn times_and_counts_are_those_of_the_period() {
             assert_ne!(spinner.state, ThreadState::Blocked);
         }
         if period == 0 {
-            continue; // It begins with all that is ready at once.
+            continue; // All threads become ready at once at the start.
         }
         let [first, second] = threads(&snapshot, "chain") else {
             panic!("{snapshot:?}");
         };
         let rounds = second.wakeups.unwrap();
-        // 9.9 ms of sleep, then up to two turns of others before each of two runs of 0.1 ms.
+        // 9.9 ms of sleep, then up to two slices of spinners before each of two runs of 0.1 ms.
         assert!((7..=10).contains(&rounds), "{rounds}");
         assert_eq!(second.run_ns, rounds * MS / 10);
         let waker = second.wakers.as_ref().unwrap()[0];
@@ -106,7 +107,8 @@ fn times_and_counts_are_those_of_the_period() {
             .unwrap()
             .len();
         assert!(longest <= 21, "at most 2 ms, of which the logarithm is 20");
-        // Of the spinners one waits while the other runs; of the chain one sleeps while the other waits or runs.
+        // Of the spinners one waits while the other runs; of the chain's threads one sleeps while the other
+        // waits or runs.
         let seen = |tenant: &str| {
             let tenant = snapshot.tenant(&tenant.into()).unwrap();
             tenant.occasions.clone().unwrap()
@@ -149,7 +151,8 @@ fn what_an_agent_wants_of_a_thread_reaches_the_scheduler() {
     simulation.run_until(11_000 * MS);
     let snapshot = monitor.snapshot(&simulation);
     let spinners = threads(&snapshot, "spin");
-    // A little less than 4: what the two others' short runs take comes off the heavier one's turns.
+    // A little less than 4: the short runs of the two other threads come off the slices of the heavier
+    // spinner.
     let ratio = spinners[1].run_ns as f64 / spinners[0].run_ns as f64;
     assert!((ratio / 4.0 - 1.0).abs() < 0.05, "{ratio}");
 
@@ -203,13 +206,14 @@ fn a_load_generator_of_this_machine_displaces_who_runs_where_it_does() {
         let all = snapshot.tenants.iter().flat_map(|tenant| &tenant.threads);
         all.map(|thread| thread.preemptions.unwrap()).sum::<u64>()
     };
-    // Whoever runs gives way to each request and each answer, or is only delayed.
+    // The thread that runs is preempted by each request and each answer, where a generator runs there; else
+    // it is only delayed.
     assert_eq!(preemptions(true), preemptions(false) + 200);
 }
 
 #[test]
 fn the_machines_own_threads_put_off_what_runs() {
-    // A hundred times a second on each CPU, for 100 us: two spinners on two CPUs wait for that and for nothing else.
+    // A hundred times a second on each CPU, for 100 us: two spinners on two CPUs wait for nothing else.
     let costs = Costs {
         noise: 100_000,
         noise_every: 10 * MS,
@@ -224,7 +228,7 @@ fn the_machines_own_threads_put_off_what_runs() {
         let ready = spinner.ready.clone().unwrap();
         let waits = ready.count.unwrap();
         assert!((1_800..2_200).contains(&waits), "{waits}");
-        // And at first it was ready before it ran.
+        // One wait more: the spinner was ready before it first ran.
         assert_eq!(spinner.preemptions, Some(waits - 1));
         assert!(
             ready.sum_ns.abs_diff((waits - 1) * 100_000) < waits * 2_000,

@@ -1,4 +1,5 @@
-//! Timers, reader-writer locks, semaphores and events against what they take by hand; programs that stand still.
+//! Timers, reader-writer locks, semaphores and events against figures worked out by hand; programs that
+//! deadlock.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -17,7 +18,7 @@ fn of(programs: &[ThreadProgram], cpus: u32) -> Simulation {
     simulation
 }
 
-/// Threads of so many programs, named a, b, ..., on as many CPUs.
+/// One thread for each of the programs, named a, b, ..., on as many CPUs.
 fn simulation(programs: &[&str]) -> Simulation {
     let mut text = String::new();
     for (program, name) in programs.iter().zip('a'..) {
@@ -36,7 +37,7 @@ fn timers_never_drift_and_skip_what_they_miss() {
     let mut it = simulation(&["{ run_us = 300 }, { timer_us = 1000 }"]);
     it.run_until(100 * MS);
     assert_eq!(ran_us(&it), [30_000]);
-    // 1.3 ms of each 2: every other period is missed and skipped.
+    // 1.3 ms of each 2 ms: every other period is missed and skipped.
     let mut it = simulation(&["{ run_us = 1300 }, { timer_us = 1000 }"]);
     it.run_until(100 * MS);
     assert_eq!(ran_us(&it), [65_000]);
@@ -48,7 +49,8 @@ fn readers_read_together_and_a_waiting_writer_goes_before_new_ones() {
     let write = "{ sleep_us = 50 }, { write = { name = \"l\", program = [{ run_us = 100 }] } }";
     let mut it = simulation(&[read, read, write]);
     it.run_until(10 * MS);
-    // Read to 100, write to 200, and again: the writer sleeps from 200 to 250, when the readers have read from 200 to 300.
+    // The readers read from 0 to 100 us and the writer writes to 200, then sleeps to 250; meanwhile the
+    // readers read again, from 200 to 300.
     assert_eq!(ran_us(&it), [5000, 5000, 5000]);
     assert_eq!(it.deadlock(), None);
 }
@@ -79,14 +81,14 @@ fn signals_are_kept_and_broadcasts_reach_everybody_once() {
         "{ broadcast = \"e\" }, { sleep_us = 1000 }",
     ]);
     it.run_until(10 * MS);
-    // The second goes on at 0, and at 1.5, 3 and 4.5 ms, since one came meanwhile.
+    // The second thread goes on at 0, 1.5, 3 and 4.5 ms, since a broadcast came each time before.
     assert_eq!(ran_us(&it)[..2], [100, 10_000]);
     assert_eq!(it.deadlock(), None);
 }
 
 #[test]
 fn waiting_in_rings_is_explained() {
-    // The check of scenarios refuses this one, so it is made by hand.
+    // The check of scenarios refuses this scenario, so the programs are built directly.
     let lock = |name: &str, program| {
         let name = name.to_string();
         Step::Lock(Critical { name, program })
@@ -146,7 +148,7 @@ fn a_program_that_takes_no_time_is_stopped() {
     );
 }
 
-/// The shares of CPU time, in percent, that threads of these tables have on so many CPUs in 10 s.
+/// The CPU time of the threads of these tables in 10 s, in percent of a CPU.
 fn shares(class: Box<dyn Class>, cpus: u32, tables: &str) -> Vec<f64> {
     let mut simulation = Simulation::new(Topology::flat(cpus), common::TICKS, class);
     simulation.add_tenant(Tenant::new(&common::programs(tables, false), None));
@@ -193,7 +195,8 @@ fn nice_values_and_the_idle_policy_are_weights() {
 
 #[test]
 fn periodic_threads_beside_others_of_the_idle_policy_have_what_they_want() {
-    // Eight of 5.333 ms each 7.777 ms, as many CPUs, and five for the background: 68.6 % each.
+    // Eight threads that each run for 5.333 ms of every 7.777 ms (68.6 %), on as many CPUs, beside five
+    // background threads.
     let tables = table(
         "periodic",
         "count = 8",
@@ -205,8 +208,8 @@ fn periodic_threads_beside_others_of_the_idle_policy_have_what_they_want() {
     );
     for (name, class) in classes(8) {
         let got = shares(class, 8, &tables);
-        // Under EEVDF two of them share a CPU for a while now and then: who is asleep and not yet out of a queue wakes there, and at
-        // such a utilization nobody looks for another CPU.
+        // Under EEVDF two periodic threads share a CPU for a while now and then: a thread whose dequeue is
+        // delayed wakes where it is queued, and at this utilisation no other CPU is searched for.
         let most = if ["6.12", "7.2"].contains(&name) {
             3.0
         } else {
@@ -244,14 +247,15 @@ fn a_shorter_slice_is_served_sooner_and_is_no_larger_share() {
 
 #[test]
 fn a_signal_goes_to_who_waits_already() {
-    // 100 rounds a second each: the first signals, waits for the answer of the other, and does not take its own signal.
+    // 100 rounds a second each: the first thread signals, waits for the other's signal, and does not take its
+    // own.
     let decoder = "{ timer_us = 10000 }, { signal = \"q\" }, { wait = \"q\" }, { run_us = 150 }";
     let other = "{ wait = \"q\" }, { run_us = 300 }, { signal = \"q\" }";
     let mut it = simulation(&[decoder, other]);
     it.run_until(1000 * MS + MS);
     assert_eq!(ran_us(&it), [15_000, 30_000]);
     assert_eq!(it.rounds(0), 200);
-    // As with a lock and POSIX's condition.
+    // The same with a lock and POSIX's condition variable.
     let decoder = "{ run_us = 1000 }, { lock = { name = \"m\", program = [{ signal = \"q\" }, { wait_next = \"q\" }] } }, { run_us = 150 }, { timer_us = 10000 }";
     let other = "{ lock = { name = \"m\", program = [{ wait_next = \"q\" }] } }, { run_us = 300 }, { lock = { name = \"m\", program = [{ signal = \"q\" }] } }";
     let mut it = simulation(&[decoder, other]);
@@ -270,13 +274,13 @@ fn who_waits_for_the_next_does_not_take_what_came_before() {
         it.run_until(10 * MS);
         assert_eq!(ran_us(&it), [1000, 10 * rounds], "{wait}");
     }
-    // What let it past it has seen.
+    // A thread has seen the broadcast that let it past.
     let all = "{ broadcast = \"a\" }, { run_us = 100 }, { timer_us = 1000 }";
     let twice = "{ wait_next = \"a\" }, { run_us = 10 }, { wait = \"a\" }, { run_us = 20 }";
     let mut it = simulation(&[twice, all]);
     it.run_until(10 * MS);
     assert_eq!(ran_us(&it), [150, 1000]);
-    // One's own signal is for others, also where nobody waited yet.
+    // A thread's own signal is for other threads, also where none has waited yet.
     let own = "{ signal = \"o\" }, { run_us = 10 }, { wait = \"o\" }";
     let mut it = simulation(&[own, own]);
     it.run_until(MS);
@@ -303,15 +307,17 @@ fn a_thread_may_only_pass_signals_on() {
 #[test]
 fn timers_of_ones_own_restart_or_catch_up() {
     let timer = |missed: &str| format!("{{ timer = {{ period_us = 1000{missed} }} }}");
-    // On time both are the same: 300 us each ms.
+    // A thread that is on time does the same either way: 300 us each ms.
     let mut it = simulation(&[&format!("{{ run_us = 300 }}, {}", timer(""))]);
     it.run_until(100 * MS);
     assert_eq!(ran_us(&it), [30_000]);
-    // Work that is longer than the period never sleeps, where `timer_us` does half the time.
+    // Work that is longer than the period never sleeps; with `timer_us` the thread would run for 65 % of the
+    // time.
     let mut it = simulation(&[&format!("{{ run_us = 1300 }}, {}", timer(""))]);
     it.run_until(100 * MS);
     assert_eq!(ran_us(&it), [100_000]);
-    // 5 ms late once: what restarts has lost them, what catches up does five rounds at once.
+    // 5 ms late once: a timer that restarts has lost the periods, one that catches up does five rounds at
+    // once.
     let once = |missed| {
         format!(
             "{{ run_us = 5000 }}, {{ repeat = {{ times = 1000, program = [{{ run_us = 300 }}, {}] }} }}",
@@ -326,7 +332,7 @@ fn timers_of_ones_own_restart_or_catch_up() {
         it.run_until(100 * MS);
         assert_eq!(ran_us(&it), [ran], "{missed}");
     }
-    // Periods of one timer add up; those of two do not.
+    // The periods of one timer add up; those of two timers do not.
     let two = |name| {
         format!(
             "{{ run_us = 100 }}, {{ timer = {{ period_us = 1000, name = \"a\" }} }}, {{ run_us = 100 }}, {{ timer = {{ period_us = 3000, name = \"{name}\" }} }}"

@@ -1,4 +1,4 @@
-//! The machine against closed forms of queueing theory, and programs against what they take by hand.
+//! The machine against closed forms of queueing theory, and programs against figures worked out by hand.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -10,7 +10,7 @@ use quell_sim::{
     Answer, Class, Costs, Fair, Fifo, Load, Oldest, Request, Simulation, State, Tenant, ThreadId,
 };
 
-/// One request at each of these times, in µs.
+/// A request due at each of these times, in us.
 fn at_us(times: &'static [u64]) -> Load {
     Box::new(times.iter().map(|&us| Request {
         due: us * 1000,
@@ -18,7 +18,7 @@ fn at_us(times: &'static [u64]) -> Load {
     }))
 }
 
-/// The tenant that these thread tables make.
+/// One tenant with the threads of these tables.
 fn simulation(
     cpus: u32,
     class: impl Class + 'static,
@@ -31,7 +31,7 @@ fn simulation(
     simulation
 }
 
-/// A server of so many threads whose requests take what is written there.
+/// A server of `threads` threads; `run` is the work of a request, as a scenario says it.
 fn server(
     cpus: u32,
     class: impl Class + 'static,
@@ -42,7 +42,7 @@ fn server(
     simulation(cpus, class, &serving(threads, run), Some(load))
 }
 
-/// Mean and 99th percentile of latencies, in µs.
+/// The mean and the 99th percentile of latencies, in us.
 fn figures(answers: &[Answer]) -> (f64, f64) {
     let mut us: Vec<f64> = answers
         .iter()
@@ -63,7 +63,7 @@ fn first_come_first_served_is_m_m_1_and_m_m_k() {
         poisson(700.0, 1),
     );
     let (mean, p99) = figures(&one.run_until(1000 * S));
-    // Sojourn times are exponential with 1 / (mu - lambda).
+    // Sojourn times are exponential with mean 1 / (mu - lambda).
     near("M/M/1 mean", mean, 1000.0 / 0.3, 0.03);
     near("M/M/1 p99", p99, 1000.0 / 0.3 * 100f64.ln(), 0.05);
     let busy = one.machine().cpus[0].busy as f64;
@@ -129,7 +129,7 @@ fn a_fork_join_takes_its_critical_path_or_all_its_work() {
 
 #[test]
 fn the_oldest_request_goes_first() {
-    // The second comes while the first's parts wait for the only CPU.
+    // The second request comes while parts of the first wait for the only CPU.
     let mut simulation = simulation(1, Oldest::default(), FORK_JOIN, Some(at_us(&[0, 100])));
     assert_eq!(latencies_us(&simulation.run_until(S)), [2000, 3900]);
 }
@@ -145,7 +145,8 @@ fn a_lock_admits_one_and_who_spins_for_it_uses_its_cpu() {
         let mut simulation = simulation(2, Fifo::new(None), &threads, load);
         assert_eq!(latencies_us(&simulation.run_until(S)), [1000, 1990]);
         let busy: u64 = simulation.machine().cpus.iter().map(|cpu| cpu.busy).sum();
-        // Each spins for its request and for the one that never comes; the second 990 us for the lock as well.
+        // Each thread spins for its request and for one that never comes; the second thread spins 990 us for
+        // the lock as well.
         let spun = 4 * spin + spin.min(990);
         assert_eq!(busy, 2_000_000 + spun * 1000, "spin {spin}");
     }
@@ -175,7 +176,7 @@ program = [{ run_us = 100 }, { barrier = "b" }]
 "#;
     let mut three = simulation(3, Fifo::new(None), barrier, None);
     three.run_until(S - 1);
-    // 300 us a round, three threads; the last round is not over.
+    // Three threads, and 300 us a round; the last round is not over.
     assert_eq!(three.rounds(0), 3 * (S / 300_000));
 }
 
@@ -214,7 +215,8 @@ fn the_same_seed_gives_the_same_course_and_costs_take_time() {
     assert_eq!(run(costs), run(costs));
     let (costly, free) = (run(costs).0, run(Costs::NONE).0);
     assert!(figures(&costly).0 > figures(&free).0);
-    // Nobody sleeps through being woken on the way there: all but what is under way at the end is answered.
+    // No thread stays asleep that was woken on its way to sleep: all requests but those in flight at the end
+    // are answered.
     assert!(costly.len().abs_diff(free.len()) <= 2);
 }
 
@@ -270,6 +272,7 @@ program = [{ help = "p" }]
     let mut simulation = Simulation::new(Topology::flat(4), costs, Box::new(Fifo::new(None)));
     let load = Some(at_us(&[1000]));
     simulation.add_tenant(Tenant::new(&programs, load));
-    // 10 us to the main thread, 30 to the last helper, whose part ends with the main thread's own; then it wakes that.
+    // 10 us until the main thread is woken, 30 until the last helper is, whose part ends with the main
+    // thread's own; then that helper wakes the main thread.
     assert_eq!(latencies_us(&simulation.run_until(S)), [10 + 30 + 100 + 10]);
 }

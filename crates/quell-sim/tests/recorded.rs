@@ -1,4 +1,4 @@
-//! Recorded threads: by hand, to the nanosecond.
+//! Recorded threads, against figures worked out by hand, to the nanosecond.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -15,7 +15,7 @@ fn machine(cpus: u32, threads: &[&[Act]]) -> Simulation {
     simulation
 }
 
-/// When each was due and done.
+/// When each answer was due, and when it was given.
 fn answers(simulation: &mut Simulation, until: Nanos) -> Vec<(Nanos, Nanos)> {
     let answers = simulation.run_until(until).into_iter();
     let mut answers: Vec<_> = answers.map(|it| (it.due, it.at)).collect();
@@ -62,7 +62,7 @@ fn a_timer_that_has_gone_off_lets_its_thread_on() {
     ];
     let mut simulation = machine(1, &[&thread]);
     simulation.interrupt(0, CpuId(0), ThreadId(0));
-    // It was to go on at 60, and came to that at 80.
+    // The thread was to go on at 60, and came to that point at 80.
     let expected = [(0, 10), (50, 80), (60, 81)];
     assert_eq!(answers(&mut simulation, 1000), expected);
 }

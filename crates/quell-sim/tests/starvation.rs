@@ -1,4 +1,4 @@
-//! However little threads are due, under Quell's scheduler.
+//! No thread starves under Quell's scheduler, however little it is due.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use common::*;
 use quell_model::{CpuId, TenantWeight};
 use quell_sim::{GroupId, Simulation, ThreadId};
 
-/// The longest that each thread waited between its turns, in ms, looked at every 100 ms from then on.
+/// The longest time for which each thread did not run, in ms, by samples of every 100 ms between two times.
 fn longest_waits(it: &mut Simulation, from: u64, until: u64) -> Vec<u64> {
     it.run_until(from);
     let mut before = ran(it);
@@ -36,7 +36,7 @@ fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
             (1, [1, 10000], [300, 20], [false; 2]),
             (2, [1, 10000], [4, 4], [false; 2]),
             (2, [1, 10000], [4, 4], [true; 2]),
-            // One that is bound, beside a crowd that is not.
+            // One thread with an affinity of one CPU, beside a thousand that may run on both.
             (2, [1, 10000], [1, 1000], [true, false]),
         ] {
             let case = (share, cpus, weights, threads, bound);
@@ -44,7 +44,7 @@ fn nobody_waits_so_long_that_the_kernel_ends_the_scheduler() {
             for ((count, weight), bound) in threads.into_iter().zip(weights).zip(bound) {
                 let group = it.add_group(GroupId::ROOT, TenantWeight(weight));
                 let first = add_threads(&mut it, group, 0, count, BUSY);
-                // The light ones make debts first.
+                // The light threads run alone first, so that they are far ahead.
                 let later = it.machine().now + 2 * S;
                 it.run_until(later);
                 for thread in first..first + count as usize {

@@ -1,4 +1,4 @@
-//! Xen's schedulers, and EDF, against what theory and Xen's sources say of them.
+//! Xen's schedulers, and EDF, against theory and Xen's sources.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -27,9 +27,10 @@ fn credit2(cpus: u32, tenants: Vec<Spec>) -> Simulation {
 
 #[test]
 fn busy_tenants_share_by_weight() {
-    // 1 : 2 : 4, as many threads of each as CPUs: no thread is entitled to more than a CPU. On several CPUs within 5 % only:
-    // under Credit a heavy vCPU that waits comes to 300 credits at times, loses half of them and earns nothing until a tick
-    // finds it running (without that rule all are within 0.2 %); Credit2 gives 50 us to who moves, after turns of a ms or more.
+    // Weights 1 : 2 : 4, with as many threads of each tenant as CPUs: no thread is entitled to more than a
+    // CPU. On several CPUs within 5 % only: under Credit a heavy vCPU that waits comes to 300 credits at
+    // times, loses half of them and earns nothing until a tick finds it running (without that rule all are
+    // within 0.2 %); Credit2 gives 50 us to a vCPU that migrates, after turns of a ms or more.
     for cpus in [1, 4] {
         let tenants = || vec![busy(100, cpus), busy(200, cpus), busy(400, cpus)];
         let tolerance = if cpus == 1 { 0.01 } else { 0.05 };
@@ -50,7 +51,8 @@ fn busy_tenants_share_by_weight() {
 
 #[test]
 fn threads_that_are_entitled_to_more_than_a_cpu_leave_the_rest() {
-    // Two CPUs, one thread of weight 8 and two of 1: by weight 1.6 CPUs, but a thread can use one; the others share the other.
+    // Two CPUs, one thread of weight 8 and two of weight 1: by weight the heavy one has 1.6 CPUs, but a
+    // thread can use only one; the light ones share the other.
     let mut simulation = credit(2, vec![busy(800, 1), busy(100, 2)]);
     let got = shares(&mut simulation, S, 61 * S);
     near("heavy", got[0], 1.0, 0.02);
@@ -60,8 +62,9 @@ fn threads_that_are_entitled_to_more_than_a_cpu_leave_the_rest() {
 
 #[test]
 fn equal_threads_share_alike_where_they_do_not_divide() {
-    // Three on two CPUs: accounts and resets are for all CPUs of a queue, so that nobody is stuck beside another. Credit2
-    // gives who moves 50 us, so at most 5 % in turns of a ms.
+    // Three threads on two CPUs: credits are accounted and reset for all CPUs of a queue, so that no thread
+    // is stuck beside another. Credit2 gives 50 us to a thread that migrates, so at most 5 % in turns of a
+    // ms.
     let mut simulation = credit(2, vec![busy(100, 3)]);
     for share in shares(&mut simulation, S, 61 * S) {
         near("credit", share, 2.0 / 3.0, 0.01);
@@ -74,7 +77,7 @@ fn equal_threads_share_alike_where_they_do_not_divide() {
 
 #[test]
 fn credit_preempts_hogs_only_after_30_ms() {
-    // The slice; the second starts when the first had a whole one.
+    // The time slice is 30 ms: the second thread starts when the first has had a whole slice.
     let mut simulation = credit(1, vec![busy(100, 2)]);
     simulation.run_until(30 * MS - 1);
     assert_eq!(ran(&simulation), [30 * MS - 1, 0]);
@@ -84,7 +87,8 @@ fn credit_preempts_hogs_only_after_30_ms() {
 
 #[test]
 fn boost_waits_for_the_rate_limit_at_most() {
-    // A thread of 100 us every 7.3 ms uses 1.4 % of a third: always UNDER, so it is boosted whenever it wakes.
+    // A thread that runs 100 us every 7.3 ms uses 1.4 % of a CPU, of which a third is its share: it is always
+    // UNDER, so it is boosted whenever it wakes.
     let tenants = vec![server(100, every(7_300_000, MS)), busy(100, 2)];
     let mut simulation = credit(1, tenants);
     let took = response_us(&simulation.run_until(20 * S), 0);
@@ -95,7 +99,8 @@ fn boost_waits_for_the_rate_limit_at_most() {
         took.iter().max()
     );
 
-    // Two requests half a ms apart: for the second, the hog that got the CPU in between has run 0.4 of its ms.
+    // Two requests half a ms apart: at the second, the CPU-bound thread that got the CPU in between has run
+    // 0.4 ms of the rate limit of 1 ms.
     let times = every(50 * MS, 105 * MS).flat_map(|at| [at, at + MS / 2]);
     let mut simulation = credit(1, vec![server(100, times), busy(100, 1)]);
     let answers = simulation.run_until(10 * S);
@@ -106,9 +111,9 @@ fn boost_waits_for_the_rate_limit_at_most() {
 
 #[test]
 fn boost_is_lost_at_a_tick() {
-    // Ticks come every 10 ms. A thread that runs from 32 to 47 ms was boosted until the tick at 40 ms; another
-    // that wakes boosted waits for it before (same priority), but preempts it after. (Ongaro et al., VEE 2008: boosts of
-    // several domains negate each other.)
+    // Ticks come every 10 ms. A thread that runs from 32 to 47 ms is boosted until the tick at 40 ms; another
+    // boosted thread that wakes before has the same priority and waits for it, but preempts it after. (Ongaro
+    // et al., VEE 2008: boosts of several domains negate each other.)
     for (wakes, expected) in [(35, 12_100), (41, 100)] {
         let tenants = vec![
             server(15_000, std::iter::once(32 * MS)),
@@ -121,7 +126,8 @@ fn boost_is_lost_at_a_tick() {
 
 #[test]
 fn a_hog_that_sleeps_a_little_does_not_keep_its_boost() {
-    // Alone it would use 14 of 15 parts; beside a hog its credits run out, it wakes OVER, and both get half.
+    // Alone the thread would use 14 of 15 parts; beside a busy thread its credits run out, it wakes OVER, and
+    // both get half.
     let sleeper = "[{ run_us = 7000 }, { sleep_us = 500 }]";
     let mut simulation = credit(1, vec![batch(100, 1, sleeper), busy(100, 1)]);
     let got = shares(&mut simulation, S, 61 * S);
@@ -130,8 +136,9 @@ fn a_hog_that_sleeps_a_little_does_not_keep_its_boost() {
 
 #[test]
 fn credit2_lets_a_light_waker_in_within_the_rate_limit() {
-    // It has the most credit, as it hardly burns any: it preempts whoever ran for the rate limit (less its tolerance), else it
-    // comes when the turn ends, which is a ms long between equal hogs. (At the start all have the same credit.)
+    // The light thread has the most credit, as it hardly burns any. It preempts a thread that has run for the
+    // rate limit (less its tolerance); else it runs when the turn ends, which is a ms long between equal busy
+    // threads. (At the start all have the same credit.)
     let tenants = vec![server(100, every(7_300_000, S)), busy(100, 3)];
     let mut simulation = credit2(1, tenants);
     let took = response_us(&simulation.run_until(21 * S), 0);
@@ -157,7 +164,7 @@ fn rtds_gives_budgets_to_the_nanosecond() {
         extra: false,
         ..Server::XEN
     };
-    // 4 of 10 ms each, though the CPU idles for the rest.
+    // 4 ms of every 10 each, though the CPU idles for the rest.
     let run = |cpus: u32, servers: Vec<Server>, tenants: Vec<Spec>| {
         let class = Box::new(Rtds::new(cpus as usize, servers, exact));
         let mut simulation = machine(Topology::flat(cpus), class, tenants);
@@ -165,10 +172,11 @@ fn rtds_gives_budgets_to_the_nanosecond() {
         ran(&simulation)
     };
     assert_eq!(run(1, vec![], vec![busy(100, 2)]), [400 * MS; 2]);
-    // Global EDF is sure to keep up on m CPUs while U <= m - (m - 1) x the greatest u (Goossens, Funk and Baruah): four
-    // servers of 0.4 are 1.6 = 2 - 0.4. A fifth can only run in the 2 ms that both CPUs have left, on one of them at a time.
+    // Global EDF is sure to meet deadlines on m CPUs while U <= m - (m - 1) x the greatest u (Goossens, Funk
+    // and Baruah): four servers of 0.4 are 1.6 = 2 - 0.4. A fifth server could run only in the 2 ms that both
+    // CPUs have left, on one of them at a time.
     assert_eq!(run(2, vec![], vec![busy(100, 4)]), [400 * MS; 4]);
-    // By tenant: 6 and 2 of 10 ms, 1 of 4.
+    // By tenant: 6 and 2 ms of every 10, and 1 ms of every 4.
     let server = |period, budget| Server {
         period: period * MS,
         budget: budget * MS,
@@ -176,14 +184,15 @@ fn rtds_gives_budgets_to_the_nanosecond() {
     };
     let servers = vec![server(10, 6), server(10, 2), server(4, 1)];
     let tenants = vec![busy(100, 1), busy(100, 1), busy(100, 1)];
-    // Utilization 1.05 is too much for one CPU, and little enough for two.
+    // A utilisation of 1.05 is too much for one CPU, and little enough for two.
     assert_eq!(run(2, servers, tenants), [600 * MS, 200 * MS, 250 * MS]);
 }
 
 #[test]
 fn rtds_keeps_the_budget_while_a_thread_sleeps_and_shares_extra_time() {
-    // Deferrable: a budget is there whenever in the period the thread wakes. A request of 3 ms due 5 ms into a period is
-    // done at once, as its deadline is not later and the other has used up its budget.
+    // A deferrable server keeps its budget whenever in the period the thread wakes. A request of 3 ms due 5
+    // ms into a period is done at once, as its deadline is not later and the other server has used up its
+    // budget.
     let exact = Server {
         extra: false,
         ..Server::XEN
@@ -195,7 +204,7 @@ fn rtds_keeps_the_budget_while_a_thread_sleeps_and_shares_extra_time() {
     assert!(took.iter().all(|&us| us == 3_000), "{took:?}");
     assert_eq!(ran(&simulation)[0], 400 * MS);
 
-    // With extra time no CPU idles beside them, and nobody gets less than its budget.
+    // With extra time no CPU idles while a thread is ready, and no server gets less than its budget.
     let class = Box::new(Rtds::new(1, vec![], Server::XEN));
     let mut simulation = machine(Topology::flat(1), class, vec![busy(100, 2)]);
     simulation.run_until(S);
@@ -204,7 +213,7 @@ fn rtds_keeps_the_budget_while_a_thread_sleeps_and_shares_extra_time() {
     assert!(got.iter().all(|&ran| ran >= 400 * MS), "{got:?}");
 }
 
-/// Periodic tasks, (C, T) in ms, that are released at once, some time after they started.
+/// Periodic tasks, (C, T) in ms, that are all released at once, a second after the start.
 fn periodic(cpus: u32, order: Order, tasks: &[(u64, u64)]) -> Simulation {
     let tenants = (tasks.iter()).map(|&(run, period)| server(run * 1000, every(period * MS, S)));
     let class = Box::new(Edf::new(cpus as usize, order));
@@ -213,7 +222,7 @@ fn periodic(cpus: u32, order: Order, tasks: &[(u64, u64)]) -> Simulation {
 
 #[test]
 fn fixed_priorities_have_the_response_times_of_the_textbook() {
-    // R = C + the sum of ceil(R / T) x C of all of higher priority (Joseph and Pandya).
+    // R = C + the sum of ceil(R / T) x C over all tasks of higher priority (Joseph and Pandya).
     let tasks = [(1, 4), (1, 5), (3, 9), (3, 18)];
     let order = Order::Priorities(vec![0, 1, 2, 3]);
     let answers = periodic(1, order, &tasks).run_until(3 * S);
@@ -296,7 +305,7 @@ fn no_cpu_idles_beside_a_thread_that_may_use_it() {
             let ran: u64 = machine.threads.iter().map(|thread| thread.ran).sum();
             let counted: u64 = machine.cpus.iter().map(|cpu| cpu.busy).sum();
             assert_eq!(ran, counted, "{name}");
-            // It was neither always full nor empty, or this shows nothing.
+            // The CPUs were neither always all busy nor all idle; else the test would show nothing.
             assert!((40_000..79_000).contains(&busy), "{name}: {busy}");
         }
     }
@@ -304,7 +313,7 @@ fn no_cpu_idles_beside_a_thread_that_may_use_it() {
 
 #[test]
 fn threads_run_only_where_they_may() {
-    // Of one cache, and of one each.
+    // All CPUs with one last-level cache, and each with a cache of its own.
     let topologies = [Topology::flat(3), topology(3, 1, 1)];
     let cases = topologies.iter().flat_map(|topology| {
         let cases = classes(topology).into_iter();
@@ -324,7 +333,8 @@ fn threads_run_only_where_they_may() {
                 assert!(!matches!(thread.state, State::Running(cpu) if cpu != CpuId(1)));
             }
         }
-        // All get on; how far differs: under Credit two boosted threads all but starve a third that was never boosted.
+        // All threads get on; how far differs: under Credit two boosted threads all but starve a third one
+        // that was never boosted.
         for (thread, ran) in ran(&simulation).into_iter().enumerate() {
             assert!(ran > S / 50, "{name}: thread {thread} ran {ran} ns");
         }

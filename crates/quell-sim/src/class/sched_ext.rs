@@ -92,8 +92,8 @@ impl SchedExt {
     /// The scheduler with these options.
     ///
     /// # Errors
-    /// Where the native scheduler refuses: a machine with more last-level caches or CPUs than its tables
-    /// hold, or an initialisation that fails.
+    /// [`SchedError::Limit`] where the machine has more CPUs or last-level caches than the scheduler's tables
+    /// hold, and [`SchedError::Refused`] where the scheduler's initialisation fails.
     pub fn new(topology: &Topology, options: &Options) -> Result<SchedExt, SchedError> {
         let cpus = topology.cpus.len();
         let mut core = Core {

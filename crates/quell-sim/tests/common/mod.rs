@@ -17,13 +17,13 @@ pub const S: u64 = 1_000_000_000;
 
 pub const BUSY: &str = "[{ run_us = 100000 }]";
 
-/// Nothing costs anything, but there are ticks.
+/// Kernel work costs nothing, but there are ticks.
 pub const TICKS: Costs = Costs {
     tick_every: 4 * MS,
     ..Costs::NONE
 };
 
-/// The programs of these thread tables, checked.
+/// The checked programs of thread tables, for a tenant with or without requests.
 pub fn programs(threads: &str, loaded: bool) -> Vec<ThreadProgram> {
     let kind = match loaded {
         true => "load = { rate = 1.0 }",
@@ -34,12 +34,12 @@ pub fn programs(threads: &str, loaded: bool) -> Vec<ThreadProgram> {
     scenario.tenants.into_iter().next().unwrap().threads
 }
 
-/// The table of so many threads of that program.
+/// The table of `count` threads of a program.
 pub fn threads(count: u32, program: &str) -> String {
     format!("[[tenant.thread]]\nname = \"w\"\ncount = {count}\nprogram = {program}\n")
 }
 
-/// The table of a server of so many threads whose requests take what is written there.
+/// The table of a server of `count` threads; `run_us` is the work of a request, as a scenario says it.
 pub fn serving(count: u32, run_us: &str) -> String {
     threads(
         count,
@@ -47,7 +47,7 @@ pub fn serving(count: u32, run_us: &str) -> String {
     )
 }
 
-/// Adds a tenant of so many threads of that program; gives the first one's number.
+/// Adds a tenant of `count` threads of a program; returns the number of the first thread.
 pub fn add_threads(
     simulation: &mut Simulation,
     group: GroupId,
@@ -64,7 +64,7 @@ pub fn add_threads(
     first
 }
 
-/// Poisson arrivals, as many a second.
+/// Poisson arrivals, `rate` a second.
 pub fn poisson(rate: f64, seed: u64) -> Load {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut at = 0.0;
@@ -77,7 +77,7 @@ pub fn poisson(rate: f64, seed: u64) -> Load {
     }))
 }
 
-/// Threads of one program, each tenant in a group of its own.
+/// A tenant: threads of one program, in a cgroup of the tenant's own.
 pub struct Spec {
     pub weight: u32,
     pub count: u32,
@@ -98,7 +98,7 @@ pub fn batch(weight: u32, count: u32, program: &str) -> Spec {
     }
 }
 
-/// One thread that takes so long for each request; these come at those times.
+/// A server of one thread that uses `run_us` for each request; the requests are due at `times`, in ns.
 pub fn server(run_us: u64, times: impl Iterator<Item = u64> + 'static) -> Spec {
     let request = |(seed, due)| Request {
         due,
@@ -116,7 +116,7 @@ pub fn every(period: u64, first: u64) -> impl Iterator<Item = u64> {
     (0..).map(move |number| first + number * period)
 }
 
-/// A machine without costs.
+/// A machine on which kernel work costs nothing.
 pub fn machine(topology: Topology, class: Box<dyn Class>, tenants: Vec<Spec>) -> Simulation {
     machine_with(Costs::NONE, topology, class, tenants)
 }
@@ -137,7 +137,7 @@ pub fn machine_with(
     simulation
 }
 
-/// So many CPUs under Quell's scheduler, with ticks.
+/// A machine of flat topology under Quell's scheduler, with ticks.
 pub fn under_sched(cpus: u32, share: bool) -> Simulation {
     let topology = Topology::flat(cpus);
     let options = Options {
@@ -148,7 +148,8 @@ pub fn under_sched(cpus: u32, share: bool) -> Simulation {
     Simulation::new(topology, TICKS, Box::new(class))
 }
 
-/// So many sockets, cores and hyperthreads; a socket has one cache, and a core's CPUs follow each other.
+/// A topology of sockets with one last-level cache each, cores per socket, and CPUs per core. The CPUs of a
+/// core have consecutive numbers.
 pub fn topology(sockets: u32, cores: u32, siblings: u32) -> Topology {
     let cpu = |number: u32| Cpu {
         id: CpuId(number),
@@ -160,13 +161,13 @@ pub fn topology(sockets: u32, cores: u32, siblings: u32) -> Topology {
     Topology { cpus }
 }
 
-/// CPU time so far, by thread.
+/// CPU time so far, by thread, in ns.
 pub fn ran(simulation: &Simulation) -> Vec<u64> {
     let threads = &simulation.machine().threads;
     threads.iter().map(|thread| thread.ran).collect()
 }
 
-/// What each thread gets of a CPU in the time between.
+/// What part of a CPU each thread gets between two times, in ns.
 pub fn shares(simulation: &mut Simulation, from: u64, to: u64) -> Vec<f64> {
     simulation.run_until(from);
     let before = ran(simulation);
@@ -177,13 +178,13 @@ pub fn shares(simulation: &mut Simulation, from: u64, to: u64) -> Vec<f64> {
         .collect()
 }
 
-/// Off by at most that part of it.
+/// Asserts that a figure is off by at most this part of what is expected.
 #[track_caller]
 pub fn near(what: impl Debug, got: f64, expected: f64, tolerance: f64) {
     close(what, got, expected, tolerance * expected.abs());
 }
 
-/// Off by at most so much.
+/// Asserts that a figure is off by at most `tolerance`.
 #[track_caller]
 pub fn close(what: impl Debug, got: f64, expected: f64, tolerance: f64) {
     println!("{what:?}: {got:.4}, expected {expected:.4}");
@@ -198,13 +199,13 @@ pub fn mean_us(answers: &[Answer]) -> f64 {
     sum as f64 / answers.len() as f64 / 1e3
 }
 
-/// How long a tenant's answers took, in us.
+/// The response times of a tenant's requests, in us.
 pub fn response_us(answers: &[Answer], tenant: usize) -> Vec<u64> {
     let own = answers.iter().filter(|answer| answer.tenant == tenant);
     own.map(|answer| (answer.at - answer.due) / 1000).collect()
 }
 
-/// Whether a CPU idles beside a ready thread that may use it.
+/// Whether a CPU idles while a thread is ready that may run on it.
 pub fn wastes(machine: &Machine) -> bool {
     let ready = |thread: &&quell_sim::Thread| thread.state == State::Ready;
     machine.threads.iter().filter(ready).any(|thread| {

@@ -240,8 +240,9 @@ impl Fair {
         self.map.show(cpu, glance);
     }
 
-    /// The averages of a new thread: as if always runnable, with a utilisation like that of its queue's
-    /// threads, at most half of what the CPU has left (post_init_entity_util_avg).
+    /// Sets the averages of a new thread: as if always runnable, with a utilisation in proportion to its
+    /// weight as its queue's threads have it, but at most half of what the CPU has left, and that half where
+    /// the queue has none (post_init_entity_util_avg).
     pub(super) fn first_averages(&mut self, now: Nanos, thread: usize) {
         let queue = self.tasks[thread].queue;
         self.advance_queue(now, queue);
