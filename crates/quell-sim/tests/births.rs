@@ -1,4 +1,5 @@
-//! Processes that begin and end: who starts them, where they go, what they get, under every class.
+//! Processes that begin and end, under every class: which CPU they go to, and what they and their parents
+//! get.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -14,7 +15,7 @@ use quell_sim::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Starts a process of so many us of CPU time, waits for it, and starts the next.
+/// A thread that starts a process of `run_us` us of CPU time, waits for it, and starts the next.
 fn maker(run_us: u32) -> String {
     format!("[{{ spawn = {{ program = [{{ run_us = {run_us} }}] }} }}]")
 }
@@ -51,7 +52,7 @@ fn fair(version: &str, cpus: u32) -> Simulation {
     Simulation::new(topology, TICKS, class)
 }
 
-/// What a thread and all that descend from it used.
+/// The CPU time of a thread and of all its descendants, in ns.
 fn family(simulation: &Simulation, of: usize) -> u64 {
     let threads = simulation.machine().threads.iter();
     let own = threads.filter(|it| it.origin.index() == of);
@@ -123,7 +124,7 @@ fn a_crowd_is_waited_for() {
     it.run_until(7 * MS);
     assert_eq!(alive(&it), 1);
     it.run_until(S);
-    // 5 to 6 ms of work, the last one's sleep if it was last, and 10 of rest.
+    // 5 to 6 ms of work, the last process's sleep if it ended last, and 10 ms of sleep.
     assert!((58..=67).contains(&it.rounds(0)), "{}", it.rounds(0));
 }
 
@@ -163,8 +164,8 @@ fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
             it.run_until(S / 10 + step * 50_000);
             wasted += u32::from(wastes(it.machine()));
         }
-        // A thread that became ready at that very moment, or under queues that are the CPUs', until they are
-        // balanced.
+        // A sample may see a thread that became ready at that very moment, or a queue that is one CPU's until
+        // the next balancing.
         let most = if ["sched", "share", "fifo", "oldest", "bvt"].contains(&name) {
             0
         } else {
@@ -172,7 +173,7 @@ fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
         };
         assert!(wasted <= most, "{name}: {wasted} samples with an idle CPU");
         assert!(it.rounds(0) > 600, "{name}: {} processes", it.rounds(0));
-        // Under the others whoever is new has more credit than who sleeps.
+        // Under the other classes a new thread has more credit than one that sleeps.
         if ["eevdf", "eevdf-6.12", "cfs", "fifo"].contains(&name) {
             assert!(it.rounds(1) > 50, "{name}: {} wakeups", it.rounds(1));
         }
@@ -213,7 +214,8 @@ fn no_share_is_made_by_forking() {
             let loops = (ran(&it)[0] - before.0) as f64 / 1e10;
             let makes = (family(&it, first) - before.1) as f64 / 1e10;
             close((name, run_us), loops + makes, 1.0, 0.001);
-            // Who forks often is new each time: in CFS a slice of 3 ms behind the others.
+            // A process that is forked often is new each time: in CFS each starts a slice of 3 ms behind the
+            // other threads.
             let right = match name {
                 "cfs" => 0.1..0.7,
                 "sched" => 0.4..0.51,
@@ -242,7 +244,7 @@ fn who_starts_processes_one_after_another_has_the_share_of_one() {
         it.run_until(12 * S);
         let makes = (family(&it, first) - before) as f64 / 1e10;
         let due = f64::from(cpus) / f64::from(loops + 1);
-        // What it costs to start so short ones is a fifth of what they do.
+        // The cost of starting such short processes is a fifth of what they do.
         assert!(
             (0.74 * due..1.02 * due).contains(&makes),
             "{cpus} CPUs, {loops} loops, {run_us} us: {makes} of {due}"
@@ -250,7 +252,8 @@ fn who_starts_processes_one_after_another_has_the_share_of_one() {
     }
 }
 
-/// Crowds that start short processes for ever keep nobody waiting who needs more than a turn, and no more than its share.
+/// Crowds that start short processes for ever do not delay a thread that needs more than a slice, and no more
+/// than its share.
 #[test]
 fn who_runs_3_ms_every_20_is_not_kept_waiting_by_those_who_start_processes() {
     for run_us in [100, 300, 15_000] {
@@ -264,7 +267,7 @@ fn who_runs_3_ms_every_20_is_not_kept_waiting_by_those_who_start_processes() {
         );
         add(&mut it, GroupId::ROOT, 0, 8, &maker(run_us));
         it.run_until(10 * S);
-        // 20 ms each, were it never to wait.
+        // 20 ms for each round, if the thread never waited.
         let rounds = it.rounds(first);
         assert!(rounds >= 485, "{run_us} us: {rounds} of 500");
     }
@@ -272,8 +275,8 @@ fn who_runs_3_ms_every_20_is_not_kept_waiting_by_those_who_start_processes() {
 
 #[test]
 fn eevdf_places_a_new_one_at_the_average_with_half_a_slice() {
-    // Alone on a CPU with a slice of 0.7 ms: who forks goes on until it blocks, and then the loop and the new
-    // one, which are both at the average, run by their deadlines.
+    // Alone on a CPU with a slice of 0.7 ms: the parent goes on until it blocks, and then the loop and the
+    // new thread, which are both at the average, run in the order of their deadlines.
     let mut it = Simulation::new(Topology::flat(1), TICKS, Box::new(Fair::eevdf_7_2()));
     let order: Rc<RefCell<Vec<(u64, u32)>>> = Rc::default();
     let told = order.clone();
@@ -297,7 +300,7 @@ fn eevdf_places_a_new_one_at_the_average_with_half_a_slice() {
     let order = order.borrow();
     let at = order.iter().position(|&(_, thread)| thread == 2).unwrap();
     let (began, _) = order[at];
-    // Its deadline is 0.35 ms from the average, the loop's up to 0.7 ms.
+    // The new thread's deadline is 0.35 ms from the average, the loop's is up to 0.7 ms.
     assert!(began < 1_400_000, "{order:?}");
     let (left, next) = order[at + 1];
     assert!(
@@ -336,7 +339,7 @@ fn the_monitor_sees_processes_come_and_go() {
     assert_eq!(threads.len(), 11);
     assert_eq!(threads.iter().map(|it| it.run_ns).sum::<u64>(), 95 * MS);
     it.run_until(105 * MS);
-    // Who started them, the one that ended since, and the new one.
+    // The parent, the process that has ended since, and the new one.
     assert_eq!(monitor.snapshot(&it).tenants[tenant].threads.len(), 3);
 }
 

@@ -1,4 +1,4 @@
-//! Servers: CPU time that is promised in every period, by Quell's scheduler.
+//! Servers: promised CPU time in every period, under Quell's scheduler.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -38,7 +38,7 @@ fn with(cpus: u32, options: Options) -> Simulation {
     Simulation::new(topology, TICKS, Box::new(class))
 }
 
-/// In ms; `x`: the part of the period after which the virtual deadline is.
+/// The terms of a server, in ms; `x` is the virtual deadline as a part of the period.
 fn terms(criticality: Criticality, budget: f64, most: f64, period: f64, x: f64) -> ServerTerms {
     let ns = |ms: f64| (ms * 1e6) as u64;
     ServerTerms {
@@ -58,7 +58,7 @@ fn low(budget: f64, period: f64) -> ServerTerms {
     terms(Criticality::Low, budget, budget, period, 1.0)
 }
 
-/// Promises it to a thread, which may run on that CPU only.
+/// Gives a thread a server on a CPU, the only one that the thread may run on.
 fn promise(it: &mut Simulation, number: u32, cpu: u32, thread: usize, terms: ServerTerms) {
     let thread = ThreadId(thread as u32);
     it.restrict(thread, [CpuId(cpu)].into_iter().collect());
@@ -75,7 +75,7 @@ fn promise(it: &mut Simulation, number: u32, cpu: u32, thread: usize, terms: Ser
     assert!(it.set_thread(thread, setting));
 }
 
-/// Four busy threads on a CPU: two are promised a half and a fifth of it, the rest is shared among all.
+/// Four busy threads on a CPU: two are promised a half and a fifth of it, the rest is shared among all four.
 #[test]
 fn budgets_come_before_weights() {
     let mut it = with_servers(1);
@@ -84,12 +84,13 @@ fn budgets_come_before_weights() {
     promise(&mut it, 2, 0, first + 1, low(4.0, 20.0));
     let got = shares(&mut it, S, 11 * S);
     for (thread, part) in [0.575, 0.275, 0.075, 0.075].into_iter().enumerate() {
-        // Who has credit may be 25 ms ahead of the others, of 4.3 s that are not forgotten.
+        // A thread with credit may be 25 ms ahead of the others, and 4.3 s count (older service is
+        // forgotten).
         close(thread, got[thread], part, 0.004);
     }
 }
 
-/// What happened to the servers of a CPU, of which that many threads are: the first ones.
+/// Audits the servers of a CPU; the simulation's first threads are the servers' threads, in their order.
 fn audit(it: &mut Simulation, servers: &[Server]) -> Rc<RefCell<Audit>> {
     let audit = Rc::new(RefCell::new(Audit::new(servers, None, MS / 1000)));
     let (told, count) = (audit.clone(), servers.len());
@@ -120,7 +121,7 @@ fn audit(it: &mut Simulation, servers: &[Server]) -> Rc<RefCell<Audit>> {
     audit
 }
 
-/// Servers that fill a CPU as far as the test allows, or beyond.
+/// Random servers that fill a CPU as far as the test allows, or with `over` beyond; and the deadline factor.
 fn drawn(rng: &mut ChaCha8Rng, test: AdmissionTest, over: bool) -> (Vec<Server>, f64) {
     let mut servers: Vec<Server> = Vec::new();
     let mut x = 1.0;
@@ -154,7 +155,7 @@ fn drawn(rng: &mut ChaCha8Rng, test: AdmissionTest, over: bool) -> (Vec<Server>,
     (servers, x)
 }
 
-/// What a server's thread does: it runs and sleeps so that it wakes at awkward times and needs what it may need, or more.
+/// The acts of a server's thread, which wakes at awkward times and needs what it may need, or more.
 fn acts(rng: &mut ChaCha8Rng, server: &Server, until: u64) -> Vec<Act> {
     let mut at = rng.random_range(0..server.period_ns);
     let mut acts = vec![Act::Until(at)];
@@ -184,7 +185,7 @@ fn acts(rng: &mut ChaCha8Rng, server: &Server, until: u64) -> Vec<Act> {
     acts
 }
 
-/// Runs such a set on a CPU beside two busy threads.
+/// Runs a random set of servers on a CPU beside two busy threads.
 fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCell<Audit>>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (servers, x) = drawn(&mut rng, test, over);
@@ -198,7 +199,7 @@ fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCe
     for (thread, server) in servers.iter().enumerate() {
         let high = server.criticality == Criticality::High;
         let part = if high { x } else { 1.0 };
-        // Of budgets that fit by demand only, none.
+        // Budgets that fit by the demand test are given undivided.
         let parts = match test {
             AdmissionTest::Demand => 1,
             _ => rng.random_range(1..=16),
@@ -217,14 +218,16 @@ fn run_set(seed: u64, test: AdmissionTest, over: bool) -> (Vec<Server>, Rc<RefCe
     (servers, audit)
 }
 
-/// `QUELL_SETS`: how many; `QUELL_TEST`: by which test, of which `demand` accepts some that miss (docs/design/criticality.md).
+/// `QUELL_SETS` is the number of sets; `QUELL_TEST` is the admission test, of which `demand` accepts some
+/// sets that miss (docs/design/criticality.md).
 #[test]
 fn no_accepted_set_misses() {
     let given = |name: &str| std::env::var(name).ok();
     let sets = given("QUELL_SETS").map_or(300, |it| it.parse().unwrap());
     let test = given("QUELL_TEST").map_or(AdmissionTest::EdfVd, |it| it.parse().unwrap());
     let (mut kept, mut switches, mut bad) = (0, 0, 0);
-    // These miss where who wakes has earlier deadlines than before, for parts that it had ahead of their time.
+    // The three last seeds miss if a thread that wakes gets earlier deadlines than before, for parts of its
+    // budget that it had ahead of their time.
     for seed in (0..sets).chain([840, 1495, 1801]) {
         let (servers, audit) = run_set(seed, test, false);
         let audit = audit.borrow();
@@ -255,11 +258,12 @@ fn sets_that_ask_for_too_much_miss() {
     assert!(missed > 20, "{missed}");
 }
 
-/// A CPU all of which is promised but for what it keeps for the rest: two busy threads there wait no longer than that lets them.
+/// All of a CPU is promised but for the reserve: two busy threads of the best-effort server wait no longer
+/// than the reserve lets them.
 #[test]
 fn the_rest_gets_something_in_every_period() {
     let mut it = with_servers(1);
-    // Who has used its budget is part of the rest: of little weight.
+    // A thread that has used its budget runs under the best-effort server too: here its weight is small.
     let [light, heavy] = [1, 1000].map(|weight| it.add_group(GroupId::ROOT, TenantWeight(weight)));
     let first = add_threads(&mut it, light, 0, 2, BUSY);
     add_threads(&mut it, heavy, 0, 2, BUSY);
@@ -278,7 +282,7 @@ fn the_rest_gets_something_in_every_period() {
         terms(Criticality::High, 35.0, 35.0, 100.0, 1.0),
     );
     promise(&mut it, 2, 0, first + 1, low(180.0, 300.0));
-    // From when nobody of the rest runs until somebody does.
+    // From when no best-effort thread runs until one does.
     let waits = Rc::new(RefCell::new((0, Vec::new())));
     let told = waits.clone();
     it.observe(Box::new(move |_, at, happening| {
@@ -294,7 +298,8 @@ fn the_rest_gets_something_in_every_period() {
         }
     }));
     let got = shares(&mut it, 12 * S, 24 * S);
-    // What has used its budget is of the rest as well, and has a turn of it some time after it came: not seen here as such.
+    // A thread that has used its budget runs in the best-effort server some time after it joined that, and
+    // this test does not count it as such a thread.
     let (first, later): (Vec<_>, Vec<_>) =
         (waits.borrow().1.iter().copied()).partition(|(since, _)| *since <= 6 * S);
     let longest = later.iter().map(|(_, wait)| *wait).max().unwrap();
@@ -309,7 +314,7 @@ fn the_rest_gets_something_in_every_period() {
     near("the rest", rest, 0.05, 0.001);
 }
 
-/// Since when a thread waits, and its longest wait after the first second.
+/// Since when a thread waits, and its longest wait after the first second, in ns.
 fn longest_wait(it: &mut Simulation, of: usize) -> Rc<RefCell<(u64, u64)>> {
     let waited = Rc::new(RefCell::new((0, 0)));
     let told = waited.clone();
@@ -331,7 +336,8 @@ fn longest_wait(it: &mut Simulation, of: usize) -> Rc<RefCell<(u64, u64)>> {
     waited
 }
 
-/// One of high criticality that needs 3 of the 15 ms that it usually may of every 100, beside three that want all of their quarters of the CPU.
+/// A server of high criticality needs 3 ms of every 100, and its optimistic budget is 15 ms; beside it three
+/// servers use all of their quarters of the CPU.
 #[test]
 fn who_needs_little_of_a_large_budget_does_not_wait_for_others_whole_ones() {
     let longest = |parts| {
@@ -361,7 +367,8 @@ fn who_needs_little_of_a_large_budget_does_not_wait_for_others_whole_ones() {
     assert!(longest(1) > 10 * MS);
 }
 
-/// One that slept has other terms when it wakes, of a far shorter period, beside one that wants half of the CPU.
+/// A thread that slept has other terms when it wakes, of a far shorter period, beside a thread that wants
+/// half of the CPU.
 #[test]
 fn virtual_deadlines_are_within_periods_that_changed() {
     let mut it = with_servers(1);
@@ -392,9 +399,9 @@ fn virtual_deadlines_are_within_periods_that_changed() {
 
 #[test]
 fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
-    // Another period than the rest's, so that either ends first now and then.
+    // The period differs from the best-effort server's, so that either ends first now and then.
     for period in [90.0, 110.0] {
-        // Nor does it preempt for its urgency.
+        // The thread does not preempt for its urgency either.
         let mut it = with(
             1,
             Options {
@@ -422,15 +429,16 @@ fn who_is_promised_time_waits_for_nobody_else_while_that_can_wait() {
         let got = shares(&mut it, S, 11 * S);
         let longest = longest.borrow().1;
         println!("{period}: {got:.4?}, {longest}");
-        // A reserve of 5 ms in every 100 would be up to 5 ms of waiting.
+        // A reserve of 5 ms in every 100 ms would be up to 5 ms of waiting.
         assert!(longest <= MS / 20, "{period}: {longest}");
         assert!(got[1] + got[2] >= 0.88, "{got:?}");
     }
 }
 
-/// `b` comes to need 5 of every 10 ms beside `a` of high criticality, which began a period 1 ms before; `before_ms`: what it was promised
-/// until then. `waits`: it is promised that when the policy says, and else as soon as there is a place for it. It sleeps until `wakes_ms`.
-/// How many promises are broken, and from when on it is promised that, in ms.
+/// Tenant `b` comes to need 5 ms of every 10 beside `a` of high criticality, which began a period 1 ms
+/// before. `before_ms` is the budget that `b` was promised until then. With `waits`, `b`'s new terms hold
+/// when the policy says; else as soon as there is room for them. `b` sleeps until `wakes_ms`. Returns how
+/// many promises are broken, and from when on `b` has its new terms, in ms.
 fn newcomer(before_ms: Option<f64>, waits: bool, wakes_ms: u64) -> (usize, u64) {
     let text = format!(
         "name = \"t\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\ncriticality = \"high\"\nperiod_ms = 200\nbudget_ms = 50\npessimistic_budget_ms = 60\n\
@@ -521,13 +529,14 @@ fn newcomers_and_other_terms_wait_until_others_deadlines_are_right_beside_them()
         let (_, from_ms) = newcomer(before_ms, true, 9000);
         let (broken, _) = newcomer(before_ms, true, from_ms + 1);
         assert_eq!(broken, 0, "{before_ms:?}");
-        // It needs to.
+        // Without the policy's wait promises are broken, so it is needed.
         let (broken, from_ms) = newcomer(before_ms, false, 101);
         assert!(broken > 0 && from_ms == 100, "{before_ms:?}");
     }
 }
 
-/// What each of four on a CPU gets of it: one with a promise, and three that are promised a quarter each (type 2 of Akita's table 1).
+/// What part of a CPU each of four threads gets: one with a server of these terms, and three that are
+/// promised a quarter each (type 2 of Akita's table 1).
 fn beside_three(it: &mut Simulation, first: usize, one: ServerTerms) -> Vec<f64> {
     let quarter = || low(25.0, 100.0);
     for (number, terms) in [one, quarter(), quarter(), quarter()]
@@ -539,7 +548,8 @@ fn beside_three(it: &mut Simulation, first: usize, one: ServerTerms) -> Vec<f64>
     shares(it, S, 11 * S)
 }
 
-/// Akita, section 4.4: one of high criticality that needs half of a CPU beside three that are promised a quarter each.
+/// Akita, section 4.4: a thread of high criticality that needs half of a CPU, beside three that are promised
+/// a quarter each.
 #[test]
 fn high_criticality_gets_what_it_needs_beside_low() {
     let mut it = with_servers(1);
@@ -556,13 +566,14 @@ fn high_criticality_gets_what_it_needs_beside_low() {
     }
 }
 
-/// One of high criticality that uses more than its optimistic part of the time and less than its pessimistic one, in bursts, beside three that are promised
-/// the rest: no burst waits, wherever in a period it comes.
+/// A thread of high criticality runs in bursts that use more than its optimistic part of the time and less
+/// than its pessimistic one, beside three that are promised the rest: no burst waits, wherever in a period it
+/// comes.
 #[test]
 fn bursts_within_the_pessimistic_part_do_not_wait_for_the_next_period() {
     let mut it = with_servers(1);
     let bursts = "[{ run_us = 700 }, { sleep_us = 4000 }]";
-    // Without a budget it would have next to nothing.
+    // Without a budget the thread would have next to nothing.
     let [light, heavy] = [1, 1000].map(|weight| it.add_group(GroupId::ROOT, TenantWeight(weight)));
     let first = add_threads(&mut it, light, 0, 1, bursts);
     add_threads(&mut it, heavy, 0, 3, BUSY);

@@ -1,4 +1,5 @@
-//! How long those wait that need little, beside crowds without end, with exact shares and under the kernel's own scheduler.
+//! How long threads that need little wait beside crowds without end, with exact shares and under Linux's own
+//! scheduler.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +13,8 @@ use quell_sim::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Who needs little: name, CPU time and period in us, whether it has a group of its own, and whether it is bound to CPU 0.
+/// The threads that need little: name, CPU time and period in us, whether the thread has a group of its own,
+/// and whether its affinity is CPU 0.
 const VICTIMS: [(&str, u32, u32, bool, bool); 6] = [
     ("50 us", 50, 2000, false, false),
     ("50 us, group", 50, 2000, true, false),
@@ -22,10 +24,10 @@ const VICTIMS: [(&str, u32, u32, bool, bool); 6] = [
     ("10 ms", 10_000, 100_000, false, false),
 ];
 
-/// When a thread woke that does not run yet, and how long its waits before were.
+/// When a thread woke that does not run yet, and how long its waits before were, in ns.
 type Waits = (Option<Nanos>, Vec<Nanos>);
 
-/// How late a thread began what it woke for, in ms, and how often it did all of it.
+/// How late a thread began the work that it woke for, in ms, and how often it finished that work.
 #[derive(Debug)]
 struct Late {
     served: u64,
@@ -34,7 +36,7 @@ struct Late {
     worst: f64,
 }
 
-/// Eight that start processes of 15 ms, one after the other.
+/// Eight threads that start processes of 15 ms, one after the other.
 fn makers(it: &mut Simulation) {
     for _ in 0..8 {
         let maker = "[{ spawn = { program = [{ run_us = 15000 }] } }]";
@@ -42,7 +44,7 @@ fn makers(it: &mut Simulation) {
     }
 }
 
-/// Twenty that send without end, and twenty that receive, each from all.
+/// Twenty threads that send without end, and twenty that receive, each from all senders.
 fn messages(it: &mut Simulation) {
     let receiver = |number| {
         let receives = format!("[{{ receive = \"q{number}\" }}, {{ run_us = 3 }}]");
@@ -67,7 +69,7 @@ fn kernels(_: &Topology) -> Box<dyn Class> {
     Box::new(Fair::eevdf_7_2())
 }
 
-/// All of them together beside a crowd, on two CPUs: for so long, after a second.
+/// All victims together beside a crowd, on two CPUs, for `time` ns after a second.
 fn late(
     class: fn(&Topology) -> Box<dyn Class>,
     crowd: fn(&mut Simulation),
@@ -113,7 +115,7 @@ fn late(
     let rounds: Vec<u64> = (0..VICTIMS.len()).map(|tenant| it.rounds(tenant)).collect();
     let mut waits = waits.borrow_mut();
     let figures = waits.iter_mut().enumerate().map(|(tenant, (woke, waits))| {
-        // Who still waits has waited for so long at least.
+        // A thread that still waits has waited for this long at least.
         waits.extend(woke.take().map(|woke| ends - woke));
         waits.sort_unstable();
         let ms = |at: usize| waits.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6);
@@ -127,7 +129,7 @@ fn late(
     figures.collect()
 }
 
-/// Beside a crowd, for so long: who waits longer than under EEVDF.
+/// The victims that wait longer beside a crowd than under EEVDF, one line for each.
 fn compare(what: &str, crowd: fn(&mut Simulation), time: Nanos) -> Vec<String> {
     let (ours, theirs) = (late(exact, crowd, time), late(kernels, crowd, time));
     let mut worse = Vec::new();

@@ -1,4 +1,4 @@
-//! Cgroups' limits (`cpu.max`), under Quell's scheduler.
+//! Cgroups' bandwidth limits (`cpu.max`) under Quell's scheduler.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,14 +15,14 @@ fn ms(quota: u64, period: u64, burst: u64) -> Limit {
     }
 }
 
-/// A group with a limit.
+/// Adds a cgroup with a limit.
 fn limited(it: &mut Simulation, parent: GroupId, limit: Limit) -> GroupId {
     let group = it.add_group(parent, TenantWeight(100));
     it.limit_group(group, limit);
     group
 }
 
-/// What threads ran together in ms, in each step of so many of the next ones.
+/// What a range of threads ran together, in ms, in each of `count` steps of `every` ns from `begin` on.
 fn steps(
     it: &mut Simulation,
     threads: std::ops::Range<usize>,
@@ -55,7 +55,7 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
             (4, 2, 4, 1, 100),
             (8, 8, 0, 1, 100),
             (8, 100, 8, 5, 100),
-            // What each of so many may have is far less than a turn.
+            // What each of this many threads may have is far less than a slice.
             (4, 100, 4, 2, 100),
             (2, 200, 2, 5, 100),
         ] {
@@ -69,13 +69,13 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
                 add_threads(&mut it, group, 0, others, BUSY);
             }
             let each = steps(&mut it, range, 3 * S, 10 * period * MS, 5);
-            // Where others' turns are longer than its period it may not get all of it.
+            // Where other threads' slices are longer than the period, the group may not get all of its quota.
             let least = if period < 20 { 0.85 } else { 0.99 };
             for ten in &each {
                 let part = ten / (10 * quota) as f64;
                 assert!((least..1.01).contains(&part), "{case:?}: {part}");
             }
-            // The others have the rest.
+            // The other threads have the rest.
             let total: u64 = ran(&it).iter().sum();
             let least = if others >= cpus { cpus as f64 } else { 0.0 };
             assert!(
@@ -86,7 +86,7 @@ fn a_limit_holds_whoever_else_wants_the_cpus() {
     }
 }
 
-/// What a limit leaves is far less than a turn of each: those that it stops go on in the order in which they lack their shares.
+/// A limit leaves far less than a slice for each thread: throttled threads go on in the order of their lag.
 #[test]
 fn what_a_tight_limit_leaves_is_had_by_all_alike() {
     for share in [false, true] {
@@ -120,7 +120,8 @@ fn what_a_tight_limit_leaves_is_had_by_all_alike() {
     }
 }
 
-/// Others come and go so often that one that is not urgent would wait until its period is over.
+/// Other threads come and go so often that a throttled thread that is not urgent would wait until its period
+/// is over.
 #[test]
 fn a_limit_that_is_less_than_a_share_is_had_in_every_period() {
     for share in [false, true] {
@@ -150,7 +151,7 @@ fn what_is_saved_up_is_used_at_once_and_no_more_than_the_burst() {
     let group = limited(&mut it, GroupId::ROOT, ms(20, 100, 50));
     let program = "[{ sleep_us = 1000000 }, { run_us = 200000 }]";
     let first = add_threads(&mut it, group, 0, 1, program);
-    // It sleeps for ten periods, then has what it saved up, 50, and 20 a period.
+    // The thread sleeps for ten periods, then has the 50 ms that the group saved up, and 20 ms a period.
     let each = steps(&mut it, first..first + 1, S, 100 * MS, 7);
     assert_eq!(each.iter().sum::<f64>().round(), 190.0, "{each:.1?}");
     close("first", each[0], 70.0, 0.3);
@@ -172,7 +173,7 @@ fn the_least_limit_of_all_that_a_thread_is_in_holds() {
         };
         close((outer, inner), got / (30.0 * due as f64), 1.0, 0.01);
     }
-    // Two in one that has less than they ask for together.
+    // Two limited groups in one whose quota is less than they ask for together.
     let mut it = under_sched(2, false);
     let outside = limited(&mut it, GroupId::ROOT, ms(50, 100, 0));
     for quota in [10, 80] {
@@ -185,7 +186,7 @@ fn the_least_limit_of_all_that_a_thread_is_in_holds() {
     close("second", got[1] as f64 / S as f64, 4.0, 0.05);
 }
 
-/// One of two equal groups in a limited one has a thread, the other three.
+/// Of two equal groups in a limited group one has a single thread, the other three.
 #[test]
 fn what_a_limited_group_has_is_shared_by_its_members() {
     for (share, limit, due, tolerance) in [
@@ -224,7 +225,7 @@ fn who_has_used_up_its_limit_counts_for_nobodys_weight() {
 
 #[test]
 fn nobody_waits_for_ever_for_a_tight_limit() {
-    // A thousand groups with 1 ms of every 100: ten CPUs' worth, on four.
+    // A thousand groups with 1 ms of every 100: ten CPUs' worth, on four CPUs.
     let mut it = under_sched(4, false);
     for _ in 0..1000 {
         let group = limited(&mut it, GroupId::ROOT, ms(1, 100, 0));
@@ -233,9 +234,9 @@ fn nobody_waits_for_ever_for_a_tight_limit() {
     it.run_until(20 * S);
     let got = ran(&it);
     let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
-    // 80 s for all of them.
+    // 80 s of CPU time for all of them.
     assert!(*least > 60 * MS && *most < 100 * MS, "{least} {most}");
-    // And as many threads in one of them: each gets a turn.
+    // As many threads in one such group: each gets a turn.
     let mut it = under_sched(4, false);
     let group = limited(&mut it, GroupId::ROOT, ms(1, 100, 0));
     add_threads(&mut it, group, 0, 1000, BUSY);

@@ -1,4 +1,4 @@
-//! Guests on a host: what two schedulers, one on the other, do to time, shares, locks and requests.
+//! Guests on a host: what two schedulers, one above the other, do to time, shares, locks and requests.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 const BUSY: &str = "[[tenant.thread]]\nname = \"t\"\nprogram = [{ run_us = 1000 }]\n";
 
-/// Adds a tenant of these threads, to a guest or to the host.
+/// Adds a tenant of these thread tables to a guest or (`None`) to the host.
 fn add(simulation: &mut Simulation, vm: Option<VmId>, threads: &str, load: Option<Load>) -> usize {
     let programs = programs(threads, load.is_some());
     let tenant = Tenant::new(&programs, load);
@@ -31,7 +31,7 @@ fn host(cpus: u32, class: impl Class + 'static, costs: Costs) -> Simulation {
     Simulation::new(Topology::flat(cpus), costs, Box::new(class))
 }
 
-/// A VM whose kernel and virtualization cost nothing, and whose requests come by themselves.
+/// A VM whose kernel work and virtualisation cost nothing, and whose requests pass no emulator thread.
 fn free(vcpus: u32, class: impl Class + 'static) -> Vm {
     Vm {
         costs: Costs::NONE,
@@ -41,7 +41,7 @@ fn free(vcpus: u32, class: impl Class + 'static) -> Vm {
     }
 }
 
-/// One whose messages take an emulator thread 7 us each.
+/// A VM whose emulator thread takes 7 us for each message.
 fn emulated() -> Vm {
     Vm {
         vm_costs: VmCosts {
@@ -53,7 +53,7 @@ fn emulated() -> Vm {
     }
 }
 
-/// CPU time of a guest's threads, as a part of that span.
+/// The CPU time of a guest's threads, as a part of `span` ns.
 fn shares(simulation: &Simulation, vm: VmId, span: u64) -> Vec<f64> {
     let threads = &simulation.guest(vm).threads;
     let share = |thread: &quell_sim::Thread| thread.ran as f64 / span as f64;
@@ -174,7 +174,8 @@ fn steal_is_how_long_vcpus_are_ready_without_a_cpu() {
             let steal = host.steal(vm, CpuId(vcpu));
             assert!(steal > 50 * MS, "{steal}");
             assert_eq!(steal, waited);
-            // What the guest counts is what its thread had on the host, less exits, halts and polling.
+            // What the guest's CPU counts is what its vCPU thread had on the host, without exits, halts and
+            // polling.
             let (busy, ran) = (
                 host.guest(vm).cpus[vcpu as usize].busy,
                 host.machine().thread(thread).ran,
@@ -232,7 +233,8 @@ fn polling_saves_the_wakeup_and_costs_the_cpu() {
 
 #[test]
 fn a_preempted_lock_holder_makes_those_who_spin_waste_time() {
-    // Two threads on two vCPUs take turns with a lock, held for half of the time; a host CPU for both vCPUs.
+    // Two threads on two vCPUs alternate in holding a lock, each for half of its time; both vCPUs have one
+    // host CPU.
     let course = |cpus: u32, spin: u32| {
         let mut host = host(cpus, Fifo::new(Some(3 * MS)), Costs::NONE);
         let vm = host.add_vm(free(2, Fifo::new(Some(3 * MS))));
@@ -245,7 +247,7 @@ fn a_preempted_lock_holder_makes_those_who_spin_waste_time() {
         let ran: f64 = shares(&host, vm, 10 * S).iter().sum();
         (host.rounds(tenant) as f64 / 10.0, ran)
     };
-    // A CPU does 5000 rounds a second of 200 us, whoever does them, if none is wasted.
+    // A CPU does 5000 rounds of 200 us a second, whichever thread does them, if no time is wasted.
     let (rounds, ran) = course(1, 0);
     close("rounds, blocking", rounds, 5000.0, 50.0);
     close("CPU time, blocking", ran, 1.0, 0.01);
@@ -253,7 +255,7 @@ fn a_preempted_lock_holder_makes_those_who_spin_waste_time() {
     close("CPU time, spinning", ran, 1.0, 0.01);
     println!("rounds, spinning: {spun}");
     assert!(spun < 0.8 * rounds);
-    // With a CPU for each nobody is preempted, and spinning loses nothing.
+    // With a host CPU for each vCPU none is preempted, and spinning loses nothing.
     let (apart, _) = course(2, 100_000);
     close("rounds, a CPU each", apart, 10_000.0, 100.0);
 }
@@ -284,7 +286,8 @@ fn requests_pass_the_emulator_twice() {
     assert_eq!(host.machine().thread(emulator).state, State::Blocked);
 }
 
-/// What a thread asks in the middle of a request passes the emulator too, and so does the reply; of others than VMs it is a sleep.
+/// A thread's question in the middle of a request passes the emulator thread too, and so does the reply; for
+/// a tenant on the host the step is a sleep.
 #[test]
 fn questions_and_replies_pass_the_emulator() {
     let asks = "[[tenant.thread]]\nname = \"t\"\nprogram = [\"request\", { run_us = 100 }, { exchange_us = 300 }, { run_us = 100 }, \
@@ -310,7 +313,7 @@ fn questions_and_replies_pass_the_emulator() {
     assert_eq!(host.machine().thread(emulator).ran, 6 * 1000 * 7_000);
 }
 
-/// However many ask at once, each has its own reply, when it is due.
+/// However many threads ask at once, each gets its own reply, when that is due.
 #[test]
 fn each_question_has_its_own_reply() {
     let asks = "[[tenant.thread]]\nname = \"t\"\ncount = 50\nprogram = [\"request\", { exchange_us = { exponential = 2000 } }, \
@@ -333,7 +336,8 @@ fn each_question_has_its_own_reply() {
 
 #[test]
 fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
-    // Emulator threads that need 40 us for a request and its answer, of which 60,000 come in a second: three queues at least.
+    // Emulator threads need 40 us for a request and its answer, of which 60,000 come in a second: at least
+    // three queues are needed.
     let course = |queues: u32, online: u32| {
         let costs = Costs {
             elsewhere: true,
@@ -374,7 +378,7 @@ fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
         "{emulators:?}"
     );
     assert!(vcpus.iter().all(|it| (0.2..0.5).contains(it)), "{vcpus:?}");
-    // Virtual CPUs that are offline are interrupted by nobody.
+    // No interrupt goes to a vCPU that is offline.
     let (four, _, vcpus) = course(4, 2);
     close("two virtual CPUs", four, 60e3, 1000.0);
     assert!(vcpus[2..].iter().all(|it| *it < 0.01), "{vcpus:?}");
@@ -382,7 +386,8 @@ fn each_queue_has_an_emulator_thread_and_a_virtual_cpu() {
 
 #[test]
 fn who_polls_makes_way_for_a_thread_that_waits_for_its_cpu() {
-    // One CPU, whose virtual CPU polls for up to a ms; EEVDF lets nobody preempt who has not had its slice.
+    // One CPU, on which a vCPU polls for up to a ms; EEVDF does not preempt a thread before the end of its
+    // slice.
     let topology = Topology::flat(1);
     let sched_ext = SchedExt::new(&topology, &quell_sched::Options::default()).unwrap();
     let classes: [Box<dyn Class>; 2] = [Box::new(Fair::eevdf_6_12()), Box::new(sched_ext)];
@@ -426,7 +431,7 @@ fn polls_make_way(mut host: Simulation) {
         "{:?}",
         waits.iter().max()
     );
-    // It does poll: of two requests in a ms the second finds it on its CPU.
+    // The vCPU does poll: of two requests in a ms the second finds the vCPU on its CPU.
     let thread = host.vcpu_threads(vm).next().unwrap();
     assert!(host.machine().thread(thread).ran > S / 2);
 }
@@ -450,13 +455,14 @@ fn an_emulator_beside_busy_vcpus_delays_requests() {
     };
     let (shared, apart) = (course(1), course(2));
     println!("shared {shared}, apart {apart}");
-    // First come, first served, each message waits about half of a turn of the vCPU.
+    // First come, first served: each message waits about half of a slice of the vCPU.
     assert!(shared > apart + 2_000.0);
 }
 
 #[test]
 fn what_is_late_comes_once() {
-    // The vCPU has every other 10 ms: of ticks every ms it gets those of its own time, and one for the rest.
+    // The vCPU runs for every other 10 ms: of its ticks, one every ms, it gets those of its own time, and one
+    // for the rest.
     let mut host = host(1, Fifo::new(Some(10 * MS)), Costs::NONE);
     let costs = Costs {
         tick_every: MS,
@@ -500,7 +506,7 @@ fn scheduling_frequency_rises_with_load_and_then_falls() {
     let got = loads.map(frequency);
     println!("{loads:?}: {got:?}");
     assert!(got[0] < got[1] && got[1] < got[2]);
-    // Concave: what is added becomes less, and at last is taken away.
+    // Concave: each step adds less than the one before, and the last step takes away.
     let added: Vec<f64> = got.windows(2).map(|two| two[1] - two[0]).collect();
     assert!(
         added.windows(2).all(|two| two[1] < two[0] + 0.05 * got[1]),
@@ -524,7 +530,7 @@ fn what_is_offline_stays_idle() {
         let ran = threads.map(|it| host.machine().thread(it).ran as f64 / 10e9);
         ran.collect()
     };
-    // Four vCPUs share two CPUs, and then two have one each.
+    // Four vCPUs share two CPUs, and then two vCPUs have one each.
     host.run_until(10 * S);
     let (before, switches) = (ran(&host), host.switches());
     for share in &before {
@@ -547,7 +553,7 @@ fn what_is_offline_stays_idle() {
     }
 }
 
-/// So many VMs of four vCPUs, servers each whose requests take a CPU on the whole.
+/// `vms` VMs of four vCPUs, each with a server whose requests need one CPU in all.
 fn many(vms: u32, cpus: u32, rate: f64) -> Simulation {
     let mut host = host(cpus, Fair::eevdf_6_12(), Costs::TYPICAL);
     let threads = serving(4, &format!("{{ exponential = {} }}", 1e6 / rate));
@@ -584,7 +590,7 @@ fn the_course_is_the_same_each_time_and_no_request_is_lost() {
     let due = (0..6)
         .map(|seed| poisson(2000.0, seed).take_while(|it| it.due <= S).count())
         .sum::<usize>();
-    // Some may be in an interrupt.
+    // Some requests may be in an interrupt.
     assert!(once.1 <= due && once.1 + 6 >= due, "{} of {due}", once.1);
 }
 

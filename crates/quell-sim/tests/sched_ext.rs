@@ -21,7 +21,7 @@ fn machine_with(cpus: u32, costs: Costs) -> Simulation {
     Simulation::new(topology, costs, Box::new(class))
 }
 
-/// What each thread gets of a CPU in twenty seconds, after two.
+/// What part of a CPU each thread gets in twenty seconds, after two.
 fn shares(simulation: &mut Simulation) -> Vec<f64> {
     common::shares(simulation, 2 * S, 22 * S)
 }
@@ -60,7 +60,7 @@ fn groups_share_by_weight_whatever_is_in_them() {
     let got = shares(&mut simulation);
     let sum = |threads: &[f64]| threads.iter().sum::<f64>();
     near("groups", sum(&got[5..]) / sum(&got[..5]), 3.0, 0.02);
-    // Beside two threads of the outer group the inner one counts as one more.
+    // The inner group counts as one more sibling of the outer group's two threads.
     near("nested", sum(&got[7..]) / sum(&got[5..7]), 0.5, 0.03);
 }
 
@@ -71,7 +71,8 @@ fn a_thread_that_mostly_sleeps_waits_for_nobody() {
     let light = "[{ run_us = 500 }, { sleep_us = 9500 }]";
     add(&mut simulation, GroupId::ROOT, 0, 1, light);
     let got = shares(&mut simulation);
-    // It gets all that it asks for: a turn each 10 ms and what waiting adds, which is the way to the CPU.
+    // The thread gets all that it asks for: 0.5 ms of every 10, and a cycle is longer by the way to the CPU
+    // only.
     near("light", got[3], 0.05, 0.01);
 }
 
@@ -99,7 +100,7 @@ fn threads_run_only_where_they_may_and_no_cpu_idles_beside_a_ready_one() {
     assert!(machine.threads.iter().all(|thread| thread.ran > S / 20));
 }
 
-/// Requests to a fork-join server, and what they took.
+/// The answers of a fork-join server until a time, in ns.
 fn course(simulation: &mut Simulation, until: u64) -> Vec<Answer> {
     simulation.run_until(until)
 }

@@ -1,4 +1,4 @@
-//! Shares of the whole host, by Quell's scheduler, beside what is ideal.
+//! Shares of the whole host under Quell's scheduler, beside the ideal division.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,8 +8,9 @@ use quell_model::{CpuId, CpuSet, TenantWeight};
 use quell_policy::share::{Group, Problem, ideal};
 use quell_sim::{GroupId, ThreadId};
 
-/// What the four threads of Ishiguro et al. get in percent of a CPU: T0, T1 and T2 are busy, T3 runs and sleeps for so many us. Their groups
-/// are given by number; pinned, T0 and T2 are on one CPU, T1 and T3 on the other.
+/// What the four threads of Ishiguro et al. get, in percent of a CPU: T0, T1 and T2 are busy, T3 runs and
+/// sleeps for the two times of `cycle`, in us. `groups` has the index of each thread's group; pinned, T0 and
+/// T2 are on one CPU, T1 and T3 on the other.
 fn four_threads(
     share: bool,
     weights: &[u32],
@@ -36,7 +37,7 @@ fn four_threads(
     got.iter().map(|part| part * 100.0).collect()
 }
 
-/// The same, ideally.
+/// The same threads' ideal division.
 fn four_threads_ideally(weights: &[u32], groups: [usize; 4], pinned: bool) -> Vec<f64> {
     let group = |weight: &u32| Group {
         parent: None,
@@ -62,7 +63,8 @@ fn four_threads_ideally(weights: &[u32], groups: [usize; 4], pinned: bool) -> Ve
     ideal.threads.iter().map(|part| part * 100.0).collect()
 }
 
-/// Each in a group of its own, and one more that may run anywhere and does so for 2 of every 220 ms.
+/// Four threads, each in a group of its own, and one more that may run on both CPUs and does so for 2 of
+/// every 220 ms.
 #[test]
 fn who_waits_for_a_moment_now_and_then_is_nobody_to_compete_with() {
     let mut two = under_sched(2, true);
@@ -86,8 +88,8 @@ fn who_waits_for_a_moment_now_and_then_is_nobody_to_compete_with() {
     assert!(got[3] >= 0.29, "{got:.3?}");
 }
 
-/// Threads of no group that come together every 150 ms, so that some wait: they are no reason to think that those who want CPUs all the
-/// time have had more than others.
+/// Threads of the root group that come together every 150 ms, so that some of them wait: this must not make
+/// the scheduler think that the busy threads have had more than others.
 #[test]
 fn who_comes_for_a_moment_stands_where_those_do_who_want_its_cpus() {
     let mut two = under_sched(2, true);
@@ -118,7 +120,7 @@ fn two_groups_get_a_cpu_each_whatever_their_threads_do() {
             println!("{cycle:?}, pinned {pinned}: {got:.1?}");
             close((cycle, pinned), got[0] + got[1], 100.0, 0.8);
             close((cycle, pinned), got[2] + got[3], 100.0, 0.8);
-            // Without, T3's sleep is the other group's gain.
+            // Without shares, T3's sleep is the other group's gain.
             if pinned && cycle.0 == 3_000 {
                 let without = four_threads(false, &[100, 100], [0, 0, 1, 1], pinned, cycle);
                 assert!(without[0] + without[1] > 105.0, "{without:.1?}");
@@ -132,7 +134,8 @@ fn two_groups_get_a_cpu_each_whatever_their_threads_do() {
     }
 }
 
-/// Two threads of a group that is due less than both want: the one that needs less than its half gets that whenever it wants it.
+/// Two threads of a group that is due less than both want: the one that needs less than its half gets what it
+/// needs whenever it wants it.
 #[test]
 fn who_sleeps_gets_all_that_it_is_due_of_a_smaller_group() {
     for cycle in [(300, 700), (3_000, 7_000)] {
@@ -167,7 +170,7 @@ fn groups_of_a_thread_each_get_what_their_weights_say() {
     }
 }
 
-/// Nobody is thought to be urgent before anything is known of it.
+/// No thread counts as urgent before anything is known of it.
 #[test]
 fn shares_hold_from_the_start_with_many_threads_on_a_cpu() {
     let mut host = under_sched(1, true);
@@ -184,7 +187,7 @@ fn shares_hold_from_the_start_with_many_threads_on_a_cpu() {
     }
 }
 
-/// 256 CPUs of four caches (a domain has 64 at most): what is charged in steps adds up.
+/// 256 CPUs of one last-level cache, split into four domains (of 64 CPUs at most): charges in steps add up.
 #[test]
 fn shares_hold_on_256_cpus() {
     let mut host = under_sched(256, true);
@@ -221,8 +224,9 @@ fn shares_hold_on_256_cpus() {
     }
 }
 
-/// A light group had a CPU for itself, ten times what its weight says; then a thread of a heavy one that is served elsewhere too comes there. Two
-/// seconds later the light one has what it is due: 2/11 of that CPU.
+/// A light group has a CPU for itself, ten times what its weight entitles it to; then a thread of a heavy
+/// group, which is served on the other CPU too, comes to that CPU. Two seconds later the light group has what
+/// it is due, 2/11 of the CPU: it owes little for the time before.
 #[test]
 fn who_had_a_cpu_for_itself_owes_little_for_it() {
     let mut two = under_sched(2, true);
@@ -239,7 +243,8 @@ fn who_had_a_cpu_for_itself_owes_little_for_it() {
     close("the light group", got[0], 2.0 / 11.0, 0.02);
 }
 
-/// A group that has a CPU for itself is not ahead of anybody: its thread that sleeps a lot goes before the busy one.
+/// A group with a CPU of its own is not ahead of any other: its thread that sleeps a lot runs before its busy
+/// thread.
 #[test]
 fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {
     for (on, off) in [(30, 70), (300, 700), (3_000, 7_000)] {
@@ -259,8 +264,9 @@ fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {
     }
 }
 
-/// A CPU idles for half of the time that only one thread may use, which is on a CPU that another may use, which is on one that the
-/// waiting one may use.
+/// CPU 0 idles while its thread of large weight sleeps. Only the thread of weight 50, which runs on another
+/// CPU, may use it; the thread that waits may run only where one of the others runs. So threads have to move
+/// in turn.
 #[test]
 fn threads_move_in_turn_for_one_that_waits() {
     let mut four = under_sched(4, true);
@@ -283,11 +289,12 @@ fn threads_move_in_turn_for_one_that_waits() {
     }
     let got = shares(&mut four, S, 9 * S);
     println!("{got:.3?}");
-    // A look is up to 1 ms late.
+    // A sample is up to 1 ms late.
     close("all", got.iter().sum(), 4.0, 0.03);
 }
 
-/// Threads take the places of others that slept for long, which come back while these run: neither is mistaken for the other.
+/// Threads take the share slots of others that sleep for long, which wake while these run: neither is
+/// mistaken for the other.
 #[test]
 fn who_slept_for_long_leaves_others_alone() {
     let mut one = under_sched(1, true);
