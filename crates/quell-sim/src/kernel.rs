@@ -54,6 +54,7 @@ pub(crate) struct Kernel {
     /// The number of context switches so far, to and from idle included.
     pub switches: u64,
     noise: ChaCha8Rng,
+    /// Callbacks that are told of scheduling events.
     pub observers: Vec<Observer>,
 }
 
@@ -131,6 +132,7 @@ pub(crate) struct Mailbox {
     thread: ThreadId,
     /// The CPU time that a message takes, in ns.
     takes: Nanos,
+    /// The messages that wait.
     pub waiting: VecDeque<Message>,
     /// The message that the emulator thread carries now.
     pub held: Option<Message>,
@@ -487,6 +489,7 @@ impl Kernel {
         }
     }
 
+    /// Handles an event at its time.
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Arrive(port) => self.arrive(port as usize),
@@ -883,6 +886,7 @@ impl Kernel {
         }
     }
 
+    /// Makes a running thread do what comes next.
     pub fn go_on(&mut self, cpu: CpuId, thread: ThreadId, next: Next) {
         let sleep = match next {
             Next::Run(time) | Next::Spin(time) => {

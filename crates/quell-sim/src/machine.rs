@@ -376,6 +376,7 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// A machine without threads.
     pub(crate) fn new(topology: Topology, costs: Costs) -> Machine {
         let cpu = Cpu {
             current: None,
@@ -437,6 +438,7 @@ impl Machine {
         &self.cpus[cpu.0 as usize]
     }
 
+    /// The CPU of that number.
     pub(crate) fn cpu_mut(&mut self, cpu: CpuId) -> &mut Cpu {
         &mut self.cpus[cpu.0 as usize]
     }
@@ -451,6 +453,7 @@ impl Machine {
         &self.threads[thread.index()]
     }
 
+    /// The thread of that number.
     pub(crate) fn thread_mut(&mut self, thread: ThreadId) -> &mut Thread {
         &mut self.threads[thread.index()]
     }

@@ -80,9 +80,11 @@ pub type Observer = Box<dyn FnMut(Nanos, Nanos, Happening)>;
 
 /// A machine with its scheduler and what runs on it, VMs included.
 pub struct Simulation {
+    /// The kernels, the host's first.
     pub(crate) kernels: Vec<Kernel>,
     /// The planned events, each with the number of its kernel.
     pub(crate) events: Events<(u32, Event)>,
+    /// The VMs.
     pub(crate) guests: Guests,
     /// By tenant, the number of its kernel and its index there.
     pub(crate) tenants: Vec<(usize, usize)>,

@@ -199,6 +199,7 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
+    /// No VMs, on a host with this many CPUs.
     pub fn new(cpus: usize) -> Guests {
         Guests {
             guests: Vec::new(),

@@ -84,8 +84,8 @@ fn budgets_come_before_weights() {
     promise(&mut it, 2, 0, first + 1, low(4.0, 20.0));
     let got = shares(&mut it, S, 11 * S);
     for (thread, part) in [0.575, 0.275, 0.075, 0.075].into_iter().enumerate() {
-        // A thread with credit may be 25 ms ahead of the others, and 4.3 s count (older service is
-        // forgotten).
+        // A thread with credit may be 25 ms ahead of the others, of the 4.3 s of service that are not
+        // forgotten.
         close(thread, got[thread], part, 0.004);
     }
 }

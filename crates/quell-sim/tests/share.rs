@@ -264,9 +264,9 @@ fn short_sleepers_run_at_once_on_a_cpu_of_their_own() {
     }
 }
 
-/// CPU 0 idles while its thread of large weight sleeps. Only the thread of weight 50, which runs on another
-/// CPU, may use it; the thread that waits may run only where one of the others runs. So threads have to move
-/// in turn.
+/// While the first thread sleeps, CPU 0 idles and another thread waits. Only the thread of weight 50 may use
+/// CPU 0; it runs on a CPU that a second thread may use, and that thread on a CPU that the waiting one may
+/// use. So the two have to move in turn.
 #[test]
 fn threads_move_in_turn_for_one_that_waits() {
     let mut four = under_sched(4, true);

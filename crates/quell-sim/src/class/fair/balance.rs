@@ -42,12 +42,15 @@ struct Level {
     /// The interval, in ms.
     interval: u64,
     failed: u32,
-    /// The most that a look has taken of late in ns, and when that was last raised or lowered.
+    /// The most that a look has taken of late, in ns.
     cost: Nanos,
+    /// When `cost` was last raised or lowered.
     cost_at: Nanos,
-    /// How often the newly idle CPU looked, how often it found a thread, and the ratio of these, of 1024.
+    /// How often the newly idle CPU looked.
     calls: u32,
+    /// How often such a look found a thread.
     successes: u32,
+    /// How often a look finds a thread, of 1024.
     ratio: u32,
     counted_at: Nanos,
 }

@@ -42,6 +42,7 @@ pub enum Id {
     Queue(QueueId),
 }
 
+/// The scheduling state of an entity.
 #[derive(Debug, Clone, Default)]
 pub struct Entity {
     /// The weight, with the extra precision.
@@ -50,7 +51,9 @@ pub struct Entity {
     pub slice: Nanos,
     /// The entity is a thread of the idle policy.
     pub idle: bool,
+    /// The virtual time.
     pub vruntime: i64,
+    /// EEVDF: the virtual deadline.
     pub deadline: i64,
     /// EEVDF: the lag, in virtual time, when the entity left its queue; positive: it is owed service.
     pub vlag: i64,
@@ -62,9 +65,11 @@ pub struct Entity {
     pub delayed: bool,
     /// The deadline is relative to the virtual time, as it is while the entity moves between queues.
     pub relative: bool,
-    /// The CPU time so far in ns, and its value when the entity was last picked.
+    /// The CPU time so far, in ns.
     pub ran: Nanos,
+    /// The value of `ran` when the entity was last picked.
     pub ran_before: Nanos,
+    /// The entity's averages.
     pub avg: Pelt,
 }
 
@@ -80,20 +85,28 @@ impl Entity {
 pub struct Waiting {
     /// The virtual time (CFS) or the virtual deadline (EEVDF), by which the queue is sorted.
     pub key: i64,
+    /// The entity's virtual time.
     pub vruntime: i64,
+    /// The entity's weight, without the extra precision.
     pub weight: i64,
+    /// The entity.
     pub id: Id,
 }
 
+/// A queue of entities: those of a group on a CPU.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
+    /// The number of the group.
     pub group: usize,
+    /// The number of the CPU.
     pub cpu: usize,
+    /// The queue of the group's parent on this CPU; `None` for the root group's.
     pub parent: Option<QueueId>,
     /// The group's entity in the parent's queue.
     pub entity: Entity,
-    /// The sum of the entities' weights, with the extra precision, and how many entities there are.
+    /// The sum of the entities' weights, with the extra precision.
     pub weight: u64,
+    /// The number of entities, the running one included.
     pub entities: u32,
     /// The number of threads below the queue that run or wait.
     pub runnable: u32,
@@ -101,9 +114,9 @@ pub struct Queue {
     pub waiting: Vec<Waiting>,
     /// The entity that runs, or that ran and has not been put back yet.
     pub current: Option<Id>,
-    /// Buddies, preferred if that is fair: the entity that was woken last, and the entity that was preempted
-    /// last.
+    /// The buddy that was woken last, or that belongs to the group to go on with; preferred if that is fair.
     pub next: Option<Id>,
+    /// CFS: the buddy that was preempted last; preferred if that is fair.
     pub last: Option<Id>,
     /// CFS: the virtual time from which new entities start; it never decreases. EEVDF: the virtual time of
     /// the last entity that left the queue empty.
@@ -111,15 +124,18 @@ pub struct Queue {
     /// Sums over the waiting entities: of weights, and of weights times virtual times.
     sum: i64,
     sum_v: i128,
+    /// The queue's averages.
     pub avg: Pelt,
-    /// The load that the queue has published to its group, and when.
+    /// The load that the queue has published to its group.
     pub counted: f64,
+    /// When the queue last published its load.
     pub counted_at: Nanos,
     /// The queue is in its CPU's `listed`.
     pub listed: bool,
 }
 
 impl Queue {
+    /// Inserts a waiting entity in order.
     pub fn insert(&mut self, it: Waiting) {
         let at = self.waiting.partition_point(|other| other.key <= it.key);
         self.waiting.insert(at, it);

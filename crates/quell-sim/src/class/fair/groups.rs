@@ -64,6 +64,7 @@ impl Fair {
         }
     }
 
+    /// The state of an entity.
     pub(super) fn entity(&self, id: Id) -> &Entity {
         match id {
             Id::Thread(thread) => &self.tasks[thread].entity,
@@ -71,6 +72,7 @@ impl Fair {
         }
     }
 
+    /// The state of an entity.
     pub(super) fn entity_mut(&mut self, id: Id) -> &mut Entity {
         match id {
             Id::Thread(thread) => &mut self.tasks[thread].entity,
@@ -91,6 +93,7 @@ impl Fair {
         self.queues[queue].current.map(|id| self.entity(id))
     }
 
+    /// The weighted average of a queue's virtual times.
     pub(super) fn average(&self, queue: QueueId) -> i64 {
         self.queues[queue].average(self.current(queue))
     }
@@ -115,6 +118,7 @@ impl Fair {
         self.queues[queue].insert(waiting);
     }
 
+    /// Takes an entity out of the waiting ones of a queue.
     pub(super) fn take_out(&mut self, queue: QueueId, id: Id) {
         let key = self.key(self.entity(id));
         self.queues[queue].remove(id, key);
@@ -183,6 +187,7 @@ impl Fair {
         self.advance_queue(now, cpu);
     }
 
+    /// Adds a group's queue to the CPU's queues with load left.
     pub(super) fn list(&mut self, queue: QueueId) {
         let it = &mut self.queues[queue];
         if it.parent.is_some() && !std::mem::replace(&mut it.listed, true) {

@@ -522,6 +522,7 @@ impl Fair {
         self.check_preempt(machine, thread);
     }
 
+    /// The simulation's number of a thread.
     pub(super) fn thread_id(thread: usize) -> ThreadId {
         ThreadId(thread as u32)
     }

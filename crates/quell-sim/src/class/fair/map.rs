@@ -11,6 +11,7 @@ const LOOK_AT_CPU: Nanos = 50;
 /// CPUs with one last-level cache.
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
+    /// The CPUs, by number, ascending.
     pub cpus: Vec<usize>,
     /// How many CPUs a wakeup may look at (SIS_UTIL's nr_idle_scan).
     pub scan: usize,
@@ -20,6 +21,7 @@ pub struct Cache {
     pub busy: usize,
 }
 
+/// The level of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     Core,
@@ -29,10 +31,14 @@ pub enum Kind {
     Machine,
 }
 
+/// A scheduling domain: CPUs among which load is balanced.
 #[derive(Debug, Clone, Default)]
 pub struct Domain {
+    /// The level.
     pub kind: Kind,
+    /// The CPUs of each group.
     pub groups: Vec<Vec<usize>>,
+    /// The number of CPUs in all groups.
     pub cpus: usize,
     /// Threads are spread over the groups even when none is full (SD_PREFER_SIBLING), since the groups are
     /// domains themselves.
@@ -40,12 +46,14 @@ pub struct Domain {
     /// Of the domain of the whole machine: a CPU's group with fewer threads than this may differ from another
     /// by two threads (imb_numa_nr).
     pub tolerates: usize,
+    /// The largest domain of its CPUs.
     pub is_root: bool,
     /// The index of the first group's tally in [`Map::tallies`].
     pub tallies: usize,
 }
 
 impl Domain {
+    /// How many times as much load a group must have to be busier (imbalance_pct / 100).
     pub fn imbalance(&self) -> f64 {
         if self.kind == Kind::Core { 1.10 } else { 1.17 }
     }
@@ -59,6 +67,7 @@ impl Domain {
         }
     }
 
+    /// The assumed cost of a look at the domain, in ns.
     pub fn look(&self) -> Nanos {
         LOOK + LOOK_AT_CPU * self.cpus as Nanos
     }
@@ -67,28 +76,40 @@ impl Domain {
 /// The CPUs of the machine, and what they share.
 #[derive(Debug, Default)]
 pub struct Map {
+    /// The caches, by number.
     pub caches: Vec<Cache>,
+    /// The CPUs of each core.
     pub cores: Vec<Vec<usize>>,
+    /// The domains, the smallest first.
     pub domains: Vec<Domain>,
+    /// Each CPU's place in caches, cores and domains.
     pub cpus: Vec<Place>,
+    /// Some core has several CPUs.
     pub has_siblings: bool,
     /// Some CPU may have more than one thread (rd->overloaded).
     pub overloaded: bool,
+    /// The idle CPUs: bit `c % 64` of word `c / 64`.
     pub idle: Vec<u64>,
-    /// When the next idle CPU is due for balancing, as far as is known; `idle_news`: a CPU has gone idle
-    /// since that was worked out.
+    /// When the next idle CPU is due for balancing, in ns, as far as is known.
     pub idle_due: Nanos,
+    /// A CPU has gone idle since `idle_due` was worked out.
     pub idle_news: bool,
+    /// What balancing sees of each CPU.
     pub glances: Vec<Glance>,
     /// The tallies of the domains' groups, one domain's after the other's.
     pub tallies: Vec<Tally>,
+    /// The state of the pseudo-random numbers.
     pub random: u64,
 }
 
+/// A CPU's place in caches, cores and domains.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
+    /// The number of the cache.
     pub cache: usize,
+    /// The CPU's index in the cache.
     pub in_cache: usize,
+    /// The number of the core.
     pub core: usize,
     /// The CPU went idle, and has had no tick since then.
     pub silent: bool,
@@ -109,6 +130,7 @@ fn split(cpus: &[usize], of: impl Fn(usize) -> u32) -> Vec<Vec<usize>> {
 }
 
 impl Map {
+    /// The map of a machine, all of whose CPUs are idle.
     pub fn new(topology: &Topology) -> Map {
         let all: Vec<usize> = (0..topology.cpus.len()).collect();
         let of = |cpu: usize| &topology.cpus[cpu];
@@ -217,18 +239,22 @@ impl Map {
         }
     }
 
+    /// The cache of a CPU.
     pub fn cache(&self, cpu: usize) -> &Cache {
         &self.caches[self.cpus[cpu].cache]
     }
 
+    /// The cache of a CPU.
     pub fn cache_mut(&mut self, cpu: usize) -> &mut Cache {
         &mut self.caches[self.cpus[cpu].cache]
     }
 
+    /// Whether two CPUs have the same last-level cache.
     pub fn share_cache(&self, one: usize, other: usize) -> bool {
         self.cpus[one].cache == self.cpus[other].cache
     }
 
+    /// The CPU's index in its cache.
     pub fn place_in_cache(&self, cpu: usize) -> usize {
         self.cpus[cpu].in_cache
     }
@@ -256,6 +282,7 @@ impl Map {
         cache.has_idle_core |= whole;
     }
 
+    /// The CPU is no longer idle.
     pub fn works(&mut self, cpu: usize) {
         if self.rests_now(cpu) {
             self.idle[cpu / 64] &= !(1 << (cpu % 64));
@@ -288,17 +315,23 @@ impl Map {
 /// What balancing reads of a CPU: values as of the CPU's last update, in little memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Glance {
+    /// The load of the CPU's own queue.
     pub load: f64,
+    /// Runnable threads, times 1024.
     pub runnable: f64,
+    /// Utilisation, of 1024, estimated utilisation included.
     pub util: f64,
+    /// The number of threads that run or wait.
     pub threads: u32,
 }
 
-/// How many threads the CPUs of a group have, how many of the CPUs have none, and how many have more than
-/// one. The counts are kept up to date, because newly idle CPUs ask for them all the time.
+/// The counts of a group's CPUs. They are kept up to date, because newly idle CPUs ask for them all the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Tally {
+    /// The number of threads that run or wait.
     pub threads: usize,
+    /// The number of CPUs without a thread.
     pub idle: usize,
+    /// The number of CPUs with more than one thread.
     pub crowded: usize,
 }

@@ -99,8 +99,9 @@ struct Task {
     entity: Entity,
     /// The queue of the thread's group on the thread's CPU.
     queue: QueueId,
-    /// The CPU time, in ns, that is accounted for in virtual times, and when the thread last ran.
+    /// The CPU time that is accounted for in virtual times, in ns.
     counted: Nanos,
+    /// When the thread last ran, in ns; 0 after a migration.
     ran_at: Nanos,
     /// The thread's load is part of its queue's load.
     attached: bool,
@@ -109,8 +110,9 @@ struct Task {
     /// The CPU that the thread was on before its last wakeup (recent_used_cpu).
     recent: usize,
     waking: place::Waking,
-    /// The estimated utilisation of the thread, of 1024 (UTIL_EST), and the value that its CPU has counted.
+    /// The estimated utilisation of the thread, of 1024 (UTIL_EST).
     expected: f64,
+    /// The value of `expected` that the thread's CPU has counted.
     expected_there: f64,
 }
 
@@ -125,8 +127,9 @@ struct Cpu {
     lazy: bool,
     /// The number of delayed threads in the CPU's queues.
     asleep: u32,
-    /// The number of switches so far, and whether the end of the running slice is planned.
+    /// The number of switches so far, modulo 2^16.
     choices: u16,
+    /// The end of the running slice is planned.
     ends: bool,
     /// The groups' queues that have load left.
     listed: Vec<QueueId>,
@@ -139,13 +142,17 @@ struct Cpu {
 #[derive(Debug)]
 pub struct Fair {
     version: Version,
-    /// EEVDF's slice (base_slice_ns), and CFS's latency and granularities, all in ns.
+    /// EEVDF's slice, in ns (base_slice_ns).
     slice: Nanos,
+    /// CFS's latency, in ns: the period in which each thread runs once.
     latency: Nanos,
+    /// CFS's shortest slice, in ns.
     min_granularity: Nanos,
+    /// CFS's wakeup granularity, in ns: how far behind a woken thread must be to preempt.
     wakeup_granularity: Nanos,
-    /// Whether any thread has asked for a slice of its own, and whether any is of the idle policy.
+    /// Some thread has asked for a slice of its own.
     has_slices: bool,
+    /// Some thread is of the idle policy.
     has_idle: bool,
     tasks: Vec<Task>,
     queues: Vec<Queue>,
