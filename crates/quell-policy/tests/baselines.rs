@@ -4,7 +4,7 @@
 //! A file holds any number of cases. Each starts with `case NAME`; then come
 //!
 //! - `targets TENANT=MS...` and `cores TENANT=N... free=N`, or `split N`: N cores dealt out; with `vcpus
-//!   TENANT=N... core=N` between them the controller is DynIso, on cores of so many CPUs, else PARTIES;
+//!   TENANT=N... core=N` between them the controller is DynIso, on cores of N CPUs, else PARTIES;
 //! - `ticks N TENANT=MS...`: N ticks with these latencies, those of other tenants without any; after
 //!   `----` follow the core that changed hands at each tick of the case, and the cores that all tenants
 //!   hold then, up to an empty line.

@@ -611,7 +611,8 @@ fn a_configuration_that_would_break_a_promise_is_told_by_its_key() {
     }
 }
 
-/// A tenant whose owner lets its threads run on those CPUs only.
+/// A tenant whose owner lets each of its threads run on a set of CPUs only; `cpus` has the sets in the
+/// threads' order.
 fn bound(mut tenant: TenantSample, cpus: &[&str]) -> TenantSample {
     for (thread, cpus) in tenant.threads.iter_mut().zip(cpus) {
         thread.settings.affinity = Arc::new(cpus.parse().unwrap());

@@ -217,7 +217,8 @@ fn any_weight() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(100u32), 2 => 1..=8u32, 2 => 50..=400u32, 1 => 1..=10_000u32]
 }
 
-/// A host of at most so many CPUs, groups and threads. The threads' sets are few or many.
+/// A host of at most `cpus` CPUs, `groups` groups and `threads` threads. The threads' CPU sets are few or
+/// many.
 fn any_problem(cpus: u32, groups: usize, threads: usize) -> impl Strategy<Value = Problem> {
     (1..=cpus, 0..=groups, 1..=6usize).prop_flat_map(move |(cpus, groups, kinds)| {
         let set = prop_oneof![

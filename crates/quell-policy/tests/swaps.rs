@@ -18,8 +18,8 @@ const PERIOD_NS: f64 = 80.0 * MS as f64;
 #[derive(Debug, Clone)]
 struct Active {
     tid: u32,
-    /// Whether it is in the latency tenant, whose threads all have low latency here; else in the batch
-    /// tenant.
+    /// Whether the thread is in the latency tenant, all of whose threads have low latency here; else it is in
+    /// the batch tenant.
     low: bool,
     cpu: u32,
     nice: i32,

@@ -441,8 +441,8 @@ impl Audit {
         }
     }
 
-    /// While HI mode may have ended, the rest may be owed time that others run, whose budgets count
-    /// again then.
+    /// While HI mode may have ended, the rest may be owed time in which other servers run, as those of low
+    /// criticality have their budgets again in LO mode.
     fn doubt_rest(&mut self) {
         let slop = self.slop_ns;
         let keeps = |it: &Account| it.keeps_mode() && it.used + slop < it.allowed;

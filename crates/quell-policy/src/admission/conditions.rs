@@ -15,6 +15,7 @@ pub(super) struct Utilizations {
 }
 
 impl Utilizations {
+    /// The utilizations of these servers.
     pub fn of(servers: &[Server]) -> Utilizations {
         let sum = |criticality, of: &dyn Fn(&Server) -> f64| {
             let them = servers.iter().filter(|it| it.criticality == criticality);

@@ -70,7 +70,7 @@ impl Tenant {
 enum Phase {
     /// The next tick decides.
     Decide,
-    /// No decision for so many ticks.
+    /// No decision for this many ticks.
     Wait(u32),
     /// A trial of a core that the tenant gave up: ticks left, and good ticks minus bad ones.
     GaveUp(usize, u32, i32),
@@ -122,9 +122,9 @@ impl Parties {
         used.collect()
     }
 
-    /// Advances by a tick in which tenants had these tail latencies (`None`: no answer) and held so many
-    /// cores, with `free` cores in the pool: returns the core that is to move now. Both lists are in the
-    /// order of the targets.
+    /// Advances by a tick, in which tenants had the tail latencies `latencies_ns` (`None`: no answer) and
+    /// held `held` cores, with `free` cores in the pool; returns the core that is to move now. Both lists are
+    /// in the order of the targets.
     pub fn tick(&mut self, latencies_ns: &[Option<u64>], held: &[u32], free: u32) -> Option<Move> {
         for (tenant, latency) in self.tenants.iter_mut().zip(latencies_ns) {
             tenant.cooldown = tenant.cooldown.saturating_sub(1);

@@ -8,9 +8,8 @@
 //! fixed to the unit, so the tenant's other threads give that weight in proportion to theirs.
 //!
 //! Our choices, where the paper is silent:
-//! - Where preemptions are not seen, a thread that used its slice and is ready or running at the
-//! - Where preemptions are not seen, a thread that used its slice and is ready or running at the
-//!   period's end counts as preempted.
+//! - Where preemptions are not seen, a thread that used its slice and is ready or running at the period's end
+//!   counts as preempted.
 //! - A thread that gives keeps at least `weight_floor_percent` of its initial weight, and a little
 //!   more than it used in the period: the paper lets others give because they have unused time, so
 //!   only that is taken. Without this limit two busy threads would pass one step to and fro.

@@ -26,6 +26,7 @@ use std::sync::Arc;
 /// The state of a tenant.
 #[derive(Debug)]
 pub(super) struct Tenant {
+    /// The tenant's name.
     pub name: TenantName,
     /// The tenant's index in the snapshot of this period.
     pub sample: usize,
@@ -41,6 +42,7 @@ pub(super) struct Tenant {
 /// The state of a thread.
 #[derive(Debug)]
 pub(super) struct Thread {
+    /// The thread's id.
     pub id: ThreadId,
     /// The thread's index in its tenant's list in the snapshot of this period.
     pub sample: usize,
@@ -71,12 +73,14 @@ pub(super) struct Thread {
 /// A placement of a thread on a single CPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placement {
+    /// The CPU.
     pub cpu: CpuId,
     /// The number of plans that still have the placement.
     pub periods_left: u32,
 }
 
 impl Thread {
+    /// Notes a change and its reason.
     pub fn because(&mut self, rule: Rule, text: String) {
         self.reasons.push(Reason { rule, text });
     }

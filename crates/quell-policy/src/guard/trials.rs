@@ -40,7 +40,7 @@ const CHECK_NS: u64 = MINUTE_NS;
 const CHECK_MOST_NS: u64 = 10 * MINUTE_NS;
 /// The wealth of the bet on harm, in units of its stake, from which on the next check comes at once.
 const SUSPECTED: f64 = 2.0;
-/// A new test begins, with its first checks, where a bet on harm that began so many pairs ago has so many
+/// A new test begins, with its first checks, where a bet on harm that began this many pairs ago has this many
 /// times its stake: a lever that helped may have begun to harm.
 const TURNED: (usize, f64) = (5, 3.0);
 /// The number of checks after which the test begins anew, so that an effect that changes is not weighed

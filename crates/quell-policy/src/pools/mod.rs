@@ -347,9 +347,10 @@ impl Pools {
         }
     }
 
-    /// The number of CPUs of the idle pool that tenants need that are no guests and used so many in this
-    /// second: so many that their requests do not wait long for each other, and a core at least. Where they
-    /// use all of it they may want more than is seen; that shows as the pool grows.
+    /// The number of CPUs of the idle pool that tenants need that are no guests, as the most of the last
+    /// [`REST_NS`]; `used` is what they used in this second, in CPUs (`None`: there are none). Enough CPUs
+    /// that their requests do not wait long for each other, and a core at least. Where they use the whole
+    /// pool they may want more than is seen; that shows as the pool grows.
     fn rest_needs(&mut self, now_ns: u64, used: Option<f64>) -> u32 {
         let all = (self.cores.len() as u32).saturating_mul(self.step);
         let needs = |used: f64| {

@@ -385,7 +385,7 @@ fn where_cores_lack_groups_are_as_equal_as_these_allow() {
     assert_eq!(sizes, [2, 4, 4]);
 }
 
-/// Both begin with as many CPUs as they have vCPUs, of which there are not enough.
+/// Both guests begin with as many CPUs as they have vCPUs, more than there are.
 #[test]
 fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
     let mut pools = Pools::new(Settings::default());
@@ -404,8 +404,8 @@ fn who_begins_where_cores_lack_gets_as_much_as_others_at_once() {
     assert!(division.guests.values().all(|it| it.lacks == 4));
 }
 
-/// Guests that use all they have, beside tenants that are no guests and use so many CPUs, or all that they
-/// have.
+/// Guests that use all their CPUs, beside tenants that are no guests and use a number of CPUs, as far as the
+/// idle pool has them (`None`: there are no such tenants).
 #[test]
 fn the_idle_pool_is_kept_for_those_that_need_it() {
     for (cores, guests, rest, idle, groups) in [

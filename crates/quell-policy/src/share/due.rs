@@ -211,8 +211,8 @@ mod tests {
             two
         }
 
-        /// 50 ms pass, in which the threads use and want so many ms. Returns the rate that each is due, in
-        /// percent of a CPU, and its lag in ms.
+        /// 50 ms pass, in which each thread uses and wants the given times, in ms. Returns the rate that each
+        /// is due, in percent of a CPU, and its lag in ms.
         fn step(&mut self, did: [(u64, u64); 2]) -> [(i64, i64); 2] {
             self.now += 50 * MS;
             for (thread, (used, wanted)) in self.threads.iter_mut().zip(did) {
