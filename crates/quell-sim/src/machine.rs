@@ -96,7 +96,8 @@ pub struct Costs {
     pub shared_clock: bool,
     /// The speed of each of two hardware threads of a core while both are busy, in percent of one alone: 1 to
     /// 100. The busy CPUs of a core with more than two have together the speed that two have. Threads' work
-    /// takes longer; CPU time is wall time, as on Linux. Kernel work and spinning are as fast as ever.
+    /// takes longer; CPU time is the time on a CPU, as on Linux. Kernel work and spinning are as fast as
+    /// ever.
     pub smt_percent: u8,
     /// The exit latency of the deep idle state: how much longer a kick or an interrupt takes to reach a CPU
     /// in it.

@@ -51,7 +51,8 @@ impl VmId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmCosts {
     /// A VM exit, the hypervisor's work in it, and the entry. These are one exit each: halting, setting a
-    /// timer, a timer that goes off, a kick of another vCPU, the kick's arrival, and sending an answer.
+    /// timer, a timer that goes off, a kick of another vCPU, the kick's arrival unless it is posted, and
+    /// sending an answer.
     pub exit: Nanos,
     /// How much longer a switch of the host to a vCPU takes than to another thread, as the vCPU's state is
     /// loaded.

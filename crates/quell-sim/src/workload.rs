@@ -255,8 +255,8 @@ struct Part {
 }
 
 /// A tenant's shared objects, first the ones that each request needs. (The layout is for speed: with
-/// thousands of threads most time goes into cache misses on what a thread touched long ago, so that lies
-/// together.)
+/// thousands of threads most time goes into cache misses on memory that a thread touched long ago, so fields
+/// that are used together lie together.)
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Tenant {
@@ -371,7 +371,7 @@ struct Stack {
     past: bool,
     /// When each of the thread's timers last ended, in ns.
     timers: Vec<Nanos>,
-    /// Which of the tenant's programs the thread runs, and which of the program's threads it is.
+    /// Which of the tenant's programs the thread runs, and which of the tenant's threads it is.
     program: usize,
     index: u64,
 }
@@ -441,8 +441,8 @@ impl Workload {
         &self.ops[(base + starts[program]) as usize..end]
     }
 
-    /// Adds the thread `index` of a program to a tenant; it spins for `spin` ns before it blocks. Threads are
-    /// numbered in the order in which they are added.
+    /// Adds the thread `index` of a tenant, which runs the program of number `program` and spins for `spin`
+    /// ns before it blocks. Threads are numbered in the order in which they are added.
     pub fn add_thread(&mut self, tenant: usize, program: usize, index: u64, spin: Nanos) {
         self.frames.push(Frame {
             tenant,

@@ -46,7 +46,7 @@ fn siblings_are_as_fast_as_they_are_busy() {
     );
     apart.restrict(ThreadId(1), [CpuId(2)].into_iter().collect());
     assert_eq!(rounds(&mut apart, 2), [999, 999]);
-    // CPU time is wall time.
+    // CPU time is the time on a CPU.
     for simulation in [one, two, four, apart] {
         let threads = &simulation.machine().threads;
         assert!(threads.iter().all(|thread| thread.ran == S - 1));

@@ -134,7 +134,7 @@ impl<K: Ord + Copy> Global<K> {
 
     /// Kicks a CPU for a thread that has begun to wait (Xen's runq_tickle): an idle CPU, preferably the one
     /// that the thread ran on last; else the CPU whose thread has the greatest key, if that is greater than
-    /// this thread's. `except` is a CPU that is in [`Global::next`] and is not kicked.
+    /// this thread's. `except` is a CPU that is picking now and needs no kick.
     pub fn tickle(
         &mut self,
         machine: &mut Machine,

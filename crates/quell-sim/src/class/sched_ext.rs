@@ -5,7 +5,7 @@
 //! CPUs, and the kernel's choice among them; kicks; direct dispatch from ops.select_cpu(). The scheduler
 //! itself is [`quell_sched::native`]; it runs every thread (full switch).
 //!
-//! Not modelled: the watchdog, bypass, other classes, NUMA in the choice of idle CPUs, WAKE_SYNC.
+//! Limits: no watchdog, bypass, other classes, NUMA in the choice of idle CPUs, or WAKE_SYNC.
 
 use super::{Class, Pick};
 use crate::events::Nanos;

@@ -46,17 +46,18 @@ struct Level {
     cost: Nanos,
     /// When `cost` was last raised or lowered.
     cost_at: Nanos,
-    /// How often the newly idle CPU looked.
+    /// How often the CPU was newly idle, looks that were skipped by chance included.
     calls: u32,
-    /// How often such a look found a thread.
+    /// How often a look found a thread, each success counted for the skipped looks too.
     successes: u32,
-    /// How often a look finds a thread, of 1024.
+    /// `successes` of 1024 `calls`: the chance of a look.
     ratio: u32,
     counted_at: Nanos,
 }
 
 impl Level {
-    /// Counts that the newly idle CPU looked; a success counts as often as the CPU was passed over before.
+    /// Counts that the CPU was newly idle, with `success` successes; success counts for the skipped looks
+    /// too.
     fn count(&mut self, now: Nanos, success: u32, with_rate: bool) {
         self.calls += 1;
         self.successes += success;

@@ -118,8 +118,8 @@ pub struct Queue {
     pub next: Option<Id>,
     /// CFS: the buddy that was preempted last; preferred if that is fair.
     pub last: Option<Id>,
-    /// CFS: the virtual time from which new entities start; it never decreases. EEVDF: the virtual time of
-    /// the last entity that left the queue empty.
+    /// CFS: the least virtual time, from which joining entities are placed; it never decreases. EEVDF: the
+    /// virtual time of the last entity that left the queue empty.
     pub min_vruntime: i64,
     /// Sums over the waiting entities: of weights, and of weights times virtual times.
     sum: i64,

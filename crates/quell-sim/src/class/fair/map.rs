@@ -188,7 +188,7 @@ impl Map {
         map
     }
 
-    /// Adds a domain; a domain of one group would be none.
+    /// Adds a domain; one with a single group is left out.
     fn add(&mut self, kind: Kind, groups: Vec<Vec<usize>>, tolerates: usize) {
         if groups.len() < 2 {
             return;
