@@ -164,8 +164,8 @@ fn nobody_waits_beside_an_idle_cpu_and_all_get_through() {
             it.run_until(S / 10 + step * 50_000);
             wasted += u32::from(wastes(it.machine()));
         }
-        // A sample may see a thread that became ready at that very moment, or a queue that is one CPU's until
-        // the next balancing.
+        // A sample may see a thread that became ready at that very moment, and where each CPU has a queue,
+        // one that waits in it until the next balancing.
         let most = if ["sched", "share", "fifo", "oldest", "bvt"].contains(&name) {
             0
         } else {
@@ -252,7 +252,7 @@ fn who_starts_processes_one_after_another_has_the_share_of_one() {
     }
 }
 
-/// Crowds that start short processes for ever do not delay a thread that needs more than a slice, and no more
+/// Crowds that start short processes for ever do not delay a thread that needs more than a slice, but no more
 /// than its share.
 #[test]
 fn who_runs_3_ms_every_20_is_not_kept_waiting_by_those_who_start_processes() {

@@ -70,8 +70,8 @@ fn what_is_left_is_done_at_the_speed_of_the_time() {
 
 #[test]
 fn who_spins_watches_the_clock() {
-    // One thread spins for 2 ms for a request that never comes; the other does 2 ms of work, and the spinning
-    // takes 0.8 ms of that time's work.
+    // One thread spins for 2 ms for a request that never comes; the other does 2 ms of work, of which only
+    // 1.2 ms are done by then.
     let spins =
         "[[tenant.thread]]\nname = \"w\"\nspin_us = 2000\nprogram = [\"request\", \"respond\"]\n";
     let mut simulation = fifo(topology(1, 1, 2), vec![server(2_000, [0].into_iter())]);
