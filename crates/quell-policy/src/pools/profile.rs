@@ -7,7 +7,7 @@
 //! Approach: section 4.4 and Algorithm 2. The latest samples for each number of CPUs, a quadratic curve
 //! through them from three on, fitted again when a sample is off it; and the greatest utilization that a
 //! number of CPUs sustains, by comparison with the next number.
-//! Ours: utilizations that differ by less than [`NEAR`] of the CPUs are one, so that a steady load does
+//! Ours: utilizations that differ by less than `NEAR` of the CPUs are one, so that a steady load does
 //! not fill all samples; and a curve is valid only near the samples it was fitted through, as three
 //! samples on one side say nothing of the other (the paper's Fig. 10b).
 

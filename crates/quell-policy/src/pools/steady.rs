@@ -7,7 +7,7 @@
 //! same limit, a decision to cross it again (except at the end of a trial) has to hold for twice as many
 //! seconds in a row: a chance deviation seldom does, and a real need always does. This is the same both
 //! ways, so that no guest rests with more CPUs than it needs, nor with fewer, because of one second's
-//! deviation. A decision for more CPUs waits for at most [`UP_MOST`] seconds; one for fewer waits longer
+//! deviation. A decision for more CPUs waits for at most `UP_MOST` seconds; one for fewer waits longer
 //! than that only where fewer CPUs did not suffice for as long. Another load is served at once, and
 //! resets the count.
 //!
