@@ -33,6 +33,8 @@ pub enum Command {
     Harm(Box<Harm>),
     /// Search random workloads for one on which a light task waits too long
     Hunt(Hunt),
+    /// Play finds of the hunt on a real kernel, and say which hold there
+    Confirm(Box<Confirm>),
     /// How exactly random hosts are shared by weight
     Shares(Box<Shares>),
     /// Whether the CPU time promised on random hosts is received
@@ -191,6 +193,35 @@ pub struct Hunt {
     /// The seed, and where the result goes.
     #[command(flatten)]
     pub common: Common,
+}
+
+/// Arguments of [`crate::hunt::confirm`].
+#[derive(Debug, Args)]
+pub struct Confirm {
+    /// Finds, as `hunt --keep` writes them
+    #[arg(value_name = "FILE", required = true)]
+    pub finds: Vec<PathBuf>,
+    /// Where to play them
+    #[arg(long, value_enum, default_value_t)]
+    pub on: Substrate,
+    /// The sides, the reference first
+    #[arg(long, value_name = "SIDE,SIDE", default_value = "default,sched")]
+    pub policy: String,
+    /// How long each side of a pair is measured, in seconds; the find's own unless given
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// How many interleaved pairs to measure; 3 unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pairs: Option<u32>,
+    /// Write each find as a scenario into this folder, and play nothing
+    #[arg(long, value_name = "FOLDER")]
+    pub scenarios: Option<PathBuf>,
+    /// The seed, and where the result goes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What the lab's guest is made of.
+    #[command(flatten)]
+    pub guest: Guest,
 }
 
 /// Arguments of [`crate::shares`].

@@ -3,6 +3,7 @@
 mod acceptance;
 mod agent;
 mod calibration;
+mod confirm;
 mod harm;
 mod hunt;
 mod overhead;
@@ -28,6 +29,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Standard(args) => standard::run(&args),
         Command::Harm(args) => harm::run(&args),
         Command::Hunt(args) => hunt::run(&args),
+        Command::Confirm(args) => confirm::run(&args),
         Command::Shares(args) => shares::run(&args),
         Command::Promises(args) => promises::run(&args),
         Command::Acceptance(args) => acceptance::run(&args),

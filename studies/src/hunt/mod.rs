@@ -10,6 +10,7 @@
 //! Limits: simulated machines of up to 8 CPUs and some 70 threads, some seconds each; without cpu.max, which
 //! the reference does not have there.
 
+pub mod confirm;
 pub mod light;
 pub mod measure;
 mod random;

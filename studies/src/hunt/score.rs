@@ -10,7 +10,7 @@ pub const LIMIT: f64 = 1.5;
 /// A slice, in ms.
 pub const SLICE_MS: f64 = 3.0;
 /// Less than that counts as that: what waits are compared with is not made of a few us.
-const LEAST_MS: f64 = 0.2;
+pub(super) const LEAST_MS: f64 = 0.2;
 /// Of fewer wakeups a 99th percentile says little.
 const LEAST_SERVED: u32 = 50;
 
