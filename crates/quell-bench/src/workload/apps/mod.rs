@@ -172,7 +172,7 @@ pub fn text(seed: u64, length: usize) -> Vec<u8> {
     text
 }
 
-/// Whether we are root, as whom some servers run only if told to.
+/// Whether we are root; some servers run as root only if told to.
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

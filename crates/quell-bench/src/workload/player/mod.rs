@@ -88,7 +88,7 @@ impl Rounds {
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         let length = std::num::NonZeroUsize::new(Rounds::SIZE as usize).context("no length")?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new shared mapping of a file that nobody truncates; it is never unmapped, so
+        // SAFETY: a new shared mapping of a file that no process truncates; it is never unmapped, so
         // references into it live for ever (4 KiB for each tenant a process starts).
         let address = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) };
         let address = address.with_context(|| format!("cannot map {}", path.display()))?;
