@@ -375,7 +375,8 @@ pub struct Reproduce {
     /// Where to run it; the first place that --list names for it unless given
     #[arg(long, value_enum)]
     pub on: Option<Substrate>,
-    /// The sides to compare, the baseline first; the figure's own unless given, and only these where it is set for each of them
+    /// The sides to compare, the baseline first; the figure's own unless given, and only these where it is
+    /// set for each of them
     #[arg(long, value_name = "SIDE,SIDE")]
     pub policy: Option<String>,
     /// Set a value of every point's scenario otherwise than its file: warmup_seconds=2

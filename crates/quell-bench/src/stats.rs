@@ -1,18 +1,18 @@
 //! Paired comparison of two sides of a benchmark.
 //!
-//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, latency is
-//! nowhere near normally distributed, and a percentile of a few seconds is decided by a single stall
-//! of the machine. Approach: sides are measured in interleaved pairs that share their arrivals. What
-//! is compared is the figure of all requests of one side with that of all requests of the other, so
-//! that a stall in one window weighs as many requests as it met; exchanging the sides gives exactly
-//! the inverse. Its interval is the percentile bootstrap over pairs, which are drawn as wholes, with
-//! the percentiles widened for few pairs: the plain one resamples from a spread that is too small by
-//! sqrt((n-1)/n) and knows nothing of Student's t, and at 5 pairs would cover 83 % instead of 95 %.
-//! The widening is T. Hesterberg's ("What Teachers Should Know About the Bootstrap", The American
+//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, latency is nowhere
+//! near normally distributed, and a percentile of a few seconds is decided by a single stall of the machine.
+//! Approach: sides are measured in interleaved pairs that share their arrivals. The figure of all requests of
+//! one side is compared with that of all requests of the other, so that a stall in one window weighs as many
+//! requests as it met; exchanging the sides gives exactly the inverse. The interval is the percentile
+//! bootstrap over pairs, which are drawn as wholes, with the percentiles widened for few pairs: the plain
+//! bootstrap resamples from a spread that is too small by sqrt((n-1)/n) and does not account for Student's t,
+//! and at 5 pairs would cover 83 % instead of 95 %. Below 5 pairs no resampling can reach 95 % (the range of
+//! 2 ratios holds the median in half of all cases), so there the interval is Student's, of the pairs' own
+//! ratios, on logarithms and around the estimate, wide as it must be; a single pair has no interval.
+//!
+//! Source: the widening is T. Hesterberg's ("What Teachers Should Know About the Bootstrap", The American
 //! Statistician 69(4), 2015, section 4.3.2): percentile Φ(-sqrt(n/(n-1)) t) in place of α/2.
-//! Below 5 pairs no resampling can reach 95 % (the range of 2 ratios holds the median in half of all
-//! cases), so there it is Student's interval of the pairs' own ratios, on logarithms and around the
-//! estimate, wide as it must be; one pair has none.
 //!
 //! Units: ratios have none.
 

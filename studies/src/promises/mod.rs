@@ -39,8 +39,8 @@ const WARMUP_S: f64 = 1.0;
 /// The time before which no tenant wants CPU time, in s.
 const QUIET_S: f64 = 1.2;
 
-/// On the simulator only threads take time, since the study looks at who is given CPUs; audit and scheduler
-/// then compute the same times, except for rounding.
+/// On the simulator only threads take time, since the study looks at which threads get CPUs; audit and
+/// scheduler then compute equal times, except for rounding.
 const SIMULATED: Precision = Precision {
     tolerance_ns: 1000,
     slop_ns: 0,

@@ -1,8 +1,8 @@
 //! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and
 //! controllers that give tenants cores of their own.
 //!
-//! Each acts at times of its own, on what it can see of the machine and of the answers since it last did.
-//! What it takes itself is not simulated.
+//! Each controller acts at times of its own, on what it can see of the machine and of the answers since it
+//! last acted. The CPU time that it takes itself is not simulated.
 
 use super::Owner;
 use super::cores::Cores;
