@@ -199,7 +199,7 @@ pub fn simulate(
 /// Measures on this machine, one host after the other.
 ///
 /// # Errors
-/// As [`SideHosts::measure`]: a single host that cannot be measured is listed with the reason instead.
+/// [`Interrupted`]. A single host that cannot be measured is listed with the reason instead.
 pub fn run(
     options: &PromisesOptions,
     interrupt: &Arc<AtomicBool>,

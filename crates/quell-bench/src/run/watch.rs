@@ -56,7 +56,7 @@ impl Watch {
     /// begins when `recording` is sent to or dropped.
     ///
     /// # Errors
-    /// Where the recorder cannot start or loses its events, or the trace cannot be written.
+    /// Where the recorder cannot start or be read, or the trace cannot be written.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
         let mut recorder = Recorder::start(buffer_bytes()).context("recording what threads do")?;
         let trace = match &self.trace {
