@@ -1,8 +1,9 @@
 //! How much each admission test accepts: `quell-studies acceptance`.
 //!
-//! Random sets of servers for one CPU, by how much of it they need: the mean of what all need usually and what those of high criticality
-//! need at the most, as in the literature on mixed criticality. Of each the part that each test accepts. Small sets are tried out as well
-//! ([`quell_policy::admission::exhaustive`]): that says how much the tests refuse in vain.
+//! Random sets of servers for one CPU are drawn by how much of it they need: the mean of what all servers
+//! need usually and what servers of high criticality need at the most, as in the literature on mixed
+//! criticality. The result is the part of the sets that each test accepts. Small sets are tried out as well
+//! ([`quell_policy::admission::exhaustive`]), which shows how much the tests refuse without need.
 
 use anyhow::Context;
 use quell_bench::progress::Progress;
@@ -17,11 +18,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Utilizations that are looked at, in percent of the CPU.
+/// The utilizations that are looked at, in percent of the CPU.
 const PERCENT: [u32; 17] = [
     20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 100,
 ];
-/// Each accepts what those before it do.
+/// The tests; each accepts what the tests before it accept.
 const TESTS: [AdmissionTest; 5] = [
     AdmissionTest::Rm,
     AdmissionTest::RmExact,
@@ -29,36 +30,36 @@ const TESTS: [AdmissionTest; 5] = [
     AdmissionTest::EdfVd,
     AdmissionTest::Demand,
 ];
-/// Of so many attempts to draw a set none came near enough: should not happen.
+/// How many attempts to draw a set near enough to a utilization are made before that counts as an error.
 const ATTEMPTS: u32 = 1_000_000;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptanceOptions {
-    /// So many sets for each utilization.
+    /// The number of sets for each utilization.
     pub sets: u32,
-    /// What they are drawn with.
+    /// The seed that sets are drawn with.
     pub seed: u64,
 }
 
-/// What was found; the JSON of `quell-studies acceptance --json`.
+/// The result; the JSON of `quell-studies acceptance --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// So many sets for each utilization.
+    /// The number of sets for each utilization.
     pub sets: u32,
-    /// What they were drawn with.
+    /// The seed that sets were drawn with.
     pub seed: u64,
-    /// Whether all was looked at.
+    /// Whether every utilization was looked at.
     pub complete: bool,
-    /// By kind of set.
+    /// What was accepted of each kind of set.
     pub kinds: Vec<KindAcceptance>,
 }
 
-/// Of one kind of set.
+/// What was accepted of one kind of set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KindAcceptance {
     /// The kind.
@@ -70,9 +71,9 @@ pub struct KindAcceptance {
 /// What was accepted at a utilization.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AcceptancePoint {
-    /// In percent of the CPU.
+    /// The utilization, in percent of the CPU.
     pub percent: u32,
-    /// By test, and `exhaustive` of small sets: the part that was accepted, 0 to 1.
+    /// By test, and for small sets also `exhaustive`: the part that was accepted, 0 to 1.
     pub accepted: Vec<(String, f64)>,
 }
 
@@ -80,18 +81,18 @@ pub struct AcceptancePoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// As Guan et al. and Ekberg and Yi draw them: budgets of 1 to 10, up to four times that at the most, periods up to 200, each server with
-    /// the probability of a half of high criticality.
+    /// As Guan et al. and Ekberg and Yi draw them: budgets of 1 to 10, worst cases up to four times that,
+    /// periods up to 200; each server is of high criticality with a probability of a half.
     Literature,
-    /// At most three servers, periods up to 8: few enough states to try them all.
+    /// At most three servers, periods up to 8: few enough states to try all.
     Small,
 }
 
 impl Kind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Kind; 2] = [Kind::Literature, Kind::Small];
 
-    /// What it is, for people.
+    /// The kind in words, for reports.
     pub fn describe(self) -> &'static str {
         match self {
             Kind::Literature => {
@@ -140,7 +141,7 @@ impl Kind {
         }
     }
 
-    /// A set that needs about so much of the CPU; `None`: none was found.
+    /// A set with about this utilization; `None`: none was found.
     fn set(self, rng: &mut ChaCha8Rng, utilization: f64) -> Option<Vec<Server>> {
         for _ in 0..ATTEMPTS {
             let mut set = Vec::new();
@@ -155,7 +156,7 @@ impl Kind {
     }
 }
 
-/// The mean of what is needed of the CPU usually and, by those of high criticality, at the most.
+/// The mean of what servers need of the CPU usually and what servers of high criticality need at the most.
 fn needs(set: &[Server]) -> f64 {
     let of = |server: &Server| match server.criticality {
         Criticality::High => server.utilization() + server.pessimistic_utilization(),
@@ -164,7 +165,11 @@ fn needs(set: &[Server]) -> f64 {
     set.iter().map(of).sum::<f64>() / 2.0
 }
 
-/// Draws and tests, on all CPUs here.
+/// Draws sets and tests them, on all CPUs of this machine. Setting `interrupt` ends that with the
+/// utilizations so far.
+///
+/// # Errors
+/// Where no set near enough to a utilization is found.
 pub fn run(
     options: &AcceptanceOptions,
     interrupt: &AtomicBool,
@@ -214,7 +219,7 @@ pub fn run(
     })
 }
 
-/// `None`: interrupted.
+/// The sets of one utilization; `None` after an interrupt.
 fn point(
     options: &AcceptanceOptions,
     kind: Kind,
@@ -259,7 +264,7 @@ mod tests {
         point.accepted.iter().find(|it| it.0 == test).unwrap().1
     }
 
-    /// What the literature proves of each test.
+    /// The result has what the literature proves of each test.
     #[test]
     fn what_is_accepted_is_as_published() {
         let found = found(60);
@@ -268,10 +273,11 @@ mod tests {
             assert_eq!(points.len(), PERCENT.len());
             for point in points {
                 let parts: Vec<f64> = point.accepted.iter().map(|it| it.1).collect();
-                // Each accepts what those before it do, and the more is needed the less.
+                // Each test accepts what the tests before it accept, and the less the more is needed.
                 assert!(parts.is_sorted(), "{kind:?} {point:?}");
             }
-            // With the mean at 35 % neither mode needs more than 70 % of the CPU: EDF-VD keeps all up to three quarters (Baruah et al. 2012).
+            // With the mean at 35 % neither mode needs more than 70 % of the CPU: EDF-VD keeps all deadlines
+            // up to three quarters (Baruah et al. 2012).
             for point in points.iter().filter(|it| it.percent <= 35) {
                 assert_eq!(part(point, "edf-vd"), 1.0, "{kind:?} {point:?}");
             }
@@ -281,7 +287,7 @@ mod tests {
                 "{kind:?} {last:?}"
             );
         }
-        // In between it matters which test it is: modes are for that.
+        // In between tests differ: EDF-VD gains from its modes there.
         let literature = &found.kinds[0].points;
         let middle = literature.iter().find(|it| it.percent == 70).unwrap();
         assert!(

@@ -1,8 +1,9 @@
-//! Whether the simulator tells what the real kernel does: the same scenarios in the kernel lab and on the simulator.
+//! Whether the simulator agrees with the real kernel: equal scenarios in the kernel lab and on the simulator.
 //!
-//! The lab's clock counts instructions, so what the kernel's own work takes there is known from a benchmark of its
-//! own (`quell-studies overhead --on vm`, docs/results/scheduler.md): the simulator gets these figures, and none from the scenarios that
-//! it is checked with. What the two may differ by was written down before they were compared: [`Figure::tolerance`].
+//! The lab's clock counts instructions, so the cost of the kernel's own work there is known from a benchmark
+//! of its own (`quell-studies overhead --on vm`, docs/results/scheduler.md): the simulator gets these
+//! figures, and none from the scenarios that it is checked with. By how much the two may differ was written
+//! down before they were compared: [`Figure::tolerance`].
 
 use comfy_table::{CellAlignment, Table, presets};
 use quell_bench::report::words::latency;
@@ -24,25 +25,26 @@ pub const SCENARIOS: [&str; 7] = [
     "matrix-beside-key-value",
 ];
 
-/// A side of the lab, and what stands for it on the simulator.
+/// A side of the lab, and its counterpart on the simulator.
 pub struct Counterpart {
-    /// The lab's.
+    /// The lab's side.
     pub real: Side,
-    /// The simulator's.
+    /// The simulator's side.
     pub simulated: Side,
-    /// What the machine's own work takes there, as settings of a scenario.
+    /// The cost of the machine's own work there, as settings of a scenario.
     pub costs: &'static [&'static str],
 }
 
-/// The sides that are compared.
+/// The sides that are compared, and the costs of the machine's own work on the simulator.
 ///
-/// From the overhead benchmark, in instructions, which are ns: half a round trip on one CPU less the pipe's own work is a
-/// wakeup and a switch (EEVDF 5.0 us, sched 7.4); a yield's switch is 2.8 us, its system call included (sched's does more
-/// than one after a block: it queues the thread again). A round trip between two CPUs beside six busy ones takes 0.2 ms,
-/// of which 80 us are wakeups and switches, eight times as long: 60 us for each way. A request comes from a thread of the
-/// load generator that a timer wakes: two switches, a wakeup and an interrupt; an answer wakes it once more: two switches and
-/// the pipe's work. Kernel threads and daemons put off a busy thread for 29 us (sched 81) while all eight CPUs are busy, so for an
-/// eighth of that at a time. A tick is estimated.
+/// The costs are from the overhead benchmark, in instructions, which are ns. Half a round trip on one CPU,
+/// less the pipe's own work, is a wakeup and a switch (EEVDF 5.0 µs, sched 7.4 µs); a switch at a yield takes
+/// 2.8 µs, its system call included (sched's does more than a switch after a block: it queues the thread
+/// again). A round trip between two CPUs beside six busy CPUs takes 0.2 ms, of which 80 µs are wakeups and
+/// switches, eight times as long: 60 µs for each way. A request comes from a thread of the load generator
+/// that a timer wakes: two switches, a wakeup and an interrupt; an answer wakes the generator's thread once
+/// more: two switches and the pipe's work. Kernel threads and daemons preempt a busy thread for 29 µs (sched
+/// 81 µs) while all eight CPUs are busy, so for an eighth of that at a time. A tick is estimated.
 pub fn counterparts() -> [Counterpart; 2] {
     [
         Counterpart {
@@ -82,21 +84,21 @@ pub fn counterparts() -> [Counterpart; 2] {
     ]
 }
 
-/// What is compared.
+/// A figure that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
     /// Mean run delay of a class's threads, in µs.
     RunDelayMean,
-    /// Its 99th percentile, in µs.
+    /// 99th percentile of the run delay of a class's threads, in µs.
     RunDelayP99,
     /// Mean latency of all requests, in µs.
     LatencyMean,
-    /// Its 99th percentile, in µs.
+    /// 99th percentile of the latency of all requests, in µs.
     LatencyP99,
-    /// Times that a thread got a CPU, per second.
+    /// How often a thread got a CPU, per second.
     Switches,
-    /// Times that one was woken, per second.
+    /// How often a thread was woken, per second.
     Wakeups,
     /// A tenant's share of the host's CPU time.
     CpuShare,
@@ -113,7 +115,7 @@ impl Figure {
         Figure::CpuShare,
     ];
 
-    /// By how much the simulator may be off: a fraction of the lab's figure; of the host for shares.
+    /// By how much the simulator may be off: a fraction of the lab's figure, for shares of the host.
     pub fn tolerance(self) -> f64 {
         match self {
             Figure::RunDelayMean | Figure::LatencyP99 => 0.20,
@@ -159,34 +161,34 @@ impl Figure {
     }
 }
 
-/// One figure on both.
+/// A figure in the lab and on the simulator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// The scenario.
     pub scenario: String,
     /// The lab's side.
     pub side: String,
-    /// The simulator's.
+    /// The simulator's side.
     pub simulated_side: String,
-    /// The tenant; `*`: all of the class.
+    /// The tenant; `*`: all tenants of the class.
     pub tenant: String,
-    /// Its class.
+    /// The tenant's class.
     pub class: TenantClass,
-    /// Which.
+    /// The figure.
     pub figure: Figure,
-    /// What the lab has.
+    /// Its value in the lab.
     pub lab: f64,
-    /// What the simulator has.
+    /// Its value on the simulator.
     pub simulator: f64,
-    /// By how much it is off: relative to the lab's, for shares in fractions of the host.
+    /// By how much the simulator is off: relative to the lab's value, for shares in fractions of the host.
     pub off: f64,
-    /// By how much it may be.
+    /// By how much the simulator may be off.
     pub tolerance: f64,
-    /// Whether it is not.
+    /// Whether it is off by no more than that.
     pub holds: bool,
 }
 
-/// All of them; the JSON of `quell-studies calibration --json`.
+/// All comparisons; the JSON of `quell-studies calibration --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// [`quell_bench::result::SCHEMA`].
@@ -200,7 +202,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Of these figures, measured in that guest.
+    /// The result of these comparisons, measured in this guest.
     pub fn new(lab: Option<LabGuest>, checks: Vec<Check>) -> Calibration {
         Calibration {
             schema: SCHEMA,
@@ -211,8 +213,8 @@ impl Calibration {
     }
 }
 
-/// Compares a side of a scenario's two results. Delays, latencies and counts are of all tenants of a class together,
-/// shares of each tenant.
+/// Compares a side in the two results of a scenario. Delays, latencies and counts are of all tenants of a
+/// class together, shares of each tenant.
 pub fn compare(lab: &BenchResult, simulator: &BenchResult, sides: &Counterpart) -> Vec<Check> {
     let of = |result: &BenchResult, side: &Side, like: &SideResult| {
         let mut rows = result.results.iter();
@@ -254,7 +256,7 @@ pub fn compare(lab: &BenchResult, simulator: &BenchResult, sides: &Counterpart) 
                 simulator: simulator_has,
                 off,
                 tolerance: figure.tolerance(),
-                // So that what is no number does not.
+                // A value that is not a number does not hold.
                 holds: off.abs() <= figure.tolerance(),
             });
         }
@@ -262,7 +264,7 @@ pub fn compare(lab: &BenchResult, simulator: &BenchResult, sides: &Counterpart) 
     checks
 }
 
-/// The checks as a table: each figure of a class, and of the shares the one that is off most.
+/// The checks as a table: each figure of a class, and of the shares the one that is furthest off.
 pub fn table(calibration: &Calibration) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);

@@ -1,4 +1,4 @@
-//! What can be said on the command line of `quell-studies`.
+//! The command line of `quell-studies`.
 
 use clap::{Args, Parser, Subcommand};
 use quell::cli::{Guest, Measure, seconds};
@@ -69,7 +69,7 @@ pub enum Command {
     },
 }
 
-/// What every study takes.
+/// The arguments of every study.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
     /// Seed of everything random; the same seed gives the same study
@@ -81,7 +81,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// How a scenario of the study is measured, for so long and in so many pairs.
+    /// How a scenario of the study is measured, for `seconds` and in `pairs` pairs where these are given.
     pub fn measure(&self, seconds: Option<f64>, pairs: Option<u32>) -> Measure {
         Measure {
             seconds,
@@ -181,7 +181,7 @@ pub struct Hunt {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub workloads: u64,
-    /// Begin no more workloads after so long
+    /// Begin no more workloads after this many minutes
     #[arg(long, value_name = "N", value_parser = minutes)]
     pub minutes: Option<f64>,
     /// Write each find, made smaller, into this folder: SIDE-SEED.toml
@@ -247,8 +247,8 @@ pub struct Shares {
     /// The most groups on a host
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub most_groups: u32,
-    /// Draw and begin simulated hosts as on a real machine: all have --most-cpus CPUs, bursts begin at once, periods are 10 ms at
-    /// least, and threads that always want a CPU have run for 3 s before
+    /// Draw and begin simulated hosts as on a real machine: all have --most-cpus CPUs, bursts begin at once,
+    /// periods are 10 ms at least, and threads that always want a CPU have run for 3 s before
     #[arg(long)]
     pub like_real: bool,
     /// How many CPUs of a simulated host share a last-level cache; all if not given
@@ -281,8 +281,8 @@ pub struct Promises {
     /// The most CPUs of a simulated host; a real one has all of its machine's
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub most_cpus: u32,
-    /// Also write a Perfetto trace of each host on which a promise was broken or enforced late into this folder, beside its
-    /// scenario: SIDE-SEED.perfetto-trace, SIDE-SEED.toml
+    /// Also write a Perfetto trace of each host on which a promise was broken or enforced late into this
+    /// folder, beside its scenario: SIDE-SEED.perfetto-trace, SIDE-SEED.toml
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
     /// How long each host is measured, in seconds
@@ -366,8 +366,8 @@ pub struct AgentCost {
     /// Share of the threads that wake and run, in percent [default: 10]
     #[arg(long, value_name = "PERCENT")]
     pub active: Option<f64>,
-    /// Tenants are virtual machines, under the pools mechanism: all of their threads but one are virtual CPUs, and guest agents
-    /// answer, the first one after 5 s
+    /// Tenants are virtual machines, under the pools mechanism: all of their threads but one are virtual
+    /// CPUs, and guest agents answer, the first one after 5 s
     #[arg(long)]
     pub vms: bool,
     /// How the cost grows, from 100 to 10,000 threads
@@ -406,7 +406,8 @@ pub struct Reproduce {
     /// Where to run it; the first place that --list names for it unless given
     #[arg(long, value_enum)]
     pub on: Option<Substrate>,
-    /// The sides to compare, the baseline first; the figure's own unless given, and only these where it is set for each of them
+    /// The sides to compare, the baseline first; the figure's own unless given, and only these where it is
+    /// set for each of them
     #[arg(long, value_name = "SIDE,SIDE")]
     pub policy: Option<String>,
     /// Set a value of every point's scenario otherwise than its file: warmup_seconds=2

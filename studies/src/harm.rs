@@ -1,24 +1,24 @@
-//! Whether a side does harm: every scenario of the repository that tenants share, against the kernel's default
-//! (`quell-studies harm`).
+//! Whether a side does harm: every scenario of the repository that tenants share, against the kernel's
+//! default (`quell-studies harm`).
 //!
-//! With `--scheduling` each row also has what could stand for latency without asking the application (docs/design/guard.md): how the
-//! guard's figure moves where the tenants' true latency does.
+//! With `--scheduling` each row also has figures that could stand for latency without asking the application
+//! (docs/design/guard.md): whether the guard's figure moves as the tenants' true latency does.
 
 use quell_bench::report;
 use quell_bench::result::{ALL, BenchResult, Comparison, Metric, SideResult};
 use quell_model::config::{Scenario, TenantClass, TenantSpec};
 use serde::{Deserialize, Serialize};
 
-/// The mean may be so many times as long.
+/// The mean latency may grow by this factor.
 pub const MEAN: f64 = 1.03;
-/// The 99th percentile may.
+/// The 99th percentile of latency may grow by this factor.
 pub const P99: f64 = 1.05;
-/// Requests answered and batch work may be this part.
+/// Requests answered and batch work may shrink to this part.
 pub const WORK: f64 = 0.97;
-/// Latency that moves by less says nothing of a figure that should follow it.
+/// Where latency moves by less than this part, a figure that should follow it shows nothing.
 const MOVES: f64 = 0.05;
 
-/// The scenarios, each with what is set otherwise: the sweeps at 1, 2 and 4 threads for each CPU.
+/// The scenarios, each with a setting or none: the sweeps at 1, 2 and 4 threads for each CPU.
 pub const CASES: [(&str, Option<&str>); 24] = [
     ("fork-join-short-60", None),
     ("fork-join-short-80", None),
@@ -46,10 +46,10 @@ pub const CASES: [(&str, Option<&str>); 24] = [
     ("nginx-sweep", Some("tenant.svc.count=8")),
 ];
 
-/// What was found.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Harm {
-    /// The format of this JSON.
+    /// The version of this JSON format.
     pub schema: u32,
     /// Quell's version.
     pub quell_version: String,
@@ -60,49 +60,49 @@ pub struct Harm {
 /// A scenario under a side, against the first side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The scenario, with what was set otherwise.
+    /// The scenario, with its setting.
     pub scenario: String,
     /// The side.
     pub side: String,
-    /// Latency of all tenants of class latency; `null`: there are none.
+    /// Mean latency of all tenants of class latency; `null`: there are none.
     pub mean: Option<Change>,
-    /// Its 99th percentile.
+    /// 99th percentile of their latency.
     pub p99: Option<Change>,
-    /// Requests that they answered.
+    /// Requests that they answered per second.
     pub requests: Option<Change>,
-    /// Work of batch tenants.
+    /// Work of batch tenants per second.
     pub work: Option<Change>,
-    /// Whether all are within the limits.
+    /// Whether all changes are within the limits.
     pub holds: bool,
-    /// What could stand for latency; `null` without `--scheduling`.
+    /// Figures that could stand for latency; `null` without `--scheduling`.
     pub figures: Option<Figures>,
 }
 
-/// A figure over the first side's, and the interval over pairs where there are two or more.
+/// A figure over the first side's, and its interval where there are two or more pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// Geometric mean over pairs.
+    /// The ratio of the figures, each pooled over all pairs.
     pub ratio: f64,
-    /// Its interval.
+    /// The lower end of its interval.
     pub low: Option<f64>,
-    /// Its interval.
+    /// The upper end of its interval.
     pub high: Option<f64>,
 }
 
 /// Ratios to the first side, geometric means over the tenants of class latency.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// True mean latency.
+    /// True mean latency, as load generators measure it.
     pub latency: f64,
     /// Mean length of busy periods.
     pub busy_period: f64,
     /// Mean run delay of each activation.
     pub run_delay: f64,
-    /// Time in which some threads are ready while others of the tenant are blocked.
+    /// Time in which some threads are ready while other threads of the tenant are blocked.
     pub occasions: f64,
 }
 
-/// The rows of a scenario's result.
+/// The rows of a scenario's result, one for each side but the first.
 pub fn rows(scenario: &str, result: &BenchResult) -> Vec<Row> {
     let row = |side: &String| {
         let find = |class: TenantClass, metric: Metric| {
@@ -133,7 +133,7 @@ pub fn rows(scenario: &str, result: &BenchResult) -> Vec<Row> {
     result.options.sides.iter().skip(1).map(row).collect()
 }
 
-/// Whether all that there is is within its limit.
+/// Whether every change that there is is within its limit.
 fn within(mean: Option<Change>, p99: Option<Change>, work: [Option<Change>; 2]) -> bool {
     let at_most = |change: Option<Change>, limit| change.is_none_or(|it| it.ratio <= limit);
     let enough = work.iter().flatten().all(|it| it.ratio >= WORK);
@@ -170,7 +170,7 @@ fn figures(result: &BenchResult, side: &str) -> Option<Figures> {
 }
 
 impl Harm {
-    /// Of these rows.
+    /// The result of these rows.
     pub fn new(rows: Vec<Row>) -> Harm {
         Harm {
             schema: 1,
@@ -179,13 +179,13 @@ impl Harm {
         }
     }
 
-    /// Whether no row is beyond its limits, and there are some.
+    /// Whether there are rows, and none is beyond its limits.
     pub fn holds(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.holds)
     }
 }
 
-/// For terminals.
+/// The result as a table for terminals.
 pub fn table(harm: &Harm) -> String {
     let watched = harm.rows.iter().any(|row| row.figures.is_some());
     let mut header = vec![
@@ -253,7 +253,7 @@ pub fn table(harm: &Harm) -> String {
     text
 }
 
-/// How often a figure moves as latency does, of the rows where that moves.
+/// In how many rows a figure moves as latency does, of how many rows in which latency moves.
 fn agreement(harm: &Harm, figure: fn(&Figures) -> f64) -> (usize, usize) {
     let figures = harm.rows.iter().filter_map(|row| row.figures.as_ref());
     let moved: Vec<&Figures> = figures
@@ -265,7 +265,7 @@ fn agreement(harm: &Harm, figure: fn(&Figures) -> f64) -> (usize, usize) {
     (agree.count(), moved.len())
 }
 
-/// As `+3 % (−1 to +7 %)`.
+/// A change in words: `+3 % (−1 to +7 %)`.
 fn words(change: Change) -> String {
     let ratio = report::change(change.ratio);
     match change.low.zip(change.high) {
@@ -274,8 +274,8 @@ fn words(change: Change) -> String {
     }
 }
 
-/// Settings by which a scenario asks as much of a real machine with so many CPUs as it does of its own host: rates
-/// that are given for all of that host's CPUs go by their number.
+/// Settings with which a scenario loads a real machine of `cpus` CPUs as it loads its own host: rates that
+/// are given for all CPUs of that host are scaled by the number of CPUs.
 pub fn rates_for(scenario: &Scenario, cpus: usize) -> Vec<String> {
     let Some(host) = &scenario.host else {
         return Vec::new();
@@ -332,7 +332,7 @@ mod tests {
         let harm = Harm::new(vec![
             row(0.8, 0.9, 1.0, Some([0.8, 0.9, 1.1, 0.7])),
             row(1.55, 1.5, 1.0, Some([1.5, 1.2, 0.99, 1.3])),
-            // It hardly moves: which way a figure does says nothing.
+            // Latency hardly moves: so the way in which a figure moves shows nothing.
             row(1.0, 1.0, 1.0, Some([1.01, 0.9, 0.9, 0.9])),
             row(1.0, 1.0, 0.9, None),
         ]);

@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One side's.
+/// The hosts under one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideHosts<H> {
-    /// Its name.
+    /// The side's name.
     pub side: String,
-    /// Its hosts, by seed.
+    /// The hosts that were measured, by seed.
     pub hosts: Vec<H>,
-    /// Those that could not be measured.
+    /// The hosts that could not be measured.
     pub failed: Vec<HostFailed>,
 }
 
 /// A host that could not be measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostFailed {
-    /// What it was drawn with.
+    /// The seed that the host was drawn with.
     pub seed: u64,
-    /// Why.
+    /// Why it could not be measured.
     pub why: String,
 }
 
 impl<H> SideHosts<H> {
-    /// All of them measured.
+    /// The hosts of a side, all of them measured.
     pub(crate) fn whole(side: String, hosts: Vec<H>) -> SideHosts<H> {
         SideHosts {
             side,
@@ -37,7 +37,11 @@ impl<H> SideHosts<H> {
         }
     }
 
-    /// Measures one for each seed. Where one cannot be measured the others are not lost for it: they may take an hour.
+    /// Measures a host for each seed. A host that cannot be measured does not end the study, which may take
+    /// an hour: it is listed in `failed`.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
     pub(crate) fn measure(
         side: String,
         seeds: impl ExactSizeIterator<Item = u64>,

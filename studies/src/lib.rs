@@ -1,9 +1,11 @@
-//! What Quell itself is measured by. None of it is installed: `quell` is the product, `quell-studies` its laboratory.
+//! The studies that Quell is measured by. None of them is installed: `quell` is the product, `quell-studies`
+//! its laboratory.
 //!
-//! [`standard`] is what everybody runs on a new scheduler, [`harm`] whether a side is worse than the kernel's default on any
-//! scenario, [`hunt`] a search for workloads on which a light task waits too long. [`shares`] and [`promises`] are random
-//! hosts, [`acceptance`] what admission tests accept, [`calibration`] the simulator beside real kernels. [`overhead`],
-//! [`agent_bench`] and [`sim_bench`] are costs, [`reproduce`] papers' figures.
+//! [`standard`] has the tests that people run on a new scheduler; [`harm`] shows whether a side is worse than
+//! the kernel's default on any scenario; [`hunt`] searches for workloads on which a light task waits too
+//! long. [`shares`] and [`promises`] measure random hosts, [`acceptance`] what admission tests accept,
+//! [`calibration`] the simulator beside real kernels. [`overhead`], [`agent_bench`] and [`sim_bench`] measure
+//! costs, [`reproduce`] redoes papers' figures.
 
 pub mod acceptance;
 pub mod agent_bench;

@@ -1,8 +1,10 @@
 //! What waking and switching cost under each side.
 //!
-//! Threads that do nothing else wake each other through pipes, or yield to each other; and how often other threads of the machine,
-//! which nobody asked for, put off one that computes. On the lab's virtual clock a nanosecond is an instruction, so that these are exact; elsewhere they are times. On sides with an
-//! agent, these threads are its tenant, so that observing them is part of the cost.
+//! Threads that do nothing else wake each other through pipes, or yield to each other. The study also counts
+//! how often other threads of the machine, such as kernel threads and daemons, take the CPU from a thread
+//! that computes. On the lab's virtual clock a nanosecond is an instruction, so costs are exact there;
+//! elsewhere they are times. On sides with an agent, these threads are its tenant, so that observing them is
+//! part of the cost.
 
 use anyhow::{Context, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -29,30 +31,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Rounds that are measured, and before that as many again for warming up.
+/// Rounds that are measured; as many rounds before them warm up.
 const ROUNDS: u32 = 2000;
 
-/// How long threads compute on all CPUs, to be put off.
+/// How long threads compute on all CPUs while preemptions are counted.
 const COMPUTE: Duration = Duration::from_secs(4);
 
-/// How long a side settles.
+/// How long a side settles before it is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What was measured; the JSON of `quell-studies overhead --json`.
+/// The result; the JSON of `quell-studies overhead --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
     /// [`quell_bench::result::SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// The machine, which is the guest where it was one.
+    /// The machine; the guest, where the study ran in one.
     pub host: Host,
-    /// The guest of the kernel lab; `null` outside of it.
+    /// The kernel lab's guest; `null` outside of the lab.
     pub lab: Option<LabGuest>,
-    /// How many cgroups of ours the threads were in, one in the other.
+    /// How many cgroups of ours the threads were in, nested.
     #[serde(default)]
     pub nesting: u32,
-    /// One for each side, in the order asked for.
+    /// The costs of each side, in the order asked for.
     pub sides: Vec<SideCosts>,
 }
 
@@ -66,27 +68,32 @@ pub struct SideCosts {
     pub costs: Costs,
 }
 
-/// Nanoseconds of each case.
+/// The cost of each case, in ns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
-    /// A thread wakes another on its own CPU and sleeps: a write, a wakeup, a switch, a read.
+    /// A thread wakes another thread on its own CPU and sleeps: a write, a wakeup, a switch, a read.
     pub wake_here: u64,
-    /// The same, the other on another CPU, which idles meanwhile; `null` with one CPU.
+    /// A thread wakes another thread on another CPU, which idles meanwhile, and sleeps; `null` with one CPU.
     pub wake_there: Option<u64>,
-    /// The same, both on any CPU.
+    /// A thread wakes another thread and sleeps, both on any CPU.
     pub wake_anywhere: u64,
     /// The write and the read alone.
     pub no_wake: u64,
     /// A switch between two threads that stay ready.
     pub switch: u64,
-    /// How often, per second and CPU, kernel threads and daemons put off a thread that computes there, in thousandths.
+    /// How often kernel threads and daemons preempt a thread that computes, in thousandths per second and
+    /// CPU.
     pub put_off_per_1000_s: u64,
-    /// For how long on average.
+    /// How long such a preemption lasts, on average.
     pub put_off: u64,
 }
 
-/// Measures the sides one after the other. Setting `interrupt` ends it with [`Interrupted`].
-/// `exe` is the `quell` program. The threads are in so many cgroups, one in the other.
+/// Measures the sides one after the other. `exe` is the `quell` program. The threads run in `nesting` nested
+/// cgroups.
+///
+/// # Errors
+/// [`Interrupted`]; and where a side does not start or stop in order, cgroups cannot be made, or a measuring
+/// thread fails.
 pub fn run(
     sides: &[Side],
     nesting: u32,
@@ -179,9 +186,9 @@ pub fn table(result: &Overhead) -> String {
     format!("{table}\n")
 }
 
-/// This process in cgroups of its own, for as long as this exists.
+/// Keeps this process in cgroups of its own for as long as this exists.
 struct Nested {
-    /// Takes it back.
+    /// The `cgroup.procs` file that takes the process back.
     home: File,
     _cgroups: Cgroups,
 }
@@ -233,7 +240,7 @@ impl Drop for Nested {
     }
 }
 
-/// Moves this process to the cgroup whose `cgroup.procs` that is.
+/// Moves this process to the cgroup with this `cgroup.procs` file.
 fn move_here(mut procs: &File) -> io::Result<()> {
     procs.write_all(std::process::id().to_string().as_bytes())
 }
@@ -255,7 +262,7 @@ fn measure(cpus: &[CpuId]) -> anyhow::Result<Costs> {
     })
 }
 
-/// Half a round trip between two threads.
+/// Half a round trip between two threads, in ns.
 fn ping_pong(a: Option<CpuId>, b: Option<CpuId>) -> anyhow::Result<u64> {
     let (ping, pong) = (pipe()?, pipe()?);
     thread::scope(|scope| {
@@ -285,7 +292,7 @@ fn ping_pong(a: Option<CpuId>, b: Option<CpuId>) -> anyhow::Result<u64> {
     })
 }
 
-/// A pipe's write and read by one thread, which never sleeps.
+/// A write to a pipe and a read from it by one thread, which never sleeps, in ns.
 fn alone() -> anyhow::Result<u64> {
     let ends = pipe()?;
     let began = Instant::now();
@@ -296,7 +303,7 @@ fn alone() -> anyhow::Result<u64> {
     Ok(each(began, ROUNDS))
 }
 
-/// A turn of two threads that yield to each other on one CPU.
+/// A turn of two threads that yield to each other on one CPU, in ns.
 fn yields(cpu: CpuId) -> anyhow::Result<u64> {
     let together = Barrier::new(2);
     thread::scope(|scope| {
@@ -321,7 +328,8 @@ fn yields(cpu: CpuId) -> anyhow::Result<u64> {
     })
 }
 
-/// How often in 1,000 s a thread is put off that only computes, one on each CPU, and for how many ns on average.
+/// How often in 1,000 s and per CPU a thread that only computes is preempted, with one such thread on each
+/// CPU, and for how many ns on average.
 fn put_off(cpus: &[CpuId]) -> anyhow::Result<(u64, u64)> {
     let compute = |cpu: CpuId| -> anyhow::Result<(u64, Duration)> {
         pin(Some(cpu))?;
@@ -354,7 +362,7 @@ fn put_off(cpus: &[CpuId]) -> anyhow::Result<(u64, u64)> {
 }
 
 fn each(began: Instant, turns: u32) -> u64 {
-    // Fits: these are milliseconds.
+    // The value fits into 64 bits: these are milliseconds.
     (began.elapsed() / turns).as_nanos() as u64
 }
 

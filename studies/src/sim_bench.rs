@@ -1,7 +1,7 @@
-//! How fast the simulator is: `quell-studies speed`.
+//! The speed of the simulator: `quell-studies speed`.
 //!
-//! Periodic tasks, as real-time simulators take them, with utilizations and periods drawn from a seed: a tenant of one
-//! thread each. One simulation at a time, on one CPU.
+//! The load is periodic tasks, as real-time simulators take them, with utilizations and periods drawn from a
+//! seed: a tenant of one thread each. Simulations run one at a time, on one CPU.
 
 use anyhow::{Context, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -19,31 +19,31 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The machine that other simulators are compared on.
+/// The size of the machine that other simulators are compared on.
 const CPUS: u32 = 80;
 const TASKS: u32 = 256;
-/// How busy machines are.
+/// The utilization of the simulated machines.
 const UTILIZATION: f64 = 0.8;
-/// CPUs and tasks of the growth's first step, which doubles four times.
+/// CPUs and tasks per CPU of the first step of the growth, which doubles four times.
 const FIRST_CPUS: u32 = 64;
 const TASKS_PER_CPU: u32 = 16;
-/// Virtual time of each case, unless said otherwise.
+/// Virtual time of each case, unless another is asked for, in s.
 const SECONDS: f64 = 10.0;
-/// Of a step of the growth.
+/// Virtual time of a step of the growth, in s.
 const GROWTH_SECONDS: f64 = 2.0;
 
-/// What was measured; the JSON of `quell-studies speed --json`.
+/// The result; the JSON of `quell-studies speed --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SimBench {
     /// [`quell_bench::result::SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// The machine that it ran on.
+    /// The machine that the simulations ran on.
     pub host: Host,
     /// The schedulers on 80 CPUs with 256 tasks.
     pub sides: Vec<SimCase>,
-    /// The last of them on ever larger machines, 16 tasks a CPU.
+    /// The last of the schedulers on ever larger machines, with 16 tasks a CPU.
     pub growth: Vec<SimCase>,
 }
 
@@ -52,33 +52,37 @@ pub struct SimBench {
 pub struct SimCase {
     /// The scheduler.
     pub side: String,
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Tasks, which are threads.
+    /// The number of tasks, which are threads.
     pub tasks: u32,
     /// Virtual time, in s.
     pub simulated_s: f64,
-    /// How long that took, in s.
+    /// How long the simulation took, in s.
     pub took_s: f64,
-    /// Events that happened: those that a plan was made for and superseded do not count.
+    /// The number of events that happened; events that were planned and then superseded do not count.
     pub events: u64,
-    /// Memory that it used more at its end than at its beginning, in bytes.
+    /// How much more memory was in use at the end than at the beginning, in bytes.
     pub memory_bytes: u64,
 }
 
 impl SimCase {
-    /// Events in a second.
+    /// Events in a second of real time.
     pub fn events_per_s(&self) -> f64 {
         self.events as f64 / self.took_s
     }
 
-    /// Virtual time in a second.
+    /// Virtual time in a second of real time.
     pub fn times_real(&self) -> f64 {
         self.simulated_s / self.took_s
     }
 }
 
-/// Measures the sides one after the other. Setting `interrupt` ends it with [`Interrupted`].
+/// Measures the sides one after the other.
+///
+/// # Errors
+/// [`Interrupted`]; a side that does not run on the simulator, no side at all, and a machine that cannot be
+/// described.
 pub fn run(
     sides: &[Side],
     seconds: Option<f64>,
@@ -164,7 +168,8 @@ struct Task {
     run_us: u64,
 }
 
-/// Tasks whose utilizations add up to the machine's; periods from 1 to 100 ms, alike on a logarithmic scale.
+/// Tasks whose utilizations add up to the machine's; periods from 1 to 100 ms, uniform on a logarithmic
+/// scale.
 fn tasks(cpus: u32, count: u32) -> Vec<Task> {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(cpus) << 32 | u64::from(count));
     let drawn: Vec<(f64, f64)> = (0..count)
@@ -182,7 +187,7 @@ fn tasks(cpus: u32, count: u32) -> Vec<Task> {
     drawn.into_iter().map(task).collect()
 }
 
-/// A machine of so many CPUs, caches of 16.
+/// A machine of `cpus` CPUs, of which 16 each share a cache.
 fn machine(cpus: u32, side: &Side, tasks: &[Task]) -> anyhow::Result<Simulation> {
     let topology = TopologySpec {
         sockets: cpus / 16,
@@ -272,7 +277,7 @@ mod tests {
             .iter()
             .map(|t| 0.5e6 / t.period_us as f64)
             .sum();
-        // A job is an arrival at least, and the end of its work.
+        // A job has at least two events: its arrival and the end of its work.
         assert!(case.events as f64 > 2.0 * jobs - 128.0, "{case:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Wrong input ends with exit code 2 and says what would be right.
+//! Wrong input ends with exit code 2 and a message with what would be right.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Documents are held to the program: commands and configurations of the guide parse, links lead somewhere, and tests that the
-//! specification names exist.
+//! Documents are held to the program: commands and configurations of the guide parse, links lead somewhere,
+//! and tests that the specification names exist.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Programs of others that the guide uses.
+/// Programs of other projects that the guide uses.
 const OTHERS: [&str; 6] = [
     "cargo",
     "curl",
@@ -26,7 +26,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The files below a folder whose names end in one of these.
+/// Collects the files below a folder with names that end in one of `ends`.
 fn files(folder: &Path, ends: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -39,7 +39,7 @@ fn files(folder: &Path, ends: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The repository's documents: those at its root, and in these folders.
+/// The repository's documents: those at its root, and those below these folders.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(repository("")).unwrap() {
@@ -86,7 +86,8 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// What a program says of arguments that it does not take.
+/// What a program says of arguments that it does not take; `None` where they only ask for help or the
+/// version.
 fn not_understood(wrong: clap::Error) -> Option<String> {
     let told = matches!(
         wrong.kind(),
@@ -95,7 +96,7 @@ fn not_understood(wrong: clap::Error) -> Option<String> {
     (!told).then(|| wrong.to_string())
 }
 
-/// Why a command of the guide is none.
+/// Why a command of the guide is wrong; `None` where it is right.
 fn mistake(command: &str, dev: &str) -> Option<String> {
     let words = words(command);
     let words = words.strip_prefix(&["sudo".to_string()]).unwrap_or(&words);
@@ -166,7 +167,7 @@ fn every_link_of_the_documents_leads_to_a_file() {
     for document in documents() {
         let text = read(&document);
         let folder = document.parent().unwrap();
-        // Every other part is within a block of code.
+        // With every split at a fence, every second part is within a block of code.
         for text in text.split("```").step_by(2) {
             for link in text.split("](").skip(1) {
                 let link = link.split([')', '#', ' ']).next().unwrap();
@@ -192,7 +193,7 @@ fn every_document_that_the_sources_name_exists() {
         let text = read(&source);
         for (at, _) in text.match_indices("docs/") {
             let before = text[..at].chars().next_back();
-            // A part of another path: not from the root of the repository.
+            // The text is a part of another path: it does not begin at the root of the repository.
             if before.is_some_and(|c| c.is_alphanumeric() || "/._".contains(c)) {
                 continue;
             }

@@ -1,7 +1,8 @@
-//! What the hunt has found, and whether the reference waits as a real kernel's threads do.
+//! Holds what the hunt has found, and checks that the reference waits as a real kernel's threads do.
 //!
-//! Each file in `hunt/` is a workload on which a light task waited too long once (`quell-studies hunt --keep`).
-//! What still does is in [`KNOWN`], and must not get worse; all else must hold.
+//! Each file in `hunt/` is a workload on which a light task waited too long once (`quell-studies hunt
+//! --keep`). Workloads on which a light task still does are in [`KNOWN`], and must not get worse; all others
+//! must hold.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -11,10 +12,10 @@ use quell_studies::hunt::workload::{Group, Kind, Task};
 use quell_studies::hunt::{Case, LIMIT, Workload, judge};
 use std::path::{Path, PathBuf};
 
-/// Finds that are none the less, and their ratios on the day when they were kept.
+/// Workloads that are still finds, and their ratios on the day when they were kept.
 const KNOWN: &[(&str, f64)] = &[];
 
-/// How much worse a known one may be, for it changes with whatever changes.
+/// How much worse a known find may become, as it changes with every change of the scheduler.
 const WORSE: f64 = 1.25;
 
 fn cases() -> Vec<(String, PathBuf)> {
@@ -63,7 +64,8 @@ fn what_was_found_is_gone_or_known() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A task beside others on two CPUs, in a group of its own or not, under Linux 7.2's fair class, for 7 s.
+/// A task beside other tasks on two CPUs, in a group of its own or not, under Linux 7.2's fair class, for 7
+/// s.
 fn beside(others: (u32, Kind), task: Kind, grouped: bool) -> Light {
     let of = |count, does, group| Task {
         count,
@@ -86,9 +88,9 @@ fn beside(others: (u32, Kind), task: Kind, grouped: bool) -> Light {
     measure_tasks(&workload, &[1], &eevdf, 7.0).unwrap().light[0]
 }
 
-/// In the lab, Linux 7.2.13 on two CPUs, where the kernel's own work takes as many times as long as CPUs are
-/// busy: 99th percentile and longest wait. The simulator's waits are shorter, by half beside processes that
-/// begin and end.
+/// In the lab, Linux 7.2.13 on two CPUs, the kernel's own work takes as many times as long as CPUs are busy:
+/// 99th percentile and longest wait. The simulator's waits are shorter, by half beside processes that begin
+/// and end.
 #[test]
 fn the_simulated_eevdf_waits_as_in_the_lab() {
     let periodic = |run_us, sleep_us| Kind::Periodic {
@@ -136,6 +138,6 @@ fn the_simulated_eevdf_waits_as_in_the_lab() {
         println!("{text}");
         assert!((0.4..1.5).contains(&(is.p99_ms / p99_ms)), "{text}");
     }
-    // 3,133 in the lab.
+    // The lab served 3,133 wakeups.
     assert!((2900..3300).contains(&rows[0].1.served), "{:?}", rows[0].1);
 }

@@ -1,4 +1,5 @@
-//! Studies in the kernel lab's guests: the standard suite tells what it is to tell, and the simulator what the kernel does.
+//! Studies in the kernel lab's guests: the standard suite reports what it should, and the simulator agrees
+//! with the kernel.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -43,11 +44,11 @@ fn a_case_of_the_standard_suite_tells_of_victims_and_load_on_both_sides() {
         holds.push(sides[1]["holds"].as_bool().unwrap());
         assert!(sides[0]["holds"].is_null());
     }
-    // The fork bomb has no throughput, the loops have.
+    // The fork bomb has no throughput, the loops have one.
     let work = &cases[0]["sides"][1]["loads"][0];
     assert!(work["per_s"].as_f64().unwrap() > 10.0, "{work}");
     assert!(cases[1]["sides"][0]["loads"].as_array().unwrap().is_empty());
-    // Who fails says so.
+    // A suite with a case that fails exits with 1.
     let all_hold = holds.iter().all(|it| *it);
     assert_eq!(output.status.code(), Some(i32::from(!all_hold)), "{said}");
     let page = std::fs::read_to_string(page).unwrap();
@@ -81,7 +82,7 @@ fn servers_tell_what_their_clients_waited() {
     ] {
         let case = named(&result["cases"], "case", case).unwrap();
         if let Some(reason) = case["skipped"].as_str() {
-            // Programs that this machine has not.
+            // The case needs a program that this machine does not have.
             assert!(reason.contains("is not installed"), "{reason}");
             eprintln!("skipped: {reason}");
             continue;
@@ -98,13 +99,13 @@ fn servers_tell_what_their_clients_waited() {
         }
         let work = named(&side["loads"], "load", work).unwrap();
         assert!(work["per_s"].as_f64().unwrap() > 1.0, "{work}");
-        // How much an open loop asks is no work.
+        // The number of requests of an open loop is no work.
         assert_eq!(named(&side["loads"], "load", "memcached"), None);
     }
 }
 
-/// The same scenario on the simulator and under the real kernel: run delays, latencies, switches, wakeups and shares, under
-/// EEVDF and under Quell's scheduler, within what docs/results/simulator.md says.
+/// One scenario on the simulator and under the real kernel: run delays, latencies, switches, wakeups and
+/// shares, under EEVDF and under Quell's scheduler, agree within what docs/results/simulator.md says.
 #[test]
 fn the_simulator_tells_what_the_kernel_does() {
     if !common::lab_is_ready() {

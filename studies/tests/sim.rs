@@ -17,7 +17,7 @@ fn hunt(policy: &str, more: &[&str]) -> std::process::Output {
 
 #[test]
 fn a_hunt_ends_with_what_it_found() {
-    // Who is compared with whom, and the exit code says whether somebody waits too long.
+    // The result names the sides, and the exit code says whether a light task waits too long.
     let none = hunt("fifo,eevdf", &["--json", "-"]);
     let result: Value = serde_json::from_slice(&none.stdout).unwrap();
     let side = &result["sides"][0];
@@ -27,7 +27,7 @@ fn a_hunt_ends_with_what_it_found() {
     );
     assert_eq!(side["workloads"], 12);
     assert_eq!(none.status.success(), side["exceeding"] == 0, "{none:?}");
-    // First come, first served with turns of 3 ms: somebody waits for many.
+    // First come, first served with slices of 3 ms: a light task waits for many others.
     let keep = tempfile::tempdir().unwrap();
     let folder = keep.path().to_string_lossy().into_owned();
     let found = hunt("eevdf,fifo", &["--keep", &folder]);
@@ -49,8 +49,8 @@ fn a_hunt_ends_with_what_it_found() {
     assert_eq!(alone.status.code(), Some(2));
 }
 
-/// The figure of four threads in groups: each thread's CPU time beside the ideal, and CFS's collapse where wakeups never
-/// preempt.
+/// The figure of four threads in groups: each thread's CPU time beside the ideal, and CFS's collapse where
+/// wakeups never preempt.
 #[test]
 fn the_figure_of_four_threads_shows_each_and_the_ideal() {
     let output = Command::new(env!("CARGO_BIN_EXE_quell-studies"))

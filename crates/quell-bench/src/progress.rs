@@ -1,11 +1,11 @@
-//! Tells a waiting person how far a long measurement is, on stderr: a bar on a terminal, plain lines
-//! elsewhere. Reporting costs a redraw five times a second at most, so that it does not disturb.
+//! Shows on stderr how far a long measurement is: a bar on a terminal, plain lines elsewhere. The bar is
+//! redrawn at most five times a second, so that it does not disturb the measurement.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How far something is.
+/// The progress of one measurement.
 pub struct Progress {
     kind: Kind,
     total: Duration,
@@ -18,7 +18,7 @@ enum Kind {
 }
 
 impl Progress {
-    /// Says nothing.
+    /// Shows nothing.
     pub fn silent() -> Progress {
         Progress {
             kind: Kind::Silent,
@@ -26,7 +26,7 @@ impl Progress {
         }
     }
 
-    /// On stderr, for work that takes `total` altogether; zero where nobody can know.
+    /// Shows on stderr the progress of work that takes `total` altogether; zero where that is not known.
     pub fn stderr(total: Duration) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress {
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// A new step begins, `done` into the whole.
+    /// Says that a new step begins, at `done` of the total.
     pub fn step(&self, done: Duration, text: &str) {
         match &self.kind {
             Kind::Silent => {}
@@ -59,14 +59,14 @@ impl Progress {
         }
     }
 
-    /// The step goes on; only a bar shows it.
+    /// Says that the step goes on, at `done` of the total; only a bar shows it.
     pub fn tick(&self, done: Duration, text: &str) {
         if let Kind::Bar(bar) = &self.kind {
             self.show(bar, done, text);
         }
     }
 
-    /// A line that must not be overlooked.
+    /// Writes a line that must not be overlooked.
     pub fn say(&self, text: &str) {
         match &self.kind {
             Kind::Silent => {}
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// All done: removes the bar.
+    /// Removes the bar: all is done.
     pub fn finish(&self) {
         if let Kind::Bar(bar) = &self.kind {
             bar.finish_and_clear();
@@ -85,7 +85,7 @@ impl Progress {
     fn show(&self, bar: &ProgressBar, done: Duration, text: &str) {
         bar.set_position(done.as_millis() as u64);
         if self.total.is_zero() {
-            // A spinner turns by this.
+            // A tick turns the spinner that stands for a bar here.
             bar.tick();
             bar.set_message(text.to_string());
         } else {
@@ -93,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// In seconds.
+    /// The time left, in s.
     fn left(&self, done: Duration) -> u64 {
         self.total.saturating_sub(done).as_secs()
     }

@@ -1,4 +1,4 @@
-//! What a proof came to (`quell prove`): a table for terminals, JSON, and a page.
+//! Shows the result of a proof (`quell prove`): a table for terminals, JSON, and an HTML page.
 
 use crate::report::charts::{self, RatioRow};
 use crate::report::{self, Files, close, escape, figure, open, put, section, table};
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Width of the chart.
+/// Width of the page's chart, in pixels.
 const WIDTH: u32 = 720;
 
-/// What the figures are.
+/// What the figures mean, for readers of the page.
 const MEANING: &str = "Mean response times as the kernel sees them (from when a tenant that was quiet wakes until all its threads \
     are blocked again) where Quell acts, against those where it does not. Blocks of 5 s in random order, the first second of each \
     left out; the intervals hold at every moment with 95 % (a test by betting).";
 
-/// What a proof came to.
+/// The result of a proof.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proved {
-    /// The format of this JSON.
+    /// The version of this JSON format.
     pub schema: u32,
     /// Quell's version.
     pub quell_version: String,
@@ -29,36 +29,36 @@ pub struct Proved {
     pub host: Host,
     /// The configuration that was proved.
     pub config: PathBuf,
-    /// How it acted: the scheduler, or stock interfaces.
+    /// How Quell acted: through its scheduler, or through stock interfaces.
     pub backend: Backend,
-    /// How long it was to take.
+    /// How long the proof was to take, in s.
     pub seconds: f64,
-    /// Whether it took so long.
+    /// Whether the proof ran for all that time.
     pub complete: bool,
-    /// Pairs of blocks that say something.
+    /// Pairs of blocks that were compared.
     pub pairs: u64,
-    /// Pairs that do not: the host was not busy, or too few responses were seen.
+    /// Pairs of blocks that were not compared: the host was not busy, or too few responses were seen.
     pub void: u64,
-    /// Over all tenants of class latency; `null`: too few pairs to say.
+    /// The effect on the responses of all tenants of class latency; `null`: too few pairs to say.
     pub responses: Option<EffectInterval>,
-    /// Of each tenant of which enough was seen.
+    /// The effect on each tenant with enough responses.
     pub tenants: Vec<ProvedTenant>,
 }
 
-/// A tenant in [`Proved`].
+/// One tenant's part of [`Proved`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProvedTenant {
-    /// The tenant.
+    /// The tenant's name.
     pub tenant: String,
-    /// Its responses.
+    /// The effect on the tenant's responses.
     pub responses: EffectInterval,
 }
 
 impl Proved {
-    /// From what the agent found.
+    /// Builds the result from the agent's estimate.
     ///
     /// # Errors
-    /// When this machine cannot be described, or no period was completed.
+    /// Where this machine cannot be described, or no period of the agent was completed.
     pub fn new(
         config: &Path,
         length: Duration,
@@ -90,7 +90,7 @@ impl Proved {
         })
     }
 
-    /// The answer, in a sentence.
+    /// The finding, in a sentence.
     fn answer(&self) -> String {
         match self.responses {
             Some(it) if it.high < 1.0 => format!("Quell helps: responses {}", percent(it)),
@@ -116,16 +116,17 @@ impl Proved {
     }
 }
 
-/// As `−31 % (−35 to −27 %)`.
+/// A ratio and its interval as a change: `−31 % (−35 to −27 %)`.
 fn percent(it: EffectInterval) -> String {
     let ratio = report::change(it.ratio);
     format!("{ratio} ({})", report::interval(it.low, it.high))
 }
 
-/// Writes it where the user wants it, and the table to the terminal.
+/// Writes the result to the files that the user wants, and the table to the terminal.
 ///
 /// # Errors
-/// What cannot be written; and where it was interrupted.
+/// Where a chart cannot be drawn or a file or standard output cannot be written; and, after all was written,
+/// where the proof was cut short.
 pub fn deliver(proved: &Proved, json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<()> {
     let files = Files {
         json,

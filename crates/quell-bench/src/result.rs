@@ -1,8 +1,8 @@
-//! What a benchmark found, in the form that `--json` writes and the reports read.
+//! The result of a benchmark, in the form that `--json` writes and the reports read.
 //!
-//! docs/reference/json.md describes every field for readers of the file; the names here are the names
-//! there. Whatever was not measured is `null`, never zero. Latency is in microseconds, shares are
-//! fractions of the whole host (1 = every CPU), percentages say so in their name.
+//! docs/reference/json.md describes every field for readers of the file; the names here are the names there.
+//! A value that was not measured is `null`, never zero. Latency is in microseconds, shares are fractions of
+//! the whole host (1 = every CPU), percentages say so in their name.
 
 use crate::workload::Stillness;
 use clap::ValueEnum;
@@ -19,7 +19,7 @@ pub const SCHEMA: u32 = 1;
 /// The tenant name that stands for all tenants of a class.
 pub const ALL: &str = "*";
 
-/// Everything one benchmark found.
+/// The result of one benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchResult {
     /// [`SCHEMA`].
@@ -28,27 +28,27 @@ pub struct BenchResult {
     pub quell_version: String,
     /// The scenario's name.
     pub scenario: String,
-    /// What its figures do not show that they seem to, as the scenario says; empty: nothing.
+    /// What the figures seem to show and do not, as the scenario says; empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub caveat: String,
-    /// What it ran on.
+    /// What the scenario ran on.
     pub substrate: Substrate,
-    /// When it began, in seconds since 1970 (UTC).
+    /// When the benchmark began, in seconds since 1970 (UTC).
     pub started_unix_s: u64,
     /// Whether every pair was measured; `false` after an interrupt.
     pub complete: bool,
-    /// The machine; the guest, where it ran in the kernel lab.
+    /// The machine; the guest, where the scenario ran in the kernel lab.
     pub host: Host,
-    /// The kernel lab's guest, where it ran in one.
+    /// The kernel lab's guest, where the scenario ran in one.
     #[serde(default)]
     pub lab: Option<LabGuest>,
-    /// How it was measured.
+    /// How the figures were measured.
     pub options: Options,
     /// Each side's figures for each tenant over all pairs, then for each class (tenant `*`).
     pub results: Vec<SideResult>,
     /// Each side against the baseline.
     pub comparisons: Vec<Comparison>,
-    /// The agent's cost: its mean CPU use and its greatest memory over all runs that had one.
+    /// The agent's cost: its mean CPU use and its greatest memory over all runs that had an agent.
     pub agent: Option<AgentCost>,
     /// The host during each side.
     pub sides: Vec<SideSummary>,
@@ -56,7 +56,7 @@ pub struct BenchResult {
     pub runs: Vec<Run>,
     /// Latency by percentile of each latency tenant on each side, all pairs pooled.
     pub latency: Vec<LatencyCurve>,
-    /// What the agent decided, for each run that had one and could be asked.
+    /// What the agent decided, for each run that had an agent that could be asked.
     pub decisions: Vec<AgentLog>,
     /// What a reader must know before trusting the figures.
     pub notes: Vec<String>,
@@ -94,17 +94,17 @@ pub struct LabGuest {
     pub kernel: String,
     /// `virtual` (one instruction is one nanosecond, deterministic) or `real`.
     pub clock: String,
-    /// How its instructions were executed: `tcg` (emulated) or `kvm`.
+    /// How instructions were executed: `tcg` (emulated) or `kvm`.
     pub accelerator: String,
-    /// Its CPUs.
+    /// The number of its CPUs.
     pub cpus: u32,
-    /// Sockets they are spread over.
+    /// The number of sockets that the CPUs are spread over.
     #[serde(default = "one")]
     pub sockets: u32,
-    /// CPUs of each core.
+    /// The number of CPUs of each core.
     #[serde(default = "one")]
     pub smt: u32,
-    /// Its memory in MiB.
+    /// The guest's memory, in MiB.
     pub memory_mib: u32,
     /// QEMU's version.
     pub qemu: String,
@@ -114,7 +114,7 @@ pub struct LabGuest {
 }
 
 impl LabGuest {
-    /// What a reader must know of figures from it.
+    /// What a reader must know of figures from this guest.
     pub fn note(&self) -> String {
         let clock = if self.clock == "virtual" {
             "deterministic virtual time (one instruction is one nanosecond, shared by all CPUs: the kernel's \
@@ -143,7 +143,7 @@ fn one() -> u32 {
 /// The machine a benchmark ran on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// Online CPUs.
+    /// The number of online CPUs.
     pub cpus: u32,
     /// The CPU's model name.
     pub model: String,
@@ -155,12 +155,12 @@ pub struct Host {
     pub memory_bytes: u64,
     /// Whether the machine is itself a virtual machine.
     pub virtualized: bool,
-    /// Scheduler settings that change what is measured: autogroup, preemption model, EEVDF's base
-    /// slice. As `name=value`, only those this kernel shows.
+    /// Scheduler settings that change what is measured: autogroup, preemption model, EEVDF's base slice. As
+    /// `name=value`, only settings that this kernel shows.
     pub scheduler: Vec<String>,
 }
 
-/// How a benchmark was done.
+/// How a benchmark was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Options {
     /// Seed of everything random.
@@ -173,7 +173,7 @@ pub struct Options {
     pub warmup_seconds: f64,
     /// The sides, the baseline first.
     pub sides: Vec<String>,
-    /// Values of the scenario's file that were set otherwise, as `KEY=VALUE`.
+    /// Values of the scenario's file that were replaced, as `KEY=VALUE`.
     #[serde(default)]
     pub set: Vec<String>,
     /// Confidence of the intervals, such as 0.95.
@@ -183,7 +183,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What a key of the scenario was set to, if it was.
+    /// The value that a key of the scenario was set to, if it was.
     pub fn value(&self, key: &str) -> Option<&str> {
         let mut settings = self.set.iter().rev();
         settings.find_map(|setting| {
@@ -210,25 +210,26 @@ pub struct Figures {
     pub requests_per_s: Option<f64>,
     /// Batch work done per second, in `work_unit`.
     pub work_per_s: Option<f64>,
-    /// What a unit of batch work is.
+    /// The unit of `work_per_s`.
     pub work_unit: Option<String>,
     /// CPU time as a share of the whole host, 0 to 1.
     pub cpu_share: f64,
-    /// The same by thread program, for a tenant of those. Empty for a VM, whose guest's threads are not seen.
+    /// CPU time by thread program, as a share of the whole host, for a tenant of thread programs. Empty for a
+    /// VM, where the guest's threads are not seen.
     #[serde(default)]
     pub programs: BTreeMap<String, f64>,
     /// Answered requests.
     pub requests: u64,
     /// Requests that failed or were never answered.
     pub errors: u64,
-    /// Of the seconds of all windows those in which the 99th percentile of what was due then missed the
-    /// tenant's objective; `null` where it has none, or that was not looked at.
+    /// The number of seconds in all windows in which the 99th percentile of the requests due in that second
+    /// missed the tenant's objective; `null` where the tenant has none, or that was not looked at.
     #[serde(default)]
     pub late_seconds: Option<u64>,
-    /// What the scheduler did to its threads; `null` unless that was recorded.
+    /// What the scheduler did to the tenant's threads; `null` unless that was recorded.
     #[serde(default)]
     pub scheduling: Option<SchedulingFigures>,
-    /// What its guest did, of a VM on the simulator; else `null`.
+    /// What the guest of a VM did, on the simulator; else `null`.
     #[serde(default)]
     pub guest: Option<GuestFigures>,
 }
@@ -239,57 +240,57 @@ pub struct GuestFigures {
     /// How often the guest's scheduler switched, to and from idling too, per second: what UFO calls
     /// scheduling frequency.
     pub switches_per_s: f64,
-    /// CPU time as the guest counts it, in CPUs: without idling, polling and what it waits for the host.
+    /// CPU time as the guest counts it, in CPUs: without idling, polling and waiting for the host.
     pub used: f64,
     /// VM exits per second.
     pub exits_per_s: f64,
-    /// How often the host switched to one of its virtual CPUs, per second.
+    /// How often the host switched to one of the vCPUs, per second.
     pub host_switches_per_s: f64,
-    /// How many of its threads waited for a virtual CPU, in the mean: seconds of scheduling delay in each
+    /// How many of the guest's threads waited for a vCPU, in the mean: seconds of scheduling delay in each
     /// second.
     pub waiting: f64,
-    /// How many of its virtual CPUs waited for a CPU of the host, in the mean.
+    /// How many of the vCPUs waited for a CPU of the host, in the mean.
     pub steal: f64,
-    /// CPU time of its virtual CPUs' threads, in CPUs.
+    /// CPU time of the vCPUs' threads, in CPUs.
     pub vcpus: f64,
-    /// And of its emulator threads.
+    /// CPU time of the emulator threads, in CPUs.
     pub emulators: f64,
 }
 
 /// What the scheduler did to threads.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SchedulingFigures {
-    /// Mean run delay, the time for which a thread is ready before it runs, in µs; `null` where nobody became
-    /// ready.
+    /// Mean run delay, the time for which a thread is ready before it runs, in µs; `null` where no thread
+    /// became ready.
     pub run_delay_mean_us: Option<f64>,
-    /// Its median in µs.
+    /// Median run delay, in µs.
     pub run_delay_p50_us: Option<f64>,
-    /// Its 99th percentile in µs.
+    /// 99th percentile of the run delay, in µs.
     pub run_delay_p99_us: Option<f64>,
-    /// Its greatest in µs.
+    /// Greatest run delay, in µs.
     pub run_delay_max_us: Option<f64>,
-    /// Times that a thread got a CPU, per second.
+    /// How often a thread got a CPU, per second.
     pub switches_per_s: f64,
-    /// Times that one left a CPU though it was ready, per second.
+    /// How often a thread left a CPU while it was ready, per second.
     pub preemptions_per_s: f64,
-    /// Times that one got another CPU than the time before, per second.
+    /// How often a thread got another CPU than the time before, per second.
     pub migrations_per_s: f64,
-    /// Times that one was woken, per second.
+    /// How often a thread was woken, per second.
     pub wakeups_per_s: f64,
-    /// Mean length of the processes' busy periods in µs: from when a thread becomes ready while its process's
-    /// others are blocked until all are blocked; `null` where none began.
+    /// Mean length of the processes' busy periods, in µs: from when a thread becomes ready while all other
+    /// threads of its process are blocked, until all are blocked; `null` where no busy period began.
     #[serde(default)]
     pub busy_period_mean_us: Option<f64>,
     /// Entry `n`: how long, in µs over all windows, some threads of a process were ready while exactly `n` of
-    /// its others were blocked. Many behind few ready ones are interference on the critical path (DASEC,
-    /// section 2 and Fig. 3).
+    /// its other threads were blocked. Many blocked threads behind few ready ones are interference on the
+    /// critical path (DASEC, section 2 and Fig. 3).
     #[serde(default)]
     pub ready_while_blocked_us: Vec<f64>,
 }
 
 impl SchedulingFigures {
-    /// The part of the time with ready threads in which at least so many others were blocked, 0 to 1; none
-    /// where nobody was ready.
+    /// The part of the time with ready threads in which at least `least` other threads were blocked, 0 to 1;
+    /// `None` where no thread was ready.
     pub fn part_with_blocked(&self, least: usize) -> Option<f64> {
         let sum = |times: &[f64]| times.iter().sum::<f64>();
         let all = sum(&self.ready_while_blocked_us);
@@ -297,8 +298,8 @@ impl SchedulingFigures {
         (all > 0.0).then(|| sum(those) / all)
     }
 
-    /// By the number of others that were blocked: the part of the time with ready threads with at most so
-    /// many, 0 to 1, up to the greatest number, where it is 1.
+    /// By a number of blocked threads, from 0: the part of the time with ready threads in which at most that
+    /// many other threads were blocked, 0 to 1; it reaches 1 at the greatest number.
     pub fn parts_up_to_blocked(&self) -> Vec<f64> {
         let counts = 1..=self.ready_while_blocked_us.len();
         let more = |least| Some(1.0 - self.part_with_blocked(least)?);
@@ -313,7 +314,7 @@ pub struct SideResult {
     pub side: String,
     /// The tenant, or `*`.
     pub tenant: String,
-    /// Its class.
+    /// The tenant's class.
     pub class: TenantClass,
     /// The figures.
     #[serde(flatten)]
@@ -341,7 +342,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them, in the order reports show them.
+    /// All metrics, in the order in which reports show them.
     pub const ALL: [Metric; 7] = [
         Metric::MeanUs,
         Metric::P50Us,
@@ -365,7 +366,7 @@ impl Metric {
         }
     }
 
-    /// Its value, where measured.
+    /// The metric's value among `figures`, where it was measured.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         match self {
             Metric::MeanUs => figures.mean_us,
@@ -378,7 +379,7 @@ impl Metric {
         }
     }
 
-    /// Whether a lower value is better; `None` where neither is (CPU share).
+    /// Whether a lower value is better; `None` where neither lower nor higher is (CPU share).
     pub fn lower_is_better(self) -> Option<bool> {
         match self {
             Metric::MeanUs | Metric::P50Us | Metric::P99Us | Metric::P999Us => Some(true),
@@ -399,7 +400,7 @@ impl fmt::Display for Metric {
 pub struct Comparison {
     /// The tenant, or `*`.
     pub tenant: String,
-    /// Its class.
+    /// The tenant's class.
     pub class: TenantClass,
     /// The metric.
     pub metric: Metric,
@@ -407,7 +408,7 @@ pub struct Comparison {
     pub baseline: String,
     /// The side compared.
     pub side: String,
-    /// Geometric mean over the pairs of side / baseline; 1 is no difference.
+    /// The side's figure over the baseline's, each pooled over all pairs; 1 is no difference.
     pub ratio: f64,
     /// Lower end of the ratio's interval; `null` with fewer than two pairs.
     pub ci_low: Option<f64>,
@@ -418,13 +419,13 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the interval leaves out "no difference". `None` without an interval.
+    /// Whether the interval excludes "no difference"; `None` without an interval.
     pub fn significant(&self) -> Option<bool> {
         Some(!(self.ci_low? <= 1.0 && 1.0 <= self.ci_high?))
     }
 }
 
-/// What the agent cost.
+/// The agent's own consumption.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AgentCost {
     /// CPU time in percent of one CPU, within the measured windows.
@@ -442,15 +443,15 @@ pub struct SideSummary {
     pub busy_percent: f64,
     /// CPU time that the hypervisor below took, in percent of all CPUs.
     pub steal_percent: f64,
-    /// CPUs that were busy for 2 % of the window at most; the mean over its runs.
+    /// The number of CPUs that were busy for at most 2 % of the window; the mean over the side's runs.
     #[serde(default)]
     pub idle_cpus: f64,
     /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not
     /// known.
     #[serde(default)]
     pub switches_per_s: Option<f64>,
-    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are
-    /// everybody's.
+    /// CPUs that tenants had for themselves, emulators' CPUs included, in the mean; `null` where no tenant
+    /// has CPUs of its own.
     #[serde(default)]
     pub held_cpus: Option<f64>,
     /// The agent's cost, where the side had one.
@@ -462,7 +463,7 @@ pub struct SideSummary {
 pub struct Run {
     /// The pair, from 0.
     pub pair: u32,
-    /// Its place within the pair, from 0.
+    /// The side's place within the pair, from 0.
     pub position: u32,
     /// The side.
     pub side: String,
@@ -472,18 +473,18 @@ pub struct Run {
     pub busy_percent: f64,
     /// CPU time that the hypervisor below took, in percent of all CPUs.
     pub steal_percent: f64,
-    /// CPUs that were busy for 2 % of the window at most.
+    /// The number of CPUs that were busy for at most 2 % of the window.
     #[serde(default)]
     pub idle_cpus: u32,
     /// How often the host's CPUs switched, to and from idling too, per second; `null` where that is not
     /// known.
     #[serde(default)]
     pub switches_per_s: Option<f64>,
-    /// CPUs that tenants had for themselves, emulators' among them, in the mean; `null` where CPUs are
-    /// everybody's.
+    /// CPUs that tenants had for themselves, emulators' CPUs included, in the mean; `null` where no tenant
+    /// has CPUs of its own.
     #[serde(default)]
     pub held_cpus: Option<f64>,
-    /// When the machine below stopped all CPUs; `null` where that could not be watched.
+    /// Pauses in which the machine below stopped all CPUs; `null` where that could not be watched.
     pub pauses: Option<Pauses>,
     /// Figures by tenant, then by class (tenant `*`).
     pub tenants: Vec<TenantRun>,
@@ -494,16 +495,16 @@ pub struct Run {
 /// Pauses of the machine below: every CPU stood still at once for 5 ms or more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pauses {
-    /// How many.
+    /// The number of pauses.
     pub count: u32,
-    /// How long together, in ms.
+    /// The length of all pauses together, in ms.
     pub total_ms: f64,
-    /// Requests due within 100 ms of one, which latencies leave out.
+    /// Requests due within 100 ms of a pause, which latencies leave out.
     pub requests_left_out: u64,
 }
 
 impl Pauses {
-    /// Of one window.
+    /// The pauses of one window; `None` where they could not be watched.
     pub(crate) fn of(stillness: &Stillness) -> Option<Pauses> {
         stillness.unwatched.is_none().then(|| Pauses {
             count: stillness.count,
@@ -518,7 +519,7 @@ impl Pauses {
 pub struct TenantRun {
     /// The tenant, or `*`.
     pub tenant: String,
-    /// Its class.
+    /// The tenant's class.
     pub class: TenantClass,
     /// The figures.
     #[serde(flatten)]
@@ -547,11 +548,11 @@ pub struct AgentLog {
     pub period_ms: f64,
     /// Changes by period and tenant, oldest first; only as far back as the agent remembers.
     pub changes: Vec<ChangeCount>,
-    /// What each thread that was changed had, over time.
+    /// The settings of each thread that was changed, over time.
     pub threads: Vec<ThreadTrack>,
-    /// Who made whom wait, where the agent can see it.
+    /// Which tenant or cause made which tenant wait, as far as the agent can see it.
     pub waits: Vec<WaitCause>,
-    /// What the agent found of its own effect; none: it did not measure it.
+    /// The effect of the agent's actions as the agent measured it; empty: it did not measure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub effects: Vec<Effect>,
 }
@@ -565,20 +566,20 @@ pub struct ChangeCount {
     pub tenant: String,
     /// The rule's stable name.
     pub rule: String,
-    /// Changes.
+    /// The number of changes.
     pub count: u64,
 }
 
 /// One thread's planned settings over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThreadTrack {
-    /// Its tenant.
+    /// The thread's tenant.
     pub tenant: String,
-    /// Its kernel thread id.
+    /// The kernel's thread id.
     pub tid: u32,
-    /// Its name.
+    /// The thread's name.
     pub name: String,
-    /// One for each period in which something changed, in the order of time.
+    /// A point for each period in which something changed, in the order of time.
     pub points: Vec<TrackPoint>,
 }
 
@@ -596,10 +597,10 @@ pub struct TrackPoint {
 /// Ready time of one tenant that one cause was responsible for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WaitCause {
-    /// Who waited.
+    /// The tenant that waited.
     pub tenant: String,
-    /// Who had the CPU: a tenant's name, or `own`, `host`, `bandwidth`, `steal`, `unknown`.
+    /// What had the CPU: a tenant's name, or `own`, `host`, `bandwidth`, `steal`, `unknown`.
     pub cause: String,
-    /// Ready time in ms, over what the agent remembers.
+    /// Ready time in ms, over the time that the agent remembers.
     pub ready_ms: f64,
 }

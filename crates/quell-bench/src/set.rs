@@ -1,15 +1,15 @@
 //! Single values of a scenario, set from the command line: `--set tenant.svc.count=4`.
 //!
-//! An experiment that varies one value stays one file. A path names a value as the file does, an element of
-//! an array of tables by its `name` or its number. What the file itself may not say is refused in the same
-//! words.
+//! Why: an experiment that varies one value stays one file. How: a path names a value as the file does, and
+//! an element of an array of tables by its `name` or its number. A value that the file may not have is
+//! refused in the words used for the file.
 
 use quell_model::config::ConfigError;
 use std::path::Path;
 use std::str::FromStr;
 use toml::{Table, Value};
 
-/// A value and where it belongs: `PATH=VALUE`.
+/// A value and its key: `PATH=VALUE`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
     path: Vec<String>,
@@ -28,7 +28,7 @@ impl FromStr for Setting {
         if path.iter().any(String::is_empty) {
             return Err("the key must be names with dots between, such as tenant.svc.count".into());
         }
-        // What is no TOML value is text that needs no quotes.
+        // Text that is no TOML value is a string without quotes.
         let parsed = format!("v = {written}").parse::<Table>().ok();
         let value = parsed.and_then(|mut table| table.remove("v"));
         let value = value.unwrap_or_else(|| Value::String(written.trim().into()));
@@ -41,7 +41,7 @@ impl FromStr for Setting {
 }
 
 impl Setting {
-    /// As the user wrote it.
+    /// The setting as the user wrote it.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -61,7 +61,7 @@ impl FromStr for Sweep {
         let (key, values) = text
             .split_once('=')
             .ok_or("must be KEY=V1,V2, such as tenant.svc.count=1,2,4")?;
-        // Commas within brackets or quotes belong to a value.
+        // A comma within brackets or quotes belongs to a value.
         let (mut depth, mut quoted) = (0i32, false);
         let outside = |c: char| {
             match c {
@@ -90,7 +90,7 @@ impl Sweep {
         &self.key
     }
 
-    /// Every combination of the values of several, the last varying fastest.
+    /// Every combination of the values of several sweeps; the last sweep varies fastest.
     pub fn product(sweeps: &[Sweep]) -> Vec<Vec<Setting>> {
         sweeps.iter().fold(vec![Vec::new()], |points, sweep| {
             let with = |point: &Vec<Setting>| {
@@ -105,7 +105,11 @@ impl Sweep {
     }
 }
 
-/// A scenario's text with some values set; `file` is for messages.
+/// The text of a scenario with some values set; `file` is for messages.
+///
+/// # Errors
+/// Where the text is not TOML, or the path of a setting names no element of an array, or leads through a
+/// value that has no keys.
 pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, ConfigError> {
     if settings.is_empty() {
         return Ok(text.to_string());
@@ -142,7 +146,7 @@ pub fn apply(file: &Path, text: &str, settings: &[Setting]) -> Result<String, Co
 
 fn descend<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
-        // What should not be there is refused with the rest of the file.
+        // A key that should not exist is refused with the rest of the file.
         Value::Table(table) => {
             let entry = table.entry(step);
             Some(entry.or_insert_with(|| Value::Table(Table::new())))

@@ -11,30 +11,31 @@ use std::str::FromStr;
 /// A scheduler to measure, and Quell's agent where one belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// The kernel's own scheduler, nothing of Quell's running.
+    /// The kernel's own scheduler, with nothing of Quell running.
     Default,
     /// The asymmetry mechanism alone, as the DASEC paper has it: its feedback, no causal age.
     Dasec,
-    /// The same without one of its parts, for decompositions such as the paper's Fig. 13.
+    /// [`Side::Dasec`] without one of its parts, for decompositions such as the paper's Fig. 13.
     DasecWithout(Part),
-    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where that
+    /// As [`Side::Dasec`], guarded: the agent measures what the feedback does, and keeps it only where it
     /// helps.
     Guarded,
     /// As [`Side::Quell`], but through stock interfaces on every kernel.
     Stock,
-    /// The tenants' weights alone, by `cpu.weight` and nice, as an administrator would set them.
+    /// The tenants' weights alone, by `cpu.weight` and nice values, as an administrator would set them.
     Weights,
     /// The criticality mechanism alone, as the Akita paper has it; what promises leave is shared by weight.
     Akita,
     /// The pools mechanism alone, as the UFO paper has it, on the kernel's own scheduler.
     Ufo,
-    /// Every mechanism that is on by default, composed: asymmetry, and criticality for tenants that have one.
+    /// Every mechanism that is on by default, composed: asymmetry, and criticality for tenants that have a
+    /// criticality.
     Quell,
-    /// Those of Quell's mechanisms, composed.
+    /// Some of Quell's mechanisms, composed.
     Composed(Composition),
-    /// A sched_ext scheduler that a command loads and runs until SIGINT, no agent beside it.
+    /// A sched_ext scheduler that a command loads and runs until SIGINT, without an agent beside it.
     Scheduler(ExternalScheduler),
-    /// A scheduler that there is on the simulator only.
+    /// A scheduler that only the simulator has.
     Simulated(Simulated),
 }
 
@@ -46,7 +47,8 @@ pub struct Composition {
 }
 
 impl Composition {
-    /// As `asymmetry+share`, in any order; `None` where one of them is no mechanism, or stands there twice.
+    /// Reads names as in `asymmetry+share`, in any order; `None` where a name is no mechanism, or stands
+    /// there twice.
     fn of(name: &str) -> Option<Composition> {
         let mechanisms: Option<Vec<Mechanism>> = name.split('+').map(Mechanism::named).collect();
         let mechanisms = mechanisms?;
@@ -155,7 +157,12 @@ pub struct ExternalScheduler {
 }
 
 impl ExternalScheduler {
-    /// The options of Quell's own scheduler that its command gives, which runs on the simulator as well.
+    /// The options that the command gives Quell's own scheduler; that scheduler runs on the simulator as
+    /// well.
+    ///
+    /// # Errors
+    /// [`SideError::BadOptions`] where the scheduler has no such options; [`SideError::NotSimulated`] where
+    /// the command runs another scheduler.
     pub fn options(&self) -> Result<quell_sched::Options, SideError> {
         match quell_sched::Options::of_command(&self.command) {
             Some(Ok(options)) => Ok(options),
@@ -170,13 +177,13 @@ impl ExternalScheduler {
     }
 }
 
-/// One layer of all threads, whose threads preempt: what scx_layered needs to be told to be a scheduler for
-/// tenants it does not know.
+/// A single layer of all threads, which may preempt others: what scx_layered needs to be told to schedule
+/// tenants that it does not know.
 const LAYERED: &str =
     r#"[{"name":"all","matches":[[]],"kind":{"Open":{"preempt":true,"slice_us":20000}}}]"#;
 
-/// Published sched_ext schedulers by name, and the arguments they are measured with: their own defaults but
-/// where those are not for servers. On a host they are taken from `PATH`; the kernel lab brings its own.
+/// Published sched_ext schedulers by name, and the arguments that they are measured with: their own defaults,
+/// except where those are not for servers. On a host they are taken from `PATH`; the kernel lab has its own.
 const PEERS: [(&str, &[&str]); 5] = [
     ("scx_bpfland", &[]),
     ("scx_rusty", &[]),
@@ -185,26 +192,26 @@ const PEERS: [(&str, &[&str]); 5] = [
     ("scx_layered", &[LAYERED]),
 ];
 
-/// Why a side's name is of no use.
+/// Why a side's name cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// Not a side.
+    /// The name is not that of a side.
     #[error("`{0}` is no side{suggestion}; there are: {known}",
         suggestion = suggest(.0), known = known())]
     Unknown(String),
-    /// A scheduler of the user's without a name or a command.
+    /// A scheduler of the user's lacks a name or a command.
     #[error("`{0}`: a scheduler of your own is `NAME=COMMAND ARGUMENTS`")]
     BadCommand(String),
-    /// Quell's own scheduler with options that it has not.
+    /// Quell's own scheduler has no such options.
     #[error("`{0}`: {1}")]
     BadOptions(String, String),
-    /// Of another substrate.
+    /// The side runs on the simulator only.
     #[error("side `{0}` is the simulator's (`--on sim`)")]
     SimulatorOnly(String),
-    /// Of another substrate.
+    /// The side does not run on the simulator.
     #[error("side `{0}` does not run on the simulator yet; there are: {simulated}", simulated = simulated())]
     NotSimulated(String),
-    /// Nothing to measure.
+    /// The list names no side.
     #[error(
         "name at least one side, or more separated by commas, the baseline first (`default,quell`)"
     )]
@@ -212,7 +219,7 @@ pub enum SideError {
 }
 
 impl Side {
-    /// Every side that has a fixed name and is no simulator's own.
+    /// The fixed names of sides, except those that only the simulator has.
     pub const NAMES: [&'static str; 17] = [
         "default",
         "dasec",
@@ -233,7 +240,7 @@ impl Side {
         PEERS[4].0,
     ];
 
-    /// Its name.
+    /// The side's name.
     pub fn as_str(&self) -> &str {
         match self {
             Side::Default => "default",
@@ -253,7 +260,11 @@ impl Side {
         }
     }
 
-    /// Whether all of them can be measured there.
+    /// Checks that all sides can be measured on a substrate.
+    ///
+    /// # Errors
+    /// [`SideError::NotSimulated`], [`SideError::SimulatorOnly`] or [`SideError::BadOptions`], for the first
+    /// side that cannot.
     pub fn check(sides: &[Side], on: Substrate) -> Result<(), SideError> {
         for side in sides {
             match (side, on) {
@@ -261,7 +272,7 @@ impl Side {
                 (Side::Scheduler(scheduler), Substrate::Sim) => {
                     scheduler.options()?;
                 }
-                // The simulator's schedulers have no settings as stock interfaces do.
+                // The simulator's schedulers have no settings such as stock interfaces change.
                 (Side::Stock | Side::Weights, Substrate::Sim) => {
                     return Err(SideError::NotSimulated(side.to_string()));
                 }
@@ -284,7 +295,7 @@ impl Side {
         })
     }
 
-    /// A published scheduler.
+    /// The published scheduler of this name.
     fn peer(name: &str) -> Option<Side> {
         let (name, arguments) = PEERS.iter().find(|(known, _)| *known == name)?;
         let command = std::iter::once(name).chain(*arguments);
@@ -294,12 +305,12 @@ impl Side {
         }))
     }
 
-    /// Whether it is a published scheduler, named without a command.
+    /// Whether the side is a published scheduler, named without a command.
     pub fn is_peer(&self) -> bool {
         Side::peer(self.as_str()).is_some_and(|peer| peer == *self)
     }
 
-    /// What `--policy` takes for it: its name, and the command of a scheduler of the user's.
+    /// The text that `--policy` takes for the side: its name, and the command if the scheduler is the user's.
     pub fn argument(&self) -> String {
         match self {
             Side::Scheduler(scheduler) if *self != Side::sched() && !self.is_peer() => {
@@ -309,11 +320,11 @@ impl Side {
         }
     }
 
-    /// The agent's configuration on this side, still without tenants; `None` where no agent runs.
+    /// The agent's configuration on this side, without tenants; `None` where no agent runs.
     pub fn agent(&self) -> Option<AgentFile> {
         let mut agent = AgentSettings::default();
         let mut asymmetry = AsymmetrySettings::default();
-        // What is reproduced or compared is to act all the time.
+        // Mechanisms that are reproduced or compared act all the time, so without the guard.
         if !matches!(self, Side::Quell | Side::Stock | Side::Guarded) {
             agent.guard = GuardMode::Off;
         }
@@ -349,7 +360,8 @@ impl Side {
         })
     }
 
-    /// The same for those tenants, which it applies the mechanisms to that they need, with these settings.
+    /// The agent's configuration on this side with the mechanisms that these tenants need, and these settings
+    /// of criticality.
     pub fn agent_for<'a>(
         &self,
         tenants: impl IntoIterator<Item = &'a TenantSpec>,
@@ -367,8 +379,12 @@ impl Side {
         Some(file)
     }
 
-    /// Reads a comma-separated list of one or more. The first is the baseline of the others; a side may stand
-    /// there twice (A/A).
+    /// Reads a comma-separated list of one or more sides. The first side is the baseline of the others; a
+    /// side may stand there twice (A/A).
+    ///
+    /// # Errors
+    /// [`SideError::Unknown`] or [`SideError::BadCommand`] for the first name that is no side,
+    /// [`SideError::None`] for an empty list.
     pub fn parse_list(text: &str) -> Result<Vec<Side>, SideError> {
         let names = text
             .split(',')
@@ -381,7 +397,7 @@ impl Side {
         Ok(sides)
     }
 
-    /// Whether it gives tenants CPUs of their own.
+    /// Whether the side gives tenants CPUs of their own.
     pub fn divides_cores(&self) -> bool {
         match self {
             Side::Simulated(it) => it.divides_cores(),
@@ -389,13 +405,13 @@ impl Side {
         }
     }
 
-    /// Whether it does by the pools mechanism.
+    /// Whether the side gives tenants CPUs by the pools mechanism.
     pub fn has_pools(&self) -> bool {
         self.agent()
             .is_some_and(|it| it.agent.has(Mechanism::Pools))
     }
 
-    /// One label per side: its name, with `-2`, `-3`, ... where it stands there again.
+    /// One label per side: its name, with `-2`, `-3`, ... where the side stands there again.
     pub fn labels(sides: &[Side]) -> Vec<String> {
         let label = |(index, side): (usize, &Side)| {
             let before = sides[..index].iter().filter(|other| *other == side).count();
@@ -453,7 +469,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// Every side that has a fixed name.
+/// Every fixed name of a side.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let simulated = Simulated::ALL.iter().map(|side| side.as_str());
     Side::NAMES.into_iter().chain(simulated)
@@ -541,13 +557,13 @@ mod tests {
             })
             .collect();
         assert_eq!(commands[0], ["scx_lavd", "--performance"]);
-        // Its configuration is one argument, and JSON.
+        // The scheduler's configuration is one argument, and JSON.
         assert_eq!(commands[1].len(), 2);
         let layers: serde_json::Value = serde_json::from_str(&commands[1][1]).unwrap();
         assert_eq!(layers[0]["kind"]["Open"]["slice_us"], 20_000);
         let peers: Vec<bool> = sides.iter().map(Side::is_peer).collect();
         assert_eq!(peers, [false, true, true, false]);
-        // What the guest is told gives the same sides again.
+        // The arguments that a guest is given stand for the sides again.
         let arguments: Vec<String> = sides.iter().map(Side::argument).collect();
         assert_eq!(
             arguments[1..],

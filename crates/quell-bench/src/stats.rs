@@ -1,18 +1,18 @@
 //! Paired comparison of two sides of a benchmark.
 //!
-//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, latency is
-//! nowhere near normally distributed, and a percentile of a few seconds is decided by a single stall
-//! of the machine. Approach: sides are measured in interleaved pairs that share their arrivals. What
-//! is compared is the figure of all requests of one side with that of all requests of the other, so
-//! that a stall in one window weighs as many requests as it met; exchanging the sides gives exactly
-//! the inverse. Its interval is the percentile bootstrap over pairs, which are drawn as wholes, with
-//! the percentiles widened for few pairs: the plain one resamples from a spread that is too small by
-//! sqrt((n-1)/n) and knows nothing of Student's t, and at 5 pairs would cover 83 % instead of 95 %.
-//! The widening is T. Hesterberg's ("What Teachers Should Know About the Bootstrap", The American
+//! Problem: two sides measured minutes apart differ by what the machine did meanwhile, latency is nowhere
+//! near normally distributed, and a percentile of a few seconds is decided by a single stall of the machine.
+//! Approach: sides are measured in interleaved pairs that share their arrivals. The figure of all requests of
+//! one side is compared with that of all requests of the other, so that a stall in one window weighs as many
+//! requests as it met; exchanging the sides gives exactly the inverse. The interval is the percentile
+//! bootstrap over pairs, which are drawn as wholes, with the percentiles widened for few pairs: the plain
+//! bootstrap resamples from a spread that is too small by sqrt((n-1)/n) and does not account for Student's t,
+//! and at 5 pairs would cover 83 % instead of 95 %. Below 5 pairs no resampling can reach 95 % (the range of
+//! 2 ratios holds the median in half of all cases), so there the interval is Student's, of the pairs' own
+//! ratios, on logarithms and around the estimate, wide as it must be; a single pair has no interval.
+//!
+//! Source: the widening is T. Hesterberg's ("What Teachers Should Know About the Bootstrap", The American
 //! Statistician 69(4), 2015, section 4.3.2): percentile Φ(-sqrt(n/(n-1)) t) in place of α/2.
-//! Below 5 pairs no resampling can reach 95 % (the range of 2 ratios holds the median in half of all
-//! cases), so there it is Student's interval of the pairs' own ratios, on logarithms and around the
-//! estimate, wide as it must be; one pair has none.
 //!
 //! Units: ratios have none.
 
@@ -32,7 +32,7 @@ const LEAST_RESAMPLED: usize = 5;
 /// A ratio and its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioEstimate {
-    /// Of all pairs together: side / baseline.
+    /// The ratio of all pairs together: side / baseline.
     pub ratio: f64,
     /// Lower and upper end at [`CONFIDENCE`]; `None` with fewer than two pairs.
     pub interval: Option<(f64, f64)>,
@@ -40,9 +40,10 @@ pub struct RatioEstimate {
     pub pairs: usize,
 }
 
-/// Compares two sides over `pairs` pairs. `ratio` gives side / baseline with each pair counted as
-/// many times as it is told; `None` or what is not a positive number where that says nothing.
-/// `None` when the pairs together have no ratio. The same ratios and seed give the same estimate.
+/// Compares two sides over `pairs` pairs. `ratio` is told how many times each pair counts and gives side /
+/// baseline of the pairs counted so; `None`, or anything but a positive number, means that these pairs have
+/// no ratio. The result is `None` when the pairs together have no ratio. Equal ratios and seeds give equal
+/// estimates.
 pub fn pooled_ratio(
     pairs: usize,
     seed: u64,
@@ -73,7 +74,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Student's interval as ratios, from the spread of the pairs' own logarithms.
+/// Student's interval as ratios around `center`, from the spread of the pairs' own logarithms.
 fn student(center: f64, logs: &[f64]) -> Option<(f64, f64)> {
     let n = logs.len() as f64;
     let mean = mean(logs);
@@ -91,7 +92,7 @@ fn t_quantile(n: f64) -> Option<f64> {
     )
 }
 
-/// The share of resamples to cut off at each end for `n` pairs; `None` where nothing can be said.
+/// The share of resamples to cut off at each end for `n` pairs; `None` with fewer than two pairs.
 fn tail(n: usize) -> Option<f64> {
     if n < 2 {
         return None;
@@ -106,7 +107,7 @@ fn resampled(pairs: usize, seed: u64, log: impl Fn(&[u32]) -> Option<f64>) -> Ve
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut logs = Vec::with_capacity(RESAMPLES as usize);
     let mut times = vec![0; pairs];
-    // The pairs that have ratios of their own are at least five, so that few draws say nothing.
+    // At least five pairs have ratios of their own, so few resamples are without one.
     while logs.len() < RESAMPLES as usize {
         times.fill(0);
         for _ in 0..pairs {
@@ -118,8 +119,8 @@ fn resampled(pairs: usize, seed: u64, log: impl Fn(&[u32]) -> Option<f64>) -> Ve
     logs
 }
 
-/// The seed of a pair's arrivals, from the benchmark's: both sides of a pair share it, each pair
-/// has another. Within 53 bits, so that every JSON reader keeps it exact.
+/// The seed of a pair's arrivals, from the benchmark's seed: both sides of a pair share it, every pair has
+/// another. It has at most 53 bits, so that every JSON reader keeps it exact.
 pub fn pair_seed(seed: u64, pair: u32) -> u64 {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(u64::from(pair));
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of single values, the pool's figure being their geometric mean.
+    /// Compares single values; the figure of all pairs together is their geometric mean.
     fn paired_ratio(pairs: &[(f64, f64)], seed: u64) -> Option<RatioEstimate> {
         let logs: Vec<f64> = pairs.iter().map(|(b, s)| (s / b).ln()).collect();
         pooled_ratio(pairs.len(), seed, |times| {
@@ -174,7 +175,7 @@ mod tests {
         assert!((high.ln() - (2f64.ln() + half)).abs() < 1e-3);
     }
 
-    /// Sums over sums: a pool need not have its pairs' mean ratio.
+    /// Compares sums: their ratio need not be the mean of the pairs' ratios.
     fn pooled_sums(pairs: &[(f64, f64)]) -> Option<RatioEstimate> {
         pooled_ratio(pairs.len(), 1, |times| {
             let sum = |of: fn(&(f64, f64)) -> f64| -> f64 {
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_pair_weighs_what_it_holds() {
-        // One window met ten times the requests of the others, and no difference.
+        // One window met ten times the requests of the other windows, and shows no difference.
         let estimate = pooled_sums(&[
             (100.0, 100.0),
             (10.0, 5.0),

@@ -20,8 +20,11 @@ pub struct Swept {
     pub points: Vec<BenchResult>,
 }
 
-/// Measures every point; each comes with what it sets (as `KEY=VALUE`). Setting `interrupt` ends it with the
-/// points done so far, or with [`Interrupted`] when there is none.
+/// Measures a scenario at every point; each point comes with the settings that make it (as `KEY=VALUE`). An
+/// interrupt ends the sweep with the points measured so far.
+///
+/// # Errors
+/// [`Interrupted`] where no point was measured; else as [`measure`].
 pub fn run(
     keys: Vec<String>,
     points: &[(BenchOptions, Vec<String>)],
@@ -41,8 +44,11 @@ pub fn run(
     Ok(swept)
 }
 
-/// Measures them, several at once; each comes with what it sets. An interrupt leaves those without a complete
-/// pair out.
+/// Measures the points, several at once; each point comes with the settings that make it (as `KEY=VALUE`).
+/// After an interrupt a point without a complete pair is `None`.
+///
+/// # Errors
+/// A point that the simulator cannot run ([`simulated::check`]), and what fails while points are simulated.
 pub fn measure(
     points: &[(BenchOptions, Vec<String>)],
     interrupt: &AtomicBool,
@@ -51,7 +57,8 @@ pub fn measure(
     for (options, _) in points {
         simulated::check(options)?;
     }
-    // What was simulated is kept whole until its point is summarised, so a few points at a time.
+    // The raw runs of a point stay in memory until the point is summarised, so only a few points are
+    // simulated at a time.
     let at_once = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut all = Vec::new();
     for some in points.chunks(at_once) {

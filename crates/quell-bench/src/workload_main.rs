@@ -1,6 +1,6 @@
-//! Runs a scenario once, as it is, and says what each tenant's requests took and cost:
-//! `cargo run --release -p quell-bench -- scenarios/demo.toml [SECONDS [WARMUP_SECONDS]]`.
-//! For finding good rates; `quell bench` compares.
+//! Runs a scenario once, as it is, and prints what each tenant's requests took and cost: `cargo run --release
+//! -p quell-bench -- scenarios/demo.toml [SECONDS [WARMUP_SECONDS]]`. Meant for finding good rates; `quell
+//! bench` compares schedulers.
 
 use anyhow::Context;
 use quell_bench::run::interrupt_flag;
@@ -30,7 +30,7 @@ fn main() -> anyhow::Result<()> {
         seconds(1, scenario.seconds)?,
         seconds(2, scenario.warmup_seconds)?,
     );
-    // So that Ctrl-C, too, ends what was started and removes cgroups.
+    // With the flag, Ctrl-C ends the tenants' processes and removes cgroups, too.
     let interrupt = interrupt_flag()?;
     let mut workload = Workload::start(&scenario, &std::env::current_exe()?, interrupt)?;
     let pids: Vec<u32> = workload

@@ -1,5 +1,5 @@
-//! The whole way from a scenario to its reports, for real, with the kernel's default on both sides:
-//! what is tested is the machinery, so nothing here depends on how fast anything is.
+//! The whole way from a scenario to its reports, for real, with the kernel's default on both sides: the
+//! machinery is tested, so nothing here depends on how fast anything is.
 
 use quell_bench::progress::Progress;
 use quell_bench::report;
@@ -64,7 +64,7 @@ fn an_a_a_comparison_goes_all_the_way_to_its_reports() {
     assert_eq!(order, expected);
     assert_eq!(result.runs[0].seed, result.runs[1].seed);
     assert_ne!(result.runs[0].seed, result.runs[2].seed);
-    // Both sides of a pair got the very same arrivals.
+    // Both sides of a pair got equal arrivals.
     let requests = |run: usize| {
         let web = result.runs[run]
             .tenants
@@ -116,7 +116,8 @@ fn an_interrupt_ends_in_order_with_the_pairs_so_far() {
         let interrupt = interrupt.clone();
         move || run(&options, &interrupt, &Progress::silent())
     });
-    // Long enough for a pair on any but a hopelessly busy machine; both ends are in order.
+    // Long enough for a pair on any but a hopelessly busy machine; the benchmark may end with or without a
+    // pair.
     std::thread::sleep(Duration::from_secs(4));
     interrupt.store(true, Ordering::Relaxed);
     match worker.join().unwrap() {

@@ -1,6 +1,6 @@
-//! Groups, and threads' CPUs: what scenarios say of them holds on the simulator and on this machine.
+//! Groups, and the CPUs of threads: what scenarios say of them holds on the simulator and on this machine.
 
-// clippy.toml allows it in tests, but does not know helpers of integration tests as such.
+// clippy.toml allows `unwrap` in tests, but clippy does not know helpers of integration tests as such.
 #![allow(clippy::unwrap_used)]
 
 use quell_bench::progress::Progress;
@@ -34,7 +34,7 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse(Path::new("t.toml"), text).unwrap()
 }
 
-/// Percent of a CPU that each tenant gets on the simulator.
+/// The percentage of a CPU that each tenant gets on the simulator.
 fn simulate(scenario: Scenario, side: &str) -> BTreeMap<String, f64> {
     let options = options(scenario, side);
     let result = simulated::run(&options, &AtomicBool::new(false), &Progress::silent()).unwrap();
@@ -57,9 +57,9 @@ fn close(got: f64, expected: f64, tolerance: f64) {
 #[test]
 fn the_papers_configurations_share_as_measured() {
     // Percent of a CPU for T0 and T1, where 100 would be right. `group` and `individual` as on Debian's
-    // kernels 7.2.13 and
-    // 6.1 (see quell-sim's tests of its fair classes). The others: T0 shares a CPU with T2, and T1 gets what
-    // T3 leaves; and nested groups weigh on a CPU what groups of the same threads do.
+    // kernels 7.2.13 and 6.1 (see quell-sim's tests of its fair classes). In the other configurations T0
+    // shares a CPU with T2, and T1 gets what T3 leaves; and nested groups weigh on a CPU as much as groups of
+    // equal threads.
     for (name, side, first, expected) in [
         ("none", "eevdf", ["t0", "t1"], 126.0),
         ("group", "eevdf", ["p0", ""], 118.3),
@@ -128,7 +128,7 @@ count = 2
         println!("{side}: {shares:.1?}");
         close(shares["rest"], 75.0, 1.0);
         close(shares["heavy"], 18.75, 1.0);
-        // Two processes in one group, which is one of two in its group.
+        // Two processes in one group, which is one of two in its own group.
         close(shares["pair-0"], 3.125, 0.5);
         close(shares["pair-1"], 3.125, 0.5);
     }
@@ -252,7 +252,7 @@ fn what_the_simulator_cannot_do_is_said() {
     );
 }
 
-/// The hierarchy with the cpu controller, if cgroups can be made in it.
+/// The hierarchy with the cpu controller; why not, where cgroups cannot be made in it.
 fn hierarchy() -> Result<CpuHierarchy, String> {
     let hierarchy = CpuHierarchy::find().ok_or("no cgroup hierarchy has the cpu controller")?;
     let thread = std::thread::current();
@@ -265,7 +265,7 @@ fn hierarchy() -> Result<CpuHierarchy, String> {
     }
 }
 
-/// The folder of a process's cgroup in that hierarchy.
+/// The folder of a process's cgroup in this hierarchy.
 fn cgroup_of(hierarchy: &CpuHierarchy, pid: u32) -> PathBuf {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let path = text.lines().find_map(|line| {
@@ -280,11 +280,11 @@ fn cgroup_of(hierarchy: &CpuHierarchy, pid: u32) -> PathBuf {
     hierarchy.directory(path.unwrap())
 }
 
-/// The names of a cgroup and those it lies in, as the scenario has them, the innermost first.
+/// The names of a cgroup and of the cgroups around it, as the scenario has them, the innermost first.
 fn names(hierarchy: &CpuHierarchy, folder: &Path) -> Vec<String> {
     let own = folder.ancestors().take_while(|it| **it != hierarchy.mount);
     let name = |it: &Path| it.file_name().unwrap().to_str().unwrap().to_string();
-    // `quell-bench-XXXXXX.NAME`
+    // The name has the form `quell-bench-XXXXXX.NAME`.
     let plain = |it: &Path| name(it).split_once('.').unwrap().1.to_string();
     own.map(plain).collect()
 }
@@ -357,10 +357,10 @@ fn cgroups_on_this_machine_are_as_the_scenario_says_and_go() {
     let [one, two, own, few, _] = shares[..] else {
         panic!("{shares:?}");
     };
-    // Whatever else runs on this CPU, they compete with each other by weight.
+    // Whatever else runs on this CPU, these tenants compete with each other by weight.
     close(own / (one + two), 4.0, 1.5);
     close(one / two, 1.0, 0.5);
-    // A tenth at most, and its burst.
+    // A tenth of the CPU at most, and its burst.
     assert!(few < 13.0, "{few}");
 
     workload.stop().unwrap();
@@ -368,7 +368,7 @@ fn cgroups_on_this_machine_are_as_the_scenario_says_and_go() {
     assert!(!left && !folders[0].parent().unwrap().exists());
 }
 
-/// A group of this name with one busy tenant.
+/// A scenario with a group of this name and one busy tenant in it.
 fn one_group(name: &str) -> String {
     format!(
         "name = \"t\"\n[[group]]\nname = \"{name}\"\n[[tenant]]\nname = \"a\"\nclass = \"batch\"\nwithin = \"{name}\"\n\
@@ -376,7 +376,7 @@ fn one_group(name: &str) -> String {
     )
 }
 
-/// The cgroups in the root with this in their names.
+/// The cgroups in the root that have this in their names.
 fn in_root(hierarchy: &CpuHierarchy, name: &str) -> Vec<String> {
     let entries = std::fs::read_dir(&hierarchy.mount).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -414,7 +414,7 @@ fn cgroups_go_on_ctrl_c() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It says when all run.
+    // The program writes a line when all tenants run.
     let mut line = String::new();
     let mut said = BufReader::new(ours.stdout.take().unwrap());
     said.read_line(&mut line).unwrap();
@@ -443,7 +443,7 @@ fn threads_stay_on_their_cpus_on_this_machine() {
         Err(error) => return quell_testkit::skip!(Cgroups, "{error:#}"),
         Ok(workload) => workload,
     };
-    // The process's first thread has the process's number.
+    // The process's first thread has the process's id.
     let allowed = |pid: u32| -> Vec<(bool, String)> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let of = |task: std::io::Result<std::fs::DirEntry>| {

@@ -1,6 +1,6 @@
 //! Scenarios run for real: players and, where installed, real applications.
 
-// clippy.toml allows it in tests, but does not know helpers of integration tests as such.
+// clippy.toml allows `unwrap` in tests, but clippy does not know helpers of integration tests as such.
 #![allow(clippy::unwrap_used)]
 
 use quell_bench::workload::{Interrupted, Measurement, Workload};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// This crate's own program, which has the `player` subcommand.
 const PLAYER: &str = env!("CARGO_BIN_EXE_quell-workload");
 
-/// Short enough for tests, and seldom an error on a machine that does much else.
+/// A load that is short enough for tests, and whose requests seldom time out on a busy machine.
 const LOAD: &str = "load = { rate = 50.0, timeout_ms = 20000 }";
 
 const FORK_JOIN: &str = r#"
@@ -47,7 +47,7 @@ fn measure(workload: &mut Workload, seed: u64) -> Vec<Measurement> {
         .0
 }
 
-/// Whether a process runs; one that has ended and waits to be reaped does not.
+/// Whether a process runs; a process that has ended and waits to be reaped does not.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
@@ -76,7 +76,7 @@ fn fork_join_takes_its_critical_path_and_uses_its_cpu_time() {
         names.sort();
         names
     };
-    // A thread names itself, once it runs.
+    // A thread sets its name once it runs.
     let deadline = Instant::now() + Duration::from_secs(10);
     while names() != ["helper-0", "helper-1", "helper-2", "main"] {
         assert!(Instant::now() < deadline, "{:?}", names());
@@ -92,18 +92,18 @@ fn fork_join_takes_its_critical_path_and_uses_its_cpu_time() {
     let known = first.latency.len() + stillness.left_out;
     assert_eq!(known, first.requests, "{stillness:?}");
     assert!(known > stillness.left_out, "all left out: {stillness:?}");
-    // Half the serial part, a part, the other half: 0.8 ms, whatever the machine does.
+    // Half the serial part, a part, the other half: 0.8 ms on any machine.
     assert!(first.latency.min() >= 790_000, "{}", first.latency.min());
     assert!(first.latency.value_at_quantile(0.5) < 500_000_000);
-    // 2 ms each, and nothing to speak of besides; some may lie in the drain.
+    // 2 ms each, and little besides; some may lie in the wait for the last answers.
     let each = first.cpu_ns / first.requests;
     assert!((1_000_000..6_000_000).contains(&each), "{each}");
-    // And it is known of which program's threads it was.
+    // The CPU time is split by thread program.
     let programs: Vec<&str> = first.programs_ns.keys().map(String::as_str).collect();
     assert_eq!(programs, ["helper", "main"]);
     let known: u64 = first.programs_ns.values().sum();
     assert!(known.abs_diff(first.cpu_ns) < first.cpu_ns / 5, "{known}");
-    // The same seed, the same requests.
+    // Equal seeds give equal requests.
     assert_eq!(measure(&mut workload, 1)[0].requests, first.requests);
     workload.stop().unwrap();
     assert!(!pids.iter().any(|&pid| runs(pid)));
@@ -180,10 +180,10 @@ fn timers_reader_writer_locks_semaphores_and_events_play() {
     workload.stop().unwrap();
     for (number, it) in measured.iter().enumerate() {
         let rounds = it.work.unwrap();
-        // However slow the machine is.
+        // On a machine of any speed.
         assert!(rounds >= 5.0, "{}: {rounds}", it.tenant);
-        // Where only one at a time may take 5 ms, or one timer goes off that often, it is a round in 5 ms;
-        // two at a time would do twice as many. The rest is for readings that come late.
+        // Where only one thread at a time may take 5 ms, or one timer goes off that often, there is a round
+        // in 5 ms; two at a time would do twice as many. The rest is for readings that come late.
         let most = 1.5 * it.length_ns as f64 / 5e6;
         assert!(number > 2 || rounds <= most, "{}: {rounds}", it.tenant);
     }
@@ -226,12 +226,14 @@ program = [{ wait_next = "e" }, { run_us = 10 }, { wait = "e" }]
     let measured = measure(&mut workload, 3);
     workload.stop().unwrap();
     for it in &measured {
-        // Two rounds in each period, or fewer on a slow machine; who took its own signals did more. The
-        // third's second thread has seen what let it past, so it has a round in two.
+        // Two rounds in each period, or fewer on a slow machine; a thread that took its own signals would do
+        // more. The third tenant's second thread has seen the broadcast that let it past, so it has a round
+        // in two.
         let per_period = if it.tenant.as_str() == "c" { 1.5 } else { 2.0 };
         let (rounds, due) = (it.work.unwrap(), per_period * it.length_ns as f64 / 10e6);
         assert!(rounds <= due + 4.0, "{}: {rounds} of {due}", it.tenant);
-        // Where a signal is lost that comes too early, as the second tenant's may be, both wait for ever.
+        // Where a signal that comes too early is lost, as the second tenant's may be, both threads wait for
+        // ever.
         assert!(
             it.tenant.as_str() != "a" || rounds >= 2.0,
             "{rounds} of {due}"
@@ -271,7 +273,7 @@ program = [{ run_us = 10 }, { sleep_us = 1000 }]
         let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
         let (name, rest) = stat.split_once(") ").unwrap();
         let fields: Vec<&str> = rest.split(' ').collect();
-        // nice and policy (proc_pid_stat(5)).
+        // Nice value and policy (proc_pid_stat(5)).
         let name = name.split_once('(').unwrap().1.to_string();
         seen.push((name, fields[16].to_string(), fields[38].to_string()));
     }
@@ -291,7 +293,7 @@ program = [{ run_us = 10 }, { sleep_us = 1000 }]
     workload.stop().unwrap();
 }
 
-/// Runs one application for a second; every answer is verified by the load generator.
+/// Runs one application for a second; the load generator verifies every answer.
 fn application(name: &str, package: &str, table: &str) {
     let batch = if name == "xz" {
         "class = \"batch\""
@@ -410,7 +412,7 @@ fn an_interrupt_ends_measuring_soon() {
 fn a_tenant_that_dies_is_reported_by_name() {
     let mut workload = start(&format!("[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}")).unwrap();
     let pid = pids(&workload)[0];
-    // Our own child, not reaped yet: the pid is its.
+    // The player is our own child and not reaped yet, so the pid is still its own.
     let process = nix::unistd::Pid::from_raw(pid as i32);
     nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL).unwrap();
     let result = workload.measure(Duration::from_millis(100), Duration::from_millis(500), 1);
@@ -426,7 +428,7 @@ fn killing_us_leaves_no_tenant_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("scenario.toml");
     let mut text = format!("name = \"test\"\n[[tenant]]\nname = \"img\"\n{LOAD}\n{FORK_JOIN}");
-    // nginx has workers, whose parent is not us.
+    // nginx has workers, of which we are not the parent.
     if Path::new("/usr/sbin/nginx").exists() {
         text += &format!("[[tenant]]\nname = \"web\"\n{LOAD}\n[tenant.app.nginx]\n");
     } else {

@@ -1,4 +1,4 @@
-//! How much CPU time a process's BPF programs take, from the kernel's statistics.
+//! The CPU time of a process's BPF programs, from the kernel's statistics.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -9,22 +9,25 @@ const BPF_ENABLE_STATS: libc::c_long = 32;
 /// `BPF_STATS_RUN_TIME` of enum bpf_stats_type.
 const BPF_STATS_RUN_TIME: u32 = 0;
 
-/// While it lives, the kernel counts the run time of BPF programs.
+/// While this exists, the kernel counts the run time of BPF programs.
 pub(super) struct BpfStats(#[allow(dead_code, reason = "held for its Drop")] OwnedFd);
 
 impl BpfStats {
     /// Switches the counting on; needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// Where the kernel refuses, or is older than 5.8.
     pub(super) fn enable() -> io::Result<BpfStats> {
         let attributes = BPF_STATS_RUN_TIME;
         let size = size_of_val(&attributes);
-        // SAFETY: the kernel reads `size` bytes from the pointer, which is valid for that many;
-        // shorter attributes than its own it takes as followed by zeros.
+        // SAFETY: the kernel reads `size` bytes from the pointer, which is valid for that many; it takes
+        // attributes that are shorter than its own as followed by zeros.
         let fd =
             unsafe { libc::syscall(libc::SYS_bpf, BPF_ENABLE_STATS, &raw const attributes, size) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call succeeded, so `fd` is a new descriptor that nobody else owns.
+        // SAFETY: the call succeeded, so `fd` is a new descriptor that nothing else owns.
         Ok(BpfStats(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 }
@@ -37,7 +40,7 @@ pub(super) struct ProgramTime {
 }
 
 impl ProgramTime {
-    /// The programs that a process holds open; `None` when it holds none.
+    /// The run time of the programs that a process holds open; `None` when it holds none.
     pub(super) fn of_process(pid: u32) -> Option<ProgramTime> {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
         let infos = entries
@@ -51,7 +54,7 @@ impl ProgramTime {
             })
     }
 
-    /// What came since `earlier`.
+    /// The run time since `earlier`.
     pub(super) fn since(&self, earlier: &ProgramTime) -> ProgramTime {
         ProgramTime {
             run_ns: self.run_ns.saturating_sub(earlier.run_ns),

@@ -1,6 +1,6 @@
 //! One tenant of the agent's own benchmark: a process with many threads, most of them asleep.
 //!
-//! It ends when its standard input closes, so that it cannot outlive the benchmark.
+//! The process ends when its standard input closes, so that it cannot outlive the benchmark.
 
 use super::guest;
 use anyhow::{Context, bail};
@@ -14,12 +14,17 @@ pub(super) const WAKE_EVERY: Duration = Duration::from_millis(100);
 /// How long it then runs.
 pub(super) const RUN_FOR: Duration = Duration::from_micros(50);
 
-/// Enough for a thread that calls nothing deep; the default of 2 MiB would only cost page tables.
+/// The stack of a thread, in bytes: enough for one that calls nothing deep; the default of 2 MiB would only
+/// cost page tables.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The hidden subcommand's work: `THREADS ACTIVE`, the process's threads and how many of them are
-/// active; for one that stands for a virtual machine also the socket of its guest agent, by how many ms that is late, and options of QEMU that
-/// say so. Writes a line to standard output when all run, then waits for standard input to close.
+/// The hidden subcommand's work. `args` are `THREADS ACTIVE`: the process's threads, and how many of them are
+/// active. For a process that stands for a virtual machine there follow the socket of its guest agent, by how
+/// many ms that agent is late, and options of QEMU that name the socket. Writes a line to standard output
+/// when all threads run, then waits until standard input closes.
+///
+/// # Errors
+/// Where the arguments are wrong, the socket cannot be bound, or a thread cannot be started.
 pub fn fleet_main(args: &[String]) -> anyhow::Result<()> {
     let [threads, active, rest @ ..] = args else {
         bail!("usage: {} THREADS ACTIVE", super::FLEET_COMMAND);
@@ -44,7 +49,7 @@ pub fn fleet_main(args: &[String]) -> anyhow::Result<()> {
         true => format!("CPU {}/KVM", index - 1),
         false => format!("{kind}-{index}"),
     };
-    // The main thread is one of the sleepers.
+    // The main thread is one of the sleeping threads.
     for index in 1..threads.max(1) {
         let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
         if index <= active {

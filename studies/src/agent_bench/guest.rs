@@ -1,4 +1,5 @@
-//! What a fleet's process that stands for a virtual machine says: as QEMU's guest agent does, from inside a guest that has something to do.
+//! Answers for a process of the fleet that stands for a virtual machine, as QEMU's guest agent does from
+//! inside a busy guest.
 
 use anyhow::Context;
 use base64::Engine;
@@ -10,18 +11,21 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often the guest's scheduler switches for each virtual CPU that is online, per second.
+/// How often the guest's scheduler switches for each vCPU that is online, per second.
 const SWITCHES: f64 = 1_500.0;
 
 /// A guest and its agent.
 struct Guest {
     online: Vec<bool>,
-    /// It answers that late.
+    /// How long after its start the guest begins to answer.
     late: Duration,
     began: Instant,
 }
 
-/// Listens there from now on; one at a time is spoken to, as by QEMU.
+/// Listens on the socket from now on, and speaks to one client at a time, as QEMU does.
+///
+/// # Errors
+/// Where the socket cannot be bound, or the thread cannot be started.
 pub(super) fn serve(socket: &Path, vcpus: u32, late: Duration) -> anyhow::Result<()> {
     let listener = UnixListener::bind(socket).with_context(|| socket.display().to_string())?;
     let mut guest = Guest {
@@ -33,7 +37,7 @@ pub(super) fn serve(socket: &Path, vcpus: u32, late: Duration) -> anyhow::Result
         .name("agent".into())
         .spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Who asks may go.
+                // The client may go; that is no failure of the guest.
                 let _ = guest.speak(stream);
             }
         })?;
@@ -83,7 +87,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Its `/proc/stat`.
+    /// The guest's `/proc/stat`.
     fn stat(&self) -> String {
         let up = self.began.elapsed().as_secs_f64();
         let online = self.online.iter().filter(|it| **it).count() as f64;

@@ -1,12 +1,11 @@
 //! What the agent itself costs.
 //!
-//! Problem: an agent that is to sit on every host must cost next to nothing, however many threads
-//! the host has, and its cost hides in two places: its own process and the BPF programs that run in
-//! the context of whatever thread switches or wakes. Approach: a fleet of real processes with real
-//! threads, most asleep and a tenth waking ten times a second for 50 µs; the real agent at its
-//! default period with every mechanism on; its CPU time and peak memory from the kernel, the BPF
-//! programs' run time from the kernel's BPF statistics, which are switched on by a file descriptor
-//! for the window only and so change no setting of the host.
+//! Problem: an agent that is to sit on every host must cost next to nothing, however many threads the host
+//! has, and its cost hides in two places: its own process, and the BPF programs that run in the context of
+//! any thread that switches or wakes. Approach: a fleet of real processes with real threads, most asleep and
+//! a tenth waking ten times a second for 50 µs; the real agent at its default period with every mechanism on;
+//! its CPU time and peak memory from the kernel, the BPF programs' run time from the kernel's BPF statistics,
+//! which are switched on by a file descriptor for the window only and so change no setting of the host.
 //!
 //! Units: CPU in percent of one CPU, memory in bytes.
 
@@ -40,8 +39,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The hidden subcommand by which the quell program becomes a fleet's process: call [`fleet_main`]
-/// with the arguments that follow it.
+/// The hidden subcommand that makes this program a process of the fleet: it calls [`fleet_main`] with the
+/// arguments that follow.
 pub const FLEET_COMMAND: &str = "fleet";
 
 /// The thread counts of `--growth`.
@@ -60,12 +59,12 @@ pub struct AgentBenchOptions {
     pub quell_exe: PathBuf,
     /// This program, which is the tenants.
     pub fleet_exe: PathBuf,
-    /// Threads altogether, one point for each count.
+    /// The numbers of threads altogether, with a point for each.
     pub threads: Vec<u32>,
-    /// Tenants they belong to, one process each; at most as many as threads.
+    /// The number of tenants that threads belong to, one process each; at most as many as threads.
     pub tenants: u32,
-    /// The tenants are virtual machines, under the pools mechanism: all threads but one of each are virtual CPUs, and guest agents answer; that of
-    /// the first only after [`LATE`].
+    /// Whether tenants are virtual machines, under the pools mechanism: all threads of each but one are
+    /// vCPUs, and guest agents answer, the first VM's only after [`LATE`].
     pub vms: bool,
     /// Share of the threads that wake and run, in percent.
     pub active_percent: f64,
@@ -87,7 +86,7 @@ impl AgentBenchOptions {
         }
     }
 
-    /// How long the measuring takes, without starting and stopping.
+    /// How long measuring takes, without starting and stopping.
     pub fn planned(&self) -> Duration {
         (SETTLE + Duration::from_secs_f64(self.seconds)) * self.threads.len() as u32
     }
@@ -106,16 +105,16 @@ pub struct AgentBenchResult {
     pub seconds: f64,
     /// Share of the threads that wake and run, in percent.
     pub active_percent: f64,
-    /// One for each number of threads.
+    /// A point for each number of threads.
     pub points: Vec<AgentBenchPoint>,
 }
 
 /// The agent's cost with one number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentBenchPoint {
-    /// Threads of all tenants.
+    /// The number of threads of all tenants.
     pub threads: u32,
-    /// Tenants.
+    /// The number of tenants.
     pub tenants: u32,
     /// The control period in ms.
     pub period_ms: u64,
@@ -123,12 +122,12 @@ pub struct AgentBenchPoint {
     pub source: Source,
     /// CPU time of the agent's process, in percent of one CPU.
     pub cpu_percent: f64,
-    /// Its peak resident memory in bytes.
+    /// Peak resident memory of the agent's process, in bytes.
     pub rss_bytes: u64,
-    /// CPU time of its BPF programs, in percent of one CPU; `null` where there are none or the
-    /// kernel does not tell.
+    /// CPU time of the agent's BPF programs, in percent of one CPU; `null` where there are none or the kernel
+    /// does not tell.
     pub bpf_percent: Option<f64>,
-    /// Runs of its BPF programs per second.
+    /// Runs of the agent's BPF programs per second.
     pub bpf_runs_per_s: Option<f64>,
     /// Periods completed in the window.
     pub periods: u64,
@@ -138,12 +137,16 @@ pub struct AgentBenchPoint {
     pub last_period_us: [u64; 3],
     /// Settings written in the window.
     pub changes: u64,
-    /// Virtual machines whose guests answer; `null` where tenants are none.
+    /// The number of virtual machines whose guests answer; `null` where tenants are no virtual machines.
     #[serde(default)]
     pub guests: Option<u32>,
 }
 
-/// Measures. Setting `interrupt` ends it with [`Interrupted`]; everything started is gone then.
+/// Measures the agent with each number of threads. When this returns, everything that was started is gone.
+///
+/// # Errors
+/// [`Interrupted`]; options outside of their ranges, a fleet or an agent that does not start, and an agent
+/// that leaves settings changed.
 pub fn run(
     options: &AgentBenchOptions,
     interrupt: &Arc<AtomicBool>,
@@ -242,7 +245,7 @@ fn measure(
     })
 }
 
-/// Sleeps, unless interrupted.
+/// Sleeps; fails when interrupted.
 fn sleep(length: Duration, interrupt: &AtomicBool) -> anyhow::Result<()> {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -316,7 +319,7 @@ pub fn table(result: &AgentBenchResult) -> String {
 /// The processes whose threads the agent manages. Dropping it ends them.
 struct Fleet {
     children: Vec<Child>,
-    /// Where virtual machines have their programs and sockets.
+    /// The folder of virtual machines' programs and sockets.
     folder: Option<TempDir>,
 }
 
@@ -379,7 +382,7 @@ fn share(whole: u32, parts: u32, index: u32) -> u32 {
     whole / parts + u32::from(index < whole % parts)
 }
 
-/// What makes a process of the fleet a virtual machine, and what says so in QEMU's words.
+/// The arguments that make a process of the fleet a virtual machine, and that say so in QEMU's words.
 fn vm_arguments(socket: &Path, late: Duration) -> Vec<String> {
     let path = socket.display().to_string();
     vec![
@@ -413,7 +416,7 @@ impl Drop for Fleet {
             drop(child.stdin.take());
         }
         for child in &mut self.children {
-            // It ends by itself when its input closes; an error means that it is gone.
+            // A child ends by itself when its input closes; an error means that it is gone.
             let _ = child.wait();
         }
     }

@@ -9,6 +9,9 @@ use quell_bench::run;
 use std::time::Duration;
 
 /// Draws the sets, and shows a table.
+///
+/// # Errors
+/// Files that cannot be written, an interrupt, and as [`acceptance::run`].
 pub fn run(args: &cli::Acceptance) -> anyhow::Result<()> {
     let options = AcceptanceOptions {
         sets: args.sets,

@@ -6,7 +6,10 @@ use quell::commands::bench::{files_writable, print, this_program};
 use quell_bench::progress::Progress;
 use quell_bench::run;
 
-/// Measures it on this host, and shows a table.
+/// Measures the agent's cost on this host, and shows a table.
+///
+/// # Errors
+/// Files that cannot be written, and as [`agent_bench::run`].
 pub fn run(args: &AgentCost) -> anyhow::Result<()> {
     let mut options = AgentBenchOptions::new(this_program()?, std::env::current_exe()?);
     options.vms = args.vms;

@@ -8,7 +8,11 @@ use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::io::{self, Write};
 
-/// Runs every scenario in both, with the same seed, and compares. An error if some figure is off by more than it may be.
+/// Runs every scenario in the lab and on the simulator, with one seed, and compares.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, a scenario that fails to run, and a figure that is off by
+/// more than it may be.
 pub fn run(args: &cli::Calibration) -> anyhow::Result<()> {
     files_writable(args.common.files())?;
     let interrupt = run::interrupt_flag()?;

@@ -1,4 +1,4 @@
-//! `quell-studies harm`: whether a side is worse than the kernel's default anywhere.
+//! `quell-studies harm`: whether a side is worse than the kernel's default on any scenario.
 
 use super::settings;
 use crate::cli;
@@ -10,7 +10,11 @@ use quell_bench::run;
 use std::io::{self, Write};
 use std::thread::available_parallelism;
 
-/// Runs every scenario, and shows what each side does to it. An error where one is beyond its limits.
+/// Runs every scenario, and shows what each side does to it.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, a scenario that fails to run, and a side that is beyond its
+/// limits on some scenario.
 pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
     let sides = sides(&args.policy, args.on)?;
     if sides.len() < 2 {
@@ -54,7 +58,7 @@ pub fn run(args: &cli::Harm) -> anyhow::Result<()> {
         let result = job.run(args.on, &args.guest, &interrupt);
         match result {
             Ok(result) => rows.extend(harm::rows(&name, &result)),
-            // The simulator has no real applications.
+            // The simulator has no real applications, so scenarios with some are left out.
             Err(error) if quell::commands::is_users(&error) => {
                 writeln!(io::stderr(), "left out: {error:#}")?
             }

@@ -9,7 +9,10 @@ use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::time::Duration;
 
-/// Searches; an error where there is one.
+/// Searches workloads and shows the finds.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, a search that fails, and a search with finds.
 pub fn run(args: &cli::Hunt) -> anyhow::Result<()> {
     let sides = sides(&args.policy, Substrate::Sim)?;
     if sides.len() < 2 {

@@ -19,10 +19,10 @@ use quell::commands::InputError;
 use quell_bench::set::Setting;
 use std::process::ExitCode;
 
-/// Does what the user asked for.
+/// Runs the study that the user asked for.
 ///
 /// # Errors
-/// What of the input is wrong, or why the study failed, or that it found what should not be.
+/// Wrong input, a study that fails, and a study that finds what must not be.
 pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     quell::commands::init_warnings();
     match command {
@@ -44,7 +44,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// Settings as a study has them, `KEY=VALUE` each, and then those of the user, which replace them.
+/// A study's settings, `KEY=VALUE` each, and then the user's, which replace them.
 fn settings<S: AsRef<str>>(
     texts: impl IntoIterator<Item = S>,
     users: &[Setting],

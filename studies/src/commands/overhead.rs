@@ -10,7 +10,10 @@ use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::time::Duration;
 
-/// Measures it, and shows a table.
+/// Measures what waking and switching cost, and shows a table.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, and a study that fails.
 pub fn run(args: &cli::Overhead) -> anyhow::Result<()> {
     let sides = sides(&args.policy, args.on)?;
     files_writable(args.common.files())?;

@@ -1,4 +1,4 @@
-//! `quell-studies promises`: whether what the agent promises on random hosts is kept.
+//! `quell-studies promises`: whether the agent's promises on random hosts are kept.
 
 use super::vm;
 use crate::cli;
@@ -10,7 +10,10 @@ use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::time::Duration;
 
-/// Measures it, and shows a table.
+/// Measures whether promises are kept, and shows a table.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, and a study that fails.
 pub fn run(args: &cli::Promises) -> anyhow::Result<()> {
     let options = PromisesOptions {
         sides: sides(&args.policy, args.on)?,

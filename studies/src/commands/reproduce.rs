@@ -1,4 +1,4 @@
-//! `quell-studies reproduce`: a paper's experiments, the paper's numbers beside ours.
+//! `quell-studies reproduce`: a paper's experiments, with the paper's numbers beside ours.
 
 use super::settings;
 use crate::cli::Reproduce;
@@ -21,6 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Lists the figures, or measures one.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, an interrupt, and a simulation that fails; on a real kernel
+/// also points of which none could be measured.
 pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     let Some(name) = args.figure.as_deref().filter(|_| !args.list) else {
         return list();
@@ -43,7 +47,7 @@ pub fn reproduce(args: &Reproduce) -> anyhow::Result<()> {
     report::deliver_reproduction(&figure.conclude(points, jobs.len()), measure.files())
 }
 
-/// All points, several at once.
+/// Measures all points on the simulator, several at once.
 fn simulated(jobs: &[PointJob<'_>], interrupt: &AtomicBool) -> anyhow::Result<Vec<PointResult>> {
     let point = |PointJob { job, .. }: &PointJob<'_>| Ok((job.options()?, job.set.clone()));
     let points: Vec<_> = jobs.iter().map(point).collect::<anyhow::Result<_>>()?;
@@ -53,7 +57,7 @@ fn simulated(jobs: &[PointJob<'_>], interrupt: &AtomicBool) -> anyhow::Result<Ve
     Ok(jobs.iter().zip(results).filter_map(of_point).collect())
 }
 
-/// One point after the other.
+/// Measures one point after the other, in a guest or on this machine.
 fn measured(
     jobs: &[PointJob<'_>],
     on: Substrate,
@@ -68,7 +72,7 @@ fn measured(
             host.map(|host| host.topology().cpus.len() as u32)
         });
         let name = match consolidation_ratio(&job.scenario, cpus.unwrap_or(1)) {
-            // Nobody there answers requests.
+            // No tenant of the scenario answers requests.
             0.0 => format!("{} {}", job.scenario.name, point.set.join(" ")),
             ratio => format!("{} at ratio {ratio}", job.scenario.name),
         };
@@ -76,7 +80,8 @@ fn measured(
         let _ = writeln!(io::stderr(), "{number} of {all}: {name}");
         match job.run(on, &args.guest, interrupt) {
             Ok(result) => points.push(point.point(result)),
-            // Of an interrupt what was measured before is worth showing, and the others take hours.
+            // After an interrupt the points so far are worth showing, and after another error the further
+            // points take hours.
             Err(error) => {
                 let _ = writeln!(io::stderr(), "quell: {error:#}");
                 failed = failed.or(Some(error.context(name)));
@@ -92,10 +97,10 @@ fn measured(
     }
 }
 
-/// A point that is to be measured.
+/// A point to measure.
 struct PointJob<'a> {
     job: Job<'a>,
-    /// What the figure sets in it, without what the user does.
+    /// The figure's settings of the point, without the user's.
     set: Vec<String>,
 }
 
@@ -114,7 +119,7 @@ impl PointJob<'_> {
     }
 }
 
-/// What to say of a figure that cannot be redone, or not there.
+/// The message for a figure that cannot be redone, or not on the substrate asked for.
 fn unknown(name: &str) -> String {
     let same = figures().filter(|figure| figure.name == name);
     let places: Vec<String> = same.map(places).collect();
@@ -139,7 +144,8 @@ fn places(figure: &Figure) -> String {
     places.join(", ")
 }
 
-/// The scenario of every point that is to be measured, checked before the first is: under the sides named, else the figure's.
+/// The scenario of every point to measure, under the sides named, else the figure's; all are checked before
+/// the first runs.
 fn jobs<'a>(
     figure: &Figure,
     named: Option<&[Side]>,
@@ -226,7 +232,7 @@ mod tests {
             for (scenario, ratios) in ratios {
                 let words: Vec<&str> = ratios.split(' ').collect();
                 let run = |same: &[&str]| match same.len() {
-                    // Where the ratio is not what is varied.
+                    // A ratio that repeats four times or more is not what is varied.
                     4.. => format!("{} x{}", same[0], same.len()),
                     _ => same.join(" "),
                 };

@@ -7,7 +7,10 @@ use quell_bench::result::Substrate;
 use quell_bench::run;
 use std::time::Duration;
 
-/// Measures it, and shows a table.
+/// Measures the simulator's speed, and shows a table.
+///
+/// # Errors
+/// Wrong arguments, files that cannot be written, and as [`sim_bench::run`].
 pub fn run(args: &cli::Speed) -> anyhow::Result<()> {
     let sides = sides(&args.policy, Substrate::Sim)?;
     files_writable(args.common.files())?;

@@ -1,4 +1,4 @@
-//! `quell-studies standard`: the tests that everybody runs on a new scheduler.
+//! `quell-studies standard`: the tests that people run on a new scheduler.
 
 use super::vm;
 use crate::cli;
@@ -12,7 +12,11 @@ use quell_bench::run::interrupt_flag;
 use std::io::{self, Write};
 use std::thread::available_parallelism;
 
-/// Runs the suite, shows what it found, and fails where a case does.
+/// Runs the suite and shows its result.
+///
+/// # Errors
+/// Wrong arguments, a suite that cannot run, files that cannot be written, and a result in which a case
+/// fails.
 pub fn run(args: &cli::Standard) -> anyhow::Result<()> {
     let options = StandardOptions {
         sides: sides(&args.policy, args.on)?,

@@ -1,4 +1,5 @@
-//! Studies in a guest of the kernel lab: run by the same program there, in one boot. The guest sends back its result.
+//! Studies in a guest of the kernel lab: this program runs there, in one boot, and the guest sends back the
+//! result.
 
 use crate::cli;
 use crate::overhead::Overhead;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// This program's name, and its place in the guest.
+/// This program's name, on this machine and in the guest.
 const PROGRAM: &str = "quell-studies";
 
 /// A guest with this program and the sides' schedulers.
@@ -28,7 +29,10 @@ fn prepare(guest: &Guest, sides: &[Side], seed: u64) -> anyhow::Result<Prepared>
     Ok(prepared)
 }
 
-/// Measures what waking and switching cost in a guest.
+/// Measures in a guest what waking and switching cost.
+///
+/// # Errors
+/// Where the guest cannot be prepared or booted, or the study fails in it.
 pub fn overhead(
     sides: &[Side],
     args: &cli::Overhead,
@@ -44,6 +48,9 @@ pub fn overhead(
 }
 
 /// Runs the standard suite in a guest.
+///
+/// # Errors
+/// As [`overhead`].
 pub fn standard(
     options: &StandardOptions,
     args: &cli::Standard,
@@ -51,8 +58,8 @@ pub fn standard(
 ) -> anyhow::Result<Standard> {
     let mut prepared = prepare(&args.guest, &options.sides, args.common.seed)?;
     let measure = args.common.measure(args.seconds, args.pairs);
-    // All of them, whatever is chosen, so that it is the same guest. What is not on this machine is not in
-    // the guest either, which then says so.
+    // The programs of all cases, whichever cases are chosen, so that guests are equal. A program that this
+    // machine does not have is not in the guest either, and the suite there says so.
     let needs = cases::cases(prepared.boot.cpus).into_iter();
     let needs: Vec<Program> = needs
         .flat_map(|case| case.needs().collect::<Vec<_>>())
@@ -73,7 +80,10 @@ pub fn standard(
     Ok(result)
 }
 
-/// Measures how exactly random hosts are shared in a guest.
+/// Measures in a guest how exactly random hosts are shared.
+///
+/// # Errors
+/// As [`overhead`].
 pub fn shares(
     options: &SharesOptions,
     args: &cli::Shares,
@@ -91,6 +101,9 @@ pub fn shares(
 }
 
 /// Measures in a guest whether promises on random hosts are kept.
+///
+/// # Errors
+/// As [`overhead`].
 pub fn promises(
     options: &PromisesOptions,
     args: &cli::Promises,

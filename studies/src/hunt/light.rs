@@ -1,17 +1,17 @@
-//! Who is light: who uses less than half of what it is due, whatever others do.
+//! Light tasks: tasks that use less than half of what they are due, whatever other tasks do.
 //!
-//! What a thread is due is what weighted max-min fairness gives it where all of a workload's threads always
-//! want a CPU ([`quell_policy::share::ideal`]): it is due no less whatever they really want. A scheduler may
-//! have a light task wait for a slice of somebody else's, and for no more than that.
+//! What a thread is due is what weighted max-min fairness gives it where all threads of a workload always
+//! want a CPU ([`quell_policy::share::ideal`]): if other threads want less, it is due no less. A scheduler
+//! may have a light task wait for a slice of another task, and for no more than that.
 
 use super::workload::Workload;
 use quell_model::{CpuSet, Nice};
 use quell_policy::share::{Group, Problem, Thread, ideal};
 
-/// A light one uses less than this part of what it is due.
+/// A light task uses less than this part of what it is due.
 const LIGHT: f64 = 0.5;
 
-/// By task, what each thread of its first process is due at least, in CPUs.
+/// By task: what each thread of the task's first process is due at least, in CPUs.
 pub(super) fn due(workload: &Workload) -> Vec<Vec<f64>> {
     let all = CpuSet::first(workload.cpus);
     let groups = workload.groups.iter().map(|it| Group {
@@ -46,7 +46,7 @@ pub(super) fn due(workload: &Workload) -> Vec<Vec<f64>> {
     workload.tasks.iter().zip(firsts).map(of).collect()
 }
 
-/// The tasks that are light.
+/// The indices of the light tasks.
 pub fn light(workload: &Workload) -> Vec<usize> {
     let due = due(workload);
     let tasks = workload.tasks.iter().zip(&due).enumerate();
@@ -95,7 +95,7 @@ mod tests {
         "#;
         let it: Workload = toml::from_str(text).unwrap();
         let due = due(&it);
-        // Of 2 CPUs and weights 2 x 100, 300, 4 x 100.
+        // 2 CPUs are divided by the weights 2 x 100, 300 and 4 x 100.
         let each = 2.0 / 9.0;
         for (task, is) in [
             (0, each),

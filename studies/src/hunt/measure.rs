@@ -1,4 +1,4 @@
-//! A workload under a side: how long its light tasks wait, and what its groups get.
+//! Measures a workload under a side: how long its light tasks wait, and what its groups get.
 
 use super::light::light;
 use super::workload::Workload;
@@ -13,29 +13,29 @@ use std::rc::Rc;
 
 /// A second, in ns.
 const SECOND: f64 = 1e9;
-/// What is left out at the beginning, in s.
+/// The warm-up that is left out at the beginning, in s.
 pub const WARMUP_S: f64 = 1.0;
 
-/// What was measured.
+/// The figures of a workload under a side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Of each task that was looked at, the light ones, in their order.
+    /// A figure for each light task, in their order.
     pub light: Vec<Light>,
-    /// By group, what it got in percent of the machine.
+    /// What each group got, in percent of the machine.
     pub groups: Vec<f64>,
 }
 
-/// What a task's wakeups waited.
+/// How long a task's wakeups waited.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Light {
-    /// The task's number.
+    /// The task's index.
     pub task: usize,
-    /// Wakeups that got a CPU.
+    /// The number of wakeups that got a CPU.
     pub served: u32,
-    /// The 99th percentile of how long it took from being ready to having a CPU, in ms; of who has several
-    /// processes, of all together.
+    /// The 99th percentile of how long it took from being ready to having a CPU, in ms; over all processes of
+    /// the task.
     pub p99_ms: f64,
-    /// The longest.
+    /// The longest wait, in ms.
     pub worst_ms: f64,
     /// The 99th percentile of how long it took from being ready to being done, in ms.
     pub done_p99_ms: f64,
@@ -44,9 +44,9 @@ pub struct Light {
 /// A thread that is watched.
 #[derive(Debug, Clone, Copy)]
 struct Watched {
-    /// Its task's place among the light ones.
+    /// The place of its task among the light tasks.
     of: usize,
-    /// Since when it is ready without having had a CPU, and since when it is not done.
+    /// Since when the thread is ready without having had a CPU, and since when its work is not done, in ns.
     woken: Option<u64>,
     ready: Option<u64>,
 }
@@ -60,7 +60,7 @@ struct Seen {
 
 #[derive(Default)]
 struct Watch {
-    /// By thread; none: nobody looks.
+    /// By thread; `None`: the thread is not watched.
     threads: Vec<Option<Watched>>,
     seen: Vec<Seen>,
     from: u64,
@@ -97,7 +97,7 @@ impl Watch {
     }
 }
 
-/// Runs a workload for so long after a second of warm-up, and looks at its light tasks.
+/// Runs a workload for `seconds` after a second of warm-up, and watches its light tasks.
 ///
 /// # Errors
 /// Where the side does not run on the simulator.
@@ -105,7 +105,7 @@ pub fn measure(workload: &Workload, side: &Side, seconds: f64) -> anyhow::Result
     measure_tasks(workload, &light(workload), side, seconds)
 }
 
-/// The same, looking at these tasks.
+/// Runs a workload as [`measure`] does, and watches these tasks.
 ///
 /// # Errors
 /// Where the side does not run on the simulator.
@@ -173,7 +173,7 @@ pub fn measure_tasks(
     let groups = groups.map(|(after, before)| (after - before) as f64 * 100.0 / machine);
     let mut watch = shared.borrow_mut();
     let watch = &mut *watch;
-    // Who waits at the end has waited so long at least.
+    // A thread that waits at the end has waited at least until then.
     for (thread, watched) in it.machine().threads.iter().zip(&watch.threads) {
         let waits = watched.and_then(|it| Some((it.of, it.woken?.max(from))));
         if let Some((of, woken)) = waits.filter(|_| thread.state == State::Ready) {
@@ -200,18 +200,18 @@ impl Seen {
     }
 }
 
-/// The least that so large a part is no more than.
+/// The least value that this part of the values does not exceed.
 fn percentile(values: &mut [u64], part: f64) -> u64 {
     values.sort_unstable();
     let at = (values.len() as f64 * part).ceil() as usize;
     values.get(at.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// By group, what its threads and those of groups in it used so far.
+/// The CPU time that each group's threads used so far, those of groups within included.
 fn used(workload: &Workload, simulation: &Simulation) -> Vec<u64> {
     let mut used = vec![0; workload.groups.len()];
     for thread in &simulation.machine().threads {
-        // The root is the first.
+        // The root has index 0.
         let mut at = thread.group.index().checked_sub(1);
         while let Some(group) = at {
             used[group] += thread.ran;

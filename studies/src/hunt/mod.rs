@@ -1,14 +1,15 @@
-//! The hunt: random workloads on which somebody waits too long: `quell-studies hunt`.
+//! The hunt: random workloads on which a light task waits too long: `quell-studies hunt`.
 //!
-//! Problem: what a scheduler does to short wakeups depends on who else is there, and nobody thinks of
-//! everything. How: workloads are drawn, from a seed each, with everything that the simulator has
-//! ([`workload`]): loops, periodic tasks, messages, fork-joins, and processes that begin and end; in cgroups,
-//! of other weights, bound to CPUs. Each runs under a reference and under other sides. Who is light, and so
-//! is to wait no longer than for a slice ([`light`]), has its 99th percentile compared ([`score`]); the worst
-//! are made smaller ([`shrink`]), and can be kept as cases for tests ([`Case`]).
+//! Problem: how a scheduler treats short wakeups depends on all other tasks, and no list of cases that people
+//! think of has every combination. How: workloads are drawn, from a seed each, with everything that the
+//! simulator has ([`workload`]): loops, periodic tasks, messages, fork-joins, and processes that begin and
+//! end; in cgroups, with different weights, bound to CPUs. Each runs under a reference and under other sides.
+//! Light tasks are to wait no longer than for a slice ([`light`]); their 99th percentiles are compared
+//! ([`score`]). The worst workloads are made smaller ([`shrink`]), and can be kept as cases for tests
+//! ([`Case`]).
 //!
-//! Limits: simulated machines of up to 8 CPUs and some 70 threads, some seconds each; without cpu.max, which
-//! the reference does not have there.
+//! Limits: simulated machines of up to 8 CPUs and some 70 threads, for some seconds each; without cpu.max,
+//! which the reference does not have there.
 
 pub mod confirm;
 pub mod light;
@@ -34,67 +35,67 @@ use std::time::Duration;
 /// How long each workload runs after its warm-up unless told otherwise, in s.
 pub const SECONDS: f64 = 4.0;
 
-/// What is to be searched.
+/// What to search.
 #[derive(Debug, Clone)]
 pub struct HuntOptions {
     /// The sides, the reference first.
     pub sides: Vec<Side>,
-    /// How many workloads.
+    /// How many workloads are drawn.
     pub workloads: u64,
-    /// The first one's seed; the next has the next.
+    /// The seed of the first workload; each further workload has the next seed.
     pub seed: u64,
-    /// For how long new ones are begun at most.
+    /// For how long new workloads are begun at most.
     pub limit: Option<Duration>,
-    /// How long each runs after its warm-up, in s.
+    /// How long each workload runs after its warm-up, in s.
     pub seconds: f64,
-    /// A folder for what is found.
+    /// A folder for the finds.
     pub keep: Option<PathBuf>,
 }
 
-/// What was found; the JSON of `quell-studies hunt --json`.
+/// The result; the JSON of `quell-studies hunt --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hunt {
     /// [`quell_bench::result::SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// The side that others are compared with.
+    /// The side that the others are compared with.
     pub reference: String,
-    /// For how long each workload ran.
+    /// How long each workload ran after its warm-up, in s.
     pub seconds: f64,
-    /// It was interrupted, so that finds are as they were drawn.
+    /// Whether the search was interrupted, so that finds are as they were drawn.
     pub interrupted: bool,
-    /// By side.
+    /// The finds of each side but the reference.
     pub sides: Vec<SideFinds>,
 }
 
-/// What was found under a side.
+/// The finds of a side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideFinds {
     /// Its name.
     pub side: String,
-    /// Workloads that ran.
+    /// The number of workloads that ran.
     pub workloads: u64,
-    /// Those on which some light task waited too long.
+    /// The number of workloads on which some light task waited too long.
     pub exceeding: u64,
-    /// Of the workloads, the greatest ratio of each: the median, the 90th and the 99th percentile.
+    /// The median, the 90th and the 99th percentile of workloads' greatest ratios.
     pub ratios: [f64; 3],
-    /// The worst, each of another kind, made smaller.
+    /// The worst workloads, each of another kind, made smaller.
     pub finds: Vec<Find>,
     /// The workloads on which groups' shares differ most from the reference's, as they were drawn.
     pub shares: Vec<Find>,
 }
 
-/// A workload that is bad.
+/// A workload on which a light task waits too long.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Find {
-    /// What it was drawn with.
+    /// The seed that the workload was drawn with.
     pub seed: u64,
-    /// How bad it is.
+    /// The workload's score.
     pub score: Score,
-    /// How bad it was before it was made smaller.
+    /// The ratio of its score before it was made smaller.
     pub drawn_ratio: f64,
-    /// It.
+    /// The workload.
     pub workload: Workload,
 }
 
@@ -104,25 +105,25 @@ pub struct Find {
 pub struct Case {
     /// What was found, in words.
     pub found: String,
-    /// The seed that it was drawn with.
+    /// The seed that the workload was drawn with.
     pub seed: u64,
     /// How long it ran after its warm-up, in s.
     pub seconds: f64,
-    /// It.
+    /// The workload.
     pub workload: Workload,
 }
 
 impl Case {
-    /// Reads one.
+    /// Reads a case from a file.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Where the file cannot be read, or is no case.
     pub fn read(file: &Path) -> anyhow::Result<Case> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         toml::from_str(&text).with_context(|| file.display().to_string())
     }
 
-    /// Writes it into a folder, as SIDE-SEED.toml.
+    /// Writes the case into a folder, as SIDE-SEED.toml.
     fn write(&self, folder: &Path, side: &str) -> anyhow::Result<()> {
         let file = folder.join(format!("{side}-{}.toml", self.seed));
         let text = toml::to_string(self)?;
@@ -130,10 +131,10 @@ impl Case {
     }
 }
 
-/// Keeps all finds of all sides in a folder, which is there.
+/// Writes all finds of all sides into a folder, which must exist.
 ///
 /// # Errors
-/// Where it cannot be written to.
+/// Where a file cannot be written.
 pub fn keep(hunt: &Hunt, folder: &Path) -> anyhow::Result<()> {
     for side in &hunt.sides {
         for find in &side.finds {

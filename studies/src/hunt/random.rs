@@ -1,7 +1,7 @@
-//! Random workloads: one number, one workload.
+//! Random workloads: a workload for each number.
 //!
-//! Each has tasks that are to be looked at, periodic ones which use less than half of what they are due, and
-//! others beside them. Times are drawn alike in each order of magnitude.
+//! Each workload has tasks that are watched, periodic tasks that use less than half of what they are due, and
+//! other tasks beside them. Times are drawn uniformly on a logarithmic scale.
 
 use super::light::due;
 use super::workload::{Group, Kind, Task, Workload};
@@ -9,18 +9,18 @@ use quell_model::{CpuId, CpuSet};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The shortest and the longest time that something takes, in us.
+/// The shortest and the longest time of a step, in µs.
 const SHORTEST: f64 = 20.0;
 const LONGEST: f64 = 50_000.0;
-/// The most threads that may be ready at a time.
+/// The greatest number of threads that may be ready at a time.
 const MOST_THREADS: u32 = 60;
-/// The most tasks that are to be looked at.
+/// The greatest number of tasks that are watched.
 const MOST_LIGHT: u32 = 4;
-/// What they use at most, of what they are due.
+/// The greatest part of what they are due that watched tasks use.
 const LIGHT: f64 = 0.45;
 
 impl Workload {
-    /// The one of that number.
+    /// The workload of this number.
     pub fn random(seed: u64) -> Workload {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let cpus = rng.random_range(1..=8u32);
@@ -52,7 +52,7 @@ fn log_uniform(rng: &mut ChaCha8Rng, low: f64, high: f64) -> f64 {
     (rng.random_range(low.ln()..=high.ln())).exp()
 }
 
-/// Two digits of a time are enough.
+/// A random time, rounded to two digits.
 fn time(rng: &mut ChaCha8Rng, low: f64, high: f64) -> u32 {
     rounded(log_uniform(rng, low, high))
 }
@@ -78,7 +78,7 @@ fn groups(rng: &mut ChaCha8Rng) -> Vec<Group> {
     groups
 }
 
-/// A task with a place: groups that hold others have no tasks of their own, as in cgroup v2.
+/// A task with its place. Groups that hold other groups get no tasks of their own, as in cgroup v2.
 fn place(rng: &mut ChaCha8Rng, of: &Workload, does: Kind, count: u32) -> Task {
     let holds = |group: usize| of.groups.iter().any(|it| it.within == Some(group));
     let free = (0..of.groups.len()).filter(|&group| !holds(group));
@@ -108,13 +108,13 @@ fn place(rng: &mut ChaCha8Rng, of: &Workload, does: Kind, count: u32) -> Task {
     }
 }
 
-/// What somebody does, and how many do it, with so many threads at most.
+/// A task that is not watched: what it does and how many processes it has, with at most `left` threads.
 fn bystander(rng: &mut ChaCha8Rng, left: u32) -> (Kind, u32) {
     let mut number = |low: u32, high: u32| {
         let high = high.min(left).max(low);
         log_uniform(rng, f64::from(low), f64::from(high)).round() as u32
     };
-    // Processes and loops are what threads wait for.
+    // Loops and processes are drawn more often: they are what other threads wait for.
     let kinds = [0, 0, 1, 2, 3, 4, 5, 6, 6, 6, 7, 8];
     let (some, many, few) = (number(1, 8), number(1, 60), number(1, 10));
     let run_us = time(rng, SHORTEST, LONGEST);
@@ -169,11 +169,11 @@ fn add_light(rng: &mut ChaCha8Rng, to: &mut Workload) {
     };
     let task = place(rng, to, does, 1);
     to.tasks.push(task);
-    // It may use that.
+    // The part of a CPU that the task is due, and the part of it that it will use.
     let due = due(to).last().and_then(|of| of.first().copied());
     let uses = due.unwrap_or(0.0) * log_uniform(rng, 0.02, LIGHT);
     let part = uses / (1.0 - uses);
-    // It is not to run for less than the shortest time.
+    // The task must not run for less than the shortest time.
     let least = (SHORTEST / part).max(200.0);
     if least < LONGEST {
         let sleep = log_uniform(rng, least, LONGEST);

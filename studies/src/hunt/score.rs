@@ -1,44 +1,44 @@
-//! How bad a workload is: its light tasks' waits beside those under the reference.
+//! The score of a workload: its light tasks' waits compared with those under the reference.
 
 use super::measure::{Light, Measured, measure};
 use super::workload::Workload;
 use quell_bench::side::Side;
 use serde::{Deserialize, Serialize};
 
-/// A light task may wait so many times as long as under the reference, and a slice.
+/// How many times as long as under the reference a light task may wait, beyond a slice.
 pub const LIMIT: f64 = 1.5;
 /// A slice, in ms.
 pub const SLICE_MS: f64 = 3.0;
-/// Less than that counts as that: what waits are compared with is not made of a few us.
+/// Shorter waits under the reference count as this, in ms: a few µs are nothing to compare with.
 pub(super) const LEAST_MS: f64 = 0.2;
-/// Of fewer wakeups a 99th percentile says little.
+/// With fewer wakeups a 99th percentile says little.
 const LEAST_SERVED: u32 = 50;
 
-/// What was found on a workload under a side.
+/// How a workload under a side compares with the reference.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
-    /// The greatest (p99 - a slice) / p99 under the reference, of all light tasks; more than [`LIMIT`] is too
-    /// much.
+    /// The greatest (p99 - a slice) / p99 under the reference, over all light tasks; more than [`LIMIT`] is
+    /// too much.
     pub ratio: f64,
-    /// Whose it is, under the side.
+    /// The task with this ratio, under the side.
     pub light: Light,
-    /// And under the reference.
+    /// The task with this ratio, under the reference.
     pub reference: Light,
     /// The greatest difference between what a group gets and what it gets under the reference, in percent of
     /// the machine.
     pub share: f64,
-    /// Which group's it is; none: there is none.
+    /// The index of the group with this difference; `None`: there are no groups.
     pub group: Option<usize>,
 }
 
 impl Score {
-    /// Whether somebody waits too long.
+    /// Whether a light task waits too long.
     pub fn exceeds(&self) -> bool {
         self.ratio > LIMIT
     }
 }
 
-/// Compares what was measured under a side with what was under the reference.
+/// Compares the figures under a side with those under the reference.
 pub fn score(reference: &Measured, measured: &Measured) -> Score {
     let mut score = Score::default();
     for (of, is) in reference.light.iter().zip(&measured.light) {
@@ -56,10 +56,10 @@ pub fn score(reference: &Measured, measured: &Measured) -> Score {
     score
 }
 
-/// Measures a workload under a reference and another side.
+/// Measures a workload under a reference and another side, and compares.
 ///
 /// # Errors
-/// Where one does not run on the simulator.
+/// Where a side does not run on the simulator.
 pub fn judge(
     workload: &Workload,
     reference: &Side,

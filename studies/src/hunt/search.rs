@@ -1,4 +1,4 @@
-//! The search: all CPUs of this machine, one workload each at a time.
+//! The search: on all CPUs of this machine, one workload at a time on each.
 
 use super::measure::measure;
 use super::score::{Score, judge, score};
@@ -14,18 +14,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Finds of a side that are made smaller, to show those of different kinds.
+/// How many finds of a side are made smaller, to show finds of different kinds.
 const SHRUNK: usize = 30;
-/// And those that are told.
+/// How many finds of a side are shown.
 const TOLD: usize = 10;
 
-/// What was drawn with a seed, and how bad it is under each side but the reference.
+/// The seed of a workload, and the workload's score under each side but the reference.
 type Scored = (u64, Vec<Score>);
 
-/// Searches. Setting `interrupt` ends it with what was found so far.
+/// Draws workloads, measures them and makes the worst smaller. Setting `interrupt` ends the search with the
+/// finds so far.
 ///
 /// # Errors
-/// Where a side does not run on the simulator.
+/// Where a side does not run on the simulator, or a simulation panics.
 pub fn hunt(
     options: &HuntOptions,
     interrupt: &AtomicBool,
@@ -59,7 +60,7 @@ pub fn hunt(
     })
 }
 
-/// Draws and measures workloads on all CPUs here; by seed.
+/// Draws and measures workloads on all CPUs of this machine; gives the scores by seed.
 fn search(
     options: &HuntOptions,
     interrupt: &AtomicBool,
@@ -93,8 +94,8 @@ fn search(
     Ok(done)
 }
 
-/// How bad the workload of a seed is under each side but the reference. A panic is a find, too: it says on
-/// which.
+/// The score of a seed's workload under each side but the reference. A panic of a simulation becomes an error
+/// with the seed and the workload: it is a find, too.
 fn scores(options: &HuntOptions, seed: u64) -> anyhow::Result<Vec<Score>> {
     let workload = Workload::random(seed);
     let scores = || {
@@ -110,7 +111,7 @@ fn scores(options: &HuntOptions, seed: u64) -> anyhow::Result<Vec<Score>> {
     caught.unwrap_or_else(|_| bail!("the simulation of seed {seed} panicked: {workload}"))
 }
 
-/// Does it on a thread for each CPU here.
+/// Does the work on a thread for each CPU of this machine.
 fn on_all_cpus(work: impl Fn() -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
@@ -121,7 +122,7 @@ fn on_all_cpus(work: impl Fn() -> anyhow::Result<()> + Sync) -> anyhow::Result<(
     })
 }
 
-/// The worst of a side, made smaller, each of another kind.
+/// The worst finds of a side, made smaller, each of another kind.
 fn finds(
     options: &HuntOptions,
     side: &Side,
@@ -196,7 +197,7 @@ fn smaller(
     })
 }
 
-/// What a workload's tasks do, whatever their numbers are.
+/// What a workload's tasks do, without their numbers.
 fn kind(workload: &Workload) -> String {
     let mut tasks: Vec<String> = workload
         .tasks
@@ -212,7 +213,7 @@ fn kind(workload: &Workload) -> String {
     tasks.join("; ")
 }
 
-/// The median, the 90th and the 99th percentile of ratios.
+/// The median, the 90th and the 99th percentile of the ratios.
 fn ratios(scores: &[(u64, Score)]) -> [f64; 3] {
     let mut ratios: Vec<f64> = scores.iter().map(|(_, it)| it.ratio).collect();
     ratios.sort_by(f64::total_cmp);
@@ -220,7 +221,7 @@ fn ratios(scores: &[(u64, Score)]) -> [f64; 3] {
     [0.5, 0.9, 0.99].map(|part| ratios.get(at(part)).copied().unwrap_or(0.0))
 }
 
-/// Those on which groups' shares differ most.
+/// The workloads on which groups' shares differ most.
 fn shares(scores: &[(u64, Score)]) -> Vec<Find> {
     let mut worst: Vec<&(u64, Score)> =
         scores.iter().filter(|(_, it)| it.group.is_some()).collect();

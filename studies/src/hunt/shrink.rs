@@ -1,16 +1,17 @@
-//! Makes a find smaller for as long as it stays one.
+//! Makes a find smaller for as long as it stays a find.
 //!
-//! A workload of forty tasks says little of what is wrong. One piece after the other is left out, or made
-//! simpler: tasks, half of a task's processes, groups, CPUs, bonds, nice values, and times are made round.
-//! What stays a find is gone on with; the order is fixed, so that the same find always comes out.
+//! A workload of forty tasks says little of what is wrong. One piece after the other is left out or made
+//! simpler: tasks, half of a task's processes, groups, CPUs, affinities and nice values; and times are made
+//! round. A smaller workload that is still a find replaces the larger one; the order of steps is fixed, so
+//! that equal finds shrink to equal workloads.
 
 use super::workload::{Group, Workload};
 use quell_model::{CpuId, CpuSet};
 
-/// So many workloads are tried at most.
+/// The greatest number of workloads that are tried.
 const MOST_TRIES: u32 = 250;
 
-/// The smallest that `is_find` is true of, as far as this comes.
+/// The smallest workload that `is_find` is true of, as far as these steps find it.
 pub fn shrink(workload: &Workload, mut is_find: impl FnMut(&Workload) -> bool) -> Workload {
     let mut best = workload.clone();
     let mut tries = 0;
@@ -39,8 +40,8 @@ pub fn shrink(workload: &Workload, mut is_find: impl FnMut(&Workload) -> bool) -
     }
 }
 
-/// Makes the piece with that number smaller; none: there are no more. The same workload: that one is as it is
-/// to be.
+/// Makes the piece with this number smaller; `None`: there are no more pieces. An unchanged workload means
+/// that the piece is already as small as it gets.
 type Smaller = fn(&Workload, usize) -> Option<Workload>;
 
 const STEPS: [Smaller; 9] = [
@@ -70,7 +71,7 @@ fn with_half_of_a_task(of: &Workload, at: usize) -> Option<Workload> {
     Some(it)
 }
 
-/// What is in the group is in the group that this was in.
+/// Without a group: its members move to the group around it.
 fn without_group(of: &Workload, at: usize) -> Option<Workload> {
     let mut it = of.clone();
     if at >= it.groups.len() {
@@ -102,7 +103,7 @@ fn with_fewer_cpus(of: &Workload, at: usize) -> Option<Workload> {
     (it.cpus, it.cache_cpus) = (cpus, it.cache_cpus.min(cpus));
     for task in &mut it.tasks {
         let Some(bound) = &task.cpus else { continue };
-        // Who was bound to CPUs that are gone is bound to as many others.
+        // A task that was bound to CPUs that are gone is bound to others instead.
         let kept: CpuSet = bound.iter().map(|cpu| CpuId(cpu.0 % cpus)).collect();
         task.cpus = Some(kept).filter(|kept| kept.len() < cpus as usize);
     }
@@ -133,7 +134,7 @@ fn with_usual_weights(of: &Workload, at: usize) -> Option<Workload> {
     Some(it)
 }
 
-/// Numbers of threads and of processes, of the kinds that have them first.
+/// Half of a number of threads or processes, where a task's kind has such a number.
 fn with_half_of_a_number(of: &Workload, at: usize) -> Option<Workload> {
     let mut it = of.clone();
     let does = &mut it.tasks.get_mut(at)?.does;

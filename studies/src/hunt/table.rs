@@ -1,10 +1,10 @@
-//! What was found, for a terminal.
+//! The result of a hunt, for a terminal.
 
 use super::{Find, Hunt, LIMIT, SLICE_MS, SideFinds};
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write;
 
-/// The worst of each side, each with a line that describes it.
+/// The worst finds of each side, each with a line that describes it.
 pub fn table(hunt: &Hunt) -> String {
     let mut text = String::new();
     for side in &hunt.sides {

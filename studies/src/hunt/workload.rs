@@ -1,23 +1,22 @@
-//! A workload of the hunt: who is on a simulated machine, in few words.
+//! A workload of the hunt: the tasks on a simulated machine, in few words.
 //!
 //! A [`Workload`] is data that can be drawn, made smaller piece by piece, written as TOML and read again.
-//! Times are whole microseconds. What its tasks do is told to the simulator as thread programs
-//! ([`Kind::programs`]).
+//! Times are whole microseconds. The simulator gets what tasks do as thread programs ([`Kind::programs`]).
 
 use quell_model::config::{Count, ForkJoin, Repeat, Spawn, Step, ThreadProgram, TimeUs};
 use quell_model::{CpuSet, Topology};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Who is on a machine.
+/// A machine and the tasks on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// CPUs that share a last-level cache.
+    /// The number of CPUs that share a last-level cache.
     pub cache_cpus: u32,
-    /// Cgroups, each behind the one that it is in.
+    /// Cgroups; a group's parent comes before the group.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// Tasks.
@@ -29,28 +28,28 @@ pub struct Workload {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// The group that it is in, by its number; none: the root.
+    /// The index of the group that this group is in; `None`: the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<usize>,
     /// Its `cpu.weight`.
     pub weight: u32,
 }
 
-/// Processes that do the same.
+/// Processes that all do one kind of work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    /// How many.
+    /// The number of processes.
     pub count: u32,
     /// The nice value of each.
     pub nice: i32,
-    /// Their group, by its number; none: the root.
+    /// The index of their group; `None`: the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
-    /// The CPUs that they may run on; none: all.
+    /// The CPUs that they may run on; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
-    /// What each does.
+    /// What each process does.
     pub does: Kind,
 }
 
@@ -58,31 +57,32 @@ pub struct Task {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Kind {
-    /// It always wants a CPU.
+    /// Always wants a CPU.
     Loop,
-    /// It runs for so long, sleeps for so long, and so on.
+    /// Runs and sleeps in turn.
     Periodic {
-        /// CPU time.
+        /// CPU time of a run.
         run_us: u32,
-        /// Sleep, the mean where it is drawn.
+        /// Length of a sleep, the mean where it is drawn.
         sleep_us: u32,
-        /// The sleep is drawn anew each time (exponential).
+        /// Whether the length of each sleep is drawn (exponential).
         drawn: bool,
     },
-    /// Threads that pass a message on, each after some CPU time; the first sends one, sleeps, and so on.
+    /// Threads that pass a message on, each after some CPU time; the first thread sends the message, and
+    /// sleeps once it has come round.
     Chain {
-        /// How many threads.
+        /// The number of threads.
         links: u32,
-        /// CPU time of each.
+        /// CPU time of each thread.
         run_us: u32,
-        /// Sleep.
+        /// Length of the first thread's sleep.
         sleep_us: u32,
     },
-    /// Threads that send to others all the time: each message is some CPU time on both sides.
+    /// Threads that send to other threads all the time: each message costs CPU time on both sides.
     Messages {
-        /// Threads that send.
+        /// The number of threads that send.
         senders: u32,
-        /// Threads that receive.
+        /// The number of threads that receive.
         receivers: u32,
         /// CPU time of each message, on each side.
         run_us: u32,
@@ -92,42 +92,42 @@ pub enum Kind {
         /// CPU time of each turn.
         run_us: u32,
     },
-    /// A thread that divides work among itself and others, waits for all, and sleeps.
+    /// A thread that divides work among itself and others, waits for all parts, and sleeps.
     ForkJoin {
-        /// Threads that help.
+        /// The number of threads that help.
         helpers: u32,
         /// CPU time of each part.
         run_us: u32,
-        /// Sleep.
+        /// Length of the sleep.
         sleep_us: u32,
     },
-    /// It starts a process, waits for it, and starts the next.
+    /// Starts a process, waits for it, and starts the next.
     Maker {
         /// CPU time of each process.
         run_us: u32,
-        /// That is drawn anew each time (exponential).
+        /// Whether that time is drawn for each process (exponential).
         drawn: bool,
     },
-    /// It starts processes all the time, of which so many live at once.
+    /// Starts processes all the time, of which at most `most` live at once.
     Bomb {
-        /// How many live.
+        /// The greatest number of processes that live at once.
         most: u32,
-        /// CPU time of each.
+        /// CPU time of each process.
         run_us: u32,
     },
-    /// Many processes that it starts at once, waits for, and sleeps.
+    /// Starts many processes at once, waits for all, and sleeps.
     Crowd {
-        /// How many.
+        /// The number of processes.
         size: u32,
-        /// CPU time of each.
+        /// CPU time of each process.
         run_us: u32,
-        /// Sleep.
+        /// Length of the sleep.
         sleep_us: u32,
     },
 }
 
 impl Kind {
-    /// How many threads of a process may be ready at a time.
+    /// The greatest number of threads of a process that may be ready at a time.
     pub fn threads(&self) -> u32 {
         match *self {
             Kind::Loop | Kind::Periodic { .. } | Kind::Maker { .. } => 1,
@@ -142,7 +142,8 @@ impl Kind {
         }
     }
 
-    /// The part of a CPU that it uses if it never waits, where that is less than a CPU and one thread's.
+    /// The part of a CPU that a process uses if it never waits, where it has a single thread that needs less
+    /// than a CPU.
     pub fn uses(&self) -> Option<f64> {
         match *self {
             Kind::Periodic {
@@ -152,7 +153,7 @@ impl Kind {
         }
     }
 
-    /// Whether it starts processes.
+    /// Whether a process starts other processes.
     pub fn gives_birth(&self) -> bool {
         matches!(
             self,
@@ -160,7 +161,7 @@ impl Kind {
         )
     }
 
-    /// Its times and numbers, to make them smaller or rounder.
+    /// The times and numbers of the work, to make them smaller or rounder.
     pub fn numbers(&mut self) -> Vec<&mut u32> {
         match self {
             Kind::Loop => Vec::new(),
@@ -192,7 +193,7 @@ impl Kind {
         }
     }
 
-    /// What its threads do.
+    /// The programs of a process's threads.
     pub fn programs(&self) -> Vec<ThreadProgram> {
         let run = |us: u32| Step::RunUs(TimeUs::Constant(us.into()));
         let sleep = |us: u32| Step::SleepUs(TimeUs::Constant(us.into()));
@@ -293,7 +294,7 @@ fn program(name: &str, count: u32, program: Vec<Step>) -> ThreadProgram {
     ThreadProgram::new(name, Count::Fixed(count), program)
 }
 
-/// Threads that pass a message on; the last one answers the first, which sleeps then.
+/// Threads that pass a message on; the last thread answers the first, which sleeps then.
 fn chain(links: u32, run: Step, sleep: Step) -> Vec<ThreadProgram> {
     let queue = |number: u32| format!("q{}", number % links);
     let link = |number: u32| {
@@ -309,19 +310,19 @@ fn chain(links: u32, run: Step, sleep: Step) -> Vec<ThreadProgram> {
 }
 
 impl Workload {
-    /// The machine.
+    /// The machine's topology.
     pub fn topology(&self) -> Topology {
         Topology::of_caches(self.cpus, self.cache_cpus)
     }
 
-    /// How many threads may be ready at a time.
+    /// The greatest number of threads that may be ready at a time.
     pub fn threads(&self) -> u32 {
         let tasks = self.tasks.iter();
         tasks.map(|it| it.count * it.does.threads()).sum()
     }
 }
 
-/// A time as people say it.
+/// A time with a fitting unit.
 fn time(us: u32) -> String {
     match us {
         0..1000 => format!("{us} us"),

@@ -1,4 +1,4 @@
-//! What servers got, from a trace.
+//! What servers received, read from a trace.
 
 use super::drawn::{Drawn, number};
 use quell_model::config::Criticality;
@@ -13,50 +13,51 @@ pub(super) struct Books<'a> {
     drawn: &'a Drawn,
     /// By CPU: its audit, and its servers' numbers.
     cpus: Vec<(Audit, Vec<usize>)>,
-    /// By number: its place among its CPU's.
+    /// By server: its place among its CPU's servers.
     places: Vec<usize>,
     threads: HashMap<Tid, usize>,
-    /// By number: since when its thread is ready and does not run.
+    /// By server: since when its thread is ready and does not run, in ns.
     waits: Vec<Option<u64>>,
     moved: Vec<bool>,
-    /// By CPU: from when on somebody may be, or not be, there whom it was not drawn with.
+    /// By CPU: from when on its servers may differ from those that were drawn, as a server moved there or
+    /// left, in ns.
     changed: Vec<u64>,
-    /// The last event.
+    /// The time of the last event, in ns.
     ended: u64,
-    /// What happens before is not looked at; `None`: nothing was seen yet.
+    /// Earlier events are not looked at; `None`: no event was seen yet.
     from_ns: Option<u64>,
     quiet_ns: u64,
 }
 
-/// Between the decision to move one of low criticality and its leaving: it may wait for others' periods elsewhere, and have a turn by its weight
-/// where it is, or sleep.
+/// The longest time between the decision to move a server of low criticality and its leaving, in ns: it may
+/// wait for other servers' periods at its new CPU, have a turn by its weight at the old one, or sleep.
 const MOVING_NS: u64 = 500_000_000;
 
-/// How exactly traces tell what schedulers know.
+/// How exactly traces show what schedulers decide by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Precision {
-    /// What lacks no more does not lack.
+    /// A promise that lacks no more than this counts as kept, in ns.
     pub(super) tolerance_ns: u64,
-    /// By how much times are off.
+    /// How inexact times are, in ns.
     pub(super) slop_ns: u64,
 }
 
-/// What they come to.
+/// The findings of the books.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// With their servers' numbers and CPUs; the rest has none.
+    /// Broken promises with their servers' numbers and CPUs; the best-effort server has no number.
     pub(super) misses: Vec<(Option<usize>, CpuId, Miss)>,
     pub(super) kept: u64,
     pub(super) switches: u64,
-    /// Servers that were served elsewhere than where they had been placed.
+    /// The numbers of servers that were served elsewhere than where they had been placed.
     pub(super) moved: Vec<usize>,
     pub(super) enforced: Vec<Enforcement>,
-    /// When the books begin.
+    /// When the books begin, in ns.
     pub(super) from_ns: u64,
 }
 
 impl Books<'_> {
-    /// Nobody wants CPU time for that long after the trace's beginning.
+    /// Books of a host on which no tenant wants CPU time for `quiet_ns` after the trace's beginning.
     pub(super) fn new(drawn: &Drawn, quiet_ns: u64, precision: Precision) -> Books<'_> {
         let mut on: Vec<Vec<usize>> = vec![Vec::new(); drawn.cpus as usize];
         let mut places = Vec::new();
@@ -85,7 +86,7 @@ impl Books<'_> {
         }
     }
 
-    /// Goes past an event, in the order of their times.
+    /// Enters an event; events come in the order of their times.
     pub(super) fn add(&mut self, event: &quell_trace::Event) {
         self.ended = event.at_ns;
         let from = *self.from_ns.get_or_insert(event.at_ns + self.quiet_ns);
@@ -115,7 +116,7 @@ impl Books<'_> {
         }
     }
 
-    /// A thread's name, which a simulated tenant's precedes.
+    /// Learns a thread's name, which a simulated tenant's name precedes.
     fn call(&mut self, tid: Tid, name: &str) {
         let name = name.rsplit('/').next().unwrap_or(name);
         if let Some(number) = number(name).filter(|it| *it < self.places.len()) {
@@ -129,7 +130,7 @@ impl Books<'_> {
         };
         let (cpu, _) = self.drawn.servers[number];
         let waits = &mut self.waits[number];
-        // Where it waited meanwhile is not known: it may have been moved more than once.
+        // On which CPU the thread waited meanwhile is not known: it may have been moved more than once.
         let since = waits.unwrap_or(event.at_ns);
         *waits = match what {
             Event::Wakes => Some(since),
@@ -148,7 +149,7 @@ impl Books<'_> {
         audit.event(event.at_ns, self.places[number], what);
     }
 
-    /// The trace has ended.
+    /// Closes the books: the trace has ended.
     pub(super) fn finish(self) -> Found {
         let mut found = Found {
             from_ns: self.from_ns.unwrap_or(0),
@@ -163,7 +164,7 @@ impl Books<'_> {
                 let number = numbers.get(miss.server).copied();
                 let high = number
                     .is_some_and(|it| self.drawn.servers[it].1.criticality == Criticality::High);
-                // High criticality has its promise in any mode of any CPU.
+                // A server of high criticality has its promise in every mode of every CPU.
                 if high || miss.deadline <= changed {
                     found.misses.push((number, CpuId(cpu), *miss));
                 }

@@ -9,25 +9,25 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt::Write;
 
-/// So many are refused in a row, and the host is full.
+/// A host is full when this many tenants in a row were refused.
 const REFUSED: u32 = 6;
-/// Steps of a program before it begins again.
+/// The number of steps of a program before it begins again.
 const STEPS: usize = 24;
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
-/// Who is promised what, and where the host has room for it.
+/// A host's promises, each with the CPU that has room for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Drawn {
     pub(super) cpus: u32,
     pub(super) settings: CriticalitySettings,
-    /// By number, which is in their names.
+    /// The servers, by the number that is in their names.
     pub(super) servers: Vec<(CpuId, Server)>,
-    /// What each needs, as steps of a thread program.
+    /// What each server needs, as steps of a thread program.
     needs: Vec<String>,
 }
 
-/// The name of a server's tenant, and of its thread: in the order in which they are placed.
+/// The name of a server's tenant, and of its thread. Names are in the order in which servers are placed.
 pub(super) fn name(number: usize) -> String {
     format!("s{number:04}")
 }
@@ -38,8 +38,8 @@ pub(super) fn number(name: &str) -> Option<usize> {
 }
 
 impl Drawn {
-    /// A host of so many CPUs, on which nothing is promised for less than `least_period_ns`, and somebody wants CPU time after
-    /// `quiet_s` and until `end_s`.
+    /// A host of `cpus` CPUs, with no period shorter than `least_period_ns`, whose tenants want CPU time from
+    /// `quiet_s` until `end_s`.
     pub(super) fn random(
         seed: u64,
         cpus: u32,
@@ -50,7 +50,7 @@ impl Drawn {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let settings = CriticalitySettings {
             reserve_percent: [1.0, 2.0, 5.0][rng.random_range(0..3)],
-            // As the audit has it.
+            // The audit assumes temperature 0, too.
             temperature: 0,
             ..CriticalitySettings::default()
         };
@@ -77,7 +77,8 @@ impl Drawn {
         drawn
     }
 
-    /// A scenario of it: each has a thread, which wants CPU time at awkward times, beside threads that always do.
+    /// The host's scenario: each server has a thread, which wants CPU time at awkward times, beside threads
+    /// that always do.
     pub(super) fn scenario(&self, warmup_s: f64, seconds: f64) -> String {
         let CriticalitySettings {
             reserve_percent,
@@ -106,7 +107,7 @@ impl Drawn {
                 ),
                 Criticality::Low => "criticality = \"low\"\n".to_string(),
             };
-            // One request, at the beginning.
+            // Each tenant gets one request, at the beginning.
             let _ = write!(
                 text,
                 "load = {{ rate = 0.001, arrival = \"fixed\", timeout_ms = 1 }}\n[[tenant.thread]]\nname = \"{name}\"\n\
@@ -124,7 +125,7 @@ impl Drawn {
     }
 }
 
-/// It wakes at any time within a period, and needs what it may need, or more.
+/// The steps of a server's thread: it wakes at any time within a period, and needs what it may need, or more.
 fn needs(rng: &mut ChaCha8Rng, server: &Server, quiet_s: f64, end_s: f64) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     let first = (quiet_s * 1e9) as u64 + rng.random_range(0..server.period_ns);

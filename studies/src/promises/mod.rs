@@ -1,9 +1,10 @@
 //! Whether promises are kept: `quell-studies promises`.
 //!
-//! Random hosts, from a seed each, filled with tenants that are promised CPU time until the admission test refuses more; they wake at
-//! awkward times, need what they may need, or want more. The agent places and serves them, beside threads that always want a CPU. What
-//! they got is read from a trace of the run and judged by [`quell_policy::admission::audit`], which knows of nothing but
-//! the promises: the same on the simulator and on a real kernel.
+//! Random hosts, from a seed each, are filled with tenants that are promised CPU time until the admission
+//! test refuses more; the tenants wake at awkward times, need what they may need, or want more. The agent
+//! places and serves them, beside threads that always want a CPU. What they received is read from a trace of
+//! the run and judged by [`quell_policy::admission::audit`], which knows of nothing but the promises, on the
+//! simulator and on a real kernel alike.
 
 mod books;
 pub(crate) mod drawn;
@@ -33,112 +34,113 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// In that time the agent places all and serves them, while they sleep, in s.
+/// The time in which the agent places and serves all tenants while they sleep, in s.
 const WARMUP_S: f64 = 1.0;
-/// From when somebody may want CPU time, in s.
+/// The time before which no tenant wants CPU time, in s.
 const QUIET_S: f64 = 1.2;
 
-/// On the simulator nothing but threads takes time: what is looked at is whom CPUs are given to. Then both compute the same, but for rounding.
+/// On the simulator only threads take time, since the study looks at which threads get CPUs; audit and
+/// scheduler then compute equal times, except for rounding.
 const SIMULATED: Precision = Precision {
     tolerance_ns: 1000,
     slop_ns: 0,
 };
-/// A real kernel's interrupts and switches are in a period's time.
+/// On a real kernel, interrupts and switches are part of a period's time.
 const REAL: Precision = Precision {
     tolerance_ns: 100_000,
     slop_ns: 50_000,
 };
 const COSTS_NOTHING: &str = "costs = { switch_us = 0, wake_us = 0, kick_us = 0, interrupt_us = 0, request_us = 0, answer_us = 0, tick_us = 0 }";
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone)]
 pub struct PromisesOptions {
     /// The sides.
     pub sides: Vec<Side>,
-    /// How many hosts.
+    /// The number of hosts.
     pub hosts: u32,
-    /// The first one's seed; the next has the next.
+    /// The seed of the first host; each further host has the next seed.
     pub seed: u64,
-    /// The most CPUs of a simulated one; a real one has this machine's.
+    /// The greatest number of CPUs of a simulated host; a real host has this machine's.
     pub most_cpus: u32,
-    /// How long each is watched, in s.
+    /// How long each host is watched, in s.
     pub seconds: f64,
-    /// A folder for the scenario and the trace of each host on which a promise was broken, or a budget or HI mode's beginning was enforced
-    /// later than its substrate tolerates.
+    /// A folder for the scenario and the trace of each host on which a promise was broken, or on which a
+    /// budget or the beginning of HI mode was enforced later than its substrate tolerates.
     pub trace: Option<PathBuf>,
     /// The `quell` program.
     pub exe: PathBuf,
 }
 
-/// What was found; the JSON of `quell-studies promises --json`.
+/// The result; the JSON of `quell-studies promises --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Promises {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// Where.
+    /// What the hosts were: simulated, this machine, or the kernel lab's guest.
     pub substrate: Substrate,
-    /// The kernel lab's guest, where it was measured in one.
+    /// The kernel lab's guest, where hosts were measured in one.
     pub lab: Option<LabGuest>,
-    /// For how long each host was watched.
+    /// How long each host was watched, in s.
     pub seconds: f64,
-    /// What may lack of a promise before it counts as broken, in us.
+    /// How much of a promise may be lacking before it counts as broken, in µs.
     pub tolerance_us: f64,
-    /// By side.
+    /// The hosts under each side.
     pub sides: Vec<SideHosts<HostPromises>>,
 }
 
-/// What a host's servers got.
+/// What a host's servers received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostPromises {
-    /// What it was drawn with.
+    /// The seed that the host was drawn with.
     pub seed: u64,
-    /// Its CPUs.
+    /// The number of its CPUs.
     pub cpus: u32,
-    /// Servers on it, one for each tenant.
+    /// The number of its servers, one for each tenant.
     pub servers: u32,
-    /// Promises that were kept: a budget by the end of a period.
+    /// How many promises were kept: a budget by the end of a period.
     pub kept: u64,
-    /// How often a CPU began HI mode.
+    /// How often a CPU entered HI mode.
     pub switches: u64,
-    /// Tenants of high criticality, and of low, that ran elsewhere than where they had been placed.
+    /// How many tenants of high criticality, and of low, ran elsewhere than where they had been placed.
     pub moved: [u32; 2],
     /// Promises that were broken.
     pub misses: Vec<Missed>,
-    /// How exactly budgets end.
+    /// How late threads left the CPU when their budget was used up.
     pub budgets: Lateness,
-    /// How soon HI mode takes the CPU from low criticality that runs when it begins.
+    /// How late threads of low criticality left the CPU when HI mode began.
     pub modes: Lateness,
 }
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Missed {
-    /// Whose.
+    /// The tenant that the promise was made to; `the rest` for the best-effort server.
     pub tenant: String,
-    /// Of which criticality it is; the rest has none.
+    /// The tenant's criticality; the best-effort server has none.
     pub criticality: Option<Criticality>,
-    /// On which CPU.
+    /// The CPU on which it was promised.
     pub cpu: u32,
-    /// From when, in s from when it was looked at.
+    /// When the period began, in s from when the host is watched.
     pub from_s: f64,
-    /// For how long, in ms.
+    /// The period's length, in ms.
     pub period_ms: f64,
-    /// What was due then, in ms.
+    /// The CPU time that was due in it, in ms.
     pub due_ms: f64,
-    /// What it got.
+    /// The CPU time that was received, in ms.
     pub received_ms: f64,
 }
 
-/// For how long who had to make way for a promise ran on.
+/// How long threads ran on that had to make way for a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// How often somebody had to.
+    /// How often a thread had to.
     pub count: u64,
-    /// The 99th percentile, in us.
+    /// The 99th percentile, in µs.
     pub p99_us: f64,
-    /// The longest, in us.
+    /// The longest, in µs.
     pub worst_us: f64,
 }
 
@@ -156,7 +158,11 @@ impl Lateness {
     }
 }
 
-/// Measures on the simulator, as many hosts at once as there are CPUs here.
+/// Measures on the simulator, as many hosts at once as this machine has CPUs.
+///
+/// # Errors
+/// [`Interrupted`]; and where a host cannot be drawn into a scenario, simulated or judged, or a trace cannot
+/// be kept.
 pub fn simulate(
     options: &PromisesOptions,
     interrupt: &AtomicBool,
@@ -191,6 +197,9 @@ pub fn simulate(
 }
 
 /// Measures on this machine, one host after the other.
+///
+/// # Errors
+/// [`Interrupted`]. A single host that cannot be measured is listed with the reason instead.
 pub fn run(
     options: &PromisesOptions,
     interrupt: &Arc<AtomicBool>,
@@ -237,12 +246,12 @@ fn promises(
 struct HostRun {
     seed: u64,
     drawn: Drawn,
-    /// Its scenario.
+    /// The host's scenario.
     text: String,
     bench: BenchOptions,
-    /// Where its trace is.
+    /// The folder of the host's trace.
     folder: TempDir,
-    /// Where that and the scenario go, if they are to be kept; see [`PromisesOptions::trace`].
+    /// The files that trace and scenario are kept in, if they are to be kept; see [`PromisesOptions::trace`].
     keep: Option<[PathBuf; 2]>,
 }
 
@@ -279,7 +288,7 @@ impl HostRun {
         })
     }
 
-    /// What its servers got, once it has run.
+    /// Judges what the host's servers received, once it has run.
     fn judge(&self, precision: Precision) -> anyhow::Result<HostPromises> {
         let trace = fs::read_dir(self.folder.path())?.next();
         let trace = trace.context("the run left no trace")??.path();
@@ -328,7 +337,7 @@ impl HostRun {
     }
 }
 
-/// The result as a table for a terminal, and what was broken.
+/// The result as a table for a terminal, and the broken promises.
 pub fn table(promises: &Promises) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);

@@ -32,7 +32,8 @@ fn what_the_agent_promises_is_kept() {
     }
 }
 
-/// Where nothing but threads takes time, budgets end when they are used up. On these hosts some threads run on then by right, for the rest.
+/// Where only threads take time, a thread stops when its budget is used up. On these hosts some threads then
+/// run on by right, on the best-effort server.
 #[test]
 fn who_has_used_its_budget_does_not_run_on() {
     for seed in [1004, 1179] {
@@ -41,7 +42,8 @@ fn who_has_used_its_budget_does_not_run_on() {
     }
 }
 
-/// On these hosts HI mode began by the waking of a server while the rest was owed something: who ran of low criticality had no budget any more, and ran on.
+/// On these hosts HI mode began when a server woke while the best-effort server was owed CPU time: a running
+/// thread of low criticality, whose budget was used up, ran on.
 #[test]
 fn no_budget_of_low_criticality_is_used_in_hi_mode() {
     for seed in [131, 439, 920] {
@@ -50,12 +52,13 @@ fn no_budget_of_low_criticality_is_used_in_hi_mode() {
     }
 }
 
-/// One of low criticality waits for 1.9 s here until it runs where it was moved to, and has a turn by its weight where it was 0.15 s after it had no promise any more.
+/// A tenant of low criticality waits for 1.9 s here until it runs on the CPU that it was moved to, and has a
+/// turn by its weight on its former CPU 0.15 s after it lost its promise there.
 #[test]
 fn who_is_moved_has_no_promise_until_it_is_served_elsewhere() {
     for seed in [40, 683] {
         let options = PromisesOptions {
-            // Until it is seen to have moved.
+            // Long enough to see it move.
             seconds: 5.0,
             ..options("akita", 1, seed, 64)
         };

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 const TITLE: &str = "What admission tests accept";
 
-/// As text; `styled` for a terminal that shows colours.
+/// The result as text; `styled` for a terminal that shows colours.
 pub fn text(acceptance: &Acceptance, styled: bool) -> String {
     let mut text = String::new();
     for kind in acceptance.kinds.iter().filter(|it| !it.points.is_empty()) {
@@ -47,7 +47,10 @@ fn names(kind: &KindAcceptance) -> impl Iterator<Item = &str> {
         .map(|(name, _)| name.as_str())
 }
 
-/// As one page that works offline.
+/// The result as one page that works offline.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub fn html(acceptance: &Acceptance) -> anyhow::Result<String> {
     let mut page = open(TITLE, &format!("{}.", head(acceptance)));
     for kind in &acceptance.kinds {

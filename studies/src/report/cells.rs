@@ -1,4 +1,5 @@
-//! A figure over loads: a grid of two tenants' loads with the CPUs that each side needs, and curves over one load.
+//! A figure over loads: a grid of two tenants' loads with the CPUs that each side needs, and curves over one
+//! load.
 
 use crate::reproduce::{Doing, PointResult, Reproduction, sides};
 use quell_bench::report::html::{escape, figure, put};
@@ -6,18 +7,18 @@ use quell_bench::report::{charts, words};
 use quell_bench::result::Metric;
 use std::collections::BTreeMap;
 
-/// Two tenants' loads in percent, and on a side the CPUs needed; `None`: not kept.
+/// Two tenants' loads in percent, and the CPUs that a side needs at each; `None`: not measured.
 struct Grid<'a> {
-    /// What is asked: tenants' names with their objectives.
+    /// The tenants' names with their objectives.
     title: String,
     side: &'a str,
-    /// By the second's load, greatest first, then by the first's.
+    /// By the second tenant's load, greatest first, then by the first tenant's.
     rows: Vec<(f64, Vec<Option<Cell>>)>,
-    /// The first's loads.
+    /// The first tenant's loads.
     columns: Vec<f64>,
 }
 
-/// The CPUs needed in a measured cell, if objectives are kept on some.
+/// The CPUs needed in a measured cell; `None`: no number of CPUs keeps the objectives.
 #[derive(Clone, Copy)]
 struct Cell(Option<f64>);
 
@@ -27,7 +28,7 @@ impl Cell {
     }
 }
 
-/// Points of the same tenants with the same objectives.
+/// Groups points of equal tenants with equal objectives.
 fn mixes(points: &[PointResult]) -> Vec<Vec<&PointResult>> {
     let mut mixes: Vec<Vec<&PointResult>> = Vec::new();
     for point in points.iter().filter(|point| point.loads.len() == 2) {
@@ -40,7 +41,7 @@ fn mixes(points: &[PointResult]) -> Vec<Vec<&PointResult>> {
     mixes
 }
 
-/// Different loads of a tenant, ascending.
+/// The different loads of a tenant, ascending.
 fn axis(mix: &[&PointResult], number: usize) -> Vec<f64> {
     let loads = mix
         .iter()
@@ -166,7 +167,7 @@ pub(super) fn html(reproduction: &Reproduction) -> String {
     }
 }
 
-/// Points that differ by load only, by what they have in common.
+/// Points that differ by load only, by the settings that they have in common.
 fn curves(points: &[PointResult]) -> BTreeMap<(String, Vec<String>), Vec<&PointResult>> {
     let mut curves: BTreeMap<(String, Vec<String>), Vec<&PointResult>> = BTreeMap::new();
     for point in points.iter().filter(|point| !point.loads.is_empty()) {
@@ -179,7 +180,10 @@ fn curves(points: &[PointResult]) -> BTreeMap<(String, Vec<String>), Vec<&PointR
     curves
 }
 
-/// Charts over the load of all tenants together; empty where it is not varied.
+/// Charts over the load of all tenants together; empty where that is not varied.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub(super) fn charts(reproduction: &Reproduction) -> anyhow::Result<String> {
     if is_grid(reproduction) {
         return Ok(String::new());
@@ -187,7 +191,7 @@ pub(super) fn charts(reproduction: &Reproduction) -> anyhow::Result<String> {
     let sides = sides(&reproduction.points);
     let mut grid = String::new();
     for ((scenario, set), points) in curves(&reproduction.points) {
-        // Programs are long, and the other values say which it is.
+        // Programs are long, and the other settings already tell the curves apart.
         let short = set.iter().filter(|set| set.len() < 40);
         let short: Vec<&str> = short
             .map(|set| set.rsplit("tenant.").next().unwrap_or(set))

@@ -11,6 +11,10 @@ use quell_bench::report::flat::{Flat, Point};
 use quell_bench::workload::Interrupted;
 
 /// Writes a reproduced figure where the user wants it, as [`quell_bench::report::deliver`] does.
+///
+/// # Errors
+/// Where a chart cannot be drawn, or a file or standard output cannot be written; and [`Interrupted`], after
+/// all was written, for a figure that is not complete.
 pub fn deliver_reproduction(result: &Reproduction, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| reproduction::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
@@ -25,7 +29,10 @@ pub fn deliver_reproduction(result: &Reproduction, files: Files<'_>) -> anyhow::
     Ok(())
 }
 
-/// The same for what admission tests accept, which has no runs for a flat table.
+/// Writes what admission tests accept, as [`deliver_reproduction`] does; it has no runs for a flat table.
+///
+/// # Errors
+/// As [`deliver_reproduction`].
 pub fn deliver_acceptance(result: &Acceptance, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| acceptance::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";

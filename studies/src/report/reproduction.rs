@@ -25,7 +25,7 @@ pub fn text(reproduction: &Reproduction, styled: bool) -> String {
             words::method(&first)
         ));
     }
-    // Of a grid a table of every point would be long, and say less.
+    // A table of every point of a grid would be long, and say less.
     if super::cells::is_grid(reproduction) {
         line(&super::cells::text(reproduction));
     } else if has_latencies(reproduction) {
@@ -38,7 +38,7 @@ pub fn text(reproduction: &Reproduction, styled: bool) -> String {
     text
 }
 
-/// The first point, without what the figure sets in it alone.
+/// The first point's result, without settings that belong to this point alone.
 fn first(reproduction: &Reproduction) -> Option<BenchResult> {
     let point = reproduction.points.first()?;
     let mut first = point.result.clone();
@@ -46,7 +46,7 @@ fn first(reproduction: &Reproduction) -> Option<BenchResult> {
     Some(first)
 }
 
-/// Whether anybody's latency was measured; else there are only the claims' numbers to show.
+/// Whether a latency was measured; if not, there are only the claims' numbers to show.
 fn has_latencies(reproduction: &Reproduction) -> bool {
     let mut results = reproduction.points.iter().flat_map(|it| &it.result.results);
     results.any(|row| row.class == TenantClass::Latency)
@@ -74,7 +74,7 @@ fn measured(reproduction: &Reproduction, styled: bool) -> Table {
     table
 }
 
-/// One side of one class at one point, in cells as the header above has them.
+/// One side of one class at one point, in cells as the header of the table has them.
 struct Row {
     cells: [String; 9],
     group: bool,
@@ -98,7 +98,7 @@ fn rows(point: &PointResult) -> Vec<Row> {
         let batch = row.class == TenantClass::Batch;
         let (mean, p99) = match batch {
             false => (change(Metric::MeanUs), change(Metric::P99Us)),
-            // What a batch tenant gains is work; it stands under the mean's change, with its unit's name before it.
+            // A batch tenant gains work; it stands in the mean's column, with its unit's name before it.
             true => (change(Metric::WorkPerS), String::new()),
         };
         let busy = result.sides.iter().find(|side| side.side == row.side);
@@ -145,12 +145,13 @@ fn side_index(result: &BenchResult, side: &str) -> usize {
     sides.iter().position(|other| other == side).unwrap_or(0)
 }
 
-/// Whether the paper's statements are numbers for each side, so that a column for each shows more than a sentence.
+/// Whether the paper's statements are numbers for each side, so that a column for each side shows more than a
+/// sentence.
 fn has_numbers(reproduction: &Reproduction) -> bool {
     reproduction.claims.iter().any(|claim| claim.of.is_some())
 }
 
-/// The header and rows of the table of numbers: the paper's, the ideal, each side's.
+/// The header and rows of the table of numbers: the paper's, the ideal, and each side's.
 fn numbers(reproduction: &Reproduction) -> (Vec<String>, Vec<Vec<String>>) {
     let sides = sides(reproduction);
     let mut header: Vec<String> = ["what", "the paper", "ideal"].map(String::from).into();
@@ -215,7 +216,7 @@ fn here(claim: &ClaimResult) -> String {
     }
 }
 
-/// What differs from the paper, then what the runs noted, each once.
+/// What differs from the paper, then the notes of the runs, each once.
 fn notes(reproduction: &Reproduction) -> Vec<String> {
     let mut notes = reproduction.differs.clone();
     if !reproduction.complete {
@@ -234,6 +235,9 @@ fn notes(reproduction: &Reproduction) -> Vec<String> {
 }
 
 /// The figure as one HTML page that works offline.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub fn html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let mut head = format!("The paper: {}", reproduction.paper);
     if let Some(first) = first(reproduction) {
@@ -337,7 +341,7 @@ fn numbers_html(reproduction: &Reproduction) -> String {
     table
 }
 
-/// A chart for all numbers that belong together.
+/// A chart for each set of numbers that belong together.
 fn bars_html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let sides = sides(reproduction);
     let mut all: Vec<(&str, Vec<charts::Bars>)> = Vec::new();
@@ -408,7 +412,7 @@ fn charts_html(reproduction: &Reproduction) -> anyhow::Result<String> {
             .iter()
             .filter(|point| point.scenario == scenario)
             .collect();
-        // Where loads are varied the ratio is not.
+        // Where loads are varied the ratio is constant.
         if points.len() < 2 || points.iter().any(|point| !point.loads.is_empty()) {
             continue;
         }
@@ -433,7 +437,7 @@ pub(super) fn with_legend(sides: &[String], grid: &str) -> String {
     format!("{legend}<div class=\"grid\">\n{grid}</div>\n")
 }
 
-/// A chart for each point that tells how many were blocked.
+/// A chart for each point with the numbers of blocked threads.
 fn blocked_html(reproduction: &Reproduction) -> anyhow::Result<String> {
     let Some(first) = reproduction.points.first() else {
         return Ok(String::new());

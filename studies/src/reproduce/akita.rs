@@ -1,5 +1,5 @@
-//! Figures of Akita: A CPU scheduler for virtualized Clouds, as data. Numbers are those in the paper's text; its bars are not read
-//! off.
+//! Figures of Akita: A CPU scheduler for virtualized Clouds, as data. Numbers are those in the paper's text;
+//! its bars are not read off.
 
 use super::{Claim, Figure, Quantity, Sweep, number, once};
 use quell_bench::result::{Metric, Substrate};
@@ -7,7 +7,7 @@ use quell_bench::result::{Metric, Substrate};
 const ON: &[Substrate] = &[Substrate::Sim];
 const ON_KERNELS: &[Substrate] = &[Substrate::Vm, Substrate::Host];
 
-/// The paper's two baselines, what became of them, and Quell.
+/// The paper's two baselines, their successors, and Quell.
 const SIDES: &str = "cfs,eevdf,credit,credit2,akita,quell";
 
 const VMS: &str = "VMs of one vCPU on a simulated machine; guests have EEVDF of Linux 6.12 (docs/design/simulator.md). CFS is that of Linux 6.1, the paper's of 3.6; \
@@ -21,7 +21,7 @@ const REQUESTS: &str =
     "Requests are as long as the paper's rates and CPU use tell, and arrive without a network.";
 const WEIGHTED: &str = "What no promise covers is shared by weight, also with those whose budget is spent: the paper serves these one after the other.";
 
-/// How a tenant's metric rises from one point to another.
+/// How many times as high a tenant's metric is at one point as at another.
 const fn rise(
     scenario: &'static str,
     tenant: &'static str,
@@ -64,7 +64,8 @@ const ALONE: &[&str] = &[
     "tenant.hog.emulator_cpus=[1]",
     "tenant.hog.load.rate=0.001",
 ];
-// Processes have no emulators; and where QEMU emulates several CPUs it does so in turns, in which latencies vanish.
+// Processes have no emulator threads; and QEMU emulates several CPUs in turns, which hide latencies, so there
+// is one CPU.
 const BESIDE_REALLY: &[&str] = &[
     "host.cpus=1",
     "tenant.cache.kind=process",
@@ -77,13 +78,13 @@ const ALONE_REALLY: &[&str] = &[
     "tenant.hog.load.rate=0.001",
 ];
 
-// Figure 6: several of high criticality.
+// Figure 6: several VMs of high criticality.
 
 const SEVERAL: &str = "akita/several";
 const PAPER_6: &str = "memcached in a Type2 VM and in one to three Type1 VMs, on one core.";
 const RATE_6: &str = "How many requests a second: eight threads with 600 each for every VM.";
 
-/// How many there are, as VMs and as processes.
+/// The settings of each number of VMs, and of as many processes.
 macro_rules! several {
     ($($set:ident, $processes:ident, $setting:literal;)+) => {
         $(
@@ -107,7 +108,7 @@ several! {
 
 const UTILISATION: &str = "akita/utilisation";
 
-/// Its steps, as VMs and as processes: CPU time of all four.
+/// The steps, as VMs and as processes: CPU time of all four.
 macro_rules! utilisation {
     ($($set:ident, $processes:ident, $setting:literal, $of:literal: $high:literal, $low:literal;)+) => {
         $(
@@ -143,7 +144,7 @@ utilisation! {
 const RPC: &str = "akita/rpc";
 const RPC_ALONE: &[&str] = &["tenant.hog.count=5", "tenant.hog.load.rate=0.001"];
 
-/// How many there are, as VMs and as processes.
+/// The settings of each number of VMs, and of as many processes.
 macro_rules! crowds {
     ($($set:ident, $processes:ident, $count:literal: $p99:literal;)+) => {
         $(
@@ -174,7 +175,8 @@ crowds! {
     TWENTY_FOUR, TWENTY_FOUR_REALLY, "24": "Akita about 1, Xen 10, KVM 5";
 }
 
-// Figure 8 on a real kernel: QEMU emulates several CPUs in turns of up to 2 ms, in which latencies vanish; so it is one of the 12, and those that are there.
+// Figure 8 on a real kernel: QEMU emulates several CPUs in turns of up to 2 ms, which hide latencies; so
+// there is one of the 12 CPUs, with the VMs on it.
 const NEIGHBOURS: &[Sweep] = &[
     once(RPC, NEIGHBOURS_IDLE),
     once(RPC, TWO_NEIGHBOURS),
@@ -210,7 +212,7 @@ const PAPER_5: &str = "memcached in a Type1 VM with 35,000 requests a second, be
     with CFS, Akita.";
 const PAPER_7: &str = "VM1 (Type6) at 0 to 50 % beside three of Type2 with Lookbusy at 25 %, on one core; percent of a CPU.";
 
-/// Latencies alone and beside three, and what one of these has.
+/// Claims on latencies alone and beside three tenants, and on what one of these gets.
 macro_rules! beside {
     ($alone:ident, $beside:ident) => {
         &[
@@ -254,7 +256,8 @@ macro_rules! beside {
     };
 }
 
-/// The one's of low criticality beside none to three of high, and the first one's of these.
+/// Claims on the tenant of low criticality beside none to three of high criticality, and on the first of
+/// these.
 macro_rules! latencies_of_several {
     ($none:ident, $one:ident, $two:ident, $three:ident) => {
         &[

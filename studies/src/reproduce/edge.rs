@@ -1,5 +1,5 @@
-//! Figures redone at the paper's scale, on a simulated machine of 80 CPUs, as data. Percentages are those in the paper's
-//! text; its bars are not read off.
+//! Figures redone at the paper's scale, on a simulated machine of 80 CPUs, as data. Percentages are those in
+//! the paper's text; its bars are not read off.
 
 use super::{
     Axis, BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
@@ -20,7 +20,7 @@ const CONTAINER_COUNT: &str = "tenant.svc.count";
 const LOW: (f64, f64) = (0.0, 0.8);
 const HIGH: (f64, f64) = (3.2, 3.2);
 
-/// The paper's own pair first, then the kernel of today and Quell.
+/// The paper's own pair of schedulers first, then today's kernel and Quell.
 const SIDES: &str = "cfs,dasec,eevdf,sched,quell";
 
 const MACHINE: &str = "A simulated machine of four sockets with 20 CPUs each; guests have EEVDF of Linux 6.12 (docs/design/simulator.md). CFS is that of \

@@ -1,17 +1,18 @@
-//! Figures of Ishiguro et al., Toward Accurate Group Scheduling in Multi-core Environments, as data. Numbers are those in
-//! the paper's text; what follows from them is said to; its bars are not read off.
+//! Figures of Ishiguro et al., Toward Accurate Group Scheduling in Multi-core Environments, as data. Numbers
+//! are those in the paper's text; numbers that follow from them are marked as such; the paper's bars are not
+//! read off.
 
 use super::{Claim, Figure, Quantity, Sweep, number, once};
 use quell_bench::result::Substrate;
 
 /// The simulator's fair classes, and Quell's scheduler, with shares of the whole host as well.
 const SIDES: &str = "cfs,eevdf-6.12,eevdf,sched,share=quell sched --share";
-/// The kernel's own, and that.
+/// The kernel's own scheduler, and Quell's with and without shares of the whole host.
 const SIDES_REALLY: &str = "default,sched,share=quell sched --share";
 
 // Figure 3: four threads on two CPUs.
 
-/// The configurations; of the first also how the paper's collapse comes about.
+/// The configurations; the first also shows how the collapse that the paper describes comes about.
 const CONFIGURATIONS: &[Sweep] = &[
     once("groups/group", &[]),
     once("groups/group", SHORT),
@@ -24,7 +25,7 @@ const CONFIGURATIONS: &[Sweep] = &[
 
 /// T3 in short cycles.
 const SHORT: &[&str] = &[T3_SHORT];
-/// And groups of half the weight.
+/// T3 in short cycles, and groups of half the weight.
 const SHORT_AND_LIGHT: &[&str] = &[T3_SHORT, "tenant.p0.weight=50", "tenant.p1.weight=50"];
 const T3_SHORT: &str = "tenant.p1.thread.t3.program=[{ run_us = 12 }, { sleep_us = 28 }]";
 
@@ -59,7 +60,8 @@ const fn share(
     number(what, of, paper, quantity)
 }
 
-/// What was not in the paper is empty. That T1 has what T3 leaves of their CPU, and T0 and T2 half of theirs, follows.
+/// Numbers that the paper does not have are empty. That T1 gets what T3 leaves of their CPU, and T0 and T2
+/// half of theirs, follows from the paper.
 const SHARES: &[Claim] = shares! {
     "group", &[], "group": "50.0", "99.7", "50.0", "0.3", "149.7", "50.3";
     "group", SHORT, "group, short cycles": "50.0", "99.7", "50.0", "0.3", "149.7", "50.3";
@@ -82,9 +84,11 @@ const COLLAPSE: &str = "On the simulator the paper's 0.3 % comes back under CFS 
 const IDEAL: &str = "The ideal is weighted max-min fairness over all CPUs at once, level by level, as the configuration says it; where each \
     thread has a cgroup or none has, that is 120 : 80 too, as nothing says whose they are.";
 
-// The same in other cycles of T3, where the first process has more weight, and where threads may run on both CPUs.
+// The four threads with other cycles of T3, with a heavier first process, and where threads may run on both
+// CPUs.
 
-/// What is set where T0 to T3 are these tenants': T3's cycle, a weight, and where threads may run; pinned is how the scenarios have it.
+/// Settings where the threads T0 to T3 belong to these tenants: T3's cycle, a weight, and where threads may
+/// run; the scenarios have them pinned.
 macro_rules! set {
     (pinned, ($t0:literal, $t1:literal, $t2:literal, $t3:literal), $weight:literal, $run:literal, $sleep:literal $(, $more:expr)*) => {
         &[
@@ -185,7 +189,7 @@ const PAPER_CYCLES: &str = "Four equal groups of a thread each get 120 : 80 of p
 
 // Figure 1: programs beside one that computes.
 
-/// The co-runner sleeps.
+/// The setting with which the co-runner sleeps.
 const ALONE: &str = "tenant.beside.thread.worker.program=[{ sleep_us = 60000000 }]";
 const PRIMARY_PROCESS: &str = "tenant.primary.kind=process";
 const BESIDE_PROCESS: &str = "tenant.beside.kind=process";
@@ -196,7 +200,7 @@ const BESIDE_VCPUS: &str = "tenant.beside.vcpus=8";
 const PRIMARY_ROOT: &str = "tenant.primary.own_cgroup=false";
 const BESIDE_ROOT: &str = "tenant.beside.own_cgroup=false";
 
-/// What is set: containers or VMs, with groups or without, beside the co-runner or alone.
+/// Settings of containers or VMs, with groups or without, beside the co-runner or alone.
 const GROUPS: &[&str] = &[];
 const GROUPS_ALONE: &[&str] = &[ALONE];
 const NONE: &[&str] = &[PRIMARY_PROCESS, BESIDE_PROCESS];
@@ -238,8 +242,8 @@ const fn slow_down(
     number(what, of, paper, quantity)
 }
 
-/// Every program's points, and its slow-downs: of VMs and containers, and of containers only; the paper's numbers beside the
-/// co-runner, without groups and with.
+/// Every program's points, and its slow-downs: of VMs and containers, and of containers only; the paper's
+/// numbers are beside the co-runner, without groups and with groups.
 macro_rules! programs {
     ($($name:literal: $without:literal, $with:literal;)+) => {
         const PROGRAMS: &[Sweep] = &[$(

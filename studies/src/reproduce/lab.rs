@@ -1,4 +1,5 @@
-//! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars are not read off.
+//! Figures redone on real kernels with 8 CPUs, as data. Percentages are those in the paper's text; its bars
+//! are not read off.
 
 use super::{
     Axis, BATCH, Claim, EVERY_RATIO, Figure, Quantity, Sweep, Tenants, change, change_of, growth,
@@ -8,13 +9,13 @@ use quell_bench::result::{Metric, Substrate};
 /// Numbers of tenants with four threads on 8 CPUs: ratios 0.5, 1, 1.5, 2, 2.5, 3 and 4.
 const TENANTS: &[u32] = &[1, 2, 3, 4, 5, 6, 8];
 
-/// The key of the sweeps' scenarios.
+/// The key that sweeps of these scenarios vary.
 const COUNT: &str = "tenant.svc.count";
 
 const LOW: (f64, f64) = (0.0, 1.0);
 const HIGHEST: (f64, f64) = (3.0, 4.0);
 
-/// What holds for all of them.
+/// What holds for all figures.
 const MACHINE: &str = "8 CPUs and tenants of 4 threads, where the paper has 80 CPUs and VMs of 16 vCPUs; 8 CPUs allow the ratios \
     0.5, 1, 1.5, 2, 2.5, 3 and 4 instead of 0.4 to 3.2. Tenants are processes, without a hypervisor between.";
 const KERNEL: &str = "The baseline is this kernel's scheduler (EEVDF since 6.6), where the paper's is Linux 5.3's CFS. EEVDF takes a \

@@ -1,20 +1,21 @@
-//! What is said of tenants' loads and objectives: how much load a side carries, in how many cells of a grid of loads, on how many
-//! cores, and what hosts and guests do meanwhile.
+//! Quantities of tenants' loads and objectives: how much load a side carries, in how many cells of a grid of
+//! loads, on how many cores, and what hosts and guests do meanwhile.
 //!
-//! Problem: papers that pack tenants tell at which loads all objectives are kept, on how many cores. How: a point knows what each
-//! tenant was asked in percent of the most that it answers in time by itself, and its objective; points of the same loads
-//! on hosts of different sizes are one *cell*, and what a cell needs on a side is the fewest CPUs with which all
-//! objectives were kept: those that tenants held, or where CPUs are everybody's all of the host.
+//! Problem: papers that pack tenants say at which loads all objectives are kept, on how many cores. How: a
+//! point knows each tenant's load in percent of the most that the tenant answers in time by itself, and its
+//! objective; points of equal loads on hosts of different sizes are one *cell*. What a cell needs on a side
+//! is the fewest CPUs with which all objectives were kept: CPUs that tenants held, or all of the host where
+//! no tenant has CPUs of its own.
 
 use super::PointResult;
 use quell_bench::result::{ALL, GuestFigures, Metric, SideResult};
 use quell_model::config::{Scenario, TenantClass, TenantInstance};
 use std::collections::BTreeMap;
 
-/// Loads in percent by tenant; what a cell is known by.
+/// Loads in percent by tenant; they identify a cell.
 type Cell<'a> = &'a BTreeMap<String, f64>;
 
-/// What each tenant of a scenario is asked, in percent of the most that it answers in time by itself, where that is told.
+/// The load of each tenant that has one in percent of the most that it answers in time by itself.
 pub fn loads(scenario: &Scenario) -> BTreeMap<String, f64> {
     let instances = scenario.instances().into_iter();
     let load = |it: TenantInstance<'_>| {
@@ -34,68 +35,70 @@ pub fn objectives_us(scenario: &Scenario) -> BTreeMap<String, f64> {
     instances.filter_map(objective).collect()
 }
 
-/// What is looked at.
+/// The points that a quantity is computed from.
 #[derive(Debug, Clone, Copy)]
 pub struct Of {
     /// The scenario.
     pub scenario: &'static str,
-    /// What is set first in its points.
+    /// The settings that these points begin with.
     pub set: &'static [&'static str],
 }
 
-/// Something computed from points with loads, for a side.
+/// A quantity computed from points with loads, for a side.
 #[derive(Debug, Clone, Copy)]
 pub enum Loads {
-    /// The most load, of all tenants together in percent, up to which all objectives are kept; between two points as their
-    /// worst tenants' latencies say, on a logarithmic scale.
+    /// The greatest load, of all tenants together in percent, up to which all objectives are kept;
+    /// interpolated between two points by the latencies of their worst tenants, on a logarithmic scale.
     Most(Of),
-    /// In how many cells all objectives are kept. Where VMs are alike only one of two mirrored cells is measured, and counts twice.
+    /// The number of cells in which all objectives are kept. Where VMs are alike only one of two mirrored
+    /// cells is measured, and counts twice.
     Kept(Of),
-    /// The mean of several.
+    /// The mean of several quantities.
     Mean(&'static [Loads]),
     /// CPUs needed against another side: the mean over the cells in which both keep all objectives.
     Cpus(Of, &'static str),
-    /// The most load against another side: the mean over numbers of CPUs with which both keep all objectives somewhere.
+    /// The greatest load against another side: the mean over numbers of CPUs with which both keep all
+    /// objectives somewhere.
     Carried(Of, &'static str),
-    /// How well a parabola that opens downwards fits the switches of guests over their utilization, as UFO fits one: R², negative where it
-    /// opens upwards.
+    /// How well a parabola that opens downwards fits the switches of guests over their utilization, as UFO
+    /// fits one: R², negative where the parabola opens upwards.
     Concavity(Of),
-    /// What is done at one point, whose settings are exactly these.
+    /// What hosts and guests do at one point, which has exactly these settings.
     Doing(Of, Doing),
-    /// How much a metric of all latency-critical tenants differs from one window to the next at one point: its standard deviation
-    /// as a part of its mean.
+    /// How much a metric of all latency-critical tenants differs from one window to the next at one point:
+    /// its standard deviation as a part of its mean.
     Spread(Of, Metric),
     /// In how many seconds of the window a tenant's objective was missed, at one point.
     Late(Of, &'static str),
-    /// CPUs that tenants hold, in the mean, at one point; all where they are everybody's.
+    /// The CPUs that tenants hold, in the mean, at one point; all CPUs where no tenant has CPUs of its own.
     Held(Of),
-    /// One of them over another: 1 is no difference.
+    /// One quantity over another: 1 is no difference.
     Over(&'static Loads, &'static Loads),
 }
 
 /// What hosts and guests do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
-    /// Switches of the host's CPUs, emulators' among them, per second.
+    /// Switches of the host's CPUs, emulator threads included, per second.
     AllHostSwitches,
-    /// Switches of the host to virtual CPUs, per second.
+    /// Switches of the host to vCPUs, per second.
     HostSwitches,
     /// Switches of all guests' schedulers, per second.
     GuestSwitches,
-    /// How many virtual CPUs wait for a CPU, in the mean.
+    /// How many vCPUs wait for a CPU, in the mean.
     HostDelay,
-    /// How many threads of guests wait for a virtual CPU, in the mean.
+    /// How many threads of guests wait for a vCPU, in the mean.
     GuestDelay,
     /// CPU time as guests count it, in CPUs.
     Used,
     /// VM exits per second.
     Exits,
-    /// CPU time of emulator threads, in percent of that of virtual CPUs.
+    /// CPU time of emulator threads, in percent of that of vCPUs.
     Emulators,
 }
 
 impl Loads {
-    /// Its value for a side.
+    /// The quantity's value for a side.
     pub(super) fn of(&self, points: &[PointResult], side: &str) -> Option<f64> {
         match self {
             Loads::Most(of) => of.most(points, side),
@@ -164,7 +167,7 @@ impl Loads {
         }
     }
 
-    /// What it looks at.
+    /// The points that it is computed from.
     #[cfg(test)]
     pub(super) fn ofs(&self) -> Vec<Of> {
         match self {
@@ -219,7 +222,7 @@ impl Of {
         })
     }
 
-    /// Its cells, each once.
+    /// The cells of these points, each once.
     fn cells<'a>(&self, points: &'a [PointResult]) -> Vec<Cell<'a>> {
         let mut cells: Vec<Cell<'a>> = Vec::new();
         for point in self.points(points) {
@@ -230,7 +233,8 @@ impl Of {
         cells
     }
 
-    /// With how few CPUs all objectives are kept in a cell; `None`: with none of the numbers that were measured.
+    /// The fewest CPUs with which all objectives are kept in a cell; `None`: with none of the numbers that
+    /// were measured.
     fn cpus(&self, points: &[PointResult], cell: Cell<'_>, side: &str) -> Option<f64> {
         let of_cell = self.points(points).filter(|point| point.loads == *cell);
         let kept = of_cell.filter(|point| point.keeps(side) == Some(true));
@@ -245,7 +249,7 @@ impl Of {
         for (load, miss) in all {
             match kept {
                 _ if miss <= 1.0 => kept = Some((load, miss)),
-                // Where the line between the two crosses the objective.
+                // The load at which the line between the two points crosses the objective.
                 Some((before, held)) => {
                     let part = -held.ln() / (miss.ln() - held.ln());
                     return Some(before + part * (load - before));
@@ -258,7 +262,8 @@ impl Of {
 }
 
 impl PointResult {
-    /// The greatest ratio of a tenant's 99th percentile to its objective; `None` where nobody has one, or it was not measured.
+    /// The greatest ratio of a tenant's 99th percentile to its objective; `None` where no tenant has an
+    /// objective, or a percentile was not measured.
     fn miss(&self, side: &str) -> Option<f64> {
         let of = |(tenant, objective): (&String, &f64)| {
             let row = super::tenant_row(&self.result, tenant, side)?;
@@ -268,19 +273,20 @@ impl PointResult {
         all?.into_iter().reduce(f64::max)
     }
 
-    /// Whether all objectives are kept.
+    /// Whether all objectives are kept; `None` where that is not known.
     pub(crate) fn keeps(&self, side: &str) -> Option<bool> {
         self.miss(side).map(|it| it <= 1.0)
     }
 
-    /// The CPUs that tenants hold; all, where they are everybody's.
+    /// The CPUs that tenants hold; all CPUs where no tenant has CPUs of its own.
     pub(crate) fn held(&self, side: &str) -> Option<f64> {
         let mut sides = self.result.sides.iter();
         let of = sides.find(|it| it.side == side)?;
         Some(of.held_cpus.unwrap_or(self.result.host.cpus.into()))
     }
 
-    /// The standard deviation of a metric of all latency-critical tenants over windows, as a part of the mean.
+    /// The standard deviation over windows of a metric of all latency-critical tenants, as a part of its
+    /// mean.
     fn spread(&self, metric: Metric, side: &str) -> Option<f64> {
         let runs = self.result.runs.iter().filter(|run| run.side == side);
         let of_run = |run: &quell_bench::result::Run| {
@@ -297,7 +303,7 @@ impl PointResult {
         (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt() / mean)
     }
 
-    /// What hosts and guests do there.
+    /// What hosts and guests do at this point.
     pub(crate) fn doing(&self, doing: Doing, side: &str) -> Option<f64> {
         if doing == Doing::AllHostSwitches {
             let mut sides = self.result.sides.iter();
@@ -320,7 +326,7 @@ impl PointResult {
     }
 }
 
-/// The load of all together.
+/// The load of all tenants together.
 fn sum(cell: Cell<'_>) -> f64 {
     cell.values().sum()
 }
@@ -330,13 +336,14 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// R² of the parabola that fits best, negative where it opens upwards; of four points or more.
+/// R² of the parabola that fits best, negative where it opens upwards; `None` with fewer than four points.
 fn parabola(points: &[(f64, f64)]) -> Option<f64> {
     let count = points.len() as f64;
     if points.len() < 4 {
         return None;
     }
-    // Orthogonal to the constant, then to the straight line: what each adds to the fit is known by itself.
+    // Orthogonal to the constant, then to the straight line: so what each term adds to the fit can be
+    // computed by itself.
     let (x, y) = (
         points.iter().map(|it| it.0).sum::<f64>() / count,
         points.iter().map(|it| it.1).sum::<f64>() / count,
@@ -370,7 +377,7 @@ mod tests {
         };
         assert!((of(&|x| 3.0 + 5.0 * x - x * x) - 1.0).abs() < 1e-9);
         assert!((of(&|x| x * x) + 1.0).abs() < 1e-9);
-        // A sine is none.
+        // A sine is no parabola.
         let wave = of(&|x| (2.5 * x).sin());
         assert!(wave.abs() < 0.5, "{wave}");
         assert_eq!(parabola(&[(0.0, 1.0), (1.0, 2.0), (2.0, 1.0)]), None);

@@ -1,9 +1,11 @@
-//! Experiments of papers, redone: a set of scenarios, and the paper's statements beside what is measured here.
+//! Experiments of papers, redone: a set of scenarios, and the paper's statements beside what is measured
+//! here.
 //!
-//! Problem: a paper's machine, applications and kernel are not at hand, so its bars cannot be compared with ours one
-//! by one. Approach: a [`Figure`] is scenarios with one varied number each (its points), and the paper's own
-//! sentences as [`Claim`]s, each with a [`Quantity`] that can be computed from any machine's results: a change
-//! against the baseline, or a growth over the consolidation ratio. What differs from the paper is part of the figure.
+//! Problem: a paper's machine, applications and kernel are not at hand, so its bars cannot be compared with
+//! ours one by one. Approach: a [`Figure`] is scenarios with one varied number each (its points), and the
+//! paper's own sentences as [`Claim`]s, each with a [`Quantity`] that can be computed from any machine's
+//! results: a change against the baseline, or a growth over the consolidation ratio. What differs from the
+//! paper is part of the figure.
 //!
 //! The consolidation ratio is threads of latency-critical tenants, of VMs their vCPUs, over CPUs.
 
@@ -30,19 +32,19 @@ pub struct Figure {
     pub name: &'static str,
     /// Where it can be redone at this scale, the best place first.
     pub on: &'static [Substrate],
-    /// Whether it is about what the scheduler does ([`quell_bench::run::BenchOptions::scheduling`]).
+    /// Whether the figure is about what the scheduler does ([`quell_bench::run::BenchOptions::scheduling`]).
     pub scheduling: bool,
-    /// What it shows.
+    /// What the figure shows.
     pub title: &'static str,
     /// The paper's own setting.
     pub paper: &'static str,
-    /// What is different here.
+    /// What differs here from the paper.
     pub differs: &'static [&'static str],
     /// The sides unless the user names others, as `--policy` takes them; the baseline first.
     pub sides: &'static str,
-    /// What is run.
+    /// The scenarios to run.
     pub sweeps: &'static [Sweep],
-    /// What the paper says of it.
+    /// The paper's statements.
     pub claims: &'static [Claim],
 }
 
@@ -51,12 +53,12 @@ pub struct Figure {
 pub struct Sweep {
     /// A built-in scenario.
     pub scenario: &'static str,
-    /// What is set otherwise at every point, as `--set` takes it.
+    /// Settings of every point, as `--set` takes them.
     pub set: &'static [&'static str],
-    /// What is varied, the last fastest; empty where nothing is.
+    /// The numbers that are varied, the last one fastest; empty where none is.
     pub over: &'static [Axis],
-    /// The only sides that it suits, if not all: how it is set belongs to them, as a warm-up after which one has settled and
-    /// another is about to try something.
+    /// The only sides that the sweep suits, if not all: its settings belong to them, such as a warm-up after
+    /// which one side has settled and another is about to try something.
     pub sides: Option<&'static str>,
 }
 
@@ -74,84 +76,89 @@ pub struct Axis {
 pub struct Point {
     /// The built-in scenario.
     pub scenario: &'static str,
-    /// What is set otherwise, as `--set` takes it.
+    /// Settings of this point, as `--set` takes them.
     pub set: Vec<String>,
-    /// The figure's sides here.
+    /// The figure's sides at this point.
     pub sides: &'static str,
-    /// Whether it suits no others.
+    /// Whether the point suits no other sides.
     pub only: bool,
 }
 
 /// A statement of the paper.
 #[derive(Debug)]
 pub struct Claim {
-    /// What it is about.
+    /// What the statement is about.
     pub what: &'static str,
-    /// Where it is one number of several that belong together: what they are of.
+    /// Where it is one number of several that belong together: their common name.
     pub of: Option<&'static str>,
-    /// What the paper says.
+    /// The paper's words.
     pub paper: &'static str,
-    /// What to compare it with.
+    /// The quantity to compare the statement with.
     pub quantity: Quantity,
 }
 
-/// Something computed from a figure's points.
+/// A quantity that is computed from a figure's points.
 #[derive(Debug, Clone, Copy)]
 pub enum Quantity {
-    /// How a metric differs from the baseline's: the geometric mean over the points from one ratio to another.
+    /// How a metric differs from the baseline's: the geometric mean over the points from one consolidation
+    /// ratio to another.
     Change {
-        /// Which tenants.
+        /// The tenants.
         tenants: Tenants,
-        /// Which metric.
+        /// The metric.
         metric: Metric,
-        /// Which scenarios; all where empty.
+        /// The scenarios; all where empty.
         scenarios: &'static [&'static str],
         /// Consolidation ratios, both ends included.
         ratios: (f64, f64),
     },
-    /// How the latency-critical tenants' metric grows from one ratio to another on each side, the baseline too.
+    /// How the latency-critical tenants' metric grows from one consolidation ratio to another on each side,
+    /// the baseline included.
     Growth {
-        /// Which metric.
+        /// The metric.
         metric: Metric,
-        /// Which scenarios; all where empty.
+        /// The scenarios; all where empty.
         scenarios: &'static [&'static str],
-        /// From and to this consolidation ratio.
+        /// The consolidation ratios from and to which it grows.
         ratios: (f64, f64),
     },
-    /// Of the mean latency that the second side gains on the baseline: the part that a side leaves out.
-    /// Geometric means over all points; 1 is all of it.
+    /// The part of the mean latency that the second side gains on the baseline which a further side does not
+    /// gain. Geometric means over all points; 1 is all of it.
     PartLost,
-    /// Of the time in which threads of a latency-critical tenant are ready: the part in which at least so many of its others
-    /// are blocked, on each side, the baseline too; 1 is all of it. The mean over the points from one ratio to another.
+    /// The part of the time in which threads of a latency-critical tenant are ready in which at least `least`
+    /// of its other threads are blocked, on each side, the baseline included; 1 is all of it. The mean over
+    /// the points from one consolidation ratio to another.
     Blocked {
-        /// How many.
+        /// The least number of blocked threads.
         least: usize,
-        /// Which scenarios.
+        /// The scenarios.
         scenarios: &'static [&'static str],
         /// Consolidation ratios, both ends included.
         ratios: (f64, f64),
     },
-    /// The CPU time of some thread programs together on each side, the baseline too, in percent of one CPU.
+    /// The CPU time of some thread programs together on each side, the baseline included, in percent of one
+    /// CPU.
     Share {
         /// The scenario.
         scenario: &'static str,
-        /// What is set otherwise in it.
+        /// Settings of the point.
         set: &'static [&'static str],
-        /// The thread programs, each of one tenant's.
+        /// The thread programs, each of one tenant.
         programs: &'static [&'static str],
     },
-    /// How many times as long a batch tenant takes for the same work as at another point, on each side, the baseline too.
+    /// How many times as long a batch tenant takes for equal work as at another point, on each side, the
+    /// baseline included.
     SlowDown {
         /// The scenario.
         scenario: &'static str,
         /// The tenant.
         tenant: &'static str,
-        /// What is set otherwise where it is slow.
+        /// Settings of the point where it is slow.
         set: &'static [&'static str],
-        /// And where it is not.
+        /// Settings of the point where it is not slow.
         than: &'static [&'static str],
     },
-    /// How many times as high a tenant's metric is as at another point, on each side, the baseline too.
+    /// How many times as high a tenant's metric is as at another point, on each side, the baseline included.
     Rise {
         /// The scenario.
         scenario: &'static str,
@@ -159,12 +166,12 @@ pub enum Quantity {
         tenant: &'static str,
         /// Its metric.
         metric: Metric,
-        /// What is set otherwise where it is high.
+        /// Settings of the point where it is high.
         set: &'static [&'static str],
-        /// And where it is not.
+        /// Settings of the point where it is not high.
         than: &'static [&'static str],
     },
-    /// A tenant's metric on each side, the baseline too: in ms, or of CPU time in percent of one CPU.
+    /// A tenant's metric on each side, the baseline included: in ms, or for CPU time in percent of one CPU.
     Value {
         /// The scenario.
         scenario: &'static str,
@@ -172,23 +179,23 @@ pub enum Quantity {
         tenant: &'static str,
         /// Its metric.
         metric: Metric,
-        /// What is set otherwise in it.
+        /// Settings of the point.
         set: &'static [&'static str],
     },
-    /// What is said of loads and objectives, on each side, the baseline too.
+    /// A quantity of loads and objectives, on each side, the baseline included.
     Loads(Loads),
-    /// A quantity against another side's: 1 is no difference.
+    /// A quantity over another side's: 1 is no difference.
     Against {
         /// The other side.
         side: &'static str,
-        /// Of what.
+        /// The quantity.
         quantity: &'static Quantity,
     },
-    /// How many CPUs were idle on each side, the baseline too.
+    /// How many CPUs were idle on each side, the baseline included.
     IdleCpus {
         /// The scenario.
         scenario: &'static str,
-        /// What is set otherwise in it.
+        /// Settings of the point.
         set: &'static [&'static str],
     },
 }
@@ -196,22 +203,22 @@ pub enum Quantity {
 /// Tenants of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenants {
-    /// All of a class.
+    /// All tenants of a class.
     Class(TenantClass),
-    /// One, or all those made from it by `count`.
+    /// One tenant, or all tenants made from it by `count`.
     Named(&'static str),
 }
 
-/// What a reproduction found.
+/// The result of a reproduction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
     /// [`quell_bench::result::SCHEMA`].
     pub schema: u32,
     /// The figure's name.
     pub figure: String,
-    /// What it shows.
+    /// What the figure shows.
     pub title: String,
-    /// Whether every point that was asked for was measured: with `--policy` those that suit its sides.
+    /// Whether every point that was asked for was measured: with `--policy` the points that suit its sides.
     pub complete: bool,
     /// The points, in the order measured.
     pub points: Vec<PointResult>,
@@ -219,7 +226,7 @@ pub struct Reproduction {
     pub claims: Vec<ClaimResult>,
     /// The paper's own setting.
     pub paper: String,
-    /// What is different here.
+    /// What differs here from the paper.
     pub differs: Vec<String>,
 }
 
@@ -228,50 +235,50 @@ pub struct Reproduction {
 pub struct PointResult {
     /// The scenario.
     pub scenario: String,
-    /// What the figure sets otherwise in it.
+    /// Settings of the point.
     #[serde(default)]
     pub set: Vec<String>,
     /// The consolidation ratio.
     pub ratio: f64,
-    /// Who shares the CPUs there; empty where it is read from a file.
+    /// The tenants that share the CPUs; empty where the point is read from a file.
     #[serde(skip)]
     pub sharers: Sharers,
-    /// What each tenant was asked, in percent of the most that it answers in time by itself, where that is told.
+    /// The load of each tenant that has one in percent of the most that it answers in time by itself.
     #[serde(default)]
     pub loads: BTreeMap<String, f64>,
     /// Tenants' objectives: their 99th percentiles in µs.
     #[serde(default)]
     pub objectives_us: BTreeMap<String, f64>,
-    /// What was measured.
+    /// The benchmark at this point.
     pub result: BenchResult,
 }
 
 /// A statement of the paper beside ours.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClaimResult {
-    /// What it is about.
+    /// What the statement is about.
     pub what: String,
-    /// Where it is one number of several that belong together: what they are of.
+    /// Where it is one number of several that belong together: their common name.
     #[serde(default)]
     pub of: Option<String>,
-    /// What the paper says.
+    /// The paper's words.
     pub paper: String,
-    /// Where that is known: what would be ideal, in the unit of the sides' values.
+    /// The ideal value, where that is known, in the unit of the sides' values.
     #[serde(default)]
     pub ideal: Option<f64>,
-    /// What was found, for each side that it can be said of.
+    /// The value here, for each side that has one.
     pub here: Vec<Here>,
 }
 
-/// What was found for one side.
+/// The value here for one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Here {
     /// The side.
     pub side: String,
-    /// The change as a ratio (1 is none), or for a part lost the part (1 is all); for CPU time percent of a CPU, for a
-    /// slow-down times.
+    /// A change as a ratio (1 is none); for a part the part (1 is all), for CPU time percent of a CPU, for a
+    /// slow-down how many times as long.
     pub value: f64,
-    /// The same as the paper would print it.
+    /// The value as the paper would print it.
     pub text: String,
 }
 
@@ -315,7 +322,7 @@ const fn change(
     change_of(LATENCY, what, paper, metric, scenarios, ratios)
 }
 
-/// A claim on how the metric of some changes.
+/// A claim on how the metric of some tenants changes against the baseline.
 const fn change_of(
     tenants: Tenants,
     what: &'static str,
@@ -337,7 +344,7 @@ const fn change_of(
     }
 }
 
-/// A claim on how it grows over the ratio on each side.
+/// A claim on how the latency-critical tenants' metric grows over the ratio on each side.
 const fn growth(
     what: &'static str,
     paper: &'static str,
@@ -357,7 +364,7 @@ const fn growth(
     }
 }
 
-/// Every figure; of those of one name the best first.
+/// Every figure; of figures with one name the best first.
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
     let all = [
         edge::FIGURES,
@@ -371,14 +378,14 @@ pub fn figures() -> impl Iterator<Item = &'static Figure> {
 }
 
 impl Figure {
-    /// A figure by its name, where it can be redone there; anywhere if that does not matter.
+    /// The figure with this name that can be redone on `on`; on any substrate where that is `None`.
     pub fn named(name: &str, on: Option<Substrate>) -> Option<&'static Figure> {
         figures().find(|figure| {
             figure.name == name && on.is_none_or(|substrate| figure.on.contains(&substrate))
         })
     }
 
-    /// Its runs, in order.
+    /// The figure's points, in order.
     pub fn points(&self) -> Vec<Point> {
         let of_sweep = |sweep: &'static Sweep| {
             let mut sets: Vec<Vec<String>> =
@@ -402,7 +409,8 @@ impl Figure {
         self.sweeps.iter().flat_map(of_sweep).collect()
     }
 
-    /// What its points say, once measured: all that were `asked` for unless an interrupt ended it.
+    /// The reproduction from the points that were measured; `asked` is how many there should be without an
+    /// interrupt.
     pub fn conclude(&self, points: Vec<PointResult>, asked: usize) -> Reproduction {
         let complete = |point: &PointResult| point.result.complete;
         Reproduction {
@@ -418,7 +426,7 @@ impl Figure {
     }
 }
 
-/// The sides of all points, each once: the first point's first.
+/// The sides of all points, each once, those of the first point first.
 pub(crate) fn sides(points: &[PointResult]) -> Vec<String> {
     let mut sides: Vec<String> = Vec::new();
     for side in points.iter().flat_map(|point| &point.result.options.sides) {
@@ -429,7 +437,8 @@ pub(crate) fn sides(points: &[PointResult]) -> Vec<String> {
     sides
 }
 
-/// Threads of latency-critical tenants over CPUs; of VMs their vCPUs. `cpus` also stands for a number of threads given as `"cpus"`.
+/// Threads of latency-critical tenants over CPUs; for VMs their vCPUs. `cpus` also stands for a number of
+/// threads given as `"cpus"`.
 pub fn consolidation_ratio(scenario: &Scenario, cpus: u32) -> f64 {
     let count = |count: &Count| count.on(cpus);
     let threads = |tenant: &TenantSpec| match &tenant.app {
@@ -476,7 +485,7 @@ impl Claim {
 }
 
 impl Quantity {
-    /// The loads that it looks at.
+    /// The points that quantities of loads are computed from.
     #[cfg(test)]
     fn ofs(&self) -> Vec<Of> {
         match self {
@@ -507,7 +516,7 @@ impl Quantity {
         }
     }
 
-    /// Its value for a side, which stands at `index`; `None` where it says nothing of that side.
+    /// The quantity's value for a side, which stands at `index`; `None` where the side has none.
     fn of(&self, points: &[PointResult], side: &str, index: usize) -> Option<f64> {
         match *self {
             Quantity::Change {
@@ -629,8 +638,8 @@ impl Quantity {
         .filter(|value| value.is_finite())
     }
 
-    /// What would be ideal, where that is known. A slow-down's follows from the CPU time that the tenant uses where it is
-    /// fast, on the first side: to have less of it takes as many times as long.
+    /// The ideal value, where it is known. That of a slow-down follows from the CPU time that the tenant uses
+    /// on the first side where it is not slow: with a part of that time it takes as many times as long.
     fn ideal(&self, points: &[PointResult]) -> Option<f64> {
         match *self {
             Quantity::Share {
@@ -686,7 +695,8 @@ impl PointResult {
         Some(row.figures.cpu_share * f64::from(self.result.host.cpus))
     }
 
-    /// The CPU time of a thread program on a side, in CPUs; of the first tenant that has one of that name.
+    /// The CPU time of a thread program on a side, in CPUs; of the first tenant that has a program of this
+    /// name.
     fn cpus_of_program(&self, program: &str, side: &str) -> Option<f64> {
         let rows = self.result.results.iter().filter(|row| row.side == side);
         let share = rows
@@ -702,7 +712,7 @@ fn tenant_row<'a>(result: &'a BenchResult, tenant: &str, side: &str) -> Option<&
     rows.find(|row| row.side == side && row.tenant == tenant)
 }
 
-/// Whether a point is of one of the scenarios, or of any where there are none, and between two ratios.
+/// Whether a point is of one of the scenarios, or of any if none are given, and between two ratios.
 fn inside(point: &PointResult, scenarios: &[&str], ratios: (f64, f64)) -> bool {
     (scenarios.is_empty() || scenarios.contains(&&*point.scenario))
         && (ratios.0 - 1e-9..=ratios.1 + 1e-9).contains(&point.ratio)
@@ -714,7 +724,7 @@ pub(crate) fn all_latency<'a>(result: &'a BenchResult, side: &str) -> Option<&'a
     rows.find(|row| row.side == side && row.tenant == ALL && row.class == TenantClass::Latency)
 }
 
-/// A side's ratios to the baseline, one for each tenant named or one for a class.
+/// A side's ratios to the baseline, one for each tenant of a name or one for a class.
 fn changes(result: &BenchResult, tenants: Tenants, metric: Metric, side: &str) -> Vec<f64> {
     let matches = |name: &str, class: TenantClass| match tenants {
         Tenants::Class(wanted) => name == ALL && class == wanted,

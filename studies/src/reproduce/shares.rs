@@ -1,4 +1,4 @@
-//! Who shares a scenario's CPUs, and what each would ideally have of them ([`quell_policy::share`]).
+//! The tenants that share a scenario's CPUs, and what each would ideally get ([`quell_policy::share`]).
 
 use quell_model::CpuSet;
 use quell_model::config::{Scenario, Step, TenantKind, ThreadProgram, TimeUs};
@@ -12,16 +12,17 @@ const NICE_0: u32 = 100;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sharers {
     problem: Problem,
-    /// Of each thread of the problem: the tenant.
+    /// The tenant of each thread of the problem.
     tenants: Vec<String>,
-    /// And its program; empty for a virtual CPU.
+    /// The program of each thread; empty for a vCPU.
     programs: Vec<String>,
-    /// And whether its demand is known: a thread that computes and sleeps says it, one that waits for others does not.
+    /// Whether the demand of each thread is known: it is for a thread that computes and sleeps, not for a
+    /// thread that waits for others.
     known: Vec<bool>,
 }
 
 impl Sharers {
-    /// Those of a scenario on a host with so many CPUs. A VM's threads are its virtual CPUs.
+    /// The sharers of a scenario on a host with `cpus` CPUs. A VM's threads are its vCPUs.
     pub fn of(scenario: &Scenario, cpus: u32) -> Sharers {
         let cgroups = scenario.cgroups();
         let all = CpuSet::first(cpus);
@@ -71,7 +72,7 @@ impl Sharers {
         sharers
     }
 
-    /// The same where a tenant alone uses so many CPUs, its threads alike.
+    /// These sharers, where a tenant uses `cpus` CPUs when it is alone, its threads alike.
     #[must_use]
     pub fn with_use(mut self, tenant: &str, cpus: f64) -> Sharers {
         let threads = self.tenants.iter().filter(|name| *name == tenant).count();
@@ -85,17 +86,18 @@ impl Sharers {
         self
     }
 
-    /// What each tenant would ideally have, in CPUs; `None` where somebody's demand is not known, or nobody is there.
+    /// What each tenant would ideally get, in CPUs; `None` where a thread's demand is not known, or there are
+    /// no threads.
     pub fn ideal(&self) -> Option<BTreeMap<&str, f64>> {
         self.ideal_by(&self.tenants)
     }
 
-    /// The same by thread program, whose-ever it is.
+    /// What each thread program would ideally get, over all tenants; `None` as in [`Sharers::ideal`].
     pub fn ideal_by_program(&self) -> Option<BTreeMap<&str, f64>> {
         self.ideal_by(&self.programs)
     }
 
-    /// By what the threads are called.
+    /// The ideal by the names that threads have in `names`.
     fn ideal_by<'a>(&self, names: &'a [String]) -> Option<BTreeMap<&'a str, f64>> {
         if self.tenants.is_empty() || self.known.contains(&false) {
             return None;
@@ -109,7 +111,8 @@ impl Sharers {
     }
 }
 
-/// What part of a CPU a thread with this program uses if it never waits, where it only computes and sleeps.
+/// The part of a CPU that a thread with this program uses if it never waits; `None` unless it only computes
+/// and sleeps.
 fn demand(threads: &ThreadProgram) -> Option<f64> {
     let (mut run, mut sleep) = (0.0, 0.0);
     for step in &threads.program {
@@ -140,7 +143,8 @@ mod tests {
 
     #[test]
     fn the_four_threads_ideals_are_those_worked_by_hand() {
-        // T3 wants 0.3 of its CPU. A CPU for each process: T0 gives way to T2, which has what T1 takes of T3's CPU.
+        // T3 wants 0.3 of its CPU. Each process should get a CPU: T0 gives way to T2, which gets what T1
+        // takes of T3's CPU.
         for (name, expected) in [
             ("group", [0.3, 0.7, 0.7, 0.3]),
             ("nested", [0.3, 0.7, 0.7, 0.3]),

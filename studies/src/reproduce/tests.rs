@@ -1,11 +1,11 @@
-//! Claims computed from made-up points whose answers are known.
+//! Claims computed from made-up points with known answers.
 
 use super::*;
 use crate::testing::sample;
 use quell_bench::result::SchedulingFigures;
 use quell_bench::side::Side;
 
-/// A point in which the baseline's mean is `base` and each further side's `base` times its factor.
+/// A point in which the baseline's mean is `base` and each further side's is `base` times its factor.
 fn point(scenario: &str, ratio: f64, base: f64, factors: &[(&str, f64)]) -> PointResult {
     let mut result = sample();
     let row = |side: &str, mean: f64| {
@@ -247,7 +247,8 @@ image-sweep tenant.svc.count=8
     assert!(points[0].set.is_empty());
 }
 
-/// Two batch tenants on one side with so many CPUs, and so much work of the first.
+/// Two batch tenants that use `cpus` CPUs on both sides, and do `work` per second on the first side, twice
+/// that on the second.
 fn shared(scenario: &str, set: &[&str], cpus: [f64; 2], work: f64) -> PointResult {
     let mut at = point(scenario, 0.0, 1.0, &[("sched", 1.0)]);
     at.set = set.iter().map(|set| set.to_string()).collect();
@@ -267,7 +268,7 @@ fn shared(scenario: &str, set: &[&str], cpus: [f64; 2], work: f64) -> PointResul
     at
 }
 
-/// A scenario of the groups' folder on eight CPUs.
+/// A scenario of the groups' folder, on eight CPUs.
 fn sharers(name: &str) -> Sharers {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/groups");
     let file = folder.join(name).with_extension("toml");
@@ -289,7 +290,7 @@ fn shares_and_slow_downs_are_beside_their_ideals() {
     };
     assert_eq!(value(slow_down, &points, "default"), Some(3.0));
     assert_eq!(value(slow_down, &points, "sched"), Some(3.0));
-    // It used six CPUs alone and would have four: half as long again.
+    // The tenant used six CPUs alone and would ideally have four: it takes half as long again.
     assert_eq!(slow_down.ideal(&points), Some(1.5));
     let share = Quantity::Share {
         scenario: "groups/barriers",
@@ -392,7 +393,7 @@ pub(crate) fn slow_downs() -> Reproduction {
     )
 }
 
-/// The points of one figure, short enough to look at.
+/// The points of one figure, few enough to look at.
 pub(crate) fn reproduction() -> Reproduction {
     let points = [(0.5, 1.02), (1.5, 0.9), (3.0, 0.6)].map(|(ratio, factor)| {
         point(
@@ -405,8 +406,8 @@ pub(crate) fn reproduction() -> Reproduction {
     conclude(lab("dasec-fig7"), points.into())
 }
 
-/// A point of two tenants' loads on a host of so many CPUs, with each side's greatest 99th percentile in ms (the objective is 1 ms) and the
-/// CPUs that tenants hold there.
+/// A point of two tenants' loads on a host of `cpus` CPUs, with each side's greatest 99th percentile in ms
+/// (the objective is 1 ms) and the CPUs that tenants hold there.
 fn cell(loads: [f64; 2], cpus: u32, sides: &[(&str, f64, Option<f64>)]) -> PointResult {
     let first = [("a", 0.5), ("b", 1.0)];
     let mut point = point("pair", 1.0, 1.0, &[]);
@@ -443,7 +444,7 @@ fn cells_need_the_fewest_cpus_with_which_all_objectives_are_kept() {
         set: &[],
     };
     let points = [
-        // The default on hosts of three sizes, the others on the greatest.
+        // The default is measured on hosts of three sizes, the other sides on the largest.
         cell(
             [50.0, 50.0],
             16,
@@ -484,7 +485,7 @@ fn cells_need_the_fewest_cpus_with_which_all_objectives_are_kept() {
         ),
     ];
     let of = |loads: Loads, side: &str| value(Quantity::Loads(loads), &points, side);
-    // Cells are of VMs alike: what is on one side of the diagonal counts twice.
+    // The VMs are alike, so a cell off the diagonal counts twice.
     assert_eq!(of(Loads::Kept(PAIR), "default"), Some(1.0));
     assert_eq!(of(Loads::Kept(PAIR), "iso"), Some(3.0));
     assert_eq!(of(Loads::Kept(PAIR), "ufo"), Some(5.0));
@@ -494,10 +495,10 @@ fn cells_need_the_fewest_cpus_with_which_all_objectives_are_kept() {
     };
     assert_eq!(value(times, &points, "ufo"), Some(1.666667));
     assert_eq!(value(times, &points, "iso"), None);
-    // 10 of 14 and 8 of 16; 10 of 12.
+    // 10 of 14 and 8 of 16 CPUs; 10 of 12.
     assert_eq!(of(Loads::Cpus(PAIR, "iso"), "ufo"), Some(0.607143));
     assert_eq!(of(Loads::Cpus(PAIR, "default"), "ufo"), Some(0.833333));
-    // With 14 CPUs 100 % each, and with 16 120 % against 100 %.
+    // With 14 CPUs 100 % each, and with 16 CPUs 120 % against 100 %.
     assert_eq!(of(Loads::Carried(PAIR, "iso"), "ufo"), Some(1.1));
     assert_eq!(of(Loads::Kept(PAIR), "default"), Some(1.0));
 }
@@ -524,7 +525,7 @@ fn the_most_load_lies_where_latency_crosses_the_objective() {
             4,
             &[("default", 10.0, None), ("ufo", 0.3, None)],
         ),
-        // What is above the first miss does not count.
+        // A load above the first miss does not count.
         cell(
             [40.0, 40.0],
             4,
@@ -563,7 +564,7 @@ pub(crate) fn grid() -> Reproduction {
     conclude(figure, points)
 }
 
-/// What some of a figure's points say.
+/// The reproduction from some of a figure's points.
 fn conclude(figure: &Figure, points: Vec<PointResult>) -> Reproduction {
     figure.conclude(points, figure.points().len())
 }

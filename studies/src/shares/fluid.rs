@@ -1,14 +1,17 @@
-//! What threads deserve over time: weighted max-min fairness at every moment.
+//! What threads are due over time: weighted max-min fairness at every moment.
 
 use super::STEP_S;
 use super::hosts::{Host, Wants};
 use quell_policy::share::{ProblemError, ideal};
 
-/// Work that is less counts as none, in s.
+/// Less work than this counts as none, in s.
 const NOTHING: f64 = 1e-9;
 
-/// What each thread gets up to the end of each step, in s of CPU time: whoever has work left wants a CPU, and of what
-/// flows in steadily as much as that.
+/// What each thread is due up to the end of each step, in s of CPU time: a thread with work left wants a
+/// whole CPU, and a thread whose work arrives steadily wants as much as arrives.
+///
+/// # Errors
+/// Where the fair division of the host cannot be solved.
 pub(super) fn fluid(host: &Host, steps: usize) -> Result<Vec<Vec<f64>>, ProblemError> {
     let mut problem = host.problem.clone();
     let mut backlog = vec![0.0f64; host.wants.len()];

@@ -1,4 +1,4 @@
-//! Random hosts: who is on them, and what they want.
+//! Random hosts: the threads on them, and what the threads want.
 
 use quell_model::config::Scenario;
 use quell_model::{CpuId, CpuSet};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 use std::path::Path;
 
-/// What CPUs threads are bound to.
+/// The CPUs that threads are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// None.
+    /// No thread is bound.
     Nobody,
-    /// Two thirds of them to one CPU each.
+    /// Two thirds of the threads are bound to one CPU each.
     ToOne,
-    /// Two thirds of them to a row of CPUs.
+    /// Two thirds of the threads are bound to a row of CPUs.
     ToSome,
 }
 
 impl Bound {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Bound; 3] = [Bound::Nobody, Bound::ToOne, Bound::ToSome];
 }
 
@@ -39,18 +39,19 @@ impl fmt::Display for Bound {
 /// What a thread wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wants {
-    /// A CPU.
+    /// A CPU all the time.
     Always,
-    /// That part of a CPU, in periods of so many us.
+    /// This part of a CPU, in periods of this many µs.
     Part(f64, u64),
-    /// So many ms of work, every so many, from then on.
+    /// Bursts: this many ms of work, every this many ms, from this time on, in ms.
     Bursts(u64, u64, u64),
 }
 
 /// A host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
-    /// Its CPUs, groups (the first level's are the tenants) and threads, of which each can use a whole CPU.
+    /// The host's CPUs, groups (those of the first level are the tenants) and threads, each of which can use
+    /// a whole CPU.
     pub problem: Problem,
     /// What each thread wants.
     pub wants: Vec<Wants>,
@@ -59,20 +60,20 @@ pub struct Host {
 /// How hosts are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {
-    /// CPUs: so many, or from one to so many.
+    /// The number of CPUs, or the greatest number.
     pub cpus: u32,
-    /// Whether it is so many in any case.
+    /// Whether a host has exactly that many CPUs, instead of one up to that many.
     pub exactly: bool,
-    /// From two to so many groups.
+    /// The greatest number of groups; the least is two.
     pub most_groups: usize,
-    /// What CPUs threads are bound to.
+    /// The CPUs that threads are bound to.
     pub bound: Bound,
-    /// Short periods are a load generator's work on a real machine: the shortest in us.
+    /// The shortest period, in µs: short periods are much work for a load generator on a real machine.
     pub least_period_us: u64,
 }
 
 impl Host {
-    /// The one of a seed.
+    /// The host of a seed.
     pub fn random(seed: u64, drawn: &Drawn) -> Host {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut cpus = rng.random_range(1..=drawn.cpus);
@@ -135,7 +136,7 @@ impl Host {
         Host { problem, wants }
     }
 
-    /// What else a real machine did, in CPUs: it goes before all, anywhere.
+    /// Adds what else a real machine did, in CPUs: that goes before all groups, on any CPU.
     pub(super) fn add_rest(&mut self, cpus: f64) {
         let all = self.problem.cpus.clone();
         let each = cpus / all.len() as f64;
@@ -155,7 +156,7 @@ impl Host {
         }
     }
 
-    /// What threads got, by group; what is in a group is its too.
+    /// What threads got, by group; a group has what the groups within it have, too.
     pub(super) fn by_group(&self, threads: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut groups = vec![0.0; self.problem.groups.len()];
         for (thread, got) in self.problem.threads.iter().zip(threads) {
@@ -168,7 +169,7 @@ impl Host {
         groups
     }
 
-    /// The same where all bursts begin at once, as a scenario has it.
+    /// This host with all bursts beginning at once, as in a scenario.
     #[must_use]
     pub fn in_phase(mut self) -> Host {
         for want in &mut self.wants {
@@ -179,7 +180,10 @@ impl Host {
         self
     }
 
-    /// A scenario of it: each thread is a tenant within its group.
+    /// The host as a scenario: each thread is a tenant within its group.
+    ///
+    /// # Errors
+    /// Where the text that was made is no valid scenario.
     pub fn scenario(&self) -> anyhow::Result<Scenario> {
         let mut text = String::from("name = \"shares\"\n");
         for (number, group) in self.problem.groups.iter().enumerate() {
@@ -199,7 +203,8 @@ impl Host {
                 text,
                 "[[tenant]]\nname = \"t{number}\"\nwithin = \"g{group}\"\n"
             )?;
-            // Beside groups there are no processes in cgroup v2; a group of a thread alone counts as much as the thread.
+            // In cgroup v2 no process is beside groups; a group of a single thread counts as much as the
+            // thread.
             let inner = |it: &Group| it.parent == Some(group);
             if self.problem.groups.iter().any(inner) {
                 text += "kind = \"container\"\n";

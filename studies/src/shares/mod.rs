@@ -1,9 +1,10 @@
 //! How exactly the host is shared: `quell-studies shares`.
 //!
-//! Random hosts, from a seed each: groups with weights, nested in some, threads that always want a CPU, or a part of one, or
-//! in bursts, and may run anywhere or on some CPUs only. What each group gets in every window of two seconds is compared with
-//! weighted max-min fairness at every moment ([`quell_policy::share`]): what a scheduler would give that divides CPUs
-//! infinitely finely, and knows of nothing but who wants one now.
+//! Random hosts, from a seed each, have groups with weights, some of them nested, and threads that always
+//! want a CPU, or a part of one, or want it in bursts, and may run anywhere or on some CPUs only. What each
+//! group gets in every window of two seconds is compared with weighted max-min fairness at every moment
+//! ([`quell_policy::share`]): what a scheduler would give that divides CPUs infinitely finely, and knows only
+//! which threads want one now.
 
 mod fluid;
 mod hosts;
@@ -28,75 +29,76 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Usage is read so often, in s.
+/// How often usage is read, in s.
 const STEP_S: f64 = 0.1;
-/// A window's steps.
+/// The number of steps in a window.
 const WINDOW: usize = 20;
-/// Steps before the first window.
+/// The number of steps before the first window.
 const FIRST: usize = 10;
 /// The shortest time to watch a host for, in s.
 pub const LEAST_S: f64 = 4.0;
-/// On a real machine, threads that always want a CPU have been running about that long when others get their first request, in s.
+/// On a real machine, threads that always want a CPU run for about this long until other threads get their
+/// first request, in s.
 const BEFORE_S: u32 = 3;
-/// What is to hold: nobody is off by more, in percent of the host.
+/// The aim: no group is off by more, in percent of the host.
 pub const WITHIN: f64 = 2.0;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone)]
 pub struct SharesOptions {
     /// The sides.
     pub sides: Vec<Side>,
-    /// How many hosts.
+    /// The number of hosts.
     pub hosts: u32,
-    /// The first one's seed; the next has the next.
+    /// The seed of the first host; each further host has the next seed.
     pub seed: u64,
-    /// The most CPUs of a simulated one; a real one has this machine's.
+    /// The greatest number of CPUs of a simulated host; a real host has this machine's.
     pub most_cpus: u32,
-    /// The most groups.
+    /// The greatest number of groups.
     pub most_groups: usize,
-    /// Simulated hosts are such as are measured on a real machine, and begin as they do there.
+    /// Whether simulated hosts are drawn and begin as on a real machine.
     pub like_real: bool,
-    /// CPUs of a simulated host that share a last-level cache; none: all.
+    /// How many CPUs of a simulated host share a last-level cache; `None`: all.
     pub cache_cpus: Option<u32>,
-    /// How long each is watched, in s.
+    /// How long each host is watched, in s.
     pub seconds: f64,
     /// The `quell` program.
     pub exe: PathBuf,
 }
 
-/// What was found; the JSON of `quell-studies shares --json`.
+/// The result; the JSON of `quell-studies shares --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The version of Quell that measured.
     pub quell_version: String,
-    /// Where.
+    /// What the hosts were: simulated, this machine, or the kernel lab's guest.
     pub substrate: Substrate,
-    /// The kernel lab's guest, where it was measured in one.
+    /// The kernel lab's guest, where hosts were measured in one.
     pub lab: Option<LabGuest>,
-    /// For how long each host was watched.
+    /// How long each host was watched, in s.
     pub seconds: f64,
     /// See [`SharesOptions::like_real`].
     pub like_real: bool,
     /// See [`SharesOptions::cache_cpus`].
     pub cache_cpus: Option<u32>,
-    /// By side.
+    /// The hosts under each side.
     pub sides: Vec<SideHosts<HostShares>>,
 }
 
 /// How far a host was off.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostShares {
-    /// What it was drawn with.
+    /// The seed that the host was drawn with.
     pub seed: u64,
-    /// What CPUs threads are bound to.
+    /// The CPUs that its threads are bound to.
     pub bound: Bound,
-    /// Its CPUs.
+    /// The number of its CPUs.
     pub cpus: u32,
-    /// Its groups, nested ones included.
+    /// The number of its groups, nested groups included.
     pub groups: u32,
-    /// Its threads.
+    /// The number of its threads.
     pub threads: u32,
     /// The worst window of a tenant, which is a group of the first level.
     pub tenant: Worst,
@@ -107,26 +109,26 @@ pub struct HostShares {
 /// A group's worst window of two seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Worst {
-    /// Which group.
+    /// The group's index.
     pub group: u32,
-    /// Its weight.
+    /// The group's weight.
     pub weight: u32,
-    /// When it began, in s.
+    /// When the window began, in s.
     pub from_s: f64,
-    /// What was due to the group then, in percent of the host.
+    /// What was due to the group in it, in percent of the host.
     pub due: f64,
-    /// What it got.
+    /// What the group got, in percent of the host.
     pub got: f64,
 }
 
 impl Worst {
-    /// By how much it was off, in percent of the host.
+    /// By how much the group was off, in percent of the host.
     pub fn off(&self) -> f64 {
         (self.got - self.due).abs()
     }
 }
 
-/// One of the kinds of host in turn.
+/// How a seed's host is drawn: the kinds of hosts take turns.
 fn drawn(options: &SharesOptions, seed: u64, cpus: Option<u32>) -> Drawn {
     Drawn {
         cpus: cpus.unwrap_or(options.most_cpus),
@@ -137,7 +139,10 @@ fn drawn(options: &SharesOptions, seed: u64, cpus: Option<u32>) -> Drawn {
     }
 }
 
-/// Measures on the simulator, as many hosts at once as there are CPUs here.
+/// Measures on the simulator, as many hosts at once as this machine has CPUs.
+///
+/// # Errors
+/// [`Interrupted`]; and where a side does not run on the simulator, or a simulation panics.
 pub fn simulate(
     options: &SharesOptions,
     interrupt: &AtomicBool,
@@ -191,6 +196,10 @@ pub fn simulate(
 }
 
 /// Measures on this machine, one host after the other.
+///
+/// # Errors
+/// [`Interrupted`]; and where a side does not start, or is no longer in charge when it is stopped. A single
+/// host that cannot be measured is listed with the reason instead.
 pub fn run(
     options: &SharesOptions,
     interrupt: &Arc<AtomicBool>,
@@ -251,7 +260,7 @@ fn judge(seed: u64, drawn: &Drawn, host: &Host, got: &[Vec<f64>]) -> anyhow::Res
     let due: Vec<_> = due.map(|due| host.by_group(due.into_iter())).collect();
     let cpus = host.problem.cpus.len();
     let percent = 100.0 / (cpus as f64 * WINDOW as f64 * STEP_S);
-    // What got something: not the rest of a real machine, which comes last.
+    // The groups that were measured: without the rest of a real machine, which comes last.
     let groups = got.first().map_or(0, Vec::len);
     let (mut tenant, mut any) = (Worst::default(), Worst::default());
     for from in FIRST..got.len().saturating_sub(WINDOW) {

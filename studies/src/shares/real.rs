@@ -11,11 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What each group got up to some time, in s, and then the whole machine.
+/// The time of a reading, in s, and what each group and then the whole machine used so far, in s.
 type Reading = (f64, Vec<f64>);
 
-/// What each group gets up to the end of each step, in s of CPU time, under whatever schedules this machine; and how many CPUs
-/// the rest of the machine used.
+/// What each group gets up to the end of each step, in s of CPU time, under the scheduler of this machine;
+/// and how many CPUs the rest of the machine used.
+///
+/// # Errors
+/// [`Interrupted`]; and where the host's scenario is not valid or does not run here, or its usage cannot be
+/// read.
 pub(super) fn run(
     host: &Host,
     steps: usize,
@@ -72,14 +76,14 @@ pub(super) fn run(
     Ok((got, (rest / (steps as f64 * STEP_S)).max(0.0)))
 }
 
-/// CPU time of a cgroup and all below it.
+/// The CPU time of a cgroup and all cgroups below it, in s.
 fn used_s(folder: &Path) -> Option<f64> {
     let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
     let used = text.lines().find_map(|it| it.strip_prefix("usage_usec "))?;
     Some(used.parse::<f64>().ok()? / 1e6)
 }
 
-/// Usage since the first reading, between two readings.
+/// Usage since the first reading at a time between two readings.
 fn at_time(readings: &[Reading], time: f64) -> Option<Vec<f64>> {
     let (_, first) = readings.first()?;
     let after = readings.iter().position(|(at, _)| *at >= time)?;

@@ -10,8 +10,12 @@ use quell_model::config::{Count, HostScheduler, Step, ThreadProgram, TimeUs};
 use quell_model::{TenantWeight, Topology};
 use quell_sim::{Class, Costs, GroupId, Request, Simulation, Tenant, ThreadId};
 
-/// What each group gets up to the end of each step, in s of CPU time, under a side, from when other threads begin; those
-/// that always want a CPU began so many s before. So many CPUs share a last-level cache; none: all.
+/// What each group gets up to the end of each step, in s of CPU time, under a side, from when all threads
+/// have begun; threads that always want a CPU begin `before_s` earlier. `cache_cpus` CPUs share a last-level
+/// cache; `None`: all.
+///
+/// # Errors
+/// Where the side does not run on the simulator, or the fair division of the host cannot be solved.
 pub(super) fn simulate(
     host: &Host,
     cache_cpus: Option<u32>,
@@ -22,7 +26,7 @@ pub(super) fn simulate(
     let before = u64::from(before_s) * 1_000_000_000;
     let cpus = host.problem.cpus.len() as u32;
     let topology = Topology::of_caches(cpus, cache_cpus.unwrap_or(cpus));
-    // Nothing costs anything: what is looked at is whom CPUs are given to.
+    // Nothing costs any time, as the study looks at which threads get CPUs.
     let costs = Costs {
         tick_every: 4_000_000,
         ..Costs::NONE

@@ -9,20 +9,20 @@ fn judged(seed: u64, drawn: &Drawn) -> HostShares {
     judged_of_caches(seed, drawn, None)
 }
 
-/// So many CPUs share a last-level cache.
+/// Judges a host on which `cpus` CPUs share a last-level cache.
 fn judged_of_caches(seed: u64, drawn: &Drawn, cpus: Option<u32>) -> HostShares {
     let host = Host::random(seed, drawn);
     judge(seed, drawn, &host, &simulated(&host, cpus, 80, 0)).unwrap()
 }
 
-/// A host as on a real machine.
+/// Judges a host that begins as on a real machine.
 fn judged_like_real(seed: u64, drawn: &Drawn, cache_cpus: Option<u32>) -> HostShares {
     let host = Host::random(seed, drawn).in_phase();
     let got = simulated(&host, cache_cpus, 50, BEFORE_S);
     judge(seed, drawn, &host, &got).unwrap()
 }
 
-/// How far some are off, the worst first.
+/// How far hosts are off, the worst first.
 fn sorted(of: &str, off: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut off: Vec<(f64, u64)> = off.zip(0..).collect();
     off.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -30,7 +30,7 @@ fn sorted(of: &str, off: impl Iterator<Item = f64>) -> Vec<f64> {
     off.into_iter().map(|(off, _)| off).collect()
 }
 
-/// Hosts of up to so many CPUs.
+/// Hosts of up to `cpus` CPUs.
 fn up_to(cpus: u32, bound: Bound) -> Drawn {
     Drawn {
         cpus,
@@ -41,7 +41,7 @@ fn up_to(cpus: u32, bound: Bound) -> Drawn {
     }
 }
 
-/// Hosts as on a real machine of so many CPUs.
+/// Hosts as on a real machine of `cpus` CPUs.
 fn real(cpus: u32, bound: Bound) -> Drawn {
     Drawn {
         cpus,
@@ -58,12 +58,12 @@ fn off(bound: Bound, most_cpus: u32, hosts: u64, of: impl Fn(&HostShares) -> f64
     sorted(&format!("{bound} on {most_cpus}"), hosts)
 }
 
-/// What part of them is within so many points.
+/// The part of the values that is within `points` percentage points.
 fn within(off: &[f64], points: f64) -> f64 {
     off.iter().filter(|it| **it <= points).count() as f64 / off.len() as f64
 }
 
-/// That part at least is within two points, and none is further off than the worst.
+/// Asserts that at least this part is within two points, and none is further off than `worst`.
 fn nearly(bound: Bound, off: &[f64], least: f64, worst: f64) {
     let part = within(off, 2.0);
     println!("{bound}: {:.1} % within two points", part * 100.0);
@@ -76,7 +76,7 @@ fn random_hosts_of_one_cpu_are_shared_exactly() {
     assert!(within(&off, 2.0) >= 0.97 && off[0] <= 3.0, "{off:.2?}");
 }
 
-/// What is due is within reach of a scheduler that knows it.
+/// A scheduler that knows what is due can keep to it.
 #[test]
 fn who_is_told_what_is_due_keeps_to_it() {
     let ideal = Side::parse_list("ideal").unwrap();
@@ -91,7 +91,7 @@ fn who_is_told_what_is_due_keeps_to_it() {
 
 #[test]
 fn random_hosts_are_shared_nearly() {
-    // Not yet what is to hold: two points, everywhere. So many hosts, that one of them is a quarter of a point.
+    // Not yet the aim, which is two points everywhere. With so many hosts, one host is a quarter of a point.
     for (bound, least, worst) in [
         (Bound::Nobody, 0.98, 3.5),
         (Bound::ToOne, 0.975, 5.0),
@@ -104,11 +104,12 @@ fn random_hosts_are_shared_nearly() {
     }
 }
 
-/// Hosts whose worst group is further off than the tests' bound, and how far it may be. Both have bursts of half a second and more, which begin as
-/// requests, beside threads that run for about half of each 10 ms and have no time to catch up in. The first is one where all ran before.
+/// Hosts on which the worst group is further off than the tests' bound, and how far it may be. Both have
+/// bursts of half a second and more, which begin as requests, beside threads that run for about half of each
+/// 10 ms and have no time to catch up in. On the first, all threads ran before.
 const KNOWN: [(Bound, u64, f64); 2] = [(Bound::Nobody, 37, 4.1), (Bound::ToSome, 367, 4.1)];
 
-/// A known one keeps to its own bound, and still counts as not within two points.
+/// A known host keeps to its own bound, and still counts as not within two points.
 fn but_known(known: &[(Bound, u64, f64)], bound: Bound, seed: u64, off: f64) -> f64 {
     let Some((.., most)) = known.iter().find(|it| (it.0, it.1) == (bound, seed)) else {
         return off;
@@ -117,7 +118,7 @@ fn but_known(known: &[(Bound, u64, f64)], bound: Bound, seed: u64, off: f64) -> 
     off.min(2.5)
 }
 
-/// What some used before others began is hardly a debt.
+/// What some threads used before others began is hardly a debt.
 #[test]
 fn random_hosts_where_some_ran_before_are_shared_nearly() {
     for (bound, least, worst) in [
@@ -135,19 +136,21 @@ fn random_hosts_where_some_ran_before_are_shared_nearly() {
 #[test]
 fn whose_tenant_is_furthest_behind_is_not_passed() {
     let drawn = |bound| up_to(8, bound);
-    // Passed by depleted threads of tenants less far behind, an entitled thread bound to a CPU had nothing for as long as it lasted.
+    // Ineligible tasks of tenants with less lag went ahead of an eligible pinned task, which got nothing for
+    // as long as that lasted.
     let worst = judged(2432, &drawn(Bound::ToSome)).tenant;
     assert!(worst.off() <= 4.0, "{worst:?}");
-    // Its CPU was taken by one that was going to run on an idle one, which then came back, for a third of a second.
+    // A task that was to run on an idle CPU took the pinned task's CPU, and then came back, for a third of a
+    // second.
     let worst = judged(481, &drawn(Bound::ToOne)).tenant;
     assert!(worst.off() <= 2.5, "{worst:?}");
-    // Passed by those it ran beside, a tenant with a CPU of its own had four fifths of it.
+    // Tasks beside which it ran went ahead of a tenant with a CPU of its own, which got four fifths of it.
     let worst = judged(97, &drawn(Bound::ToOne)).tenant;
     assert!(worst.off() <= WITHIN, "{worst:?}");
-    // Entitled threads took its CPU from one that is due all of it, whenever its turn ended.
+    // Eligible tasks took the CPU of a task that is due all of it, whenever its slice ended.
     let worst = judged_like_real(129, &real(4, Bound::Nobody), None).tenant;
     assert!(worst.off() <= WITHIN, "{worst:?}");
-    // So did those of other caches.
+    // Eligible tasks of other caches did so, too.
     for seed in [209, 1039, 2286] {
         let drawn = real(8, Bound::ALL[seed as usize % 3]);
         let worst = judged_like_real(seed, &drawn, Some(1)).tenant;
@@ -200,7 +203,8 @@ fn what_is_due_over_time_follows_who_wants_cpus() {
         ..thread.clone()
     };
     host.problem.threads = vec![thread, other];
-    // One always wants the CPU, the other for 200 ms of every second: half of it for 400 ms.
+    // One thread always wants the CPU, the other wants 200 ms of every second: it gets half of the CPU for
+    // 400 ms.
     host.wants = vec![Wants::Always, Wants::Bursts(200, 1000, 100)];
     let due = fluid::fluid(&host, 20).unwrap();
     let near = |got: f64, expected: f64| assert!((got - expected).abs() < 1e-6, "{got} {expected}");
@@ -216,10 +220,12 @@ fn what_is_due_over_time_follows_who_wants_cpus() {
     }
 }
 
-/// Threads wait where they woke, beside others that share a cache with it; who is behind gets a CPU elsewhere.
+/// Threads wait where they woke, beside other threads that share a cache with that CPU; a thread that lags
+/// gets a CPU elsewhere.
 #[test]
 fn hosts_of_several_caches_are_shared_as_those_of_one() {
-    // (most CPUs, to a cache, hosts, what part is within 2 %, the worst): of 16 caches a CPU looks at some only.
+    // (most CPUs, CPUs to a cache, hosts, the part within 2 %, the worst): of 16 caches a CPU looks at some
+    // only.
     for (cpus, each, hosts, least, worst) in [(16, 4, 60, 0.95, 4.0), (32, 2, 30, 0.9, 4.0)] {
         for bound in Bound::ALL {
             let drawn = Drawn {
@@ -233,7 +239,8 @@ fn hosts_of_several_caches_are_shared_as_those_of_one() {
     }
 }
 
-/// All of a crowd wait for longer than others may; one of it that is due a lot, and comes late, has that all the same.
+/// All threads of a crowd wait for longer than others may; a thread of it that is due a lot, and comes late,
+/// gets that all the same.
 #[test]
 fn who_comes_to_a_crowd_gets_its_part() {
     let drawn = Drawn {
@@ -244,7 +251,8 @@ fn who_comes_to_a_crowd_gets_its_part() {
     assert!(off < 2.0, "{off}");
 }
 
-/// A tenant's threads of short periods, and one that always wants a CPU, which had 60 % of what it was due while they waited.
+/// A tenant's threads of short periods, and a thread that always wants a CPU, got 60 % of what they were due
+/// while they waited.
 #[test]
 fn who_wakes_and_is_owed_goes_first() {
     for seed in [2577, 4673] {

@@ -1,4 +1,4 @@
-//! A scheduler that is told what is due: how near any can come.
+//! A scheduler that is told what is due, as an oracle: how near to it any scheduler can come.
 
 use super::STEP_S;
 use super::hosts::Host;
@@ -8,26 +8,27 @@ use quell_model::CpuId;
 use quell_sim::{Class, Machine, Nanos, Pick, State, ThreadId};
 use std::collections::BTreeSet;
 
-/// CPUs are given anew so often.
+/// How often CPUs are given anew, in ns.
 const ROUND: Nanos = 1_000_000;
-/// No CPU idles for whatever lag: more than all lags together, in ns.
+/// No CPU idles, whatever the lags are: more than all lags together, in ns.
 const CONSERVES: i64 = 1_000_000_000_000;
-/// A thread moves for that much lag, in ns.
+/// A thread moves to another CPU only for more lag than this, in ns.
 const STAYS: i64 = 1_000;
 
-/// Gives CPUs, every millisecond and at each block, to those of the threads that want one that lack most of what is due: the
-/// greatest sum of what they, their groups and those around them lack, of all ways to use as many CPUs as can be used. Choosing
-/// so keeps lags bounded wherever any schedule does (Tassiulas and Ephremides, IEEE Trans. Automat. Contr. 37(12), 1992).
+/// Gives CPUs, every millisecond and at each block, to the threads that want one and lack most of what is
+/// due. Of all ways to use as many CPUs as can be used, it takes the one with the greatest sum of what
+/// threads, their groups and the groups around them lack. Choosing so keeps lags bounded wherever any
+/// schedule does (Tassiulas and Ephremides, IEEE Trans. Automat. Contr. 37(12), 1992).
 pub(super) struct Told {
     host: Host,
-    /// When what is due begins.
+    /// When threads begin to be due anything, in ns.
     begins: Nanos,
-    /// By thread, due up to the end of each step, in s.
+    /// By thread: what is due up to the end of each step, in s.
     due: Vec<Vec<f64>>,
-    /// What threads got before.
+    /// The CPU time that threads got before that, in ns.
     before: Option<Vec<Nanos>>,
     waiting: BTreeSet<ThreadId>,
-    /// Who is to run where; from when on.
+    /// The thread that is to run on each CPU, and since when the plan holds.
     plan: Vec<Option<ThreadId>>,
     planned: Option<Nanos>,
 }
@@ -45,7 +46,7 @@ impl Told {
         }
     }
 
-    /// What a thread, its group and those around it lack in all, in ns.
+    /// What each thread, its group and the groups around it lack together, in ns.
     fn lags(&mut self, machine: &Machine) -> Vec<i64> {
         let ids = || (0..self.host.wants.len() as u32).map(ThreadId);
         let got: Vec<Nanos> = ids().map(|thread| machine.cpu_time(thread)).collect();
@@ -96,7 +97,7 @@ impl Told {
                 }
             }
         };
-        // A column for each CPU that idles.
+        // A column for each thread that wants a CPU, and one for each CPU that idles.
         let worth = Matrix::from_fn(cpus, wanting.len() + cpus, worth);
         let (_, columns) = kuhn_munkres(&worth);
         for (plan, column) in self.plan.iter_mut().zip(columns) {
@@ -134,7 +135,7 @@ impl Class for Told {
         if self.planned != Some(machine.now) {
             self.plan(machine, cpu);
         }
-        // Who still runs elsewhere comes when that CPU has looked, at this moment.
+        // A thread that still runs elsewhere comes once that CPU has looked, at this moment.
         let next = self.plan[cpu.0 as usize].filter(|next| self.waiting.remove(next));
         if let Some(displaced) = ran.filter(|_| ran != next) {
             let to = self.plan.iter().position(|it| *it == Some(displaced));

@@ -1,9 +1,9 @@
-//! An application that is asked at a fixed rate, whether it has answered or not.
+//! An application that gets requests at a fixed rate, whether it has answered earlier ones or not.
 //!
-//! Problem: a client that waits for each answer asks less while it is kept waiting, so it hides what others
-//! would have seen. Approach: the open loop of scenarios' tenants ([`quell_bench::workload::load`]); a request's
-//! response is from when it was due to its answer. The client stands for the other end of a network, so it
-//! has real-time priority on every side.
+//! Problem: a client that waits for each answer asks less while it is kept waiting, so it hides what other
+//! clients would have seen. Approach: the open loop of scenarios' tenants ([`quell_bench::workload::load`]);
+//! a request's response is from when it was due to its answer. The client stands for the other end of a
+//! network, so it has real-time priority on every side.
 
 use super::figures::VictimFigures;
 use super::now_ns;
@@ -24,8 +24,12 @@ const CONNECTIONS: u32 = 8;
 /// How long answers are waited for after the window.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts the application in that folder, tells `ready` when it answers, and asks it so many times per second in the
-/// mean until the window is over. Those count that were due in it.
+/// Starts the application in `folder`, calls `ready` when it answers, and sends it `rate` requests per second
+/// in the mean until the window is over. Requests that were due in the window count.
+///
+/// # Errors
+/// Where the application does not start or takes no requests, or the client gets no real-time priority or
+/// fails.
 pub(super) fn run(
     folder: PathBuf,
     app: &App,
@@ -33,7 +37,7 @@ pub(super) fn run(
     ready: impl FnOnce() -> anyhow::Result<Window>,
 ) -> anyhow::Result<OwnDone> {
     let nursery = Nursery::new()?;
-    // An interrupt ends this process.
+    // An interrupt ends this whole process, so the flag is never set.
     let never = AtomicBool::new(false);
     let launch = Launch {
         nursery: &nursery,
@@ -63,7 +67,7 @@ pub(super) fn run(
         response.saturating_record(request.latency_ns.max(1));
     }
     Ok(OwnDone {
-        // How much is asked is no merit of a side.
+        // The number of requests is given, so it is no merit of a side.
         per_s: None,
         figures: Some(VictimFigures {
             served: (outcome.requests.len() as u64 - outcome.errors) as f64,
@@ -94,7 +98,7 @@ mod tests {
         });
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().to_path_buf();
-        // Its own thread, whose priority ends with it.
+        // A thread of its own, as its priority ends with it.
         let done = std::thread::spawn(move || run(own, &app, (200.0, 1), window)).join();
         let done = match done.unwrap() {
             Err(error) if error.to_string().contains("SCHED_FIFO") => {
@@ -105,7 +109,7 @@ mod tests {
         };
         assert_eq!(done.per_s, None);
         let figures = done.figures.unwrap();
-        // 200 in the mean; by its seed it is always the same.
+        // 200 in the mean; with this seed always equally many.
         assert!((150.0..=250.0).contains(&figures.served), "{figures:?}");
         assert!(
             figures.response_worst_us >= figures.response_mean_us,

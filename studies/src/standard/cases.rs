@@ -1,4 +1,4 @@
-//! The cases: which victims beside which loads. Numbers of workers follow the CPUs.
+//! The cases: which victims run beside which loads. Numbers of workers grow with the CPUs.
 
 use super::load::{LoadKind, LoadSpec};
 use super::own::OwnLoad;
@@ -9,28 +9,29 @@ use quell_model::config::{App, Memcached, Nginx};
 /// Victims beside a load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// Its name, which `--only` looks for.
+    /// The case's name, which `--only` looks for.
     pub name: &'static str,
-    /// Cases of one group are measured in one go on each side, which then need not start so often.
+    /// The case's group. Cases of one group are measured in one go on each side, so that a side need not
+    /// start so often.
     pub group: &'static str,
-    /// What it is, in a few words.
+    /// The case in a few words.
     pub about: String,
     /// The victims.
     pub victims: Vec<VictimSpec>,
-    /// Whether victims of a cgroup are threads of one process, and not processes of their own.
+    /// Whether the victims of a cgroup are threads of one process, instead of processes of their own.
     pub one_process: bool,
-    /// What runs beside them.
+    /// The loads that run beside the victims.
     pub loads: Vec<LoadSpec>,
-    /// Its window is so many times the usual one. Closed loops and encoders, which write a block of half a second's work at a
-    /// time, differ by a fifth between two windows of 3 s under the same scheduler.
+    /// How many times as long as usual the case's window is. Closed loops differ by a fifth between two
+    /// windows of 3 s under one scheduler; so do encoders, which write blocks of half a second's work.
     pub longer: u32,
 }
 
-/// How much longer such windows are.
+/// The length of such longer windows.
 const LONGER: u32 = 4;
 
 impl Case {
-    /// The programs that it needs.
+    /// The programs that the case needs.
     pub fn needs(&self) -> impl Iterator<Item = Program> + '_ {
         self.loads
             .iter()
@@ -38,8 +39,8 @@ impl Case {
     }
 }
 
-/// The usual victims: from short and often to long and seldom, in the root cgroup, in one of their own, and
-/// on one CPU.
+/// The usual victims: from short and frequent to long and rare, in the root cgroup, in a cgroup of their own,
+/// and on one CPU.
 fn usual() -> Vec<VictimSpec> {
     vec![
         VictimSpec::new(50, 2000, Place::Root),
@@ -65,7 +66,7 @@ fn case(name: &'static str, group: &'static str, loads: Vec<LoadSpec>) -> Case {
     }
 }
 
-/// All cases on so many CPUs, in the order they are measured in.
+/// All cases on `cpus` CPUs, in the order in which they are measured.
 pub fn cases(cpus: u32) -> Vec<Case> {
     let mut all = Vec::new();
     let cyclictest = LoadSpec {
@@ -145,14 +146,14 @@ pub fn cases(cpus: u32) -> Vec<Case> {
         all.push(case(name, "processes", vec![load]));
     }
     for (name, stressor, more) in [
-        // By itself it goes through methods that are not equally long.
+        // By default this stressor goes through methods that are not equally long.
         ("stress-cpu", "cpu", &["--cpu-method", "int64"][..]),
         ("stress-switch", "switch", &[]),
         ("stress-yield", "yield", &[]),
         ("stress-futex", "futex", &[]),
         ("stress-pipe", "pipe", &[]),
         ("stress-sem", "sem", &[]),
-        // By itself it is a million a second, each a signal.
+        // By default this stressor sets a million timers a second, each a signal.
         ("stress-timer", "timer", &["--timer-freq", "2000"]),
     ] {
         let load = LoadSpec::stress_ng(stressor, 2 * cpus, more);
@@ -162,7 +163,7 @@ pub fn cases(cpus: u32) -> Vec<Case> {
     all
 }
 
-/// So many loops that each start processes one after another.
+/// Loops that each start processes one after another.
 fn starts(loops: u32) -> LoadSpec {
     let load = OwnLoad::Starts {
         loops,
@@ -175,7 +176,7 @@ fn starts(loops: u32) -> LoadSpec {
     )
 }
 
-/// So many loops of shells with a short pipeline each.
+/// Loops of shells that run a short pipeline each.
 fn shells(loops: u32) -> LoadSpec {
     let pipeline = "seq 200 | sort -n | wc -l";
     let load = OwnLoad::Repeat {
@@ -210,7 +211,7 @@ fn build(jobs: u32, files: u32) -> LoadSpec {
     }
 }
 
-/// Encoders that read for ever.
+/// Encoders that read text for ever.
 fn xz(copies: u32) -> LoadSpec {
     let load = OwnLoad::Feed {
         command: ["xz", "-T1", "-2", "-c"].map(str::to_string).to_vec(),
@@ -236,7 +237,7 @@ fn redis() -> LoadSpec {
     }
 }
 
-/// An application that is asked so often per second, and lightly.
+/// An application that is lightly loaded, with `rate` requests per second.
 fn asked(app: App, rate: f64, needs: Program) -> LoadSpec {
     let name = format!("{} asked {rate} times a second", app.name());
     LoadSpec {
@@ -245,7 +246,7 @@ fn asked(app: App, rate: f64, needs: Program) -> LoadSpec {
     }
 }
 
-/// memcached and nginx, whose clients are a small part of a machine.
+/// memcached and nginx; their clients are a small part of a machine.
 fn services() -> [LoadSpec; 2] {
     let memcached = Memcached {
         keys_per_request: 100,
@@ -293,7 +294,7 @@ fn mixed(cpus: u32) -> Vec<Case> {
     vec![desktop, server, services, databases]
 }
 
-/// Those whose name contains one of these; all where none is given.
+/// The cases with one of these texts in their names; all cases where none is given.
 pub fn only(cases: Vec<Case>, names: &[String]) -> Vec<Case> {
     let wanted =
         |case: &Case| names.is_empty() || names.iter().any(|it| case.name.contains(it.as_str()));

@@ -3,28 +3,28 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// What a victim saw. `late` is from the time it wanted to wake to its waking, `response` from then to the
-/// end of its run. What a victim of another kind cannot tell is `null`.
+/// The figures of a victim. `late` is from the time at which the victim wanted to wake to its waking,
+/// `response` from that time to the end of its run. A figure that a kind of victim cannot tell is `null`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct VictimFigures {
-    /// How many wakeups were served, of those due in the window.
+    /// The number of wakeups that were served, of those due in the window.
     pub served: f64,
     /// Mean lateness, in µs.
     pub late_mean_us: Option<f64>,
-    /// Its 99th percentile, in µs; of fewer than 100 wakeups it is the worst.
+    /// 99th percentile of the lateness, in µs; with fewer than 100 wakeups it is the worst.
     pub late_p99_us: Option<f64>,
-    /// The worst, in µs.
+    /// Worst lateness, in µs.
     pub late_worst_us: Option<f64>,
     /// Mean response, in µs.
     pub response_mean_us: Option<f64>,
-    /// Its 99th percentile, in µs.
+    /// 99th percentile of the response, in µs.
     pub response_p99_us: Option<f64>,
-    /// The worst, in µs.
+    /// Worst response, in µs.
     pub response_worst_us: Option<f64>,
 }
 
 impl VictimFigures {
-    /// The figures of such times in ns.
+    /// The figures of these times, which are in ns.
     pub(super) fn of(
         late: Option<&Histogram<u64>>,
         response: Option<&Histogram<u64>>,
@@ -59,7 +59,7 @@ impl VictimFigures {
         }
     }
 
-    /// Each figure over that of a baseline.
+    /// Each figure over the baseline's.
     pub fn over(&self, base: &VictimFigures) -> VictimRatios {
         let by = |get: fn(&VictimFigures) -> Option<f64>| ratio(get(self)?, get(base)?);
         VictimRatios {
@@ -74,43 +74,43 @@ impl VictimFigures {
     }
 }
 
-/// A victim's figures over those of the baseline, in the same windows.
+/// A victim's figures over those of the baseline, in equal windows.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct VictimRatios {
     /// Wakeups served.
     pub served: Option<f64>,
     /// Mean lateness.
     pub late_mean: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of the lateness.
     pub late_p99: Option<f64>,
-    /// The worst.
+    /// Worst lateness.
     pub late_worst: Option<f64>,
     /// Mean response.
     pub response_mean: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of the response.
     pub response_p99: Option<f64>,
-    /// The worst.
+    /// Worst response.
     pub response_worst: Option<f64>,
 }
 
 impl VictimRatios {
-    /// The mean that a victim is judged by: of its lateness, or of its response where it tells none.
+    /// The mean that a victim is judged by: of its lateness, or of its response where it has no lateness.
     pub(super) fn judged_mean(&self) -> Option<f64> {
         self.late_mean.or(self.response_mean)
     }
 
-    /// The 99th percentile that it is judged by.
+    /// The 99th percentile that a victim is judged by.
     pub(super) fn judged_p99(&self) -> Option<f64> {
         self.late_p99.or(self.response_p99)
     }
 }
 
-/// A ratio, where it says something.
+/// A ratio; `None` where the base is not positive.
 pub(super) fn ratio(value: f64, base: f64) -> Option<f64> {
     (base > 0.0).then_some(value / base)
 }
 
-/// The median: of an even number of values the mean of the middle two; `None` of none.
+/// The median, for an even number of values the mean of the middle two; `None` without values.
 pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

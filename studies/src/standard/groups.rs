@@ -1,7 +1,7 @@
-//! Cgroups of the standard suite, directly below the root of the host's v2 hierarchy: `quell-standard-
-//! PID.NAME`.
+//! Cgroups of the standard suite, directly below the root of the host's v2 hierarchy:
+//! `quell-standard-PID.NAME`.
 //!
-//! Dropping one ends all that is in it and removes it; dropping the hierarchy takes back the controllers
+//! Dropping a cgroup ends all processes in it and removes it; dropping the hierarchy disables the controllers
 //! that were enabled for it.
 
 use anyhow::{Context, ensure};
@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long what has been killed may take to leave.
+/// How long killed processes may take to leave their cgroup.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// The file that says which controllers a cgroup's children have.
@@ -25,7 +25,11 @@ pub(super) struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// The root, with the cpu controller for its children.
+    /// Opens the root, and enables the cpu controller for its children.
+    ///
+    /// # Errors
+    /// Where the host has no v2 hierarchy with the cpu controller, or the controller cannot be enabled
+    /// (mostly without root).
     pub(super) fn open() -> anyhow::Result<Hierarchy> {
         let found =
             CpuHierarchy::find().context("no cgroup hierarchy here has the cpu controller")?;
@@ -42,11 +46,17 @@ impl Hierarchy {
     }
 
     /// The root's file of processes.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened.
     pub(super) fn root_procs(&self) -> anyhow::Result<File> {
         procs(&self.root)
     }
 
-    /// Makes a cgroup; with a limit, so many processes and threads are in it at most.
+    /// Makes a cgroup; `most` limits its number of processes and threads.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be made or limited.
     pub(super) fn make(&mut self, name: &str, most: Option<u32>) -> anyhow::Result<Group> {
         if most.is_some() {
             self.enable("pids")?;
@@ -75,7 +85,7 @@ impl Hierarchy {
 impl Drop for Hierarchy {
     fn drop(&mut self) {
         for controller in &self.enabled {
-            // The kernel refuses where somebody's cgroups have passed it on by now.
+            // The kernel refuses where other cgroups below have passed the controller on.
             if let Err(error) = write_to_kernel(&self.root.join(CONTROL), &format!("-{controller}"))
             {
                 tracing::warn!("the {controller} controller stays enabled: {error:#}");
@@ -90,7 +100,10 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Its file of processes.
+    /// The cgroup's file of processes.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened.
     pub(super) fn procs(&self) -> anyhow::Result<File> {
         procs(&self.folder)
     }
@@ -100,7 +113,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let give_up = Instant::now() + GRACE;
         loop {
-            // Who is in it ends here, whatever it forks meanwhile.
+            // All processes in the cgroup end here, even if they fork meanwhile.
             let _ = write_to_kernel(&self.folder.join("cgroup.kill"), "1");
             match fs::remove_dir(&self.folder) {
                 Ok(()) => return,

@@ -1,52 +1,53 @@
-//! What a side may do worse than the baseline.
+//! How much worse than the baseline a side may be.
 
 use super::figures::VictimFigures;
 
 /// By how many µs a mean or a 99th percentile may be later in any case.
 const LATER_US: f64 = 200.0;
 
-/// How many times later the worst may be.
+/// How many times as late the worst may be.
 const WORST_TIMES: f64 = 2.0;
 
 /// By how many µs the worst may be later in any case: a slice.
 const SLICE_US: f64 = 3000.0;
 
-/// What part of the wakeups is to be served.
+/// The part of the wakeups that must be served.
 const SERVED: f64 = 0.98;
 
-/// What part of the load's work is to be done.
+/// The part of the baseline's work that a load must do.
 pub(super) const THROUGHPUT: f64 = 0.97;
 
-/// So many wakeups have a 99th percentile that is not the worst.
+/// With this many wakeups, the 99th percentile is not the worst.
 const HAVE_P99: f64 = 100.0;
 
 /// The names of the figures that are judged, in their order: mean, 99th percentile, worst.
 const LATE: [&str; 3] = ["late_mean_us", "late_p99_us", "late_worst_us"];
 
-/// The same, of victims that tell no lateness.
+/// The names of the figures that are judged where a victim has no lateness.
 const RESPONSE: [&str; 3] = ["response_mean_us", "response_p99_us", "response_worst_us"];
 
 /// The limits of a side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Limits {
-    /// How many times later a mean or a 99th percentile may be.
+    /// How many times as late a mean or a 99th percentile may be.
     pub(super) times: f64,
 }
 
-/// Whether a victim is judged by its 99th percentile: of too few wakeups that is the worst.
+/// Whether a victim is judged by its 99th percentile: with too few wakeups that is the worst.
 pub(super) fn has_p99(side: &VictimFigures, base: &VictimFigures) -> bool {
     side.served.min(base.served) >= HAVE_P99
 }
 
 impl Limits {
-    /// Those of a side by its label: who shares the host exactly by weight may do a little worse.
+    /// The limits of a side, by its label: a scheduler that shares the host exactly by weight may do a little
+    /// worse.
     pub(super) fn of(label: &str) -> Limits {
         let times = if label.contains("share") { 1.25 } else { 1.1 };
         Limits { times }
     }
 
-    /// The figures of a victim that break a limit, by their names. Of few wakeups one may be missing, and
-    /// the 99th percentile is the worst: that has its own limit. Who tells no lateness is judged by its
+    /// The figures of a victim that break a limit, by their names. With few wakeups one may be missing, and
+    /// the 99th percentile is the worst, which has its own limit. A victim without lateness is judged by its
     /// response.
     pub(super) fn victim(&self, side: &VictimFigures, base: &VictimFigures) -> Vec<String> {
         let late = |it: &VictimFigures| [it.late_mean_us, it.late_p99_us, it.late_worst_us];
@@ -77,7 +78,7 @@ impl Limits {
             let (times, by_us) = allowed[at];
             let breaks = match (of_side[at], of_base[at]) {
                 (Some(side), Some(base)) => side > (base * times).max(base + by_us),
-                // Nobody was served at all.
+                // No wakeup was served at all.
                 (None, Some(_)) => true,
                 (_, None) => false,
             };
@@ -89,7 +90,7 @@ impl Limits {
     }
 }
 
-/// Whether a load did too little.
+/// Whether a load did too little work.
 pub(super) fn load_fails(side: Option<f64>, base: Option<f64>) -> bool {
     match (side, base) {
         (Some(side), Some(base)) => side < base * THROUGHPUT,

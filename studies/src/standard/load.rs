@@ -1,5 +1,5 @@
-//! The loads beside the victims: programs of the distribution and our own, how each is started, ended and
-//! asked for what it did.
+//! The loads beside the victims: programs of the distribution and our own; how each is started, ended and
+//! asked for its work.
 
 use super::own::{OwnDone, OwnLoad, OwnOrder};
 use super::part::Part;
@@ -24,15 +24,16 @@ const GRACE: Duration = Duration::from_secs(20);
 pub struct LoadSpec {
     /// Its name in the results.
     pub name: String,
-    /// What its work is counted in; none: it has no throughput.
+    /// The unit of its work; `None`: it has no throughput.
     pub unit: Option<&'static str>,
-    /// What it does.
+    /// What the load does.
     pub kind: LoadKind,
-    /// Most processes and threads of it, in a cgroup of its own; none: it is in the root cgroup.
+    /// The greatest number of its processes and threads, in a cgroup of its own; `None`: it is in the root
+    /// cgroup.
     pub most: Option<u32>,
-    /// What it needs beside `quell`.
+    /// The programs that it needs beside `quell`.
     pub needs: Vec<Program>,
-    /// How many files of C are in the folder that it runs in, and a makefile for them.
+    /// How many files of C are in the folder that it runs in, with a makefile for them.
     pub sources: u32,
 }
 
@@ -41,26 +42,26 @@ pub struct LoadSpec {
 pub enum LoadKind {
     /// Stressors of stress-ng.
     StressNg {
-        /// Which.
+        /// The stressor's name.
         stressor: &'static str,
-        /// How many.
+        /// The number of stressors.
         workers: u32,
         /// More arguments.
         more: &'static [&'static str],
     },
-    /// The real cyclictest: it is a victim, and among the loads because it is a program of others.
+    /// The real cyclictest: a victim, which is among the loads because it is another program.
     Cyclictest {
-        /// Its threads.
+        /// The number of its threads.
         threads: u32,
         /// Its period, in µs.
         period_us: u64,
     },
-    /// One of ours.
+    /// A load of our own.
     Own(OwnLoad),
 }
 
 impl LoadSpec {
-    /// An own load.
+    /// A load of our own.
     pub(super) fn own(name: &str, unit: Option<&'static str>, load: OwnLoad) -> LoadSpec {
         LoadSpec {
             name: name.to_string(),
@@ -72,7 +73,7 @@ impl LoadSpec {
         }
     }
 
-    /// So many instances of a stressor, with these arguments.
+    /// Instances of a stressor, with more arguments.
     pub(super) fn stress_ng(
         stressor: &'static str,
         workers: u32,
@@ -111,8 +112,11 @@ impl LoadSpec {
         }
     }
 
-    /// Starts it. `folder` is its own, `place` where it runs, `seed` that of what is random in it. Ours wait for the
-    /// window then, others run.
+    /// Starts the load in `folder`, at `place`, with the seed of what is random in it. A load of our own then
+    /// waits for its window; another program runs at once.
+    ///
+    /// # Errors
+    /// Where a program that the load needs is missing or cannot be started, or a file cannot be written.
     pub(super) fn start(
         &self,
         exe: &Path,
@@ -160,7 +164,7 @@ impl LoadSpec {
         };
         let out = folder.join(OUT);
         let file = File::create(&out).with_context(|| out.display().to_string())?;
-        // Programs that say all on stdout say it at once.
+        // Programs that report on stdout write all of their report at once.
         command
             .stdin(Stdio::null())
             .stdout(file)
@@ -183,17 +187,20 @@ pub(super) struct Running {
 /// What runs.
 enum What {
     Ours(Part),
-    /// A program of others, and the folder that it runs in.
+    /// Another program, and the folder that it runs in.
     Theirs(Process, PathBuf),
 }
 
-// Files in the folder of a program of others: what it says, of errors too, and what cyclictest writes.
+// Files in the folder of another program: its output, its errors, and what cyclictest writes.
 const OUT: &str = "out";
 const LOG: &str = "log";
 const JSON: &str = "result.json";
 
 impl Running {
-    /// Waits until it can begin.
+    /// Waits until the load can begin.
+    ///
+    /// # Errors
+    /// [`Interrupted`](quell_bench::workload::Interrupted), or the load ended or is not ready in time.
     pub(super) fn wait_ready(&self, interrupt: &AtomicBool) -> anyhow::Result<()> {
         let ready = match &self.what {
             What::Ours(part) => part.wait_ready(interrupt),
@@ -202,7 +209,10 @@ impl Running {
         ready.with_context(|| self.spec.name.clone())
     }
 
-    /// Tells it the window; who runs already needs none.
+    /// Tells the load its window; a program that runs already needs none.
+    ///
+    /// # Errors
+    /// Where the load does not read it.
     pub(super) fn begin(&mut self, window: Window) -> anyhow::Result<()> {
         let begun = match &mut self.what {
             What::Ours(part) => part.begin(window),
@@ -211,7 +221,10 @@ impl Running {
         begun.with_context(|| self.spec.name.clone())
     }
 
-    /// Fails if it has ended already, which it must not before its window has.
+    /// Checks that the load has not ended, which it must not before its window has.
+    ///
+    /// # Errors
+    /// Where it has ended.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let alive = match &self.what {
             What::Ours(part) => part.check(),
@@ -220,15 +233,19 @@ impl Running {
         alive.with_context(|| self.spec.name.clone())
     }
 
-    /// Tells it that the window is over, if it does not know by itself.
+    /// Tells the load that the window is over, if it does not know that by itself.
     pub(super) fn finish(&self) {
         if let What::Theirs(process, _) = &self.what {
-            // Not reaped yet, so the id is still its own.
+            // The child is not reaped yet, so the id is still its own.
             let _ = kill(Pid::from_raw(process.pid() as i32), Signal::SIGINT);
         }
     }
 
-    /// Waits for its end, and takes what it says of its work.
+    /// Waits until the load ends, and takes its report.
+    ///
+    /// # Errors
+    /// [`Interrupted`](quell_bench::workload::Interrupted), or the load does not end in time or gives no
+    /// report.
     pub(super) fn done(self, interrupt: &AtomicBool) -> anyhow::Result<OwnDone> {
         let done = match &self.what {
             What::Ours(part) => part.result(interrupt),
@@ -251,7 +268,7 @@ fn wait_for_end(process: &Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a program of others says of its work, in the folder that it ran in.
+/// What another program reports of its work, in the folder that it ran in.
 fn said(kind: &LoadKind, folder: &Path) -> anyhow::Result<OwnDone> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let text = read(OUT) + &read(LOG);

@@ -1,4 +1,5 @@
-//! One case on one side, once: victims, then the load, a warm-up, the window, and nothing left of either.
+//! Measures one case on one side, once: victims, then the load, a warm-up, the window; nothing of either is
+//! left.
 
 use super::cases::Case;
 use super::figures::VictimFigures;
@@ -22,10 +23,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long what a load left behind may take to end.
+/// How long processes that a load left behind may take to end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How to measure.
+/// How to measure a case.
 pub(super) struct How<'a> {
     pub(super) exe: &'a Path,
     pub(super) warmup: Duration,
@@ -34,28 +35,32 @@ pub(super) struct How<'a> {
     pub(super) interrupt: &'a AtomicBool,
 }
 
-/// What was measured.
+/// What was measured of a case.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Measured {
-    /// Of each victim, by name.
+    /// The figures of each victim, by name.
     pub(super) victims: Vec<(String, VictimFigures)>,
-    /// Of each load that has a throughput, by name: its unit, and work per second; `None` where it came to
-    /// nothing.
+    /// Each load that has a throughput, by name: its unit, and work per second; `None` where it did no work.
     pub(super) loads: Vec<(String, String, Option<f64>)>,
 }
 
 /// Measures a case.
+///
+/// # Errors
+/// [`Interrupted`]; and where a victim or a load does not start, ends early or does not report, or a cgroup
+/// or folder cannot be made.
 pub(super) fn measure(
     case: &Case,
     how: &How<'_>,
     hierarchy: &mut Hierarchy,
 ) -> anyhow::Result<Measured> {
-    // Programs that run as another user reach their own folders in it.
+    // Programs that run as another user reach their own folders below this folder.
     let reached = Permissions::from_mode(0o711);
     let folder = tempfile::Builder::new().permissions(reached).tempdir()?;
     let before: BTreeSet<u32> = children().into_iter().collect();
     let measured = attempt(case, how, hierarchy, folder.path());
-    // Also what loads left behind on their way. The folder goes when nobody writes to it any more.
+    // Ends processes that loads left behind, too. The folder is removed once no process writes to it any
+    // more.
     end_others(&before);
     measured
 }
@@ -87,7 +92,7 @@ fn attempt(
         let part = Part::start(how.exe, ("victims", &order), &own, &place, &nursery)?;
         victims.push((specs, part));
     }
-    // They find out how fast this machine is, so nothing else runs until they have.
+    // The victims find out how fast this machine is, so nothing else runs until they have.
     for (_, part) in &victims {
         part.wait_ready(how.interrupt).context("the victims")?;
     }
@@ -149,7 +154,7 @@ fn in_cgroup(procs: File) -> Place {
     }
 }
 
-/// The victims by process: each in one of its own, or all of a cgroup in one.
+/// The victims by process: each in a process of its own, or all victims of a cgroup in one.
 fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
     let mut processes: Vec<Vec<VictimSpec>> = Vec::new();
     for victim in &case.victims {
@@ -164,10 +169,10 @@ fn processes(case: &Case) -> Vec<Vec<VictimSpec>> {
     processes
 }
 
-/// The order to a process of these victims.
+/// The order for a process of these victims.
 fn order(specs: &[VictimSpec], random: &mut ChaCha8Rng) -> anyhow::Result<VictimsOrder> {
     let cpus = affinity()?;
-    // Not the first CPU, which has most of the machine's interrupts.
+    // The first CPU is avoided: it gets most of the machine's interrupts.
     let pinned_to = cpus.iter().nth(1).or(cpus.iter().next());
     let phases_ns = specs
         .iter()
@@ -179,7 +184,7 @@ fn order(specs: &[VictimSpec], random: &mut ChaCha8Rng) -> anyhow::Result<Victim
     })
 }
 
-/// Sleeps until then; an error where a load ends before, or somebody wants an end.
+/// Sleeps until `ns`; fails where a load ends before, or on an interrupt.
 fn wait_until(ns: u64, interrupt: &AtomicBool, loads: &[Running]) -> anyhow::Result<()> {
     loop {
         if interrupt.load(Ordering::Relaxed) {
@@ -196,7 +201,7 @@ fn wait_until(ns: u64, interrupt: &AtomicBool, loads: &[Running]) -> anyhow::Res
     }
 }
 
-/// The processes that this one started, or that came to it.
+/// The children of this process: processes that it started, or that were given to it.
 fn children() -> Vec<u32> {
     let own = std::process::id();
     let threads = std::fs::read_dir("/proc/self/task")
@@ -207,7 +212,7 @@ fn children() -> Vec<u32> {
         threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
     let told: Vec<String> = of.collect();
     if told.is_empty() {
-        // A kernel without that file.
+        // The kernel does not have that file.
         return family(own).into_iter().skip(1).collect();
     }
     let told = told.join(" ");
@@ -216,7 +221,7 @@ fn children() -> Vec<u32> {
         .collect()
 }
 
-/// Ends all descendants of this process but those children and theirs.
+/// Ends all descendants of this process except the children in `before` and their descendants.
 fn end_others(before: &BTreeSet<u32>) {
     let give_up = Instant::now() + GRACE;
     loop {
@@ -233,10 +238,10 @@ fn end_others(before: &BTreeSet<u32>) {
     }
 }
 
-/// Kills a child and all its descendants, and reaps it.
+/// Kills a child and all its descendants, and reaps the child.
 fn end_tree(child: u32) {
     for pid in family(child) {
-        // It may have ended.
+        // The process may have ended.
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
     }
     let pid = Pid::from_raw(child as i32);
@@ -245,14 +250,14 @@ fn end_tree(child: u32) {
     }
 }
 
-/// The measuring thread before all others, where that is allowed, so that it ends a load in time; it sleeps
-/// but for that. Dropping takes it back.
+/// Gives the measuring thread real-time priority, where that is permitted, so that it ends a load in time;
+/// otherwise it sleeps. Dropping takes the priority back.
 struct Hurry;
 
 impl Hurry {
     fn begin() -> Hurry {
-        // Without it windows of loads that do not end by themselves are longer, which throughput per second
-        // makes up for.
+        // Without it, windows of loads that do not end by themselves are longer; throughput is per second, so
+        // it stays comparable.
         let _ = quell_bench::workload::load::become_realtime();
         Hurry
     }

@@ -1,8 +1,9 @@
-//! A thread that wakes workers, as schbench's message thread does: how long from the wakeup until a worker
-//! runs.
+//! A thread that wakes workers, as schbench's message thread does: how long it takes from a wakeup until the
+//! worker runs.
 //!
-//! A worker sleeps until it is given something, runs for a while, says so to the message thread and sleeps
-//! again; that one wakes who sleeps. All of it is futexes, by std's parking of threads.
+//! A worker sleeps until it is given work, runs for a while, reports to the message thread and sleeps again;
+//! the message thread wakes every worker that has nothing to do. All of it is futexes, through std's parking
+//! of threads.
 
 use super::figures::VictimFigures;
 use super::now_ns;
@@ -14,14 +15,17 @@ use quell_bench::workload::player::Burner;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Thread};
 
-/// What a worker and the message thread tell each other.
+/// What a worker and the message thread share.
 #[derive(Default)]
 struct Desk {
     /// When the worker was woken, in ns; 0: it has nothing to do.
     woken_ns: AtomicU64,
 }
 
-/// Wakes workers until the window is over: parts done per second, and how late workers woke.
+/// Wakes workers until the window is over; gives the parts done per second, and how late workers woke.
+///
+/// # Errors
+/// Where a worker panics.
 pub(super) fn run(workers: u32, run_us: u64, window: Window) -> anyhow::Result<OwnDone> {
     let burner = Burner::calibrate();
     let desks: Vec<Desk> = (0..workers).map(|_| Desk::default()).collect();
@@ -54,7 +58,7 @@ pub(super) fn run(workers: u32, run_us: u64, window: Window) -> anyhow::Result<O
         for worker in threads {
             worker.thread().unpark();
             let (of_one, parts) = worker.join().ok().context("a worker panicked")?;
-            // The same bounds.
+            // All histograms have equal bounds, so adding does not fail.
             late.add(&of_one)?;
             done += parts;
         }

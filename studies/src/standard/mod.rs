@@ -1,11 +1,11 @@
-//! The standard suite: the tests that everybody runs on a new scheduler, in one command.
+//! The standard suite: the tests that people run on a new scheduler, in one command.
 //!
 //! Problem: a scheduler that is good for its own benchmarks may still keep a light thread waiting beside a
 //! fork bomb, or halve what pipes carry. Approach: known loads, and beside each of them periodic victims
 //! ([`victim`]) that know how late they were woken. Each [`cases::Case`] is measured on every side in
-//! interleaved pairs; what a side may do worse than the first is written down ([`limits`]). Within a pair a
-//! side is started once for a group of cases, since starting takes longer than a case. Times are ns inside,
-//! µs in results.
+//! interleaved pairs; how much worse than the first side a side may be is written down ([`limits`]). Within a
+//! pair a side is started once for a group of cases, since starting takes longer than a case. Times are ns
+//! inside, µs in results.
 
 mod asked;
 pub mod cases;
@@ -52,33 +52,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The subcommand of this program that is a victim or an own load.
+/// The subcommand of this program that is a victim or a load of our own.
 pub const PART: &str = "standard-part";
 
-/// How long each side of each pair is measured unless told otherwise, in s.
+/// How long each side of each pair is measured by default, in s.
 pub const SECONDS: f64 = 3.0;
 
-/// Pairs unless told otherwise.
+/// The number of pairs by default.
 pub const PAIRS: u32 = 3;
 
-/// How long a load has run before it is measured.
+/// How long a load runs before it is measured.
 const WARMUP: Duration = Duration::from_secs(1);
 
-/// How long a side settles.
+/// How long a side settles before it is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone)]
 pub struct StandardOptions {
     /// The sides, the baseline first.
     pub sides: Vec<Side>,
-    /// Names of cases, or parts of them; none: all.
+    /// Names of cases, or parts of names; empty: all cases.
     pub only: Vec<String>,
     /// How long each side of each pair is measured, in s.
     pub seconds: f64,
-    /// Pairs.
+    /// The number of pairs.
     pub pairs: u32,
-    /// Of the times at which victims begin.
+    /// The seed of the times at which victims begin, and of loads.
     pub seed: u64,
     /// The `quell` program.
     pub exe: PathBuf,
@@ -87,7 +87,10 @@ pub struct StandardOptions {
 }
 
 impl StandardOptions {
-    /// The cases on so many CPUs; an error where there are none of that name.
+    /// The cases to measure on `cpus` CPUs.
+    ///
+    /// # Errors
+    /// Where no case has one of the names.
     pub fn cases(&self, cpus: u32) -> anyhow::Result<Vec<Case>> {
         let cases = cases::only(cases::cases(cpus), &self.only);
         if cases.is_empty() {
@@ -110,8 +113,12 @@ impl StandardOptions {
     }
 }
 
-/// Measures. Setting `interrupt` ends it in order, with what was measured so far. In every case victims,
-/// loads and their cgroups are gone when this returns.
+/// Runs the suite. Setting `interrupt` ends it in order, with the cases measured so far. In every case
+/// victims, loads and their cgroups are gone when this returns.
+///
+/// # Errors
+/// [`Interrupted`] before the first group of cases has a result; names of cases that there are none of, a
+/// machine without cgroup v2 or root, and a machine that cannot be described.
 pub fn run(
     options: &StandardOptions,
     interrupt: &AtomicBool,
@@ -120,7 +127,7 @@ pub fn run(
     let host = host::describe()?;
     let cases = options.cases(host.cpus)?;
     let labels = Side::labels(&options.sides);
-    // What a load leaves behind comes to this process, which ends it.
+    // Processes that a load leaves behind become children of this process, which ends them.
     nix::sys::prctl::set_child_subreaper(true).context("cannot adopt processes")?;
     let mut session = Session {
         options,
@@ -159,8 +166,11 @@ pub fn run(
     })
 }
 
-/// Writes a result where the user wants it, and the table to the terminal. For a result cut short by an interrupt it
-/// does all that and then returns [`Interrupted`].
+/// Writes a result to the files that the user wants, and the table to the terminal.
+///
+/// # Errors
+/// Where a chart cannot be drawn, or a file or standard output cannot be written; and [`Interrupted`], after
+/// all was written, for a result that an interrupt cut short.
 pub fn deliver(result: &Standard, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| page::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
@@ -169,7 +179,10 @@ pub fn deliver(result: &Standard, files: Files<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The process of a victim or an own load: `quell-studies standard-part ROLE ORDER`.
+/// The process of a victim or of a load of our own: `quell-studies standard-part ROLE ORDER`.
+///
+/// # Errors
+/// Where the arguments are wrong, or the victims or the load fail.
 pub fn part_main(args: &[String]) -> anyhow::Result<()> {
     match args {
         [role, order] if role == "victims" => victim::main(order),
@@ -178,19 +191,19 @@ pub fn part_main(args: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// A measurement that goes on.
+/// A measurement in progress.
 struct Session<'a> {
     options: &'a StandardOptions,
     labels: &'a [String],
     interrupt: &'a AtomicBool,
     progress: &'a Progress,
     hierarchy: Hierarchy,
-    /// Windows that are over, of all.
+    /// The length of all windows that are over.
     done: Duration,
 }
 
 impl Session<'_> {
-    /// Measures a group of cases; whether it came to its end.
+    /// Measures a group of cases; also gives whether all were measured.
     fn group(&mut self, cases: &[Case]) -> anyhow::Result<(Vec<CaseResult>, bool)> {
         let missing: Vec<Option<String>> = cases
             .iter()
@@ -228,7 +241,7 @@ impl Session<'_> {
         Ok((results.collect(), whole))
     }
 
-    /// Measures those of a group's cases that can be, on one side.
+    /// Measures the cases of a group that can be measured, on one side.
     fn side(
         &mut self,
         pair: u32,
@@ -259,15 +272,14 @@ impl Session<'_> {
             }
             self.done += WARMUP + self.options.length(case);
         }
-        // It was in charge until now. If it does not end, the next side says that it cannot start.
+        // The side was in charge until now. If it does not end, the next side says that it cannot start.
         if let Some(Err(error)) = started.map(Started::stop) {
             self.progress.say(&format!("{error:#}"));
         }
         Ok(())
     }
 
-    /// Measures a case on a side, which is started where it does not run, and not gone on with after an
-    /// error.
+    /// Measures a case on a side. The side is started where it does not run, and left after an error.
     fn case(
         &mut self,
         pair: u32,
@@ -287,7 +299,7 @@ impl Session<'_> {
             interrupt: self.interrupt,
         };
         let measured = measure(case, &how, &mut self.hierarchy);
-        // Why nothing was measured may be that it is not in charge any more, so this is told first.
+        // That the side is no longer in charge may be why nothing was measured, so it is reported first.
         running.in_charge()?;
         *started = Some(running);
         measured
@@ -334,16 +346,16 @@ fn wait_answer(
     Ok(())
 }
 
-/// CLOCK_MONOTONIC in ns.
+/// CLOCK_MONOTONIC, in ns.
 fn now_ns() -> u64 {
-    // Fails only for clocks that do not exist; every Linux has this one.
+    // `clock_gettime` fails only for clocks that do not exist; every Linux has this one.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
-/// Sleeps until then, on CLOCK_MONOTONIC.
+/// Sleeps until `ns` on CLOCK_MONOTONIC.
 fn sleep_until(ns: u64) {
     let until = Duration::from_nanos(ns).into();
-    // Only a signal ends it before.
+    // Only a signal ends a sleep before its time.
     while clock_nanosleep(
         ClockId::CLOCK_MONOTONIC,
         ClockNanosleepFlags::TIMER_ABSTIME,

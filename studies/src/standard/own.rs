@@ -1,7 +1,7 @@
-//! Loads of our own: processes that are started one after another, a fork bomb, and what
-//! asked.rs, messages.rs, pgbench.rs, repeat.rs and served.rs have.
+//! Loads of our own: processes that are started one after another, a fork bomb, and the loads of asked.rs,
+//! messages.rs, pgbench.rs, repeat.rs and served.rs.
 //!
-//! Each is a process of this program ([`part`]); it ends by itself when the window is over.
+//! Each load is a process of this program ([`part`]); it ends by itself when the window is over.
 
 use super::figures::VictimFigures;
 use super::victim::Window;
@@ -16,84 +16,89 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
-/// What an own load does.
+/// What a load of our own does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnLoad {
-    /// So many loops that each start a process, wait for its end, and start the next, as `make -j` does.
+    /// Loops that each start a process, wait for its end, and start the next, as `make -j` does.
     Starts {
-        /// The loops.
+        /// The number of loops.
         loops: u32,
         /// CPU time of each process, in µs.
         run_us: u64,
     },
-    /// A process that forks, as all its children do, as often as they can.
+    /// A process that forks as often as it can, as all its children do.
     Bomb,
     /// A thread that wakes workers, each again as soon as it has done its part.
     Messages {
-        /// The workers.
+        /// The number of workers.
         workers: u32,
         /// CPU time of each part, in µs.
         run_us: u64,
     },
-    /// A program that is run again and again, by so many loops; what runs at the end is killed.
+    /// A program that is run again and again by several loops; programs that run at the end are killed.
     Repeat {
         /// The program and its arguments.
         command: Vec<String>,
-        /// The loops.
+        /// The number of loops.
         loops: u32,
         /// Units of work in each round.
         per_round: f64,
     },
-    /// A server, and a client of it that is run again and again; `PORT` in their arguments is a free one.
+    /// A server, and a client of it that is run again and again; `PORT` in their arguments stands for a free
+    /// port.
     Served {
         /// The server and its arguments.
         server: Vec<String>,
-        /// The client, which says what redis-benchmark does with `--csv`.
+        /// The client, which reports as redis-benchmark does with `--csv`.
         client: Vec<String>,
         /// Requests in each round.
         per_round: f64,
     },
-    /// An application that clients ask, whether it has answered or not: a victim, with no work of its own.
+    /// An application that gets requests whether it has answered earlier ones or not: a victim, without work
+    /// of its own.
     Asked {
         /// The application.
         app: App,
         /// Requests per second, in the mean.
         rate: f64,
     },
-    /// PostgreSQL, and its own benchmark.
+    /// PostgreSQL with its own benchmark.
     Pgbench {
-        /// The clients that read from it.
+        /// The number of clients that read from it.
         clients: u32,
     },
-    /// So many copies of a program that reads text for ever; their work is the bytes that they took.
+    /// Copies of a program that reads text for ever; their work is the bytes that they read.
     Feed {
         /// The program and its arguments.
         command: Vec<String>,
-        /// The copies.
+        /// The number of copies.
         copies: u32,
     },
 }
 
-/// The order to a process that is an own load.
+/// The order for a process that is a load of our own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OwnOrder {
     /// What it does.
     pub load: OwnLoad,
-    /// Of what is random in it.
+    /// The seed of what is random in the load.
     pub seed: u64,
 }
 
-/// What an own load says at its end.
+/// What a load of our own reports at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct OwnDone {
-    /// Work per second, where it has any.
+    /// Work per second, where the load has any.
     pub per_s: Option<f64>,
-    /// What its threads saw, where they tell.
+    /// What its threads saw, where they report it.
     pub figures: Option<VictimFigures>,
 }
 
-/// The process of an own load.
+/// The process of a load of our own.
+///
+/// # Errors
+/// Where the order cannot be read, the load fails, or its report cannot be written.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
     let OwnOrder { load, seed } = serde_json::from_str(order).context("the load's order")?;
     let folder = std::env::current_dir()?;
@@ -130,14 +135,14 @@ pub(super) fn main(order: &str) -> anyhow::Result<()> {
     part::tell(&done)
 }
 
-/// Loops that start processes; how many of these ended in the window, per second.
+/// Loops that start processes; how many of these processes ended in the window, per second.
 fn starts(loops: u32, run_us: u64, window: Window) -> anyhow::Result<f64> {
     let mut burner = Burner::calibrate();
     let mut counts: Vec<File> = Vec::new();
     for _ in 0..loops {
         let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe()?;
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
-        // back.
+        // SAFETY: this process has one thread, so its child may call anything; the child ends without
+        // returning.
         match unsafe { fork() }? {
             ForkResult::Parent { .. } => counts.push(File::from(read)),
             ForkResult::Child => {
@@ -162,8 +167,8 @@ fn starts(loops: u32, run_us: u64, window: Window) -> anyhow::Result<f64> {
 fn start_loop(burner: &mut Burner, run_us: u64, window: Window) -> u64 {
     let mut count = 0;
     while now_ns() < window.until_ns {
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
-        // back.
+        // SAFETY: this process has one thread, so its child may call anything; the child ends without
+        // returning.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 burner.burn(run_us * 1000);
@@ -174,19 +179,19 @@ fn start_loop(burner: &mut Burner, run_us: u64, window: Window) -> u64 {
                     count += 1;
                 }
             }
-            // Somebody else's limit: it is tried again.
+            // The machine's limit of processes is reached: the loop tries again.
             Err(_) => std::thread::yield_now(),
         }
     }
     count
 }
 
-/// Forks, and so does every child, until it is time. Only the first process comes back.
+/// Forks, as every child does, until `until_ns`. Only the first process returns.
 fn bomb(until_ns: u64) {
     let mut first = true;
     while now_ns() < until_ns {
-        // SAFETY: this process has one thread, so its child may do what it likes; it ends without coming
-        // back.
+        // SAFETY: this process has one thread, so its child may call anything; the child ends without
+        // returning.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => first = false,
             Ok(ForkResult::Parent { .. }) => {}
@@ -198,7 +203,7 @@ fn bomb(until_ns: u64) {
     }
 }
 
-/// Ends this process, which is a fork of another, without doing what that one does at its end.
+/// Ends this process, which is a fork of another, without what the other process does at its end.
 fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes any code and does not return.
     unsafe { libc::_exit(code) }

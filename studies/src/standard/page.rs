@@ -1,5 +1,5 @@
-//! The standard suite's result as one HTML page that works offline: the verdicts, how far each case is from its
-//! limits, and every case's figures.
+//! The standard suite's result as one HTML page that works offline: the verdicts, how far each case is from
+//! its limits, and every case's figures.
 
 use super::limits::{Limits, THROUGHPUT, has_p99};
 use super::result::{CaseResult, CaseSide, Standard, VictimResult};
@@ -7,7 +7,7 @@ use super::table;
 use quell_bench::report::charts::{self, RatioRow};
 use quell_bench::report::{self, close, escape, figure, open, put, section};
 
-/// Width of the charts.
+/// Width of the charts, in pixels.
 const WIDTH: u32 = 560;
 
 const VERDICTS_TEXT: &str = "How many times later the victim that fared worst is than under the baseline, and the least \
@@ -16,7 +16,10 @@ const LIMITS_TEXT: &str = "Each case over the baseline, medians over pairs: a do
     worst. The red line is the limit, red dots break it: a victim whose 99th percentile is at most 0.2 ms greater does \
     not, wherever it is. Cases with a ! fail; the reason may be another figure.";
 
-/// The page.
+/// The result as a page.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub(super) fn html(result: &Standard) -> anyhow::Result<String> {
     let title = format!("The standard suite: {}", result.sides.join(" and "));
     let text = format!(
@@ -47,7 +50,7 @@ pub(super) fn html(result: &Standard) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// How many cases hold, and what a reader must know before.
+/// How many cases hold, and what a reader must know first.
 fn cards(result: &Standard) -> String {
     let mut body = String::from("<div class=\"cards\">\n");
     for (side, held, all) in table::counts(result) {
@@ -72,7 +75,7 @@ fn cards(result: &Standard) -> String {
     body
 }
 
-/// All cases of a side beside their limits: victims, and loads.
+/// All cases of a side compared with their limits: victims, and loads.
 fn against(result: &Standard, index: usize) -> anyhow::Result<String> {
     let side = &result.sides[index];
     let rows = |of: fn(&CaseSide, &CaseSide) -> Vec<(f64, bool)>, worst: fn(f64, f64) -> f64| {
@@ -110,7 +113,7 @@ fn against(result: &Standard, index: usize) -> anyhow::Result<String> {
     Ok(body)
 }
 
-/// The ratios of the victims that are judged by their 99th percentile, and whether that breaks the limit.
+/// The ratios of the victims that are judged by their 99th percentile, and whether each breaks its limit.
 fn p99s(side: &CaseSide, base: &CaseSide) -> Vec<(f64, bool)> {
     let judged = |it: &VictimResult| {
         let of_base = base
@@ -123,13 +126,13 @@ fn p99s(side: &CaseSide, base: &CaseSide) -> Vec<(f64, bool)> {
     side.victims.iter().filter_map(judged).collect()
 }
 
-/// The loads' ratios, and whether each breaks the limit.
+/// The ratios of the loads, and whether each breaks its limit.
 fn loads(side: &CaseSide, _base: &CaseSide) -> Vec<(f64, bool)> {
     let loads = side.loads.iter();
     loads.filter_map(|it| Some((it.ratio?, it.fails))).collect()
 }
 
-/// All verdicts, a row each.
+/// All verdicts, a row for each.
 fn verdicts(result: &Standard) -> String {
     let mut body = head(&table::VERDICTS);
     for [case, side, verdict, figures @ ..] in table::verdicts(result) {
@@ -194,7 +197,7 @@ fn of_case(case: &CaseResult) -> String {
     body
 }
 
-/// A table's beginning.
+/// The beginning of a table.
 fn head(names: &[&str]) -> String {
     let mut head = String::from("<div class=\"wide\"><table>\n<thead><tr>");
     for name in names {
@@ -203,7 +206,7 @@ fn head(names: &[&str]) -> String {
     head + "</tr></thead>\n<tbody>\n"
 }
 
-/// A table's end.
+/// The end of a table.
 const END: &str = "</tbody></table></div>\n";
 
 #[cfg(test)]
@@ -222,7 +225,7 @@ mod tests {
             "skipped: tool is not installed",
             "aria-label=\"99th percentile of each victim",
             "aria-label=\"Work of each load",
-            // The limits, as the charts have them.
+            // The colour of the limits, as the charts have it.
             "stroke=\"#010005\"",
         ] {
             assert!(page.contains(expected), "{expected} is not in\n{page}");

@@ -1,10 +1,10 @@
-//! What programs of others say about what they did.
+//! Reads what other programs report of their work.
 
 use super::figures::VictimFigures;
 use anyhow::Context;
 use serde_json::Value;
 
-/// A stressor's work in what `stress-ng --metrics-brief` writes: bogo operations per second of real time.
+/// A stressor's work in the output of `stress-ng --metrics-brief`: bogo operations per second of real time.
 pub(super) fn stress_ng(text: &str, stressor: &str) -> Option<f64> {
     // stress-ng: metrc: [PID] STRESSOR OPS REAL_S USER_S SYSTEM_S OPS_PER_REAL_S OPS_PER_CPU_S
     let rows = text
@@ -25,7 +25,10 @@ pub(super) fn stress_ng(text: &str, stressor: &str) -> Option<f64> {
 }
 
 /// The figures of all threads of cyclictest together, from the file of its `--json` with a histogram in µs.
-/// Wakeups later than the histogram is long count as the worst.
+/// Wakeups that are later than the histogram is long count as the worst.
+///
+/// # Errors
+/// Where the text is not JSON as cyclictest writes it.
 pub(super) fn cyclictest(text: &str) -> anyhow::Result<VictimFigures> {
     let json: Value = serde_json::from_str(text).context("cyclictest's JSON")?;
     let threads = json["thread"]
@@ -40,7 +43,7 @@ pub(super) fn cyclictest(text: &str) -> anyhow::Result<VictimFigures> {
                 .with_context(|| format!("cyclictest: no `{key}`"))
         };
         let cycles = number("cycles")?;
-        // It begins to count before its first wakeup, and then tells of none.
+        // cyclictest counts a thread before its first wakeup, and then reports no wakeup of it.
         if cycles == 0.0 {
             continue;
         }
@@ -69,7 +72,7 @@ pub(super) fn cyclictest(text: &str) -> anyhow::Result<VictimFigures> {
     })
 }
 
-/// Of each test in what `redis-benchmark --csv` writes: mean, 99th percentile and worst latency, in µs.
+/// Each test in the output of `redis-benchmark --csv`: mean, 99th percentile and worst latency, in µs.
 pub(super) fn redis_benchmark(text: &str) -> Vec<[f64; 3]> {
     let row = |line: &str| -> Vec<String> {
         line.trim()
@@ -117,7 +120,7 @@ stress-ng: metrc: [12869] switch              3940.51 nanosecs per context switc
         let figures = cyclictest(text).unwrap();
         assert_eq!(figures.served, 200.0);
         assert_eq!(figures.late_mean_us, Some(30.0));
-        // 197 of 200 are in the histogram: the other three are the worst.
+        // 197 of 200 are in the histogram; the other three are the worst.
         assert_eq!(figures.late_p99_us, Some(4267.0));
         assert_eq!(figures.late_worst_us, Some(4267.0));
         let none = r#"{ "thread": { "0": { "cycles": 0, "min": 0, "max": 0, "avg": 0 } } }"#;

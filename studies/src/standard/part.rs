@@ -1,8 +1,8 @@
-//! Processes of this program: victims and own loads.
+//! Processes of this program: victims and loads of our own.
 //!
-//! Each is started with an order, says `ready` when all that it needs is there, is told the window on its
-//! standard input, and says what it measured, a line of JSON each. So what takes long to start, as a server
-//! does, is no part of the warm-up.
+//! Each process is started with an order, writes `ready` when all that it needs is there, reads the window
+//! from its standard input, and writes what it measured, a line of JSON each. So a slow start, such as a
+//! server's, is no part of the warm-up.
 
 use super::PART;
 use super::victim::Window;
@@ -16,27 +16,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long one may take to be ready, and to say what it measured after its time.
+/// How long a process may take to be ready, and to report after its time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often an interrupt is looked for.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// How long one that says nothing any more may take to end.
+/// How long a process that writes no more may take to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What says that all is there.
+/// The line that says that all is there.
 const READY: &str = "ready";
 
-/// One that runs; dropping ends it.
+/// A process that runs; dropping ends it.
 pub(super) struct Part {
     process: Process,
     lines: Receiver<String>,
 }
 
 impl Part {
-    /// Starts one, with `role` and order as [`super::part_main`] reads them. What it says of errors goes to `log` in
-    /// `folder`, which it runs in.
+    /// Starts a process, with `role` and order as [`super::part_main`] reads them. It runs in `folder`, and
+    /// its stderr goes to the file `log` there.
+    ///
+    /// # Errors
+    /// Where the process cannot be started or put into its place.
     pub(super) fn start(
         exe: &Path,
         (role, order): (&str, &impl Serialize),
@@ -57,14 +60,20 @@ impl Part {
         })
     }
 
-    /// Waits until all is there that it needs.
+    /// Waits until all that the process needs is there.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; and where the process ends, writes something else, or is not ready in time.
     pub(super) fn wait_ready(&self, interrupt: &AtomicBool) -> anyhow::Result<()> {
         let line = self.line(interrupt)?;
         ensure!(line == READY, "it says `{line}` instead of `{READY}`");
         Ok(())
     }
 
-    /// Tells it the window, from which on it runs.
+    /// Tells the process its window, and thereby starts its work.
+    ///
+    /// # Errors
+    /// Where the process does not read it.
     pub(super) fn begin(&mut self, window: Window) -> anyhow::Result<()> {
         let mut pipe = self.process.child().stdin.take().context("no pipe")?;
         let line = serde_json::to_string(&window)? + "\n";
@@ -72,7 +81,10 @@ impl Part {
             .context("it does not listen")
     }
 
-    /// What it says next, of what it measured.
+    /// The next line that the process reports.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; and where the process ends, writes nothing in time, or writes something else.
     pub(super) fn result<T: for<'a> Deserialize<'a>>(
         &self,
         interrupt: &AtomicBool,
@@ -81,7 +93,10 @@ impl Part {
         serde_json::from_str(&line).with_context(|| format!("it says `{line}`"))
     }
 
-    /// Fails if it has ended.
+    /// Checks that the process has not ended.
+    ///
+    /// # Errors
+    /// Where it has ended.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.process.check_alive()
     }
@@ -103,7 +118,7 @@ impl Part {
         }
     }
 
-    /// Why it says nothing any more.
+    /// Why the process writes no more.
     fn end(&self) -> anyhow::Error {
         let give_up = Instant::now() + GRACE;
         loop {
@@ -116,7 +131,7 @@ impl Part {
     }
 }
 
-/// The lines that a child says, as they come.
+/// The lines that a child writes, as they come.
 fn read_lines(out: ChildStdout) -> Receiver<String> {
     let (say, lines) = channel();
     std::thread::spawn(move || {
@@ -130,6 +145,9 @@ fn read_lines(out: ChildStdout) -> Receiver<String> {
 }
 
 /// In such a process: says that all is there, and waits for the window.
+///
+/// # Errors
+/// Where standard output or input fails, or the window cannot be read.
 pub(super) fn ready() -> anyhow::Result<Window> {
     say(READY)?;
     let mut line = String::new();
@@ -137,7 +155,10 @@ pub(super) fn ready() -> anyhow::Result<Window> {
     serde_json::from_str(&line).context("the window")
 }
 
-/// In such a process: says what it measured.
+/// In such a process: reports what it measured.
+///
+/// # Errors
+/// Where standard output fails.
 pub(super) fn tell(result: &impl Serialize) -> anyhow::Result<()> {
     say(&serde_json::to_string(result)?)
 }
@@ -153,7 +174,7 @@ fn say(line: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// A shell in place of the program: its script is the file that has the subcommand's name.
+    /// A shell in place of the program: its script is a file with the subcommand's name.
     fn part(nursery: &Nursery, folder: &Path, script: &str) -> Part {
         std::fs::write(folder.join(PART), script).unwrap();
         let place = Place::default();

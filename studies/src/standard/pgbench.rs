@@ -1,8 +1,9 @@
-//! PostgreSQL and its own benchmark: clients that ask a server of theirs, each again when it has its answer.
+//! PostgreSQL and its own benchmark: clients that query a server, each again as soon as it has its answer.
 //!
-//! The server has a cluster of its own in this process's folder, made for each window, and answers on a socket
-//! there only. It refuses to be root, so it is another user then. pgbench tells of each transaction when it
-//! ended and how long it took, so what counts is exactly what ended in the window.
+//! The server has a cluster of its own in this process's folder, made for each window, and answers only on a
+//! socket there. PostgreSQL refuses to run as root, so it runs as another user then. pgbench writes for each
+//! transaction when it ended and how long it took, so exactly the transactions that ended in the window
+//! count.
 
 use super::figures::VictimFigures;
 use super::own::OwnDone;
@@ -21,24 +22,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Who the server is where this process is root: the first of these that there is.
+/// The users that the server may run as where this process is root; the first that exists is taken.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// The database's owner.
+/// The owner of the database.
 const OWNER: &str = "quell";
 
-/// What pgbench's files of transactions begin with.
+/// The prefix of pgbench's files of transactions.
 const LOG: &str = "transactions";
 
-/// Makes a cluster in that folder and fills it, starts its server, tells `ready`, and has so many clients read from it
-/// until the window is over.
+/// Makes a cluster in `folder` and fills it, starts its server, calls `ready`, and has `clients` clients read
+/// from it until the window is over.
+///
+/// # Errors
+/// Where there is no user to run as, or the cluster, the server, a client or a log of theirs fails.
 pub(super) fn run(
     folder: &Path,
     clients: u32,
     ready: impl FnOnce() -> anyhow::Result<Window>,
 ) -> anyhow::Result<OwnDone> {
-    // A server that is killed leaves a piece of System V shared memory behind, which goes with this namespace.
-    // Without the permission it is the machine's.
+    // A server that is killed leaves a piece of System V shared memory behind, which goes with this
+    // namespace. Without the permission the memory is the machine's.
     let _ = unshare(CloneFlags::CLONE_NEWIPC);
     let nursery = Nursery::new()?;
     let cluster = Cluster::make(folder, &nursery)?;
@@ -79,11 +83,11 @@ fn ahead_ns() -> anyhow::Result<u64> {
     Ok((now.as_nanos() as u64).saturating_sub(now_ns()))
 }
 
-/// Records the transactions that ended in the window: how long they took, in ns.
+/// Records how long the transactions took that ended in the window, in ns.
 fn record(log: &str, window: Window, ahead_ns: u64, response: &mut Histogram<u64>) {
     for line in log.lines() {
-        // CLIENT NUMBER TOOK_US SCRIPT ENDED_S ENDED_US, and more where more was asked for. Who failed took no time,
-        // but a word.
+        // CLIENT NUMBER TOOK_US SCRIPT ENDED_S ENDED_US, and more columns where pgbench is asked for more. A
+        // transaction that failed has a word in place of its time.
         let words = line.split_whitespace().map(|word| word.parse::<u64>().ok());
         if let [_, _, Some(took_us), _, Some(s), Some(us)] = words.take(6).collect::<Vec<_>>()[..] {
             let ended_ns = (s * 1_000_000 + us) * 1000;
@@ -97,9 +101,9 @@ fn record(log: &str, window: Window, ahead_ns: u64, response: &mut Histogram<u64
 /// A cluster of databases.
 struct Cluster<'a> {
     nursery: &'a Nursery,
-    /// Its folder, which is its user's.
+    /// The cluster's folder, which belongs to its user.
     folder: PathBuf,
-    /// Who its programs are; none: who this process is.
+    /// The user that its programs run as; `None`: this process's user.
     user: Option<User>,
 }
 
@@ -119,7 +123,8 @@ impl<'a> Cluster<'a> {
             folder,
             user,
         };
-        // Disks say nothing of a scheduler, so nothing waits for them, here and when it serves.
+        // Disks tell nothing of a scheduler, so nothing waits for them, neither here nor while the server
+        // runs.
         let how = "--pgdata=data --auth=trust --no-sync --encoding=UTF8 --locale=C";
         cluster.run(Program::INITDB, &format!("{how} --username={OWNER}"))?;
         Ok(cluster)
@@ -131,7 +136,7 @@ impl<'a> Cluster<'a> {
             Program::POSTGRES,
             "-D data -k . -c listen_addresses= -c fsync=off",
         )?;
-        // It says in this file's last line that it takes connections.
+        // The last line of this file says when the server takes connections.
         let pid_file = self.folder.join("data/postmaster.pid");
         wait_answer(
             || fs::read_to_string(&pid_file).is_ok_and(|it| it.trim_end().ends_with("ready")),
@@ -163,7 +168,7 @@ impl<'a> Cluster<'a> {
             .env("PGUSER", OWNER);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         if let Some(user) = &self.user {
-            // Of this process's other groups none is left.
+            // The child keeps none of this process's other groups.
             command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
         }
         self.nursery.start(command, &self.log(program))
@@ -228,7 +233,7 @@ mod tests {
             figures.response_worst_us >= figures.response_mean_us,
             "{done:?}"
         );
-        // It has taken its socket and this file away.
+        // The server has removed its socket and this file.
         let data = folder.path().join("cluster/data");
         assert!(!data.join("postmaster.pid").exists() && data.is_dir());
     }

@@ -1,4 +1,4 @@
-//! The programs of the distribution that cases need: where they are, and what they use.
+//! The programs of the distribution that cases need: where they are, and which files they use.
 
 use quell_bench::workload::find_program;
 use std::fs::DirEntry;
@@ -10,9 +10,9 @@ use std::process::Command;
 pub struct Program {
     /// Its name on `PATH`.
     pub name: &'static str,
-    /// Debian's package.
+    /// The Debian package that has it.
     pub package: &'static str,
-    /// The folder of its versions, where it is not on `PATH`: it is in `bin` of the newest.
+    /// The folder of its versions, where it is not on `PATH`: the program is in `bin` of the newest version.
     pub versions: Option<&'static str>,
 }
 
@@ -48,7 +48,10 @@ impl Program {
         }
     }
 
-    /// Its file on this machine.
+    /// The program's file on this machine.
+    ///
+    /// # Errors
+    /// Where the program is not installed.
     pub(super) fn find(self) -> anyhow::Result<PathBuf> {
         let versions = self.versions.map(std::fs::read_dir);
         let versions = versions.into_iter().flatten().flatten().flatten();
@@ -63,12 +66,13 @@ impl Program {
         }
     }
 
-    /// Why it cannot be used here, if it cannot.
+    /// Why the program cannot be used here, if it cannot.
     pub(super) fn missing(self) -> Option<String> {
         self.find().err().map(|error| format!("{error:#}"))
     }
 
-    /// Its file on this machine, and the files and folders that it uses by their places; none where it is not there.
+    /// The program's file on this machine, and the files and folders that it uses; empty where it is not
+    /// installed.
     pub fn files(self) -> Vec<PathBuf> {
         let Ok(file) = self.find() else {
             return Vec::new();
@@ -85,7 +89,7 @@ impl Program {
             Program::GCC => paths(&file, &["-print-prog-name=cc1"]),
             Program::POSTGRES => {
                 let config = file.with_file_name("pg_config");
-                // Of its libraries these are what a new cluster loads.
+                // Of PostgreSQL's libraries a new cluster loads these.
                 let libraries = paths(&config, &["--pkglibdir"]);
                 let libraries = libraries.iter().flat_map(|folder| {
                     ["dict_snowball.so", "plpgsql.so"].map(|name| folder.join(name))

@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Runs a program again and again by so many loops until the window is over: rounds per second. A round may
-/// take a good part of the window, so the time that counts is from the first one's begin to the last one's
-/// end. `None` if no round came to its end.
+/// Runs a program again and again, by `loops` loops, until the window is over; gives rounds per second. A
+/// round may take a good part of the window, so the time that counts is from the beginning of the first round
+/// to the end of the last. `None` if no round came to its end.
+///
+/// # Errors
+/// Where the program cannot be started or ends without success.
 pub(super) fn repeat(
     command: &[String],
     loops: u32,
@@ -27,7 +30,7 @@ pub(super) fn repeat(
         thread::spawn(move || {
             while now_ns() < window.until_ns {
                 if let Err(error) = round(&command) {
-                    // Nobody listens any more where it is over.
+                    // After the window no thread receives the error any more.
                     let _ = say.send(error);
                     return;
                 }
@@ -48,7 +51,7 @@ pub(super) fn repeat(
     Ok((rounds > 0).then(|| rounds as f64 / (took.max(1) as f64 / 1e9)))
 }
 
-/// One round.
+/// Runs the program once.
 fn round(command: &[String]) -> anyhow::Result<()> {
     let mut child = start(command, Stdio::null())?;
     let status = child.wait()?;
@@ -60,7 +63,10 @@ fn round(command: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Feeds so many copies of a program, as [`feed`] does; what they took together.
+/// Feeds copies of a program, as [`feed`] does; gives the bytes per second that they read together.
+///
+/// # Errors
+/// Where a copy cannot be started or fails.
 pub(super) fn feed_all(command: &[String], copies: u32, window: Window) -> anyhow::Result<f64> {
     thread::scope(|scope| {
         let feeders: Vec<_> = (0..copies)
@@ -73,7 +79,7 @@ pub(super) fn feed_all(command: &[String], copies: u32, window: Window) -> anyho
     })
 }
 
-/// Feeds a program with text until the window is over: bytes per second that it took in the window.
+/// Feeds a program with text until the window is over; gives the bytes per second that it read in the window.
 fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
     let mut child = start(command, Stdio::piped())?;
     let mut pipe = child.stdin.take().context("no pipe")?;
@@ -97,7 +103,10 @@ fn feed(command: &[String], window: Window) -> anyhow::Result<f64> {
     Ok(took as f64 / window.seconds())
 }
 
-/// Starts a program that says nothing. It is ended with this process's group.
+/// Starts a program without its output. It ends with this process's group.
+///
+/// # Errors
+/// Where the command is empty, or the program cannot be started.
 pub(super) fn start(words: &[String], input: Stdio) -> anyhow::Result<Child> {
     let [program, arguments @ ..] = words else {
         bail!("no command");

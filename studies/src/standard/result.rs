@@ -1,4 +1,4 @@
-//! What the standard suite found, in the form that `--json` writes.
+//! The standard suite's result, in the form that `--json` writes.
 
 use super::figures::{VictimFigures, VictimRatios, median, ratio};
 use super::limits::{self, Limits};
@@ -6,7 +6,7 @@ use super::measure::Measured;
 use quell_bench::result::{Host, LabGuest};
 use serde::{Deserialize, Serialize};
 
-/// Everything; the JSON of `quell-studies standard --json`.
+/// The whole result; the JSON of `quell-studies standard --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standard {
     /// [`quell_bench::result::SCHEMA`].
@@ -15,15 +15,15 @@ pub struct Standard {
     pub quell_version: String,
     /// Whether every pair of every case was measured; `false` after an interrupt.
     pub complete: bool,
-    /// The machine, which is the guest where it was one.
+    /// The machine; the guest, where the suite ran in one.
     pub host: Host,
-    /// The guest of the kernel lab; `null` outside of it.
+    /// The kernel lab's guest; `null` outside of the lab.
     pub lab: Option<LabGuest>,
     /// How long each side of each pair was measured, in s.
     pub seconds: f64,
-    /// How long the load had run before, in s.
+    /// How long the load ran before that, in s.
     pub warmup_seconds: f64,
-    /// Pairs.
+    /// The number of pairs.
     pub pairs: u32,
     /// The seed.
     pub seed: u64,
@@ -41,16 +41,16 @@ impl Standard {
     }
 }
 
-/// A case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// Its name.
+    /// The case's name.
     pub case: String,
-    /// What runs beside the victims.
+    /// The loads that run beside the victims.
     pub about: String,
-    /// Why it was not measured, where it was not.
+    /// Why the case was not measured, if it was not.
     pub skipped: Option<String>,
-    /// One for each side.
+    /// The case on each side.
     pub sides: Vec<CaseSide>,
 }
 
@@ -61,7 +61,8 @@ pub struct CaseSide {
     pub side: String,
     /// Whether all limits are kept; `null` for the baseline and where nothing was measured.
     pub holds: Option<bool>,
-    /// Why it could not be measured in some pair, as where the kernel threw its scheduler out: it fails then.
+    /// Why the case could not be measured in some pair, for example because the kernel ejected the scheduler:
+    /// the case fails then.
     pub errors: Vec<String>,
     /// The victims.
     pub victims: Vec<VictimResult>,
@@ -70,7 +71,7 @@ pub struct CaseSide {
 }
 
 impl CaseSide {
-    /// Of the loads, the least part of the baseline's work that one did.
+    /// The least part of the baseline's work that one of the loads did.
     pub(super) fn least_load(&self) -> Option<f64> {
         let ratios = self.loads.iter().filter_map(|it| it.ratio);
         ratios.min_by(f64::total_cmp)
@@ -88,9 +89,9 @@ pub struct VictimResult {
     pub ratio: Option<VictimRatios>,
     /// The figures that break a limit, by their names in `median`.
     pub fails: Vec<String>,
-    /// By pair; `null` where it was not measured.
+    /// The figures of each pair; `null` where it was not measured.
     pub pairs: Vec<Option<VictimFigures>>,
-    /// Each of these over the baseline's of the same pair.
+    /// The figures of each pair over the baseline's of that pair.
     pub pair_ratios: Vec<Option<VictimRatios>>,
 }
 
@@ -99,24 +100,24 @@ pub struct VictimResult {
 pub struct LoadResult {
     /// The load.
     pub load: String,
-    /// What is counted.
+    /// The unit of its work.
     pub unit: String,
-    /// The median over pairs.
+    /// The median over pairs of the work per second.
     pub per_s: Option<f64>,
-    /// That over the baseline's.
+    /// `per_s` over the baseline's.
     pub ratio: Option<f64>,
-    /// Whether it is too little.
+    /// Whether the work is too little.
     pub fails: bool,
-    /// By pair; `null` where it was not measured or came to nothing.
+    /// The work per second in each pair; `null` where the load was not measured or did no work.
     pub pairs: Vec<Option<f64>>,
-    /// Each of these over the baseline's of the same pair.
+    /// The work of each pair over the baseline's of that pair.
     pub pair_ratios: Vec<Option<f64>>,
 }
 
-/// A side's windows of a case, by pair: what was measured, or why it was not; `None`: not yet.
+/// A side's windows of a case, by pair: what was measured, or why it was not; `None`: not yet measured.
 pub(super) type Windows = Vec<Option<Result<Measured, String>>>;
 
-/// The result of a case from its windows, by side; the first is the baseline.
+/// The result of a case from its windows, by side; the first side is the baseline.
 pub(super) fn summarise(
     case: &str,
     about: &str,
@@ -128,7 +129,7 @@ pub(super) fn summarise(
         let base = sides.first().cloned();
         sides.push(side(label, windows, base.as_ref()));
     }
-    // What cannot be measured under the baseline either says nothing of a scheduler.
+    // A case that cannot be measured under the baseline either tells nothing of a scheduler.
     let none = sides
         .first()
         .is_some_and(|it| it.victims.is_empty() && !it.errors.is_empty());
@@ -195,7 +196,7 @@ fn side(label: &str, windows: &Windows, base: Option<&CaseSide>) -> CaseSide {
     }
 }
 
-/// The names in any window, in the order they come in.
+/// The names in any window, in the order of their first appearance.
 fn names<T: PartialEq>(measured: &[Option<&Measured>], of: impl Fn(&Measured) -> Vec<T>) -> Vec<T> {
     let mut names = Vec::new();
     for name in measured.iter().flatten().flat_map(|it| of(it)) {

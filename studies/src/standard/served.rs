@@ -1,4 +1,4 @@
-//! A server, and a client that measures it, run again and again.
+//! A server, and a client that measures it, which is run again and again.
 
 use super::figures::{VictimFigures, median};
 use super::own::OwnDone;
@@ -13,7 +13,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// Starts the server, which `ready` is told of, and runs the client again and again until the window is over.
+/// Starts the server, calls `ready` once it answers, and runs the client again and again until the window is
+/// over.
+///
+/// # Errors
+/// Where the server or the client cannot be started, the server ends or does not answer in time, or the
+/// client reports no latencies.
 pub(super) fn run(
     server: &[String],
     client: &[String],
@@ -41,7 +46,7 @@ pub(super) fn run(
     let begin = now_ns();
     let client = with_port(client);
     let (say, rounds) = channel::<anyhow::Result<(u64, VictimFigures)>>();
-    // It ends with this process: its client may take long.
+    // The thread ends with this process: its client may take long.
     thread::spawn(move || while say.send(round(&client, per_round)).is_ok() {});
     let mut all = Vec::new();
     let mut last = begin;
@@ -73,7 +78,7 @@ pub(super) fn run(
     Ok(OwnDone {
         per_s: (took_s > 0.0).then(|| requests / took_s),
         figures: Some(VictimFigures {
-            // Of a fixed time, as others'.
+            // The number served in the window's length, to be comparable with other victims.
             served: if took_s > 0.0 {
                 requests / took_s * window.seconds()
             } else {
@@ -86,15 +91,15 @@ pub(super) fn run(
     })
 }
 
-/// A round of the client: when it ended, and what it says.
+/// A round of the client: when it ended, and the figures that it reports.
 fn round(client: &[String], per_round: f64) -> anyhow::Result<(u64, VictimFigures)> {
     let [program, arguments @ ..] = client else {
         bail!("no client");
     };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
-    // Without its server it would try for ever, so it ends with the thread that starts it: with this process.
-    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+    // Without its server the client would try for ever, so it ends with the thread that starts it, that is
+    // with this process. SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
     }

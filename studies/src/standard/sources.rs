@@ -1,13 +1,17 @@
-//! A small tree of C, to be built for real: no headers, so that a compiler and an assembler are all it needs.
+//! A small tree of C to build for real: without headers, so that a compiler and an assembler are all it
+//! needs.
 
 use anyhow::Context;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Functions in each file.
+/// The number of functions in each file.
 const FUNCTIONS: u32 = 3;
 
-/// Writes so many files of C and a makefile that compiles each by itself; nothing where there are none.
+/// Writes `files` files of C and a makefile that compiles each by itself; nothing for 0 files.
+///
+/// # Errors
+/// Where a file cannot be written.
 pub(super) fn write(folder: &Path, files: u32) -> anyhow::Result<()> {
     if files == 0 {
         return Ok(());
@@ -27,7 +31,7 @@ pub(super) fn write(folder: &Path, files: u32) -> anyhow::Result<()> {
     put("Makefile", &makefile)
 }
 
-/// A file: functions with a loop, a switch and a table each, so that a compiler has something to do.
+/// A file of C: functions with a loop, a switch and a table each, so that a compiler has something to do.
 fn source(number: u32) -> String {
     let mut text = String::new();
     for function in 0..FUNCTIONS {

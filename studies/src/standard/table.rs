@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// What marks a cell that breaks a limit.
 pub(super) const MARK: &str = " !";
 
-/// All cases with their programs, for `--list`.
+/// All cases with the programs that they need, for `--list`.
 pub fn list(cases: &[Case]) -> String {
     let mut table = report::table(false, &["case", "beside the victims", "needs"]);
     for case in cases {
@@ -59,7 +59,7 @@ fn of_case(case: &CaseResult, styled: bool) -> String {
     text + "\n"
 }
 
-/// What the rows of [`victims`] have.
+/// The header of the rows of [`victims`].
 pub(super) const VICTIMS: [&str; 9] = [
     "victim",
     "side",
@@ -74,11 +74,11 @@ pub(super) const VICTIMS: [&str; 9] = [
 
 /// A victim on a side.
 pub(super) struct VictimRow<'a> {
-    /// Its name, on the first of its sides only.
+    /// The victim's name, only on the first of its sides.
     pub(super) victim: &'a str,
     /// The side.
     pub(super) side: &'a str,
-    /// Its figures, and whether each breaks a limit.
+    /// The victim's figures, and whether each breaks a limit.
     pub(super) figures: Vec<(String, bool)>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn remarks(case: &CaseResult) -> Vec<String> {
     loads.into_iter().map(load).chain(errors).collect()
 }
 
-/// Names on any side, in the order they come in.
+/// The names on any side, in the order of their first appearance.
 fn in_order<'a, I: Iterator<Item = &'a String>>(
     case: &'a CaseResult,
     of: impl Fn(&'a CaseSide) -> I,
@@ -203,13 +203,13 @@ fn summary(result: &Standard, styled: bool) -> String {
     text
 }
 
-/// What is said of a result that an interrupt ended.
+/// The remark on a result that an interrupt ended.
 pub(super) const INTERRUPTED: &str = "Interrupted: not all pairs were measured.";
 
 /// The verdict on a case that does not hold.
 pub(super) const FAILS: &str = "FAILS";
 
-/// What the rows of [`verdicts`] have.
+/// The header of the rows of [`verdicts`].
 pub(super) const VERDICTS: [&str; 6] = [
     "case",
     "side",
@@ -219,8 +219,8 @@ pub(super) const VERDICTS: [&str; 6] = [
     "load",
 ];
 
-/// Each case on each side but the baseline: whether it holds, and how far the worst victim and the load are from
-/// the baseline.
+/// Each case on each side but the baseline: whether it holds, and how far the worst victim and the load are
+/// from the baseline.
 pub(super) fn verdicts(result: &Standard) -> Vec<[String; 6]> {
     let mut rows = Vec::new();
     let base = result.sides.first().map_or("", String::as_str);
@@ -252,7 +252,7 @@ pub(super) fn verdicts(result: &Standard) -> Vec<[String; 6]> {
     rows
 }
 
-/// Of each side but the baseline: its name, how many cases hold, and of how many.
+/// Each side but the baseline: its name, how many cases hold, and of how many.
 pub(super) fn counts(result: &Standard) -> Vec<(&str, usize, usize)> {
     let of = |side: &String| -> (usize, usize) {
         let sides = result.cases.iter().flat_map(|case| &case.sides);

@@ -1,11 +1,11 @@
 //! Periodic victims: threads of ordinary policy that sleep until a time, then run for a while, as
 //! cyclictest's do.
 //!
-//! Problem: whether a scheduler keeps a light thread waiting is seen only by a thread that knows when it
-//! wanted to run. Approach: each thread sleeps until an absolute time (CLOCK_MONOTONIC), says how late it
-//! woke, uses a given amount of CPU time by its own clock, says when it had it, and sleeps until its next
-//! period begins. So all sides are asked for the same, however late they serve; only who is served after his
-//! next period has begun misses that, which `served` shows. Times are ns inside, µs in figures.
+//! Problem: only a thread that knows when it wanted to run can tell whether a scheduler keeps a light thread
+//! waiting. Approach: each thread sleeps until an absolute time (CLOCK_MONOTONIC), records how late it woke,
+//! uses a given amount of CPU time by its own clock, records when it had that, and sleeps until its next
+//! period begins. So all sides get equal demands, however late they serve; only a thread that is served after
+//! its next period has begun misses that period, which `served` shows. Times are ns inside, µs in figures.
 
 use super::figures::VictimFigures;
 use super::{now_ns, part, sleep_until};
@@ -18,16 +18,16 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// What a victim does.
+/// A victim: what it does, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VictimSpec {
     /// Its name in the results.
     pub name: String,
-    /// How often it wakes, in µs.
+    /// How often it wakes: the period, in µs.
     pub period_us: u64,
     /// CPU time of each run, in µs.
     pub run_us: u64,
-    /// Where it is.
+    /// Its cgroup and CPUs.
     pub place: Place,
 }
 
@@ -44,7 +44,7 @@ pub enum Place {
 }
 
 impl VictimSpec {
-    /// A victim named after its period and place.
+    /// A victim that is named after its times and its place.
     pub fn new(run_us: u64, period_us: u64, place: Place) -> VictimSpec {
         let time = |us: u64| match us {
             us if us % 1000 == 0 => format!("{} ms", us / 1000),
@@ -64,28 +64,28 @@ impl VictimSpec {
     }
 }
 
-/// The order to a process of victims.
+/// The order for a process of victims.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VictimsOrder {
-    /// The threads.
+    /// The victims, which are the process's threads.
     pub victims: Vec<VictimSpec>,
-    /// The CPU of those that are pinned.
+    /// The CPU of pinned victims.
     pub pinned_to: u32,
-    /// Of each thread: when it wakes first, in ns after the start.
+    /// When each thread wakes first, in ns after the start.
     pub phases_ns: Vec<u64>,
 }
 
-/// What is measured: the wakeups that were due then, in ns of CLOCK_MONOTONIC.
+/// The window that is measured: wakeups that were due in it, in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// From when on.
+    /// The beginning, included.
     pub from_ns: u64,
-    /// Until when.
+    /// The end, excluded.
     pub until_ns: u64,
 }
 
 impl Window {
-    /// The one that begins after a warm-up that begins now.
+    /// The window that begins after a warm-up that begins now.
     pub fn after(warmup: Duration, length: Duration) -> Window {
         let from_ns = now_ns() + warmup.as_nanos() as u64;
         Window {
@@ -94,21 +94,25 @@ impl Window {
         }
     }
 
-    /// Its length in s.
+    /// The window's length, in s.
     pub fn seconds(self) -> f64 {
         self.until_ns.saturating_sub(self.from_ns) as f64 / 1e9
     }
 
-    /// Whether that time is in it.
+    /// Whether a time is in the window.
     pub fn holds(self, ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&ns)
     }
 }
 
-/// The process of victims, which tells the figures of each.
+/// The process of victims, which reports the figures of each.
+///
+/// # Errors
+/// Where the order or the window cannot be read, a victim cannot be pinned or panics, or a report cannot be
+/// written.
 pub(super) fn main(order: &str) -> anyhow::Result<()> {
     let order: VictimsOrder = serde_json::from_str(order).context("the victims' order")?;
-    // Calibrated before anything runs beside it.
+    // Calibrated before anything runs beside this process.
     let burner = Burner::calibrate();
     let threads: Vec<_> = (order.victims.iter().zip(&order.phases_ns))
         .map(|(victim, phase)| {
@@ -139,7 +143,7 @@ pub(super) fn main(order: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A victim's life.
+/// Runs a victim until the window is over.
 fn live(victim: &VictimSpec, mut burner: Burner, phase: u64, window: Window) -> VictimFigures {
     let mut record = Record::new();
     let mut due = now_ns() + phase;
@@ -156,7 +160,7 @@ fn live(victim: &VictimSpec, mut burner: Burner, phase: u64, window: Window) -> 
     record.figures()
 }
 
-/// When the period begins that comes next, after the one that was due then is done.
+/// When the next period begins, given that the run that was due at `due` ended at `done`.
 fn next_due(due: u64, period: u64, done: u64) -> u64 {
     due + (done.saturating_sub(due) / period + 1) * period
 }
@@ -185,7 +189,7 @@ impl Record {
     }
 }
 
-/// A histogram of times in ns, up to 100 s, to three digits.
+/// A histogram of times in ns, from 1 µs to 60 s, to three digits.
 pub(super) fn histogram() -> Histogram<u64> {
     quell_bench::workload::latency_histogram()
 }
@@ -223,7 +227,7 @@ mod tests {
         let victim = VictimSpec::new(200, 5000, Place::Root);
         let window = Window::after(Duration::from_millis(50), Duration::from_millis(200));
         let figures = live(&victim, Burner::calibrate(), 0, window);
-        // Where nobody disturbs, 40.
+        // Undisturbed there are 40.
         assert!((2.0..=40.0).contains(&figures.served), "{figures:?}");
         assert!(figures.response_mean_us.unwrap() >= 150.0, "{figures:?}");
         assert!(figures.late_worst_us >= figures.late_mean_us, "{figures:?}");

@@ -1,15 +1,15 @@
-//! Capacity: how many tenants of a mix fit on a machine while every one keeps its objective, under each
+//! Capacity: how many tenants of a mix fit on a machine while every tenant keeps its objective, under each
 //! scheduler.
 //!
-//! Problem: "utilization at an objective" is a point on a curve that nobody knows beforehand, and the curve
+//! Problem: "utilization at an objective" is a point on a curve that is not known beforehand, and the curve
 //! is noisy: with one seed a number of tenants keeps the objective by chance, with another it does not.
 //! Approach: on the simulator, the number of copies of the mix is doubled until it is too many, then the
 //! limit is found by bisection ([`search`]), each number being judged in every pair, that is under several
 //! seeds; then its neighbours are tried too. A number *fits* if the 99th percentile of every latency tenant
-//! is within its objective in every pair. How sure that is, is said by two more numbers: up to the first
-//! everything tried fits, above the second nothing passes in any pair.
+//! is within its objective in every pair. Two more numbers tell how certain that is: up to the first every
+//! number tried fits, above the second none passes in any pair.
 //!
-//! Units: numbers of copies of the mix (of one tenant, where only that one grows); latency in us, objectives
+//! Units: numbers of copies of the mix (of one tenant, where only that one grows); latency in µs, objectives
 //! in ms.
 
 mod search;
@@ -26,24 +26,24 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Below so many requests in a window a 99th percentile is the slowest few.
+/// With fewer requests in a window, a 99th percentile is decided by the slowest few.
 const FEW_REQUESTS: u64 = 500;
 
-/// The most tenants of one kind: what a scenario may count.
+/// The greatest number of tenants of one kind that a scenario may have.
 const MOST: u32 = 1024;
 
-/// What to find out.
+/// What capacity to find.
 #[derive(Debug, Clone)]
 pub struct CapacityOptions {
     /// How each number is measured. The scenario is one copy of the mix: its counts are proportions.
     pub bench: BenchOptions,
-    /// Only this tenant grows, by its number among the scenario's; the rest is as the scenario has it.
+    /// The only tenant that grows, by its index in the scenario; `None`: all tenants grow.
     pub tenant: Option<usize>,
-    /// The greatest number to try, if not as many as a scenario may have.
+    /// The greatest number to try; `None`: as many as a scenario may have.
     pub most: Option<u32>,
 }
 
-/// What was found.
+/// The capacity of a machine under each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capacity {
     /// [`SCHEMA`].
@@ -52,29 +52,29 @@ pub struct Capacity {
     pub quell_version: String,
     /// The scenario's name.
     pub scenario: String,
-    /// When it began, in seconds since 1970 (UTC).
+    /// When the search began, in seconds since 1970 (UTC).
     pub started_unix_s: u64,
     /// Whether the search came to its end; `false` after an interrupt.
     pub complete: bool,
     /// The simulated machine.
     pub host: Host,
-    /// Seed of everything random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// Windows, each with its own seed, that judge a number.
+    /// The number of windows, each with its own seed, that judge a number.
     pub pairs: u32,
     /// Length of each window, in seconds.
     pub seconds: f64,
     /// Warm-up before each window, in seconds.
     pub warmup_seconds: f64,
-    /// Values of the scenario's file that were set otherwise, as `KEY=VALUE`.
+    /// Values of the scenario's file that were replaced, as `KEY=VALUE`.
     pub set: Vec<String>,
-    /// The one tenant that grows; `null` where the whole mix does.
+    /// The only tenant that grows; `null` where the whole mix does.
     pub tenant: Option<String>,
     /// The greatest number that was to be tried.
     pub most: u32,
-    /// Tenants of each kind: of one copy of the mix.
+    /// The kinds of tenants in one copy of the mix.
     pub mix: Vec<Share>,
-    /// What was found for each policy, in the order asked for.
+    /// The capacity under each policy, in the order asked for.
     pub policies: Vec<PolicyCapacity>,
     /// What a reader must know before trusting the figures.
     pub notes: Vec<String>,
@@ -87,30 +87,30 @@ pub struct Share {
     pub tenant: String,
     /// Its class.
     pub class: TenantClass,
-    /// How many one copy of the mix has.
+    /// How many tenants of this kind one copy of the mix has.
     pub count: u32,
-    /// Whether it grows.
+    /// Whether their number grows.
     pub grows: bool,
-    /// Its objective in ms; `null` for batch tenants.
+    /// Their objective in ms; `null` for batch tenants.
     pub p99_ms: Option<f64>,
 }
 
-/// How many fit under one policy.
+/// How many tenants fit under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyCapacity {
     /// The policy.
     pub side: String,
     /// The greatest number at which every latency tenant kept its objective in every pair; 0: not even one.
     pub fits: u32,
-    /// Every number tried up to this one fits.
+    /// The greatest number up to which every number tried fits.
     pub low: u32,
     /// The greatest number that passes in at least one pair.
     pub high: u32,
-    /// Nothing that was tried was too many, so `fits` is only the most that was tried.
+    /// Whether no number that was tried was too many: then `fits` is only the greatest number tried.
     pub unbounded: bool,
-    /// Who is the first to miss the objective with more than fit.
+    /// The tenant that is the first to miss its objective with more than fit.
     pub limit: Option<Limit>,
-    /// The host's CPUs over `fits`: what one costs; `null` where none fits.
+    /// The host's CPUs over `fits`: what one copy costs; `null` where none fits.
     pub cpus_each: Option<f64>,
     /// The numbers tried, rising.
     pub points: Vec<CapacityPoint>,
@@ -121,24 +121,24 @@ pub struct PolicyCapacity {
 pub struct Limit {
     /// The number.
     pub number: u32,
-    /// The tenant whose 99th percentile is furthest above its objective.
+    /// The tenant with the 99th percentile furthest above its objective.
     pub tenant: String,
-    /// That percentile in us, in its worst pair.
+    /// That percentile in µs, in its worst pair.
     pub p99_us: f64,
-    /// The objective in us.
+    /// The objective in µs.
     pub objective_us: f64,
 }
 
-/// One number, judged in every pair.
+/// One number of copies, judged in every pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapacityPoint {
     /// The number.
     pub number: u32,
-    /// Tenants altogether.
+    /// The number of tenants altogether.
     pub tenants: u32,
-    /// Pairs in which every latency tenant kept its objective.
+    /// The number of pairs in which every latency tenant kept its objective.
     pub passed: u32,
-    /// Pairs measured.
+    /// The number of pairs measured.
     pub pairs: u32,
     /// By pair: the worst tenant's 99th percentile over its objective; 1 is the objective.
     pub worst: Vec<f64>,
@@ -146,28 +146,28 @@ pub struct CapacityPoint {
     pub busy_percent: f64,
     /// Work of all batch tenants per second, in `work_unit`; `null` where there is none.
     pub work_per_s: Option<f64>,
-    /// What a unit of batch work is.
+    /// The unit of `work_per_s`.
     pub work_unit: Option<String>,
-    /// What was measured, with every run.
+    /// The benchmark of this number, with every run.
     #[serde(skip)]
     pub result: Option<BenchResult>,
 }
 
 impl CapacityPoint {
-    /// Whether it fits.
+    /// Whether the number fits.
     pub fn fits(&self) -> bool {
         self.passed == self.pairs
     }
 }
 
 impl PolicyCapacity {
-    /// What was measured with a number of tenants.
+    /// The point of this number, if it was tried.
     pub fn at(&self, number: u32) -> Option<&CapacityPoint> {
         self.points.iter().find(|point| point.number == number)
     }
 }
 
-/// Gives every latency tenant without an objective this one (in ms).
+/// Gives this objective (in ms) to every latency tenant that has none.
 pub fn set_objectives(scenario: &mut Scenario, p99_ms: f64) {
     for tenant in &mut scenario.tenants {
         if tenant.class == TenantClass::Latency && tenant.objective.is_none() {
@@ -176,8 +176,11 @@ pub fn set_objectives(scenario: &mut Scenario, p99_ms: f64) {
     }
 }
 
-/// Finds out. Setting `interrupt` ends it with what was tried so far, or with [`Interrupted`] when that is
-/// nothing.
+/// Finds the capacity. Setting `interrupt` ends the search with the numbers tried so far.
+///
+/// # Errors
+/// [`Interrupted`] before the first number was tried; a scenario without latency tenants or with one that has
+/// no objective, a greatest number that a scenario cannot have, and else as [`simulated::run_all`].
 pub fn run(
     options: &CapacityOptions,
     interrupt: &AtomicBool,
@@ -219,7 +222,7 @@ pub fn run(
         let results =
             simulated::run_all(&points, interrupt, progress).inspect_err(|_| progress.finish())?;
         for ((&(side, number), point), result) in wanted.iter().zip(&points).zip(results) {
-            // A point with fewer seeds than the rest would judge more mildly.
+            // A number with fewer seeds than the others would be judged more mildly.
             let Some(result) = result.filter(|result| result.complete) else {
                 continue;
             };
@@ -260,7 +263,7 @@ pub fn run(
 }
 
 impl CapacityOptions {
-    /// Whether the question makes sense, and the greatest number to try.
+    /// Checks that there is a capacity to find; gives the greatest number to try.
     fn check(&self) -> anyhow::Result<u32> {
         let scenario = &self.bench.scenario;
         let input = |index: usize, field: &str, message: &str| {
@@ -297,13 +300,13 @@ impl CapacityOptions {
         Ok(most)
     }
 
-    /// The tenants that grow.
+    /// The tenants that grow, by index.
     fn growing(&self) -> impl Iterator<Item = usize> {
         let all = 0..self.bench.scenario.tenants.len();
         all.filter(|&index| self.tenant.is_none_or(|only| only == index))
     }
 
-    /// One policy with so many copies.
+    /// The benchmark of one policy with this many copies.
     fn at(&self, side: usize, number: u32) -> Result<BenchOptions, ConfigError> {
         let mut options = self.bench.clone();
         options.sides = vec![self.bench.sides[side].clone()];
@@ -384,13 +387,13 @@ struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// 1 is the objective.
+    /// The 99th percentile over the objective; 1 is the objective.
     fn over(&self) -> f64 {
         self.p99_us / self.objective_us
     }
 }
 
-/// A run's latency tenants that got requests.
+/// The latency tenants of a run that got requests.
 fn ratios<'a>(scenario: &Scenario, run: &'a Run) -> Vec<Kept<'a>> {
     // A run has the tenants in the scenario's order, then the classes.
     let tenants = scenario.instances().into_iter().zip(&run.tenants);

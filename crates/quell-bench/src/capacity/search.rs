@@ -1,10 +1,10 @@
-//! Which numbers to try next: a function of what was tried, so that every policy's search is the same on
-//! every machine, however many CPUs simulate.
+//! Which numbers to try next: a function of what was tried, so that a search takes equal steps on every
+//! machine, on however many CPUs it simulates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The numbers to try next of 1 to `most`, none where all is known. `tried` has the pairs in which a number
-/// passed, and all its pairs.
+/// The numbers of 1 to `most` to try next; none where all is known. `tried` has for each number the pairs in
+/// which it passed, and all its pairs.
 pub(super) fn wanted(tried: &BTreeMap<u32, (u32, u32)>, most: u32) -> Vec<u32> {
     let fitting = |(_, (passed, pairs)): &(&u32, &(u32, u32))| passed == pairs;
     let fits = tried.iter().filter(fitting).map(|(&n, _)| n).max();
@@ -18,8 +18,9 @@ pub(super) fn wanted(tried: &BTreeMap<u32, (u32, u32)>, most: u32) -> Vec<u32> {
     }
 }
 
-/// Two more on each side of what fits, of what surely does and of what may: chance makes the curve jagged
-/// there. With many tenants one more hardly matters, so that the steps grow.
+/// Two more numbers on each side of the greatest that fits, of the greatest below which all fit, and of the
+/// greatest that passed in some pair: chance makes the curve jagged there. With many tenants one more hardly
+/// matters, so the steps grow.
 fn neighbours(tried: &BTreeMap<u32, (u32, u32)>, fits: u32, most: u32) -> Vec<u32> {
     let step = (fits / 50).max(1);
     let failing = tried.iter().find(|(_, (passed, pairs))| passed < pairs);
@@ -40,7 +41,7 @@ fn neighbours(tried: &BTreeMap<u32, (u32, u32)>, fits: u32, most: u32) -> Vec<u3
 mod tests {
     use super::*;
 
-    /// Searches a curve that says how many of 5 pairs pass; what was tried.
+    /// Searches a curve that gives how many of 5 pairs pass; gives what was tried.
     fn search(most: u32, passes: impl Fn(u32) -> u32) -> BTreeMap<u32, (u32, u32)> {
         let mut tried = BTreeMap::new();
         loop {
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_jagged_curve_is_looked_at_around_its_edge() {
-        // 17 passes, 18 does not by chance, 19 and 20 do again; 22 passes under one seed.
+        // 17 passes, 18 does not by chance, 19 and 20 pass again; 22 passes under one seed.
         let curve = |n: u32| match n {
             0..=17 | 19 | 20 => 5,
             18 | 22 => 1,

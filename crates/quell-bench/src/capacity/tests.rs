@@ -1,11 +1,11 @@
-//! Capacities that theory knows, and what is refused.
+//! Capacities that follow from theory, and options that are refused.
 
 use super::*;
 use quell_model::config::Scenario;
 use std::path::Path;
 
-/// One CPU, for nothing but the tenants: `count` services of 1000 requests a second, each of 100 us in the
-/// mean, exponentially distributed, by as many threads as matter.
+/// One CPU that runs nothing but the tenants: `count` services of 1000 requests a second, each of 100 µs in
+/// the mean, exponentially distributed, with as many threads as can matter.
 fn services(extra: &str, rest: &str) -> Scenario {
     let text = format!(
         r#"
@@ -56,8 +56,7 @@ fn found(options: &CapacityOptions) -> anyhow::Result<Capacity> {
 }
 
 /// First come, first served, M/M/1: the 99th percentile is ln(100) / (mu - lambda). At 7 x 1000 requests a
-/// second that is
-/// 1.54 ms, at 8 x 1000 it is 2.30 ms.
+/// second that is 1.54 ms, at 8 x 1000 it is 2.30 ms.
 #[test]
 fn the_greatest_number_is_the_one_of_the_closed_form() {
     let objective_ms = 1.9;
@@ -96,7 +95,7 @@ fn only_one_tenant_grows_and_batch_work_is_reported() {
     for policy in &capacity.policies {
         assert!(policy.unbounded && policy.fits == 4 && policy.limit.is_none());
         assert_eq!(policy.at(4).unwrap().tenants, 5);
-        // Ten rounds of 100 us in each ms of what the services leave.
+        // Ten rounds of 100 µs in each ms that the services leave.
         let work = policy.at(4).unwrap().work_per_s.unwrap();
         assert!((5_000.0..6_500.0).contains(&work), "{work}");
     }
@@ -107,7 +106,7 @@ fn only_one_tenant_grows_and_batch_work_is_reported() {
             .iter()
             .any(|note| note.contains("still fits 4"))
     );
-    // The same seed gives the same; another another. JSON leaves out when it was.
+    // Equal seeds give equal results; another seed gives another. This JSON leaves out when it was measured.
     let json = |capacity: &Capacity| serde_json::to_string(&capacity.policies).unwrap();
     assert_eq!(json(&found(&options).unwrap()), json(&capacity));
     options.bench.seed = 2;
@@ -149,7 +148,7 @@ fn an_interrupt_before_the_first_number_leaves_nothing() {
     assert!(error.is::<Interrupted>(), "{error:#}");
 }
 
-/// Made up.
+/// A made-up capacity.
 pub(crate) fn sample() -> Capacity {
     let point = |number: u32, passed: u32| CapacityPoint {
         number,

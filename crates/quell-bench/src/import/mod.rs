@@ -1,3 +1,3 @@
-//! Scenarios out of other tools' descriptions of load.
+//! Scenarios from other tools' descriptions of load.
 
 pub mod rt_app;

@@ -1,9 +1,9 @@
-//! Traces as other recorders write them.
+//! Traces as other recorders than Quell write them.
 
 use super::encodings::{Encoding, Wakeups, all, bytes, number, packet, second, write};
 use super::*;
 
-/// Replayed from a file, on a first-come-first-served machine.
+/// Replays a file with these bytes, on a machine that serves threads first come, first served.
 fn replayed(bytes: &[u8]) -> anyhow::Result<Replayed> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("t");
@@ -19,7 +19,7 @@ const PLAIN: Encoding = Encoding {
     tree: true,
 };
 
-/// All but the name of the file and what is said of it.
+/// A replay without the file's name and the notes.
 fn figures(mut replayed: Replayed) -> Replayed {
     replayed.file.clear();
     replayed.notes.clear();
@@ -111,9 +111,9 @@ fn when_it_is_said_who_the_threads_are_neither_begins_nor_ends_a_trace() {
     let mut events = second();
     let right = replayed(&write(&events, PLAIN)).unwrap();
     let days = 3 * 86_400_000_000_000;
-    events[0].at_ns += days; // the time of all that is said
+    events[0].at_ns += days; // when the threads are named
     let late = replayed(&write(&events, PLAIN)).unwrap();
-    // What ran before it was known whose it is counts all the same.
+    // A thread that ran before the trace told its process counts all the same.
     assert!((late.seconds - right.seconds).abs() < 0.01);
     assert_eq!(late.all[0].run_delay, right.all[0].run_delay);
 }

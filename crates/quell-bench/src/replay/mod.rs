@@ -1,10 +1,10 @@
 //! A recorded trace on the simulated machine: what would its threads have waited under other schedulers?
 //!
-//! Problem: a scheduler is to be judged by the load that a host has, and not by a scenario's. How: what
-//! threads did by themselves is taken out of the trace ([`recording`]) and done again in virtual time under
-//! each scheduler. Interrupts come at their times: the load is open-loop, as recorded. Limits: a wait for a
-//! lock is a wait for the wakeup that ended it; who did what is as it was; docs/reference/replay.md has them
-//! all, docs/results/replay.md how far off the answers are.
+//! Problem: a scheduler is to be judged by the load of a real host, not only by a scenario's. How: what
+//! threads did by themselves is taken out of the trace ([`recording`]) and run again in virtual time under
+//! each scheduler. Interrupts come at their recorded times: the load is open-loop. Limits: a wait for a lock
+//! is a wait for the wakeup that ended it; every thread does the work that it was recorded to do;
+//! docs/reference/replay.md has all limits, docs/results/replay.md how far off the answers are.
 
 mod recording;
 
@@ -20,116 +20,116 @@ use recording::{Recording, extract};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The longest trace, in ns: a day.
+/// The longest trace that is replayed, in ns: a day.
 const LONGEST: u64 = 86_400_000_000_000;
 
-/// How far a simulation goes before wakeups that come next are planned, in virtual time.
+/// How far a simulation goes before the next wakeups are planned, in ns of virtual time.
 const STRIDE: u64 = 50_000_000;
 
-/// The most CPUs.
+/// The greatest number of CPUs.
 const MOST_CPUS: usize = 4096;
 
-/// The most events, which are all in memory: some 4 GiB.
+/// The greatest number of events, which are all in memory: some 4 GiB.
 const MOST_EVENTS: usize = 1 << 26;
 
-/// How long before everything else a thread may be told of, in ns, for that to be the trace's beginning.
+/// How long before all other events a thread may be named, in ns, for that to be the trace's beginning.
 const LEAD: u64 = 1_000_000_000;
 
 /// Why a trace cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Nothing to do.
+    /// Nothing runs in the trace.
     #[error("{}: nothing in it runs: {why}", file.display())]
     Empty {
-        /// Which.
+        /// The trace.
         file: PathBuf,
         /// What it has instead.
         why: String,
     },
-    /// No scheduler of the simulator's.
+    /// The name is not that of a scheduler of the simulator.
     #[error("`{0}` is nothing that a trace can be replayed under; there are: {taken}", taken = taken())]
     NoSide(String),
-    /// Wrong options of one.
+    /// The scheduler has no such options.
     #[error(transparent)]
     Policy(SideError),
-    /// One that goes by what a trace does not tell.
+    /// The side decides by something that a trace does not tell.
     #[error("side `{side}` goes by {by}, of which a trace does not tell; there are: {taken}", taken = taken())]
     Side {
-        /// Which.
+        /// The side's name.
         side: String,
-        /// By what.
+        /// What the side decides by.
         by: &'static str,
     },
-    /// No trace of a machine.
+    /// The trace is longer, or of more CPUs or events, than a replay takes.
     #[error("{}: {why}", file.display())]
     Beyond {
-        /// Which.
+        /// The trace.
         file: PathBuf,
         /// What is too much.
         why: String,
     },
 }
 
-/// What a trace's processes had, and would have had.
+/// What a trace's processes got when they were recorded, and what they would get under each scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replayed {
     /// The trace.
     pub file: String,
-    /// Its length in seconds.
+    /// The trace's length, in s.
     pub seconds: f64,
-    /// The CPUs that were recorded.
+    /// The number of CPUs that were recorded.
     pub recorded_cpus: usize,
-    /// The simulated ones.
+    /// The number of simulated CPUs.
     pub cpus: usize,
-    /// Where events are missing from the trace or contradict each other.
+    /// The number of places where events are missing from the trace or contradict each other.
     pub gaps: u64,
-    /// What is to be said of it.
+    /// What a reader should know of the trace, in sentences.
     pub notes: Vec<String>,
-    /// What all processes together have, as recorded first, then under each scheduler.
+    /// All processes together: as recorded first, then under each scheduler.
     pub all: Vec<Under>,
-    /// By CPU time, the busiest first.
+    /// Each process by itself, in the order of recorded CPU time, the busiest first.
     pub processes: Vec<ReplayedProcess>,
 }
 
-/// One process.
+/// One process of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplayedProcess {
     /// Its id.
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Its threads that did something.
+    /// The number of its threads that did something.
     pub threads: usize,
-    /// As recorded first, then under each scheduler.
+    /// The process as recorded first, then under each scheduler.
     pub under: Vec<Under>,
 }
 
-/// What threads had, while the trace was recorded or as long after its beginning.
+/// What threads got while the trace was recorded, or in a replay of that length.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Under {
     /// `recorded`, or the scheduler.
     pub policy: String,
     /// CPU time in ms.
     pub cpu_ms: f64,
-    /// From ready until on a CPU.
+    /// How long threads were ready until they ran.
     pub run_delay: Times,
-    /// From woken until asleep again: of the bursts that are whole in the trace.
+    /// How long threads took from woken until asleep again, in bursts that are whole in the trace.
     pub turnaround: Times,
-    /// Times its threads got a CPU.
+    /// How often a thread got a CPU.
     pub switches: u64,
-    /// Times they left one though they were ready.
+    /// How often a thread left a CPU while it was ready.
     pub preemptions: u64,
-    /// Times they got another CPU than the time before.
+    /// How often a thread got another CPU than the time before.
     pub migrations: u64,
 }
 
-/// Lengths of time, in µs; `null` where there are none.
+/// Statistics of lengths of time, in µs; `null` where there are none.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Times {
-    /// How many.
+    /// How many lengths there are.
     pub count: u64,
     /// Their mean.
     pub mean_us: Option<f64>,
@@ -141,8 +141,8 @@ pub struct Times {
     pub max_us: Option<f64>,
 }
 
-/// What the machine's own work takes in a replay. Interrupts, ticks and waking are in the CPU time that was
-/// recorded, of whom they interrupted and of who woke: the machine takes nothing for them once more.
+/// What the simulated machine charges for its own work in a replay. Interrupts, ticks and wakeups are already
+/// in the recorded CPU time, of the interrupted thread or of the waker, so they cost nothing here.
 pub fn costs() -> Costs {
     Costs {
         answer: 0,
@@ -153,11 +153,11 @@ pub fn costs() -> Costs {
     }
 }
 
-/// Reads a trace and runs it under each of the sides, which are to be the simulator's, on so many CPUs or as
-/// many as were recorded.
+/// Reads a trace and runs it under each of the sides on `cpus` CPUs, or on as many as were recorded.
 ///
 /// # Errors
-/// [`ReplayError`], or a side that is not the simulator's.
+/// [`ReplayError`]: a side that a trace cannot be replayed under, a file that cannot be read, or a trace in
+/// which nothing runs or that is too large; and a side that the simulator does not have.
 pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<Replayed> {
     check(sides)?;
     let mut notes = Vec::new();
@@ -165,10 +165,11 @@ pub fn replay(file: &Path, sides: &[Side], cpus: Option<u32>) -> anyhow::Result<
     replay_events(file, &events, sides, cpus, costs(), notes)
 }
 
-/// The sides that these names, separated by commas, are, if a trace can be replayed under all of them.
+/// Reads the names of sides, separated by commas.
 ///
 /// # Errors
-/// [`ReplayError::NoSide`], [`ReplayError::Policy`], [`ReplayError::Side`]
+/// [`ReplayError::NoSide`], [`ReplayError::Policy`] or [`ReplayError::Side`] for the first side that a trace
+/// cannot be replayed under.
 pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
     let sides = Side::parse_list(policy).and_then(|sides| {
         Side::check(&sides, Substrate::Sim)?;
@@ -182,7 +183,7 @@ pub fn sides(policy: &str) -> Result<Vec<Side>, ReplayError> {
     Ok(sides)
 }
 
-/// The names of all that [`sides`] takes, beside Quell's scheduler with options.
+/// The names that [`sides`] takes, except Quell's scheduler with options.
 pub fn names() -> impl Iterator<Item = &'static str> {
     crate::side::names().filter(|name| {
         let side = name.parse::<Side>().map(|side| [side]);
@@ -195,10 +196,10 @@ fn taken() -> String {
     format!("{}, and NAME=quell sched OPTIONS", names.join(", "))
 }
 
-/// Whether a trace tells what these sides need.
+/// Checks that a trace tells what these sides need.
 ///
 /// # Errors
-/// [`ReplayError::Side`]
+/// [`ReplayError::Side`] for the first side that needs more.
 pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     for side in sides {
         let by = match side {
@@ -214,7 +215,7 @@ pub fn check(sides: &[Side]) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// The events, in the order of their times.
+/// Reads a trace's events, in the order of their times.
 fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError> {
     let mut reader = Reader::open(file)?;
     let mut events = Vec::new();
@@ -226,7 +227,7 @@ fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError>
         match event {
             Ok(event) if events.len() < MOST_EVENTS => events.push(event),
             Ok(_) => return Err(too_many()),
-            // Who recorded it was stopped: it is whole up to there.
+            // The recorder was stopped: the trace is whole up to here.
             Err(error @ ReadError::Truncated { .. }) if !events.is_empty() => {
                 notes.push(format!("{error}; what came before it is replayed."));
             }
@@ -244,12 +245,12 @@ fn read(file: &Path, notes: &mut Vec<String>) -> Result<Vec<Event>, ReplayError>
     notes.extend(untold(&told));
     all.append(&mut events);
     clamp(&mut all);
-    // Other recorders write CPU by CPU.
+    // Other recorders write the events CPU by CPU.
     all.sort_by_key(|event| event.at_ns);
     Ok(all)
 }
 
-/// Why a trace has none.
+/// Why a trace has no switches, in words.
 fn no_switches(told: &Told) -> String {
     let has = match (told.packets, told.kernel_events) {
         (0, _) => "it is empty".to_string(),
@@ -263,7 +264,7 @@ fn no_switches(told: &Told) -> String {
     format!("it has no switches: {has}")
 }
 
-/// What other recorders' traces do not tell.
+/// What the traces of other recorders leave out, in sentences.
 fn untold(told: &Told) -> Vec<String> {
     let mut notes = Vec::new();
     if told.wakings == 0 && told.wakeups > 0 {
@@ -289,8 +290,8 @@ fn untold(told: &Told) -> Vec<String> {
     notes
 }
 
-/// Other recorders say at any time who the threads are, and by another clock: that neither begins nor ends a
-/// trace.
+/// Moves events that only name threads into the trace's span: other recorders write them at any time and by
+/// another clock, so they neither begin nor end a trace.
 fn clamp(events: &mut [Event]) {
     let said = |event: &Event| matches!(event.kind, Kind::Thread(_));
     let did = events.iter().filter(|event| !said(event));
@@ -406,8 +407,8 @@ fn replay_events(
     })
 }
 
-/// What the processes have under a scheduler until the time when the trace ended, with turnarounds that may
-/// end later; and how many of those do not end.
+/// What the processes get under a scheduler until the time at which the trace ended, with turnarounds that
+/// may end later; and how many turnarounds do not end even in twice the trace's length.
 fn simulate(
     recording: &Recording,
     side: &Side,
@@ -415,7 +416,7 @@ fn simulate(
     costs: Costs,
     span: u64,
 ) -> anyhow::Result<(Vec<Had>, u64)> {
-    // A trace does not tell whose work is urgent.
+    // A trace does not tell which threads are urgent.
     let unknown = TenantSpec {
         class: TenantClass::Batch,
         ..TenantSpec::named("process")
@@ -439,7 +440,7 @@ fn simulate(
     let mut turnarounds = vec![Delays::default(); recording.processes.len()];
     let mut interrupts = recording.interrupts.iter().peekable();
     let mut done = 0;
-    // Those that are late are not left out: they would be the worst.
+    // Turnarounds that end late are waited for: they would be the longest.
     while simulation.machine().now < span || (done < planned && simulation.machine().now < 2 * span)
     {
         let next = simulation.machine().now + STRIDE;
@@ -457,7 +458,7 @@ fn simulate(
     Ok((had(&analysis, pids, turnarounds), planned - done))
 }
 
-/// What one or more processes had.
+/// What one or more processes got.
 #[derive(Default)]
 struct Had {
     run_ns: u64,
@@ -468,11 +469,11 @@ struct Had {
     turnarounds: Delays,
 }
 
-/// What each of these processes had.
+/// What each of these processes got, by an analysis of a trace.
 fn had(analysis: &Analysis, pids: impl Iterator<Item = Pid>, turnarounds: Vec<Delays>) -> Vec<Had> {
     let stats = analysis.processes(|_| true);
     let each = |(pid, turnarounds): (Pid, Delays)| {
-        // They are in the order of their ids.
+        // The analysis has the processes in the order of their ids.
         let place = stats.binary_search_by_key(&pid, |it| it.pid);
         let mut had = Had {
             turnarounds,

@@ -1,4 +1,5 @@
-//! How good replays are: beside the traces that they are from, and beside simulations of the same scenarios.
+//! How good replays are: compared with the traces that they come from, and with simulations of the traced
+//! scenarios.
 
 use super::{Replayed, Under, replay};
 use crate::progress::Progress;
@@ -14,7 +15,7 @@ const PAIRS: u32 = 3;
 /// Fork-joins, locks, pipelines and image inference on 8 CPUs, 80 % busy.
 const MIXED: &str = include_str!("../../../../scenarios/lab/mixed.toml");
 
-/// Every side's traces of that scenario, each replayed under every side: by recorded side and pair.
+/// Traces a scenario under every side and replays each trace under every side: by recorded side and pair.
 fn replayed(text: &str) -> Vec<Vec<Replayed>> {
     let scenario = Scenario::parse(Path::new("t.toml"), text).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +42,7 @@ fn replayed(text: &str) -> Vec<Vec<Replayed>> {
 
 type Figure = fn(&Under) -> Option<f64>;
 
-/// A figure in the mean of all pairs.
+/// The mean of a figure over all pairs.
 fn mean(replayed: &[Replayed], policy: &str, figure: Figure) -> f64 {
     let of = |replayed: &Replayed| {
         let mut all = replayed.all.iter();
@@ -66,8 +67,8 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
             let recorded = mean(from, "recorded", figure);
             for (to, other) in all.iter().zip(SIDES) {
                 let off = |value: f64, of: f64| 100.0 * (value / of - 1.0);
-                // What it had would have been simulated under the other; and that is what was simulated
-                // there.
+                // The prediction is the replay of this side's trace under the other side; what it must match
+                // is the simulation under the other side.
                 let predicted = mean(from, other, figure);
                 let simulated = mean(to, "recorded", figure);
                 let change = [off(predicted, recorded), off(simulated, recorded)];
@@ -78,23 +79,23 @@ fn replays_agree_with_what_they_are_from_and_with_simulations() {
                 );
                 let turnaround = number < 2;
                 let (most, what) = match (side == other, turnaround, number) {
-                    // Where its course is not the same to the microsecond, as under EEVDF, a thread that is
-                    // bound to what it did waits longer than one that takes what there is to do.
+                    // Where the course differs by more than a microsecond, as under EEVDF, a thread that is
+                    // bound to its recorded work waits longer than a thread that takes any work there is.
                     (true, true, _) if side == "eevdf" => (6.0, "its own trace"),
-                    // So under Quell's, since it orders by lags as well.
+                    // Quell's scheduler orders by lags as well, so its replays differ in that way, too.
                     (true, true, _) if side == "sched" => (3.0, "its own trace"),
                     (true, true, _) => (2.0, "its own trace"),
                     (true, false, _) => (15.0, "its own trace"),
                     (false, true, 0) => (15.0, "another's trace"),
-                    // The 99th percentiles are not of the same bursts: where a pool's thread was late,
-                    // another took what there was to do, and so one had a longer burst instead of two.
+                    // The 99th percentiles are not of equal sets of bursts: where a pool's thread was late,
+                    // another thread took its work, and so one thread had a longer burst instead of two.
                     (false, true, _) => (20.0, "another's trace"),
                     (false, false, _) => (f64::INFINITY, ""),
                 };
                 if error.abs() >= most {
                     wrong.push(format!("{side} to {other}, {what}: {name} {error:+.1} %"));
                 }
-                // The direction, if there is a clear one.
+                // The predicted change has the direction of the simulated one, if that is clear.
                 let clear = if number == 0 { 5.0 } else { 15.0 };
                 if turnaround && change[1].abs() > clear && change[0] * change[1] <= 0.0 {
                     wrong.push(format!("{side} to {other}: {name} {change:?}"));

@@ -1,14 +1,16 @@
-//! A trace turned into what its threads do by themselves: [`Act`]s, without the scheduler that they had.
+//! Turns a trace into what its threads do by themselves: [`Act`]s, without the scheduler that they ran under.
 //!
-//! A thread's CPU time between being woken and sleeping again is one burst, however often it was preempted in
-//! it. Who wakes others does so after so much of its own CPU time; a wakeup without a waker, or by one that
-//! was not seen to run, comes at its time. Those of a thread to which they come where it fell asleep, always,
-//! are taken for its own timers', which are set where it falls asleep again; others for devices', which
-//! interrupt their CPU. What the simulated machine takes for a switch is taken off, since it comes back
-//! there; all else that the machine did is in the CPU time of whom it did it to.
+//! Problem: a trace shows a load and the scheduler's decisions at once. How: a thread's CPU time between
+//! being woken and sleeping again is one burst, however often the thread was preempted in it. A thread that
+//! wakes another does so after as much of its own CPU time as was recorded; a wakeup without a waker, or by a
+//! thread that was not seen to run, is an interrupt and comes at its recorded time. If all interrupts of a
+//! thread come on the CPU where it fell asleep, they are taken for its timers, which are set where it falls
+//! asleep again; else for devices, which interrupt their CPU. The simulated machine charges for a switch, so
+//! that charge is taken off the recorded time; all other work of the machine stays in the CPU time of the
+//! thread that it was charged to.
 //!
-//! A trace may lack events or contradict itself; then threads go on as if what is missing had happened, and
-//! it is counted.
+//! Limits: a trace may lack events or contradict itself; threads then go on as if the missing events had
+//! happened, and each such place is counted as a gap.
 
 use quell_model::{Nice, Pid, Tid};
 use quell_sim::{Act, Costs, ThreadId};
@@ -16,43 +18,43 @@ use quell_trace::{Delays, Event, IDLE, Kind, State, Thread};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What was recorded, ready to be done again.
+/// A trace's load, ready to be run again.
 #[derive(Debug, Clone)]
 pub(super) struct Recording {
     pub(super) processes: Vec<Process>,
-    /// Wakeups that come at their time, in order.
+    /// Wakeups that come at their recorded time, in order.
     pub(super) interrupts: Vec<Interrupt>,
-    /// CPUs that switched.
+    /// The number of CPUs that switched.
     pub(super) cpus: usize,
-    /// Events that are missing or contradict others.
+    /// The number of places where events are missing or contradict other events.
     pub(super) gaps: u64,
-    /// Times that sleepers ran in a trace that has no wakeups.
+    /// How often sleeping threads were seen to run in a trace that has no wakeups.
     pub(super) unwoken: u64,
-    /// Threads whose process is not told.
+    /// The number of threads whose process is not told.
     pub(super) alone: usize,
 }
 
-/// A process's threads, which are numbered on through all processes.
+/// A process and its threads, which are numbered on through all processes.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub(super) pid: Pid,
     pub(super) name: Arc<str>,
     pub(super) threads: Vec<(String, Nice, Vec<Act>)>,
-    /// Of the bursts that were seen from beginning to end, from woken to done.
+    /// The turnarounds, from woken to asleep, of bursts that were seen from beginning to end.
     pub(super) turnarounds: Delays,
 }
 
-/// A wakeup that comes from outside.
+/// A wakeup that comes from outside the recorded threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Interrupt {
-    /// In ns from the beginning.
+    /// When it comes, in ns from the beginning.
     pub(super) at: u64,
-    /// The CPU that it interrupts, by its place among those recorded.
+    /// The CPU that it interrupts, by its place among the recorded CPUs.
     pub(super) cpu: usize,
     pub(super) thread: ThreadId,
 }
 
-/// Of events in the order of their times.
+/// Extracts the load from events that are in the order of their times.
 pub(super) fn extract(events: &[Event], costs: &Costs) -> Recording {
     let began = events.first().map_or(0, |event| event.at_ns);
     let mut extraction = Extraction {
@@ -85,15 +87,15 @@ struct Extraction<'a> {
     began: u64,
     costs: &'a Costs,
     threads: Vec<Track>,
-    /// Where in `threads` those are that have not ended.
+    /// The places in `threads` of the threads that have not ended.
     live: HashMap<Tid, usize>,
     cpus: BTreeMap<u32, Cpu>,
-    /// When, on which CPU, and for whom.
+    /// The time of an interrupt, its CPU, and the thread that it wakes.
     interrupts: Vec<(u64, u32, usize)>,
     has_wakeups: bool,
     unwoken: u64,
     gaps: u64,
-    /// Times that events were lost.
+    /// How often the trace lost events.
     losses: u64,
 }
 
@@ -104,7 +106,7 @@ enum Cpu {
     Idle,
     Runs {
         thread: usize,
-        /// Up to when its CPU time is told.
+        /// The time up to which the thread's CPU time is accounted, in ns.
         since: u64,
     },
 }
@@ -114,29 +116,30 @@ struct Track {
     nice: Nice,
     acts: Vec<Act>,
     phase: Phase,
-    /// The CPU that it runs on.
+    /// The CPU that the thread runs on.
     on: Option<u32>,
-    /// The CPU where it fell asleep.
+    /// The CPU where the thread fell asleep.
     slept_on: Option<u32>,
-    /// Wakeups that may be its timers', with the places of its waits for them.
+    /// Wakeups that may come from the thread's timers, with the places of its waits for them.
     timers: Vec<(usize, Cause)>,
-    /// Interrupts woke it on other CPUs too.
+    /// Whether interrupts woke the thread on other CPUs than where it fell asleep.
     has_device: bool,
-    /// A wakeup that came while it ran, perhaps on its way to sleep.
+    /// A wakeup that came while the thread ran, perhaps on its way to sleep.
     early: Option<Cause>,
-    /// When it was woken for what it does, and how many losses there were by then; none: that was not seen.
+    /// When the thread was woken for its present burst, in ns, and how many losses there were by then;
+    /// `None`: that was not seen.
     woken: Option<(u64, u64)>,
     turnarounds: Delays,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
-    /// Nothing is known of it yet: it waits for its first wakeup.
+    /// Nothing is known of the thread yet: it waits for its first wakeup.
     New,
     Running,
     Ready,
     Blocked,
-    /// What it did last was not told.
+    /// What the thread did last is not in the trace.
     Unseen,
 }
 
@@ -144,7 +147,7 @@ enum Phase {
 struct Cause {
     at: u64,
     cpu: u32,
-    /// That thread, at that place in its acts.
+    /// The thread that wakes, and the place in its acts where it does.
     by: Option<(usize, usize)>,
 }
 
@@ -192,7 +195,7 @@ impl Extraction<'_> {
             Kind::New { thread, by } if thread.tid != IDLE => {
                 let cause = self.cause(cpu, Some(*by), at);
                 let known = self.live.get(&thread.tid);
-                // One that did something already is an earlier thread of this id.
+                // A thread of this id that did something already is an earlier thread.
                 if known.is_some_and(|&known| self.threads[known].phase != Phase::New) {
                     self.live.remove(&thread.tid);
                 }
@@ -217,7 +220,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// What a CPU does from here on is not known.
+    /// Forgets what a CPU does: from here on that is not known.
     fn unseen(&mut self, cpu: u32) {
         if let Some(Cpu::Runs { thread, .. }) = self.cpus.insert(cpu, Cpu::Unknown) {
             let track = &mut self.threads[thread];
@@ -225,28 +228,28 @@ impl Extraction<'_> {
         }
     }
 
-    /// Tells the CPU time of a CPU's thread until then.
+    /// Accounts the CPU time of a CPU's thread up to `at`.
     fn progress(&mut self, cpu: u32, at: u64) {
         let Some(Cpu::Runs { thread, since }) = self.cpus.get_mut(&cpu) else {
             return;
         };
         let used = at.saturating_sub(std::mem::replace(since, at));
         let acts = &mut self.threads[*thread].acts;
-        // What was preempted goes on.
+        // A burst that was preempted goes on.
         match acts.last_mut() {
             Some(Act::Run(time)) if *time > 0 => *time += used,
             _ => acts.push(Act::Run(used)),
         }
     }
 
-    /// Who or what wakes somebody there and then.
+    /// The cause of a wakeup on this CPU at this time: a thread that runs there, or something outside.
     fn cause(&mut self, cpu: u32, by: Option<Tid>, at: u64) -> Cause {
         self.progress(cpu, at);
         let by = match (by, self.cpus.get(&cpu)) {
             (Some(by), Some(&Cpu::Runs { thread, .. }))
                 if self.threads[thread].thread.tid == by =>
             {
-                // Nothing, until somebody turns out to be woken.
+                // A place for the wakeup, which stays an empty run until a thread turns out to be woken.
                 let acts = &mut self.threads[thread].acts;
                 acts.push(Act::Run(0));
                 Some((thread, acts.len() - 1))
@@ -260,7 +263,7 @@ impl Extraction<'_> {
         let track = &mut self.threads[target];
         match track.phase {
             Phase::New | Phase::Blocked => {}
-            // It must have gone to sleep.
+            // The thread must have gone to sleep unseen.
             Phase::Unseen => {
                 track.acts.push(Act::Wait);
                 track.slept_on = None;
@@ -269,7 +272,7 @@ impl Extraction<'_> {
                 track.early = Some(cause);
                 return;
             }
-            // From a sleep that it did not come to.
+            // The wakeup is for a sleep that the thread did not reach.
             Phase::Ready => return,
         }
         let slept_on = track.slept_on.filter(|_| cause.by.is_none());
@@ -283,7 +286,7 @@ impl Extraction<'_> {
         self.threads[target].woken = Some((cause.at, self.losses));
     }
 
-    /// Tells timers from devices, when all is seen.
+    /// Tells timers from devices, after all events were seen.
     fn tell_timers(&mut self) {
         for (number, track) in self.threads.iter_mut().enumerate() {
             for (place, Cause { at, cpu, .. }) in std::mem::take(&mut track.timers) {
@@ -296,7 +299,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// Somebody or something wakes a thread.
+    /// Records that `cause` wakes a thread.
     fn wake(&mut self, target: usize, cause: Cause) {
         let track = &mut self.threads[target];
         track.phase = Phase::Ready;
@@ -309,7 +312,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// A thread turns out to have been woken, by nobody who was seen.
+    /// Records that a thread turns out to have been woken, without a waker that was seen.
     fn wake_unseen(&mut self, target: usize, cpu: u32, at: u64) {
         let by = None;
         self.wake(target, Cause { at, cpu, by });
@@ -335,7 +338,7 @@ impl Extraction<'_> {
                     *time = time.saturating_sub(self.costs.switch);
                 }
             }
-            // It was there when the trace began.
+            // The thread ran when the trace began.
             None if self.threads[track].phase == Phase::New => {
                 self.wake_unseen(track, cpu, self.began);
                 let ran = at.saturating_sub(self.began);
@@ -365,7 +368,7 @@ impl Extraction<'_> {
             self.live.remove(&prev);
             return;
         }
-        // Contradictory traces may have it asleep already.
+        // A trace that contradicts itself may have the thread asleep already.
         if it.phase != Phase::Blocked {
             it.acts.push(Act::Wait);
         }
@@ -380,10 +383,10 @@ impl Extraction<'_> {
         let track = self.track(next);
         self.only_on(track, cpu);
         let it = &mut self.threads[track];
-        // Real-time threads become as urgent as an ordinary one can be.
+        // A real-time thread becomes as urgent as an ordinary one can be.
         it.nice = Nice::new(priority.saturating_sub(120).clamp(-20, 19)).unwrap_or_default();
         match (it.phase, it.early) {
-            // It was ready when the trace began.
+            // The thread was ready when the trace began.
             (Phase::New, _) => self.wake_unseen(track, cpu, self.began),
             (Phase::Blocked, Some(cause)) => {
                 self.wake(track, cause);
@@ -407,7 +410,7 @@ impl Extraction<'_> {
         self.cpus.insert(cpu, runs);
     }
 
-    /// A thread is on this CPU: if another one was taken to run it, then it left that unseen.
+    /// A thread runs on this CPU: if it was taken to run on another CPU, it left that one unseen.
     fn only_on(&mut self, track: usize, cpu: u32) {
         if let Some(other) = self.threads[track].on.filter(|&other| other != cpu) {
             self.gaps += 1;
@@ -415,7 +418,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// Processes in the order of their ids, with their threads in the order of their first events.
+    /// Processes in the order of their ids, with their threads in the order of the threads' first events.
     fn sorted(self, cpus: &[u32]) -> Recording {
         let mut members: BTreeMap<Pid, Vec<usize>> = BTreeMap::new();
         let mut alone = 0;
@@ -443,7 +446,7 @@ impl Extraction<'_> {
         };
         let mut interrupts: Vec<Interrupt> = self.interrupts.iter().map(interrupt).collect();
         interrupts.sort_by_key(|interrupt| interrupt.at);
-        // A process is called as its first thread, which may have done nothing.
+        // A process is named after its first thread, which may have done nothing.
         let all = self.threads.iter().map(|track| &track.thread);
         let leaders: HashMap<Pid, &Arc<str>> = all
             .filter(|it| it.tid.0 == it.process().0)

@@ -54,7 +54,7 @@ const SLEEPS: State = State::SLEEPING;
 
 #[test]
 fn two_threads_on_one_cpu_wait_for_each_other_and_on_two_they_do_not() {
-    // Both come at 0 and need 2 ms; the first is preempted after 1.
+    // Both threads come at 0 and need 2 ms; the first is preempted after 1 ms.
     let events = [
         process(1),
         process(2),
@@ -68,7 +68,7 @@ fn two_threads_on_one_cpu_wait_for_each_other_and_on_two_they_do_not() {
     ];
     let one = free(&events, "fifo", None);
     assert_eq!((one.cpus, one.gaps), (1, 0));
-    // First come, first served: 2 ms without preemption, then the other.
+    // First come, first served: the first thread takes 2 ms without preemption, then the second runs.
     let (first, second) = (of(&one, 1), of(&one, 2));
     assert_eq!([first[0].cpu_ms, first[1].cpu_ms], [2.0, 2.0]);
     assert_eq!([first[0].preemptions, first[1].preemptions], [1, 0]);
@@ -81,7 +81,8 @@ fn two_threads_on_one_cpu_wait_for_each_other_and_on_two_they_do_not() {
     assert_eq!(of(&two, 2)[1].run_delay.max_us, Some(0.0));
 }
 
-/// Each wakes the other and sleeps, 1 ms after it began.
+/// Each of two threads runs for 1 ms after it is switched to, wakes the other and sleeps; `wait` is how long
+/// a woken thread waits, in ms.
 fn ping_pong(rounds: u64, wait: u64) -> Vec<Event> {
     let mut events = vec![process(1), process(2), wakeup(0, 0, 1, None)];
     let mut at = 0;
@@ -99,7 +100,7 @@ fn ping_pong(rounds: u64, wait: u64) -> Vec<Event> {
 
 #[test]
 fn a_ping_pong_goes_as_fast_as_its_threads_are_served() {
-    // Each turn was delayed by 3 ms; where nothing delays it, it takes a quarter of the time.
+    // Each turn was delayed by 3 ms; where nothing delays a turn, it takes a quarter of the time.
     let mut events = ping_pong(10, 3);
     events.push(switch(1000, 0, 0, State::READY, 0));
     let replayed = free(&events, "fifo", None);
@@ -113,7 +114,7 @@ fn a_ping_pong_goes_as_fast_as_its_threads_are_served() {
 
 #[test]
 fn a_server_is_interrupted_when_it_was_however_it_is_served() {
-    // An interrupt every 10 ms, 4 ms of work for each; a spinner held the CPU for 2 ms each time.
+    // An interrupt comes every 10 ms, with 4 ms of work; a spinner held the CPU for 2 ms each time.
     let mut events = vec![process(1), process(2), switch(0, 0, 0, State::READY, 2)];
     for round in 0..10 {
         let at = 10 * round;
@@ -132,7 +133,7 @@ fn a_server_is_interrupted_when_it_was_however_it_is_served() {
     assert_eq!(server[1].run_delay.max_us, Some(0.0));
     assert_eq!(server[1].turnaround.count, 10);
     assert_eq!(server[1].turnaround.mean_us, Some(4000.0));
-    // On one CPU EEVDF serves the sleeper before the spinner's turn is over.
+    // On one CPU EEVDF serves the thread that slept before the spinner's slice ends.
     let one = free(&events, "eevdf", None);
     assert_eq!(of(&one, 1)[1].turnaround.count, 10);
 }
@@ -144,7 +145,7 @@ fn a_wakeup_on_the_way_to_sleep_is_not_lost() {
         process(2),
         switch(0, 0, 0, State::READY, 1),
         switch(0, 1, 0, State::READY, 2),
-        wakeup(1, 1, 1, Some(2)), // it runs still
+        wakeup(1, 1, 1, Some(2)), // thread 1 still runs
         switch(1, 0, 1, SLEEPS, 0),
         switch(2, 0, 0, State::READY, 1),
         switch(3, 0, 1, SLEEPS, 0),
@@ -191,7 +192,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever a trace says, it is replayed or refused, and no thread gets more than it was seen to use.
+    /// Any trace is replayed or refused, and no thread gets more CPU time than it was seen to use.
     #[test]
     fn no_trace_breaks_it(mut events in prop::collection::vec(any_event(), 0..200)) {
         events.sort_by_key(|event| event.at_ns);
@@ -209,7 +210,7 @@ proptest! {
     }
 }
 
-/// What the machine does itself is in the CPU time that was recorded, and is not to be counted once more.
+/// The machine's own work is in the CPU time that was recorded, and must not be counted a second time.
 #[test]
 fn a_thread_alone_takes_as_long_as_it_took() {
     let mut events = vec![process(1)];
@@ -228,7 +229,7 @@ fn a_thread_alone_takes_as_long_as_it_took() {
         };
         assert_eq!([recorded, simulated].map(|it| it.turnaround.count), [50; 2]);
         assert_eq!(recorded.turnaround.mean_us, Some(17_000.0));
-        // An idle CPU takes a moment to wake, and to switch to the thread.
+        // An idle CPU takes a moment to wake and to switch to the thread.
         let late = simulated.turnaround.mean_us.unwrap() - 17_000.0;
         let least = (costs().switch + costs().kick) as f64 / 1e3;
         assert!((0.0..=least).contains(&late), "{side}: {late} us");
@@ -238,8 +239,8 @@ fn a_thread_alone_takes_as_long_as_it_took() {
 #[test]
 fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
     let mut events = Vec::new();
-    // Each falls asleep on 0 and on 3, and interrupts wake it: one always where it fell asleep, the other
-    // always on 0.
+    // Each thread falls asleep on CPU 0 and on CPU 3, and interrupts wake it: the first thread always where
+    // it fell asleep, the second always on CPU 0.
     for (thread, first, woken_on) in [(1, 0, [0, 3]), (2, 100, [0, 0])] {
         events.push(process(thread));
         events.push(wakeup(first, 3, thread, None)); // not seen to fall asleep
@@ -256,7 +257,7 @@ fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
     let recording = extract(&events, &Costs::NONE);
     let interrupt = |it: &recording::Interrupt| (it.at / MS, it.cpu, it.thread.0);
     let interrupts: Vec<_> = recording.interrupts.iter().map(interrupt).collect();
-    // By the places of those CPUs that switched, 0 and 3.
+    // CPUs are numbered by their place among those that switched, 0 and 3.
     assert_eq!(
         interrupts,
         [(0, 1, 0), (100, 1, 1), (105, 0, 1), (109, 0, 1)]
@@ -287,7 +288,7 @@ fn timers_go_off_where_their_thread_sleeps_and_devices_where_they_are() {
 
 #[test]
 fn what_began_before_the_trace_has_no_turnaround() {
-    // One is on the CPU, one waits for it, and only the third is seen to be woken.
+    // The first thread is on the CPU, the second waits for it, and only the third is seen to be woken.
     let events = [
         process(1),
         process(2),
@@ -309,7 +310,7 @@ fn what_began_before_the_trace_has_no_turnaround() {
 
 #[test]
 fn what_is_late_is_counted_after_the_end_of_the_trace() {
-    // Two CPUs did 8 ms each in 10; one needs 16.
+    // Two CPUs ran 8 ms of work each in 10 ms; one CPU needs 16 ms for it.
     let mut events = vec![process(1), process(2)];
     for cpu in 0..2 {
         events.push(wakeup(0, cpu, cpu + 1, None));
@@ -344,8 +345,8 @@ fn a_spinner_keeps_its_time_though_a_switch_was_not_told() {
     let [recorded, simulated] = of(&replayed, 1) else {
         panic!("{replayed:?}");
     };
-    // What the recording gives to nobody may be its own; but it never gets less than the recording gives to
-    // it.
+    // Time that the recording gives to no thread may be the spinner's; but the spinner never gets less than
+    // the recording gives it.
     assert!(recorded.cpu_ms <= simulated.cpu_ms, "{replayed:?}");
     assert!(simulated.cpu_ms <= 100.0, "{replayed:?}");
 }

@@ -1,4 +1,5 @@
-//! A capacity for a terminal and as an HTML page: how many fit under each policy, and the curve behind that.
+//! Shows a capacity in a terminal and as an HTML page: how many tenants fit under each policy, and the curve
+//! behind that.
 
 use super::charts::{self, CapacityLine, MARKERS};
 use super::html::{close, escape, figure, open, put, section};
@@ -132,7 +133,7 @@ fn edge(policy: &PolicyCapacity) -> String {
     format!("passed with {}", shares.collect::<Vec<_>>().join(", "))
 }
 
-/// Every policy against the first.
+/// A sentence for every policy against the first.
 fn sentences(capacity: &Capacity) -> Vec<String> {
     let count = |policy: &PolicyCapacity| {
         let more = if policy.unbounded { "at least " } else { "" };
@@ -176,6 +177,9 @@ fn notes(capacity: &Capacity) -> Vec<String> {
 }
 
 /// The capacity as one HTML page that works offline.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub fn html(capacity: &Capacity) -> anyhow::Result<String> {
     let mut page = open(
         &format!("{}: how many fit", capacity.scenario),

@@ -1,8 +1,7 @@
 //! The page's charts, as SVG.
 //!
-//! Colours are roles, not colours: each is a placeholder that the page's style sheet maps to a
-//! light or a dark palette (`[stroke="#010001"] { stroke: var(--c1) }`), so that one picture reads
-//! well in both.
+//! Colours are roles: each is a placeholder that the page's style sheet maps to a light or a dark palette
+//! (`[stroke="#010001"] { stroke: var(--c1) }`), so that one picture reads well in both.
 
 use crate::result::{LatencyCurve, ThreadTrack};
 use anyhow::anyhow;
@@ -11,15 +10,15 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Text.
+/// The colour of text.
 pub const INK: RGBColor = RGBColor(2, 0, 0);
-/// Lines of the grid.
+/// The colour of the grid's lines.
 pub const GRID: RGBColor = RGBColor(3, 0, 0);
 
-/// A limit: the sixth series' colour, which is a red one.
+/// The colour of a limit: the sixth series' colour, which is a red one.
 const LIMIT: RGBColor = RGBColor(1, 0, 5);
 
-/// The `n`-th colour of a series, from 0; they repeat after [`SERIES`].
+/// The `n`-th colour of a series, from 0; colours repeat after [`SERIES`].
 pub fn series(n: usize) -> RGBColor {
     RGBColor(1, 0, (n % SERIES) as u8)
 }
@@ -27,14 +26,14 @@ pub fn series(n: usize) -> RGBColor {
 /// How many series colours the style sheet has.
 pub const SERIES: usize = 8;
 
-/// The placeholder as the style sheet names it.
+/// A placeholder colour as the style sheet names it.
 pub fn placeholder(RGBColor(r, g, b): RGBColor) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws into a new SVG element of that size, labelled for those who cannot see it.
+/// Draws into a new SVG element of this size in pixels, with a label for readers who cannot see it.
 fn svg(
     (width, height): (u32, u32),
     label: &str,
@@ -113,7 +112,7 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Least and greatest with a margin; `None` for no values.
+/// Least and greatest value with a margin; `None` without values.
 fn range(values: impl Iterator<Item = f64>, margin: f64) -> Option<(f64, f64)> {
     let (low, high) = values
         .filter(|value| value.is_finite())
@@ -135,14 +134,17 @@ fn tick_latency(log_us: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Latency over percentile, with an axis that spreads the tail: each further nine has equal room.
-/// Curves come with their colours.
+/// Draws latency over percentile, on an axis that spreads the tail: each further nine has equal room. Every
+/// curve comes with its colour.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn percentiles(
     title: &str,
     curves: &[(&LatencyCurve, RGBColor)],
     size: (u32, u32),
 ) -> anyhow::Result<String> {
-    // The axis is -log10(1 - q): 0 for the least, 1 for p90, 2 for p99.
+    // The axis is -log10(1 - q): 0 for the minimum, 1 for p90, 2 for p99.
     let nines = |q: f64| -(1.0 - q).log10();
     let points = |curve: &LatencyCurve| -> Vec<(f64, f64)> {
         curve
@@ -196,7 +198,10 @@ pub fn percentiles(
 /// A line's points, and its colour.
 type Line = (Vec<(f64, f64)>, RGBColor);
 
-/// Latencies in µs over consolidation ratios, the former on a logarithmic axis.
+/// Draws latencies in µs over consolidation ratios, with a logarithmic axis for latencies.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let logarithmic = |&(x, us): &(f64, f64)| (x, us.max(0.1).log10());
     let lines: Vec<Line> = lines
@@ -218,7 +223,10 @@ pub fn lines(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<St
     graph(title, &lines, (x, y), &|y| tick_latency(*y), size)
 }
 
-/// Counts over loads, both from 0 on.
+/// Draws counts over loads, both from 0 on.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let all = || lines.iter().flat_map(|(line, _)| line);
     let right = all().map(|p| p.0).fold(1.0, f64::max);
@@ -228,7 +236,10 @@ pub fn counts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<S
     graph(title, lines, (x, y), &|y| format!("{y}"), size)
 }
 
-/// Parts of a whole, 0 to 1, over counts from 0 on.
+/// Draws parts of a whole, 0 to 1, over counts from 0 on.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn parts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<String> {
     let last = lines.iter().flat_map(|(line, _)| line).map(|p| p.0);
     let right = last.fold(1.0, f64::max);
@@ -243,7 +254,7 @@ pub fn parts(title: &str, lines: &[Line], size: (u32, u32)) -> anyhow::Result<St
     )
 }
 
-/// Lines with dots.
+/// Draws lines with a dot at each point.
 fn graph(
     title: &str,
     lines: &[Line],
@@ -283,19 +294,22 @@ fn graph(
     })
 }
 
-/// One number for each series in [`bars`], and what it should be.
+/// A group of bars in [`bars`]: one number for each series, and what it should be.
 pub struct Bars {
-    /// What it is of.
+    /// The label under the group.
     pub label: String,
-    /// By series, where there is one.
+    /// The number of each series, where there is one.
     pub values: Vec<Option<f64>>,
-    /// The ideal: a line.
+    /// The ideal number, drawn as a line.
     pub ideal: Option<f64>,
-    /// What a paper says: a ring.
+    /// The paper's number, drawn as a ring.
     pub paper: Option<f64>,
 }
 
-/// Numbers of 0 and more as bars, those of one thing side by side.
+/// Draws numbers of 0 and more as bars, those of one group side by side.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<String> {
     let values = all.iter().flat_map(|bars| {
         let marks = [bars.ideal, bars.paper];
@@ -351,22 +365,25 @@ pub fn bars(title: &str, all: &[Bars], size: (u32, u32)) -> anyhow::Result<Strin
 
 /// A policy in [`capacity`].
 pub struct CapacityLine {
-    /// What it is called where its limit is marked.
+    /// The policy's name where its limit is marked.
     pub label: String,
-    /// How many fit.
+    /// How many tenants fit.
     pub fits: u32,
-    /// Numbers tried, rising, and for each pair the worst tenant's 99th percentile over its objective.
+    /// The numbers tried, rising, and for each pair the worst tenant's 99th percentile over its objective.
     pub points: Vec<(u32, Vec<f64>)>,
 }
 
-/// Above so many times the objective it does not matter how many.
+/// The chart's end: how far a tenant is above this multiple of its objective does not matter.
 const FAR_OVER: f64 = 10.0;
 
-/// What stands for a series where there is no colour; they repeat.
+/// What marks a series where there is no colour; markers repeat.
 pub const MARKERS: [char; 4] = ['●', '▲', '×', '○'];
 
-/// The worst 99th percentile over its objective by number of tenants, the latter named by `what`. Lines go
-/// through the worst pair, dots are the others.
+/// Draws the worst 99th percentile over its objective by the number of tenants; `what` names what is counted.
+/// Lines go through the worst pair, dots are the other pairs.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn capacity(
     title: &str,
     what: &str,
@@ -448,7 +465,8 @@ pub fn capacity(
             if line.fits == 0 {
                 continue;
             }
-            // Where it stops to fit, down to a label of its own height.
+            // From where the line stops to fit, a drop down to the label, which has a height of its own for
+            // each policy.
             let at = f64::from(line.fits);
             let foot = low + (high - low) * 0.06 * index as f64;
             let drop = PathElement::new([(at, foot), (at, 0.0)], colour.stroke_width(1));
@@ -473,7 +491,7 @@ pub fn capacity(
     })
 }
 
-/// Five to ten whole numbers up to a greatest one.
+/// Five to ten whole numbers from 0 to `greatest`.
 fn count_ticks(greatest: f64) -> Vec<f64> {
     let rough = (greatest / 8.0).max(1.0);
     let decade = 10f64.powf(rough.log10().floor());
@@ -497,20 +515,23 @@ fn percentile_name(nines: f64) -> String {
 
 /// One row of [`ratios`].
 pub struct RatioRow {
-    /// What it is of.
+    /// The row's label.
     pub label: String,
-    /// The estimate.
+    /// The estimated ratio.
     pub ratio: f64,
-    /// Its interval.
+    /// The interval of the ratio.
     pub interval: Option<(f64, f64)>,
-    /// Each one's ratio, of a pair or a victim, and whether it breaks a limit.
+    /// The ratio of each pair, or of each victim, and whether it breaks a limit.
     pub each: Vec<(f64, bool)>,
-    /// The side's colour.
+    /// The colour of the side.
     pub colour: RGBColor,
 }
 
-/// Ratios against the baseline: each of several a dot, the interval a bar, the estimate a tick. A ratio that
-/// is a limit has a line of its own.
+/// Draws ratios against the baseline: a dot for each of several, a bar for the interval, a tick for the
+/// estimate. A limit has a line of its own.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn ratios(
     title: &str,
     rows: &[RatioRow],
@@ -591,7 +612,7 @@ fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
     let finest = [
         0.9, 0.92, 0.94, 0.96, 0.98, 0.99, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1,
     ];
-    // From no change outwards, so that this one is always there.
+    // Sorted from no change outwards, so that the tick at no change is always there.
     let mut candidates: Vec<f64> = fine.chain(coarse).chain(finest).map(f64::ln).collect();
     candidates.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
     let apart = (high - low) * 0.14;
@@ -611,14 +632,17 @@ fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
 /// What a timeline shows of each thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Track {
-    /// Planned rescheduling latency.
+    /// The planned rescheduling latency.
     Latency,
-    /// Planned weight.
+    /// The planned weight.
     Weight,
 }
 
-/// The threads' planned settings over time, as steps. Tracks come with their colours; `end_ms` is
-/// the run's end, `window_ms` where its measured part begins.
+/// Draws threads' planned settings over time, as steps. Every track comes with its colour; `end_ms` is when
+/// the run ends, `window_ms` when its measured part begins, both in ms.
+///
+/// # Errors
+/// Where the drawing library fails.
 pub fn timeline(
     what: Track,
     tracks: &[(&ThreadTrack, RGBColor)],
@@ -688,7 +712,7 @@ pub fn timeline(
     })
 }
 
-/// A track as corners of a step line, values as logarithms.
+/// A track as the corners of a step line, with values as logarithms.
 fn steps(track: &ThreadTrack, what: Track, end_ms: f64) -> Vec<(f64, f64)> {
     let mut corners: Vec<(f64, f64)> = Vec::new();
     for point in &track.points {

@@ -1,8 +1,8 @@
 //! Results as one flat table, a row for each run, side and tenant, as CSV and as Parquet: for spreadsheets,
 //! notebooks and databases, which nested JSON does not suit.
 //!
-//! There is one schema for every command (docs/reference/json.md): what a command or a run does not have is
-//! null in its rows, never zero. Columns are made once and written either way.
+//! There is one schema for every command (docs/reference/json.md): a value that a command or a run does not
+//! have is null in its rows, never zero. Columns are built once and written as either format.
 
 use crate::result::{BenchResult, Figures, Run, SchedulingFigures, TenantRun};
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub struct Point<'a> {
     /// What was measured.
     pub result: &'a BenchResult,
-    /// How many copies or tenants there were, of a capacity.
+    /// The number of copies or tenants, where the result is a point of a capacity.
     pub number: Option<u32>,
-    /// The consolidation ratio, of a reproduced figure.
+    /// The consolidation ratio, where the result is a point of a reproduced figure.
     pub ratio: Option<f64>,
 }
 
 impl<'a> Point<'a> {
-    /// One that stands alone.
+    /// A result that stands alone.
     pub fn of(result: &'a BenchResult) -> Point<'a> {
         Point {
             result,
@@ -36,7 +36,7 @@ impl<'a> Point<'a> {
     }
 }
 
-/// The table.
+/// The flat table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flat {
     columns: Vec<Column>,
@@ -74,8 +74,8 @@ impl<'a> Row<'a> {
 }
 
 impl Flat {
-    /// Every run of every point. `keys` are columns of their own, before the others, with what each was set
-    /// to.
+    /// A row for every tenant in every run of every point. `keys` become columns of their own, before the
+    /// others, that have each key's setting.
     pub fn new<'a>(points: impl Iterator<Item = Point<'a>>, keys: &[String]) -> Flat {
         let rows: Vec<Row<'a>> = points
             .flat_map(|point| {
@@ -162,12 +162,15 @@ impl Flat {
         Flat { columns }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     fn len(&self) -> usize {
         self.columns.first().map_or(0, |column| column.values.len())
     }
 
-    /// Writes it as CSV: a line of names, then the rows; null is empty.
+    /// Writes the table as CSV: a line of names, then the rows; null is empty.
+    ///
+    /// # Errors
+    /// Where `out` cannot be written.
     pub fn write_csv(&self, out: impl Write) -> anyhow::Result<()> {
         let mut writer = csv::Writer::from_writer(out);
         let names = self.columns.iter().map(|column| &column.name);
@@ -179,7 +182,10 @@ impl Flat {
         Ok(writer.flush()?)
     }
 
-    /// Writes it as Parquet: one row group, not compressed, which every reader can read.
+    /// Writes the table as Parquet: one row group, not compressed, which every reader can read.
+    ///
+    /// # Errors
+    /// Where `out` cannot be written, or the Parquet library refuses a column.
     pub fn write_parquet(&self, out: impl Write + Send) -> anyhow::Result<()> {
         Ok(self.put_parquet(out)?)
     }
@@ -218,7 +224,7 @@ impl Column {
 }
 
 impl Values {
-    /// As numbers, if all that are there are.
+    /// Numbers, where every value that is present parses as a number; else text.
     fn numbers(values: Vec<Option<String>>) -> Values {
         let number = |value: &Option<String>| match value {
             None => Some(None),
@@ -247,7 +253,7 @@ impl Values {
     }
 
     fn put(&self, to: &mut SerializedColumnWriter<'_>) -> parquet::errors::Result<()> {
-        /// Values that are there, and which are.
+        /// The values that are present, and for each row whether its value is (1 or 0).
         fn there<T, P>(values: &[Option<T>], as_: impl Fn(&T) -> P) -> (Vec<P>, Vec<i16>) {
             let levels = values.iter().map(|value| i16::from(value.is_some()));
             (values.iter().flatten().map(as_).collect(), levels.collect())
@@ -259,7 +265,7 @@ impl Values {
                     .write_batch(&values, Some(&levels), None)?;
             }
             Values::Whole(values) => {
-                // The type says that these are unsigned.
+                // The column's type says that these numbers are unsigned.
                 let (values, levels) = there(values, |&n| n as i64);
                 to.typed::<Int64Type>()
                     .write_batch(&values, Some(&levels), None)?;

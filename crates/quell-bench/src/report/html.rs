@@ -1,5 +1,5 @@
-//! The result as one HTML page: no script, no font, no picture from elsewhere, so it can be mailed
-//! and opened offline. Every text from the result is escaped.
+//! The result as one HTML page: no script, font or picture from elsewhere, so that the page can be mailed and
+//! opened offline. Every text from the result is escaped.
 
 use super::charts::{self, RatioRow, Track};
 use super::words;
@@ -10,8 +10,8 @@ use quell_model::shown::shown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Text made safe inside elements and quoted attributes, and in it written out what turns or hides other
-/// text; lines stay lines.
+/// Makes text safe inside elements and quoted attributes, and writes out characters that turn or hide other
+/// text. Line breaks stay.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (number, line) in text.split('\n').enumerate() {
@@ -32,7 +32,10 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// The page.
+/// The result as a page.
+///
+/// # Errors
+/// Where a chart cannot be drawn.
 pub fn html(result: &BenchResult) -> anyhow::Result<String> {
     let title = format!(
         "{}: {}",
@@ -67,7 +70,7 @@ pub fn html(result: &BenchResult) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// A page's beginning, up to its first section.
+/// The beginning of a page, up to its first section.
 pub fn open(title: &str, text: &str) -> String {
     let mut page = String::new();
     page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
@@ -96,7 +99,7 @@ pub fn open(title: &str, text: &str) -> String {
     page
 }
 
-/// A page's end.
+/// Ends a page.
 pub fn close(page: &mut String) {
     page.push_str("</main>\n</body>\n</html>\n");
 }
@@ -113,12 +116,13 @@ const DECISIONS_TEXT: &str =
 const WAITS_TEXT: &str = "Time that a tenant's threads were ready and had no CPU, by who had it, \
     during one run of {side}. Share of each tenant's total.";
 
-/// Writing to a String cannot fail.
+/// Appends to a page; writing to a String cannot fail.
 pub fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = page.write_fmt(text);
 }
 
-/// A section of a page: its heading, a line of text, and what is in it as HTML.
+/// Appends a section to a page: its heading, a line of text, and `body` as HTML. Without a body there is no
+/// section.
 pub fn section(page: &mut String, title: &str, text: &str, body: &str) {
     if body.is_empty() {
         return;
@@ -130,7 +134,7 @@ pub fn section(page: &mut String, title: &str, text: &str, body: &str) {
     put(page, format_args!("{body}</section>\n"));
 }
 
-/// The cards and sentences at the top.
+/// The cards and sentences at the top of the page.
 fn findings(page: &mut String, result: &BenchResult) {
     page.push_str("<section>\n<div class=\"cards\">\n");
     let mut card = |label: &str, value: &str, class: &str, under: &str| {
@@ -222,7 +226,7 @@ fn comparison<'a>(
         .find(|c| c.tenant == tenant && c.class == class && c.metric == metric && c.side == side)
 }
 
-/// The style of a change: better, worse, or neither.
+/// The CSS class of a change: better, worse, or neither.
 fn verdict(comparison: &Comparison) -> &'static str {
     match (
         comparison.significant(),
@@ -309,7 +313,7 @@ fn side_index(result: &BenchResult, side: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Which colour is whose, as HTML.
+/// The legend, as HTML: a colour and a name for each series.
 pub fn legend<'a>(entries: impl Iterator<Item = (usize, &'a str)>) -> String {
     let mut html = String::from("<p class=\"legend\">");
     for (colour, name) in entries {
@@ -406,7 +410,7 @@ fn pairs(result: &BenchResult) -> anyhow::Result<String> {
     Ok(if any { body } else { String::new() })
 }
 
-/// Each pair's side / baseline.
+/// Each pair's ratio, side / baseline.
 fn pair_ratios(result: &BenchResult, comparison: &Comparison) -> Vec<(f64, bool)> {
     let mut values: BTreeMap<(u32, &str), f64> = BTreeMap::new();
     for run in &result.runs {
@@ -469,7 +473,7 @@ fn decisions(result: &BenchResult, log: &AgentLog) -> anyhow::Result<String> {
     Ok(body)
 }
 
-/// How often each rule changed each tenant's threads.
+/// How often each rule changed threads of each tenant.
 fn rule_counts(log: &AgentLog) -> String {
     let rules: BTreeSet<&str> = log
         .changes
@@ -503,9 +507,9 @@ fn rule_counts(log: &AgentLog) -> String {
     table
 }
 
-/// Who waited (rows) for whom (columns).
+/// How long each tenant (rows) waited for each other tenant or cause (columns).
 fn waits(log: &AgentLog) -> String {
-    // Tenants first, then the causes that are none.
+    // Tenants come first, then the causes that are no tenants.
     const OTHERS: [(&str, &str); 5] = [
         ("own", "itself"),
         ("host", "rest of the host"),
@@ -588,7 +592,7 @@ fn method(result: &BenchResult) -> String {
         .filter_map(|pair| result.runs.iter().find(|run| run.pair == pair))
         .map(|run| run.seed.to_string())
         .collect();
-    // A run whose agent left anything behind fails, so a result with an agent has passed.
+    // A run whose agent left any setting behind fails, so every result with an agent has passed this check.
     let checked = match result.agent {
         Some(_) => {
             "after every run of the agent, each thread of each tenant had its former nice value, \
@@ -645,7 +649,7 @@ fn method(result: &BenchResult) -> String {
     list
 }
 
-/// The rules that give the charts' placeholders their colours.
+/// The style rules that give the charts' placeholders their colours.
 fn palette_rules() -> String {
     let series = (0..charts::SERIES).map(|n| (charts::series(n), format!("c{n}")));
     let roles = [

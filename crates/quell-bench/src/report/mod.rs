@@ -1,7 +1,7 @@
 //! Shows a [`BenchResult`]: a table for terminals, JSON, and an HTML page that works offline.
 //!
-//! All three are made from the same result and nothing else, so a saved JSON file gives the same
-//! table and page again.
+//! All three are made from the result and nothing else, so a saved JSON file gives an equal table and page
+//! again.
 
 mod capacity;
 pub mod charts;
@@ -26,6 +26,9 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 /// The result as the JSON of docs/reference/json.md.
+///
+/// # Errors
+/// Where the result cannot be serialised.
 pub fn json(result: &BenchResult) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(result)? + "\n")
 }
@@ -35,17 +38,19 @@ pub fn json(result: &BenchResult) -> anyhow::Result<String> {
 pub struct Files<'a> {
     /// JSON; `-` is standard output, and then the table goes to standard error.
     pub json: Option<&'a Path>,
-    /// The page.
+    /// The HTML page.
     pub html: Option<&'a Path>,
-    /// Every run as a flat table, as CSV; `-` as of `json`.
+    /// Every run as a flat table, as CSV; `-` as in `json`.
     pub csv: Option<&'a Path>,
-    /// The same as Parquet; `-` as of `json`.
+    /// The flat table as Parquet; `-` as in `json`.
     pub parquet: Option<&'a Path>,
 }
 
-/// Writes a result where the user wants it, and the table to the terminal. For a result
-/// cut short by an interrupt it does all that and then returns [`Interrupted`], so that callers exit
-/// accordingly.
+/// Writes a result to the files that the user wants, and the table to the terminal.
+///
+/// # Errors
+/// Where a chart cannot be drawn, or a file or standard output cannot be written; and [`Interrupted`], after
+/// all was written, for a result that an interrupt cut short, so that callers exit accordingly.
 pub fn deliver(result: &BenchResult, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| html(result)).transpose()?;
     let text = |styled| text(result, styled);
@@ -55,7 +60,10 @@ pub fn deliver(result: &BenchResult, files: Files<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same for a capacity.
+/// Writes a capacity as [`deliver`] writes a result.
+///
+/// # Errors
+/// As [`deliver`].
 pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<()> {
     let page = files.html.map(|_| capacity::html(result)).transpose()?;
     let json = serde_json::to_string_pretty(result)? + "\n";
@@ -73,7 +81,10 @@ pub fn deliver_capacity(result: &Capacity, files: Files<'_>) -> anyhow::Result<(
     Ok(())
 }
 
-/// The same for a sweep, which has no page; its flat table has the varied keys first.
+/// Writes a sweep as [`deliver`] writes a result. It has no page; its flat table has the varied keys first.
+///
+/// # Errors
+/// As [`deliver`].
 pub fn deliver_sweep(result: &Swept, files: Files<'_>) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(result)? + "\n";
     let text = |styled| sweep::text(result, styled);
@@ -84,7 +95,10 @@ pub fn deliver_sweep(result: &Swept, files: Files<'_>) -> anyhow::Result<()> {
 }
 
 impl Files<'_> {
-    /// Makes the flat table only where it is wanted.
+    /// Writes the flat table to the files that are to have it, and makes it only for them.
+    ///
+    /// # Errors
+    /// Where a file or standard output cannot be written.
     pub fn put_flat(&self, flat: impl FnOnce() -> Flat) -> anyhow::Result<()> {
         if self.csv.is_none() && self.parquet.is_none() {
             return Ok(());
@@ -101,7 +115,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// How many of them are to go to standard output, where there is room for one.
+    /// How many of the files go to standard output, where there is room for one.
     pub fn to_stdout(&self) -> usize {
         let files = [self.json, self.csv, self.parquet];
         files
@@ -111,8 +125,11 @@ impl Files<'_> {
             .count()
     }
 
-    /// Writes the files, and the text to the terminal: a file that goes there takes its place, and it goes to
-    /// standard error.
+    /// Writes the JSON and the page to their files, and the text to standard output; to standard error where
+    /// a file takes standard output.
+    ///
+    /// # Errors
+    /// Where a file or standard output cannot be written.
     pub fn hand_out(
         &self,
         json: &str,
@@ -120,7 +137,7 @@ impl Files<'_> {
         text: impl Fn(bool) -> String,
     ) -> anyhow::Result<()> {
         let (json_file, page) = (self.json, self.html.zip(page));
-        // The files first: a closed terminal must not cost the figures.
+        // Files come first: a closed terminal must not cost the figures.
         let json_to_stdout = json_file.is_some_and(is_stdout);
         if let Some(path) = json_file.filter(|_| !json_to_stdout) {
             write(path, json)?;
@@ -155,7 +172,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// `-` is no file.
+/// Whether a path is `-`, which stands for standard output.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -167,7 +184,7 @@ fn said(path: &Path) -> String {
     }
 }
 
-/// A file of that name in a folder that is there from then on, or standard output.
+/// Creates a file, and the folder that it is in; or gives standard output.
 fn output(path: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
     if is_stdout(path) {
         return Ok(Box::new(std::io::stdout()));
@@ -177,7 +194,7 @@ fn output(path: &Path) -> anyhow::Result<Box<dyn Write + Send>> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
-/// The folder that a file is to be in.
+/// Creates the folder that a file is to be in.
 fn make_folder(path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = path
         .parent()

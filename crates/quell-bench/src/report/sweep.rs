@@ -1,4 +1,4 @@
-//! A sweep for a terminal: what each class got at each point.
+//! Shows a sweep in a terminal: the figures of each class of tenants at each point.
 
 use super::text::{right_align, table};
 use super::words;
@@ -70,7 +70,7 @@ fn cells(result: &BenchResult, row: &SideResult) -> [String; 8] {
     };
     let (class, mean) = match row.class {
         TenantClass::Latency => ("latency", Metric::MeanUs),
-        // What a batch tenant gains is work.
+        // A batch tenant gains work, not latency.
         TenantClass::Batch => ("batch work", Metric::WorkPerS),
     };
     let busy = result.sides.iter().find(|side| side.side == row.side);

@@ -1,4 +1,4 @@
-//! All reports of one fixed result.
+//! Every report of one fixed result.
 
 use super::*;
 use crate::result::*;
@@ -241,7 +241,7 @@ pub(crate) fn sample() -> BenchResult {
     }
 }
 
-/// The same, short enough to read as a file.
+/// The fixed result, shortened so that its JSON can be read as a file.
 fn small() -> BenchResult {
     let mut result = sample();
     result.runs.truncate(2);
@@ -265,8 +265,8 @@ fn json_round_trips_and_matches_the_golden_file() {
         write(&path, &text).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap();
-    // Parsed, because the last digit of a computed float is not what this test is about; read
-    // back, because what an old file says must stay readable.
+    // Compared after parsing: the last digit of a computed float is not what this test is about, and an old
+    // file must stay readable.
     let golden: BenchResult = serde_json::from_str(&golden).unwrap();
     assert_eq!(golden.results, result.results);
     assert_eq!(golden.runs, result.runs);
@@ -278,7 +278,7 @@ fn json_round_trips_and_matches_the_golden_file() {
     }
 }
 
-/// The names that design and documentation promise, at the places they promise.
+/// The names that design and documentation promise stand at the places they promise.
 #[test]
 fn json_has_the_promised_names() {
     let value: serde_json::Value = serde_json::from_str(&json(&sample()).unwrap()).unwrap();

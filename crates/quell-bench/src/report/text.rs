@@ -1,4 +1,4 @@
-//! The result for a terminal: what each tenant got, what changed, and what that means in words.
+//! Shows a result in a terminal: each tenant's figures, the changes, and what they mean in words.
 
 use super::words;
 use crate::result::{BenchResult, Comparison, Metric, SideResult};

@@ -1,9 +1,9 @@
-//! Numbers and findings in words, the same in every report.
+//! Numbers and findings in words, equal in every report.
 
 use crate::result::{ALL, BenchResult, Comparison, Figures, Host, Metric};
 use quell_model::config::TenantClass;
 
-/// A latency with a fitting unit, about three digits.
+/// A latency with a fitting unit, to about three digits.
 pub fn latency(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 999.5 => (us, "µs"),
@@ -22,7 +22,7 @@ pub fn three_digits(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number, its thousands set apart by commas.
 fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -39,7 +39,7 @@ fn thousands(value: f64) -> String {
     }
 }
 
-/// What a tenant got done: batch work, else requests, per second.
+/// A tenant's throughput: batch work, else requests, per second.
 pub fn throughput(figures: &Figures) -> Option<String> {
     if let Some(work) = figures.work_per_s {
         return Some(match figures.work_unit.as_deref() {
@@ -52,7 +52,7 @@ pub fn throughput(figures: &Figures) -> Option<String> {
         .map(|rate| format!("{} req/s", three_digits(rate)))
 }
 
-/// A tenant's or class's name.
+/// The name of a tenant, or of all tenants of a class.
 pub fn tenant(name: &str, class: TenantClass) -> &str {
     match (name, class) {
         (ALL, TenantClass::Latency) => "all latency",
@@ -100,7 +100,7 @@ pub fn findings(result: &BenchResult) -> Vec<String> {
         let others = sides.iter().skip(at + 1);
         others.map(move |side| (&sides[at], side))
     };
-    // A second baseline is nearer to the sides after it than the first: what it shows comes first.
+    // The second baseline comes first: it is nearer to the sides after it than the first baseline is.
     for (baseline, side) in against(1).chain(against(0)) {
         for (class, metric, what, less, more) in [
             (
@@ -174,12 +174,12 @@ fn sentence(comparison: &Comparison, less: &str, more: &str) -> String {
     }
 }
 
-/// How far a ratio is from 1: `41 %`.
+/// The distance of a ratio from 1: `41 %`.
 fn magnitude(ratio: f64) -> String {
     change(ratio).trim_start_matches(['+', '−']).to_string()
 }
 
-/// How it was measured, in a sentence.
+/// How the result was measured, in a sentence.
 pub fn method(result: &BenchResult) -> String {
     let options = &result.options;
     let set = match &options.set[..] {
@@ -255,7 +255,7 @@ pub fn busy(result: &BenchResult) -> String {
     )
 }
 
-/// What the machine below did, in a sentence; `None` if nothing.
+/// The pauses of the machine below, in a sentence; `None` if there were none.
 pub fn pauses(result: &BenchResult) -> Option<String> {
     let of_side = |side: &str| {
         let runs = result.runs.iter().filter(|run| run.side == side);

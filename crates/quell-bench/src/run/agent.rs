@@ -1,4 +1,4 @@
-//! The real agent as a child process: one side of a comparison, or what is measured itself.
+//! The real agent as a child process: as one side of a comparison, or because the agent itself is measured.
 
 use super::haste::{ease, hurry};
 use super::host;
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// How long the agent may take to complete its first period (it loads BPF programs).
 const READY: Duration = Duration::from_secs(120);
 
-/// How long it may take to put everything back and exit.
+/// How long the agent may take to put all settings back and exit.
 const STOP: Duration = Duration::from_secs(15);
 
 /// A running agent with its own socket, journal and configuration in a temporary folder.
@@ -35,8 +35,11 @@ pub struct AgentChild {
 }
 
 impl AgentChild {
-    /// Starts an agent for these tenants and waits until it has completed its first period, or
-    /// ends it with [`Interrupted`] when that is set.
+    /// Starts an agent for these tenants and waits until it has completed its first period.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; and where the configuration is not valid, or the agent cannot be started, ends by
+    /// itself or completes no period within two minutes.
     pub fn start(
         exe: &Path,
         settings: AgentFile,
@@ -66,8 +69,8 @@ impl AgentChild {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C reaches the terminal's whole process group; the agent must outlive the
-            // measurement that it is part of and be stopped in order.
+            // Ctrl-C reaches the terminal's whole process group; the agent must outlive the measurement that
+            // it is part of and be stopped in order.
             .process_group(0);
         hurry(&mut command, Signal::SIGTERM);
         let child = command.spawn().with_context(|| exe.display().to_string())?;
@@ -85,23 +88,32 @@ impl AgentChild {
         Ok(agent)
     }
 
-    /// The process.
+    /// The id of the agent's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// What the agent says of itself.
+    ///
+    /// # Errors
+    /// Where the agent does not answer.
     pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.client.status()?)
     }
 
-    /// Peak resident memory in bytes.
+    /// Peak resident memory of the agent, in bytes.
+    ///
+    /// # Errors
+    /// As [`host::peak_rss_bytes`].
     pub fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
         host::peak_rss_bytes(self.pid())
     }
 
-    /// What it decided and saw since `start_ns` (CLOCK_MONOTONIC), and how many decisions it has
-    /// already forgotten.
+    /// What the agent decided and saw since `start_ns` (CLOCK_MONOTONIC), and how many decisions it has
+    /// forgotten since.
+    ///
+    /// # Errors
+    /// Where the agent does not answer.
     pub fn log(&self, pair: u32, side: &str, start_ns: u64) -> anyhow::Result<(AgentLog, u64)> {
         let mut decisions = Vec::new();
         let (mut since, mut lost) = (0, 0);
@@ -150,7 +162,10 @@ impl AgentChild {
         Ok((log, lost))
     }
 
-    /// Ends it with SIGTERM and waits; an error unless it exits with success.
+    /// Ends the agent with SIGTERM and waits for it.
+    ///
+    /// # Errors
+    /// Where the agent does not exit with success; the message says whether all settings are back.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.terminate()
     }
@@ -180,10 +195,10 @@ impl AgentChild {
         }
     }
 
-    /// SIGTERM, and SIGKILL where that does not help.
+    /// Sends SIGTERM, and SIGKILL where that does not help.
     fn terminate(&mut self) -> anyhow::Result<()> {
         self.stopped = true;
-        // Not reaped yet, so the id is still its own.
+        // The child is not reaped yet, so the id is still its own.
         kill(
             nix::unistd::Pid::from_raw(self.pid() as i32),
             Signal::SIGTERM,
@@ -201,15 +216,15 @@ impl AgentChild {
             .with_context(|| format!("killed {STOP:?} after SIGTERM"))
     }
 
-    /// What to make of its end: where it was not in order, the agent may have left settings
-    /// changed, so `quell restore` puts them back, and where that fails the journal is kept.
+    /// Judges the agent's exit. An agent that did not exit in order may have left settings changed: `quell
+    /// restore` then puts them back, and where that fails the journal is kept.
     fn ended(&mut self, status: ExitStatus) -> anyhow::Result<()> {
         if status.success() {
             return Ok(());
         }
         let journal = self.folder.path().join("journal");
         let words = self.last_words();
-        // It ended before it could have changed anything.
+        // The agent ended before it could have changed anything.
         if matches!(journal.try_exists(), Ok(false)) {
             bail!("the agent ended with {status}:\n{words}");
         }
@@ -238,7 +253,7 @@ impl AgentChild {
         bail!("the agent ended with {status}; all settings are back\n{words}")
     }
 
-    /// The end of its log.
+    /// The last lines of the agent's log.
     fn last_words(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path().join("agent.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -256,7 +271,7 @@ impl Drop for AgentChild {
     }
 }
 
-/// Milliseconds since `start_ns`; what came before is at 0.
+/// Milliseconds from `start_ns` to a decision; earlier decisions are at 0.
 fn at_ms(decision: &Decision, start_ns: u64) -> u64 {
     decision.time_ns.saturating_sub(start_ns) / 1_000_000
 }
@@ -295,7 +310,7 @@ fn thread_tracks(decisions: &[Arc<Decision>], start_ns: u64) -> Vec<ThreadTrack>
             latency_us: decision.latency_ns.map(|ns| ns as f64 / 1e3),
             weight: decision.weight.map(|weight| weight.as_load()),
         };
-        // Several decisions of one period end in the same settings: one point.
+        // Several decisions of one period end in equal settings: one point.
         match track.points.last_mut() {
             Some(last) if last.at_ms == point.at_ms => *last = point,
             _ => track.points.push(point),
@@ -328,8 +343,8 @@ mod tests {
         })
     }
 
-    /// A shell in the agent's part, as the real one ends in order, and as `quell restore` a program
-    /// of which only the exit code counts.
+    /// A shell command `run` stands for the agent, as the real one ends in order; for `quell restore` stands
+    /// a program of which only the exit code counts.
     fn child(folder: TempDir, run: &str, restore: &str) -> AgentChild {
         AgentChild {
             child: Command::new("sh").args(["-c", run]).spawn().unwrap(),

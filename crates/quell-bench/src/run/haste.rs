@@ -1,5 +1,5 @@
-//! A side's start beside tenants that leave everybody else little CPU time: at 100 times the weight of
-//! others, they would be measured for minutes under the side before.
+//! A quick start of a side beside tenants that leave others little CPU time: at 100 times the weight of
+//! others, these tenants would be measured for minutes under the side before.
 
 use nix::sys::signal::Signal;
 use quell_linux::act::set_nice;
@@ -7,26 +7,26 @@ use quell_model::Tid;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has it end with this process, by that signal, and begin before all others of normal priority, where that
-/// is allowed.
+/// Has a child get the signal `end` when this process ends, and run before all threads of normal priority
+/// while it starts, where that is permitted.
 pub(super) fn hurry(command: &mut Command, end: Signal) {
     // SAFETY: between fork and exec only prctl and setpriority are called, which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(end)?;
-            // Without the right to, it starts as others do.
+            // Without permission the child starts at ordinary priority.
             let _ = set_nice(Tid(0), -20);
             Ok(())
         });
     }
 }
 
-/// It has begun, and goes on as others do.
+/// Gives a child that has started the priority of other processes.
 pub(super) fn ease(pid: u32) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let threads = threads.into_iter().flatten().flatten();
     for tid in threads.filter_map(|it| it.file_name().to_str()?.parse().ok()) {
-        // It may have ended.
+        // The thread may have ended.
         let _ = set_nice(Tid(tid), 0);
     }
 }
@@ -47,7 +47,7 @@ mod tests {
             let mut fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
             fields.nth(16).unwrap().parse::<i32>().unwrap()
         };
-        // Without the right to it is 0 throughout.
+        // Without permission the nice value is 0 throughout.
         assert!([-20, 0].contains(&nice()));
         ease(child.id());
         assert_eq!(nice(), 0);

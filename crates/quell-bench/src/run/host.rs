@@ -1,4 +1,4 @@
-//! The machine: what it is, and how busy it was between two moments.
+//! The machine: its description, and how busy it was between two moments.
 
 use crate::result::Host;
 use anyhow::Context;
@@ -13,22 +13,23 @@ pub struct HostTimes {
     busy: u64,
     steal: u64,
     all: u64,
-    /// Of each CPU: what it was busy, and all.
+    /// For each CPU: its busy time and its whole time, in ticks.
     each: Vec<(u64, u64)>,
 }
 
-/// Who is busy for no greater part of a window was idle, but for what the machine itself does.
+/// A CPU that was busy for at most this part of a window counts as idle: that much the machine's own work
+/// takes.
 const IDLE: f64 = 0.02;
 
-/// How many CPUs were idle in a window, given what each was busy in it and how long it was.
+/// How many CPUs were idle in a window, from each CPU's busy time and the window's length.
 pub(super) fn idle_cpus(cpus: impl Iterator<Item = (u64, u64)>) -> u32 {
     let idle = cpus.filter(|&(busy, all)| all > 0 && busy as f64 <= IDLE * all as f64);
     idle.count() as u32
 }
 
-/// What a CPU was busy, taken by the hypervisor below, and idle.
+/// The time that a CPU was busy, was taken by the hypervisor below, and was idle, in ticks.
 fn times(cpu: &procfs::CpuTime) -> (u64, u64, u64) {
-    // Guest time is part of user and nice already.
+    // Guest time is part of user and nice time already.
     let busy = cpu.user + cpu.nice + cpu.system + cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
     let idle = cpu.idle + cpu.iowait.unwrap_or(0);
     (busy, cpu.steal.unwrap_or(0), idle)
@@ -36,6 +37,9 @@ fn times(cpu: &procfs::CpuTime) -> (u64, u64, u64) {
 
 impl HostTimes {
     /// Reads /proc/stat.
+    ///
+    /// # Errors
+    /// Where /proc/stat cannot be read.
     pub fn read() -> anyhow::Result<HostTimes> {
         let stat = procfs::KernelStats::current().context("/proc/stat")?;
         let (busy, steal, idle) = times(&stat.total);
@@ -51,7 +55,7 @@ impl HostTimes {
         })
     }
 
-    /// What all CPUs together were not idle since boot, in s.
+    /// The time since boot in which CPUs were not idle, in s, summed over CPUs.
     pub fn taken_s(&self) -> f64 {
         (self.busy + self.steal) as f64 / procfs::ticks_per_second() as f64
     }
@@ -73,8 +77,11 @@ impl HostTimes {
     }
 }
 
-/// CPU time that a process with all its threads has used, user and system, in ns. The process's CPU
-/// clock counts what /proc/PID/stat does, in ns and not in ticks of 10 ms.
+/// The CPU time that a process with all its threads has used, user and system, in ns. The process's CPU clock
+/// counts what /proc/PID/stat does, in ns and not in ticks of 10 ms.
+///
+/// # Errors
+/// Where there is no such process.
 pub fn cpu_ns(pid: u32) -> anyhow::Result<u64> {
     let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(pid as i32));
     let time = clock
@@ -84,6 +91,9 @@ pub fn cpu_ns(pid: u32) -> anyhow::Result<u64> {
 }
 
 /// Peak resident memory of a process, in bytes.
+///
+/// # Errors
+/// Where there is no such process, or the kernel does not show its peak.
 pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
     let status = procfs::process::Process::new(pid as i32)
         .and_then(|process| process.status())
@@ -92,13 +102,19 @@ pub fn peak_rss_bytes(pid: u32) -> anyhow::Result<u64> {
 }
 
 /// CLOCK_MONOTONIC in ns, the agent's time.
+///
+/// # Errors
+/// Where the kernel has no such clock.
 pub fn monotonic_ns() -> anyhow::Result<u64> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?
         .num_nanoseconds()
         .unsigned_abs())
 }
 
-/// What machine this is.
+/// Describes this machine.
+///
+/// # Errors
+/// Where the kernel does not show its release, its memory or the CPUs that are online.
 pub fn describe() -> anyhow::Result<Host> {
     let text = |path: &str| {
         std::fs::read_to_string(path)

@@ -1,12 +1,12 @@
 //! Measures a scenario on this machine under one side or several.
 //!
-//! Problem: a machine is not the same machine a minute later. Approach: the tenants are started once
-//! and run throughout; the sides take turns on them in pairs (with more than two sides: rounds), each
-//! with a warm-up and a measured window. Within a pair every side gets the same arrivals (one seed),
-//! each pair has another seed, and the order alternates A B, B A, A B, so that a drift of the machine
-//! favours neither. A side of Quell's is the real agent as a child process, started before
-//! the warm-up, in which it settles, and stopped with SIGTERM after the window; then every
-//! tenant thread must have the settings it had before, or the run fails.
+//! Problem: a machine is not the same machine a minute later. Approach: the tenants are started once and run
+//! throughout; the sides take turns on them in pairs (with more than two sides: rounds), each with a warm-up
+//! and a measured window. Within a pair every side gets equal arrivals (one seed), each pair has another
+//! seed, and the order alternates A B, B A, A B, so that a drift of the machine favours neither. A side of
+//! Quell's is the real agent as a child process, started before the warm-up, in which it settles, and stopped
+//! with SIGTERM after the window; then every tenant thread must have the settings it had before, or the run
+//! fails.
 //!
 //! Units: seconds in options, as users give them; `Duration` inside.
 
@@ -45,10 +45,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use summary::{RawRun, Summariser, agent_cost, complete_pairs};
 use watch::Watch;
 
-/// Steal above this share of the host, in percent, makes latencies the hypervisor's and not ours.
+/// Steal above this share of the host, in percent, makes latencies the hypervisor's rather than the
+/// scheduler's.
 pub const STEAL_WARNING_PERCENT: f64 = 5.0;
 
-/// Where an agent of the host itself would answer.
+/// The socket where an agent of the host itself would answer.
 const HOST_AGENT: &str = "/run/quell/agent.sock";
 
 /// What to measure.
@@ -62,23 +63,23 @@ pub struct BenchOptions {
     pub seconds: f64,
     /// Warm-up before each window, in seconds.
     pub warmup_seconds: f64,
-    /// How many pairs, at least 1.
+    /// The number of pairs, at least 1.
     pub pairs: u32,
-    /// Whether the second side is compared with those after it, too, as a baseline of its own.
+    /// Whether the second side is a baseline, too, for the sides after it.
     pub second_baseline: bool,
-    /// Seed of arrivals and bootstrap.
+    /// The seed of arrivals and bootstrap.
     pub seed: u64,
-    /// Whether to record what the scheduler does to tenants' threads: run delays, switches. It costs the host
-    /// some.
+    /// Whether to record what the scheduler does to tenants' threads: run delays, switches. The recording
+    /// costs the host some CPU time.
     pub scheduling: bool,
-    /// The folder, which is there, for a Perfetto trace of each side and pair: `SIDE-PAIR.perfetto-trace`.
+    /// The folder, which must exist, for a Perfetto trace of each side and pair: `SIDE-PAIR.perfetto-trace`.
     pub trace: Option<PathBuf>,
-    /// The `quell` program: it plays tenants and is the agent.
+    /// The `quell` program, which plays tenants and is the agent.
     pub quell_exe: PathBuf,
 }
 
 impl BenchOptions {
-    /// What the scenario itself asks for, with the kernel's default against Quell.
+    /// The scenario's own settings, with the kernel's default against Quell.
     pub fn new(scenario: Scenario, quell_exe: PathBuf) -> BenchOptions {
         BenchOptions {
             sides: vec![Side::Default, Side::Quell],
@@ -94,9 +95,9 @@ impl BenchOptions {
         }
     }
 
-    /// Whether it can be done there.
+    /// Checks that these options can be measured on a substrate.
     fn check(&self, on: Substrate) -> anyhow::Result<()> {
-        // One can be looked at alone; comparing is the caller's choice.
+        // A single side is allowed; comparing is the caller's choice.
         ensure!(!self.sides.is_empty(), SideError::None);
         Side::check(&self.sides, on)?;
         ensure!(self.pairs >= 1, "at least one pair must be measured");
@@ -110,15 +111,18 @@ impl BenchOptions {
         Ok(())
     }
 
-    /// How long the measuring takes, without starting and stopping.
+    /// How long measuring takes, without starting and stopping.
     pub fn planned(&self) -> Duration {
         let each = self.warmup_seconds + self.seconds;
         Duration::from_secs_f64(each * self.sides.len() as f64 * f64::from(self.pairs))
     }
 }
 
-/// A flag that SIGINT and SIGTERM set from now on, instead of ending the process; a second signal
-/// while it is set ends it with exit code 130 at once.
+/// A flag that SIGINT and SIGTERM set from now on, instead of ending the process. A second signal while the
+/// flag is set ends the process with exit code 130 at once.
+///
+/// # Errors
+/// Where a signal handler cannot be installed.
 pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -128,16 +132,21 @@ pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Measures. Setting `interrupt` ends it in order: with the pairs measured so far
-/// ([`BenchResult::complete`] is then false), or with [`Interrupted`] when there is none yet.
-/// In every case the tenants and the agent are gone and all settings are back when this returns.
+/// Measures the scenario under the sides. Setting `interrupt` ends that in order, with the pairs measured so
+/// far ([`BenchResult::complete`] is then false). In every case the tenants and the agent are gone and all
+/// settings are back when this returns.
+///
+/// # Errors
+/// [`Interrupted`] before the first pair is complete; options or sides that cannot be measured on a host, an
+/// agent that runs on this host already, tenants that do not start or end early, and a side that does not
+/// start, is no longer in charge when it is stopped, or leaves settings changed.
 pub fn run(
     options: &BenchOptions,
     interrupt: &Arc<AtomicBool>,
     progress: &Progress,
 ) -> anyhow::Result<BenchResult> {
     options.check(Substrate::Host)?;
-    // One that may not be asked is there all the same.
+    // An agent that this user may not connect to runs all the same.
     let host_agent = match UnixStream::connect(HOST_AGENT) {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::PermissionDenied,
@@ -265,7 +274,7 @@ impl Measured<'_> {
     }
 }
 
-/// The order of the sides in a pair: as given in even pairs, reversed in odd ones.
+/// The order of the sides in a pair: as given in even pairs, reversed in odd pairs.
 pub fn order(sides: usize, pair: u32) -> Vec<usize> {
     if pair % 2 == 0 {
         (0..sides).collect()
@@ -355,8 +364,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Loads and measures, while a second thread reads the host's and the agent's CPU time at the
-    /// window's two ends and keeps the progress going.
+    /// Loads the tenants and measures, while a second thread reads the host's and the agent's CPU time at
+    /// both ends of the window and keeps the progress going.
     fn measure_window(
         &mut self,
         pair: u32,
@@ -386,7 +395,7 @@ impl Session<'_> {
             let watch = watch.map(|watch| {
                 let (recording, recorded) = channel();
                 let watch = scope.spawn(|| watch.run(recording));
-                // Or it failed; then it says why at the end.
+                // The recorder runs, or it failed and says why at the end.
                 let _ = recorded.recv();
                 watch
             });
@@ -415,7 +424,7 @@ impl Session<'_> {
         })
     }
 
-    /// Asks the agent what it did. The figures stand without this, so failing is only noted.
+    /// Asks the agent what it did. The figures stand without that, so a failure is only noted.
     fn question(&mut self, agent: &AgentChild, pair: u32, label: &str, start_ns: u64) {
         match agent.log(pair, label, start_ns) {
             Ok((log, lost)) => {
@@ -425,7 +434,7 @@ impl Session<'_> {
                     ));
                 }
                 for effect in &log.effects {
-                    // As of the moment at which it was found.
+                    // The effect at the moment at which it was found.
                     let found = quell_agent::effects::line(effect, None, effect.since_ns);
                     if effect.finding != Finding::Untried {
                         let at_s = effect.since_ns.saturating_sub(start_ns) as f64 / 1e9;
@@ -464,7 +473,7 @@ impl Session<'_> {
         }
     }
 
-    /// A scheduler's command line, with this program for `quell`.
+    /// Notes something for the reader, once, and tells the user at once.
     fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.progress.say(&text);
@@ -491,7 +500,7 @@ impl Session<'_> {
     }
 }
 
-/// The host and the agent within one window.
+/// What the host and the agent did within one window.
 struct Window {
     busy_percent: f64,
     steal_percent: f64,

@@ -1,9 +1,10 @@
 //! Rates that follow from the machine.
 //!
-//! Problem: a rate that leaves room on one machine overloads a slower one, and what is compared then is who
-//! drowns later. Approach: a tenant whose load has `busy_percent` is measured first, without batch tenants,
-//! under the kernel's own scheduler, at a part of its scenario's rate. What a request takes of CPU time there
-//! says at which rate it keeps that part of the machine busy. Whatever that comes to is said in the result.
+//! Problem: a rate that leaves room on one machine overloads a slower one, and a comparison then only shows
+//! which side drowns later. Approach: a tenant whose load has `busy_percent` is measured first, without batch
+//! tenants, under the kernel's own scheduler, at a part of its scenario's rate. The CPU time of a request
+//! there gives the rate at which requests keep that part of the machine busy. The result says which rates
+//! were set.
 
 use super::{BenchOptions, run};
 use crate::progress::Progress;
@@ -16,18 +17,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Of the scenario's rate, while it is measured: a machine of a quarter of the speed is not overloaded yet.
+/// The part of the scenario's rate at which a tenant is measured: so a machine of a quarter of the speed is
+/// not yet overloaded.
 const PART: f64 = 0.25;
 /// Warm-up and measured window, in s.
 const WARMUP_S: f64 = 0.5;
 const SECONDS: f64 = 2.0;
-/// Fewer answers than this say nothing.
+/// Fewer answers than this do not tell what a request costs.
 const LEAST_ANSWERS: u64 = 50;
 
-/// The options with the rates that follow from this machine, and a sentence for each tenant that has one.
+/// The options with the rates that follow from this machine, and a sentence for each tenant whose rate was
+/// set.
 ///
 /// # Errors
-/// A tenant that could not be measured, or did not answer.
+/// Where a tenant cannot be measured (as [`run`]), answers fewer than 50 requests, or uses no CPU time for
+/// them.
 pub fn of_this_machine(
     options: BenchOptions,
     interrupt: &Arc<AtomicBool>,
@@ -79,7 +83,7 @@ fn scale(load: &mut Load, by: f64) {
     }
 }
 
-/// Sets the rates by what was measured on so many CPUs, and says so.
+/// Sets the rates by what was measured on `cpus` CPUs; gives a sentence for each.
 fn set(scenario: &mut Scenario, results: &[SideResult], cpus: u32) -> anyhow::Result<Vec<String>> {
     let mut notes = Vec::new();
     for tenant in &mut scenario.tenants {
@@ -105,7 +109,7 @@ fn set(scenario: &mut Scenario, results: &[SideResult], cpus: u32) -> anyhow::Re
         let Some(load) = &mut tenant.load else {
             continue;
         };
-        // Requests a second that keep so much of one CPU busy.
+        // The requests per second that keep this part of one CPU busy.
         let per_cpu = percent / 100.0 / cost_s;
         let cost = words::latency(cost_s * 1e6);
         let name = &tenant.name;
@@ -157,8 +161,8 @@ name = "w"
 program = ["request", { run_us = 1000 }, "respond"]
 "#;
 
-    /// What a tenant's requests took of four CPUs: so many answers, at that rate, and that part of the
-    /// machine.
+    /// The figures of a tenant on four CPUs: the number of answered requests, their rate per second, and the
+    /// share of the machine that they took.
     fn measured(tenant: &str, requests: u64, per_s: f64, cpu_share: f64) -> SideResult {
         SideResult {
             side: "default".into(),
@@ -181,14 +185,14 @@ program = ["request", { run_us = 1000 }, "respond"]
 
     #[test]
     fn rates_keep_the_asked_part_of_the_machine_busy() {
-        // 50 a second that take 2.5 % of four CPUs are 2 ms each; 25 that take as much are 4 ms each.
+        // 50 a second that take 2.5 % of four CPUs cost 2 ms each; 25 that take as much cost 4 ms each.
         let results = [
             measured("one", 100, 50.0, 0.025),
             measured("each", 50, 25.0, 0.025),
         ];
         let (scenario, notes) = set_by(&results).unwrap();
         let load = |tenant: usize| scenario.tenants[tenant].load.as_ref().unwrap();
-        // 20 % of one CPU by requests of 2 ms; 10 % of each by requests of 4 ms.
+        // 20 % of one CPU by requests of 2 ms; 10 % of each CPU by requests of 4 ms.
         assert!((load(0).rate.unwrap() - 100.0).abs() < 1e-9, "{scenario:?}");
         assert!(
             (load(1).rate_per_cpu.unwrap() - 25.0).abs() < 1e-9,

@@ -1,7 +1,7 @@
 //! A sched_ext scheduler as a child process: a side that is a name and a command line.
 //!
-//! The command loads a scheduler and runs until SIGINT. It counts as started once the kernel says that a
-//! scheduler is enabled, and as stopped once the kernel schedules by itself again.
+//! The command loads a scheduler and runs until SIGINT. It has started once the kernel says that a scheduler
+//! is enabled, and has stopped once the kernel schedules by itself again.
 
 use super::haste::{ease, hurry};
 use crate::workload::Interrupted;
@@ -17,12 +17,12 @@ use tempfile::TempDir;
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
 
-/// How long it may take to load, and to unload.
+/// How long the command may take to load its scheduler, and to unload it.
 const READY: Duration = Duration::from_secs(120);
 const STOP: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running scheduler.
+/// A scheduler that is loaded.
 pub(crate) struct SchedulerChild {
     child: Child,
     folder: TempDir,
@@ -30,8 +30,11 @@ pub(crate) struct SchedulerChild {
 }
 
 impl SchedulerChild {
-    /// Starts `command` (program and arguments) and waits until its scheduler is in charge, or ends it with
-    /// [`Interrupted`] when that is set.
+    /// Starts `command` (program and arguments) and waits until its scheduler is in charge.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; a kernel without sched_ext or with another scheduler of it, and a command that cannot
+    /// be started, ends by itself or loads no scheduler within two minutes.
     pub(crate) fn start(
         command: &[String],
         interrupt: &AtomicBool,
@@ -52,7 +55,7 @@ impl SchedulerChild {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C reaches the terminal's whole process group; see AgentChild.
+            // Ctrl-C reaches the terminal's whole process group; see `AgentChild`.
             .process_group(0);
         hurry(&mut process, Signal::SIGINT);
         let child = process
@@ -84,13 +87,20 @@ impl SchedulerChild {
         Ok(scheduler)
     }
 
-    /// Ends it with SIGINT; an error where it was not in charge any more, and so was not what was measured.
+    /// Ends the scheduler with SIGINT.
+    ///
+    /// # Errors
+    /// Where the scheduler was no longer in charge, so that the kernel's own was measured, or does not unload
+    /// within 30 s.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         self.in_charge()?;
         self.end()
     }
 
-    /// An error where it is not in charge any more.
+    /// Checks that the scheduler is still in charge.
+    ///
+    /// # Errors
+    /// Where its program has ended, or the kernel has ejected it.
     pub(crate) fn in_charge(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             self.stopped = true;
@@ -104,7 +114,7 @@ impl SchedulerChild {
 
     fn end(&mut self) -> anyhow::Result<()> {
         self.stopped = true;
-        // Not reaped yet, so the id is still its own.
+        // The child is not reaped yet, so the id is still its own.
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         kill(pid, Signal::SIGINT)?;
         let began = Instant::now();
@@ -125,7 +135,7 @@ impl SchedulerChild {
         Ok(())
     }
 
-    /// The end of what it wrote.
+    /// The last lines that the program wrote.
     fn log(&self) -> String {
         let text = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -137,7 +147,7 @@ impl SchedulerChild {
 impl Drop for SchedulerChild {
     fn drop(&mut self) {
         if !self.stopped {
-            // Nobody is left to tell; the kernel ends the scheduler with its process at the latest.
+            // There is no caller to tell; the kernel unloads the scheduler with its process at the latest.
             let _ = self.end();
         }
     }

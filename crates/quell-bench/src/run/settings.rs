@@ -1,8 +1,8 @@
 //! Checks that a side of Quell's leaves the tenants' threads and cgroups as it found them.
 //!
-//! Independent of the actuator on purpose: it reads the kernel's own account of every thread before
-//! and after, and compares. A thread born meanwhile must have what some thread of its process had
-//! before (it inherited it, and must not have inherited Quell's).
+//! Why not ask the actuator: a check must not share its errors. How: this reads the kernel's own account of
+//! every thread before and after, and compares. A thread born meanwhile must have the settings that some
+//! thread of its process had before (it inherits settings, and must not have inherited Quell's).
 
 use anyhow::Context;
 use quell_model::CpuSet;
@@ -16,7 +16,7 @@ use std::{fmt, io};
 pub struct Settings {
     policy: u32,
     nice: i32,
-    /// `sched_runtime`: EEVDF's slice in ns (Linux >= 6.12), 0 before.
+    /// `sched_runtime`: EEVDF's slice in ns (Linux >= 6.12), 0 on older kernels.
     slice_ns: u64,
     affinity: CpuSet,
 }
@@ -36,8 +36,8 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The settings of every thread of some processes, by process and thread id, and the CPU weights of
-/// their cgroups, by file.
+/// The settings of every thread of some processes, by process and thread id, and the CPU weights of their
+/// cgroups, by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inventory {
     threads: BTreeMap<i32, BTreeMap<i32, Settings>>,
@@ -45,7 +45,11 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Reads all threads of the processes; those that are gone or go meanwhile are left out.
+    /// Reads all threads of the processes; processes and threads that have ended, or end meanwhile, are left
+    /// out.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell a living thread's settings.
     pub fn read(processes: impl IntoIterator<Item = Pid>) -> anyhow::Result<Inventory> {
         let mut inventory = Inventory::default();
         for Pid(pid) in processes {
@@ -64,7 +68,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// What is not as it was in `before`, one line for each thread; empty when all is.
+    /// The differences from `before`, a line for each thread or cgroup; empty where there are none.
     pub fn differences(&self, before: &Inventory) -> Vec<String> {
         let mut lines = Vec::new();
         for (file, now) in &self.weights {
@@ -94,13 +98,13 @@ impl Inventory {
         lines
     }
 
-    /// How many threads were read.
+    /// The number of threads that were read.
     pub fn threads(&self) -> usize {
         self.threads.values().map(BTreeMap::len).sum()
     }
 }
 
-/// The CPU weight files of a process's cgroups and what they say, where they are mounted as usual.
+/// The files of CPU weight of a process's cgroups and their contents, where hierarchies are mounted as usual.
 fn cgroup_weights(pid: i32) -> Vec<(PathBuf, String)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let files = text.lines().filter_map(|line| {
@@ -121,7 +125,7 @@ fn cgroup_weights(pid: i32) -> Vec<(PathBuf, String)> {
     files.collect()
 }
 
-/// One thread's settings; `None` when it is gone.
+/// A thread's settings; `None` when the thread is gone.
 fn read_thread(task: &procfs::process::Task) -> anyhow::Result<Option<Settings>> {
     let Ok(status) = task.status() else {
         return Ok(None);
@@ -159,8 +163,8 @@ fn sched_getattr(tid: i32) -> io::Result<libc::sched_attr> {
         sched_period: 0,
     };
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: the kernel writes at most `size` bytes to the pointer, which is valid for that many
-    // and exclusively borrowed; every bit pattern is a valid sched_attr.
+    // SAFETY: the kernel writes at most `size` bytes to the pointer, which is valid for that many and
+    // exclusively borrowed; every bit pattern is a valid sched_attr.
     let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
     if rc == 0 {
         Ok(attributes)
@@ -189,7 +193,7 @@ mod tests {
         let rc = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, 7) };
         assert_eq!(rc, 0);
         let lines = read().differences(&before);
-        // Other tests run in threads of this process too; only ours changed its settings.
+        // Threads of other tests run in this process, too; only this test's thread has changed settings.
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
             lines[0].contains(&tid.to_string()) && lines[0].contains("nice 7"),

@@ -1,5 +1,5 @@
-//! Measures a scenario on the simulator: the same pairs, seeds and requests as on real threads, in virtual
-//! time and as many at once as there are CPUs here.
+//! Measures a scenario on the simulator: with the pairs, seeds and requests that real threads would get, in
+//! virtual time, and as many runs at once as this machine has CPUs.
 
 mod control;
 mod cores;
@@ -36,7 +36,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) use observe::{Names, Sink, Watch, pid};
 
-/// [`Simulated::Fifo`]'s turn: about EEVDF's base slice on 8 CPUs or more.
+/// The slice under [`Simulated::Fifo`], in ns: about EEVDF's base slice on 8 CPUs or more.
 const FIFO_TURN: u64 = 3_000_000;
 
 /// What threads of tenants that answer requests borrow under [`Simulated::Bvt`]: about two turns, so that
@@ -46,11 +46,13 @@ const BVT_WARP: u64 = 10_000_000;
 /// A second, in ns.
 const SECOND: u64 = 1_000_000_000;
 
-/// How far a simulation goes before it looks whether it is interrupted, in virtual time.
+/// How far a simulation goes before it looks whether it is interrupted, in ns of virtual time.
 const STRIDE: u64 = 50_000_000;
 
-/// Measures. Setting `interrupt` ends it with the pairs done so far, or with [`Interrupted`] when there is
-/// none.
+/// Measures one benchmark. Setting `interrupt` ends that with the pairs done so far.
+///
+/// # Errors
+/// [`Interrupted`] before the first pair is complete; else as [`run_all`].
 pub fn run(
     options: &BenchOptions,
     interrupt: &AtomicBool,
@@ -62,8 +64,12 @@ pub fn run(
     Ok(result.ok_or(Interrupted)?)
 }
 
-/// Measures several, as many of all their runs at once as there are CPUs here. What an interrupt left without
-/// a complete pair is `None`.
+/// Measures several benchmarks, with as many of all their runs at once as this machine has CPUs. A benchmark
+/// that an interrupt left without a complete pair is `None`.
+///
+/// # Errors
+/// As [`check`] for the first benchmark that the simulator cannot run; a trace that cannot be read or
+/// written, and threads that wait for one another for ever.
 pub fn run_all(
     all: &[BenchOptions],
     interrupt: &AtomicBool,
@@ -82,7 +88,11 @@ pub fn run_all(
     Ok(results.collect())
 }
 
-/// Whether the simulator can do this.
+/// Checks that the simulator can run this benchmark.
+///
+/// # Errors
+/// Where it cannot: options or sides that do not run there, a scenario without `[host]`, real applications,
+/// real-time threads, VMs without `vcpus`, and what a side does not support.
 pub fn check(options: &BenchOptions) -> anyhow::Result<()> {
     prepare(options, &AtomicBool::new(false)).map(|_| ())
 }
@@ -186,8 +196,8 @@ fn prepare<'a>(options: &'a BenchOptions, interrupt: &'a AtomicBool) -> anyhow::
     })
 }
 
-/// All pairs and sides of all of them, on all CPUs of this machine; of each in the order in which they would
-/// have been measured.
+/// Runs every pair and side of every benchmark, on all CPUs of this machine; gives each benchmark's runs in
+/// the order in which they would have been measured.
 fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec<Vec<RawRun>>> {
     let runs: Vec<(usize, u32, usize)> = benches
         .iter()
@@ -224,7 +234,7 @@ fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec
     for ((number, ..), run) in done {
         match run {
             Ok(run) => all[number].push(run),
-            // An interrupted simulation is none.
+            // An interrupted simulation gives no run.
             Err(error) if error.is::<Interrupted>() => {}
             Err(error) => return Err(error),
         }
@@ -232,7 +242,7 @@ fn measure_all(benches: &[Bench<'_>], progress: &Progress) -> anyhow::Result<Vec
     Ok(all)
 }
 
-/// What a scenario says that the machine's own work takes.
+/// What a scenario says that the machine's own work costs.
 fn costs(spec: &CostsSpec) -> Costs {
     let typical = Costs::TYPICAL;
     let ns = |us: Option<f64>, else_ns: u64| us.map_or(else_ns, |us| (us * 1e3) as u64);
@@ -273,8 +283,11 @@ fn own(scheduler: HostScheduler) -> Box<dyn Class> {
     })
 }
 
-/// A side's scheduler on a machine with these tenants and that one of its own, and what that machine's own
-/// work takes, which is nothing on the ideal one.
+/// A side's scheduler for a machine with these tenants, whose kernel's own scheduler is `scheduler`; and what
+/// the machine's own work costs, which is nothing on the ideal machine.
+///
+/// # Errors
+/// Where the side does not run on the simulator, or its options or configuration are not valid.
 pub fn engine(
     side: &Side,
     scheduler: HostScheduler,
@@ -315,9 +328,9 @@ pub fn engine(
     Ok((class, costs))
 }
 
-/// A VM tenant under a side: its guest has the EEVDF of Linux 6.12, as Debian 13 does, and what this takes
-/// there is what it takes on the host; on the ideal machine it costs nothing, and serves the oldest request
-/// first too.
+/// A VM tenant under a side. Its guest has the EEVDF of Linux 6.12, as Debian 13 does, and costs in the guest
+/// are those of the host; on the ideal machine the VM costs nothing, and its guest serves the oldest request
+/// first, too.
 fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     let ideal = *side == Side::Simulated(Simulated::Ideal);
     let class: Box<dyn Class> = if ideal {
@@ -326,8 +339,8 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
         Box::new(Fair::eevdf_6_12())
     };
     Vm {
-        // The host's other work is done on the host, load comes from there, and who halts leaves its CPU to
-        // it.
+        // The host's other work is done on the host, load comes from there, and a vCPU that halts leaves its
+        // CPU to the host.
         costs: Costs {
             idle_exit: 0,
             generators: false,
@@ -343,7 +356,7 @@ fn vm(tenant: &TenantSpec, side: &Side, costs: Costs, vm_costs: VmCosts) -> Vm {
     }
 }
 
-/// An emulator thread for each queue carries a VM's requests and answers, if there are any.
+/// The number of emulator threads: one for each queue carries a VM's requests and answers, if it gets any.
 fn emulators(tenant: &TenantSpec) -> u32 {
     match tenant.load {
         Some(_) => tenant.queues.unwrap_or(1),
@@ -375,13 +388,13 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Its runs: pair and side.
+    /// The benchmark's runs: pair and side.
     fn runs(&self) -> impl Iterator<Item = (u32, usize)> + use<> {
         let sides = self.options.sides.len();
         (0..self.options.pairs).flat_map(move |pair| (0..sides).map(move |side| (pair, side)))
     }
 
-    /// What its runs amount to; `None` without a complete pair.
+    /// The result of the benchmark's runs; `None` without a complete pair.
     fn result(&self, raw: Vec<RawRun>, started_unix_s: u64) -> Option<BenchResult> {
         let labels = Side::labels(&self.options.sides);
         if super::complete_pairs(&raw, labels.len()).is_empty() {
@@ -472,7 +485,7 @@ impl Bench<'_> {
             ..
         } = course;
 
-        // Figures of threads that stand still would look like those of a quiet machine.
+        // Threads that wait for ever would give the figures of a quiet machine.
         if let Some((tenant, why)) = simulation.deadlock() {
             let name = &self.instances[owners[tenant].instance].name;
             let message = format!("threads of tenant `{name}` stand still for ever: {why}");
@@ -553,10 +566,10 @@ impl Bench<'_> {
         })
     }
 
-    /// Limits where a tenant's threads on the host, which are those from `first` on, may run.
+    /// Limits where a tenant's threads on the host may run; they are the threads from `first` on.
     fn restrict(&self, simulation: &mut Simulation, tenant: &TenantSpec, first: usize) {
         let cpus = self.topology.cpus.len() as u32;
-        // What is for emulators is for nobody else, unless it is said.
+        // CPUs for emulators are for no other thread, unless the scenario says so.
         let for_emulators = for_emulators(&self.instances);
         let others: Option<CpuSet> = (!for_emulators.is_empty()).then(|| {
             let all = self.topology.online();
@@ -590,14 +603,14 @@ impl Bench<'_> {
         }
     }
 
-    /// The trace that the run is to leave.
+    /// The trace that the run is to leave, if any.
     fn trace(&self, side: usize, pair: u32) -> anyhow::Result<Option<TraceFile>> {
         let Some(folder) = &self.options.trace else {
             return Ok(None);
         };
         let label = &Side::labels(&self.options.sides)[side];
         let system = System {
-            // As of which its threads' states are told.
+            // The kernel release whose thread states the trace uses.
             release: "7.2.0".to_string(),
             version: concat!("quell-sim ", env!("CARGO_PKG_VERSION")).to_string(),
             machine: "simulated".to_string(),
@@ -606,7 +619,7 @@ impl Bench<'_> {
         TraceFile::create(folder, label, pair, &system).map(Some)
     }
 
-    /// What a tenant and its threads on the host are called in traces.
+    /// The names of a tenant and its threads on the host in traces.
     fn names(&self, tenant: &TenantInstance<'_>) -> Names {
         let programs = tenant.spec.threads.iter();
         let cpus = self.topology.cpus.len() as u32;
@@ -632,7 +645,7 @@ impl Bench<'_> {
         }
     }
 
-    /// What a tenant's threads used between two readings, by program.
+    /// The CPU time that a tenant's threads used between two readings, by program, in ns.
     fn programs_ns(&self, index: usize, from: &Reading, to: &Reading) -> BTreeMap<String, u64> {
         let mut of = BTreeMap::new();
         let tenant = self.instances[index].spec;
@@ -651,7 +664,7 @@ impl Bench<'_> {
         of
     }
 
-    /// What each tenant's threads had.
+    /// What the scheduler did to each tenant's threads.
     fn scheduling(&self, analyser: Analyser) -> Vec<Scheduling> {
         let processes = analyser.finish(None).processes(|_| true);
         let tenant = |number| {
@@ -686,7 +699,7 @@ impl Bench<'_> {
     }
 }
 
-/// The CPUs that are for emulator threads.
+/// The CPUs that scenarios give to emulator threads.
 fn for_emulators(instances: &[TenantInstance<'_>]) -> CpuSet {
     let sets = instances
         .iter()
@@ -713,14 +726,15 @@ fn add_groups(simulation: &mut Simulation, cgroups: &Cgroups) -> Vec<GroupId> {
     groups
 }
 
-/// Whose a tenant of the simulation is.
+/// What a tenant of the simulation belongs to.
 struct Owner {
     instance: usize,
-    /// It is what runs in a VM, not the VM's process on the host.
+    /// Whether it is what runs in a VM, not the VM's process on the host.
     in_guest: bool,
 }
 
-/// By the simulation's tenants. A VM is two of them: a process of the host, and a tenant in the guest.
+/// The owner of each tenant of the simulation. A VM is two of them: a process of the host, and a tenant in
+/// the guest.
 fn owners(instances: &[TenantInstance<'_>]) -> Vec<Owner> {
     let each = |(instance, it): (usize, &TenantInstance<'_>)| {
         let on_host = Owner {
@@ -805,14 +819,15 @@ mod tests {
             for it in [one, two, process] {
                 assert!((1800..2200).contains(&it.requests), "{}", it.requests);
                 assert!(it.errors == 0 && it.work.is_none());
-                // 20 % of a CPU for the work, and what a VM takes for itself.
+                // 20 % of a CPU for the work, and what a VM costs.
                 let cpu = it.cpu_ns as f64 / it.length_ns as f64;
                 assert!((0.18..1.5).contains(&cpu), "{cpu}");
             }
             assert!(batch.work.is_some_and(|rounds| rounds > 500.0));
             (one.latency.mean() / 1e3, process.latency.mean() / 1e3)
         });
-        // On the ideal machine a VM is as fast as a process; else it has exits, emulators and two schedulers.
+        // On the ideal machine a VM is as fast as a process; else a VM has exits, emulators and two
+        // schedulers.
         let [(vm, process), (ideal_vm, ideal_process)] = means;
         assert!((ideal_vm / ideal_process - 1.0).abs() < 0.1, "{means:?}");
         assert!(vm > process + 10.0, "{means:?}");

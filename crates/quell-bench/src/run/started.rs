@@ -1,4 +1,4 @@
-//! A side while it is measured: the scheduler or the agent that makes it, as a child process.
+//! A side while it is measured: the scheduler or the agent that makes the side, as a child process.
 
 use super::agent::AgentChild;
 use super::scheduler::SchedulerChild;
@@ -9,20 +9,23 @@ use quell_model::config::{Backend, CriticalitySettings, Mechanism, TenantSpec};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// What makes a side what it is; nothing for the kernel's default. Dropping ends it.
+/// The child process that makes a side; none for the kernel's default. Dropping ends it.
 pub struct Started {
     label: String,
     scheduler: Option<SchedulerChild>,
     /// The agent, on sides that have one.
     pub agent: Option<AgentChild>,
-    /// What it acted through when that was asked first.
+    /// How the agent acted when that was asked first.
     backend: Option<Backend>,
 }
 
 impl Started {
-    /// Starts a side, for those tenants and with those settings where it has an agent, and waits until it is
-    /// in charge; ends it with [`crate::workload::Interrupted`] when that is set. `exe` is the `quell`
-    /// program; errors name `label`.
+    /// Starts a side and waits until it is in charge. An agent gets these tenants and settings. `exe` is the
+    /// `quell` program; errors name `label`.
+    ///
+    /// # Errors
+    /// [`crate::workload::Interrupted`]; and where the side does not run on a host, or its scheduler or agent
+    /// does not start.
     pub fn start(
         side: &Side,
         label: &str,
@@ -64,8 +67,11 @@ impl Started {
         })
     }
 
-    /// An error where it is not in charge any more: the scheduler, or what the agent acted through when this
-    /// was asked first.
+    /// Checks that the side is still in charge.
+    ///
+    /// # Errors
+    /// Where its scheduler ended or was ejected by the kernel, or its agent does not answer or acts in
+    /// another way than when this was asked first.
     pub fn in_charge(&mut self) -> anyhow::Result<()> {
         let asked = match (&self.agent, &mut self.scheduler) {
             (Some(agent), _) => agent.status().and_then(|now| {
@@ -83,7 +89,10 @@ impl Started {
         asked.with_context(|| format!("side `{}`", self.label))
     }
 
-    /// Ends it; an error where it was not in charge any more.
+    /// Ends the side.
+    ///
+    /// # Errors
+    /// Where the scheduler was no longer in charge, or the scheduler or the agent does not end in order.
     pub fn stop(self) -> anyhow::Result<()> {
         let stopped = match (self.agent, self.scheduler) {
             (Some(agent), _) => agent.stop(),
@@ -94,7 +103,7 @@ impl Started {
     }
 }
 
-/// What a tenant asks for is refused where no mechanism gives it.
+/// Withdraws what a tenant asks for: agents refuse that where no mechanism gives it.
 fn promise_nothing(tenant: &mut TenantSpec) {
     tenant.criticality = None;
     tenant.period_ms = None;

@@ -1,11 +1,10 @@
 //! From the measurements of all runs to figures and comparisons.
 //!
-//! A tenant's figures over several runs pool the requests of all of them: mean and percentiles are
-//! of the merged histogram, rates are totals over total time. The class line (tenant `*`) pools the
-//! requests of all its tenants within a run in the same way, so that a request counts once whoever
-//! got it; since both sides of a pair get the same arrivals, a tenant weighs the same on both.
-//! Comparisons are of the same pooled figures; their intervals pool other draws of the pairs
-//! ([`crate::stats`]).
+//! A tenant's figures over several runs pool the requests of all of them: mean and percentiles are of the
+//! merged histogram, rates are totals over total time. The class line (tenant `*`) pools the requests of all
+//! its tenants within a run in that way, so that a request counts once, of any tenant; since both sides of a
+//! pair get equal arrivals, a tenant weighs equally on both. Comparisons are of these pooled figures; their
+//! intervals pool other draws of the pairs ([`crate::stats`]).
 
 use crate::result::{
     ALL, AgentCost, Comparison, Figures, GuestFigures, LatencyCurve, Metric, Pauses, Run,
@@ -17,11 +16,11 @@ use hdrhistogram::Histogram;
 use quell_model::config::TenantClass;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one run of one side yielded.
+/// What was measured in one run of one side.
 pub(super) struct RawRun {
     pub(super) pair: u32,
     pub(super) position: u32,
-    /// Index of the side.
+    /// The side's index.
     pub(super) side: usize,
     pub(super) seed: u64,
     pub(super) busy_percent: f64,
@@ -29,22 +28,23 @@ pub(super) struct RawRun {
     pub(super) idle_cpus: u32,
     /// Switches of the host's CPUs in the window, where that is known.
     pub(super) switches: Option<u64>,
-    /// CPUs that tenants had for themselves, the mean over the window; `None` where CPUs are everybody's.
+    /// CPUs that tenants had for themselves, the mean over the window; `None` where no tenant has CPUs of its
+    /// own.
     pub(super) held_cpus: Option<f64>,
     pub(super) agent: Option<AgentCost>,
     pub(super) stillness: Stillness,
     pub(super) measurements: Vec<Measurement>,
 }
 
-/// How to summarise.
+/// How runs are summarised.
 pub(super) struct Summariser<'a> {
-    /// Sides' labels, the baseline first.
+    /// The sides' labels, the baseline first.
     pub(super) labels: &'a [String],
-    /// Online CPUs.
+    /// The number of online CPUs.
     pub(super) cpus: u32,
     /// Length of a window, in s.
     pub(super) seconds: f64,
-    /// Seed of the bootstrap.
+    /// The seed of the bootstrap.
     pub(super) seed: u64,
 }
 
@@ -95,8 +95,8 @@ impl Summariser<'_> {
         results
     }
 
-    /// Each side against each of the first so many that stand before it, over all complete pairs; those
-    /// against the first come first.
+    /// Compares each side with each of the first `baselines` sides that stand before it, over all complete
+    /// pairs; comparisons with the first side come first.
     pub(super) fn comparisons(&self, raw: &[RawRun], baselines: usize) -> Vec<Comparison> {
         let first = (0..baselines.min(self.labels.len())).flat_map(|it| self.against(raw, it));
         first.collect()
@@ -173,7 +173,7 @@ impl Summariser<'_> {
         curves
     }
 
-    /// A side's runs of complete pairs, by pair.
+    /// A side's runs in complete pairs, by pair.
     fn of_side<'r>(&self, raw: &'r [RawRun], side: usize) -> Vec<&'r RawRun> {
         let complete = complete_pairs(raw, self.labels.len());
         let mut runs: Vec<&RawRun> = raw
@@ -219,7 +219,7 @@ impl Summariser<'_> {
     }
 }
 
-/// The mean, unless one is missing.
+/// The mean of the values; `None` if one is missing.
 fn mean_of_some(values: impl ExactSizeIterator<Item = Option<f64>>) -> Option<f64> {
     let count = values.len();
     let sum = values.sum::<Option<f64>>()?;
@@ -260,15 +260,15 @@ fn scheduling(of: &Scheduling, seconds: f64) -> SchedulingFigures {
     }
 }
 
-/// One side's runs, prepared for pooling them many times over with each counted so often.
+/// One side's runs, prepared for pooling them many times over with given counts.
 struct Pool {
-    /// By pair.
+    /// Each pair's figures.
     runs: Vec<Figures>,
-    /// By pair, requests that have a latency.
+    /// Each pair's number of requests that have a latency.
     counts: Vec<u64>,
     /// All latencies of all runs, in ns, ascending and each once.
     latencies: Vec<u64>,
-    /// By latency, then by pair: requests of at most this latency.
+    /// By latency, then by pair: the number of requests with at most this latency.
     ranks: Vec<Vec<u64>>,
 }
 
@@ -299,10 +299,10 @@ impl Pool {
         }
     }
 
-    /// A figure of all runs together, run `i` counted `times[i]` times.
+    /// A figure of all runs together, with run `i` counted `times[i]` times.
     fn figure(&self, metric: Metric, times: &[u32]) -> Option<f64> {
         let quantile = match metric {
-            // All windows are equally long, so rates are means.
+            // All windows are equally long, so the rate of a pool is the mean of rates.
             Metric::RequestsPerS | Metric::WorkPerS | Metric::CpuShare => {
                 return self.mean(metric, times.iter().map(|&n| u64::from(n)));
             }
@@ -328,7 +328,7 @@ impl Pool {
         self.latencies.get(at).map(|&ns| ns as f64 / 1e3)
     }
 
-    /// The runs' mean, run `i` weighing `weights[i]`; runs that have none are left out.
+    /// The mean over the runs, with run `i` weighing `weights[i]`; runs without a value are left out.
     fn mean(&self, metric: Metric, weights: impl Iterator<Item = u64>) -> Option<f64> {
         let (mut sum, mut total) = (0.0, 0.0);
         for (figures, weight) in self.runs.iter().zip(weights) {
@@ -341,7 +341,7 @@ impl Pool {
     }
 }
 
-/// Mean CPU use and peak memory.
+/// Mean CPU use and greatest memory of several runs' agents.
 pub(super) fn agent_cost(costs: impl Iterator<Item = AgentCost>) -> Option<AgentCost> {
     let costs: Vec<AgentCost> = costs.collect();
     Some(AgentCost {
@@ -350,7 +350,7 @@ pub(super) fn agent_cost(costs: impl Iterator<Item = AgentCost>) -> Option<Agent
     })
 }
 
-/// The pairs of which every side was measured.
+/// The pairs in which every side was measured.
 pub(super) fn complete_pairs(raw: &[RawRun], sides: usize) -> BTreeSet<u32> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for run in raw {
@@ -363,7 +363,7 @@ pub(super) fn complete_pairs(raw: &[RawRun], sides: usize) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The tenants in the scenario's order, then the classes that have any.
+/// The tenants in the scenario's order, then the classes that have tenants.
 fn lines(raw: &[RawRun]) -> Vec<Line<'_>> {
     let Some(first) = raw.first() else {
         return Vec::new();
@@ -383,17 +383,17 @@ struct Pooled {
     latency: Histogram<u64>,
     requests: u64,
     errors: u64,
-    /// `None` where there is none, or where units differ.
+    /// `None` where there is no work, or where units differ.
     work: Option<f64>,
     work_unit: &'static str,
     cpu_ns: u64,
-    /// By thread program; empty for all tenants of a class.
+    /// By thread program; empty for the line of a class.
     programs_ns: BTreeMap<String, u64>,
-    /// Each run counted once.
+    /// The length of the windows, each run counted once, in ns.
     length_ns: u64,
     scheduling: Option<Scheduling>,
     guest: Option<GuestCounts>,
-    /// Of one tenant only.
+    /// Only for the line of a single tenant.
     late_seconds: Option<u64>,
 }
 
@@ -423,7 +423,7 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
         let members = run.measurements.iter().filter(belongs);
         pooled.length_ns += members.clone().map(|m| m.length_ns).max().unwrap_or(0);
         for m in members {
-            // Bounds are the same and saturating, so adding cannot fail.
+            // All histograms have equal bounds and saturate, so adding cannot fail.
             if let Err(error) = pooled.latency.add(&m.latency) {
                 tracing::error!("latencies of {} are left out: {error}", m.tenant);
             }
@@ -455,7 +455,7 @@ fn pool(runs: &[&RawRun], line: Line<'_>) -> Pooled {
     pooled
 }
 
-/// Points evenly spaced on the axis -log10(1 - q), as far as there are requests to tell.
+/// Points evenly spaced on the axis -log10(1 - q), as far as the number of requests resolves it.
 fn curve(latency: &Histogram<u64>) -> Vec<(f64, f64)> {
     const PER_DECADE: usize = 24;
     let decades = (latency.len() as f64).log10();
@@ -529,7 +529,7 @@ mod tests {
         (value.unwrap() / expected - 1.0).abs() < 0.002
     }
 
-    /// Two tenants, two pairs; on side `b` latencies are half.
+    /// Two tenants, two pairs; on side `b` latencies are half of those on side `a`.
     fn two_pairs() -> Vec<RawRun> {
         let of = |scale: u64| {
             vec![
@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(sides[1].agent.unwrap().rss_bytes, 1 << 20);
     }
 
-    /// A pool of all runs once has the figures of the results.
+    /// A pool that counts each run once has the figures of the results.
     #[test]
     fn pools_agree_with_the_results() {
         let labels = ["default".to_string(), "quell".to_string()];
@@ -635,7 +635,7 @@ mod tests {
                         line.0
                     );
                 }
-                // Drawing one pair only is that pair.
+                // A draw of only one pair has that pair's figures.
                 let single = metric.of(&summariser.figures(&[&raw[2]], line));
                 assert_eq!(
                     pool.figure(metric, &[0, 0, 3, 0]).map(|v| v as f32),

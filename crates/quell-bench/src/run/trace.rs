@@ -1,4 +1,4 @@
-//! Traces of the measured runs, a file for each side and pair.
+//! Traces of measured runs, a file for each side and pair.
 
 use super::simulated::Sink;
 use anyhow::Context;
@@ -9,23 +9,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A trace that grows beside its place and takes it when it is whole.
+/// A trace that grows in a temporary file and takes its name when it is complete.
 pub(crate) struct TraceFile {
     writer: Writer<NamedTempFile>,
     place: PathBuf,
-    /// Why it cannot go on, if so.
+    /// Why events can no longer be written, if so.
     failed: Option<io::Error>,
 }
 
 impl TraceFile {
-    /// Begins the trace of a side in a pair, which count from 1 in its name.
+    /// Begins the trace of a side in a pair; in the file's name pairs count from 1.
+    ///
+    /// # Errors
+    /// Where the file cannot be made in the folder, or the trace's head cannot be written.
     pub(crate) fn create(
         folder: &Path,
         side: &str,
         pair: u32,
         system: &System,
     ) -> anyhow::Result<TraceFile> {
-        // A side of the user's may be called anything.
+        // A side of the user's may have any name.
         let fits = |c: char| c.is_alphanumeric() || "-_.".contains(c);
         let side: String = side
             .chars()
@@ -43,7 +46,10 @@ impl TraceFile {
         })
     }
 
-    /// Ends it; the file is there then.
+    /// Ends the trace: from then on the file has its name.
+    ///
+    /// # Errors
+    /// The first error of writing the trace, or of giving the file its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let place = || self.place.display().to_string();
         if let Some(error) = self.failed {
@@ -56,7 +62,7 @@ impl TraceFile {
 }
 
 impl Sink for TraceFile {
-    /// What fails is said at the end.
+    /// An error of writing is kept until [`TraceFile::finish`].
     fn add(&mut self, event: &Event) {
         if self.failed.is_none() {
             self.failed = self.writer.write(event).err();

@@ -1,4 +1,4 @@
-//! What the kernel's scheduler does to tenants' threads in a window, by the recorder.
+//! Records what the kernel's scheduler does to tenants' threads in a window.
 
 use super::simulated::Sink;
 use super::trace::TraceFile;
@@ -14,28 +14,29 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// Memory for all CPUs' events, in bytes, and the least and the most for one's: those of a usual window on a
-/// few CPUs, as taking them out needs CPU time that the tenants would notice.
+/// Memory for the events of all CPUs, in bytes, and the least and the most for one CPU. A usual window on a
+/// few CPUs fits in, since taking events out needs CPU time that the tenants would notice.
 const BUFFERS_BYTES: usize = 256 << 20;
 const LEAST_BYTES: usize = 4 << 20;
 const MOST_BYTES: usize = 16 << 20;
 
-/// How often to look whether they have to be taken out before the window ends. At a million events a second
-/// on a few CPUs it is soon enough.
+/// How often to look whether events have to be taken out before the window ends: often enough for a million
+/// events a second on a few CPUs.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A recording of a window to come. It is one thread's: the recorder's buffers cannot move to another.
+/// A recording of a window that is to come. It stays on one thread: the recorder's buffers cannot move to
+/// another.
 pub(super) struct Watch {
     warmup: Duration,
     length: Duration,
-    /// By tenant.
+    /// Each tenant's processes.
     processes: Vec<Vec<Pid>>,
-    /// Folder, side and pair of a trace to leave.
+    /// The folder, side and pair of the trace to leave, if any.
     trace: Option<(PathBuf, String, u32)>,
 }
 
 impl Watch {
-    /// Of a window that begins after the warm-up.
+    /// A recording of a window that begins after the warm-up.
     pub(super) fn new(
         workload: &Workload,
         warmup: Duration,
@@ -51,8 +52,11 @@ impl Watch {
         }
     }
 
-    /// Records until the window is over; gives what each tenant's threads had. The warm-up begins when
-    /// `recording` is told or dropped.
+    /// Records until the window is over; gives what the scheduler did to each tenant's threads. The warm-up
+    /// begins when `recording` is sent to or dropped.
+    ///
+    /// # Errors
+    /// Where the recorder cannot start or be read, or the trace cannot be written.
     pub(super) fn run(self, recording: Sender<()>) -> anyhow::Result<Vec<Scheduling>> {
         let mut recorder = Recorder::start(buffer_bytes()).context("recording what threads do")?;
         let trace = match &self.trace {
@@ -64,7 +68,7 @@ impl Watch {
         };
         let begins = now()? + self.warmup.as_nanos() as u64;
         let end = begins + self.length.as_nanos() as u64;
-        // Who waits for it is there.
+        // The receiver waits for this, so sending cannot fail.
         let _ = recording.send(());
         let mut sink = (Analyser::new(begins..end), trace);
         let mut add = |event: &Event| {

@@ -1,13 +1,13 @@
 //! The cgroups of a scenario, on this machine.
 //!
 //! They are made in the root of the hierarchy that has the cpu controller (v2's, or v1's own), parents before
-//! children, as siblings of whatever is there: so weights mean what they mean on the simulator, where the
-//! root has nothing else in it. Where a scenario has any, tenants without a cgroup run in the root's. A
-//! scenario that needs none leaves everything alone.
+//! children, beside the cgroups that are there: so weights mean what they mean on the simulator, where the
+//! root has nothing else in it. Where a scenario has any cgroup, tenants without one run in the root. A
+//! scenario that needs none changes nothing.
 //!
-//! In v2 a cgroup's children have the controller if it says so in `cgroup.subtree_control`; where the root
-//! does not yet, it is said there for as long as these cgroups exist. Dropping removes all, children before
-//! parents; after a SIGKILL empty ones stay, which do nothing: `quell-bench-*`.
+//! In v2 a cgroup's children have the controller if `cgroup.subtree_control` names it; where the root's does
+//! not yet, it is added for as long as these cgroups exist. Dropping removes all, children before parents;
+//! after a SIGKILL empty cgroups stay, which do nothing: `quell-bench-*`.
 
 use anyhow::Context;
 use quell_linux::observe::{CgroupVersion, CpuHierarchy};
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct Cgroups {
     /// The root of the hierarchy, if any cgroup was made.
     root: Option<PathBuf>,
-    /// Those that were made, in this order.
+    /// The cgroups that were made, in this order.
     made: Vec<PathBuf>,
     /// Whether the root was told to give its children the controller.
     enabled: bool,
@@ -33,7 +33,11 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes all that a scenario needs. `prefix` is what their names begin with, which nobody else's do.
+    /// Makes all cgroups that a scenario needs. Their names begin with `prefix`, which no other cgroup's name
+    /// does.
+    ///
+    /// # Errors
+    /// Where the cpu controller is in no hierarchy, or a cgroup cannot be made or set (mostly without root).
     pub fn make(scenario: &Scenario, prefix: &str) -> anyhow::Result<Cgroups> {
         let wanted = scenario.cgroups();
         let mut cgroups = Cgroups {
@@ -56,7 +60,10 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// The file that takes the processes of a tenant, by its index; `None`: they stay where we are.
+    /// The file that takes the processes of a tenant, by its index; `None`: they stay in our cgroup.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened.
     pub fn procs(&self, tenant: usize) -> anyhow::Result<Option<File>> {
         let Some(root) = &self.root else {
             return Ok(None);
@@ -68,7 +75,7 @@ impl Cgroups {
         opened.map(Some).with_context(|| file.display().to_string())
     }
 
-    /// Those that were made, in the order of [`Scenario::cgroups`].
+    /// The cgroups that were made, in the order of [`Scenario::cgroups`].
     pub fn made(&self) -> &[PathBuf] {
         &self.made
     }
@@ -86,7 +93,7 @@ impl Cgroups {
         if hierarchy.version == CgroupVersion::V2 && enable(&parent)? && cgroup.parent.is_none() {
             self.enabled = true;
         }
-        // A prefix everywhere: a tenant may have the name of one of the kernel's files.
+        // The prefix is on every name: a tenant may be named as one of the kernel's files is.
         let folder = parent.join(format!("{prefix}.{}", cgroup.name));
         fs::create_dir(&folder).with_context(|| {
             format!(
@@ -115,7 +122,8 @@ impl Drop for Cgroups {
             }
         }
         if let (Some(root), true) = (&self.root, self.enabled) {
-            // As it was. The kernel refuses where somebody's cgroups have passed it on by now.
+            // The root is set as it was. The kernel refuses that once other cgroups below have passed the
+            // controller on.
             if let Err(error) = write(&root.join(CONTROL), "-cpu") {
                 tracing::warn!("the cpu controller stays enabled: {error:#}");
             }
@@ -123,10 +131,10 @@ impl Drop for Cgroups {
     }
 }
 
-/// Says which controllers a cgroup's children have.
+/// The file that says which controllers a cgroup's children have.
 const CONTROL: &str = "cgroup.subtree_control";
 
-/// Gives a v2 cgroup's children the cpu controller; whether they did not have it.
+/// Gives a v2 cgroup's children the cpu controller; whether they lacked it.
 fn enable(folder: &Path) -> anyhow::Result<bool> {
     let file = folder.join(CONTROL);
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -140,7 +148,7 @@ fn enable(folder: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The files of a cgroup that say its weight and its limit, and what is to be in them.
+/// The files of a cgroup that hold its weight and its limit, with their values.
 fn settings(cgroup: &Cgroup, version: CgroupVersion) -> Vec<(&'static str, String)> {
     let weight = u64::from(cgroup.weight.0);
     let limit = cgroup.max.map(|max| (max.quota_us(), max.period_us()));
@@ -150,7 +158,7 @@ fn settings(cgroup: &Cgroup, version: CgroupVersion) -> Vec<(&'static str, Strin
         CgroupVersion::V2 => {
             files.push(("cpu.weight", weight.to_string()));
             files.extend(limit.map(|(quota, period)| ("cpu.max", format!("{quota} {period}"))));
-            // Kernels before 5.14 do not have it.
+            // Kernels before 5.14 do not have the file.
             files.extend((burst > 0).then(|| ("cpu.max.burst", burst.to_string())));
         }
         CgroupVersion::V1 => {
@@ -165,7 +173,10 @@ fn settings(cgroup: &Cgroup, version: CgroupVersion) -> Vec<(&'static str, Strin
     files
 }
 
-/// Writes to a file of the kernel's, which must be there.
+/// Writes to a file of the kernel's, which must exist.
+///
+/// # Errors
+/// Where it does not exist, or the kernel refuses the value.
 pub fn write(file: &Path, value: &str) -> anyhow::Result<()> {
     let opened = OpenOptions::new().write(true).open(file);
     let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));

@@ -1,9 +1,9 @@
 //! Runs a scenario for real on this machine: starts its tenants as processes, loads them, measures.
 //!
-//! A tenant is a player process ([`player`]) for thread programs, or a real application. All are
-//! ordinary children of this process, in one session, in the fair class at nice 0 with the default
-//! affinity, unless the scenario says CPUs or cgroups ([`place`], [`cgroups`]): what is done to them from
-//! there is what is being compared.
+//! A tenant is a player process ([`player`]) for thread programs, or a real application. All are ordinary
+//! children of this process, in one session, in the fair class at nice 0 with the default affinity, unless
+//! the scenario gives CPUs or cgroups ([`place`], [`cgroups`]): what a side does to them beyond that is what
+//! is compared.
 
 mod apps;
 mod cgroups;
@@ -39,7 +39,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What is called while a workload is measured; it is told the time.
+/// A function that is called while a workload is measured, with the time since the window's time 0.
 type Sample = Box<dyn FnMut(Duration) + Send>;
 
 /// The tenants of a scenario, running.
@@ -50,7 +50,7 @@ pub struct Workload {
     interrupt: Arc<AtomicBool>,
     recorded: bool,
     sampled: Option<(Duration, Sample)>,
-    /// Removed after what ran in them has ended.
+    /// Removed after the processes in them have ended.
     cgroups: Cgroups,
     _nursery: Nursery,
     _folder: TempDir,
@@ -61,13 +61,13 @@ pub struct Workload {
 pub struct RunningTenant {
     /// Its name.
     pub name: TenantName,
-    /// What the scenario says of it that an agent needs to know.
+    /// What the scenario says of the tenant that an agent needs to know.
     pub wishes: TenantSpec,
-    /// Its processes; the first was started by us, the others, ascending, are its descendants.
+    /// The tenant's processes; the first was started by us, the others, ascending, are its descendants.
     pub pids: Vec<Pid>,
 }
 
-/// What an agent needs to know of a tenant beside who it is.
+/// What an agent needs to know of a tenant, besides its name and processes.
 fn wishes(instance: &TenantInstance<'_>) -> TenantSpec {
     let spec = instance.spec;
     TenantSpec {
@@ -84,12 +84,12 @@ fn wishes(instance: &TenantInstance<'_>) -> TenantSpec {
 
 struct Running {
     started: Started,
-    /// Its thread programs' names.
+    /// The names of its thread programs.
     programs: Vec<String>,
     load: Option<LoadState>,
 }
 
-/// What a tenant's load needs.
+/// The state of a tenant's load.
 struct LoadState {
     plan: Plan,
     connections: u32,
@@ -102,11 +102,11 @@ struct LoadState {
 pub struct Stillness {
     /// How often all CPUs stood still.
     pub count: u32,
-    /// How long together, in ns.
+    /// How long all CPUs stood still, in ns, summed over pauses.
     pub still_ns: u64,
-    /// Requests left out of latencies for it.
+    /// Requests that were left out of latencies because of pauses.
     pub left_out: u64,
-    /// Why this could not be watched, if so.
+    /// Why pauses could not be watched, where they could not.
     pub unwatched: Option<String>,
 }
 
@@ -116,9 +116,13 @@ pub struct Stillness {
 pub struct Interrupted;
 
 impl Workload {
-    /// Starts every tenant of the scenario for real; returns when all answer. `quell_exe` is the
-    /// program that has the hidden `player` subcommand. Setting `interrupt` ends this and
-    /// [`Workload::measure`] soon, with [`Interrupted`].
+    /// Starts every tenant of the scenario for real; returns when all answer. `quell_exe` is the program that
+    /// has the hidden `player` subcommand. Setting `interrupt` ends this and [`Workload::measure`] soon.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; a tenant that cannot run on this machine (a VM, or one that spawns threads), a CPU
+    /// that cannot be used, a cgroup that cannot be made, and a tenant that does not start or does not
+    /// answer.
     pub fn start(
         scenario: &Scenario,
         quell_exe: &Path,
@@ -145,8 +149,8 @@ impl Workload {
         let prefix = folder.path().file_name().unwrap_or_default();
         let cgroups = Cgroups::make(scenario, &prefix.to_string_lossy())?;
         let mut running: Vec<Option<Running>> = instances.iter().map(|_| None).collect();
-        // Those that take no requests keep the CPUs busy, and may leave nothing to others: they wait until
-        // the load begins.
+        // Tenants that take no requests keep the CPUs busy, and may leave nothing to the others: they wait
+        // until the load begins.
         let mut order: Vec<usize> = (0..instances.len()).collect();
         order.sort_by_key(|&index| instances[index].spec.load.is_none());
         for index in order {
@@ -224,21 +228,24 @@ impl Workload {
         self.cgroups.made()
     }
 
-    /// What the scheduler does will be recorded, so nothing will watch for pauses: the watching threads would
-    /// be part of it.
+    /// Says that a recorder will watch the scheduler: then no thread watches for pauses, since it would be
+    /// recorded, too.
     pub fn set_recorded(&mut self) {
         self.recorded = true;
     }
 
-    /// While [`Workload::measure`] goes on, calls that at every multiple of so long since its time 0, and
-    /// says what time it is.
+    /// Calls `sample` at every multiple of `every` after time 0 while [`Workload::measure`] goes on, with the
+    /// time since then.
     pub fn set_sampled(&mut self, every: Duration, sample: impl FnMut(Duration) + Send + 'static) {
         self.sampled = Some((every, Box::new(sample)));
     }
 
-    /// Loads every tenant for `warmup` and then `length`, of which the latter is measured; one
-    /// measurement for each tenant, in the order of [`Workload::tenants`], and what the machine
-    /// below did to all. The same seed gives the same requests at the same times.
+    /// Loads every tenant for `warmup` and then `length`, of which the latter is measured. Gives a
+    /// measurement for each tenant, in the order of [`Workload::tenants`], and what the machine below did to
+    /// all. Equal seeds give equal requests at equal times.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; and where a tenant has ended or cannot be connected to, or a generator fails.
     pub fn measure(
         &mut self,
         warmup: Duration,
@@ -260,7 +267,7 @@ impl Workload {
             let target = target.with_context(|| format!("cannot load tenant {name}"))?;
             generators.push((index, target, load, tenant_seed(seed, index)));
         }
-        // Who samples is ready by then, on a busy machine too.
+        // The sampling thread is ready by then, on a busy machine too.
         let soon = Duration::from_millis(if self.sampled.is_some() { 500 } else { 20 });
         let start = Instant::now() + soon;
         let (tenants, running, interrupt) = (&self.tenants, &self.running, &*self.interrupt);
@@ -401,7 +408,10 @@ impl Workload {
         Ok((measurements, stillness))
     }
 
-    /// Ends every tenant and waits until they are gone. Dropping does the same.
+    /// Ends every tenant and waits until all are gone, as dropping does.
+    ///
+    /// # Errors
+    /// None today: it always succeeds.
     pub fn stop(self) -> anyhow::Result<()> {
         drop(self);
         Ok(())
@@ -410,14 +420,14 @@ impl Workload {
 
 impl Drop for Workload {
     fn drop(&mut self) {
-        // All at once; dropping each then waits for it.
+        // All tenants are asked at once; dropping each then waits for it.
         self.running
             .iter()
             .for_each(|running| running.started.process.terminate());
     }
 }
 
-/// What every tenant has used and done at one time.
+/// What every tenant has used and done up to one moment.
 struct Reading {
     time: Instant,
     tenants: Vec<TenantReading>,
@@ -429,7 +439,7 @@ struct TenantReading {
     work: Option<f64>,
 }
 
-/// Reads at this time.
+/// Takes a reading at this time.
 fn read_at(
     time: Instant,
     tenants: &[RunningTenant],

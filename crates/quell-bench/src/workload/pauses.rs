@@ -1,17 +1,17 @@
 //! Pauses of the machine below: moments in which every CPU stands still at once.
 //!
-//! Problem: a virtual machine that has used up what its hypervisor allows it is stopped for tens of
-//! ms, and few hypervisors tell it so (steal time stays 0). That hits a percent of all requests and
-//! thus is the 99th percentile, whatever the scheduler does.
+//! Problem: a virtual machine that has used up what its hypervisor allows it is stopped for tens of ms, and
+//! few hypervisors tell it so (steal time stays 0). That hits a percent of all requests and thus is the 99th
+//! percentile, whatever the scheduler does.
 //!
-//! Approach: a real-time thread on each CPU sleeps for [`PERIOD`] over and over and notes when it
-//! wakes late. Nothing that a scheduling policy does to ordinary threads makes all of them late at
-//! the same time. Requests *due* within [`MARGIN`] of a pause are left out of latencies, on all sides
-//! alike: when a request is due does not depend on how it is served, so this does not select by
-//! latency. Both, pauses and requests left out, are reported.
+//! Approach: a real-time thread on each CPU sleeps for [`PERIOD`] over and over and records when it wakes
+//! late. Nothing that a scheduling policy does to ordinary threads makes all these threads late at once.
+//! Requests *due* within [`MARGIN`] of a pause are left out of latencies, on all sides alike: when a request
+//! is due does not depend on how it is served, so this does not select by latency. Both, pauses and requests
+//! left out, are reported.
 //!
-//! Limits: a pause of some CPUs only, or one shorter than [`LEAST`], stays in what is measured; a
-//! request due before the margin and still unanswered at the pause stays too.
+//! Limits: a pause of some CPUs only, or a pause shorter than [`LEAST`], stays in what is measured; so does a
+//! request that is due before the margin and still unanswered at the pause.
 //!
 //! Units: ns since the window's time 0.
 
@@ -28,20 +28,20 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(5);
 /// The shortest pause that counts.
 const LEAST: Duration = Duration::from_millis(5);
-/// How far around a pause requests are left out: what it held up has been served by then.
+/// How far around a pause requests are left out: requests that the pause held up have been served by then.
 const MARGIN: Duration = Duration::from_millis(100);
 
 /// The pauses of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pauses {
-    /// When all CPUs stood still, ascending and apart.
+    /// The spans in which all CPUs stood still, ascending and apart.
     spans: Vec<Range<u64>>,
-    /// Why they could not be watched, if so: then there are none.
+    /// Why pauses could not be watched, where they could not: then `spans` is empty.
     pub unwatched: Option<String>,
 }
 
 impl Pauses {
-    /// They are not watched, for that reason.
+    /// No pauses, as they are not watched for this reason.
     pub(super) fn unwatched(reason: &str) -> Pauses {
         Pauses {
             spans: Vec::new(),
@@ -60,7 +60,7 @@ impl Pauses {
         }
     }
 
-    /// Those within a span of time: how many, and how long together, in ns.
+    /// How many pauses overlap a span of time, and for how long together, in ns.
     pub fn within(&self, span: Range<u64>) -> (u32, u64) {
         let inside = self.spans.iter().filter_map(|pause| {
             let (from, to) = (pause.start.max(span.start), pause.end.min(span.end));
@@ -79,7 +79,7 @@ impl Pauses {
     }
 }
 
-/// By CPU, when its watching thread was late, ascending.
+/// For each CPU, the spans in which its watching thread was late, ascending.
 fn watch_cpus(start: Instant, stop: &AtomicBool) -> anyhow::Result<Vec<Vec<Range<u64>>>> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).context("the CPUs are not known")?;
     let cpus = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu) == Ok(true));
@@ -108,7 +108,7 @@ fn watch_cpu(cpu: usize, start: Instant, stop: &AtomicBool) -> anyhow::Result<Ve
         thread::sleep(PERIOD);
         let now = Instant::now();
         if now - before > PERIOD + LEAST {
-            // Anywhere between: from when it should have woken at the latest.
+            // The pause was somewhere between the two wakeups.
             let since = |time: Instant| time.saturating_duration_since(start).as_nanos() as u64;
             late.push(since(before)..since(now));
         }
@@ -149,7 +149,7 @@ mod tests {
     fn only_what_stops_every_cpu_is_a_pause() {
         let one = spans(&[(10, 60), (100, 120), (300, 320), (400, 420)]);
         let other = spans(&[(5, 50), (130, 150), (316, 340), (390, 406), (410, 430)]);
-        // 10..50 of both; 100..120 of one; 316..320 is too short; 400..406 and 410..420 of both.
+        // 10..50 is in both; 100..120 in one only; 316..320 is too short; 400..406 and 410..420 are in both.
         let expected = spans(&[(10, 50), (400, 406), (410, 420)]);
         assert_eq!(common(one.clone(), other.clone()), expected);
         assert_eq!(common(other, one), expected);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is late alone makes no pause, and pauses never overlap.
+        /// A CPU that is late alone makes no pause, and pauses never overlap.
         #[test]
         fn pauses_are_within_both_and_apart(
             one in prop::collection::vec((1u64..50, 6u64..50), 0..20),

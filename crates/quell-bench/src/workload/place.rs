@@ -8,17 +8,21 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Where a tenant's first process is put before it runs its program; what comes of it inherits that.
+/// Where a tenant's first process is put before it runs its program; the processes that it starts inherit
+/// that.
 #[derive(Default)]
 pub struct Place {
-    /// Its cgroup's file of processes; `None`: it stays in ours.
+    /// The `cgroup.procs` file of its cgroup; `None`: the process stays in our cgroup.
     pub cgroup: Option<File>,
-    /// Its CPUs; `None`: ours.
+    /// The CPUs it may run on; `None`: our CPUs.
     pub cpus: Option<CpuSet>,
 }
 
 impl Place {
-    /// Has a child put itself there when it starts.
+    /// Has a child move itself to this place when it starts.
+    ///
+    /// # Errors
+    /// Where the file of the cgroup cannot be duplicated.
     pub fn put(&self, command: &mut Command) -> anyhow::Result<()> {
         if let Some(cgroup) = &self.cgroup {
             let mut cgroup = cgroup.try_clone().context("cannot duplicate a file")?;
@@ -35,11 +39,14 @@ impl Place {
     }
 }
 
-/// The CPUs that this thread may run on.
+/// The CPUs that the calling thread may run on.
+///
+/// # Errors
+/// Where the kernel refuses, as for a machine with more than 8192 CPUs.
 pub fn affinity() -> io::Result<CpuSet> {
     let mut words = [0u64; 128]; // 8192 CPUs, as many as a kernel can have.
-    // SAFETY: the kernel writes at most this many bytes to the array, which is exclusively borrowed; 0 is
-    // this thread.
+    // SAFETY: the kernel writes at most this many bytes to the array, which is exclusively borrowed; 0 is the
+    // calling thread.
     let length = unsafe {
         libc::syscall(
             libc::SYS_sched_getaffinity,
@@ -54,10 +61,14 @@ pub fn affinity() -> io::Result<CpuSet> {
     }
 }
 
-/// Limits this thread to these CPUs. Those that are not there are left out; without any left it fails.
+/// Limits the calling thread to these CPUs. CPUs that the machine does not have are left out.
+///
+/// # Errors
+/// Where no CPU is left, or the kernel refuses.
 pub fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.words();
-    // SAFETY: the kernel reads this many bytes of the slice, which is borrowed meanwhile; 0 is this thread.
+    // SAFETY: the kernel reads this many bytes of the slice, which is borrowed meanwhile; 0 is the calling
+    // thread.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_sched_setaffinity,
@@ -73,6 +84,9 @@ pub fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
 }
 
 /// Checks that every CPU that the scenario names can be used here.
+///
+/// # Errors
+/// For the first CPU that cannot be used, or where the usable CPUs cannot be found out.
 pub fn check_cpus(scenario: &Scenario) -> anyhow::Result<()> {
     let mut named: Vec<(String, &CpuSet)> = Vec::new();
     for (index, tenant) in scenario.tenants.iter().enumerate() {
@@ -88,7 +102,7 @@ pub fn check_cpus(scenario: &Scenario) -> anyhow::Result<()> {
     if named.is_empty() {
         return Ok(());
     }
-    // The kernel itself says which, to a thread that is for nothing else: what is online and in our cpuset.
+    // The kernel limits a thread that exists only for this to the CPUs that are online and in our cpuset.
     let all = std::thread::scope(|scope| {
         let ask = || set_affinity(&CpuSet::first(8192)).and_then(|()| affinity());
         scope.spawn(ask).join()

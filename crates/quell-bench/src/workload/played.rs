@@ -1,4 +1,4 @@
-//! A tenant of thread programs: the player process and how to reach it.
+//! A tenant of thread programs: the player process, and the connection to it.
 
 use super::apps::{Launch, Started, Work};
 use super::load::{Connect, SeqpacketTarget, Target};
@@ -17,14 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Bytes of requests the socket holds, where permitted: a message takes about 1 KiB of it, and what
-/// does not fit waits in the load generator.
+/// Bytes of requests the socket holds, where permitted: a message takes about 1 KiB of it, and requests that
+/// do not fit wait in the load generator.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// How long a player may take to answer what an earlier window left with it.
+/// How long a player may take to answer requests that an earlier window left with it.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a player for these programs.
+///
+/// # Errors
+/// Where the player's files or socket pair cannot be made, or the player does not start in time; and
+/// [`Interrupted`](super::Interrupted).
 pub fn start(
     threads: &[ThreadProgram],
     takes_requests: bool,
@@ -52,7 +56,7 @@ pub fn start(
         SockFlag::SOCK_CLOEXEC,
     )
     .context("cannot make a socket pair")?;
-    // Not permitted to everyone; the default then does.
+    // Not every user may set this; the default size then does.
     let _ = setsockopt(&ours, sockopt::SndBufForce, &SOCKET_BYTES);
     let mut command = Command::new(quell_exe);
     command
@@ -93,7 +97,7 @@ pub fn start(
 /// Our end of the socket pair.
 struct Link {
     socket: OwnedFd,
-    /// Requests the player has and has not answered.
+    /// Requests that the player has and has not answered.
     inside: Arc<AtomicU64>,
 }
 

@@ -1,9 +1,9 @@
-//! Processes that are gone when we are.
+//! Child processes that end when we end.
 //!
-//! Every child is the leader of its own process group, so that Ctrl-C reaches only us and that its
-//! own children can be ended with it, and is ended by the kernel if we die without a chance to do it
-//! (`PR_SET_PDEATHSIG`). The kernel ties that signal to the *thread* that started the child; so one
-//! thread, the nursery, starts all of them and lives as long as the workload.
+//! Every child is the leader of its own process group, so that Ctrl-C reaches only us and that the child's
+//! own children can be ended with it. The kernel ends the child if we die without a chance to do it
+//! (`PR_SET_PDEATHSIG`). The kernel ties that signal to the *thread* that started the child; so one thread,
+//! the nursery, starts all children and lives as long as the workload.
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, killpg};
@@ -31,14 +31,17 @@ pub struct Nursery {
 type Order = (Command, Sender<io::Result<Child>>);
 
 impl Nursery {
-    /// Starts the thread; it ends when this is dropped.
+    /// Starts the nursery's thread, which ends when the nursery is dropped.
+    ///
+    /// # Errors
+    /// Where the thread cannot be started.
     pub fn new() -> anyhow::Result<Nursery> {
         let (orders, inbox): (_, Receiver<Order>) = channel();
         std::thread::Builder::new()
             .name("nursery".to_string())
             .spawn(move || {
                 for (mut command, reply) in inbox {
-                    // Nobody waits for the reply any more: the child would be nobody's.
+                    // The caller no longer waits for the reply: the child would have no owner.
                     if let Err(unclaimed) = reply.send(command.spawn()) {
                         if let Ok(mut child) = unclaimed.0 {
                             let _ = child.kill();
@@ -51,8 +54,11 @@ impl Nursery {
         Ok(Nursery { orders })
     }
 
-    /// Starts a child whose output goes to the file `log`. `stdin` and `stdout` are as the command
-    /// has them, stderr is the log.
+    /// Starts a child. Its `stdin` and `stdout` are as the command has them, its stderr goes to the file
+    /// `log`.
+    ///
+    /// # Errors
+    /// Where the log cannot be created or the child cannot be started.
     pub fn start(&self, mut command: Command, log: &Path) -> anyhow::Result<Process> {
         let program = command.get_program().to_string_lossy().into_owned();
         let output =
@@ -104,7 +110,10 @@ impl Process {
         &mut self.child
     }
 
-    /// Fails with what it last said if it has ended.
+    /// Checks that the child has not ended.
+    ///
+    /// # Errors
+    /// Where it has ended: how, and the last lines of its log.
     pub fn check_alive(&self) -> anyhow::Result<()> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.nix_pid()), flags) {
@@ -131,20 +140,20 @@ impl Process {
         )
     }
 
-    /// It and its group do nothing until [`Process::go_on`]; where we die before that, the kernel ends them.
+    /// Stops the child and its group until [`Process::go_on`]; if we die before that, the kernel ends them.
     pub fn hold(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// It and its group go on.
+    /// Lets the child and its group go on.
     pub fn go_on(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Asks it and its group to end; dropping then waits less.
+    /// Asks the child and its group to end; dropping then waits less.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
-        // Who is held hears it then.
+        // A process that is held takes the signal only when it goes on.
         self.go_on();
     }
 
@@ -165,13 +174,13 @@ impl Drop for Process {
         while self.check_alive().is_ok() && Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Whatever is left of the group, before the leader is reaped and its id is free.
+        // Ends the rest of the group before the leader is reaped and its id is free.
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
         let _ = self.child.wait();
     }
 }
 
-/// A process and its descendants, ascending by pid after the process itself.
+/// The process itself first, then its descendants, ascending by pid.
 pub fn family(pid: u32) -> Vec<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -207,15 +216,15 @@ pub fn family(pid: u32) -> Vec<u32> {
     family
 }
 
-/// CPU time a process has used, its ended threads included, in ns; `None` if it is gone.
+/// The CPU time that a process has used, its ended threads included, in ns; `None` if it is gone.
 pub fn cpu_ns(pid: u32) -> Option<u64> {
     let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid as i32)).ok()?;
     let time = nix::time::clock_gettime(clock).ok()?;
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// CPU time that a process's threads have used by the program they run, in ns, as far as it can be read.
-/// Threads are named as programs are, with a number behind where there are several.
+/// The CPU time that a process's threads have used, by the program that they run, in ns, as far as it can be
+/// read. Threads are named as programs are, with a number behind where there are several.
 pub fn programs_ns(pid: u32, programs: &[String]) -> BTreeMap<String, u64> {
     let mut of = BTreeMap::new();
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -224,7 +233,7 @@ pub fn programs_ns(pid: u32, programs: &[String]) -> BTreeMap<String, u64> {
     for thread in threads.flatten().map(|thread| thread.path()) {
         let read = |file| std::fs::read_to_string(thread.join(file)).ok();
         let (Some(name), Some(used)) = (read("comm"), read("schedstat")) else {
-            continue; // It has ended.
+            continue; // The thread has ended.
         };
         let used = used.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
         let name = name.trim_end();
@@ -240,7 +249,11 @@ pub fn programs_ns(pid: u32, programs: &[String]) -> BTreeMap<String, u64> {
     of
 }
 
-/// Finds a program on PATH and in the places where daemons live; `package` is Debian's.
+/// Finds a program on PATH and in the folders where daemons live; `package` is the Debian package that has
+/// it.
+///
+/// # Errors
+/// Where it is in none of these folders.
 pub fn find_program(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let daemons = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -275,7 +288,7 @@ mod tests {
         let pids = family(process.pid());
         assert_eq!(pids.len(), 2);
         drop(process);
-        // The grandchild is reaped by whoever adopts it; a zombie counts as gone. It has been
+        // The grandchild is reaped by the process that adopts it; a zombie counts as gone. It has been
         // killed, but on a busy machine it may first have to get a CPU to die on.
         let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let lives = |pid: &u32| stat(pid).is_ok_and(|stat| !stat.contains(") Z "));

@@ -1,4 +1,4 @@
-//! UFO's evaluation: two VMs on a grid of loads, three whose loads change, and one with parts of it.
+//! UFO's evaluation: two VMs on a grid of loads, three VMs whose loads change, and one VM with parts of UFO.
 
 use super::{ALONE, APPLICATIONS, LOADS, MACHINE, ON, PERCENT, against, loads, of, sweep};
 use crate::reproduce::{Axis, Claim, Figure, Loads, Quantity, Sweep, once};
@@ -18,9 +18,10 @@ const fn late(tenant: &'static str, paper: &'static str) -> Claim {
     )
 }
 
-// Figure 15: a VM of 16 virtual CPUs, with parts of UFO.
+// Figure 15: a VM of 16 vCPUs, with parts of UFO.
 
-/// So many CPUs in all, of which the last are the emulators' where these are apart.
+/// The settings of each part on a number of CPUs, of which the last are the emulators' where these have CPUs
+/// of their own.
 macro_rules! parts {
     ($app:ident $module:ident $vcpus_all:literal $all:literal $vcpus_apart:literal $cpus_apart:literal $emulators:literal) => {
         mod $module {
@@ -51,7 +52,7 @@ parts!(nginx n16 "16" "0-15" "14" "0-6,8-14" "7,15");
 
 // Figures 12 and 13: two VMs.
 
-/// What two VMs are, and more settings behind that.
+/// The settings of two VMs, and more settings after them.
 macro_rules! mix {
     (mm [$($first:expr)?] $($more:expr),*) => { &["tenant.one.load.max_rate=350000" $(, $first)? $(, $more)*] };
     (mn $($rest:tt)*) => { mix!(@two (120000 "2" 8 app!(nginx "two")) $($rest)*) };
@@ -88,18 +89,20 @@ macro_rules! mix {
 
 const ONE: &str = "tenant.one.load.percent";
 const TWO: &str = "tenant.two.load.percent";
-/// Cores of the host, for a side to which all CPUs are everybody's.
+/// The numbers of a host's cores, for a side on which no tenant has CPUs of its own.
 const FEWER: Axis = Axis {
     key: "host.topology.cores",
     values: &[2, 3, 4, 5, 6, 7],
 };
-/// The default is quick to settle. DynIso is watched between two of its trials, of which each breaks objectives for half a second.
+/// The default settles quickly. DynIso is watched between two of its trials, each of which breaks objectives
+/// for half a second.
 const AT_ONCE: &str = "warmup_seconds=0.5";
 const BETWEEN_TRIALS: &str = "warmup_seconds=6";
-/// UFO has found what it needs, and tried whether that is so.
+/// UFO has then found how many CPUs each VM needs, and tested that by a trial.
 const SETTLED: &str = "warmup_seconds=22";
 
-/// The rows of a grid on each side: the second VM's load, the first's, and those of it for which smaller hosts are measured too.
+/// The rows of a grid on each side: the second VM's load, the first VM's loads, and the loads among these at
+/// which smaller hosts are measured, too.
 macro_rules! grid {
     ($mix:ident $more:tt; $($two:literal: $ones:expr, $few:expr;)+) => {
         &[$(
@@ -221,7 +224,7 @@ const MIXES: &[Sweep] = all_mixes! {
     yy ["seconds=4"];
 };
 
-/// The evaluation's.
+/// The figures of the evaluation.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "ufo-fig12",

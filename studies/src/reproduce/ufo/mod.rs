@@ -1,7 +1,9 @@
-//! Figures of UFO (Peng et al., NSDI 2024), as data: its characterisation here, its evaluation in [`evaluation`]. Percentages are those in the paper's text; its bars are not read off.
+//! Figures of UFO (Peng et al., NSDI 2024), as data: its characterisation here, its evaluation in
+//! [`evaluation`]. Percentages are those in the paper's text; its bars are not read off.
 //!
-//! Applications are thread programs (scenarios/ufo/pair.toml says where their numbers come from): Memcached as the files have it, nginx and
-//! MySQL by what is set below. Loads are percent of the most that a VM answers in time by itself, as in the paper.
+//! Applications are thread programs (scenarios/ufo/pair.toml says where their numbers come from): Memcached
+//! as the files have it, nginx and MySQL by the settings below. Loads are in percent of the most that a VM
+//! answers in time by itself, as in the paper.
 
 use super::{Axis, Claim, Doing, Figure, Loads, Of, Quantity, Sweep, number, once};
 use quell_bench::result::{Metric, Substrate};
@@ -17,7 +19,7 @@ const ELSEWHERE: &str = "Emulator threads are on hyperthreads of their own, besi
 const LOADS: &str =
     "Loads are of all VMs together, in percent of what one answers in time by itself.";
 
-/// A point or a sweep of a scenario.
+/// The points of a scenario with these settings.
 const fn of(scenario: &'static str, set: &'static [&'static str]) -> Of {
     Of { scenario, set }
 }
@@ -36,7 +38,7 @@ const fn against(
     number(what, of, paper, Quantity::Against { side, quantity })
 }
 
-/// What makes one of a scenario's VMs nginx or MySQL.
+/// The program that makes one of a scenario's VMs nginx or MySQL.
 macro_rules! app {
     (nginx $vm:literal) => {
         concat!("tenant.", $vm, ".thread.worker.program=[\"request\", { run_us = { exponential = 32 } }, \"respond\"]")
@@ -50,7 +52,7 @@ macro_rules! app {
     };
 }
 
-/// The settings of a VM that is one application or another, and more.
+/// The settings that make a VM one application or another, and more settings.
 macro_rules! vm {
     (memcached $vm:literal $($more:expr),*) => { &[concat!("tenant.", $vm, ".load.max_rate=350000") $(, $more)*] };
     (nginx $vm:literal $($more:expr),*) => {
@@ -120,7 +122,7 @@ const fn doing(set: &'static [&'static str], doing: Doing) -> Quantity {
     Quantity::Loads(Loads::Doing(of(FOUR, set), doing))
 }
 
-/// What hosts and guests do at a point, and that against the default.
+/// Claims on what hosts and guests do at a point, and on that against the default.
 macro_rules! scheduling {
     ($($name:literal $set:ident;)+) => {
         &[
@@ -140,7 +142,7 @@ macro_rules! scheduling {
 
 // Figures 4 and 18: one VM on 2 to 8 hyperthreads.
 
-/// One VM on so many CPUs, as many of them virtual.
+/// The settings of one VM on a number of CPUs, with as many vCPUs.
 macro_rules! on {
     ($app:ident 2 $($more:expr),*) => { vm!($app "vm" "tenant.vm.vcpus=2", "tenant.vm.cpus=0,8" $(, $more)*) };
     ($app:ident 4 $($more:expr),*) => { vm!($app "vm" "tenant.vm.vcpus=4", "tenant.vm.cpus=0-1,8-9" $(, $more)*) };
@@ -148,7 +150,7 @@ macro_rules! on {
     ($app:ident 8 $($more:expr),*) => { vm!($app "vm" "tenant.vm.vcpus=8", "tenant.vm.cpus=0-3,8-11" $(, $more)*) };
 }
 
-// Up to where more CPUs are needed, and a little beyond.
+// Loads up to where more CPUs are needed, and a little beyond.
 const ON_2: &[Axis] = &[Axis {
     key: PERCENT,
     values: &[4, 8, 12, 16, 20, 22, 24, 26, 28],
@@ -166,7 +168,7 @@ const ON_8: &[Axis] = &[Axis {
     values: &[16, 32, 48, 64, 72, 80, 88, 96, 100, 104],
 }];
 
-/// An application on 2, 4, 6 and 8: a module with its sweeps and claims.
+/// An application on 2, 4, 6 and 8 hyperthreads: a module with its sweeps and claims.
 macro_rules! counts {
     ($module:ident $app:ident $name:literal $seconds:literal $($most:literal)+) => {
         mod $module {
@@ -209,7 +211,7 @@ counts!(memcached memcached "Memcached" "seconds=1" "28 %" "51 %" "74 %");
 counts!(nginx nginx "nginx" "seconds=1" "" "" "");
 counts!(mysql mysql "MySQL" "seconds=4" "" "" "");
 
-/// Switches at the same load on one number of CPUs against those on the next.
+/// Switches at one load on a number of CPUs against those on the next number.
 macro_rules! adjacent {
     ($what:literal $paper:literal $few:tt $many:tt $percent:literal) => {
         loads(
@@ -224,7 +226,7 @@ macro_rules! adjacent {
     };
 }
 
-// Figure 5: emulators beside virtual CPUs, or on CPUs of their own.
+// Figure 5: emulator threads beside vCPUs, or on CPUs of their own.
 
 macro_rules! beside_or_apart {
     ($app:ident $beside:ident $apart:ident) => {
@@ -270,7 +272,7 @@ const fn spread(
     loads(what, of_what, "", Loads::Spread(of(ALONE, set), metric))
 }
 
-/// The characterisation's.
+/// The figures of the characterisation.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "ufo-fig2",

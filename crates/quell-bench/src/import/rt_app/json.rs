@@ -1,5 +1,5 @@
-//! JSON as rt-app and its workgen read it: with comments, trailing commas, keys that come more than once, and
-//! events without a value. What was read knows its line, keys keep their order.
+//! JSON as rt-app and its workgen read it: with comments, trailing commas, repeated keys, and events without
+//! a value. Every value knows its line, and keys keep their order.
 
 use anyhow::bail;
 use jsonc_parser::tokens::Token;
@@ -21,7 +21,7 @@ pub enum Value {
     Text(String),
     Bool(bool),
     Null,
-    /// There is a key and nothing behind it: `"suspend",`.
+    /// A key with nothing behind it: `"suspend",`.
     Missing,
     List(Vec<Json>),
     Object(Vec<(String, Json)>),
@@ -29,6 +29,10 @@ pub enum Value {
 
 impl Json {
     /// Reads a text.
+    ///
+    /// # Errors
+    /// Where the text is not such JSON, nests values deeper than [`MAX_DEPTH`], or goes on after its first
+    /// value.
     pub fn parse(text: &str) -> anyhow::Result<Json> {
         let mut reader = Reader {
             scanner: Scanner::new(text, &ScannerOptions::default()),
@@ -48,7 +52,7 @@ impl Json {
         }
     }
 
-    /// An object's keys and their values.
+    /// An object's keys and their values; of any other value, nothing.
     pub fn entries(&self) -> &[(String, Json)] {
         match &self.value {
             Value::Object(entries) => entries,
@@ -56,7 +60,7 @@ impl Json {
         }
     }
 
-    /// The first value of that key.
+    /// The first value of this key.
     pub fn get(&self, key: &str) -> Option<&Json> {
         let mut entries = self.entries().iter();
         entries
@@ -77,7 +81,7 @@ struct Reader<'a> {
     text: &'a str,
     /// The token that comes next.
     ahead: Option<Token<'a>>,
-    /// A place in the text, and its line.
+    /// An offset in the text, and its line.
     lines: (usize, usize),
 }
 
@@ -113,7 +117,7 @@ impl<'a> Reader<'a> {
         Ok(token)
     }
 
-    /// Takes this token if it comes next.
+    /// Takes this token if it comes next; whether it did.
     fn skip(&mut self, token: Token<'static>) -> anyhow::Result<bool> {
         let comes = self.ahead.as_ref() == Some(&token);
         if comes {
@@ -190,7 +194,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Object(entries))
     }
 
-    /// Takes the comma between two items; there may be one behind the last.
+    /// Takes the comma between two items; a comma may stand behind the last item, too.
     fn comma(&mut self, end: &Token<'static>) -> anyhow::Result<()> {
         if self.skip(Token::Comma)? || self.ahead.as_ref() == Some(end) {
             return Ok(());

@@ -1,11 +1,11 @@
-//! Scenarios out of rt-app's JSON files.
+//! Scenarios from rt-app's JSON files.
 //!
 //! Problem: rt-app describes threads by their events; so do thread programs, with other words and nesting.
 //! How: the file is read with its keys in their order, repeated ones too, since that is the order of the
 //! events ([`json`]), and checked ([`read`]); then each event becomes a step, and each task a thread with its
-//! policy, nice value, slice and CPUs. What would make another load of it is refused, with its line; what a
-//! scenario does not have and the load may do without is the scenario's caveat, which stands over its
-//! results. docs/reference/rt-app.md has the table of what becomes what.
+//! policy, nice value, slice and CPUs. Limits: an event that would change the load if it were left out is
+//! refused, with its line; what scenarios do not have and the load may do without becomes the scenario's
+//! caveat, which stands over its results. docs/reference/rt-app.md has the table of what becomes what.
 
 mod json;
 mod read;
@@ -18,18 +18,22 @@ use read::{Act, Event, File, Phase, Place, Scheduling, Task};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A scenario that says the same as an rt-app file.
+/// A scenario with the load of an rt-app file.
 #[derive(Debug)]
 pub struct Imported {
-    /// As TOML; a checked scenario.
+    /// The scenario as TOML, checked.
     pub toml: String,
-    /// What it leaves out that may change results, in one sentence; it stands in the scenario, too.
+    /// What the scenario leaves out that may change results, in one sentence; it stands in the scenario, too.
     pub caveat: Option<String>,
-    /// What else is worth knowing.
+    /// Other things that the user should know, in sentences.
     pub notes: Vec<String>,
 }
 
 /// Translates the text of an rt-app file.
+///
+/// # Errors
+/// Where the text is no rt-app file, no task has an instance, a task does what scenarios cannot describe, or
+/// the scenario is not valid.
 pub fn import(text: &str) -> anyhow::Result<Imported> {
     let file = File::read(text)?;
     let mut importer = Importer::new(&file)?;
@@ -89,13 +93,13 @@ pub fn import(text: &str) -> anyhow::Result<Imported> {
     })
 }
 
-/// The tenant that a task's threads are of.
+/// What decides the tenant that a task's threads belong to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Home {
-    /// Its task group.
+    /// The task group.
     group: Option<String>,
-    /// With SCHED_DEADLINE, its task's name, how many threads that has, and what each is promised: budget and
-    /// period in us.
+    /// With SCHED_DEADLINE: the task's name, how many threads it has, and what is promised to each: budget
+    /// and period in µs.
     promised: Option<(String, u32, u64, u64)>,
 }
 
@@ -141,7 +145,7 @@ impl Home {
     }
 }
 
-/// The tables of task groups: of `/a/b` one of `a`, and `a.b` within it.
+/// The tables of task groups: `/a/b` makes a group `a`, and `a.b` within it.
 fn groups(file: &File) -> anyhow::Result<String> {
     let mut paths = BTreeSet::new();
     for task in &file.tasks {
@@ -181,7 +185,7 @@ fn group_name(path: &str) -> String {
     sound(&path[1..], 50)
 }
 
-/// A name with no other characters than names have.
+/// A name of at most `longest` characters, with only the characters that names of scenarios may have.
 fn sound(name: &str, longest: usize) -> String {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let letters = name.chars().map(|c| match c {
@@ -202,14 +206,14 @@ enum Kind {
     Timer,
 }
 
-/// Who uses one of these.
+/// The threads that use one lock, event, semaphore, barrier or timer.
 #[derive(Default)]
 struct Users {
-    /// The tenants of its users.
+    /// The tenants of these threads.
     homes: Vec<Home>,
-    /// Threads that use it.
+    /// The number of these threads.
     threads: u32,
-    /// A timer of that name is an absolute one.
+    /// Whether a timer of this name is absolute.
     absolute: bool,
 }
 
@@ -218,13 +222,13 @@ struct Importer {
     /// Events that some thread signals, broadcasts or resumes.
     signalled: BTreeSet<String>,
     notes: Vec<String>,
-    /// By what is lost, where.
+    /// What is lost, and the places where.
     lost: BTreeMap<&'static str, Vec<String>>,
     names: BTreeSet<String>,
     locks: bool,
 }
 
-/// The steps so far, and inside each lock that is held.
+/// The steps so far, outside of locks and inside each lock that is held.
 struct Steps(Vec<(String, Vec<String>)>);
 
 impl Steps {
@@ -234,7 +238,7 @@ impl Steps {
         }
     }
 
-    /// Ends the innermost lock's program. One that did nothing was not needed.
+    /// Ends the innermost lock's program. A lock under which nothing was done is left out.
     fn unlock(&mut self) {
         if let Some((lock, steps)) = self.0.pop() {
             if !steps.is_empty() {
@@ -265,7 +269,7 @@ fn repeat(times: u32, steps: &str) -> String {
 }
 
 impl Importer {
-    /// Finds out who uses what.
+    /// Finds out which tasks use which locks, events, semaphores, barriers and timers.
     fn new(file: &File) -> anyhow::Result<Importer> {
         let mut it = Importer {
             users: BTreeMap::new(),
@@ -379,7 +383,7 @@ impl Importer {
         self.users.get(&(kind, name.to_string()))
     }
 
-    /// Remembers what the scenario does not have.
+    /// Records what the scenario does not have.
     fn lose(&mut self, what: &'static str, place: String) {
         let places = self.lost.entry(what).or_default();
         if !places.contains(&place) {
@@ -406,7 +410,7 @@ impl Importer {
         ))
     }
 
-    /// One task's thread table.
+    /// The thread table of a task.
     fn thread(&mut self, task: &Task) -> anyhow::Result<String> {
         let mut program = Vec::new();
         let mut ends = true;
@@ -495,7 +499,7 @@ impl Importer {
         }
     }
 
-    /// A name that threads can have, and no other has.
+    /// A name that threads can have and no other thread has.
     fn thread_name(&mut self, name: &str, longest: usize) -> String {
         let mut thread = sound(name, longest);
         let mut number = 0;
@@ -510,7 +514,7 @@ impl Importer {
         thread
     }
 
-    /// One phase's.
+    /// The steps of a phase.
     fn steps(&mut self, task: &Task, phase: &Phase) -> anyhow::Result<Vec<String>> {
         let mut steps = Steps(vec![(String::new(), Vec::new())]);
         for event in &phase.events {
@@ -534,11 +538,11 @@ impl Importer {
     ) -> anyhow::Result<()> {
         let fault = |message: String| Err(place.fault(event.line, &event.key, message));
         match &event.act {
-            // Nothing takes no time.
+            // An event of no length takes no step.
             Act::Run(us) if *us > 0.0 => steps.push(format!("{{ run_us = {us:?} }}")),
             Act::Sleep(us) if *us > 0.0 => steps.push(format!("{{ sleep_us = {us:?} }}")),
             Act::Run(_) | Act::Sleep(_) => {}
-            // rt-app does not sleep there either.
+            // rt-app does not sleep with a period of 0 either.
             Act::Timer { period_us, .. } if *period_us == 0.0 => {}
             Act::Timer {
                 name,
@@ -577,7 +581,7 @@ impl Importer {
                 let signals = matches!(event.act, Act::Sync(..)).then(|| step("signal", name));
                 let waits = signals.into_iter().chain([step("wait_next", name)]);
                 match steps.held()[..] {
-                    // As the tutorial says of `sync`, which has the lock around itself there.
+                    // rt-app's tutorial says that `sync` takes the lock around its wait.
                     [] => {
                         steps.0.push((lock.clone(), waits.collect()));
                         steps.unlock();
@@ -605,7 +609,7 @@ impl Importer {
                 steps.push(step("wait_next", name));
             }
             Act::Barrier(name) => {
-                // One alone waits for nobody.
+                // A barrier for one thread waits for no other thread.
                 if self
                     .users(Kind::Barrier, name)
                     .is_some_and(|it| it.threads > 1)
@@ -640,7 +644,7 @@ fn events(task: &Task) -> impl Iterator<Item = (&Phase, &Event)> {
     phases.flat_map(|phase| phase.events.iter().map(move |event| (phase, event)))
 }
 
-/// Whether one of the task's own timers of that name says that it is absolute, which counts for all uses.
+/// Whether one of the task's timers of this name is absolute, which counts for all uses of the timer.
 fn unique_is_absolute(task: &Task, timer: &str) -> bool {
     events(task).any(|(_, event)| match &event.act {
         Act::Timer { name, absolute, .. } => name == timer && *absolute,
@@ -648,8 +652,8 @@ fn unique_is_absolute(task: &Task, timer: &str) -> bool {
     })
 }
 
-/// What a task waits to be resumed as: its own name, which is all that rt-app looks at since 2025; or if
-/// nothing resumes that, what `suspend` names, as before.
+/// The name that a task waits to be resumed by: its own name, which is all that rt-app looks at since 2025;
+/// or, if no thread resumes that, the name that `suspend` gives, as in older versions.
 fn suspended_on<'a>(
     task: &'a Task,
     named: Option<&'a str>,

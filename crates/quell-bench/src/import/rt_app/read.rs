@@ -1,13 +1,13 @@
-//! What an rt-app file says: tasks with their scheduling, phases and events, each checked by itself.
+//! Reads an rt-app file: tasks with their scheduling, phases and events, each checked by itself.
 //!
-//! Keys and defaults are those of rt-app's src/rt-app_parse_config.c and doc/tutorial.txt (2025). rt-app
-//! knows an event by how its key begins (`run0`, `run1`), and ignores keys that it does not know.
+//! Source: keys and defaults are those of rt-app's src/rt-app_parse_config.c and doc/tutorial.txt (2025).
+//! rt-app knows an event by how its key begins (`run0`, `run1`), and ignores keys that it does not know.
 
 use super::json::{Json, Value};
 use anyhow::{anyhow, bail, ensure};
 use quell_model::CpuSet;
 
-/// Where something stands, for messages.
+/// The task and phase that a message is about.
 #[derive(Debug, Clone)]
 pub struct Place {
     task: String,
@@ -15,7 +15,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// An error at a key of that line.
+    /// An error at a key of this place, on this line.
     pub fn fault(&self, line: usize, key: &str, message: impl AsRef<str>) -> anyhow::Error {
         let phase = self.phase.as_ref();
         let phase = phase.map_or(String::new(), |it| {
@@ -29,7 +29,7 @@ impl Place {
         )
     }
 
-    /// The value as a whole number of that range.
+    /// The value as a whole number from `low` to `high`.
     fn number(&self, key: &str, json: &Json, low: f64, high: f64) -> anyhow::Result<f64> {
         match json.value {
             Value::Number(number) if (low..=high).contains(&number) && number.fract() == 0.0 => {
@@ -55,9 +55,9 @@ impl Place {
 
 /// A whole file.
 pub struct File {
-    /// `global.duration`, if it ends.
+    /// `global.duration` in s; `None`: without end.
     pub seconds: Option<f64>,
-    /// The line of `pi_enabled`, if that is on.
+    /// The line of `pi_enabled`, where that is on.
     pub inherits: Option<usize>,
     pub tasks: Vec<Task>,
     /// Keys that rt-app does not know either.
@@ -70,18 +70,18 @@ pub struct Task {
     pub place: Place,
     pub instances: u32,
     pub delay_us: f64,
-    /// How often the phases are done; none: for ever.
+    /// How often the phases are run; `None`: for ever.
     pub rounds: Option<u32>,
     pub scheduling: Scheduling,
     pub cpus: Option<CpuSet>,
-    /// Its task group, `/a/b`; none: the root.
+    /// The task group, `/a/b`; `None`: the root.
     pub group: Option<String>,
     pub phases: Vec<Phase>,
 }
 
 pub struct Phase {
     pub place: Place,
-    /// How often it is done; none: for ever.
+    /// How often the phase is run; `None`: for ever.
     pub turns: Option<u32>,
     pub events: Vec<Event>,
 }
@@ -106,17 +106,17 @@ pub enum Act {
     Sync(String, String),
     Signal(String),
     Broadcast(String),
-    /// What it names, if anything.
+    /// The event that the thread suspends on, if the file names one.
     Suspend(Option<String>),
     Resume(String),
     Barrier(String),
     SemPost(String),
     SemWait(String),
-    /// What a scenario does not have.
+    /// A step that scenarios do not have, and what is lost with it.
     Lost(&'static str),
 }
 
-/// Policy and what goes with it.
+/// A scheduling policy and its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scheduling {
     Other {
@@ -180,6 +180,11 @@ fn is_event(key: &str) -> bool {
 }
 
 impl File {
+    /// Reads the text of an rt-app file.
+    ///
+    /// # Errors
+    /// Where the text is no JSON as rt-app reads it, has no tasks, or has a value that a scenario cannot
+    /// keep; the message has the line.
     pub fn read(text: &str) -> anyhow::Result<File> {
         let json = Json::parse(text)?;
         ensure!(
@@ -341,7 +346,8 @@ impl Task {
         Ok(task)
     }
 
-    /// What a phase says of scheduling and CPUs counts for the thread if all phases come to the same.
+    /// Takes over a phase's settings of scheduling and CPUs for the thread; all phases must come to equal
+    /// settings.
     fn phase_settings(&mut self, number: usize, json: &Json, place: &Place) -> anyhow::Result<()> {
         let differs = |key: &str| {
             let line = json.get(key).map_or(json.line, |value| value.line);
@@ -384,7 +390,7 @@ impl Task {
     }
 }
 
-/// rt-app before there were events.
+/// Refuses the grammar that rt-app had before there were events.
 fn old_grammar(json: &Json, place: &Place) -> anyhow::Result<()> {
     for key in ["exec", "lock_order"] {
         if let (Some(value), false) = (json.get(key), json.get("phases").is_some()) {
@@ -396,7 +402,7 @@ fn old_grammar(json: &Json, place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A `loop`: how often, or for ever. rt-app ends one only when it comes to the number.
+/// Reads a `loop`: a number of turns, or `None` for ever. rt-app ends a loop only when it reaches the number.
 fn turns(place: &Place, json: &Json) -> anyhow::Result<Option<u32>> {
     match json.value {
         Value::Number(turns) if turns < 0.0 => Ok(None),
@@ -435,7 +441,7 @@ fn group(json: &Json, place: &Place) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Properties that a scenario's threads do not have are kept as events that are lost.
+/// Records properties that a scenario's threads do not have as lost events.
 fn lost_property(key: &str, value: &Json, phase: &mut Phase) {
     let what = match key {
         "util_min" | "util_max" => "utilisation clamps",
@@ -450,7 +456,7 @@ fn lost_property(key: &str, value: &Json, phase: &mut Phase) {
 }
 
 impl Scheduling {
-    /// A task's.
+    /// Reads a task's scheduling.
     fn read(json: &Json, place: &Place, default: &str) -> anyhow::Result<Scheduling> {
         let policy = json.get("policy");
         let line = policy.map_or(json.line, |it| it.line);
@@ -467,7 +473,7 @@ impl Scheduling {
             value.transpose()
         };
         let runtime = number("dl-runtime", 0.0, 4e6)?.filter(|us| *us > 0.0);
-        // As the kernel has it.
+        // Clamped as the kernel clamps slices.
         let slice_us = runtime.map(|us| us.clamp(100.0, 100_000.0));
         let nice =
             || Ok::<_, anyhow::Error>(number("priority", -20.0, 19.0)?.unwrap_or(0.0) as i32);
@@ -480,7 +486,7 @@ impl Scheduling {
                 nice: nice()?,
                 slice_us,
             },
-            // rt-app sets neither of both there.
+            // rt-app sets neither nice value nor slice with this policy.
             "SCHED_IDLE" => Scheduling::Idle,
             "SCHED_FIFO" | "SCHED_RR" => Scheduling::Realtime {
                 policy: if policy == "SCHED_FIFO" { "fifo" } else { "rr" },
@@ -525,7 +531,7 @@ impl Scheduling {
         }
     }
 
-    /// As a phase changes it, which says only what it changes.
+    /// The scheduling after a phase, which names only what it changes.
     fn changed(&self, json: &Json, place: &Place) -> anyhow::Result<Scheduling> {
         let policy = json.get("policy").and_then(Json::text);
         let policy = policy.unwrap_or(self.policy());
@@ -549,11 +555,11 @@ impl Scheduling {
     }
 }
 
-/// What an event does.
+/// Reads what an event does.
 fn act(key: &str, json: &Json, place: &Place) -> anyhow::Result<Act> {
     let is = |word: &str| key.starts_with(word);
     let text = || Ok::<_, anyhow::Error>(place.text(key, json)?.to_string());
-    // Longer than a scenario's longest step.
+    // At most as long as the longest step of a scenario.
     let time = || place.number(key, json, 0.0, 60e6);
     if json.value == Value::Missing && !is("suspend") && !is("yield") {
         return Err(place.fault(json.line, key, "has no value"));

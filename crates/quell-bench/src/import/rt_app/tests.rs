@@ -80,7 +80,7 @@ fn comments_trailing_commas_and_a_suspend_without_a_value_are_read() {
     assert_eq!(scenario.seconds, 3.0);
 }
 
-/// What is refused, and what the message says.
+/// Files that are refused, and words of each message.
 const REFUSED: &[(&str, &[&str])] = &[
     (
         r#"{"tasks": {"a": {"exec": 5000, "period": 24000, "lock_order": ["r0"]}}}"#,
@@ -187,7 +187,7 @@ fn how_threads_are_scheduled_is_kept() {
         let it = thread(name).1;
         (it.policy.name(), it.nice, it.priority, it.slice_us)
     };
-    // No longer than the kernel gives.
+    // A slice is at most as long as the kernel gives.
     assert_eq!(keys("a"), ("other", Some(-19), None, Some(100_000.0)));
     assert_eq!(keys("b"), ("batch", Some(3), None, None));
     assert_eq!(keys("c"), ("idle", None, None, None));
@@ -243,7 +243,7 @@ fn simulate(scenario: Scenario) -> crate::result::BenchResult {
     simulated::run(&options, &AtomicBool::new(false), &Progress::silent()).unwrap()
 }
 
-/// How much of one CPU each thread table's threads use together, in percent.
+/// How much of one CPU the threads of each thread table use together, in percent.
 fn percents(text: &str, cpus: u32) -> BTreeMap<String, f64> {
     let (mut scenario, _) = scenario(text);
     let host = scenario.host.as_mut().unwrap();
@@ -256,40 +256,40 @@ fn percents(text: &str, cpus: u32) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Threads, and what they use in percent of a CPU.
+/// Threads, and the percentage of a CPU that each uses.
 type Uses = &'static [(&'static str, f64)];
 
-/// Files, CPUs, and what threads use by hand.
+/// Files, the number of CPUs, and what the threads use as worked out by hand.
 #[rustfmt::skip]
 const USES: &[(&str, u32, Uses)] = &[
     (r#"{"tasks":{"a":{"run":1000,"sleep":9000}}} // 10 %"#, 2, &[("a", 10.0)]),
     (r#"{"tasks":{"a":{"run":1000,"sleep":9000,}}}"#, 2, &[("a", 10.0)]),
-    // Nobody listens; a lock of one thread.
+    // An event that no thread waits for; a lock that one thread uses.
     (r#"{"tasks":{"a":{"run":100,"resume":"b","timer":{"ref":"t","period":10000}},"b":{"run":50,"timer":{"ref":"u","period":10000}}}}"#, 2, &[("a", 1.0), ("b", 0.5)]),
     (r#"{"tasks":{"a":{"lock":"m","run":100,"unlock":"m","timer":{"ref":"t","period":10000}}}}"#, 2, &[("a", 1.0)]),
-    // A thread that waits and passes on.
+    // A thread that waits and passes the wakeup on.
     (r#"{"tasks":{
         "tick":{"run":100,"resume":"fwd","timer":{"ref":"t","period":10000}},
         "fwd":{"suspend":"fwd","resume":"worker"},
         "worker":{"suspend":"worker","run":5000}}}"#, 2, &[("tick", 1.0), ("fwd", 0.0), ("worker", 50.0)]),
-    // Who signals waits for the answer, not for its own signal.
+    // A thread that signals and then waits, waits for the answer, not for its own signal.
     (r#"{"tasks":{
         "decoder":{"run":1000,"lock":"m","signal":"q","wait":{"ref":"q","mutex":"m"},"unlock":"m","run1":1500,"timer":{"ref":"t","period":10000}},
         "omx":{"lock":"m","wait":{"ref":"q","mutex":"m"},"unlock":"m","run":3000,"lock1":"m","signal":"q","unlock1":"m"}}}"#, 2, &[("decoder", 25.0), ("omx", 30.0)]),
-    // A resume that comes while nobody is suspended is lost: of each two one.
+    // A resume that comes while no thread is suspended is lost: one of every two.
     (r#"{"tasks":{
         "tick":{"run":100,"resume":"slow","timer":{"ref":"t","period":10000}},
         "slow":{"run":15000,"suspend":""}}}"#, 2, &[("tick", 1.0), ("slow", 75.0)]),
-    // Resumed by the name that `suspend` gives, both of them.
+    // One resume, by the name that `suspend` gives, wakes both threads.
     (r#"{"tasks":{
         "tick":{"run":100,"resume":"sub","timer":{"ref":"t","period":10000}},
         "sub1":{"suspend":"sub","run":1000},"sub2":{"suspend":"sub","run":2000}}}"#, 4, &[("sub1", 10.0), ("sub2", 20.0)]),
-    // A timer that restarts when it is late, and one that catches up: 1 s late once.
+    // A timer that restarts when it is late, and a timer that catches up: each is 1 s late once.
     (r#"{"global":{"duration":3},"tasks":{"a":{"loop":1,"phases":{
         "p":{"run":1000000},"q":{"loop":-1,"run":100,"timer":{"ref":"unique","period":1000}}}}}}"#, 2, &[("a", 40.0)]),
     (r#"{"global":{"duration":3},"tasks":{"a":{"loop":1,"phases":{
         "p":{"run":1000000},"q":{"loop":-1,"run":500,"timer":{"ref":"unique","period":1000,"mode":"absolute"}}}}}}"#, 2, &[("a", 83.3)]),
-    // It ends: 4 times 120 ms of 2 s, and the other begins late.
+    // The first task ends after 4 times 120 ms of 2 s; the second begins late.
     (r#"{"global":{"duration":2},"tasks":{
         "a":{"loop":4,"run":120000,"timer":{"ref":"t","period":200000}},
         "b":{"delay":1000000,"run":1000,"sleep":1000}}}"#, 2, &[("a", 24.0), ("b", 25.0)]),
@@ -299,7 +299,7 @@ const USES: &[(&str, u32, Uses)] = &[
         "heavy":{"loop":100,"run":7000,"timer":{"ref":"unique","period":10000}}}}}}"#, 2, &[("a", 40.0)]),
     // Two threads share the CPU that both must use, by their nice values: 1024 to 335.
     (r#"{"tasks":{"a":{"run":1000,"cpus":[1]},"b":{"run":1000,"cpus":[1],"priority":5}}}"#, 2, &[("a", 75.3), ("b", 24.7)]),
-    // The background takes nothing from what is periodic.
+    // Background threads take nothing from periodic threads.
     (r#"{"tasks":{
         "work":{"instance":8,"run":5333,"timer":{"ref":"unique","period":7777}},
         "hog":{"instance":5,"run":3000,"policy":"SCHED_IDLE"}}}"#, 8, &[("work", 8.0 * 68.57)]),
@@ -316,8 +316,8 @@ fn threads_use_what_follows_from_the_file_by_hand() {
         let got = percents(text, *cpus);
         for (name, due) in *expected {
             let used = got.get(*name).copied().unwrap_or_default();
-            // Within a point; of each of the eight within two, as EEVDF has two share a CPU for a while now
-            // and then.
+            // Within a percentage point; within two for each of the eight threads, as EEVDF now and then has
+            // two of them share a CPU for a while.
             let most = if *name == "work" { 16.0 } else { 1.0 };
             assert!(
                 (used - due).abs() < most,

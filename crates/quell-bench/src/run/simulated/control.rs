@@ -1,8 +1,8 @@
 //! What acts on a simulated machine beside its scheduler, as a daemon does on a host: Quell's agent, and
 //! controllers that give tenants cores of their own.
 //!
-//! Each acts at times of its own, on what it can see of the machine and of the answers since it last did.
-//! What it takes itself is not simulated.
+//! Each controller acts at times of its own, on what it can see of the machine and of the answers since it
+//! last acted. The CPU time that it takes itself is not simulated.
 
 use super::Owner;
 use super::cores::Cores;
@@ -16,20 +16,20 @@ use quell_sim::{Answer, Monitor, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One of them.
+/// Something that acts beside the scheduler.
 pub trait Controller {
-    /// When it acts next; `u64::MAX`: no more. Time begins at 0.
+    /// When it acts next, in ns since the beginning; `u64::MAX`: no more.
     fn next_ns(&self) -> u64;
 
-    /// How many CPUs tenants have for themselves at the moment, emulators' among them; none: CPUs are
-    /// everybody's.
+    /// How many CPUs tenants have for themselves at the moment, emulators' CPUs included; `None`: no tenant
+    /// has CPUs of its own.
     fn held(&self) -> Option<u32>;
 
-    /// Looks and acts. `answers` are those since it last did.
+    /// Looks at the machine and acts. `answers` are the answers since it last did.
     fn act(&mut self, simulation: &mut Simulation, answers: &[Answer]);
 }
 
-/// The side's, if it has one. `owners` are by the simulation's tenants.
+/// The side's controller, if it has one. `owners` has an entry for each tenant of the simulation.
 pub fn of(
     side: &Side,
     scenario: &Scenario,
@@ -61,37 +61,37 @@ pub fn of(
     }
 }
 
-/// The agent's loop: the same policy from the same snapshots to the same plans, once a period.
+/// The agent's loop: the agent's policy, from a snapshot to a plan once a period.
 struct Agent {
     monitor: Monitor,
     policy: Box<dyn Policy>,
     servers: PromisedServers,
-    /// Which VM each such tenant is, and how many virtual CPUs it has.
+    /// By tenant that is a VM: the VM and its number of vCPUs.
     vms: BTreeMap<TenantName, (VmId, u32)>,
-    /// Where threads might run that may not run everywhere there for now.
+    /// Where threads that are limited for now might run before.
     limited: BTreeMap<ThreadId, CpuSet>,
     period_ns: u64,
-    /// When the period ends.
+    /// When the period ends, in ns.
     next_ns: u64,
-    /// CPUs that pools have given away.
+    /// CPUs that pools have given to tenants.
     held: Option<u32>,
-    /// What a guest takes for each virtual CPU that it plugs.
+    /// How long a guest takes for each vCPU that it plugs, in ns.
     plug_ns: u64,
-    /// Guests that were told, by tenant.
+    /// The guests that were told a number of vCPUs, by tenant.
     plugs: BTreeMap<TenantName, Plugs>,
 }
 
-/// A guest that is to have another number of virtual CPUs online. It plugs one after the other.
+/// A guest that is to have another number of vCPUs online. It plugs one vCPU after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Plugs {
     online: u32,
     to: u32,
-    /// When the next is plugged; `u64::MAX`: none is.
+    /// When the next vCPU is plugged, in ns; `u64::MAX`: none is.
     at_ns: u64,
 }
 
 impl Plugs {
-    /// It is told to have so many.
+    /// Tells the guest to have `to` vCPUs online.
     fn tell(&mut self, to: u32, now_ns: u64, takes_ns: u64) {
         self.to = to;
         self.at_ns = match (self.online == to, self.at_ns) {
@@ -101,7 +101,8 @@ impl Plugs {
         };
     }
 
-    /// One is plugged: which, and whether it is online from now on. The first ones stay online.
+    /// Plugs one vCPU: gives its number, and whether it is online from now on. The vCPUs with the lowest
+    /// numbers stay online.
     fn next(&mut self, takes_ns: u64) -> (CpuId, bool) {
         let comes = self.online < self.to;
         let number = if comes { self.online } else { self.online - 1 };
@@ -115,7 +116,7 @@ impl Plugs {
 }
 
 impl Agent {
-    /// The side's, if it has one.
+    /// The side's agent, if it has one.
     fn of(
         side: &Side,
         scenario: &Scenario,
@@ -129,7 +130,7 @@ impl Agent {
             Backend::Auto | Backend::SchedExt => file.asymmetry.clone().in_shared_queues(),
         };
         let policy = quell_policy::composed(&file, &asymmetry, &[])?;
-        // The simulation's scheduler is what it is from beginning to end: its lever is none there.
+        // The simulation has one scheduler from beginning to end: the guard cannot switch it off there.
         let policy = Guarded::keeping(policy, &file, &asymmetry, Backend::Stock);
         let tenant = |owner: &Owner| {
             let it = &instances[owner.instance];
@@ -192,7 +193,7 @@ impl Controller for Agent {
                 continue;
             };
             self.place(simulated, thread.cpus.as_ref(), simulation);
-            // Simulated tenants are cgroups.
+            // Simulated tenants are cgroups, so a thread's weight is not also its tenant's.
             simulation.set_thread(simulated, ThreadSetting::planned(0, thread));
         }
         let set = |setting| simulation.set_server(setting);
@@ -215,7 +216,7 @@ impl Controller for Agent {
 }
 
 impl Agent {
-    /// Guests plug what is due.
+    /// Guests plug the vCPUs whose time has come.
     fn plug(&mut self, simulation: &mut Simulation) {
         let now = simulation.machine().now;
         for (name, plugs) in &mut self.plugs {
@@ -229,7 +230,7 @@ impl Agent {
         }
     }
 
-    /// A thread may run there only, or where it might before.
+    /// Lets a thread run only on `cpus`, or again where it might run before.
     fn place(&mut self, thread: ThreadId, cpus: Option<&CpuSet>, simulation: &mut Simulation) {
         let machine = simulation.machine();
         let now = machine.thread(thread).allowed.clone();

@@ -1,5 +1,5 @@
-//! A simulation's course: going on with what acts beside its scheduler, and what is read of it before and
-//! after a window.
+//! The course of a simulation: advancing it together with a controller beside its scheduler, and the readings
+//! before and after a window.
 
 use super::control::Controller;
 use super::{Owner, STRIDE};
@@ -10,19 +10,22 @@ use quell_sim::{Answer, Simulation, ThreadId, VmId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A simulation, what acts beside its scheduler, and the answers so far.
+/// A simulation, the controller beside its scheduler, and the answers so far.
 pub(super) struct Course {
     pub(super) simulation: Simulation,
     pub(super) controller: Option<Box<dyn Controller>>,
     pub(super) answers: Vec<Answer>,
-    /// How many of them the controller was told.
+    /// How many of the answers the controller was given.
     pub(super) told: usize,
-    /// CPUs that tenants had for themselves so far, times ns, while that is counted.
+    /// CPUs that tenants had for themselves so far, times ns; `None` while that is not counted.
     pub(super) held: Option<u128>,
 }
 
 impl Course {
-    /// Goes on until then.
+    /// Advances the simulation to the time `end`, in ns.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
     pub(super) fn advance(&mut self, end: u64, interrupt: &AtomicBool) -> anyhow::Result<()> {
         while self.simulation.machine().now < end {
             ensure!(!interrupt.load(Ordering::Relaxed), Interrupted);
@@ -51,22 +54,22 @@ impl Course {
     }
 }
 
-/// What the machine and every tenant have used and done at one time.
+/// What the machine and every tenant have used and done up to one time.
 pub(super) struct Reading {
-    /// Of the host.
+    /// Switches of the host's CPUs.
     pub(super) switches: u64,
-    /// By tenant, if it is a VM.
+    /// By tenant: what its guest did, if it is a VM.
     pub(super) guests: Vec<Option<GuestCounts>>,
-    /// By CPU.
+    /// By CPU: the time that it was busy, in ns.
     pub(super) busy_ns: Vec<u64>,
     pub(super) cpu_ns: Vec<u64>,
-    /// By tenant, then by its thread on the host.
+    /// By tenant, then by its thread on the host: CPU time, in ns.
     pub(super) threads_ns: Vec<Vec<u64>>,
     pub(super) rounds: Vec<u64>,
 }
 
 impl Reading {
-    /// What there is to read now, of so many tenants; `owners` are by the simulation's.
+    /// Reads the counters of `instances` tenants; `owners` has an entry for each tenant of the simulation.
     pub(super) fn of(simulation: &Simulation, owners: &[Owner], instances: usize) -> Reading {
         let machine = simulation.machine();
         let mut threads_ns = vec![Vec::new(); instances];
@@ -110,8 +113,8 @@ fn guest_counts(simulation: &Simulation, vm: VmId) -> GuestCounts {
     }
 }
 
-/// How many seconds have a 99th percentile above the objective; `seconds` are the latencies of what was due
-/// in each, in ns.
+/// How many seconds have a 99th percentile above the objective; `seconds` has the latencies of the requests
+/// that were due in each second, in ns.
 pub(super) fn late(seconds: BTreeMap<u64, Vec<u64>>, objective: Objective) -> u64 {
     let objective_ns = (objective.p99_ms * 1e6) as u64;
     let late = seconds.into_values().filter(|second| {

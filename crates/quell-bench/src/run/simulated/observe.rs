@@ -1,7 +1,8 @@
-//! What the simulated scheduler does to threads, as a trace's events: the same vocabulary as of a live host.
+//! What the simulated scheduler does to threads, as the events of a trace of a live host.
 //!
-//! A CPU tells of a switch when it begins it, with the time at which the next thread begins; so what is told
-//! is put in order of time before it goes on to a [`Sink`]. Times count from the simulation's beginning.
+//! A CPU reports a switch when it begins it, with the time at which the next thread begins; so events are put
+//! in the order of their times before they go to a [`Sink`]. Times count from the simulation's beginning, in
+//! ns.
 
 use quell_model::{CpuId, Pid, Tid};
 use quell_sim::{Happening, Simulation, ThreadId};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 /// Takes events in the order of their times.
 pub(crate) trait Sink: 'static {
-    /// Goes past one.
+    /// Takes one event.
     fn add(&mut self, event: &Event);
 }
 
@@ -38,12 +39,12 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
     }
 }
 
-/// Watches a simulation from when it is told to until it is finished.
+/// Watches a simulation from [`Watch::begin`] to [`Watch::finish`].
 pub(crate) struct Watch<S>(Rc<RefCell<Watched<S>>>);
 
 struct Watched<S> {
     sink: S,
-    /// What happens later than what was told last, in the order of time.
+    /// Events that are later than the last reported event may be, in the order of their times.
     pending: BTreeMap<(u64, u64), Event>,
     told: u64,
 }
@@ -54,14 +55,14 @@ pub(crate) struct Names {
     pub(crate) threads: Vec<String>,
 }
 
-/// A tenant's process id. Its first thread, of the same id, is none of the simulation's and never runs: it
-/// has the process's name.
+/// A tenant's process id. The process's first thread, which has this id, is no thread of the simulation and
+/// never runs: it has the process's name.
 pub(crate) fn pid(tenant: usize) -> Pid {
     Pid(tenant as u32 + 1)
 }
 
 impl<S: Sink + Default> Watch<S> {
-    /// Begins; `tenants` are all that have threads on the host.
+    /// Begins to watch; `tenants` are all tenants that have threads on the host.
     pub(crate) fn begin(simulation: &mut Simulation, tenants: &[Names], sink: S) -> Watch<S> {
         let mut watched = Watched {
             sink,
@@ -72,7 +73,7 @@ impl<S: Sink + Default> Watch<S> {
             let kind = Kind::Thread(quell_trace::Thread { tid, pid, name });
             watched.add(0, 0, CpuId(0), kind);
         };
-        // Process ids come before those of threads; the idle threads have 0.
+        // The ids of processes come before those of threads; idle threads have 0.
         let before = tenants.len() as u32 + 1;
         let tid = move |thread: ThreadId| Tid(before + thread.0);
         let mut threads = (0..).map(ThreadId);
@@ -94,8 +95,8 @@ impl<S: Sink + Default> Watch<S> {
         let watched = shared.clone();
         simulation.observe(Box::new(move |now, at, happening| {
             let (cpu, kind) = match happening {
-                // As long as it runs no other program it has the name of who forked it, and here it is a
-                // thread of that's process.
+                // A forked thread has the name of the thread that forked it until it runs another program,
+                // and here it is a thread of that thread's process.
                 Happening::Fork { thread, by, cpu } => {
                     let of = names[by.index()].clone();
                     names.push(of.clone());
@@ -127,7 +128,7 @@ impl<S: Sink + Default> Watch<S> {
         Watch(shared)
     }
 
-    /// Ends: the sink has everything then, and what happens later is nobody's.
+    /// Ends: gives the sink with all events so far; later events are dropped.
     pub(crate) fn finish(self) -> S {
         let mut watched = self.0.borrow_mut();
         while let Some((_, event)) = watched.pending.pop_first() {
@@ -139,7 +140,7 @@ impl<S: Sink + Default> Watch<S> {
 
 impl<S: Sink> Watched<S> {
     fn add(&mut self, now: u64, at_ns: u64, cpu: CpuId, kind: Kind) {
-        // Nothing earlier than now will be told any more.
+        // No event earlier than `now` will be reported any more.
         while let Some(first) = self.pending.first_entry() {
             if first.key().0 >= now {
                 break;

@@ -1,4 +1,4 @@
-//! What tests and studies of promised CPU time draw.
+//! Random promises of CPU time, for tests and studies.
 
 use quell_model::config::{Criticality, Server};
 use rand::Rng;

@@ -11,6 +11,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// Starts memcached and stores its values.
+///
+/// # Errors
+/// Where memcached is not installed, does not start or answer in time, or does not store the values.
 pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<Started> {
     let mut command = Command::new(find_program("memcached", "memcached")?);
     command
@@ -23,7 +26,7 @@ pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<
     command.args(["-l", "127.0.0.1", "-U", "0", "-M", "-c", "4096"]);
     command.args(["-p", &port_text, "-t", &threads, "-m", &memory]);
     if is_root() {
-        // Another user's processes would lose the signal that ends them with us.
+        // A process of another user would lose the signal that ends it with us.
         command.args(["-u", "root"]);
     }
     let process = launch.start(command)?;
@@ -64,7 +67,7 @@ pub fn start(app: &Memcached, launch: &Launch<'_>, port: u16) -> anyhow::Result<
     })
 }
 
-/// `get` of several consecutive keys: consecutive, so that request and right answer are each one
+/// `get` of several consecutive keys: consecutive, so that a request and its right answer are each one
 /// stretch of memory and cost the load generator little. The server hashes every key anyway.
 struct Multiget {
     keys: u32,
@@ -84,7 +87,7 @@ const END: &[u8] = b"END\r\n";
 impl Multiget {
     fn new(app: &Memcached) -> Multiget {
         let length = app.value_bytes as usize;
-        // Values are stretches of one text, each starting elsewhere.
+        // Values are stretches of one text, each with another start.
         let source = text(1, length + 4096);
         let (mut names, mut parts) = (Vec::new(), Vec::new());
         let (mut part_length, mut value_start) = (0, 0);
@@ -136,7 +139,8 @@ impl Protocol for Multiget {
         let parts = self.parts(first, self.keys_per_request);
         let length = parts.len() + END.len();
         if bytes.len() < length {
-            // An error, or an answer without some value, is short: do not wait for the rest.
+            // A short answer that is wrong so far is an error, or lacks a value: there is no rest to wait
+            // for.
             let seen = bytes.len().min(self.part_length);
             let starts_well = bytes[..seen] == parts[..seen];
             return if starts_well && !bytes.ends_with(END) {

@@ -1,8 +1,8 @@
-//! Real applications as tenants: from the distribution, started as ordinary children in a folder of
-//! their own on a free port of 127.0.0.1. Nothing of the system's configuration is read or changed.
+//! Real applications as tenants: the distribution's own, started as ordinary children in a folder of their
+//! own on a free port of 127.0.0.1. Nothing of the system's configuration is read or changed.
 //!
-//! Every answer is compared with what it must be. So each application's module knows three things:
-//! how to start it, what to store in it, and what a request and its right answer are.
+//! Every answer is compared with the right one. So each application's module knows three things: how to start
+//! it, what to store in it, and what a request and its right answer are.
 
 mod memcached;
 mod nginx;
@@ -34,21 +34,21 @@ pub struct Launch<'a> {
     pub nursery: &'a Nursery,
     /// The tenant's own folder.
     pub folder: PathBuf,
-    /// Where it runs.
+    /// The cgroup and CPUs it runs on.
     pub place: Place,
     /// Number of CPUs.
     pub cpus: u32,
-    /// Ends waiting.
+    /// Ends waiting when it is set.
     pub interrupt: &'a AtomicBool,
 }
 
-/// A tenant that runs. Dropped in this order: the process ends before what feeds it.
+/// A tenant that runs. Fields are dropped in this order: the process ends before the thread that feeds it.
 pub struct Started {
-    /// Its (first) process.
+    /// The tenant's first process.
     pub process: Process,
-    /// How to reach it, if it takes requests.
+    /// How to connect to it, if it takes requests.
     pub connect: Option<Box<dyn Connect>>,
-    /// What it has done, if it does batch work.
+    /// The counter of its work, if it does batch work.
     pub work: Option<Box<dyn Work>>,
 }
 
@@ -57,11 +57,14 @@ pub trait Work: Send + Sync {
     /// Work done so far.
     fn done(&self) -> f64;
 
-    /// What is counted.
+    /// The unit of the work.
     fn unit(&self) -> &'static str;
 }
 
 /// Starts an application, stores its data and checks that it answers.
+///
+/// # Errors
+/// Where it is not installed, does not start or answer in time, or answers wrongly; and [`Interrupted`].
 pub fn start(app: &App, launch: &Launch<'_>) -> anyhow::Result<Started> {
     let mut tries = 1;
     let started = loop {
@@ -85,13 +88,19 @@ pub fn start(app: &App, launch: &Launch<'_>) -> anyhow::Result<Started> {
 }
 
 impl Launch<'_> {
-    /// Starts the tenant's process in its place; what it says goes to the file `log` of the tenant's folder.
+    /// Starts the tenant's process in its place; its stderr goes to the file `log` of the tenant's folder.
+    ///
+    /// # Errors
+    /// Where the process cannot be started or put into its cgroup.
     pub fn start(&self, mut command: Command) -> anyhow::Result<Process> {
         self.place.put(&mut command)?;
         self.nursery.start(command, &self.folder.join("log"))
     }
 
-    /// Tries until it succeeds, the process ends, or it takes too long.
+    /// Repeats `attempt` until it succeeds.
+    ///
+    /// # Errors
+    /// The last error of `attempt` after 20 s, [`Interrupted`], or that the process has ended.
     pub fn until<T>(
         &self,
         process: &Process,
@@ -115,6 +124,9 @@ impl Launch<'_> {
     }
 
     /// A connection in blocking mode, as soon as the process takes one.
+    ///
+    /// # Errors
+    /// As [`Launch::until`]; or where the connection's timeouts cannot be set.
     pub fn connection(&self, process: &Process, port: u16) -> anyhow::Result<TcpStream> {
         let stream = self.until(process, || open(local(port)))?;
         stream
@@ -132,14 +144,14 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A port nobody listens on at the moment.
+/// A port on which no process listens at the moment.
 fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(local(0)).context("cannot listen on 127.0.0.1")?;
     Ok(listener.local_addr().context("no local address")?.port())
 }
 
-/// Text much like prose to a compressor, the same for the same seed: words of a small vocabulary,
-/// frequent ones much more often.
+/// Text much like prose to a compressor: words of a small vocabulary, a few of them much more often than
+/// others. Equal seeds give equal texts.
 pub fn text(seed: u64, length: usize) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let words: Vec<Vec<u8>> = (0..2048)
@@ -160,7 +172,7 @@ pub fn text(seed: u64, length: usize) -> Vec<u8> {
     text
 }
 
-/// Whether we are root, whom some servers refuse to run as unless told.
+/// Whether we are root; some servers run as root only if told to.
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -1,4 +1,4 @@
-//! nginx: a request gets one document, compressed anew each time if so configured.
+//! nginx: a request gets one document, which is compressed anew each time if so configured.
 
 use super::{Launch, Started, is_root, local, text};
 use crate::workload::load::{Answer, Protocol, StreamServer, open};
@@ -15,10 +15,13 @@ use std::process::{Command, Stdio};
 const REQUEST: &[u8] =
     b"GET /document.txt HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
 
-/// The header in which a worker says who it is.
+/// The header in which a worker names its process id.
 const WORKER: &str = "X-Worker";
 
 /// Starts nginx with a configuration of its own.
+///
+/// # Errors
+/// Where nginx is not installed, does not start or answer in time, or answers with another document.
 pub fn start(app: &Nginx, launch: &Launch<'_>, port: u16) -> anyhow::Result<Started> {
     let program = find_program("nginx", "nginx-light")?;
     let folder = &launch.folder;
@@ -27,7 +30,7 @@ pub fn start(app: &Nginx, launch: &Launch<'_>, port: u16) -> anyhow::Result<Star
     let root = folder.join("root");
     std::fs::create_dir_all(&root).context("cannot make nginx's folder")?;
     std::fs::write(root.join("document.txt"), &document).context("cannot write the document")?;
-    // As another user, workers could not read our folder.
+    // Workers of another user could not read our folder.
     let user = if is_root() { "user root;" } else { "" };
     let gzip = if app.gzip { "on" } else { "off" };
     let (level, path) = (app.gzip_level, folder.display());
@@ -69,7 +72,7 @@ http {{
         );
         Ok(())
     })?;
-    // What all answers must be is the first one, once that has been checked itself.
+    // The first answer is what all answers must be, once it has been checked itself.
     let mut plain = Vec::new();
     if app.gzip {
         GzDecoder::new(&response.body[..])
@@ -94,7 +97,7 @@ http {{
     })
 }
 
-/// GET of the document.
+/// The protocol: GET of the document.
 struct Get {
     /// The right body.
     body: Vec<u8>,
@@ -124,9 +127,9 @@ impl Protocol for Get {
         }
     }
 
-    /// The kernel spreads connections over workers by a hash of their ports, so by chance. Chance
-    /// would make one side of a comparison busier than another: open some more and keep equally
-    /// many of each worker's.
+    /// The kernel spreads connections over workers by a hash of their ports, so by chance. Chance would make
+    /// one side of a comparison busier than another: so more connections than needed are opened, and equally
+    /// many of each worker are kept.
     fn open(&self, address: SocketAddr, connections: u32) -> anyhow::Result<Vec<TcpStream>> {
         let share = connections.div_ceil(self.workers) as usize;
         let mut of_worker: BTreeMap<u32, usize> = BTreeMap::new();
@@ -150,13 +153,13 @@ impl Protocol for Get {
     }
 }
 
-/// What matters of a response.
+/// The parts of a response that matter.
 struct Response {
     body: Vec<u8>,
     worker: u32,
 }
 
-/// One request and its response on a blocking connection.
+/// Sends one request and reads its response on a blocking connection.
 fn get(stream: &mut TcpStream) -> anyhow::Result<Response> {
     stream.write_all(REQUEST).context("cannot ask nginx")?;
     let mut bytes = Vec::new();

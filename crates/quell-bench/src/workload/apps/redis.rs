@@ -19,6 +19,9 @@ const SCRIPT: &str =
     "local s = 0 for i = 1, tonumber(ARGV[1]) do s = (s * 31 + i) % 1000003 end return s";
 
 /// Starts redis-server and stores its data.
+///
+/// # Errors
+/// Where redis-server is not installed, does not start or answer in time, or does not store the data.
 pub fn start(app: &Redis, launch: &Launch<'_>, port: u16) -> anyhow::Result<Started> {
     let config = format!(
         "bind 127.0.0.1\nport {port}\nsave \"\"\nappendonly no\ndaemonize no\nmaxmemory {}mb\n\
@@ -29,7 +32,7 @@ pub fn start(app: &Redis, launch: &Launch<'_>, port: u16) -> anyhow::Result<Star
     std::fs::write(&config_file, config).context("cannot write redis's configuration")?;
     let mut command = Command::new(find_program("redis-server", "redis-server")?);
     command.current_dir(&launch.folder).stdin(Stdio::null());
-    // It logs on stdout; what it says when it cannot start must reach the log.
+    // redis logs on stdout; its messages when it cannot start must reach the log.
     let output = std::fs::File::create(launch.folder.join("log.out"));
     command.stdout(Stdio::from(output.context("cannot write redis's log")?));
     // SORT ALPHA orders by locale.
@@ -126,7 +129,7 @@ impl Commands {
         })
     }
 
-    /// The commands that store what this mix needs.
+    /// The commands that store the data that this mix needs.
     fn stores(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         let uses = |commands: &[RedisCommand]| commands.iter().any(|c| self.mix.contains(c));
         let strings = uses(&[RedisCommand::Get]);
@@ -143,7 +146,7 @@ impl Commands {
                     &self.values[key as usize],
                 ]));
             }
-            // In portions: a command's arguments are limited to a million.
+            // In portions: a command has at most a million arguments.
             for (portion, elements) in list.chunks(10_000).enumerate() {
                 if lists {
                     let name = format!("l:{key}");

@@ -1,8 +1,8 @@
 //! xz: compresses an endless stream with several threads. Work is the bytes it has consumed.
 //!
-//! The stream is a text repeated, written into xz's standard input by a thread of ours that wakes up
-//! every few milliseconds to fill the pipe: cheap, and never what limits xz. Blocks are smaller than
-//! the text, and xz compresses each by itself, so the repetition does not make it any easier.
+//! The stream is a text repeated, written into xz's standard input by a thread of ours that wakes up every
+//! few milliseconds to fill the pipe: cheap, and never what limits xz. Blocks are smaller than the text, and
+//! xz compresses each block by itself, so the repetition does not make the work any easier.
 
 use super::{Launch, Started, Work, text};
 use crate::workload::load::become_realtime;
@@ -18,16 +18,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Size of the repeated text.
+/// Size of the repeated text, in bytes.
 const TEXT_BYTES: usize = 4 << 20;
 /// Size of a block: what a thread of xz compresses at a time.
 const BLOCK: &str = "--block-size=512KiB";
-/// Size of the pipe that is asked for: the most an ordinary user may have.
+/// Size of the pipe that is asked for, in bytes: the largest that an ordinary user may have.
 const PIPE_BYTES: i32 = 1 << 20;
-/// Bounds of the time between two fills of the pipe.
+/// Bounds of the time between two fills of the pipe, in µs.
 const PAUSE_US: (u64, u64) = (200, 5_000);
 
-/// Starts xz and what feeds it.
+/// Starts xz and the thread that feeds it.
+///
+/// # Errors
+/// Where xz is not installed or cannot be started, or its pipe cannot be set up.
 pub fn start(app: &Xz, launch: &Launch<'_>) -> anyhow::Result<Started> {
     let mut command = Command::new(find_program("xz", "xz-utils")?);
     command
@@ -58,13 +61,13 @@ pub fn start(app: &Xz, launch: &Launch<'_>) -> anyhow::Result<Started> {
 
 /// The thread that feeds xz.
 struct Feeder {
-    /// Bytes xz has taken out of the pipe.
+    /// The bytes that xz has taken out of the pipe.
     consumed: Consumed,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Counts what has left a pipe.
+/// Counts the bytes that have left a pipe.
 #[derive(Clone)]
 struct Consumed {
     pipe: Arc<ChildStdin>,
@@ -81,8 +84,8 @@ impl Consumed {
         } else {
             0
         };
-        // Written is read after the ioctl: bytes written in between count as consumed a moment
-        // early, never as a negative number.
+        // `written` is read after the ioctl: bytes written in between count as consumed a moment early, never
+        // as a negative number.
         self.written.load(Ordering::Relaxed).saturating_sub(waiting)
     }
 }
@@ -112,9 +115,9 @@ impl Feeder {
     }
 }
 
-/// Fills the pipe until told to stop or nobody reads any more.
+/// Fills the pipe until `stop` is set or xz reads no more.
 fn feed(consumed: &Consumed, pipe_bytes: usize, stop: &AtomicBool) {
-    // Like the load generator, it stands for the world outside, which no tenant delays.
+    // Like the load generator, this thread stands for the world outside, which no tenant delays.
     let _ = become_realtime();
     let text = text(5, TEXT_BYTES);
     let mut at = 0;
@@ -135,7 +138,7 @@ fn feed(consumed: &Consumed, pipe_bytes: usize, stop: &AtomicBool) {
                 Err(_) => return,
             }
         }
-        // So long that the pipe is between a quarter and half empty each time.
+        // The pause is such that the pipe is between a quarter and half empty each time.
         pause_us = match filled * 4 / pipe_bytes {
             0 => pause_us * 2,
             1 => pause_us,

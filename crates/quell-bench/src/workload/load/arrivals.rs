@@ -9,9 +9,9 @@ use rand_chacha::ChaCha8Rng;
 pub struct Arrivals {
     source: Source,
     rng: ChaCha8Rng,
-    /// The latest yielded, in ns.
+    /// The latest time yielded, in ns.
     now: f64,
-    /// How many were yielded.
+    /// How many times were yielded.
     count: u64,
 }
 
@@ -20,12 +20,12 @@ enum Source {
     Poisson(f64),
     Fixed(f64),
     Trace(Trace),
-    /// Mean rate, swing as a share of it, ns of a period.
+    /// The mean rate per second, its swing as a share of it, and the period in ns.
     Diurnal(f64, f64, f64),
 }
 
 impl Source {
-    /// Bursts of `on_ns`, `off_ns` apart: a rate that steps up and down.
+    /// Bursts of `on_ns` with pauses of `off_ns`: a rate that steps up and down, `rate` in the mean.
     fn bursts(rate: f64, on_ns: f64, off_ns: f64) -> Source {
         let (within, end) = (rate * (on_ns + off_ns) / on_ns, (on_ns + off_ns) as u64);
         Source::Trace(Trace::Rates(vec![
@@ -36,12 +36,15 @@ impl Source {
     }
 }
 
-/// Where arrivals come from, read and checked once; [`Plan::arrivals`] draws from it.
+/// The source of arrivals, read and checked once; [`Plan::arrivals`] draws from it.
 #[derive(Clone)]
 pub struct Plan(Source);
 
 impl Plan {
-    /// Reads the trace if there is one.
+    /// The plan of a load on `cpus` CPUs; reads the load's trace if there is one.
+    ///
+    /// # Errors
+    /// Where the trace cannot be read or is not valid, or the load has neither a rate nor a trace.
     pub fn new(scenario: &Scenario, load: &Load, cpus: u32) -> anyhow::Result<Plan> {
         let rate = load.rate_on(cpus);
         Ok(Plan(match (load.arrival, rate, &load.trace) {
@@ -71,7 +74,7 @@ impl Plan {
         }))
     }
 
-    /// At so many per second in the mean, each whenever it likes.
+    /// Independent arrivals at `rate` per second in the mean: a Poisson process.
     pub fn poisson(rate: f64) -> Plan {
         Plan(Source::Poisson(rate))
     }
@@ -102,8 +105,8 @@ impl Iterator for Arrivals {
         match &self.source {
             Source::Poisson(rate) => self.now += Arrivals::exponential(&mut self.rng) * 1e9 / rate,
             Source::Fixed(rate) => self.now = self.count as f64 * 1e9 / rate,
-            // Thinning: arrivals at the highest rate, of which each stays with the share that the rate has of
-            // that.
+            // Thinning: arrivals are drawn at the highest rate, and each stays with a probability of the
+            // present rate over the highest rate.
             &Source::Diurnal(rate, swing, period) => loop {
                 let highest = 1.0 + swing;
                 self.now += Arrivals::exponential(&mut self.rng) * 1e9 / (rate * highest);
@@ -119,7 +122,7 @@ impl Iterator for Arrivals {
                 self.now = (turn * length + time) as f64;
             }
             Source::Trace(Trace::Rates(rates)) => {
-                // The time at which the rate, summed up, reaches the next exponential number.
+                // The next arrival is when the integral of the rate reaches the next exponential number.
                 let mut due = Arrivals::exponential(&mut self.rng);
                 let length = rates.last().map_or(0, |&(time, _)| time) as f64;
                 loop {
@@ -134,7 +137,7 @@ impl Iterator for Arrivals {
                         break;
                     }
                     due -= room;
-                    // At least a ns, so that rounding cannot stop time.
+                    // At least 1 ns, so that rounding cannot stop time.
                     self.now = (turn * length + end).max(self.now + 1.0);
                 }
             }
@@ -218,12 +221,12 @@ mod tests {
             rate in 200.0..2000.0f64, on_ms in 1u32..200, off_ms in 0u32..200, seed: u64,
         ) {
             let (on, off) = (f64::from(on_ms) * 1e6, f64::from(off_ms) * 1e6);
-            // Whole turns, so that the mean is the mean.
+            // Whole periods, so that the expected mean is the source's mean.
             let turns = (50e9 / (on + off)) as u64;
             let end = turns * (on + off) as u64;
             let times = take(Source::bursts(rate, on, off), seed, end);
             let expected = rate * end as f64 / 1e9;
-            // Six standard deviations of a Poisson number.
+            // Within six standard deviations of a Poisson number.
             prop_assert!((times.len() as f64 - expected).abs() < 6.0 * expected.sqrt());
             prop_assert!(times.iter().all(|&time| time as f64 % (on + off) <= on));
             // Without the pauses, the gaps are those of a Poisson process at the higher rate.

@@ -1,4 +1,4 @@
-//! One tenant's open loop: sends at the intended times, receives, records.
+//! One tenant's open loop: sends requests at their intended times, receives answers, records latencies.
 
 use super::{Arrivals, Completion, Connect, Target, become_realtime, mix, request_seed};
 use crate::workload::Interrupted;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a waiting generator looks whether it is interrupted.
+/// How often a waiting generator looks whether it is interrupted, in ns.
 const INTERRUPT_CHECK_NS: u64 = 50_000_000;
 
-/// When requests are sent and which are recorded.
+/// When requests are sent, and which requests are recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     /// Time 0 of the intended times.
@@ -26,38 +26,41 @@ pub struct Window {
     pub length_ns: u64,
     /// How long answers are waited for after that, in ns.
     pub timeout_ns: u64,
-    /// Draws the requests.
+    /// The seed of the requests.
     pub seed: u64,
     /// The first request's id: ids are never used twice on a connection that outlives a window.
     pub first_id: u64,
 }
 
-/// One request: kept small, since there is one of these for each.
+/// One request; kept small, since every request of a window is in memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
     /// When it was due, in ns after time 0.
     pub due_ns: u64,
-    /// From then to its answer, in ns.
+    /// From when it was due to its answer, in ns.
     pub latency_ns: u64,
 }
 
-/// What the requests intended in the window came to.
+/// The outcome of the requests that were intended in the window.
 pub struct Outcome {
-    /// The requests, failed ones included, by when they were answered.
+    /// The requests, failed requests included, in the order of their answers.
     pub requests: Vec<Request>,
-    /// How many of them failed.
+    /// How many of the requests failed.
     pub errors: u64,
-    /// How the generator itself did.
+    /// How well the generator kept its times.
     pub generator: GeneratorReport,
-    /// Requests without an answer at the end, those of the warm-up included.
+    /// Requests without an answer at the end, requests of the warm-up included.
     pub unanswered: u64,
-    /// The id after the last one used.
+    /// The id after the last id used.
     pub next_id: u64,
-    /// It was interrupted: the rest is not complete.
+    /// Whether the loop was interrupted: all else is then incomplete.
     pub interrupted: bool,
 }
 
-/// Runs the open loop in the calling thread, which becomes a real-time one.
+/// Runs the open loop in the calling thread, which becomes a real-time thread.
+///
+/// # Errors
+/// Where waiting for the connections fails (`ppoll`).
 pub fn generate(
     target: &mut dyn Target,
     arrivals: Arrivals,
@@ -79,7 +82,7 @@ pub fn generate(
     let mut interrupted = false;
 
     loop {
-        // Time 0 is still to come at first, and nothing is due before.
+        // Time 0 is in the future at first, and no request is due before it.
         let ahead = window.start.saturating_duration_since(Instant::now());
         let ahead = ahead.as_nanos() as u64;
         let mut now = clock();
@@ -130,7 +133,11 @@ pub fn generate(
     })
 }
 
-/// Waits until a connection is ready or the time is over; the numbers of those ready.
+/// Waits until a connection is ready or `wait_ns` have passed; gives the numbers of the connections that are
+/// ready.
+///
+/// # Errors
+/// Where `ppoll` fails.
 pub(super) fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usize>> {
     let connections = target.connections();
     let mut fds: Vec<PollFd<'_>> = connections
@@ -160,7 +167,7 @@ pub(super) fn wait(target: &dyn Target, wait_ns: u64) -> anyhow::Result<Vec<usiz
         .collect())
 }
 
-/// What is recorded of a window.
+/// What is recorded in a window.
 struct Record {
     window: Window,
     requests: Vec<Request>,
@@ -176,8 +183,8 @@ impl Record {
         }
     }
 
-    /// Records what was completed at time `now`. Answers nobody waits for are leftovers of an
-    /// earlier window.
+    /// Records requests that were completed at time `now`. An answer to no pending request is left over from
+    /// an earlier window.
     fn completions(
         &mut self,
         done: &mut Vec<Completion>,
@@ -204,6 +211,10 @@ impl Record {
 }
 
 /// Sends a few requests and checks that all are answered rightly.
+///
+/// # Errors
+/// [`Interrupted`]; and where the server cannot be connected to, answers wrongly, loses the connection or
+/// does not answer within 10 s.
 pub fn probe(connect: &dyn Connect, interrupt: &AtomicBool) -> anyhow::Result<()> {
     const REQUESTS: u64 = 4;
     const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,10 +1,10 @@
-//! Open-loop load: requests are sent at the times intended for them, whether earlier ones have been
+//! Open-loop load: requests are sent at the times intended for them, whether earlier requests have been
 //! answered or not, and their latency counts from those times (no coordinated omission).
 //!
-//! Each loaded tenant has one generator thread. It stands for the other end of a network, which a
-//! host's scheduler does not delay; so it runs at the lowest real-time priority (SCHED_FIFO 1), the
-//! same for every side that is compared, and sleeps in `ppoll` between events. Where real-time
-//! priority is not permitted the measurement says so.
+//! Each loaded tenant has one generator thread. It stands for the other end of a network, which a host's
+//! scheduler does not delay; so it runs at the lowest real-time priority (SCHED_FIFO 1), on every side that
+//! is compared, and sleeps in `ppoll` between events. Where real-time priority is not permitted the
+//! measurement says so.
 
 mod arrivals;
 mod generator;
@@ -20,36 +20,40 @@ pub use stream::{Answer, Protocol, StreamServer, open};
 
 use std::os::fd::BorrowedFd;
 
-/// Where a generator sends requests.
+/// What a generator sends requests to.
 pub trait Target: Send {
-    /// Sends a request, or queues it until the connection takes it; never blocks. `seed` says what
-    /// is asked.
+    /// Sends a request, or queues it until the connection takes it; never blocks. `seed` decides what is
+    /// asked.
     fn send(&mut self, id: u64, seed: u64, done: &mut Vec<Completion>);
 
-    /// The connections to wait for: number, descriptor, and whether it waits to be written to too.
+    /// The connections to wait for: a number, a descriptor, and whether to wait until it can be written to as
+    /// well.
     fn connections(&self) -> Vec<(usize, BorrowedFd<'_>, bool)>;
 
-    /// Does what can be done without blocking on the connection with this number.
+    /// Does all that can be done without blocking on the connection with this number.
     fn ready(&mut self, index: usize, done: &mut Vec<Completion>);
 }
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// Which.
+    /// The request's id.
     pub id: u64,
     /// Whether the answer was right.
     pub ok: bool,
 }
 
-/// What can be connected to.
+/// A tenant that can be connected to.
 pub trait Connect: Send + Sync {
     /// Opens this many connections.
+    ///
+    /// # Errors
+    /// Where a connection cannot be opened, or the tenant still owes answers from an earlier window.
     fn connect(&self, connections: u32) -> anyhow::Result<Box<dyn Target>>;
 }
 
-/// The seed of a tenant's requests in a window with that seed, by the tenant's position: two tenants alike
-/// must not get the same requests at the same times.
+/// The seed of a tenant's requests in a window with this seed, by the tenant's position: two equal tenants
+/// must not get equal requests at equal times.
 pub fn tenant_seed(seed: u64, index: usize) -> u64 {
     mix(seed ^ mix(index as u64))
 }

@@ -1,4 +1,4 @@
-//! Requests to a player process.
+//! Sends requests to a player process.
 
 use super::generator::wait;
 use super::{Completion, Target};
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 /// One end of a player's socket pair.
 pub struct SeqpacketTarget {
     socket: OwnedFd,
-    /// Requests the player has and has not answered, over all windows: the socket outlives them.
+    /// Requests that the player has and has not answered, over all windows: the socket outlives a window.
     inside: Arc<AtomicU64>,
-    /// What the socket did not take yet.
+    /// Requests that the socket did not take yet.
     backlog: VecDeque<Ticket>,
     lost: bool,
 }
 
 impl SeqpacketTarget {
-    /// Over this socket. `inside` counts the requests that are with the player.
+    /// A target over this socket. `inside` counts the requests that the player has.
     pub fn new(socket: OwnedFd, inside: Arc<AtomicU64>) -> SeqpacketTarget {
         SeqpacketTarget {
             socket,
@@ -33,8 +33,11 @@ impl SeqpacketTarget {
         }
     }
 
-    /// Waits until the player has answered what an earlier window left with it, so that this
-    /// window does not pay for that one.
+    /// Waits until the player has answered the requests that an earlier window left with it, so that this
+    /// window does not pay for them.
+    ///
+    /// # Errors
+    /// Where requests are still unanswered after `timeout`, or the player has closed its socket.
     pub fn settle(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let give_up = Instant::now() + timeout;
         loop {

@@ -1,8 +1,8 @@
 //! Requests over TCP to a server that answers each connection's requests in order.
 //!
-//! A request goes out at once on the connection with the fewest unanswered ones. A wrong answer, or a
-//! lost connection, fails everything outstanding on that connection, which is then opened anew: after
-//! a wrong answer nothing tells where the next one begins.
+//! A request is sent at once on the connection with the fewest unanswered requests. A wrong answer or a lost
+//! connection fails all requests outstanding on that connection, which is then opened anew: after a wrong
+//! answer nothing tells where the next answer begins.
 
 use super::{Completion, Connect, Target};
 use anyhow::Context;
@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// What an application's requests and answers are.
+/// An application's requests and answers.
 pub trait Protocol: Send + Sync + 'static {
     /// What is needed to tell whether an answer is right.
     type Expected: Send;
@@ -31,8 +31,11 @@ pub trait Protocol: Send + Sync + 'static {
     /// Looks for the answer at the start of `bytes`.
     fn answer(&self, expected: &Self::Expected, bytes: &[u8]) -> Answer;
 
-    /// Opens the connections, in blocking mode. Protocols that must spread them over a server's
-    /// processes do it here.
+    /// Opens the connections, in blocking mode. A protocol that must spread them over a server's processes
+    /// does so here.
+    ///
+    /// # Errors
+    /// Where a connection cannot be opened.
     fn open(&self, address: SocketAddr, connections: u32) -> anyhow::Result<Vec<TcpStream>> {
         (0..connections).map(|_| open(address)).collect()
     }
@@ -43,13 +46,16 @@ pub trait Protocol: Send + Sync + 'static {
 pub enum Answer {
     /// More bytes are needed.
     Partial,
-    /// The right answer, this long.
+    /// The right answer, with its length in bytes.
     Right(usize),
-    /// Anything else.
+    /// Any other answer.
     Wrong,
 }
 
 /// Opens one connection, in blocking mode.
+///
+/// # Errors
+/// Where the address takes no connection within 2 s, or TCP_NODELAY cannot be set.
 pub fn open(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
         .with_context(|| format!("cannot connect to {address}"))?;
@@ -100,17 +106,17 @@ struct StreamTarget<P: Protocol> {
     address: SocketAddr,
     protocol: Arc<P>,
     connections: Vec<Connection<P::Expected>>,
-    /// Where to start looking for the next request's connection.
+    /// The connection from which the search for the next request's connection starts.
     next: usize,
     buffer: Vec<u8>,
 }
 
 struct Connection<E> {
-    /// `None` after it was lost and could not be opened again.
+    /// `None` after the connection was lost and could not be opened again.
     stream: Option<TcpStream>,
     /// Bytes not sent yet.
     out: Vec<u8>,
-    /// Bytes received and not understood yet.
+    /// Bytes received and not parsed yet.
     input: Vec<u8>,
     /// Requests not answered yet, oldest first.
     waiting: VecDeque<(u64, E)>,
@@ -128,7 +134,7 @@ impl<E> Default for Connection<E> {
 }
 
 impl<E> Connection<E> {
-    /// Fails what is outstanding and opens the connection anew.
+    /// Fails the outstanding requests and opens the connection anew.
     fn lose(&mut self, address: SocketAddr, done: &mut Vec<Completion>) {
         done.extend(
             self.waiting
@@ -142,7 +148,7 @@ impl<E> Connection<E> {
             .and_then(|stream| stream.set_nonblocking(true).ok().map(|()| stream));
     }
 
-    /// Sends what can be sent. False: the connection is lost.
+    /// Sends as many bytes as the socket takes. False: the connection is lost.
     fn flush(&mut self) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;
@@ -161,7 +167,8 @@ impl<E> Connection<E> {
         true
     }
 
-    /// Receives what is there and completes what it answers. False: the connection is lost.
+    /// Receives the bytes that are there and completes the requests that they answer. False: the connection
+    /// is lost.
     fn receive<P: Protocol<Expected = E>>(
         &mut self,
         protocol: &P,
@@ -198,7 +205,7 @@ impl<E> Connection<E> {
             }
         }
         self.input.drain(..start);
-        // Else there are bytes that nobody asked for.
+        // Bytes that no request asked for mean that the connection is lost.
         !self.waiting.is_empty() || self.input.is_empty()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// `?` is answered by `!`.
+/// A protocol in which `?` is answered by `!`.
 struct Bang;
 
 impl Protocol for Bang {
@@ -29,13 +29,13 @@ impl Protocol for Bang {
     }
 }
 
-/// Loads a server for a second, 100 requests/s in equal gaps over one connection. `serve` gets the
-/// time since the first request and says what to answer, if anything.
+/// Loads a server for a second, 100 requests/s in equal gaps over one connection. `serve` gets the time since
+/// the first request and returns the answer, empty for none.
 fn load(timeout_ms: u64, serve: impl FnMut(Duration) -> &'static [u8] + Send + 'static) -> Outcome {
     load_from(Instant::now(), timeout_ms, serve)
 }
 
-/// The same, from a time that may be to come.
+/// Loads a server as [`load`] does, from a time that may be in the future.
 fn load_from(
     start: Instant,
     timeout_ms: u64,
@@ -69,7 +69,7 @@ fn load_from(
         seed: 1,
         first_id: 0,
     };
-    // In a thread of its own, because it becomes a real-time one.
+    // The generator runs in a thread of its own, because it becomes a real-time thread.
     let interrupt = AtomicBool::new(false);
     thread::scope(|scope| {
         let run = || generate(&mut *target, plan.arrivals(1), window, &interrupt);
@@ -77,13 +77,13 @@ fn load_from(
     })
 }
 
-/// How many requests took at least this long.
+/// How many requests took at least `ms`.
 fn at_least(outcome: &Outcome, ms: u64) -> u64 {
     let long = |r: &&Request| r.latency_ns >= ms * 1_000_000;
     outcome.requests.iter().filter(long).count() as u64
 }
 
-/// The first one is due at time 0 itself.
+/// The first request is due at time 0 itself.
 #[test]
 fn nothing_is_sent_before_the_load_begins() {
     let start = Instant::now() + Duration::from_millis(300);
@@ -110,7 +110,7 @@ fn a_stall_shows_in_every_request_intended_meanwhile() {
         (outcome.requests.len(), outcome.errors, outcome.unanswered),
         (100, 0, 0)
     );
-    // The pause holds up 20 requests, each for what is left of it. A closed loop would see one.
+    // The pause holds up 20 requests, each for the rest of the pause. A closed loop would see one.
     assert!(at_least(&outcome, 180) >= 1);
     assert!(at_least(&outcome, 100) >= 9, "{}", at_least(&outcome, 100));
     assert!(at_least(&outcome, 50) >= 14, "{}", at_least(&outcome, 50));
@@ -136,7 +136,7 @@ fn unanswered_requests_are_errors_as_old_as_they_are() {
         "{}",
         at_least(&outcome, 300)
     );
-    // Intended after half a second, and waited for until 1.3 s.
+    // A request that is due after half a second is waited for until 1.3 s.
     assert!(at_least(&outcome, 700) >= 5, "{}", at_least(&outcome, 700));
 }
 
@@ -149,7 +149,7 @@ fn wrong_answers_and_lost_connections_are_errors_and_the_load_goes_on() {
             if count % 10 == 0 { bad } else { b"!" }
         });
         assert_eq!((outcome.requests.len(), outcome.unanswered), (100, 0));
-        // Each fails itself and what was outstanding with it; most others are answered.
+        // Each bad answer fails its request and those outstanding with it; most other requests are answered.
         assert!((8..=90).contains(&outcome.errors), "{}", outcome.errors);
     }
 }

@@ -1,10 +1,10 @@
-//! Using a given amount of CPU time.
+//! Uses a given amount of CPU time.
 //!
-//! The work is measured by the thread's own CPU clock, so that a preempted thread still does all of
-//! it. Reading that clock is a system call, so a calibrated loop runs between readings.
+//! The work is measured by the thread's own CPU clock, so that a preempted thread still does all of it.
+//! Reading that clock is a system call, so a calibrated loop runs between readings.
 //!
-//! In the kernel lab an instruction takes a nanosecond whatever it does, and the machine that emulates it for
-//! nothing several times as long as for something: there the loop does nothing.
+//! In the kernel lab every instruction takes a nanosecond of virtual time. For the emulating machine a loop
+//! that computes takes several times as long as a loop that does nothing: so the loop does nothing there.
 
 use nix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -18,8 +18,8 @@ const STRETCH_NS: u64 = 20_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Burner {
     turns_per_ns: f64,
-    /// What was burnt too much, in ns. It is burnt less the next time: how late a thread reads its clock
-    /// depends on what else the machine does, but what a request takes altogether must not.
+    /// CPU time that was used beyond what was asked, in ns. It is taken off the next burn: how late a thread
+    /// reads its clock depends on the rest of the machine, but what a request takes altogether must not.
     over_ns: u64,
 }
 
@@ -27,7 +27,7 @@ impl Burner {
     /// Measures how fast this CPU runs the loop; takes a few ms of CPU time.
     pub fn calibrate() -> Burner {
         let mut turns_per_ns = 0f64;
-        // The fastest of several: a slow one was disturbed.
+        // The fastest of several runs counts: a slower run was disturbed.
         for _ in 0..5 {
             let turns = if *EMULATED { 2_000 } else { 500_000 };
             let start = thread_cpu_ns();
@@ -41,7 +41,7 @@ impl Burner {
         }
     }
 
-    /// Uses this much CPU time, in ns, on average.
+    /// Uses `ns` of CPU time, on average.
     pub fn burn(&mut self, ns: u64) {
         let mut now = thread_cpu_ns();
         let end = now.saturating_add(ns.saturating_sub(self.over_ns));
@@ -54,23 +54,23 @@ impl Burner {
     }
 }
 
-/// CPU time the calling thread has used, in ns.
+/// The CPU time that the calling thread has used, in ns.
 pub fn thread_cpu_ns() -> u64 {
-    // Fails only for clocks that do not exist; every Linux has this one.
+    // `clock_gettime` fails only for clocks that do not exist; every Linux has this one.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
         time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
     })
 }
 
-/// Whether instructions are emulated: QEMU names its CPUs so.
+/// Whether instructions are emulated: QEMU names the CPUs that it emulates so.
 static EMULATED: LazyLock<bool> = LazyLock::new(|| {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG CPU"))
 });
 
-/// Some hundred instructions that do nothing: as many as the emulator takes at once.
+/// Some hundred instructions that do nothing: as many as the emulator translates at once.
 #[inline]
 pub fn do_nothing() {
-    // SAFETY: it touches neither memory nor the stack nor flags.
+    // SAFETY: the instructions touch neither memory nor the stack nor flags.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     unsafe {
         std::arch::asm!(
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn many_small_burns_are_what_is_asked_together() {
         let mut burner = Burner::calibrate();
-        // As if the CPU had become slower since: each burn alone takes five times as long as asked.
+        // The CPU is as if it had become slower since: each burn alone takes five times as long as asked.
         burner.turns_per_ns *= 5.0;
         let (ns, count) = (20_000, 1000);
         let start = thread_cpu_ns();

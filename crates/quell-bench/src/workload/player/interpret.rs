@@ -23,9 +23,9 @@ pub struct Shared {
     semaphores: BTreeMap<&'static str, Semaphore>,
     events: BTreeMap<&'static str, Happening>,
     barriers: BTreeMap<&'static str, Barrier>,
-    /// What the multiples of a timer's period count from.
+    /// The time from which the multiples of a timer's period count.
     start: Instant,
-    /// Messages: the request that comes with them, if any.
+    /// Messages, each with its request, if any.
     queues: BTreeMap<&'static str, Queue<Option<Ticket>>>,
     /// Parts of fork-joins that wait for a helper.
     pools: BTreeMap<&'static str, Queue<Part>>,
@@ -160,22 +160,22 @@ impl Shared {
     }
 }
 
-/// One thread and where it is.
+/// A thread and its state.
 pub struct Thread {
     shared: &'static Shared,
     program: &'static ThreadProgram,
-    /// Which of the tenant's threads it is.
+    /// The thread's number in the tenant.
     index: u64,
     spin: Duration,
-    /// The request it holds.
+    /// The request that the thread holds.
     ticket: Option<Ticket>,
     rng: ChaCha8Rng,
     burner: Burner,
-    /// How many of each event's broadcasts it has seen.
+    /// How many broadcasts of each event the thread has seen.
     seen: BTreeMap<&'static str, u64>,
-    /// When each of its timers last ended, since the start.
+    /// When each of the thread's timers last ended, in ns since the start.
     timers: BTreeMap<&'static str, u64>,
-    /// The lock that it holds, if it is one.
+    /// The innermost lock that the thread holds.
     held: Option<&'static Lock>,
 }
 
@@ -196,7 +196,7 @@ impl Thread {
         }
     }
 
-    /// Repeats the program, as often as it says or for ever.
+    /// Repeats the program, as often as the program says or for ever.
     pub fn play(&mut self) {
         self.sleep_until(self.program.delay_ns());
         let mut rounds = 0;
@@ -207,7 +207,7 @@ impl Thread {
         }
     }
 
-    /// Sleeps until so many ns after the start; says when after it is now.
+    /// Sleeps until `end`, in ns after the start; gives the time at which it was called.
     fn sleep_until(&self, end: u64) -> u64 {
         let now = self.shared.start.elapsed().as_nanos() as u64;
         if end > now {
@@ -217,7 +217,7 @@ impl Thread {
     }
 
     fn run(&mut self, steps: &'static [Step]) {
-        // What is looked up below exists: `Shared::new` made everything that programs name.
+        // Every name below is in the maps: `Shared::new` made everything that programs name.
         let shared = self.shared;
         for step in steps {
             match step {
@@ -275,12 +275,13 @@ impl Thread {
                 }
                 Step::WaitNext(name) => {
                     let event = &shared.events[name.as_str()];
-                    // In the line before others can take the lock.
+                    // The thread stands in the line before another thread can take the lock.
                     let place = event.stand();
                     if let Some(lock) = self.held {
                         lock.release();
                     }
-                    // A broadcast that let it past it has seen: a `wait` after it waits for the next.
+                    // The thread has seen a broadcast that let it past: a `wait` after it waits for the next
+                    // one.
                     let past = event.wait_at(&place, self.spin);
                     let seen = self.seen.entry(name).or_default();
                     *seen = past.max(*seen);
@@ -328,7 +329,7 @@ impl Thread {
         }
     }
 
-    /// Takes over a request: what it draws from here depends on it alone.
+    /// Takes over a request: the times drawn from here on depend on the request alone.
     fn hold(&mut self, ticket: Option<Ticket>) {
         if let Some(mut ticket) = ticket {
             self.rng = ChaCha8Rng::seed_from_u64(ticket.seed);

@@ -1,12 +1,12 @@
 //! Plays the thread programs of one tenant on real threads, in a process of its own.
 //!
-//! The workload starts `quell player SPEC` with one end of a `SOCK_SEQPACKET` socket pair as standard
-//! input. Every message on it is one [`Ticket`]: a request on the way in, its answer on the way out.
-//! All threads that wait for a request wait in `recv` on that one socket, where the kernel wakes one
-//! of them for each message: no thread of the player stands between a request and the thread that
-//! serves it. A first message with the id [`READY`] says that all threads run.
+//! The workload starts `quell player SPEC` with one end of a `SOCK_SEQPACKET` socket pair as standard input.
+//! Every message on it is one [`Ticket`]: a request on the way in, its answer on the way out. All threads
+//! that wait for a request wait in `recv` on that one socket, where the kernel wakes one of them for each
+//! message: no thread of the player stands between a request and the thread that serves it. A first message
+//! with the id [`READY`] says that all threads run.
 //!
-//! Rounds (turns of the threads' programs) are counted in a file both processes map.
+//! Rounds (turns of the threads' programs) are counted in a file that both processes map.
 
 mod burn;
 mod interpret;
@@ -30,10 +30,10 @@ use std::sync::mpsc;
 /// The id of the message that says the player is ready.
 pub const READY: u64 = u64::MAX;
 
-/// What a player process is to do.
+/// What a player process is to play.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PlayerSpec {
-    /// The threads, each `count` resolved.
+    /// The thread programs.
     pub threads: Vec<ThreadProgram>,
     /// Number of CPUs that `count = "cpus"` means.
     pub cpus: u32,
@@ -44,17 +44,17 @@ pub struct PlayerSpec {
 /// A request or its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    /// Which request.
+    /// The request's id.
     pub id: u64,
-    /// Seeds the times its steps draw.
+    /// The seed of the times that its steps draw.
     pub seed: u64,
 }
 
 impl Ticket {
-    /// Bytes of a message.
+    /// The size of a message, in bytes.
     pub const SIZE: usize = 16;
 
-    /// As it goes over the socket.
+    /// The ticket as the socket carries it.
     pub fn to_bytes(self) -> [u8; Ticket::SIZE] {
         (u128::from(self.id) | u128::from(self.seed) << 64).to_le_bytes()
     }
@@ -79,13 +79,16 @@ impl Rounds {
     pub const SIZE: u64 = 4096;
 
     /// Maps the counter in this file, which must have [`Rounds::SIZE`] bytes.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened or mapped.
     pub fn open(path: &Path) -> anyhow::Result<Rounds> {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap};
         let file = File::options().read(true).write(true).open(path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         let length = std::num::NonZeroUsize::new(Rounds::SIZE as usize).context("no length")?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new shared mapping of a file that nobody truncates; it is never unmapped, so
+        // SAFETY: a new shared mapping of a file that no process truncates; it is never unmapped, so
         // references into it live for ever (4 KiB for each tenant a process starts).
         let address = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, &file, 0) };
         let address = address.with_context(|| format!("cannot map {}", path.display()))?;
@@ -94,19 +97,23 @@ impl Rounds {
         Ok(Rounds { counter })
     }
 
-    /// Counts one.
+    /// Counts one round.
     pub fn count(&self) {
         self.counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The number of rounds so far.
     pub fn get(&self) -> u64 {
         self.counter.load(Ordering::Relaxed)
     }
 }
 
-/// The hidden subcommand `quell player SPEC`; `args` are the arguments after it. Runs until the
-/// workload ends it or closes the socket.
+/// The hidden subcommand `quell player SPEC`; `args` are the arguments after it. Runs until the workload ends
+/// it or closes the socket.
+///
+/// # Errors
+/// Where the arguments or the specification are wrong, or a thread cannot be started, limited to its CPUs or
+/// scheduled as its program says.
 pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let [path] = &args[..] else {
         anyhow::bail!("usage: quell player SPEC (started by `quell bench`, not by hand)");
@@ -116,7 +123,7 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let spec: PlayerSpec = serde_json::from_str(&text)
         .with_context(|| format!("{} is no player's", path.display()))?;
-    // Programs and what they share live as long as the process; threads refer to them freely.
+    // The programs and what the threads share are never freed, so threads refer to them freely.
     let programs: &'static [ThreadProgram] = Vec::leak(spec.threads);
     let socket = std::io::stdin()
         .as_fd()
@@ -139,11 +146,10 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         }
     }
     let mut threads = threads.into_iter();
-    // The process's first thread plays too, so that a tenant has the threads its programs say and
-    // no other.
+    // The process's first thread plays too, so that a tenant has exactly the threads of its programs.
     let (first_name, first_program, mut first) = threads.next().context("no threads")?;
-    // A thread inherits its CPUs from who starts it, and so never runs elsewhere. Where no program names any,
-    // none are set.
+    // A thread inherits its CPUs from the thread that starts it, and so never runs elsewhere. Where no
+    // program names CPUs, none are set.
     let limited = programs.iter().any(|program| program.cpus.is_some());
     let inherited = place::affinity().context("cannot find out our CPUs")?;
     let limit = |cpus: Option<&CpuSet>| {
@@ -162,7 +168,7 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
             .name(name)
             .stack_size(128 << 10)
             .spawn(move || {
-                // Each does that itself: what it would inherit might not be given up without privileges.
+                // Each thread sets its own scheduling: giving up an inherited one might need privileges.
                 let _ = scheduled.send(scheduling::set(program));
                 thread.play();
             })
@@ -177,7 +183,7 @@ pub fn main(args: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     fs::write("/proc/thread-self/comm", first_name).context("cannot name the first thread")?;
     shared.answer(Ticket { id: READY, seed: 0 });
     first.play();
-    // The process is there as long as the workload, whatever its threads have done.
+    // The process stays as long as the workload, even after all its threads' programs have ended.
     loop {
         std::thread::park();
     }

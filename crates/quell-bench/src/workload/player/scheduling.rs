@@ -8,8 +8,11 @@ use std::io;
 
 const THIS_THREAD: Tid = Tid(0);
 
-/// Has the kernel schedule the calling thread as the program says. Where that says nothing, nothing is
-/// changed.
+/// Has the kernel schedule the calling thread as the program says; a program that says nothing changes
+/// nothing.
+///
+/// # Errors
+/// Where the kernel refuses (mostly without CAP_SYS_NICE), or has no slices for single threads.
 pub fn set(program: &ThreadProgram) -> anyhow::Result<()> {
     let says = (program.policy, program.nice, program.slice_us);
     if says == (ThreadPolicy::Other, None, None) {
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
     use quell_model::config::Count;
 
-    /// What a new thread has after that.
+    /// The attributes of a new thread after [`set`].
     fn after(program: ThreadProgram) -> anyhow::Result<SchedAttr> {
         let set = move || {
             set(&program)?;
@@ -89,7 +92,7 @@ mod tests {
             slice_us: Some(3000.0),
             ..new()
         };
-        // Kernels that have none say so.
+        // Kernels without such slices say so.
         match after(slice) {
             Ok(got) => assert_eq!((got.runtime, got.nice), (3_000_000, plain.nice)),
             Err(error) => assert!(error.to_string().contains("slice_us"), "{error:#}"),

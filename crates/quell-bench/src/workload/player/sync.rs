@@ -1,8 +1,9 @@
 //! What the threads of a player wait for each other with.
 //!
 //! Problem: programs wait in several ways (lock, reader-writer lock, semaphore, event, barrier, queue,
-//! helping, join), each of which may spin before it blocks. Approach: one monitor, a mutex and a condition,
-//! on which each is a few lines. A waiter spins by trying the mutex, then blocks in the condition.
+//! helping, join), each of which may spin before it blocks. Approach: one monitor, a mutex and a condition
+//! variable, on which each way is a few lines. A waiter spins by trying the mutex, then blocks on the
+//! condition variable.
 
 use quell_model::config::QUEUE_CAPACITY;
 use std::collections::{BTreeMap, VecDeque};
@@ -58,7 +59,7 @@ impl<T> Monitor<T> {
     }
 }
 
-/// A lock whose holder is a thread's position in its program, not a scope.
+/// A lock that a thread holds from one step of its program to another, not in a scope.
 pub struct Lock(Monitor<bool>);
 
 impl Lock {
@@ -67,13 +68,13 @@ impl Lock {
         Lock(Monitor::new(false))
     }
 
-    /// Takes it.
+    /// Takes the lock; a waiter spins for `spin`, then blocks.
     pub fn acquire(&self, spin: Duration) {
         self.0
             .wait(spin, |held| (!std::mem::replace(held, true)).then_some(()));
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub fn release(&self) {
         *self.0.lock() = false;
         self.0.changed.notify_one();
@@ -91,12 +92,12 @@ struct Access {
 }
 
 impl RwLock {
-    /// A free one.
+    /// A free lock.
     pub fn new() -> RwLock {
         RwLock(Monitor::new(Access::default()))
     }
 
-    /// Takes it for reading.
+    /// Takes the lock for reading.
     pub fn read(&self, spin: Duration) {
         self.0.wait(spin, |it| {
             let free = !it.writing && it.writers_waiting == 0;
@@ -105,13 +106,13 @@ impl RwLock {
         });
     }
 
-    /// Gives it back after reading.
+    /// Releases the lock after reading.
     pub fn read_done(&self) {
         self.0.lock().readers -= 1;
         self.0.changed.notify_all();
     }
 
-    /// Takes it for writing.
+    /// Takes the lock for writing.
     pub fn write(&self, spin: Duration) {
         self.0.lock().writers_waiting += 1;
         self.0.wait(spin, |it| {
@@ -124,7 +125,7 @@ impl RwLock {
         });
     }
 
-    /// Gives it back after writing.
+    /// Releases the lock after writing.
     pub fn write_done(&self) {
         self.0.lock().writing = false;
         self.0.changed.notify_all();
@@ -135,12 +136,12 @@ impl RwLock {
 pub struct Semaphore(Monitor<u64>);
 
 impl Semaphore {
-    /// With so many to take.
+    /// A semaphore that can be taken `initial` times.
     pub fn new(initial: u32) -> Semaphore {
         Semaphore(Monitor::new(initial.into()))
     }
 
-    /// Takes one, waiting for one.
+    /// Takes one unit, and waits where there is none.
     pub fn acquire(&self, spin: Duration) {
         self.0.wait(spin, |count| {
             *count = count.checked_sub(1)?;
@@ -148,37 +149,39 @@ impl Semaphore {
         });
     }
 
-    /// Adds one.
+    /// Adds one unit.
     pub fn release(&self) {
         *self.0.lock() += 1;
         self.0.changed.notify_one();
     }
 }
 
-/// An event. A signal is for who waits already, so those stand in a line, each in a place of its own.
+/// An event. A signal is for a thread that already waits, so waiting threads stand in a line, each in a place
+/// of its own.
 pub struct Happening(Mutex<Line>);
 
 #[derive(Default)]
 struct Line {
-    /// Signals that nobody has taken, as nobody waited, by who gave them: they are for others.
+    /// Signals that no thread has taken, as no other thread waited, by the thread that gave them: they are
+    /// for other threads.
     signals: BTreeMap<u64, u64>,
-    /// Broadcasts so far.
+    /// The number of broadcasts so far.
     broadcasts: u64,
-    /// First who has waited longest.
+    /// The waiting threads, the longest wait first.
     places: VecDeque<Arc<Place>>,
 }
 
 /// A thread that waits for an event.
 pub struct Place {
-    /// What broadcasts it has seen when it goes on.
+    /// The number of broadcasts that the thread has seen when it goes on.
     seen: AtomicU64,
-    /// It may go on.
+    /// Whether the thread may go on.
     past: AtomicBool,
     changed: Condvar,
 }
 
 impl Place {
-    /// Called with the line's mutex held.
+    /// Lets the thread go on; called with the line's mutex held.
     fn let_past(&self) {
         self.past.store(true, Ordering::Release);
         self.changed.notify_one();
@@ -186,18 +189,18 @@ impl Place {
 }
 
 impl Happening {
-    /// One that has not happened.
+    /// An event that has not happened.
     pub fn new() -> Happening {
         Happening(Mutex::default())
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        // As with monitors.
+        // As in `Monitor::lock`: a panic ends the process, so a poisoned value is never used.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Thread `me` waits for another's signal, or for a broadcast that it has not `seen`; gives the
-    /// broadcasts it has seen then.
+    /// Thread `me` waits for another thread's signal, or for a broadcast after the `seen` ones; gives the
+    /// number of broadcasts that it has then seen.
     pub fn wait(&self, me: u64, seen: u64, spin: Duration) -> u64 {
         let mut line = self.line();
         if line.broadcasts != seen {
@@ -211,12 +214,12 @@ impl Happening {
         self.wait_at(&place, spin)
     }
 
-    /// Takes a place in the line: what comes from now on is for this thread too.
+    /// Takes a place in the line: a signal or broadcast from now on can be for this thread.
     pub fn stand(&self) -> Arc<Place> {
         self.line().stand(0)
     }
 
-    /// Waits to be let past; gives the broadcasts it has seen then.
+    /// Waits until the thread is let past; gives the number of broadcasts that it has then seen.
     pub fn wait_at(&self, place: &Place, spin: Duration) -> u64 {
         let past = || place.past.load(Ordering::Acquire);
         if !spin.is_zero() {
@@ -234,7 +237,8 @@ impl Happening {
         place.seen.load(Ordering::Relaxed)
     }
 
-    /// Thread `me` lets one past: the first in the line, or if there is none the next other one that waits.
+    /// Thread `me` lets one thread past: the first in the line, or if none waits the next other thread that
+    /// does.
     pub fn signal(&self, me: u64) {
         let mut line = self.line();
         match line.places.pop_front() {
@@ -281,12 +285,12 @@ impl Line {
 /// A barrier for a fixed number of threads, used again and again.
 pub struct Barrier {
     threads: u32,
-    /// (threads that have come in this round, rounds so far)
+    /// The number of threads that have come in this round, and of rounds so far.
     state: Monitor<(u32, u64)>,
 }
 
 impl Barrier {
-    /// For this many threads.
+    /// A barrier for this many threads.
     pub fn new(threads: u32) -> Barrier {
         Barrier {
             threads,
@@ -294,7 +298,7 @@ impl Barrier {
         }
     }
 
-    /// Waits until all have come.
+    /// Waits until all threads have come.
     pub fn wait(&self, spin: Duration) {
         let mut state = self.state.lock();
         state.0 += 1;
@@ -348,7 +352,7 @@ impl<T> Queue<T> {
             items.pop_front().map(|item| (item, was_full))
         });
         if was_full {
-            // Everyone: several receivers may have made room before the first sender woke.
+            // All senders are woken: several receivers may have made room before the first sender woke.
             self.room.notify_all();
         }
         item
@@ -359,7 +363,7 @@ impl<T> Queue<T> {
 pub struct Join(Monitor<u32>);
 
 impl Join {
-    /// Waits for this many parts.
+    /// A join that waits for this many parts.
     pub fn new(parts: u32) -> Join {
         Join(Monitor::new(parts))
     }
@@ -374,7 +378,7 @@ impl Join {
         }
     }
 
-    /// Waits for all.
+    /// Waits until all parts are done.
     pub fn wait(&self, spin: Duration) {
         self.0.wait(spin, |left| (*left == 0).then_some(()));
     }
@@ -455,7 +459,8 @@ mod tests {
                 scope.spawn(|| (0..1000).for_each(|_| semaphore.acquire(Duration::ZERO)));
             }
         });
-        // Both before anybody waits: the signal for one, the broadcast for each once.
+        // The signal and the broadcast come before any thread waits: the signal is for one thread, the
+        // broadcast for each thread once.
         event.signal(0);
         event.broadcast();
         let seen = event.wait(1, 0, Duration::ZERO);
@@ -479,7 +484,8 @@ mod tests {
                         thread::yield_now();
                     }
                     event.signal(0);
-                    // Who stood first has it, however late it comes; who signals does not take its own.
+                    // The thread that stood first has the signal, however late it comes; a thread that
+                    // signals does not take its own signal.
                     event.wait_at(&place, spin);
                     let line = event.line();
                     assert_eq!((line.places.len(), line.signals.len()), (1, 0));

@@ -16,7 +16,8 @@ use std::sync::Mutex;
 
 const MS: u64 = 1_000_000;
 
-/// What a tenant of one thread was promised, and its books once it is known when its periods begin.
+/// What a tenant of one thread is promised, and the audit of it once it is known when the server's periods
+/// begin.
 #[derive(Default)]
 struct Promised {
     server: Option<Server>,
@@ -42,7 +43,7 @@ impl Promised {
             self.slept = at;
         }
         if let (None, Some(server), Event::Wakes) = (&self.audit, self.server, event) {
-            // Whatever it had before is over.
+            // A period has passed since the thread slept, so any earlier budget is over.
             if at >= self.slept + server.period_ns {
                 self.audit = Some(Audit::new(&[server], None, MS / 1000));
             }
@@ -53,7 +54,7 @@ impl Promised {
     }
 }
 
-/// What it decides is kept as well.
+/// A policy whose last plan is kept as well.
 struct Told(Box<dyn Policy>, Arc<Mutex<Plan>>);
 
 impl Policy for Told {
@@ -68,8 +69,8 @@ impl Policy for Told {
     }
 }
 
-/// Tenants whose operator promises them something, something else, or nothing more, at any time: how many
-/// promises of high criticality are kept and broken.
+/// Tenants whose operator changes promises, adds or withdraws them at any time: how many promises of high
+/// criticality are kept and how many broken.
 fn with_changes(seed: u64) -> (u64, usize) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let cpus = rng.random_range(1..=4);
@@ -193,7 +194,7 @@ fn guests_plug_one_virtual_cpu_after_the_other() {
     plugs.tell(6, 100, 25);
     assert_eq!(plugs.at_ns, 125);
     assert_eq!(plugs.next(25), (CpuId(7), false));
-    // Told otherwise meanwhile it goes on from there.
+    // A guest that is told another number meanwhile goes on from there.
     plugs.tell(8, 130, 25);
     assert_eq!((plugs.online, plugs.at_ns), (7, 150));
     assert_eq!(plugs.next(25), (CpuId(7), true));
@@ -203,7 +204,7 @@ fn guests_plug_one_virtual_cpu_after_the_other() {
     assert_eq!(plugs.at_ns, u64::MAX);
 }
 
-/// One VM with much to do, one with little, and a process.
+/// A VM with much to do, a VM with little, and a process.
 #[test]
 fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
     let vm = |name: &str, rate: u32| {
@@ -224,7 +225,7 @@ fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
         assert!(groups.iter().all(|it| *it == groups[0]), "{groups:?}");
         groups[0].clone()
     });
-    // Three quarters of three CPUs are too much (pools: where requests wait long); a fifth of one is not.
+    // Three quarters of three CPUs are too much (pools: where requests wait long); a fifth of one CPU is not.
     assert_eq!(groups.each_ref().map(CpuSet::len), [4, 1], "{groups:?}");
     let emulators: Vec<CpuSet> = [VmId(0), VmId(1)]
         .into_iter()
@@ -237,12 +238,12 @@ fn guests_have_as_many_virtual_cpus_as_cpus_of_their_own() {
         .collect();
     let mut hog = (0..host.threads.len()).map(|at| ThreadId(at as u32));
     let hog = allowed(hog.next_back().unwrap());
-    // Nobody has what another has.
+    // No tenant has a CPU that another tenant has.
     let all = [&groups[0], &groups[1], &emulators[0], &hog];
     let total: usize = all.iter().map(|it| it.len()).sum();
     assert_eq!(total, 10, "{all:?}");
     assert!((0..10).all(|cpu| all.iter().any(|it| it.contains(CpuId(cpu)))));
-    // The guests know.
+    // The guests know how many vCPUs they have.
     for (vm, group) in [VmId(0), VmId(1)].into_iter().zip(&groups) {
         assert_eq!(simulation.online(vm), group.len());
     }
