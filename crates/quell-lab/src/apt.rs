@@ -8,8 +8,8 @@
 //!
 //! Versions are never named: apt is asked for the newest, as the archive keeps no older ones.
 
-use crate::cache::Progress;
 use crate::error::LabError;
+use crate::progress::{Progress, Quiet};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ impl Archive {
         command.args(["--no-conflicts", "--no-breaks", "--no-replaces"]);
         command.args(["--no-enhances", package]);
         let what = format!("looking up {package} in Debian {}", self.suite);
-        let text = run(command, &what, &crate::cache::Quiet)?;
+        let text = run(command, &what, &Quiet)?;
         let names = text
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -102,7 +102,7 @@ impl Archive {
         let mut command = self.apt("apt-cache");
         command.args(["show", "--no-all-versions", package]);
         let what = format!("looking up {package} in Debian {}", self.suite);
-        let text = run(command, &what, &crate::cache::Quiet)?;
+        let text = run(command, &what, &Quiet)?;
         let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
         version.map(str::to_string).ok_or_else(|| LabError::Layout {
             package: package.to_string(),
@@ -187,11 +187,7 @@ fn extract(folder: &Path, root: &Path) -> Result<(), LabError> {
     for deb in debs {
         let mut command = Command::new("dpkg");
         command.arg("-x").arg(&deb).arg(root);
-        run(
-            command,
-            &format!("unpacking {}", deb.display()),
-            &crate::cache::Quiet,
-        )?;
+        run(command, &format!("unpacking {}", deb.display()), &Quiet)?;
     }
     Ok(())
 }
@@ -225,7 +221,7 @@ fn configuration(dir: &Path) -> Result<String, LabError> {
     }
     let mut dump = Command::new("apt-config");
     dump.args(["dump", "--no-empty", "Acquire"]);
-    let machine = run(dump, "reading apt's configuration", &crate::cache::Quiet)?;
+    let machine = run(dump, "reading apt's configuration", &Quiet)?;
     for line in machine.lines().filter(|line| is_network_setting(line)) {
         text.push_str(line);
         text.push('\n');
@@ -261,7 +257,7 @@ fn mirror() -> Result<String, LabError> {
         "$(REPO_URI) $(RELEASE) $(COMPONENT)",
     ]);
     command.arg("Identifier: Packages");
-    let text = run(command, "reading apt's sources", &crate::cache::Quiet)?;
+    let text = run(command, "reading apt's sources", &Quiet)?;
     Ok(text
         .lines()
         .find_map(debian_mirror)

@@ -6,93 +6,15 @@
 use crate::error::LabError;
 use crate::image::Image;
 use crate::kernel::Kernel;
-use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
+use crate::machine::{self, Accelerator, GRACE, Guest, POLL, run_folder};
+use crate::options::Boot;
 use crate::qemu::Qemu;
 use crate::report::{Report, Tail, console_tail};
 use crate::snapshot::Source;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// How often the guest is looked after.
-pub(crate) const POLL: Duration = Duration::from_millis(20);
-
-/// The clock that a guest lives by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
-    /// One instruction is one nanosecond, for all CPUs together, and idle time is skipped. The same
-    /// image gives the same numbers on any machine, however busy.
-    Virtual,
-    /// The host's time; with KVM where that works, else emulated on several threads.
-    Real,
-}
-
-/// What a guest is to be.
-#[derive(Debug, Clone)]
-pub struct Boot {
-    /// Its CPUs, a multiple of `sockets` times `smt`.
-    pub cpus: u32,
-    /// Sockets that they are spread over, each with a last-level cache of its own.
-    pub sockets: u32,
-    /// CPUs of each core.
-    pub smt: u32,
-    /// Its memory in MiB.
-    pub memory_mib: u32,
-    /// Its clock.
-    pub clock: Clock,
-    /// Whether the real clock may use KVM: where [`crate::Lab::kvm_runs`] says so.
-    pub kvm: bool,
-    /// Seed of the guest's own random numbers, and with them of its boot history; on the virtual clock.
-    pub seed: u64,
-    /// More words for the kernel's command line.
-    pub append: String,
-    /// How long it may take to reach its command, on the host's clock.
-    pub boot_limit: Duration,
-    /// How long its command may take, on the host's clock.
-    pub limit: Duration,
-    /// That time begins anew whenever the command says something: for studies, which say how far they are.
-    pub limits_silence: bool,
-    /// Where booted guests are kept to start from, on the virtual clock: see [`crate::Lab::snapshots`]. Without it each one boots.
-    pub snapshots: Option<PathBuf>,
-}
-
-impl Default for Boot {
-    /// Eight CPUs, 3 GiB, virtual clock.
-    fn default() -> Boot {
-        Boot {
-            cpus: 8,
-            sockets: 1,
-            smt: 1,
-            memory_mib: 3072,
-            clock: Clock::Virtual,
-            kvm: false,
-            seed: 42,
-            append: String::new(),
-            boot_limit: Duration::from_secs(300),
-            limit: Duration::from_secs(3600),
-            limits_silence: true,
-            snapshots: None,
-        }
-    }
-}
-
-impl Boot {
-    /// It did not come as far as its command in time.
-    pub(crate) fn not_booted(&self, kernel: &Kernel, folder: &Path) -> LabError {
-        let hint = match (self.clock, kernel.runs_on_virtual_clock()) {
-            (Clock::Virtual, false) => {
-                " (kernels of the 6.1 era hang on the virtual clock: --clock real)"
-            }
-            _ => "",
-        };
-        LabError::NotBooted {
-            seconds: self.boot_limit.as_secs(),
-            hint,
-            console: console_tail(&folder.join("console")),
-        }
-    }
-}
+use std::time::Instant;
 
 /// Which of the command's two streams said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,6 +18,7 @@
 use crate::apt::Archive;
 use crate::error::LabError;
 use crate::kernel::{Kernel, KernelChoice};
+use crate::progress::Progress;
 use crate::qemu::Qemu;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
@@ -30,23 +31,6 @@ const TOOLS_SUITE: &str = "trixie";
 
 /// The lock of whoever fetches packages.
 const FETCHING: &str = "lock";
-
-/// What is told while something takes long.
-pub trait Progress {
-    /// What is being done from now on.
-    fn step(&self, text: &str);
-    /// How much of it is done, 0 to 100.
-    fn percent(&self, percent: f64);
-}
-
-/// Tells nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct Quiet;
-
-impl Progress for Quiet {
-    fn step(&self, _: &str) {}
-    fn percent(&self, _: f64) {}
-}
 
 /// The lab's cache and what is in it.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! What can go wrong in the lab.
 
-use crate::qemu::Version;
+use crate::version::Version;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ pub enum LabError {
     },
     /// The user named a kernel that there is not.
     #[error("`{0}` is no kernel of the lab; there are: {known}; another is given by its file's path (with a slash)",
-        known = crate::kernel::known())]
+        known = crate::known::names())]
     NoSuchKernel(String),
     /// A file is no kernel that can be booted.
     #[error("{path}: not an x86 Linux kernel (bzImage)", path = .0.display())]

@@ -1,40 +1,12 @@
 //! Which kernels there are, and what is known of one.
 
 use crate::error::LabError;
+use crate::known::{KNOWN, Known};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
-
-/// A kernel that the lab can fetch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) name: &'static str,
-    /// The Debian suite whose newest cloud kernel it is.
-    pub(crate) suite: &'static str,
-}
-
-/// sid's is the only one of Debian's that is built with sched_ext and has BTF that schedulers load
-/// against. The others are what stable releases run.
-const KNOWN: [Known; 3] = [
-    Known {
-        name: "sched_ext",
-        suite: "sid",
-    },
-    Known {
-        name: "6.12",
-        suite: "trixie",
-    },
-    Known {
-        name: "6.1",
-        suite: "bookworm",
-    },
-];
-
-pub(crate) fn known() -> String {
-    KNOWN.map(|known| known.name).join(", ")
-}
 
 /// A kernel as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The machine that a guest runs on, as QEMU is told of it, and QEMU's process.
 
-use crate::boot::{Boot, Clock, POLL};
 use crate::error::LabError;
 use crate::kernel::Kernel;
+use crate::options::{Boot, Clock};
 use crate::qemu::Qemu;
 use crate::report::{PANIC, console_tail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -18,6 +18,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// How often the guest is looked after.
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 
 /// How long QEMU may take to end after it was asked to.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);

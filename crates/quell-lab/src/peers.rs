@@ -6,8 +6,9 @@
 //! build folder, which is kept while a build is unfinished, so that an interrupted one goes on where it was,
 //! and removed when all that were asked for are there.
 
-use crate::cache::{Lab, Progress};
+use crate::cache::Lab;
 use crate::error::LabError;
+use crate::progress::Progress;
 use crate::qemu::find_program;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -274,7 +275,7 @@ fn clang_version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Quiet;
+    use crate::progress::Quiet;
 
     #[test]
     fn versions_and_progress_are_read_from_what_cargo_says() {

@@ -8,11 +8,11 @@
 //! The folder holds `KEY`, QEMU's migration stream, whole or not there; and `KEY.new`, locked by who makes it. The
 //! key is a digest of all that a boot depends on. The most recently used ones stay, up to [`MOST_BYTES`].
 
-use crate::boot::{Boot, POLL};
 use crate::error::LabError;
 use crate::image::Image;
 use crate::kernel::Kernel;
-use crate::machine::{self, Accelerator, GRACE, Guest, run_folder};
+use crate::machine::{self, Accelerator, GRACE, Guest, POLL, run_folder};
+use crate::options::Boot;
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
 use crate::report::{Report, Tail};
