@@ -1,7 +1,7 @@
-//! Boots one guest, follows what it says, and brings back what it wrote.
+//! Boots one guest, follows its output, and brings back the files that it wrote.
 //!
-//! The guest reports over virtio-serial ports that QEMU writes into files: QEMU never waits for a
-//! reader, so on the virtual clock nothing of the host's timing gets in. `lab/init` is the other end.
+//! The guest reports over virtio-serial ports, and QEMU writes them into files: QEMU never waits for a
+//! reader, so on the virtual clock the host's timing has no influence. `lab/init` is the other end.
 
 use crate::error::LabError;
 use crate::image::Image;
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Instant;
 
-/// Which of the command's two streams said something.
+/// One of the command's two streams of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Its standard output.
+    /// Standard output.
     Stdout,
-    /// Its standard error.
+    /// Standard error.
     Stderr,
 }
 
 /// How a guest's command ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Its exit code; 128 and the signal's number if a signal ended it.
+    /// The command's exit code; 128 plus the signal's number if a signal ended the command.
     pub exit_code: i32,
     /// The guest's uptime when the command started and when it ended, in seconds of its clock.
     pub uptime_s: (f64, f64),
@@ -36,9 +36,16 @@ pub struct Finished {
     pub accelerator: &'static str,
 }
 
-/// Boots a guest, runs its image's command and puts what that wrote below `$OUT` into a folder.
+/// Boots a guest, runs its image's command, and copies the files that the command wrote below `$OUT` into the
+/// folder `out`.
 ///
-/// `say` is given what the command says, as it comes. Setting `interrupt` ends the guest.
+/// `say` is given the command's output, as it comes. Setting `interrupt` ends the guest.
+///
+/// # Errors
+/// [`LabError::NotBooted`], [`LabError::Panicked`], [`LabError::Ended`] or [`LabError::TimedOut`] where the
+/// guest did not get to its command's end; [`LabError::Interrupted`] after `interrupt` was set;
+/// [`LabError::Damaged`] where the files that came back are not those that the guest sent; [`LabError::Io`]
+/// where QEMU could not be started, or a file of the run not be read or written.
 pub fn boot(
     qemu: &Qemu,
     kernel: &Kernel,
@@ -87,7 +94,7 @@ pub fn boot(
     let mut report = Report::default();
     let mut deadline = Instant::now() + options.boot_limit;
     loop {
-        // Read before looking whether it has ended: what it said last is not missed.
+        // The guest's end is looked for before its output is read, so that its last output is not missed.
         let trouble = guest.trouble(folder)?;
         let was_ready = report.ready_s.is_some();
         report.read(&status.new_bytes()?);
@@ -135,7 +142,11 @@ pub fn boot(
     })
 }
 
-/// Boots a guest whose console is this terminal; for an image without a command.
+/// Boots a guest that has this terminal as its console; for an image without a command.
+///
+/// # Errors
+/// [`LabError::Io`] where the image could not be written or QEMU not be started; [`LabError::Ended`] where
+/// QEMU failed.
 pub fn shell(qemu: &Qemu, kernel: &Kernel, image: &Image, options: &Boot) -> Result<(), LabError> {
     let folder = run_folder()?;
     let archive = folder.path().join("image.cpio");

@@ -4,12 +4,12 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) name: &'static str,
-    /// The Debian suite whose newest cloud kernel it is.
+    /// The Debian suite that has it as its newest cloud kernel.
     pub(crate) suite: &'static str,
 }
 
-/// sid's is the only one of Debian's that is built with sched_ext and has BTF that schedulers load
-/// against. The others are what stable releases run.
+/// Only sid's kernel is built with sched_ext and has BTF that schedulers load against. The others are the
+/// kernels of stable releases.
 pub(crate) const KNOWN: [Known; 3] = [
     Known {
         name: "sched_ext",
@@ -25,7 +25,7 @@ pub(crate) const KNOWN: [Known; 3] = [
     },
 ];
 
-/// Their names, for messages.
+/// The kernels' names, for messages.
 pub(crate) fn names() -> String {
     KNOWN.map(|known| known.name).join(", ")
 }

@@ -1,4 +1,4 @@
-//! What a guest is to be.
+//! A guest's options: its machine, its clock, its limits of time.
 
 use crate::error::LabError;
 use crate::kernel::Kernel;
@@ -6,42 +6,43 @@ use crate::report::console_tail;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The clock that a guest lives by.
+/// The clock that the guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// One instruction is one nanosecond, for all CPUs together, and idle time is skipped. The same
-    /// image gives the same numbers on any machine, however busy.
+    /// One instruction is one nanosecond, for all CPUs together, and idle time is skipped. The same image
+    /// gives the same numbers on any machine, however busy.
     Virtual,
-    /// The host's time; with KVM where that works, else emulated on several threads.
+    /// The host's time: under KVM where that works, else emulated on several threads.
     Real,
 }
 
-/// What a guest is to be.
+/// A guest's options.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// Its CPUs, a multiple of `sockets` times `smt`.
+    /// The guest's CPUs, a multiple of `sockets` times `smt`.
     pub cpus: u32,
-    /// Sockets that they are spread over, each with a last-level cache of its own.
+    /// Sockets that the CPUs are spread over, each with a last-level cache of its own.
     pub sockets: u32,
-    /// CPUs of each core.
+    /// CPUs in each core.
     pub smt: u32,
-    /// Its memory in MiB.
+    /// The guest's memory in MiB.
     pub memory_mib: u32,
-    /// Its clock.
+    /// The guest's clock.
     pub clock: Clock,
-    /// Whether the real clock may use KVM: where [`crate::Lab::kvm_runs`] says so.
+    /// Whether the real clock may use KVM; [`crate::Lab::kvm_runs`] says whether it works here.
     pub kvm: bool,
-    /// Seed of the guest's own random numbers, and with them of its boot history; on the virtual clock.
+    /// Seed of the guest's own random numbers, and so of its boot history; on the virtual clock.
     pub seed: u64,
     /// More words for the kernel's command line.
     pub append: String,
-    /// How long it may take to reach its command, on the host's clock.
+    /// How long the guest may take to reach its command, on the host's clock.
     pub boot_limit: Duration,
-    /// How long its command may take, on the host's clock.
+    /// How long the guest's command may take, on the host's clock.
     pub limit: Duration,
-    /// That time begins anew whenever the command says something: for studies, which say how far they are.
+    /// Whether `limit` begins anew whenever the command writes: for studies, which report their progress.
     pub limits_silence: bool,
-    /// Where booted guests are kept to start from, on the virtual clock: see [`crate::Lab::snapshots`]. Without it each one boots.
+    /// The folder of snapshots to start from, on the virtual clock: see [`crate::Lab::snapshots`]. Without it
+    /// every guest boots.
     pub snapshots: Option<PathBuf>,
 }
 
@@ -66,7 +67,7 @@ impl Default for Boot {
 }
 
 impl Boot {
-    /// It did not come as far as its command in time.
+    /// The error of a guest that did not reach its command in time.
     pub(crate) fn not_booted(&self, kernel: &Kernel, folder: &Path) -> LabError {
         let hint = match (self.clock, kernel.runs_on_virtual_clock()) {
             (Clock::Virtual, false) => {

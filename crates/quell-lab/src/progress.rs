@@ -1,14 +1,14 @@
-//! How far the lab is with what takes long.
+//! Reports of progress, where a step of the lab takes long.
 
-/// What is told while something takes long.
+/// Takes reports of progress while a download or a build goes on.
 pub trait Progress {
-    /// What is being done from now on.
+    /// The step that begins now.
     fn step(&self, text: &str);
-    /// How much of it is done, 0 to 100.
+    /// How much of the step is done, 0 to 100.
     fn percent(&self, percent: f64);
 }
 
-/// Tells nothing.
+/// Drops every report.
 #[derive(Debug, Clone, Copy)]
 pub struct Quiet;
 

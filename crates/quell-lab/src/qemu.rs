@@ -1,4 +1,4 @@
-//! A QEMU that is new enough, wherever it is.
+//! QEMU: the program, its version, and how to start it from unpacked packages.
 
 use crate::error::LabError;
 use crate::version::Version;
@@ -14,13 +14,13 @@ const PROGRAM: &str = "qemu-system-x86_64";
 pub struct Qemu {
     /// The program.
     pub program: PathBuf,
-    /// Its version.
+    /// The program's version.
     pub version: Version,
     root: Option<PathBuf>,
 }
 
 impl Qemu {
-    /// The one named by `$QUELL_LAB_QEMU`, or the machine's own where it is new enough.
+    /// The QEMU that `$QUELL_LAB_QEMU` names, else the machine's own where that is new enough.
     pub(crate) fn of_machine() -> Result<Option<Qemu>, LabError> {
         if let Some(named) = env::var_os("QUELL_LAB_QEMU").filter(|value| !value.is_empty()) {
             let qemu = Qemu::probe(named.into(), None)?;
@@ -35,18 +35,18 @@ impl Qemu {
         let Some(program) = find_program(PROGRAM) else {
             return Ok(None);
         };
-        // One that cannot even say its version is as good as none.
+        // A QEMU that does not print its version is as good as none.
         let own = Qemu::probe(program, None).ok();
         Ok(own.filter(|own| own.version >= Version::LEAST))
     }
 
-    /// The one among unpacked packages.
+    /// The QEMU among unpacked packages.
     pub(crate) fn in_root(root: &Path) -> Result<Qemu, LabError> {
         Qemu::probe(root.join("usr/bin").join(PROGRAM), Some(root.to_path_buf()))
     }
 
     fn probe(program: PathBuf, root: Option<PathBuf>) -> Result<Qemu, LabError> {
-        // It is started in other folders.
+        // The program is started in other folders, so a relative path would not lead there.
         let program = match program.is_relative() && program.components().count() > 1 {
             true => program.canonicalize().map_err(LabError::io(&program))?,
             false => program,
@@ -76,17 +76,17 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// The folder with all it needs, where it is not installed.
+    /// The folder of its unpacked packages, where QEMU is not installed.
     pub(crate) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    /// The command that starts it, still without a machine's arguments.
+    /// The command that starts QEMU, still without a machine's arguments.
     pub fn command(&self) -> Command {
         let Some(root) = &self.root else {
             return Command::new(&self.program);
         };
-        // By the packages' own dynamic loader and C library, which need not be the machine's.
+        // The packages' own dynamic loader and C library: the machine's may be older.
         let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
         command
             .arg("--library-path")
@@ -95,7 +95,7 @@ impl Qemu {
         for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
             command.arg("-L").arg(root.join(data));
         }
-        // Modules are looked for beside the installed program otherwise.
+        // Otherwise QEMU would look for its modules beside the installed program.
         command.env(
             "QEMU_MODULE_DIR",
             root.join("usr/lib/x86_64-linux-gnu/qemu"),
@@ -104,7 +104,7 @@ impl Qemu {
     }
 }
 
-/// A program on `PATH`, or where daemons are.
+/// A program on `PATH`, or in a folder of daemons.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/local/sbin:/usr/sbin:/sbin"));

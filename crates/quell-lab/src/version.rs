@@ -7,11 +7,11 @@ use std::fmt;
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// Older ones hand each virtual CPU whole tick periods under icount: latencies come out three
-    /// times too high.
+    /// The oldest version that the lab uses. Before it QEMU handed each virtual CPU whole tick periods under
+    /// icount, so latencies came out three times too high.
     pub const LEAST: Version = Version(8, 1, 0);
 
-    /// Reads it from what `--version` prints.
+    /// Reads a version from what `--version` prints.
     pub(crate) fn parse(text: &str) -> Option<Version> {
         let words = text.strip_prefix("QEMU emulator version ")?;
         let number = words
