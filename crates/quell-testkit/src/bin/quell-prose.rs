@@ -1,13 +1,13 @@
 //! Reads the prose of every tracked source and document; `./dev lint` runs it.
 //!
 //! It reports, as `FILE:LINE: what`:
-//! - lines of more than 110 columns in comments, documents and C; rows of tables and C's strings are left out,
-//!   and so is Rust's code: rustfmt breaks what can be broken;
+//! - lines of more than 110 columns in comments, documents and C; rows of tables and C's strings are left
+//!   out, and so is Rust's code: rustfmt breaks what can be broken;
 //! - paragraphs of comments and documents that are one word ("They.");
 //! - sentences that begin without a subject ("Who waits ...", "That is ...", "Nor ..."), see [`headless`].
 //!
-//! The change log and the records in `docs/results` are read for their columns only. At the end it counts what
-//! it found by kind and by part of the project, and exits with 1 where it found anything.
+//! The change log and the records in `docs/results` are read for their columns only. At the end it counts
+//! what it found by kind and by part of the project, and exits with 1 where it found anything.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,8 +82,8 @@ struct Line {
 /// The comment of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Comment {
-    /// Comments of the same group may be parts of one paragraph: a block's lines are, and lines that begin with
-    /// the same mark.
+    /// Comments of the same group may be parts of one paragraph: a block's lines are, and lines that begin
+    /// with the same mark.
     group: Group,
     text: String,
 }
